@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from audit.adversaries.base import Adversary
     from audit.claims.claim import Claim
     from audit.evidence.given import Evidence
-    from audit.own import OwnModel
     from audit.training.driver import Request
 
 MAX_AUDITS = 1000  # in a grid
@@ -118,11 +117,14 @@ def audit(
     """
     installed.require_training_libraries("audit", installed.ZOO)
     settings |= {"runs": runs, "out": out, "delta": delta, "confidence": confidence, "data": data}
-    return _audit_each(partial(_audit_task, model), settings)
+    return _audit_each(partial(_request_task, model), settings)
 
 
-def _audit_task(model: str, data: str | Path | None, **settings: Any) -> Result:
-    """Returns the audit of one of the repository's models; `audit` documents the arguments and errors."""
+def _request_task(model: str, fields: dict[str, Any], runs: int, level: Level) -> "Request":
+    """Returns the request for an audit of one of the repository's models.
+
+    `fields` has the other arguments of `audit`, which documents them and the errors.
+    """
     from audit.adversaries.base import Adversary
     from audit.conclusions.lipschitz import count_rehearsals
     from audit.settings import make
@@ -130,21 +132,21 @@ def _audit_task(model: str, data: str | Path | None, **settings: Any) -> Result:
     from audit.tasks import task
     from audit.training import driver
 
+    require_type("model", model, str)
+    row = task.task(model)
+    data = fields.pop("data")
     user_file = None if data is None else str(path("data", data))
-    make.add_insertions(model, settings)
-    if isinstance(settings.get("adversary"), Adversary):  # a custom one
+    make.add_insertions(model, fields)
+    if isinstance(fields.get("adversary"), Adversary):  # a custom one
         from audit import own
 
-        row = task.task(model)
-        return _audit_custom(own.wrap_task(row, row.data.load(user_file)), **settings)
-    runs, out, level = _pop_request(settings)
-    lipschitz = settings.pop("lipschitz", None)
-    rehearsals = settings.pop("rehearsals", None)
-    setting = make.setting_of(model, **settings)
+        return own.make_request(own.wrap_task(row, row.data.load(user_file)), fields, runs, level)
+    lipschitz = fields.pop("lipschitz", None)
+    rehearsals = fields.pop("rehearsals", None)
+    setting = make.setting_of(model, **fields)
     validate(setting, runs, level.delta)
     rehearsals = count_rehearsals(setting, lipschitz, rehearsals)
-    dataset = task.task(model).data.load(user_file)
-    return _run(driver.make_request(setting, dataset, runs, level, rehearsals), out)
+    return driver.make_request(setting, row.data.load(user_file), runs, level, rehearsals)
 
 
 def audit_model(
@@ -198,7 +200,7 @@ def audit_model(
 
     model = own.wrap_module(module, criterion, features, labels)
     settings |= {"runs": runs, "adversary": adversary, "out": out}
-    return _audit_each(partial(_audit_custom, model), settings)
+    return _audit_each(partial(own.make_request, model), settings)
 
 
 def audit_loss(
@@ -245,15 +247,7 @@ def audit_loss(
 
     model = own.wrap_loss(loss, params, features, labels)
     settings |= {"runs": runs, "adversary": adversary, "out": out}
-    return _audit_each(partial(_audit_custom, model), settings)
-
-
-def _audit_custom(model: "OwnModel", /, **settings: Any) -> Result:
-    """Returns the audit of a custom model; `audit_model` documents the settings and errors."""
-    from audit import own
-
-    runs, out, level = _pop_request(settings)
-    return _run(own.make_request(model, settings, runs, level), out)
+    return _audit_each(partial(own.make_request, model), settings)
 
 
 def combine(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -266,21 +260,22 @@ def combine(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(vary, row, strict=True)) for row in itertools.product(*vary.values())]
 
 
-def _audit_each(audit_one: Callable[..., Result], settings: dict[str, Any]) -> Result:
-    """Returns audit_one(**settings), or with `vary` the `Grid` of all combinations of its values.
+def _audit_each(make_request: "Callable[..., Request]", settings: dict[str, Any]) -> Result:
+    """Returns the result of an audit, or with `vary` the `Grid` of all combinations of its values.
 
     Audits that differ only in seed, learning rate, noise multiplier, clipping norm, or k at a fixed number of
     steps share a compiled program.
 
     Args:
-      audit_one: makes an audit from settings as keyword arguments.
-      settings: the settings that all audits share, and optionally `vary`, {name: list of values}.
+      make_request: (fields of the setting, runs, level) -> the request for an audit.
+      settings: the fields that all audits share, `runs`, `out`, and optionally `delta`, `confidence` and
+        `vary`, {name: list of values}.
 
     Raises:
       InputError: `vary` is not a mapping to nonempty lists, or a setting cannot be audited.
     """
     if "vary" not in settings:
-        return audit_one(**settings)
+        return _audit_one(make_request, **settings)
     vary = settings.pop("vary")
     require_type("vary", vary, Mapping)
     require(vary, "`vary` is empty: give lists of values by setting")
@@ -288,9 +283,44 @@ def _audit_each(audit_one: Callable[..., Result], settings: dict[str, Any]) -> R
         is_list = isinstance(values, Sequence) and not isinstance(values, str) and len(values)
         require(is_list, f"`vary[{name!r}]={shown(values)}`: give a list of values")
     combinations = combine(vary)
-    results = [audit_one(**{**settings, **combination}) for combination in combinations]
+    results = [_audit_one(make_request, **{**settings, **values}) for values in combinations]
     grid = Grid(tuple(vary), tuple(combinations), tuple(results))
     return cast(Result, grid)  # annotations promise a Result, because few audits have `vary`
+
+
+def _audit_one(
+    make_request: "Callable[..., Request]",
+    /,
+    *,
+    runs: int,
+    out: str | Path,
+    delta: float = 1e-5,
+    confidence: float = 0.95,
+    **fields: Any,
+) -> Result:
+    """Runs an audit and writes its conclusion to a folder in `out`; `_audit_each` documents the arguments.
+
+    For a custom model, it also writes a figure and a page. Matrix products use full float32 precision, which
+    is not JAX's default on every device.
+    """
+    import jax
+
+    from audit.laws import conversions
+    from audit.report import subjects
+    from audit.training import driver
+
+    level = _read_level(delta, confidence)
+    conversions.require_levels(*level)
+    runs = number("runs", runs, int)
+    root = path("out", out)
+    request = make_request(fields, runs, level)
+    is_custom = request.model is not None
+    with jax.default_matmul_precision("float32"):
+        finished = driver.audit(request, root)
+        driver.keep(finished, figure=is_custom, page=is_custom)
+    folder = finished.store.path
+    subject = partial(subjects.describe_setting, folder, *level, request.runs)
+    return Result(finished.conclusion, subject, folder)
 
 
 def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
@@ -316,39 +346,6 @@ def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
     return score_files.read_columns("the table", list(scores_in.columns), scores_in.__getitem__)
 
 
-def _pop_request(settings: dict[str, Any]) -> tuple[int, Path, Level]:
-    """Removes `runs`, `out`, `delta` and `confidence` from settings, and returns (runs, out, level).
-
-    Raises InputError if one is out of range.
-    """
-    from audit.laws import conversions
-
-    level = _read_level(settings.pop("delta", 1e-5), settings.pop("confidence", 0.95))
-    conversions.require_levels(*level)
-    runs = number("runs", settings.pop("runs"), int)
-    return runs, path("out", settings.pop("out")), level
-
-
 def _read_level(delta: float, confidence: float) -> Level:
     """Returns the level of the bounds; raises InputError for a value that is not a number."""
     return Level(number("delta", delta, float), number("confidence", confidence, float))
-
-
-def _run(request: "Request", out: Path) -> Result:
-    """Runs an audit and writes its conclusion to a folder in `out`.
-
-    For a custom model, it also writes a figure and a page. Matrix products use full float32 precision, which
-    is not JAX's default on every device.
-    """
-    import jax
-
-    from audit.report import subjects
-    from audit.training import driver
-
-    is_custom = request.model is not None
-    with jax.default_matmul_precision("float32"):
-        finished = driver.audit(request, out)
-        driver.keep(finished, figure=is_custom, page=is_custom)
-    folder = finished.store.path
-    subject = partial(subjects.describe_setting, folder, *request.level, request.runs)
-    return Result(finished.conclusion, subject, folder)

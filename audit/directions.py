@@ -2,7 +2,8 @@
 
 Each canary is a gradient along a uniform random direction, and every run draws new directions. If a canary is
 not inserted, its cosine with the model update has a known distribution, so a few runs are enough for a strong
-bound (the method `exact_null`):
+bound (the method `exact_null`). Scores use the update, because the initial weights do not depend on the
+canaries (Errata O9 of experiments/one_shot/README.md):
 
     total = directions.inserted(seed, run, count, dimension, norm)     # once per run, before training
     clipped_sum += total                                               # at every step with the canaries
@@ -36,9 +37,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from audit.errors import number, require, require_type, whole_number
+from audit.evidence import arrays
 from audit.evidence.arrays import Array
-from audit.one_run import MAX_DIMENSION, MOST_SEED, check_displacement, check_seed
 
+MAX_SEED = 2**63 - 1
+MAX_DIMENSION = 10**10  # such a canary takes 80 GB
 MAX_COUNT = 20_000  # the Gram matrix then takes 3 GB
 _BLOCK = 1 << 13  # coordinates of each canary in memory
 
@@ -96,7 +99,7 @@ def cosines(
       InputError: the displacement is not a finite vector, or is 0.
     """
     require_type("leave_one_out", leave_one_out, bool)
-    unit = check_displacement(displacement)
+    unit = _check_displacement(displacement)
     seed, run, count, size = _check_numbers(seed, run, count, len(unit))
     require(
         not leave_one_out or count < size,
@@ -132,7 +135,7 @@ def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
     A block has at most _BLOCK coordinates and its own random stream.
     """
     for place, start in enumerate(range(0, size, _BLOCK)):
-        # 2 identifies these random streams; those of `audit.one_run` begin with 0 and 1.
+        # 2 identifies the random streams of directions.
         rng = np.random.default_rng([2, seed, run, index, place])
         length = min(_BLOCK, size - start)
         yield rng.standard_normal(length)
@@ -140,9 +143,28 @@ def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
 
 def _check_numbers(seed: int, run: int, count: int, dimension: int) -> tuple[int, int, int, int]:
     """Returns (seed, run, count, dimension) as Python ints; raises InputError if one is out of range."""
-    seed = check_seed(seed)
-    run = whole_number("run", run, 0, MOST_SEED)
+    seed = whole_number("seed", seed, 0, MAX_SEED)
+    run = whole_number("run", run, 0, MAX_SEED)
     count = whole_number("count", count, 1, MAX_COUNT)
     # A single dimension is useless, because every cosine is then 1 or -1.
     dimension = whole_number("dimension", dimension, 2, MAX_DIMENSION)
     return seed, run, count, dimension
+
+
+def _check_displacement(displacement: ArrayLike) -> Array:
+    """Returns a displacement divided by its Euclidean length, in float64.
+
+    Raises:
+      InputError: the displacement is not a vector, is not finite, or is 0.
+    """
+    vector = arrays.floats("the displacement's entries", displacement)
+    require(
+        vector.ndim == 1, f"the displacement has shape {vector.shape}: flatten it into one vector"
+    )
+    with np.errstate(over="ignore"):  # we reject an infinite length below
+        length = float(np.linalg.norm(vector))
+    require(
+        np.isfinite(length), "the displacement is not finite, so the run failed: include it as NaN"
+    )
+    require(length > 0, "the displacement is 0: give the movement of a trained model")
+    return vector / length

@@ -44,8 +44,6 @@ def require_type(name: str, value: object, kind: type) -> None:
     is_whole_float = kind is float and type(value) is int
     is_wanted = isinstance(value, kind) and (kind is bool or type(value) is not bool)
     problem = f"`{name}` must be of type {kind.__name__}, got {shown(repr(value))}"
-    if callable(value):
-        problem += ": call it"
     require(is_whole_float or is_wanted, problem)
 
 

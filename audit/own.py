@@ -17,7 +17,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike, NDArray
 
-from audit.adversaries.base import Adversary, NullLaw, Observer, check_shapes, describe_view
+from audit.adversaries.base import Adversary, Shapes, check_shapes, describe_view
 from audit.claims.measured import MEASURED
 from audit.conclusions import lipschitz, measuring
 from audit.conclusions.lipschitz import Steps
@@ -40,6 +40,7 @@ from audit.written import Level
 Criterion = Callable[[Array, Array], Array]
 _NUM_PROBED = 4  # examples on which clipping strategies are compared
 _USUAL = {"learning_rate": 0.1, "batch_size": 400}
+_CLIPPING_NORM = jax.ShapeDtypeStruct((), jnp.float32)  # its shape and type
 
 
 class OwnModel(NamedTuple):
@@ -222,8 +223,7 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
         "`unknown_initialisation` needs random initialisation, but every run begins at `params`",
     )
     is_measured = isinstance(constants, str) and constants == MEASURED
-    if rehearsals is not None:
-        lipschitz.require_rehearsals(is_measured, rehearsals)
+    lipschitz.require_rehearsals(is_measured, rehearsals)
 
     training = _Training(own, setting, adversary)
     # A function from the setting's store to its Lipschitz constants.
@@ -291,9 +291,10 @@ class _Training:
 
     def measure_steps(self, store: Store, rehearsals: int) -> Steps:
         """Returns Lipschitz constants measured in `rehearsals` runs, from the store or from training."""
-        game = self.make_game(self.own.dataset)
-        clipped_sum = build.make_dpsgd(self.setting, self.trainee).clipped_sum
-        return measuring.measure(store, self.setting, game, clipped_sum, rehearsals)
+        data = self.own.dataset
+        return measuring.measure(
+            store, self.setting, data, rehearsals, self.trainee, self.adversary
+        )
 
 
 def _keep_earlier_steps(store: Store) -> Steps | None:
@@ -352,16 +353,9 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     # The name is that of the function around `init`: "constant_direction" in
     # "constant_direction.<locals>.init".
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
-    observer = adversary.observer
     # JAX reuses traces of a function object, even if a variable that the function reads has changed since. So
     # we wrap each function in a new object.
-    untraced = adversary._replace(
-        init=partial(adversary.init),
-        craft=partial(adversary.craft),
-        score=partial(adversary.score),
-        draw=adversary.draw and partial(adversary.draw),
-        observer=observer and Observer(partial(observer.begin), partial(observer.observe)),
-    )
+    untraced: Adversary = jax.tree.map(_renew, adversary)
     try:
         computes = _fingerprint_adversary(untraced, parameters)
     except Exception as error:  # from the user's functions
@@ -375,39 +369,44 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     return OwnAdversary(label, computes), compiled
 
 
+def _renew(part: Any) -> Any:
+    """Returns a function as a new object, and anything else unchanged."""
+    return partial(part) if callable(part) else part
+
+
 def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
     """Returns the hash of an adversary's functions, compiled for `parameters` parameters, and of its facts.
 
-    The facts are `crafts_constant` and the fields of `null` that differ from their defaults. JAX must not
-    have traced the functions before, because it would reuse these traces.
+    The facts are `crafts_constant` and `null`. JAX must not have traced the functions before, because it
+    would reuse these traces.
     """
+    _find_shapes(adversary, parameters)
+
+    def play(key: Array, clipping_norm: Array, step: Array, theta_0: Array, theta: Array) -> Any:
+        """Returns what the adversary computes at a step and after training."""
+        state = adversary.init(key, theta_0, clipping_norm)
+        state_of_run = adversary.draw_for_run(state, key)
+        seen: Any = ()
+        if adversary.observer is not None:
+            seen = adversary.observer.begin(state, theta_0)
+            seen = adversary.observer.observe(state_of_run, seen, step, theta)
+        crafted = adversary.craft(state_of_run, step, theta)
+        return crafted, seen, adversary.score(state_of_run, seen, theta, theta_0)
+
     # Only the shapes and types of arguments matter.
     theta = _vector(parameters)
     step = jax.ShapeDtypeStruct((), jnp.int32)
-    clipping_norm = jax.ShapeDtypeStruct((), jnp.float32)
-    init_arguments = (_key(), theta, clipping_norm)
-    state = jax.eval_shape(adversary.init, *init_arguments)
-    seen, state_of_run, _ = check_shapes(adversary, state, parameters)
-
-    calls: list[tuple[Callable[..., Any], Any]] = [(adversary.init, init_arguments)]
-    if adversary.draw is not None:
-        calls.append((adversary.draw, (state, _key())))
-    calls.append((adversary.craft, (state_of_run, step, theta)))
-    if adversary.observer is not None:
-        calls.append((adversary.observer.begin, (state, theta)))
-        calls.append((adversary.observer.observe, (state_of_run, seen, step, theta)))
-    # Both the final and the initial model have theta's shape.
-    calls.append((adversary.score, (state_of_run, seen, theta, theta)))
-    facts = []
-    if adversary.crafts_constant:
-        facts.append("crafts_constant=True")
-    for name, value in adversary.null._asdict().items():
-        if value != NullLaw._field_defaults[name]:
-            facts.append(f"{name}={value}")
-    return _fingerprint(calls, facts)
+    facts = str((adversary.crafts_constant, adversary.null))
+    return _fingerprint([(play, (_key(), _CLIPPING_NORM, step, theta, theta))], facts)
 
 
-def _fingerprint(calls: Sequence[tuple[Callable[..., Any], Any]], facts: Sequence[str] = ()) -> str:
+def _find_shapes(adversary: Adversary, parameters: int) -> Shapes:
+    """Returns the shapes of a custom adversary's results; raises InputError if they violate the contract."""
+    state = jax.eval_shape(adversary.init, _key(), _vector(parameters), _CLIPPING_NORM)
+    return check_shapes(adversary, state, parameters)
+
+
+def _fingerprint(calls: Sequence[tuple[Callable[..., Any], Any]], *facts: str) -> str:
     """Returns the SHA-256, in hex, of compiled functions and the strings `facts`.
 
     `calls` has each function with the shapes and types of its arguments. We lower the functions for CPUs, so
@@ -426,9 +425,7 @@ def _why_adversary_uncovered(adversary: Adversary, parameters: int) -> str:
         return "this adversary sees every model"
     # With several canaries, the other canaries are part of the step. If their gradients depend on the model,
     # as for crafted examples, they change the Lipschitz constant of the step.
-    clipping_norm = jax.ShapeDtypeStruct((), jnp.float32)
-    state = jax.eval_shape(adversary.init, _key(), _vector(parameters), clipping_norm)
-    crafted = check_shapes(adversary, state, parameters).crafted
+    crafted = _find_shapes(adversary, parameters).crafted
     reads_theta = adversary.reads_theta or isinstance(crafted, Examples)
     if adversary.canaries > 1 and reads_theta:
         return lipschitz.OTHER_CANARIES
@@ -467,9 +464,9 @@ def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
             f"{name} have shape {array.shape}: give a row for each example",
         )
         canonical[name] = array if array.dtype == np.uint8 else array.astype(kind)
-    counts = [len(array) for array in canonical.values()]
+    rows, given_labels = map(len, canonical.values())
     require(
-        counts[0] == counts[1],
-        f"there are {counts[0]} features and {counts[1]} labels: give one label per example",
+        rows == given_labels,
+        f"there are {rows} features and {given_labels} labels: give one label per example",
     )
     return Dataset(**canonical, source="custom arrays", checksum=checksum_of(canonical))

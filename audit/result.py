@@ -116,7 +116,7 @@ class Result:
         """Returns the conclusion as nested dicts and lists, as `bound --json` prints it."""
         from audit.conclusions import results
 
-        values: dict[str, Any] = json.loads(results.answer_json(self.conclusion))
+        values: dict[str, Any] = json.loads(results.result_json(self.conclusion))
         return values
 
     def figure(self, path: str | Path | None = None) -> "Figure":
@@ -140,17 +140,12 @@ class Result:
         from audit.storage import files
 
         place = errors.path("path", path)
-        return files.write_whole(place, audit_page.make_audits_page([self.subject()]))
+        return files.write_whole(place, audit_page.make_page(self.subject()))
 
     def __repr__(self) -> str:
         from audit.report import bounds_table
 
         return bounds_table.bounds_table(self.conclusion)
-
-    def _repr_html_(self) -> str:
-        from audit.report import audit_page
-
-        return audit_page.summary(self.subject())
 
 
 def card(result: Result) -> dict[str, Any]:

@@ -6,9 +6,8 @@ Lower bounds are rounded down, and upper bounds are rounded up.
 import decimal
 import json
 import math
-import numbers
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -32,8 +31,8 @@ def _round_decimals(value: float, decimals: int, rounding: Callable[[float], int
 
 
 def short(number: str) -> str:
-    """Returns the text of a number with decimal places, without trailing zeros."""
-    return number.rstrip("0").rstrip(".")
+    """Returns the text of a number with decimal places, without trailing zeros; ∞ for "inf"."""
+    return number.rstrip("0").rstrip(".").replace("inf", "∞")
 
 
 def at_least_digits(value: float, digits: int) -> str:
@@ -56,13 +55,6 @@ def _round_digits(value: float, digits: int, rounding: str) -> str:
     return f"{float(rounded):.{digits}g}"
 
 
-def finite(value: float | None) -> float | None:
-    """Returns a finite number unchanged, and None for None, infinity and NaN; JSON has no infinity or NaN."""
-    if value is None or not math.isfinite(value):
-        return None
-    return value
-
-
 def write_json(content: Any, indent: int | None = None) -> str:
     """Returns nested dicts and lists as JSON text, with null for infinity and NaN.
 
@@ -72,22 +64,10 @@ def write_json(content: Any, indent: int | None = None) -> str:
     >>> write_json({"upper": float("inf"), "runs": [1, 2.5]})
     '{"upper": null, "runs": [1, 2.5]}'
     """
-    return json.dumps(_replace_infinities(content), indent=indent, default=float, allow_nan=False)
-
-
-def _replace_infinities(value: Any) -> Any:
-    """Returns nested dicts and lists with None replacing infinity and NaN."""
-    if isinstance(value, Mapping):
-        replaced = {}
-        for key, item in value.items():
-            replaced[key] = _replace_infinities(item)
-        return replaced
-    if isinstance(value, list | tuple):
-        return list(map(_replace_infinities, value))
-    # Integers are finite, and may be too large for `math.isfinite`.
-    if isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral):
-        return finite(float(value))
-    return value
+    text = json.dumps(content, default=float)  # a NumPy scalar becomes a float
+    # Python writes these numbers as NaN and Infinity, which are not JSON.
+    finite_content = json.loads(text, parse_constant=lambda name: None)
+    return json.dumps(finite_content, indent=indent)
 
 
 class Level(NamedTuple):

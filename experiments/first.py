@@ -35,4 +35,4 @@ def _print_title(text: str) -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main, keeps=True)
+    cli.run(main)

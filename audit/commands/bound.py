@@ -87,18 +87,10 @@ cli.define_json()
 
 # The exit status if --fail_if_violated is given and the claim is rejected, or if a card does not agree.
 REJECTED = 3
-# {flag: the flag that it requires}.
-_NEEDS = {
-    "noise_multiplier": "insertions",
-    "insertions": "noise_multiplier",
-    "sampling_rate": "noise_multiplier",
-    "lipschitz": "noise_multiplier",
-    "k": "lipschitz",
-    "insert": "lipschitz",
-    "leave_one_out": "dimension",
-}
+# Flags of a DP-SGD mechanism: the fields of `DpSgd`.
+_MECHANISM = ("noise_multiplier", "insertions", "sampling_rate", "k", "insert", "lipschitz")
 # Flags that conflict with an audit's folder (_CLAIM, _READING) or with a card (_CLAIM, _CHOICES).
-_CLAIM = ("claim", "noise_multiplier")
+_CLAIM = ("claim", *_MECHANISM)
 _READING = ("columns", "one_run", "dimension", "in_order", "name")
 _CHOICES = ("delta", "confidence", "report", "write_card", "json", "fail_if_violated")
 
@@ -108,14 +100,11 @@ def main() -> None:
     require(
         FLAGS.scores, "--scores is missing: name a .npz, .csv or .json file, two .npy files, or -"
     )
-    cli.require_output("report", "an HTML file")
-    cli.require_output("write_card", "a .json file")
-    cli.refuse_both("claim", ("noise_multiplier", "insertions", "sampling_rate"))
+    cli.refuse_both("claim", _MECHANISM)
     # With --dimension, scores are a matrix (runs, canaries) of cosines.
     cli.refuse_both("dimension", ("columns", "one_run"))
-    for name, needed in _NEEDS.items():
-        is_complete = cli.is_given(needed) or not cli.is_given(name)
-        require(is_complete, f"--{name} requires --{needed}: give both, or drop it")
+    if FLAGS.dimension is None:
+        cli.refuse(["leave_one_out"], "requires --dimension: give both, or drop it")
     paths = score_files.paths(FLAGS.scores)
     if FLAGS.card is not None:
         _compare_with_card(paths)  # the card states the claim and the level
@@ -149,13 +138,14 @@ def _conclude(
 
 
 def _compare_with_card(paths: Sequence[Path]) -> None:
-    """Prints that a card agrees with the scores, or prints the first difference and exits with status 3."""
-    from audit.report.card import find_differences, read_card
+    """Prints that a card agrees with the scores, or prints their first difference and exits with status 3."""
+    from audit.report.card import find_difference, read_card
 
     cli.refuse((*_CLAIM, *_CHOICES), "conflicts with --card: drop it")
     stored = read_card(Path(FLAGS.card))
     result = _conclude(paths, stored.claim, stored.level, stored.runs)
-    for difference in find_differences(stored.card, card(result)):
+    difference = find_difference(stored.card, card(result))
+    if difference:
         message = f"{FLAGS.card} does not agree: {difference}"
         print(f"error: {cli.one_line(message)}", file=sys.stderr)
         sys.exit(REJECTED)
@@ -172,19 +162,19 @@ def _show(result: Result) -> None:
     if FLAGS.report is not None:
         from audit.report import audit_page  # loads matplotlib, which takes a second
 
-        contents["report"] = audit_page.make_audits_page([result.subject()])
+        contents["report"] = audit_page.make_page(result.subject())
     if FLAGS.write_card is not None:
         contents["write_card"] = f"{write_json(card(result), indent=2)}\n".encode()
     for flag, content in contents.items():
-        files.write_whole(Path(str(FLAGS[flag].value)), content, f"name another file with --{flag}")
+        place = Path(str(FLAGS[flag].value))
+        files.write_whole(place, content, f"name another file with --{flag}")
+        print(f"{flag}: {place}", file=sys.stderr)
     if FLAGS.json:
-        print(results.answer_json(result.conclusion))
+        print(results.result_json(result.conclusion))
         for remark in bounds_table.remarks(result.conclusion):
             print(remark, file=sys.stderr)
     else:
         print(result)
-    for flag in contents:
-        print(f"{flag}: {FLAGS[flag].value}", file=sys.stderr)
     sys.stdout.flush()
 
 
@@ -235,13 +225,12 @@ def _make_claim() -> Claim | None:
     if FLAGS.claim is not None:
         require(FLAGS.claim >= 0, f"--claim={FLAGS.claim}: give epsilon, at least 0")
         return EpsilonDelta(FLAGS.claim, FLAGS.delta)
-    if FLAGS.noise_multiplier is None:
+    stated: dict[str, Any] = {name: FLAGS[name].value for name in _MECHANISM if cli.is_given(name)}
+    if not stated:
         return None
-    optional: dict[str, Any] = {}
-    for name in ("sampling_rate", "k", "insert", "lipschitz"):
-        if cli.is_given(name):
-            optional[name] = FLAGS[name].value
-    return DpSgd(FLAGS.noise_multiplier, FLAGS.insertions, **optional)
+    is_complete = {"noise_multiplier", "insertions"} <= set(stated)
+    require(is_complete, f"--{min(stated)} requires --noise_multiplier and --insertions: give both")
+    return DpSgd(**stated)
 
 
 if __name__ == "__main__":

@@ -94,7 +94,6 @@ def check_user_file(subject: str, value: str) -> None:
     for names in _APPLY.values():
         others = [name for name in names if name not in _APPLY[subject]]
         cli.refuse(others, f"does not apply to --{subject}: leave it out")
-    cli.require_output("report", "an HTML file")
     file = run_user_file(subject, value)
     checks = {"step": _check_step, "batches": _check_batches, "noise": _check_noise}
     try:

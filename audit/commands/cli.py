@@ -12,6 +12,7 @@ from typing import Any
 
 from absl import app, flags
 
+from audit import errors
 from audit.commands import dispatch
 from audit.errors import InputError, require
 from audit.runtime.machine import prepare_jax as prepare_jax
@@ -20,6 +21,9 @@ from audit.settings.fields import AUTO, MAX_SEED, Field
 from audit.settings.setting import Setting
 from audit.storage import files
 from audit.written import Level, printable
+
+# absl attributes the flags that this module defines to the command that calls it.
+flags.disclaim_key_flags()
 
 # The functions that define a flag, by the type of its values.
 _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
@@ -30,17 +34,12 @@ _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
 }
 # run.sh sets this environment variable to check the flags before an installation.
 _ONLY_FLAGS = "AUDIT_ONLY_FLAGS"
-_HELP_FLAGS = {"--help", "-help", "-h", "--helpshort", "--helpfull"}
+_HELP_FLAGS = {"--help", "-help", "-h"}
 _HELP_INDENT = 28
 
 
-def run(main: Callable[[], None], keeps: bool = False) -> None:
-    """Parses the flags, calls `main` and exits. An InputError becomes a single line and exit status 2.
-
-    `keeps` is True for commands that keep finished work. The message after an interrupt mentions this.
-    """
-    if keeps:
-        dispatch.is_kept.set()
+def run(main: Callable[[], None]) -> None:
+    """Parses the flags, calls `main` and exits. An InputError becomes a single line and exit status 2."""
     dispatch.handle_interrupts()
     app.run(partial(_run_main, main), flags_parser=_parse_flags)
 
@@ -53,29 +52,16 @@ def _run_main(main: Callable[[], None], argv: Sequence[str]) -> int:
         if os.environ.get(_ONLY_FLAGS):  # run.sh only checks the flags
             return 0
         main()
-        sys.stdout.flush()  # raises any printing error here
+        sys.stdout.flush()
     except InputError as error:
         return _report_error(str(error))
     except MemoryError:
         return _report_error("out of memory: ask for less")
-    except OSError as error:
-        return _report_unprinted(error)
-    return 0
-
-
-def _report_unprinted(error: OSError) -> int:
-    """Reports that stdout cannot be written, and returns the exit status.
-
-    There is no message if stdout is a pipe whose reader, such as `head`, has ended. Errors that name a file
-    are not about stdout, and are raised again.
-    """
-    if error.filename is not None:
-        raise error
-    # Discards the rest, because Python flushes stdout again at exit.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if isinstance(error, BrokenPipeError):
+    except BrokenPipeError:  # the reader of stdout has ended, as `head` does
+        # Discards the rest, because Python flushes stdout again at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    return _report_error(f"cannot print ({error.strerror}): computed results are kept")
+    return 0
 
 
 def _parse_flags(argv: Sequence[str]) -> list[str]:
@@ -114,17 +100,14 @@ def refuse_both(name: str, others: Iterable[str]) -> None:
 def _format_help() -> str:
     """Returns the help of the current command: its module docstring, and its flags with defaults."""
     lines = [sys.modules["__main__"].__doc__ or ""]
-    for module, module_flags in flags.FLAGS.flags_by_module_dict().items():
-        # absl calls the command's own module sys.argv[0].
-        if module != sys.argv[0] and not module.startswith(("experiments.", "audit.")):
-            continue
-        for flag in module_flags:
-            text = str(flag.help)
-            if flag.default not in (None, False, []):
-                text = f"{text} [{flag.default}]"
-            name = f"  --{flag.name}".ljust(_HELP_INDENT)
-            indent = " " * _HELP_INDENT
-            lines += textwrap.wrap(text, 80, initial_indent=name, subsequent_indent=indent)
+    # absl calls the command's own module sys.argv[0].
+    for flag in flags.FLAGS.get_key_flags_for_module(sys.argv[0]):
+        text = str(flag.help)
+        if flag.default not in (None, False, []):
+            text = f"{text} [{flag.default}]"
+        name = f"  --{flag.name}".ljust(_HELP_INDENT)
+        indent = " " * _HELP_INDENT
+        lines += textwrap.wrap(text, 80, initial_indent=name, subsequent_indent=indent)
     return "\n".join(lines)
 
 
@@ -269,18 +252,7 @@ def define_sources() -> None:
 
 def folder() -> Path:
     """Returns the folder --out, which may not exist; raises InputError if it is empty."""
-    require_output("out", "a folder")
-    return Path(flags.FLAGS.out)
-
-
-def require_output(flag: str, kind: str) -> None:
-    """Raises InputError if an output flag is empty or begins with a dash, which often means stdout.
-
-    `kind` describes the output, such as "an HTML file".
-    """
-    name = flags.FLAGS[flag].value
-    is_valid = name is None or (name and not name.startswith("-"))
-    require(is_valid, f"--{flag}={name}: name {kind} without a dash in front")
+    return errors.path("out", flags.FLAGS.out)
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
@@ -299,9 +271,8 @@ def choose_names(flag: str, choices: Iterable[str]) -> list[str]:
     items = flags.FLAGS[flag].value
     if items is None:
         return names
-    require(items, f"--{flag} is empty: give parts of names, comma-separated")
     chosen = set()
-    for item in items:
+    for item in items or [""]:
         matches = [name for name in names if item and item in name]
         if item in names:
             matches = [item]
@@ -310,7 +281,7 @@ def choose_names(flag: str, choices: Iterable[str]) -> list[str]:
     return [name for name in names if name in chosen]
 
 
-def numbers(flag: str, least: float = -math.inf, most: float = math.inf) -> list[float]:
+def numbers(flag: str, least: float = 0.0, most: float = math.inf) -> list[float]:
     """Returns the numbers in a list flag; [] if the flag is not given.
 
     Raises InputError if the list is empty, or an item is not a number from `least` to `most`.
@@ -318,14 +289,13 @@ def numbers(flag: str, least: float = -math.inf, most: float = math.inf) -> list
     items = flags.FLAGS[flag].value
     if items is None:
         return []
-    limits = f" from {least:g} to {most:g}" if least > -math.inf else ""
-    require(items, f"--{flag} is empty: give numbers{limits}, comma-separated")
+    fix = f"give numbers from {least:g} to {most:g}, comma-separated"
     given = []
-    for item in items:
+    for item in items or [""]:  # an empty text is not a number
         try:
             value = float(item)
         except ValueError:
             value = math.nan  # fails the next check
-        require(least <= value <= most, f"--{flag}={item}: give numbers{limits}, comma-separated")
+        require(least <= value <= most, f"--{flag}={item}: {fix}")
         given.append(value)
     return given

@@ -1,7 +1,5 @@
 """Runs the command named in the first argument: ./run.sh audit, hidden-state-audit bound."""
 
-import ast
-import atexit
 import contextlib
 import os
 import runpy
@@ -79,14 +77,11 @@ def _read_summary(module: str) -> str:
     """Returns the first line of a module's docstring, without importing the module."""
     package, _, name = module.rpartition(".")
     source = resources.files(package).joinpath(f"{name}.py").read_text(encoding="utf-8")
-    docstring = ast.get_docstring(ast.parse(source)) or ""
-    return docstring.partition("\n")[0]
+    return source.partition("\n")[0].strip('"')
 
 
-LINE = "interrupted"
-KEPT_LINE = "interrupted: finished work is kept, and the same command continues"
+LINE = "interrupted: trained runs are kept, and the same command continues"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-is_kept = threading.Event()  # set by a command that keeps finished work
 
 
 def handle_interrupts() -> None:
@@ -102,13 +97,6 @@ def handle_interrupts() -> None:
     for number in _SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda number, frame: None)  # the thread handles the signal
-    atexit.register(_ignore_signals)
-
-
-def _ignore_signals() -> None:
-    """Ignores signals once the work is done, because Python's shutdown restores the default handlers."""
-    for number in _SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
 
 
 def _end_at_signal(reading: int) -> None:
@@ -119,7 +107,6 @@ def _end_at_signal(reading: int) -> None:
     number = 0
     while number not in _SIGNALS:  # the pipe also has the numbers of other signals
         number = os.read(reading, 1)[0]
-    line = KEPT_LINE if is_kept.is_set() else LINE
     with contextlib.suppress(OSError):
-        os.write(2, f"\nerror: {line}\n".encode())  # below a progress line
+        os.write(2, f"\nerror: {LINE}\n".encode())  # below a progress line
     os._exit(128 + number)

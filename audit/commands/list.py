@@ -1,18 +1,18 @@
-"""List the audits in a folder, newest first, or write a page about them.
+"""List the audits in a folder, newest first, or write a page about one.
 
     ./run.sh list                                         the audits in results/
     ./run.sh list --out=other --json                      another folder, as one JSON list
     ./run.sh list --report=page.html                      a page on the newest audit
-    ./run.sh list --report=page.html --setting=1f3a,77c0  on settings by hash, or --setting=all
+    ./run.sh list --report=page.html --setting=1f3a       on a setting, by its hash
 
 A row has the setting's hash, the number of stored runs, the last audit's proven epsilon and upper bound, and
 the fields that differ from their defaults. A page is one HTML file that opens offline.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any
 
 from absl import flags
 
@@ -24,29 +24,23 @@ from audit.storage import files
 from audit.storage.store import hash_of
 from audit.written import printable, write_json
 
-if TYPE_CHECKING:
-    from audit.report.subjects import Subject
-
 FLAGS = flags.FLAGS
 cli.define_out("Folder of the audits.")
 flags.DEFINE_bool("json", False, "Print one JSON list on stdout instead of a table.")
 cli.define_optional(
     str,
     report="Write a page with figures to this HTML file instead.",
-    setting="With --report: hashes of settings, or prefixes of them, or all.",
+    setting="With --report: the hash of a setting, or a prefix of it.",
 )
-
-Content = TypeVar("Content")
 
 
 def main() -> None:
     """Prints a row for each audit, or writes a page."""
-    cli.require_output("report", "an HTML file")
     if FLAGS.report is not None:
         _write_page()
         return
     cli.refuse(("setting",), "requires --report: give both")
-    rows = _read_audits(make.audits(cli.folder()), read=listing.make_record)
+    rows = _read_audits(make.audits(cli.folder()))
     if FLAGS.json:
         print(write_json(rows))
     elif rows:
@@ -58,49 +52,35 @@ def main() -> None:
 def _write_page() -> None:
     """Writes the page that --report names, and prints its path."""
     from audit.report import audit_page
+    from audit.report.subjects import describe_setting
 
-    content = audit_page.make_audits_page(_describe_audits(cli.folder()))
+    content = audit_page.make_page(describe_setting(_find_audit(cli.folder())))
     written = files.write_whole(Path(FLAGS.report), content, "name another file with --report")
     print(f"report: {written}")
 
 
-def _describe_audits(root: Path) -> "list[Subject]":
-    """Returns the page's facts about the audits in --setting, by default the newest.
-
-    Raises InputError if there are no audits, or if a named audit is missing or cannot be read. With
-    --setting=all, unreadable audits are skipped.
-    """
-    from audit.report.subjects import describe_setting
-
-    folders = make.audits(root)
-    require(folders, f"--out={root} has no audits: run an audit, or name another folder")
-    if FLAGS.setting == "all":
-        return _read_audits(folders, read=describe_setting)
-    chosen = folders[:1]
-    if FLAGS.setting is not None:
-        chosen = [_find_named(folders, name) for name in FLAGS.setting.split(",")]
-    return [*map(describe_setting, dict.fromkeys(chosen))]  # without repeats
-
-
-def _read_audits(folders: Sequence[Path], read: Callable[[Path], Content]) -> list[Content]:
-    """Returns read(folder) for each audit's folder.
-
-    If `read` raises InputError, prints the error on stderr and skips the folder.
-    """
-    contents = []
+def _read_audits(folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """Returns the records of audits; skips folders that cannot be read, and prints the errors on stderr."""
+    records = []
     for folder in folders:
         try:
-            contents.append(read(folder))
+            records.append(listing.make_record(folder))
         except InputError as error:
             print(cli.one_line(f"left out: {error}"), file=sys.stderr)
-    return contents
+    return records
 
 
-def _find_named(folders: Sequence[Path], name: str) -> Path:
-    """Returns the folder whose name is `name` or whose hash begins with it.
+def _find_audit(root: Path) -> Path:
+    """Returns the folder of the audit in --setting, by default the newest.
 
-    Raises InputError unless there is exactly one.
+    --setting is the folder's name or the beginning of its hash. Raises InputError unless there is exactly one
+    such folder.
     """
+    folders = make.audits(root)
+    require(folders, f"--out={root} has no audits: run an audit, or name another folder")
+    name = FLAGS.setting
+    if name is None:
+        return folders[0]
     found = []
     for folder in folders:
         if name and (hash_of(folder).startswith(name) or folder.name == name):

@@ -181,7 +181,6 @@ def conclude_setting(
         not bad,
         f"{bad} of {scores.scores.size} stored scores are not finite: move them away and train again",
     )
-
     claim = make_claim(setting)
     evidence: Evidence
     reason = ""

@@ -10,7 +10,6 @@ from audit.evidence.arrays import Array
 from audit.evidence.canaries import Fresh
 from audit.evidence.given import Evidence
 from audit.evidence.one_run import OneRun
-from audit.laws.cosine_law import AndersonDarling
 from audit.methods import estimate, exact_null, lifted
 from audit.methods.claimed_curve import ClaimTest
 from audit.methods.curves import Attack, Auc
@@ -36,8 +35,7 @@ class UpperBound(NamedTuple):
       epsilon: the bound on epsilon at the delta of the conclusion.
       mu: the bound on mu; None if the trade-off curve is not Gaussian or is unknown.
       assumes: the assumption.
-      name: the name in sentences and figures; "claim" if the user stated the bound.
-      label: the name in tables.
+      name: the name in reports; "claim" if the user stated the bound.
       last_model_only: True for the hidden-state bound: the adversary sees only the last model.
       is_measured: True if it comes from measured Lipschitz constants.
     """
@@ -46,7 +44,6 @@ class UpperBound(NamedTuple):
     mu: float | None
     assumes: Assumption
     name: str
-    label: str
     last_model_only: bool = False
     is_measured: bool = False
 
@@ -149,7 +146,6 @@ class Conclusion(NamedTuple):
       auc: the area under the ROC curve; None if no canary was left out.
       attack: the accuracy of guesses, and their true-positive rates, with confidence intervals; None if no
         canary was left out.
-      normality: the normality test of a single run's cosines; None for other scores.
       is_reversed: True if scores are clearly lower with the canary than without it, as with the wrong sign.
       doubt: why the scores cannot come from independent runs; empty if they can.
       most_provable: the largest epsilon that this number of runs, with one canary each, can prove for any
@@ -191,7 +187,6 @@ class Conclusion(NamedTuple):
     refutes_gaussian: bool = False
     auc: Auc | None = None
     attack: Attack | None = None
-    normality: AndersonDarling | None = None
     is_reversed: bool = False
     doubt: str = ""
     most_provable: float | None = None
@@ -212,12 +207,12 @@ class Conclusion(NamedTuple):
     @property
     def gaussian(self) -> Bound:
         """Returns the verdict's bound that may assume a Gaussian curve; only for several runs."""
-        return self.bound(cast(Pair, self.pair).gaussian)
+        return self.finding(cast(Pair, self.pair).gaussian)
 
     @property
     def assumption_free(self) -> Bound:
         """Returns the verdict's bound that is valid for any curve; only for several runs."""
-        return self.bound(cast(Pair, self.pair).free)
+        return self.finding(cast(Pair, self.pair).free)
 
     @property
     def path(self) -> tuple[float, ...]:
@@ -244,15 +239,11 @@ class Conclusion(NamedTuple):
         if self.law_is_known and self.tightest_mu is not None:
             methods.insert(0, EXACT_NULL_GDP)
         # A dict drops repeated bounds.
-        return tuple(dict.fromkeys((*map(self.bound, methods), *self.bounds)))
+        return tuple(dict.fromkeys((*map(self.finding, methods), *self.bounds)))
 
     def rows(self) -> tuple[Finding, ...]:
         """Returns the estimates, and then the bounds in their original order."""
         return (*self.estimates, *self.bounds)
-
-    def bound(self, method: str) -> Bound:
-        """Returns the bound of a method; raises KeyError for an estimate or an unknown name."""
-        return {bound.method: bound for bound in self.bounds}[method]
 
     def finding(self, method: str) -> Any:
         """Returns the bound or estimate of a method; raises KeyError for an unknown name."""

@@ -12,13 +12,11 @@ from operator import attrgetter
 
 import numpy as np
 
-from audit.claims.measured import MEASURED
 from audit.conclusions import verdicts
 from audit.conclusions.conclusion import Conclusion, UpperBound, Worlds
 from audit.evidence.canaries import Fresh
 from audit.evidence.given import Evidence
 from audit.evidence.one_run import OneRun
-from audit.laws import cosine_law
 from audit.methods import claimed_curve, curves, estimate, exact, exact_null, one_run_bounds
 from audit.methods.claimed_curve import ClaimTest, Power
 from audit.methods.curves import Auc
@@ -121,7 +119,10 @@ def _examine(conclusion: Conclusion) -> Conclusion:
         auc = curves.auc(*conclusion.worlds)
         examined = examined._replace(auc=auc, attack=curves.attack(*conclusion.worlds))
     if isinstance(evidence, OneRun):
-        examined = _examine_one_run(examined, evidence)
+        any_curve = [bound.epsilon for bound in bounds if not bound.assumes.gaussian]
+        examined = examined._replace(
+            bets_on_curve=evidence.is_null_known, epsilon=max(any_curve, default=0.0)
+        )
     else:
         examined = examined._replace(
             bets_on_curve=examined.law_is_known,  # bets need known rates of false positives
@@ -131,19 +132,6 @@ def _examine(conclusion: Conclusion) -> Conclusion:
     if examined.has_one_canary:
         examined = _examine_reach(examined)
     return examined._replace(is_reversed=are_reversed(evidence, bounds, examined.auc))
-
-
-def _examine_one_run(conclusion: Conclusion, evidence: OneRun) -> Conclusion:
-    """Returns the conclusion from a single run with its epsilon, `bets_on_curve` and `normality`."""
-    any_curve = [bound.epsilon for bound in conclusion.bounds if not bound.assumes.gaussian]
-    normality = None
-    if evidence.cosines is not None:
-        normality = cosine_law.anderson_darling(evidence.cosines.observed)
-    return conclusion._replace(
-        bets_on_curve=evidence.is_null_known,
-        epsilon=max(any_curve, default=0.0),
-        normality=normality,
-    )
 
 
 def _examine_reach(conclusion: Conclusion) -> Conclusion:
@@ -169,22 +157,24 @@ def _list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
     upper_bounds = []
     state = conclusion.hidden_state
     if state is not None:
-        name = "hidden-state bound"
-        label = name
         is_measured = state.runs > 0  # runs that measured Lipschitz constants
-        if is_measured:
-            name = "measured hidden-state bound"
-            label = f"hidden state, {MEASURED}"
-        bound = UpperBound(state.bound.epsilon, state.bound.mu, state.assumes, name, label)
-        upper_bounds.append(bound._replace(last_model_only=True, is_measured=is_measured))
+        name = "measured hidden-state bound" if is_measured else "hidden-state bound"
+        bound = UpperBound(
+            state.bound.epsilon,
+            state.bound.mu,
+            state.assumes,
+            name,
+            last_model_only=True,
+            is_measured=is_measured,
+        )
+        upper_bounds.append(bound)
     epsilon = conclusion.upper_bound
     if epsilon is not None:
         assumes = GIVEN
         if conclusion.claim is not None:
             assumes = conclusion.claim.assumes
         name = "claim" if assumes == GIVEN else "upper bound"
-        bound = UpperBound(epsilon, conclusion.mu_upper_bound, assumes, name, label=name)
-        upper_bounds.append(bound)
+        upper_bounds.append(UpperBound(epsilon, conclusion.mu_upper_bound, assumes, name))
     return tuple(sorted(upper_bounds, key=attrgetter("epsilon")))
 
 

@@ -321,8 +321,7 @@ def count_rehearsals(
     is_word = requested is None or isinstance(requested, str)
     require(is_word and requested in (None, MEASURED, UNMEASURED), message)
     is_wanted = requested == MEASURED
-    if rehearsals is not None:
-        require_rehearsals(is_wanted, rehearsals)
+    require_rehearsals(is_wanted, rehearsals)
     row = task.task(setting.model)
     why_not = _why_uncovered(setting, own_model=False)
     if is_wanted:
@@ -337,8 +336,10 @@ def count_rehearsals(
     return rehearsals or USUAL
 
 
-def require_rehearsals(is_measured: bool, rehearsals: int) -> None:
+def require_rehearsals(is_measured: bool, rehearsals: int | None) -> None:
     """Raises InputError for fewer than 2 rehearsals, or for any number unless `lipschitz` is "measured"."""
+    if rehearsals is None:
+        return
     require(is_measured, f"`rehearsals` requires `lipschitz={MEASURED}`")
     require(
         number("rehearsals", rehearsals, int) >= _MIN_REHEARSALS,

@@ -6,6 +6,7 @@ import time
 import jax
 import numpy as np
 
+from audit.adversaries.base import Adversary
 from audit.conclusions import lipschitz
 from audit.conclusions.lipschitz import USUAL, Steps, find_measured
 from audit.mechanism import expansion
@@ -17,40 +18,34 @@ from audit.storage.store import Store, hold
 from audit.tasks import task
 from audit.tasks.task import Dataset
 from audit.training import build, rehearsal
+from audit.training.build import Trainee
 from audit.training.game import Game
 from audit.training.rehearsal import Effort
-
-
-def measure_zoo(store: Store, setting: Setting, dataset: Dataset, runs: int) -> None:
-    """Measures a catalogue model's Lipschitz constants in `runs` runs, unless the store has them."""
-    game = build.build(setting, dataset)
-    clipped_sum = build.make_dpsgd(setting, build.trainee(setting.model, dataset)).clipped_sum
-    kinks = not task.task(setting.model).smooth
-    measure(store, setting, game, clipped_sum, runs, kinks)
 
 
 def measure(
     store: Store,
     setting: Setting,
-    game: Game,
-    clipped_sum: ClippedSum,
+    dataset: Dataset,
     runs: int,
-    kinks: bool = False,
+    trained: Trainee | None = None,
+    own: Adversary | None = None,
 ) -> Steps:
     """Returns measured Lipschitz constants of the steps, from the store or from new training runs.
 
     Args:
       store: the store that keeps the constants.
-      setting: the store's setting.
-      game: the training to measure.
-      clipped_sum: the mechanism's function that sums clipped gradients.
+      setting, dataset, trained, own: the training to measure, as in `build.build`.
       runs: the number of training runs to measure; `USUAL` chooses it by the model's size.
-      kinks: True if the model is known to have kinks, as ReLU networks do.
     """
     # Another process that needs the same constants waits here and then reads them from the store.
     with hold(store.path):
         steps = find_measured(store, runs)
         if steps is None:
+            kinks = trained is None and not task.task(setting.model).smooth
+            game = build.build(setting, dataset, trained, own)
+            trainee = trained or build.trainee(setting.model, dataset)
+            clipped_sum = build.make_dpsgd(setting, trainee).clipped_sum
             theta_0 = jax.eval_shape(game.init, jax.random.key(0))  # the shape for any key
             effort = rehearsal.usual_effort(theta_0.size)
             if runs != USUAL:
@@ -69,7 +64,8 @@ def measure_steps(
     after a step, divided by their distance before the step. If a secant exceeds the singular value, the steps
     have kinks, as at a ReLU, and derivatives do not bound how far steps separate models (`Steps.kink`).
 
-    `effort` has the numbers of runs, steps and secants to measure. `measure` describes the other arguments.
+    `clipped_sum` sums the clipped gradients of a mini-batch. `effort` has the numbers of runs, steps and
+    secants to measure. `kinks` is True if the model is known to have kinks, as ReLU networks do.
     """
     begun = time.monotonic()
     if kinks:

@@ -4,35 +4,27 @@ from typing import Any
 
 from audit.conclusions.conclusion import Conclusion
 from audit.methods.estimate import Bound, Finding
-from audit.storage.store import RESULT, Store
 from audit.written import write_json
 
 
-def keep_result(store: Store, conclusion: Conclusion, **more: Any) -> None:
-    """Writes a conclusion, with additional fields `more`, to a store's audit.json."""
-    store.write_text(RESULT, result_json(conclusion, indent=2, **more) + "\n")
-
-
 def result_json(conclusion: Conclusion, indent: int | None = None, **more: Any) -> str:
-    """Returns the JSON in audit.json: `result_fields`, epsilon, the upper bound on mu, and `more`."""
-    fields = result_fields(conclusion)
-    fields["epsilon"] = conclusion.epsilon
-    return write_json({**fields, "mu_upper_bound": conclusion.mu_upper_bound, **more}, indent)
+    """Returns a conclusion as a JSON object, as in audit.json and by `bound --json`.
 
-
-def answer_json(conclusion: Conclusion) -> str:
-    """Returns the output of `bound --json`, a JSON object on a single line.
-
-    It has `result_fields` and the verdict. For several runs it also has `auc` and `attack`: the accuracy, and
-    the true-positive rates at 1% and 0.1% false positives, with 95% intervals. A rate is null if there are
-    too few left-out canaries to measure it.
+    It has `result_fields`, epsilon, the upper bound on mu, the verdict and the fields `more`. For several
+    runs it also has `auc` and `attack`: the accuracy, and the true-positive rates at 1% and 0.1% false
+    positives, with 95% intervals. A rate is null if there are too few left-out canaries to measure it.
     """
-    fields = {**result_fields(conclusion), "verdict": conclusion.verdict.word}
+    fields = {
+        **result_fields(conclusion),
+        "epsilon": conclusion.epsilon,
+        "mu_upper_bound": conclusion.mu_upper_bound,
+        "verdict": conclusion.verdict.word,
+    }
     if not conclusion.is_one_run and conclusion.auc is not None and conclusion.attack is not None:
         fields["auc"] = conclusion.auc.value
         rates = conclusion.attack._asdict()
         fields["attack"] = {name: rate and rate._asdict() for name, rate in rates.items()}
-    return write_json(fields)
+    return write_json({**fields, **more}, indent)
 
 
 def result_fields(conclusion: Conclusion) -> dict[str, Any]:
@@ -43,65 +35,59 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
       bounds: a list of the estimates and the lower bounds.
       notes*: remarks.
       upper_bound: the claimed epsilon; null if infinite or unknown.
+      claim_test*: the test of the claim.
       last_model*: the upper bound for the last model, or `why_not`. `margins` maps factors f to the epsilon
         if each step's Lipschitz constant c is larger by (f - 1) |c - 1|.
-      claim_test*: the test of the claim.
       expected*: the epsilon that the last model would have with linear losses; null if infinite.
       epsilon: the lower bound for any curve.
       most_provable: the largest such bound that this number of runs can prove; null with several canaries per
         run.
       gaussian_curve*: the test for a Gaussian curve.
 
-    For a single run, the fields are `estimates`, `bounds`, `upper_bound`, `claim_test`*, `notes`*, and
+    For a single run, the fields are `estimates`, `bounds`, `notes`*, `upper_bound`, `claim_test`*, and
     `coins`, which is true if coins inserted the canaries. With cosines, they also include the counts
-    `observed` and `unobserved`, `dimension` and the `normality` test; otherwise, the number of `canaries`.
+    `observed` and `unobserved`, and `dimension`; otherwise, the number of `canaries`.
     """
+    findings = conclusion.bounds if conclusion.is_one_run else conclusion.rows()
+    fields: dict[str, Any] = {
+        "bounds": [*map(finding_fields, findings)],
+        "upper_bound": conclusion.upper_bound,
+        **claim_fields(conclusion),
+    }
+    if conclusion.notes:
+        fields["notes"] = conclusion.notes
     if conclusion.is_one_run:
-        return _list_one_run_fields(conclusion)
+        return fields | _describe_one_run(conclusion)
+    fields |= {"epsilon": conclusion.epsilon, "most_provable": conclusion.most_provable}
     state = conclusion.hidden_state
-    curve = conclusion.curve
-    last_model = None
     if state is not None:
-        last_model = {
+        fields["last_model"] = {
             "epsilon": state.bound.epsilon,
             "mu": state.bound.mu,
             "assumes": state.assumes.word,
             "margins": {str(factor): bound.epsilon for factor, bound in state.margins.items()},
         }
     elif conclusion.uncovered:
-        last_model = {"why_not": conclusion.uncovered}
-    fields = {
-        "bounds": [*map(finding_fields, conclusion.rows())],
-        "notes": conclusion.notes or None,
-        "upper_bound": conclusion.upper_bound,
-        "last_model": last_model,
-        **claim_fields(conclusion),
-        "expected": conclusion.expected,
-        "epsilon": conclusion.epsilon,
-        "most_provable": conclusion.most_provable,
-        "gaussian_curve": curve and {**curve._asdict(), "status": curve.status},
-    }
-    nullable = ("upper_bound", "most_provable")
-    return {name: value for name, value in fields.items() if value is not None or name in nullable}
+        fields["last_model"] = {"why_not": conclusion.uncovered}
+    if conclusion.expected is not None:
+        fields["expected"] = conclusion.expected
+    curve = conclusion.curve
+    if curve is not None:
+        fields["gaussian_curve"] = {**curve._asdict(), "status": curve.status}
+    return fields
 
 
-def _list_one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns a conclusion from a single run as a JSON-serializable dict."""
-    fields = {
+def _describe_one_run(conclusion: Conclusion) -> dict[str, Any]:
+    """Returns the fields of `result_fields` that only a single run has."""
+    fields: dict[str, Any] = {
         "estimates": [
             {**finding_fields(estimate), "canaries": estimate.n_in, "caveat": estimate.caveat}
             for estimate in conclusion.estimates
-        ],
-        "bounds": [*map(finding_fields, conclusion.bounds)],
-        "upper_bound": conclusion.upper_bound,
-        **claim_fields(conclusion),
+        ]
     }
-    if conclusion.notes:
-        fields["notes"] = conclusion.notes
     coins, cosines = conclusion.one_run
-    if cosines is not None and conclusion.normality is not None:
+    if cosines is not None:
         fields |= {
-            "normality": conclusion.normality._asdict(),
             "observed": len(cosines.observed),
             "unobserved": len(cosines.unobserved),
             "dimension": cosines.dimension,

@@ -28,8 +28,6 @@ def at_least(value: float) -> str:
 
 def at_most(value: float) -> str:
     """Returns an upper bound rounded up to three decimals, without trailing zeros; ∞ if it is infinite."""
-    if math.isinf(value):
-        return "∞"
     return written.short(written.at_most(value))
 
 
@@ -198,9 +196,7 @@ def _explain_refutation(conclusion: Conclusion) -> str:
         why_refuted = (
             f"bets against its trade-off curve multiplied their stake by {test.e_value:.3g}"
         )
-    runs = "one training run"
-    if test.runs != 1:
-        runs = f"{test.runs:,} training runs"
+    runs = written.counted(test.runs, "training run")
     return (
         f"With {show_percent(conclusion.confidence)} confidence the claim, {_name_upper_bound(upper)}, is "
         f"rejected after {runs}: {why_refuted}. This needs no assumption on the curve. {_BUG}"

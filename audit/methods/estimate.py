@@ -223,21 +223,18 @@ METHODS = {
         name=IN_SAMPLE,
         compute=in_sample,
         assumes=_IN_SAMPLE,
-        label="in-sample",
         legend="in-sample, as in the paper (no bound)",
     ),
     IF_GAUSSIAN: ScoreMethod(
         name=IF_GAUSSIAN,
         compute=if_gaussian,
         assumes=GAUSSIAN_CURVE,
-        label="if Gaussian",
         legend="if the curve is Gaussian: one exact test",
     ),
     ASSUMPTION_FREE: ScoreMethod(
         name=ASSUMPTION_FREE,
         compute=assumption_free,
         assumes=NOTHING,
-        label="assumption-free",
         legend="assumption-free",
     ),
 }

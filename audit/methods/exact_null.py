@@ -302,14 +302,12 @@ METHODS = {
     EXACT_NULL: ScoreMethod(
         name=EXACT_NULL,
         assumes=_OWN,
-        label="exact null",
         legend="exact null (assumes nothing)",
         compute=bound_directions,
     ),
     EXACT_NULL_GDP: ScoreMethod(
         name=EXACT_NULL_GDP,
         assumes=_ANY_GDP,
-        label="any GDP guarantee",
         legend="any GDP guarantee (assumes nothing else)",
         compute=bound_gdp,
     ),

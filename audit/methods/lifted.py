@@ -266,21 +266,18 @@ for compute_limits, assumes in ((wilson, MANY_RUNS), (bernstein, NOTHING)):
             prove=functools.partial(_prove_lidp, order, compute_limits),
             canaries=order,
             assumes=assumes,
-            label=f"LiDP {compute_limits.__name__.capitalize()} {order}",
         )
 METHODS |= {
     LIFTED: CanaryMethod(
         name=LIFTED,
         prove=betting.lower_bound,
         assumes=NOTHING,
-        label="lifted",
         legend="lifted, assumption-free",
     ),
     LIFTED_GAUSSIAN: CanaryMethod(
         name=LIFTED_GAUSSIAN,
         prove=betting.lower_bound,
         assumes=GAUSSIAN_CURVE,
-        label="lifted, if Gaussian",
         legend="lifted, if the curve is Gaussian",
     ),
 }

@@ -47,14 +47,12 @@ class Method:
     """A method's texts in reports. Subclasses add the function that computes its result.
 
     Attributes:
-      name: The name in tables and JSON.
-      label: The name in figures and on pages.
+      name: The name in tables, figures and JSON.
       legend: The name together with the assumption.
     """
 
     name: str
     assumes: Assumption
-    label: str
     legend: str = ""
 
 

@@ -1,52 +1,46 @@
-"""Figures of an audit: its scores, trade-off curve and bounds, and the epsilon proven after each run."""
+"""Figures of an audit: its scores, trade-off curve and bounds."""
 
 import math
 import textwrap
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
+from matplotlib.ticker import LogitLocator
 from numpy.typing import NDArray
 from scipy import special
 
 from audit.conclusions.conclusion import Conclusion
 from audit.laws import conversions
 from audit.methods import curves
-from audit.methods.estimate import Bound, Estimate
-from audit.methods.exact_null import EXACT_NULL_GDP
+from audit.methods.estimate import Bound
 from audit.methods.method import COINS, GIVEN, NO_BOUND, NOTHING, OTHERS_IN
 from audit.report import style
 from audit.report.bounds_table import BoundRow, list_rows
-from audit.report.style import BOUND, FADED, FREE, IN, OUT, PREDICTED, STYLE, UPPER
+from audit.report.style import BOUND, FADED, IN, OUT, PREDICTED, STYLE, UPPER
 from audit.report.table import at_least, at_most
 from audit.written import show_level, show_percent
 
 Array = NDArray[np.float64]
 _Draw = Callable[[Axes, Conclusion], None]
 
-_ENSURED = (NOTHING.text, COINS.text, OTHERS_IN.text)  # assumptions that an audit itself ensures
+_ENSURED = (NOTHING, COINS, OTHERS_IN)  # assumptions that an audit itself ensures
 _LIGHT = 0.3  # opacity of a bar that needs other assumptions
 _LABEL_WIDTH = 26  # characters per line of a bar's label
 _MAX_BARS = 60  # in the histogram of scores
 _POINTS = 801  # false-positive rates of a drawn curve
-_MAX_DECADES = 3  # with more decades, every second one has a tick
-_FEW_RUNS = 4  # fewer runs have a marker and a tick each
-_MANY_RUNS = 500  # above this number, only powers of ten have ticks
 
 
 def audit_figure(conclusion: Conclusion, title: str = "") -> Figure:
     """Returns a figure with all panels of an audit, closed in pyplot so a notebook shows it only once."""
     draws = choose_panels(conclusion).values()
-    columns = 2 if len(draws) == 4 else len(draws)  # four panels form two rows of two
-    rows = len(draws) // columns
+    columns = len(draws)
     with plt.rc_context(STYLE):
-        figure = plt.figure(figsize=(4.5 * columns, 3.7 * rows))
-        subfigures = figure.subfigures(rows, columns, squeeze=False)
+        figure = plt.figure(figsize=(4.5 * columns, 3.7))
+        subfigures = figure.subfigures(1, columns, squeeze=False)
         for subfigure, draw in zip(subfigures.flat, draws, strict=True):
             _draw_panel(subfigure.subplots(), draw, conclusion)
         if title:
@@ -72,18 +66,13 @@ def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
 def choose_panels(conclusion: Conclusion) -> dict[str, _Draw]:
     """Returns the functions (axes, conclusion) that draw the panels, keyed by panel name, in order.
 
-    A trade-off curve describes a canary's scores over many runs, so a single run does not have one. If
-    left-out scores have a known distribution (`law_is_known`), "path" shows the bound after each run.
+    A trade-off curve describes a canary's scores over many runs, so a single run does not have one.
     """
-    panels: dict[str, _Draw] = {
-        "scores": _draw_scores,
-        "trade_off": draw_on_deviates,
-        "bounds": _draw_bounds,
-    }
-    if conclusion.is_one_run:
-        del panels["trade_off"]
-    if conclusion.law_is_known:
-        panels["path"] = _draw_path
+    panels: dict[str, _Draw] = {"scores": _draw_scores}
+    if not conclusion.is_one_run:
+        panels["trade_off"] = draw_on_deviates
+    if conclusion.bounds:
+        panels["bounds"] = _draw_bounds
     return panels
 
 
@@ -92,15 +81,6 @@ def _draw_panel(axis: Axes, draw: _Draw, conclusion: Conclusion) -> None:
     draw(axis, conclusion)
     if axis.get_legend_handles_labels()[1]:
         axis.figure.legend(loc="outside upper center", ncols=2, fontsize=8)
-
-
-def _draw_uppers(draw_line: Callable[..., Any], conclusion: Conclusion) -> None:
-    """Draws a line at each finite upper bound on epsilon; `draw_line` is `Axes.axvline` or `Axes.axhline`."""
-    for upper in conclusion.upper_bounds:
-        if math.isfinite(upper.epsilon):
-            dashes = "-." if upper.last_model_only else ":"
-            label = f"{upper.name} {at_most(upper.epsilon, 2)}"
-            draw_line(upper.epsilon, color=UPPER, ls=dashes, label=label)
 
 
 def mark_gaussian(conclusion: Conclusion) -> str:
@@ -129,10 +109,10 @@ def describe_curve(conclusion: Conclusion) -> str:
 def _label_row(row: BoundRow, conclusion: Conclusion) -> str:
     """Returns a row's label, with a suffix if it is not a bound or if its Gaussian curve is in doubt."""
     if row.assumes.gaussian:
-        return row.label + mark_gaussian(conclusion)
+        return row.name + mark_gaussian(conclusion)
     if isinstance(row.finding, Bound):
-        return row.label
-    return f"{row.label} {NO_BOUND}"
+        return row.name
+    return f"{row.name} {NO_BOUND}"
 
 
 def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
@@ -149,7 +129,8 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     bars = min(math.isqrt(len(all_scores)) + 1, _MAX_BARS)
     edges = np.linspace(low, high, bars + 1).tolist()
     out = "known law" if conclusion.law_is_known else f"{len(scores_out)} {unit}"
-    axis.hist(scores_out, edges, color=OUT, alpha=0.6, label=f"out ({out})")
+    if len(scores_out):  # a single run may have none
+        axis.hist(scores_out, edges, color=OUT, alpha=0.6, label=f"out ({out})")
     in_label = f"in ({len(scores_in)} {unit})"
     axis.hist(scores_in, edges, color=IN, alpha=0.6, hatch="///", label=in_label)
     for row in list_rows(conclusion):
@@ -166,9 +147,7 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
 
 def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     """Draws a bar with its value for each lower bound and estimate, and a line at each upper bound."""
-    labels = []
-    if conclusion.is_one_run:
-        labels = _draw_estimates(axis, conclusion.estimates)
+    labels: list[str] = []
     assumed = {}  # the keys are the assumptions of light bars, in order and without repetition
     for row in list_rows(conclusion):
         if row.finding is None:  # an upper bound, or the epsilon for linear losses
@@ -181,9 +160,12 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
         labels.append(textwrap.fill(label, _LABEL_WIDTH))
     axis.set_yticks(range(len(labels)), labels, fontsize=8)
     axis.invert_yaxis()
-    _draw_uppers(axis.axvline, conclusion)
-    # The left end is 0, or the end of an error bar that reaches below 0.
-    axis.set_xlim(min(axis.dataLim.x0, 0), max(axis.get_xlim()[1], 0.1))
+    for upper in conclusion.upper_bounds:
+        if math.isfinite(upper.epsilon):
+            dashes = "-." if upper.last_model_only else ":"
+            label = f"{upper.name} {at_most(upper.epsilon, 2)}"
+            axis.axvline(upper.epsilon, color=UPPER, ls=dashes, label=label)
+    axis.set_xlim(0, max(axis.get_xlim()[1], 0.1))
     axis.set_xlabel(f"epsilon at delta {show_level(conclusion.delta)}")
     title = "Lower bounds on epsilon"
     if assumed:
@@ -194,70 +176,16 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
 # The looks of bars, as keyword arguments of `Axes.barh`.
 _SOLID_BAR = {"color": BOUND, "alpha": 0.8}
 _LIGHT_BAR = {"facecolor": (BOUND, _LIGHT), "edgecolor": BOUND, "linewidth": 0.8}
-_REJECTED_BAR = {"facecolor": "white", "edgecolor": FADED, "hatch": "xxx"}
-_ESTIMATE_BAR = {**_REJECTED_BAR, "hatch": "///"}
+_NO_BOUND_BAR = {"facecolor": "white", "edgecolor": FADED, "hatch": "///"}
 
 
 def _choose_look(row: BoundRow) -> dict[str, Any]:
     """Returns the look of the bar for a row's kind and assumption."""
-    if not isinstance(row.finding, Bound):
-        return _ESTIMATE_BAR
-    if not row.finding.holds:
-        return _REJECTED_BAR
-    if row.assumes.text in _ENSURED:
+    if not isinstance(row.finding, Bound) or not row.finding.holds:
+        return _NO_BOUND_BAR
+    if row.assumes in _ENSURED:
         return _SOLID_BAR
     return _LIGHT_BAR
-
-
-def _draw_estimates(axis: Axes, estimates: Sequence[Estimate]) -> list[str]:
-    """Draws a single run's estimates with two standard errors each, and returns their labels.
-
-    A grey bar ends at the estimate's 95% quantile in audits without a leak.
-    """
-    labels = []
-    for row, estimate in enumerate(estimates):
-        axis.barh(row, estimate.noise_floor.quantile_95, color=FADED, alpha=0.4)
-        error = 2 * estimate.standard_error
-        # Not clipped, because the axis would cut points at 0 in half.
-        axis.errorbar(
-            estimate.epsilon, row, xerr=error, fmt="o", ms=4, color=IN, clip_on=False, zorder=3
-        )
-        labels.append(f"{estimate.method.removeprefix('one_shot_')} {estimate.epsilon:.2f}")
-    return labels
-
-
-def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
-    """Plots the epsilon proven after each run, or only after the last run if their order is unknown.
-
-    A dashed line shows the smallest epsilon of a mu-GDP guarantee that the scores do not reject. A vertical
-    line shows after how many runs the claim was rejected.
-    """
-    path = conclusion.path or (conclusion.epsilon,)
-    last = conclusion.runs
-    runs = range(last - len(path) + 1, last + 1)  # all runs, or only the last
-    axis.set_xscale("log")
-    axis.xaxis.set_minor_formatter("")
-    marker = ""
-    tick_digits = (1,) if last > _MANY_RUNS else (1, 2, 5)
-    axis.xaxis.set_major_locator(LogLocator(subs=tick_digits))
-    if len(path) < _FEW_RUNS:
-        marker = "o"
-        axis.set_xticks(runs)
-    axis.xaxis.set_major_formatter("{x:g}")
-    # Not clipped, and in front of the axis, which would hide values of 0.
-    draw_steps = partial(axis.step, runs, where="post", clip_on=False, zorder=3)
-    draw_steps(path, color=BOUND, marker=marker, label="proven")
-    path_of_gdp = conclusion.bound(EXACT_NULL_GDP).path
-    if path_of_gdp:
-        draw_steps(path_of_gdp, color=FREE, ls="--", label="any GDP guarantee")
-    test = conclusion.claim_test
-    if test is not None and test.refuted:
-        label = f"claim rejected: {test.runs}"
-        axis.axvline(test.runs, color=BOUND, lw=0.8, ls=":", label=label)
-    _draw_uppers(axis.axhline, conclusion)
-    axis.set(xlabel="training runs", ylabel=f"epsilon at delta {show_level(conclusion.delta)}")
-    axis.set_title("Proven for any curve")
-    axis.set_ylim(bottom=0)
 
 
 def draw_trade_off(
@@ -313,18 +241,15 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
     grid = special.ndtr(np.linspace(end, -end, _POINTS))
     draw_trade_off(axis, conclusion, grid, predicted_mu)
 
-    decades = int(-np.log10(smallest))
-    step = 2 if decades > _MAX_DECADES else 1
-    low_ticks = 0.1 ** np.arange(1, decades + 1, step)
-    ticks = np.concatenate([low_ticks[::-1], [0.5], 1 - low_ticks])
-    labels = list(map("{:g}".format, ticks))
     deviates = (special.ndtri, special.ndtr)
     axis.set_xscale("function", functions=deviates)
     axis.set_yscale("function", functions=deviates)
     ends = (smallest, 1 - smallest)
     axis.set(xlim=ends, ylim=ends)
-    axis.set_xticks(ticks, labels, fontsize=8)
-    axis.set_yticks(ticks, labels, fontsize=8)
+    for line in (axis.xaxis, axis.yaxis):
+        line.set_major_locator(LogitLocator(nbins=6))
+        line.set_major_formatter("{x:g}")
+    axis.tick_params(labelsize=8)
     axis.set_title(f"Trade-off curve\n{describe_curve(conclusion)}".rstrip(), fontsize=9)
 
 

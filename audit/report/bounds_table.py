@@ -12,12 +12,11 @@ from audit import written
 from audit.claims.linear_losses import EXPECTED
 from audit.conclusions import verdicts
 from audit.conclusions.conclusion import Conclusion, UpperBound, method_of
-from audit.methods import lifted
 from audit.methods.estimate import Bound, Finding
 from audit.methods.method import Assumption, NoiseFloor
 from audit.methods.one_run_bounds import LEAST_COINS
 from audit.report.table import at_least, at_most, format_table
-from audit.written import Level, at_least_digits, finite
+from audit.written import Level, at_least_digits
 
 _WIDTH = 80  # columns of a terminal
 _INDENT = 12  # columns for the word of a note
@@ -33,7 +32,7 @@ class BoundRow(NamedTuple):
     """A row of a table of bounds.
 
     Attributes:
-      name, label: The name in text, and the name on pages and in figures.
+      name: The name of the method or of the upper bound.
       epsilon, mu: Epsilon, and mu or None.
       assumes: The assumption of a bound, or why another value is not a bound.
       sign: "≥" for a lower bound, "≤" for an upper bound, empty for other values.
@@ -44,7 +43,6 @@ class BoundRow(NamedTuple):
     """
 
     name: str
-    label: str
     epsilon: float
     mu: float | None
     assumes: Assumption
@@ -58,7 +56,7 @@ class BoundRow(NamedTuple):
         """Returns epsilon or mu with the row's inequality sign; empty for None."""
         if value is None:
             return ""
-        text = written.short(self.show(value)).replace("inf", "∞")
+        text = written.short(self.show(value))
         if self.sign:
             return f"{self.sign}\N{NO-BREAK SPACE}{text}"
         return text
@@ -73,10 +71,9 @@ def list_rows(conclusion: Conclusion) -> list[BoundRow]:
     for upper in conclusion.upper_bounds:
         rows.append(
             BoundRow(
-                name=upper.label,
-                label=upper.label,
+                name=upper.name,
                 epsilon=upper.epsilon,
-                mu=finite(upper.mu),
+                mu=upper.mu,
                 assumes=upper.assumes,
                 sign="≤",
                 upper=upper,
@@ -89,7 +86,6 @@ def list_rows(conclusion: Conclusion) -> list[BoundRow]:
     if conclusion.expected is not None:
         row = BoundRow(
             name="linear_losses",
-            label="linear losses",
             epsilon=conclusion.expected,
             mu=None,
             assumes=EXPECTED,
@@ -100,10 +96,8 @@ def list_rows(conclusion: Conclusion) -> list[BoundRow]:
 
 def _make_row(finding: Finding, conclusion: Conclusion, assumes: Assumption, sign: str) -> BoundRow:
     """Returns the row of a lower bound or an estimate."""
-    name = finding.method
     return BoundRow(
-        name=name,
-        label=name if conclusion.is_one_run else method_of(finding).label,
+        name=finding.method,
         epsilon=finding.epsilon,
         mu=finding.mu,
         assumes=assumes,
@@ -146,7 +140,6 @@ def bounds_table(conclusion: Conclusion) -> str:
         *describe_claim(conclusion),
         *_explain_words(conclusion),
         *_describe_attack(conclusion),
-        *textwrap.wrap(explain_too_few_runs(conclusion), _WIDTH),
     ]
     if conclusion.verdict.word == verdicts.VIOLATED_IF_GAUSSIAN:
         notes.append(f"to decide: use {verdicts.describe_what_decides(conclusion)}")
@@ -203,15 +196,10 @@ def _show_mu(row: BoundRow) -> str:
 
 def _list_estimates(conclusion: Conclusion, level: Level) -> list[str]:
     """Returns the lines above a single run's bounds: its canaries, and the table of its estimates."""
-    title = f"one run: epsilon at {level}"
-    cosines = conclusion.one_run.cosines
-    if cosines is None:  # estimates need cosines
-        count = sum(conclusion.evidence.canaries)
-        return [title, f"{count:,} canaries, each inserted by its own coin"]
-    observed, unobserved, dimension = cosines
-    null = f"; null: the cosine's exact law in R^{dimension:,}"
-    if len(unobserved):
-        null = f", {len(unobserved):,} unobserved; null: fitted to the unobserved"
+    canaries = textwrap.wrap(f"canaries: {conclusion.evidence}", _WIDTH)
+    before = [f"one run: epsilon at {level}", *canaries]
+    if not conclusion.estimates:  # they need cosines
+        return before
     records = []
     for estimate in conclusion.estimates:
         error = "-"
@@ -224,7 +212,6 @@ def _list_estimates(conclusion: Conclusion, level: Level) -> list[str]:
             "floor": show_floor(estimate.noise_floor),
         }
         records.append(record)
-    before = (title, f"{len(observed):,} observed canaries{null}")
     right = ("epsilon", "error")
     return [format_table(records, right, before=before, after=[_NOTES_ON_ESTIMATES])]
 
@@ -326,12 +313,12 @@ def explain_curve_test(conclusion: Conclusion) -> str:
     return "too few runs to tell"
 
 
-def explain_too_few_runs(conclusion: Conclusion) -> str:
-    """Returns advice if no scores from this number of runs could reject the smallest upper bound; else ""."""
+def _explain_too_few_runs(conclusion: Conclusion) -> Iterator[str]:
+    """Yields advice if no scores from this number of runs could reject the smallest upper bound."""
     has_other_problem = conclusion.doubt or conclusion.is_reversed
     is_violated = conclusion.verdict.kind == verdicts.VIOLATED
     if has_other_problem or not conclusion.is_beyond_reach or is_violated:
-        return ""
+        return
     upper = conclusion.tightest
     largest = conclusion.most_provable  # the bound of an attack that makes no errors
     assert upper is not None and largest is not None
@@ -341,7 +328,7 @@ def explain_too_few_runs(conclusion: Conclusion) -> str:
         advice = f"use {verdicts.BETTER_SCORES}"
     elif largest <= 0:
         advice = "train more runs"
-    return (
+    yield (
         f"{conclusion.runs:,} runs can prove at most {at_most(largest)} for any curve, so they "
         f"cannot reject the {upper.name} {at_most(upper.epsilon)}: {advice}"
     )
@@ -351,7 +338,7 @@ def remarks(conclusion: Conclusion) -> list[str]:
     """Returns remarks on the scores, to print below the table."""
     if conclusion.is_one_run:
         return [*conclusion.notes, *_remark_on_one_run(conclusion)]
-    found = []
+    found = [*_explain_too_few_runs(conclusion)]
     equal = []  # the sets of scores that have only one value
     for name, scores in zip(("in", "out"), conclusion.worlds, strict=True):
         if np.ptp(scores) == 0:
@@ -374,14 +361,7 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
         if not conclusion.assumption_free.holds:
             fresh = "fresh draws" if conclusion.fresh.draws else "directions"
             yield f"invalid: held-out canaries do not follow the law of {fresh} (p < 1e-06)"
-    elif not conclusion.has_one_canary:
-        # A method of order L needs L canaries per run.
-        fewest = min(conclusion.evidence.canaries)
-        orders = {method.canaries for method in lifted.METHODS.values()}
-        needed = " and ".join(str(order) for order in sorted(orders) if order > fewest)
-        if needed:
-            yield f"methods of order {needed} need at least that many canaries per run, got {fewest}"
-    elif conclusion.tightest is None:
+    elif conclusion.has_one_canary and conclusion.tightest is None:
         n_in, n_out = map(len, conclusion.worlds)
         shows_leak = max(bound.epsilon for bound in conclusion.bounds) >= _MIN_SHOWN
         if min(n_in, n_out) < _FEW and not shows_leak:
@@ -390,7 +370,7 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
 
 
 def _remark_on_one_run(conclusion: Conclusion) -> Iterator[str]:
-    """Yields remarks on reversed scores, missing bounds, and the test of normality."""
+    """Yields remarks on reversed scores and missing bounds."""
     cosines = conclusion.one_run.cosines
     if conclusion.is_reversed and cosines is None:
         yield "scores are lower with the canary: did you mean minus the score?"
@@ -398,11 +378,3 @@ def _remark_on_one_run(conclusion: Conclusion) -> Iterator[str]:
         yield "cosines are lower than the null's: did you mean minus the displacement?"
     if cosines is not None and not conclusion.bounds:
         yield "no bound: save which canaries were inserted (scores with presence)"
-    test = conclusion.normality
-    if test is not None:
-        result = "not rejected"
-        if test.rejected_at is not None:
-            result = f"rejected at {test.rejected_at:.3g}"
-        critical_at_5_percent = test.critical[2]  # at 15%, 10%, 5%, 2.5% and 1%
-        values = f"Anderson-Darling {test.statistic:.3f}, 5%: {critical_at_5_percent:.3f}"
-        yield f"normal cosines: {result} ({values})"

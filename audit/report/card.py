@@ -8,7 +8,6 @@ the claim, the method, the confidence, and how many times the scores are tested.
 import hashlib
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,7 +48,7 @@ def make_card(subject: Subject) -> dict[str, Any]:
     """Returns an audit's card, as nested dicts and lists for JSON."""
     conclusion = subject.conclusion
     evidence = conclusion.evidence
-    answer = json.loads(results.answer_json(conclusion))
+    answer = json.loads(results.result_json(conclusion))
     content = {
         "card": _FORMAT,
         **_describe_claim(conclusion),
@@ -107,40 +106,32 @@ def read_card(path: Path) -> StoredCard:
         ) from None
 
 
-def find_differences(card: dict[str, Any], recomputed: dict[str, Any]) -> Iterator[str]:
-    """Yields the differences between a card and the recomputed one, in words.
+def find_difference(card: dict[str, Any], recomputed: dict[str, Any]) -> str:
+    """Returns the first difference between a card and the recomputed one, in words; empty if they agree.
 
     Provenances may differ, and so may the last digits of numbers (by a relative 1e-9), which depend on the
     machine. The commitment must match the card's own fields.
     """
     own = {"provenance": card.get("provenance"), "commitment": _commit(card)}
-    stated = dict(_flatten("", card))
-    expected = dict(_flatten("", {**recomputed, **own}))
-    for place in {**stated, **expected}:
-        in_card = stated.get(place)
-        by_scores = expected.get(place)
-        if not _agree(in_card, by_scores):
-            difference = f"{shown(in_card)} in the card and {shown(by_scores)} by these scores"
-            yield f"{place.removeprefix('.')} is {difference}"
+    return _compare("", card, {**recomputed, **own})
 
 
-def _agree(stated: Any, recomputed: Any) -> bool:
-    """Returns True if two JSON values are equal, or are numbers that agree to nine digits."""
-    if isinstance(stated, int | float) and isinstance(recomputed, int | float):
-        return math.isclose(stated, recomputed)
-    return bool(stated == recomputed)
-
-
-def _flatten(place: str, part: Any) -> Iterator[tuple[str, Any]]:
-    """Yields (place, value) for each value in part of a card, with places such as ".bounds[0].mu"."""
-    if isinstance(part, dict):
-        for name, value in part.items():
-            yield from _flatten(f"{place}.{name}", value)
-    elif isinstance(part, list):
-        for i, value in enumerate(part):
-            yield from _flatten(f"{place}[{i}]", value)
-    else:
-        yield place, part
+def _compare(place: str, stated: Any, recomputed: Any) -> str:
+    """Returns the first difference between parts of two cards; `place` is where they are: ".bounds.0"."""
+    if isinstance(stated, list) and isinstance(recomputed, list):
+        stated = dict(enumerate(stated))
+        recomputed = dict(enumerate(recomputed))
+    if isinstance(stated, dict) and isinstance(recomputed, dict):
+        for name in {**stated, **recomputed}:
+            difference = _compare(f"{place}.{name}", stated.get(name), recomputed.get(name))
+            if difference:
+                return difference
+        return ""
+    are_numbers = isinstance(stated, int | float) and isinstance(recomputed, int | float)
+    if stated == recomputed or (are_numbers and math.isclose(stated, recomputed)):
+        return ""
+    values = f"{shown(stated)} in the card and {shown(recomputed)} by these scores"
+    return f"{place.removeprefix('.')} is {values}"
 
 
 def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:

@@ -7,12 +7,11 @@ from typing import Any
 
 from audit.report.table import at_least, at_most, format_table
 from audit.settings import make
-from audit.settings.adversaries import ADVERSARIES
-from audit.settings.make import fields, setting_of
+from audit.settings.make import fields
 from audit.settings.setting import Setting, flat
 from audit.storage.store import hash_of, newest_scores
 from audit.tasks import task
-from audit.written import Level, finite, show_level
+from audit.written import Level, show_level
 
 
 def make_record(folder: Path) -> dict[str, Any]:
@@ -34,36 +33,28 @@ def make_record(folder: Path) -> dict[str, Any]:
         "audited_runs": last.runs,
         "delta": last.delta,
         "confidence": last.confidence,
-        "epsilon": finite(last.epsilon),  # None for infinity
+        "epsilon": last.epsilon,
         "upper_bound": last.upper_bound,
         "time": newest_scores(folder) / 1e9,
     }
 
 
 def find_differences(setting: Setting) -> dict[str, Any]:
-    """Returns the values that differ from the defaults of the model and adversary, by flag or name.
+    """Returns the values that differ from the defaults of the model, by flag or name.
 
-    As on the command line, `insertions` replaces `steps` if these form whole periods. For a custom model,
-    fields whose defaults depend on the model are always included.
+    For a custom model, fields whose defaults depend on the model are always included.
     """
     known = fields()
     adversary = setting.adversary.name
     defaults = {name: field.default for name, field in known.items()}
-    if task.find_task(setting.model) is not None:
-        given = {}
-        if adversary in ADVERSARIES:  # not a custom adversary
-            given["adversary"] = adversary
-        # Some defaults depend on the model and the adversary.
-        defaults |= flat(setting_of(setting.model, **given))
-    # `make_command` always states the model and the adversary, and `steps` has no default.
-    defaults |= {"model": setting.model, "adversary": adversary, "steps": None}
-    values = flat(setting)
-    insertions, remainder = divmod(values["steps"], setting.schedule.periodicity)
-    if not remainder:
-        del values["steps"]
-        values["insertions"] = insertions
+    row = task.find_task(setting.model)
+    if row is not None:  # some defaults depend on the model
+        defaults |= {name: value for name, value in row.usual().items() if value is not None}
+    # `make_command` always states the model and the adversary.
+    steps = defaults["insertions"] * setting.schedule.periodicity
+    defaults |= {"model": setting.model, "adversary": adversary, "steps": steps}
     differences = {}
-    for name, value in sorted(values.items()):
+    for name, value in sorted(flat(setting).items()):
         if value != defaults.get(name):
             flag = known[name].flag if name in known else name
             differences[flag] = value

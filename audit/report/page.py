@@ -7,27 +7,22 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from audit.conclusions import verdicts
 from audit.written import show_level, show_percent
 
 _ENVIRONMENT = Environment(
     autoescape=True, loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined
 )
-_ENVIRONMENT.filters |= {
-    "at_least": verdicts.at_least,
-    "at_most": verdicts.at_most,
-    "level": show_level,
-    "percent": show_percent,
-}
+_ENVIRONMENT.filters |= {"level": show_level, "percent": show_percent}
+_ENVIRONMENT.filters["base64"] = lambda image: base64.b64encode(image).decode()
 macros: Any = _ENVIRONMENT.get_template("page.html").module  # the template's macros, as functions
 
 
-def document(title: str, *content: str) -> bytes:
+def document(title: str, content: str = "") -> bytes:
     """Returns a page in UTF-8. `content` is markup, or text to escape."""
-    page = str(macros.document(title, Markup().join(content)))
+    page = str(macros.document(title, content))
     return page.encode(errors="replace")
 
 
 def figure(image: bytes, caption: str) -> Markup:
     """Returns an SVG image as a figure for a page. Its caption is also its alternative text."""
-    return Markup(macros.figure(base64.b64encode(image).decode(), caption))
+    return Markup(macros.figure(image, caption))

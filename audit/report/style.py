@@ -21,7 +21,6 @@ if {"IPython", "matplotlib.pyplot"}.isdisjoint(sys.modules):
 import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
-from matplotlib.ticker import FixedFormatter  # noqa: E402
 
 # Okabe and Ito's colours, which colour-blind readers can distinguish.
 BLUE = "#0072B2"
@@ -58,16 +57,10 @@ def insert_symbols(text: str) -> str:
 
 
 def set_symbols(figure: Figure) -> None:
-    """Replaces names such as "epsilon" with symbols in a figure's texts and tick labels."""
+    """Replaces names such as "epsilon" with symbols in a figure's texts, except tick labels."""
     for text in figure.findobj(Text):
         assert isinstance(text, Text)
         text.set_text(insert_symbols(text.get_text()))
-    # Formatters reset tick labels whenever the figure is drawn, so they need the symbols too.
-    for axes in figure.axes:
-        for axis in (axes.xaxis, axes.yaxis):
-            formatter = axis.get_major_formatter()
-            if isinstance(formatter, FixedFormatter):
-                formatter.seq = [insert_symbols(label) for label in formatter.seq]
 
 
 def _encode(figure: Figure, **options: Any) -> bytes:

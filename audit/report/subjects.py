@@ -15,7 +15,7 @@ import scipy
 from audit.conclusions import lipschitz
 from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion
-from audit.errors import require
+from audit.errors import require, shown
 from audit.evidence.given import hash_evidence
 from audit.report.listing import make_command
 from audit.settings import make
@@ -28,11 +28,10 @@ from audit.written import USUAL_LEVEL, Level, show_level
 
 
 class Subject(NamedTuple):
-    """An audit, and the facts in its section of a report.
+    """An audit, and the facts on its page.
 
     Attributes:
-      anchor: The section's id for links on the page.
-      title: The section's heading.
+      title: The page's heading.
       facts: Texts about the audited training by topic, such as "Model".
       threats: Sentences about the threat model by topic, such as "sees".
       conclusion: The conclusion of the audit.
@@ -40,7 +39,6 @@ class Subject(NamedTuple):
       config: The content of the setting's file; None if the file is missing.
     """
 
-    anchor: str
     title: str
     facts: dict[str, str]
     threats: dict[str, str]
@@ -51,28 +49,8 @@ class Subject(NamedTuple):
 
 _UNKNOWN_THREAT = (
     "The scores were given: neither the training nor the adversary is known here. The bounds are valid for "
-    "the training that produced the scores, if its runs are independent and scores were computed without "
-    "knowing whether the canary was inserted."
-)
-_UNKNOWN_DIRECTIONS = (
-    "The cosines were given: neither the training nor the source of the directions is known here. The bound "
-    "is valid for the training that produced them, with all its canaries, if directions were uniform in the "
-    "given dimension, drawn afresh for every run, and unknown to the training except for the insertions, and "
-    "no run was left out because of its scores. We checked those that cosines can reveal."
-)
-_UNKNOWN_DRAWS = (
-    "The scores were given: neither the training nor the source of the canaries is known here. The bound is "
-    "valid for the training that produced them, with all its canaries, if every run drew canaries and fresh "
-    "ones independently from one generator, without later selection, one function scored both, and no run "
-    "was left out because of its scores."
-)
-_REASON = (
-    "expected here: the noise is Gaussian, the canary is one coordinate of an over-parameterised model, and "
-    "real gradients do not change that coordinate"
-)
-_UNKNOWN_RUN = (
-    "The cosines were given: neither the training nor the source of the canaries is known here. The bounds "
-    "are valid for the training that produced them, if it meets their assumptions."
+    "the training that produced the scores, with all its canaries, if their assumptions hold, no run was "
+    "left out because of its scores, and scores were computed without knowing which canaries were inserted."
 )
 _NOT_STORED = "not kept"
 
@@ -94,34 +72,17 @@ def describe_score_files(
 
 def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
     """Returns an audit of given scores, with facts for a report and the title `name`."""
-    # The threat model is unknown, so the report states when the bounds are valid instead.
-    threat = _UNKNOWN_THREAT
-    if conclusion.is_one_run:
-        threat = _UNKNOWN_RUN
-    elif conclusion.law_is_known:
-        threat = _UNKNOWN_DIRECTIONS
-        if conclusion.fresh.draws:  # the scores are ranks
-            threat = _UNKNOWN_DRAWS
-    facts = {"Audited": name, "Runs": _describe_runs(conclusion)}
-    if conclusion.composition is not None:
-        sigma, insertions, rate = conclusion.composition
-        mechanism = f"{insertions:,} insertions"
-        if rate < 1:
-            mechanism += f", each with probability {rate:g} (Poisson sampling)"
-        mechanism += f", noise multiplier sigma = {sigma:g}"
-        if conclusion.hidden_state is not None:
-            mechanism += f"; {conclusion.hidden_state.assumes.note}"
-        facts["Mechanism, as given"] = mechanism
-    elif conclusion.upper_bound is not None:
+    facts = {"Runs": _describe_runs(conclusion)}
+    if conclusion.claim is not None:
         level = f"at delta = {show_level(conclusion.delta)}"
-        facts["Claim"] = f"epsilon = {conclusion.upper_bound:g} {level}"
+        facts["Claim"] = f"{shown(conclusion.claim)}: epsilon = {conclusion.upper_bound:g} {level}"
     libraries = f"numpy {np.__version__}, scipy {scipy.__version__}"
     provenance = {
         "SHA-256 of the scores": hash_evidence(conclusion.evidence),
         "Versions": f"audit {__version__}, python {platform.python_version()}, {libraries}",
         "Date": f"{datetime.now(UTC):%Y-%m-%d}",
     }
-    return Subject("scores", name, facts, {"given": threat}, conclusion, provenance)
+    return Subject(name, facts, {"given": _UNKNOWN_THREAT}, conclusion, provenance)
 
 
 def _describe_runs(conclusion: Conclusion) -> str:
@@ -169,7 +130,6 @@ def describe_setting(
         provenance["Command"] = command
     provenance["Setting"] = folder.name
     return Subject(
-        anchor=f"s{folder.name}",
         title=summary(setting, runs),
         facts=_describe_setting(setting, conclusion, is_own_model),
         threats=_describe_threats(setting, notes),
@@ -224,7 +184,7 @@ def _describe_setting(
         "Arithmetic": mechanism.precision,
     }
     if conclusion.reason:
-        facts["Gaussian curve"] = _REASON
+        facts["Gaussian curve"] = conclusion.reason
     if conclusion.uncovered:
         facts["Last model"] = f"bounded only by composition: {conclusion.uncovered}"
     return facts

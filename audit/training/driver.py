@@ -20,7 +20,7 @@ from audit.runtime.machine import Progress
 from audit.settings import make
 from audit.settings.setting import Setting, flat, identity, summary
 from audit.storage import files
-from audit.storage.store import FIGURE, Scores, Store, count_runs
+from audit.storage.store import FIGURE, RESULT, Scores, Store, count_runs
 from audit.tasks.task import Dataset
 from audit.training import build, game
 from audit.training.game import Game, Trained
@@ -158,8 +158,8 @@ def make_request(
 
     def find_constants(store: Store) -> Steps | None:
         """Returns the steps' Lipschitz constants, measured first if necessary; None if they are unknown."""
-        if rehearsed is not None and lipschitz.find_measured(store, rehearsed) is None:
-            measuring.measure_zoo(store, setting, dataset, rehearsed)
+        if rehearsed is not None:
+            measuring.measure(store, setting, dataset, rehearsed)
         return lipschitz.find_current(store)
 
     key = json.dumps([identity(setting), dataset.checksum])
@@ -212,7 +212,8 @@ def keep(finished: Finished, figure: bool = False, page: bool = False) -> None:
       CannotWriteError: a file can't be written.
     """
     store = finished.store
-    results.keep_result(store, finished.conclusion, **finished.circumstances())
+    text = results.result_json(finished.conclusion, indent=2, **finished.circumstances())
+    store.write_text(RESULT, text + "\n")
     if figure:
         from audit.report import audit_panels, style  # loads Matplotlib
 
@@ -223,7 +224,7 @@ def keep(finished: Finished, figure: bool = False, page: bool = False) -> None:
         from audit.report import audit_page, subjects
 
         subject = subjects.describe_setting(store.path)
-        files.write_whole(store.path / PAGE, audit_page.make_audits_page([subject]))
+        files.write_whole(store.path / PAGE, audit_page.make_page(subject))
 
 
 def until_epsilon(epsilon: float) -> Until:
@@ -247,7 +248,7 @@ def until_multiple(multiple: float) -> Until:
         if mu is None:
             return _count_runs_to_prove(multiple * claim.epsilon, conclusion.path)
         epsilon = conversions.epsilon_from_mu(multiple * mu, conclusion.delta)
-        return _count_runs_to_prove(epsilon, conclusion.bound(EXACT_NULL_GDP).path)
+        return _count_runs_to_prove(epsilon, conclusion.finding(EXACT_NULL_GDP).path)
 
     return count_runs
 

@@ -142,4 +142,4 @@ def _summarise(finished: "Finished") -> str:
 
 
 if __name__ == "__main__":
-    cli.run(main, keeps=True)
+    cli.run(main)

@@ -44,4 +44,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main, keeps=True)
+    cli.run(main)

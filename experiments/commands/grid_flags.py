@@ -25,6 +25,7 @@ from experiments.cells.work import Workplace
 from models.catalogue import task
 
 FLAGS = flags.FLAGS
+flags.disclaim_key_flags()
 _EXAMPLE = "write --vary=FIELD=VALUE,VALUE, such as --vary=k=1,5,25"
 
 

@@ -83,4 +83,4 @@ def _list_sweeps(sweeps: list[Sweep], place: Workplace) -> str:
 
 
 if __name__ == "__main__":
-    cli.run(main, keeps=True)
+    cli.run(main)

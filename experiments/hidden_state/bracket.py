@@ -174,7 +174,7 @@ def gather_rows(points: Sequence[Point]) -> list[Record]:
         if conclusion.law_is_known:  # fresh directions
             row |= {
                 "proven": conclusion.epsilon,
-                "gdp_limit": conclusion.bound(EXACT_NULL_GDP).epsilon,
+                "gdp_limit": conclusion.finding(EXACT_NULL_GDP).epsilon,
             }
         else:
             low, high = point.interval()
@@ -322,7 +322,9 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
         if conclusion.law_is_known:  # fresh directions
             epsilons = dict(enumerate(bound.path, 1))  # the path has the epsilon after each run
         else:
-            epsilons = {runs: part.bound(method.name).epsilon for runs, part in first_runs.items()}
+            epsilons = {
+                runs: part.finding(method.name).epsilon for runs, part in first_runs.items()
+            }
         for runs, epsilon in epsilons.items():
             row = {
                 "x": runs,

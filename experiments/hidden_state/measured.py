@@ -129,7 +129,7 @@ def expansion_cell(setting: Setting) -> Cell:
         """Measures the expansion and stores it."""
         from audit.conclusions import measuring
 
-        measuring.measure_zoo(store, setting, dataset, runs)
+        measuring.measure(store, setting, dataset, runs)
         progress(runs)
 
     name = f"expansion of {setting.model}'s steps, k = {setting.schedule.periodicity}"

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import audit
-from audit import directions, one_run
+from audit import directions
 from audit.adversaries.base import Adversary
 from audit.errors import InputError
 from audit.training import game
@@ -134,13 +134,6 @@ DOORS = {
         {},
         ("examples", "largest_batch"),
     ),
-    "one_run.canary": (
-        at(one_run.canary, seed=0, index=0, dimension=9),
-        {"seed": (-1, HUGE), "index": (-1, 1.5), "dimension": (1, 10**14)},
-        (),
-    ),
-    "one_run.coins": (at(one_run.coins, seed=0, count=3), SEEDS, ()),
-    "one_run.cosines": (at(one_run.cosines, IN, seed=0, count=3), SEEDS, ()),
     "directions.inserted": (
         at(directions.inserted, seed=0, run=0, count=3, dimension=9, norm=1.0),
         {**SEEDS, "run": (-1,), "norm": (0, -1)},

@@ -165,16 +165,15 @@ audit --nothing=1 | Unknown command line flag 'nothing'
 audit --data=missing.csv | missing.csv
 audit --data=scores.npz | scores.npz cannot be used
 audit --model=fcnn --data=. | it does not have california_housing prepared
-audit --out= | --out=: name a folder
-audit --out=-x | --out=-x: name a folder without a dash
+audit --out= | --out must be a path
 --model=nobody | --model=nobody is not a model that trains on examples
 nosuch | no command 'nosuch'
 ../audit | no command '../audit'
 bound | --scores is missing: name a .npz
 bound --scores=missing.csv | missing.csv: No such file
-bound --scores=scores.npz --noise_multiplier=1 | requires --insertions: give both
+bound --scores=scores.npz --noise_multiplier=1 | requires --noise_multiplier and --insertions: give both
 bound --scores=scores.npz --sampling_rate=0.1 --claim=3 | --sampling_rate conflicts with --claim
-bound --scores=scores.npz --k=2 | --k requires --lipschitz
+bound --scores=scores.npz --noise_multiplier=1 --insertions=2 --k=2 | --k and --insert require --lipschitz
 bound --scores=scores.npz --leave_one_out | --leave_one_out requires --dimension
 bound --scores=scores.npz --dimension=9 --one_run | --one_run conflicts with --dimension
 bound --scores=scores.npz --fail_if_violated | --fail_if_violated requires a claim
@@ -194,7 +193,6 @@ claim --noise=sqrt --noise_multiplier=1 --sampler=shuffled | --sampler=shuffled 
 claim --batches=mine.py:loader --epochs=2 --noise_multiplier=1 --examples=5 | does not apply to a loader
 list --setting=1f | --setting=1f requires --report: give both
 list --report=p.html --out=missing | --out=missing has no audits
-list --report=- | name an HTML file without a dash
 figures --out=missing --scale=smoke --name=figure_1c | finished cell of figure_1c at scale
 figures --scale=huge | --scale=huge: value should be one of <smoke
 figures --name=nobody | --name=nobody is unknown

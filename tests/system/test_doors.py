@@ -14,7 +14,7 @@ import audit
 from audit.conclusions import verdicts
 from audit.conclusions.concluded import conclude, conclude_each_run
 from audit.conclusions.finish import finish
-from audit.conclusions.results import keep_result
+from audit.conclusions.results import result_json
 from audit.evidence.ranks import rank_among
 from audit.report.bounds_table import bounds_table
 from audit.report.subjects import describe_setting
@@ -203,7 +203,8 @@ def show_without_claim(kept):
 def test_list_and_report_say_what_is_concluded_from_the_scores(form, tmp_path, run_command):
     folder = store_audit(tmp_path / "results", form)
     kept = describe_setting(folder).conclusion
-    keep_result(Store.at(folder), kept, runs=Store.at(folder).runs_held())
+    store = Store.at(folder)
+    store.write_text("audit.json", result_json(kept, runs=store.runs_held()))
     epsilon = conclude_ours(form).epsilon
     assert epsilon > 0
     (row,) = json.loads(run_command("list", "--json", folder=tmp_path).stdout)

@@ -56,7 +56,7 @@ def strike(argv, seconds, number):
     assert process.returncode == 128 + number, errors
     assert "Traceback" not in errors
     (line,) = [line for line in errors.splitlines() if line.startswith("error: ")]
-    assert line == f"error: {dispatch.KEPT_LINE}"
+    assert line == f"error: {dispatch.LINE}"
     return True
 
 
@@ -68,7 +68,7 @@ def main():
     print("begun", flush=True)
     {work}
 
-cli.run(main, keeps={keeps})
+cli.run(main)
 """
 WORK = {  # that would not hear a KeyboardInterrupt
     "sleeping": "time.sleep(100)",
@@ -79,20 +79,19 @@ WORK = {  # that would not hear a KeyboardInterrupt
 
 
 @pytest.mark.parametrize(
-    ("work", "keeps", "number", "status"),
+    ("work", "number", "status"),
     [
-        ("sleeping", False, signal.SIGINT, 130),
-        ("compiled", True, signal.SIGTERM, 143),
-        ("swallowed", True, signal.SIGINT, 130),
+        ("sleeping", signal.SIGINT, 130),
+        ("compiled", signal.SIGTERM, 143),
+        ("swallowed", signal.SIGINT, 130),
     ],
 )
-def test_an_interrupt_is_one_line_and_a_shells_status(work, keeps, number, status, tmp_path):
-    (tmp_path / "mine.py").write_text(SCRIPT.format(work=WORK[work], keeps=keeps))
+def test_an_interrupt_is_one_line_and_a_shells_status(work, number, status, tmp_path):
+    (tmp_path / "mine.py").write_text(SCRIPT.format(work=WORK[work]))
     with killed.command("python", tmp_path / "mine.py") as process:
         assert process.stdout.readline() == "begun\n"
         begin = time.monotonic()
         process.send_signal(number)
         _, errors = process.communicate(timeout=killed.SECONDS)
-    line = dispatch.KEPT_LINE if keeps else dispatch.LINE
-    assert (process.returncode, errors) == (status, f"\nerror: {line}\n")
+    assert (process.returncode, errors) == (status, f"\nerror: {dispatch.LINE}\n")
     assert time.monotonic() - begin < MAX_SECONDS

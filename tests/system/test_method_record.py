@@ -31,7 +31,7 @@ def planted(scores_in, scores_out, delta, confidence):
     return Bound(method="planted", epsilon=1.234, **level, **COUNTS, assumes=LUCK)
 
 
-TOLD = {"label": "Planted", "legend": "planted: luck"}
+TOLD = {"legend": "planted: luck"}
 BOUND = ScoreMethod(name="planted", compute=planted, assumes=LUCK, **TOLD)
 
 
@@ -40,7 +40,7 @@ def guessed(scores_in, scores_out, delta, confidence):
     return Estimate(method="guessed", epsilon=99.0, **level, **COUNTS, caveat=GUESS.text)
 
 
-SHOWN = {"label": "Guessed", "legend": "guessed (no bound)"}
+SHOWN = {"legend": "guessed (no bound)"}
 ESTIMATE = ScoreMethod(name="guessed", compute=guessed, assumes=GUESS, **SHOWN)
 
 
@@ -50,7 +50,6 @@ def of_many(family, counted, error):
 
 NAMES = {
     "name": "planted_lifted",
-    "label": "Planted",
     "legend": "planted for many",
 }
 MANY = CanaryMethod(prove=of_many, assumes=LUCK, **NAMES)
@@ -86,7 +85,7 @@ def test_it_is_in_the_printed_table(record, concluded):
 
 def test_it_is_in_json_and_audit_json(record, concluded, tmp_path):
     store = Store(tmp_path, {"a": 1})
-    results.keep_result(store, concluded)
+    store.write_text("audit.json", results.result_json(concluded))
     kept = json.loads((store.path / "audit.json").read_text())
     for found in (json.loads(results.result_json(concluded)), kept):
         (row,) = [row for row in found["bounds"] if row["method"] == record.name]
@@ -97,12 +96,12 @@ def test_it_is_in_the_figure(record, concluded):
     axis = audit_panels.audit_figure(concluded).axes[2]
     labels = [label.get_text() for label in (*axis.get_xticklabels(), *axis.get_yticklabels())]
     word = f" {NO_BOUND}" if record is ESTIMATE else ""
-    assert record.label + word in [" ".join(label.split()[:-1]) for label in labels]
+    assert record.name + word in [" ".join(label.split()[:-1]) for label in labels]
 
 
 def test_it_is_on_the_page(record, concluded):
-    text = audit_page.make_audits_page([subjects.describe_arrays("scores", concluded)]).decode()
-    assert f">{record.label}<" in text and record.assumes.sentence in text
+    text = audit_page.make_page(subjects.describe_arrays("scores", concluded)).decode()
+    assert f">{record.name}<" in text and record.assumes.sentence in text
 
 
 def test_no_verdict_rests_on_it(record, concluded):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from audit import one_run
+from audit import directions
 from audit.laws import conversions, cosine_law
 
 D = 10_000
@@ -53,10 +53,10 @@ def test_unobserved_cosines_fit_the_null_and_give_no_bound(bound):
 
 def test_canaries_of_a_run_in_numpy_are_bounded(bound):
     seed, count = 11, 300
-    bits, rng = one_run.coins(seed, count), np.random.default_rng(0)
-    moved = sum(
-        one_run.canary(seed, i, D) for i in np.flatnonzero(bits)
-    ) + 0.2 * rng.standard_normal(D)
-    scores = one_run.cosines(moved, seed, count)
+    rng = np.random.default_rng(0)
+    bits = rng.random(count) < 0.5
+    canaries = np.array([*directions.canaries(seed, 0, count, D)])
+    moved = canaries[bits].sum(axis=0) + 0.2 * rng.standard_normal(D)
+    scores = directions.cosines(moved, seed, 0, count)
     _, bounds = epsilons(bound("--json", scores=scores[None], presence=bits[None]))
     assert 1.5 < bounds["one_run_guesses"] < conversions.epsilon_from_mu(5, 1e-5)

@@ -46,7 +46,7 @@ FLOORS = [  # from the ground up: nobody imports from a higher floor
         "audit.settings.fields",
     ],
     ["audit.adversaries", "audit.storage", "audit.tasks"],
-    ["audit.training.game", "audit.one_run", "audit.directions", "audit.opacus_canary"],
+    ["audit.training.game", "audit.directions", "audit.opacus_canary"],
     ["audit.training", "audit.settings"],
     ["audit.conclusions"],
     ["audit.report"],

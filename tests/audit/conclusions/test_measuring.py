@@ -35,7 +35,9 @@ def test_measured_constants_have_margins_and_a_word():
     twice, ten_times = state.margins[2], state.margins[10]
     assert 8.68 < state.bound.epsilon < twice.epsilon < ten_times.epsilon < 23
     table = bounds_table(conclusion)
-    (row,) = [line for line in table.splitlines() if line.startswith("hidden state, measured ")]
+    row = next(
+        line for line in table.splitlines() if line.startswith("measured hidden-state bound ")
+    )
     assert row.endswith(" measured") and len(row) <= 80
     assert "if steps expand ten times as much" in " ".join(table.split())
     last_model = json.loads(result_json(conclusion))["last_model"]

@@ -51,7 +51,7 @@ def test_in_40_audits_no_gdp_limit_exceeds_the_mixture_over_orders():
     for seed in range(40):
         concluded = conclude_logistic(seed=seed)
         mixture = concluded.hidden_state.bound.epsilon
-        limit = concluded.bound("exact_null_gdp").epsilon
+        limit = concluded.finding("exact_null_gdp").epsilon
         assert limit <= mixture
         shares.append(limit / mixture)
     assert np.median(shares) > 0.3  # the audits see what there is to see
@@ -92,7 +92,7 @@ def test_linear_losses_leak_what_the_closed_form_says(sampler, tmp_path):
 @pytest.mark.parametrize("sampler", ["poisson:0.2", "balls_in_bins:5", "random_allocation:5"])
 def test_fresh_directions_come_as_other_samplers_say(sampler):
     concluded = conclude_logistic(sampler)
-    limit = concluded.bound("exact_null_gdp").epsilon
+    limit = concluded.finding("exact_null_gdp").epsilon
     assert 0 < limit <= concluded.tightest.epsilon <= concluded.upper_bound
 
 

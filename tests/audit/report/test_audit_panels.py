@@ -78,7 +78,7 @@ def test_gaussian_curves_are_straight_lines_of_slope_minus_one(panel, passed):
     lines = [line for line in axis.lines if line.get_label().startswith("Gaussian")]
     assert len(lines) == 2
     for line, mu in zip(
-        lines, (passed.bound("if_gaussian").mu, passed.mu_upper_bound), strict=True
+        lines, (passed.finding("if_gaussian").mu, passed.mu_upper_bound), strict=True
     ):
         x, y = deviates(axis, line).T
         assert len(x) > 100

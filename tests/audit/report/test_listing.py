@@ -48,7 +48,7 @@ def command(*flags):
     ("fields", "expected"),
     [
         ({}, {}),
-        ({"periodicity": 5}, {"k": 5, "insertions": 50}),
+        ({"periodicity": 5}, {"k": 5, "steps": 250}),
         ({"periodicity": 5, "insertions": 250}, {"k": 5}),
         ({"periodicity": 3, "steps": 250}, {"k": 3, "steps": 250}),
         ({"noise_multiplier": 4.0, "learning_rate": 0.2}, {"learning_rate": 0.2}),

@@ -135,19 +135,19 @@ def test_a_refuted_curve_leads_to_what_needs_no_assumption_and_proves_nothing_wh
     """Laplace noise of epsilon 1: if_gaussian says over 4."""
     rng = np.random.default_rng(0)
     concluded = _conclude(rng.laplace(1, 1, 2500), rng.laplace(0, 1, 2500), None)
-    assert concluded.refutes_gaussian and concluded.bound("if_gaussian").epsilon > 3
+    assert concluded.refutes_gaussian and concluded.finding("if_gaussian").epsilon > 3
     verdict = concluded.verdict
-    free = verdicts.at_least(concluded.bound("assumption_free").epsilon)
+    free = verdicts.at_least(concluded.finding("assumption_free").epsilon)
     assert (
         verdict.kind == "leaks"
         and free in verdict.sentence
         and "reject a Gaussian" in verdict.sentence
     )
-    assert verdicts.at_least(concluded.bound("if_gaussian").epsilon) not in verdict.sentence
+    assert verdicts.at_least(concluded.finding("if_gaussian").epsilon) not in verdict.sentence
     text = bounds_table(concluded)
     assert " (p < 1e-06): ignore these rows, only assumption_free is valid\n" in text
     assert [line.split()[-1] for line in text.splitlines()[3:5]] == ["nothing", "REJECTED"]
-    weak = dataclasses.replace(concluded.bound("assumption_free"), epsilon=0.0)
+    weak = dataclasses.replace(concluded.finding("assumption_free"), epsilon=0.0)
     bounds = tuple(weak if bound.method == weak.method else bound for bound in concluded.bounds)
     verdict = finish(concluded._replace(bounds=bounds)).verdict
     assert verdict.kind == "nothing" and "does not prove privacy" in verdict.sentence
@@ -157,14 +157,14 @@ def test_a_sound_mechanism_is_not_called_violated_where_its_curve_is_refuted():
     rng = np.random.default_rng(1)
     concluded = _conclude(rng.laplace(3, 1, 2500), rng.laplace(0, 1, 2500))
     loose = finish(concluded._replace(upper_bound=3.1))
-    assert loose.bound("if_gaussian").epsilon > 3.1 > loose.bound("assumption_free").epsilon
+    assert loose.finding("if_gaussian").epsilon > 3.1 > loose.finding("assumption_free").epsilon
     assert loose.verdict.kind == "leaks"
 
 
 def test_too_few_runs_to_test_the_curve_lead_with_what_needs_no_assumption():
     rng = np.random.default_rng(4)
     concluded = _conclude(rng.normal(2, 1, 100), rng.normal(0, 1, 100))
-    epsilons = [concluded.bound(method).epsilon for method in ("assumption_free", "if_gaussian")]
+    epsilons = [concluded.finding(method).epsilon for method in ("assumption_free", "if_gaussian")]
     assert concluded.curve.is_underpowered and epsilons == sorted(epsilons)
     free, gaussian = map(verdicts.at_least, epsilons)
     sentence = concluded.verdict.sentence

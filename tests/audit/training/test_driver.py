@@ -46,7 +46,7 @@ def test_training_stops_at_the_run_that_proves_a_part_of_the_claimed_mu():
     concluded = conclude_runs(3.953, 20, CLAIM)
     enough = driver.until_multiple(0.9)(concluded)
     assert 1 < enough <= 20
-    shorter = conclude_runs(3.953, enough, CLAIM).bound("exact_null_gdp")
+    shorter = conclude_runs(3.953, enough, CLAIM).finding("exact_null_gdp")
     assert shorter.mu >= 0.89 * 3.953
     assert driver.until_multiple(1.1)(concluded) is None
     assert driver.until_multiple(0.9)(conclude_runs(3.953, 20, None)) is None

@@ -55,7 +55,7 @@ def test_the_notebook_runs_and_stores_no_output(tmp_path, monkeypatch, capsys):
         exec(compile(code, "from_python.ipynb", "exec"), names)
     printed = capsys.readouterr().out
     assert "if_gaussian" in printed and "accounting guarantees epsilon <= 4.3" in printed
-    assert "Proven: epsilon is at least" in names["result"]._repr_html_()
+    assert "Proven: epsilon is at least" in str(names["result"])
     assert len(names["figure"].axes) == 3 and (tmp_path / "results" / "own.html").exists()
     cells = json.loads((EXAMPLES / "from_python.ipynb").read_text())["cells"]
     assert not any(cell.get("outputs") for cell in cells)

@@ -24,4 +24,4 @@ def test_fresh_directions_have_a_row_of_the_bound_that_assumes_nothing_after_eac
     )
     assert [row["x"] for row in rows] == list(range(1, RUNS + 1))
     assert {row["method"] for row in rows} == {EXACT_NULL}
-    assert rows[-1]["epsilon"] == conclusion.bound(EXACT_NULL).epsilon > 0
+    assert rows[-1]["epsilon"] == conclusion.finding(EXACT_NULL).epsilon > 0

@@ -87,7 +87,7 @@ def test_every_cell_is_on_one_figure_and_in_a_table_of_80_columns(scale, conclus
     assert max(map(len, shown.text().splitlines())) <= 80
     entries = list(csv.DictReader(shown.csv().decode().splitlines()))
     assert len(entries) == len(rows) and shown.text().count("\n") > len(rows)
-    epsilon = conclusion.bound("if_gaussian").epsilon
+    epsilon = conclusion.finding("if_gaussian").epsilon
     assert {row["if_gaussian"] for row in entries} == {f"{epsilon:.6g}"}
 
 
