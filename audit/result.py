@@ -105,13 +105,6 @@ class Result:
         """
         return self.conclusion.auc
 
-    def true_positive_rate(self, false_positive_rate: float) -> float:
-        """Returns the largest true-positive rate of any threshold with at most this false-positive rate."""
-        from audit.methods import curves
-
-        rate = errors.number("false_positive_rate", false_positive_rate, float)
-        return curves.true_positive_rate(*self.conclusion.worlds, rate)
-
     def to_dict(self) -> dict[str, Any]:
         """Returns the conclusion as nested dicts and lists, as `bound --json` prints it."""
         from audit.conclusions import results

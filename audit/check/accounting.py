@@ -84,15 +84,15 @@ def count_batches(sampling_rate: float) -> int:
 
 def _check_epsilon(claimed: float, composition: Composition, delta: float) -> CheckOutcome:
     """Checks a claimed epsilon; counts as not tried if no grid decides whether the claim is too low."""
-    least, accounted = _bound_epsilon(claimed, composition, delta)
+    accounted, error = _account(claimed, composition, delta)
     epsilon = at_most_digits(accounted)
     text = f"dp-accounting gives {epsilon} at delta {delta:g} (tolerance {100 * _CLOSE:g}%)"
     figures = {"accounted": accounted}
-    if claimed >= least:
-        is_accepted = claimed >= accounted * _PASSING
-        if not is_accepted:
-            text += f"; {claimed:.4g} is too close to judge: no finer grid of privacy losses fits"
-        return CheckOutcome(text, tried=is_accepted, figures=figures)
+    if claimed >= accounted * _PASSING:
+        return CheckOutcome(text, figures=figures)
+    if claimed >= (accounted - error) * _PASSING:
+        text += f"; {claimed:.4g} is too close to judge: no finer grid of privacy losses fits"
+        return CheckOutcome(text, tried=False, figures=figures)
 
     # A mistake fits if its epsilon is within 2% of the claim, and at most half as far from the claim as the
     # correct epsilon.
@@ -109,33 +109,31 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
     return CheckOutcome(text, findings=[finding], figures=figures)
 
 
-def _bound_epsilon(claimed: float, composition: Composition, delta: float) -> tuple[float, float]:
-    """Returns the smallest claim that is not rejected, and dp-accounting's epsilon.
+def _account(claimed: float, composition: Composition, delta: float) -> tuple[float, float]:
+    """Returns dp-accounting's epsilon, and the largest amount by which it may be too large.
 
-    A coarse grid of privacy losses makes epsilon too large, so we refine the grid if the claim is below
-    epsilon. The error is proportional to the square of a small spacing, or to the square root of a large one.
-    So a grid that is 4 times finer removes at least half of the error, and what remains is at most the
-    difference between the last two epsilons. Accounting that ignores the sampling rate uses no grid.
+    A coarse grid of privacy losses makes epsilon too large, so we refine the grid until it decides whether
+    the claim is too low. The error is proportional to the square of a small spacing, or to the square root of
+    a large one. So a grid that is 4 times finer removes at least half of the error, and what remains is at
+    most the difference between the last two epsilons. Accounting that ignores the sampling rate uses no grid.
     """
-    most = accounting.participant_upper_bound(composition, delta)
-    if claimed >= most * _PASSING or not accounting.counts_sampling(composition):
-        return most * _PASSING, most
-    least = 0.0
-    coarse = np.inf
+    epsilon = accounting.participant_upper_bound(composition, delta)
+    if not accounting.counts_sampling(composition):
+        return epsilon, 0.0
+    error = coarse = np.inf
     # The privacy loss of one step if its noisy sum is ten standard deviations above the mean.
     sigma = composition.noise_multiplier
     largest_loss = (1 + 20 * sigma) / (2 * sigma**2)
     for share in _GRIDS:
-        grid = min(share * most, accounting.COARSEST_GRID)
-        if grid < largest_loss / _MAX_LOSSES:
+        grid = min(share * epsilon, accounting.COARSEST_GRID)
+        is_decided = not (epsilon - error) * _PASSING <= claimed < epsilon * _PASSING
+        if is_decided or grid < largest_loss / _MAX_LOSSES:
             break
-        fine = float(accounting.account_sampled(composition, grid).get_epsilon(delta))
-        most = min(most, fine)
-        least = min(most, max(0.0, fine - abs(coarse - fine)))
-        if not least * _PASSING <= claimed < most * _PASSING:
-            break  # this grid decides
+        fine = accounting.account_sampled(composition, grid).get_epsilon(delta)
+        error = abs(coarse - fine)
         coarse = fine
-    return least * _PASSING, most
+        epsilon = min(epsilon, fine)
+    return epsilon, error
 
 
 def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[str, float]]:
@@ -171,19 +169,16 @@ def _check_delta(delta: float, examples: int) -> CheckOutcome:
 
     An (epsilon, delta)-private mechanism may release each example with probability delta.
     """
-    released = delta * examples  # their expected number
     noun = counted(examples, "example")
     advised = at_least_digits(0.1 / examples, digits=1)
-    text = f"delta {delta:g} is {released:.2g} / n for {noun}; {advised} or less is advised"
-    bugs = []
-    if released >= 1 - 1e-9:  # at least 1, up to rounding
-        bugs.append(
-            CheckFinding(
-                "delta",
-                "a delta that allows anything",
-                f"delta {delta:g} is {released:.3g} / n for {noun}: publishing one whole example would "
-                "satisfy it.",
-                f"claim at {advised}",
-            )
-        )
-    return CheckOutcome(text, findings=bugs)
+    seen = f"delta {delta:g} is {delta * examples:.3g} / n for {noun}"
+    text = f"{seen}; {advised} or less is advised"
+    if delta * examples < 1 - 1e-9:  # below 1, up to rounding
+        return CheckOutcome(text)
+    finding = CheckFinding(
+        "delta",
+        "a delta that allows anything",
+        f"{seen}: publishing one whole example would satisfy it.",
+        f"claim at {advised}",
+    )
+    return CheckOutcome(text, findings=[finding])

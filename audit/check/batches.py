@@ -16,7 +16,6 @@ from audit.check.report import (
     CheckFinding,
     CheckOutcome,
     CheckReport,
-    find_rejected_tests,
     make_report,
 )
 from audit.check.trees import Integers
@@ -181,8 +180,7 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
         **_test_members(drawn),
     }
     # Batches count as Poisson if no other kind was recognised and no test rejects Poisson sampling.
-    rejected = find_rejected_tests({row: rows[row].p_values for row in rows})
-    if kind == UNRECOGNISED and not any(rejected.values()):
+    if kind == UNRECOGNISED and make_report("batches", rows).passed:
         kind = POISSON
     figures: dict[str, Any] = {"kind": kind}
     if order is not None:

@@ -64,7 +64,7 @@ class StepNoise(NamedTuple):
     def values(self) -> Vector:
         """(n, k) The draws minus their mean over seeds."""
         noise = self.draws - self.draws[0]  # so equal draws give exactly 0
-        return np.asarray(noise - noise.mean(axis=0))
+        return noise - noise.mean(axis=0)
 
 
 class DrawnNoise(NamedTuple):
@@ -98,7 +98,7 @@ class DrawnNoise(NamedTuple):
     @property
     def has_noise(self) -> Mask:
         """(k,) True for parameters with noise on the given batch."""
-        return np.asarray(self.given.values.std(axis=0) > _MIN_DEVIATION)
+        return self.given.values.std(axis=0) > _MIN_DEVIATION
 
     def group_noise(self) -> dict[str, Vector]:
         """Returns the noise on the given batch by group, of shape (n, p) for n seeds and p parameters.
@@ -382,7 +382,7 @@ def find_ties(drawn: DrawnNoise) -> str:
 
 def _mark_ties(draws: Vector, tolerances: Vector) -> Mask:
     """Sorts each column of draws (n, p), and returns whether neighbours tie, of shape (n - 1, p)."""
-    return np.asarray(np.diff(np.sort(draws, axis=0), axis=0) <= tolerances)
+    return np.diff(np.sort(draws, axis=0), axis=0) <= tolerances
 
 
 def count_repeats(drawn: DrawnNoise) -> int:

@@ -140,7 +140,7 @@ class StepProbe:
     @property
     def is_layer_trained(self) -> Mask:
         """(layers,) True for layers with a trained parameter."""
-        return np.asarray(self.sum_layers(self.is_trained) > 0)
+        return self.sum_layers(self.is_trained) > 0
 
     def sum_layers(self, values: Any) -> Any:
         """Returns each layer's sum of an array (p,), of shape (layers,)."""

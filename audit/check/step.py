@@ -102,8 +102,8 @@ def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
     if not m.replays:
         replayed = f"two calls with one seed differ by {m.replay.norm:.3g} eta C / B"
     outcomes["replay"] = CheckOutcome(replayed)
-    for row in ("signal", "sensitivity", "separation"):
-        outcomes[row] = _untried(m.movement_obstacle)
+    movement_rows = ("signal", "sensitivity", "separation")
+    outcomes |= dict.fromkeys(movement_rows, _untried(m.movement_obstacle))
     if m.replays and m.tried.is_any_moved:
         outcomes["signal"] = _describe_signal(m.tried)
     if not m.movement_obstacle:

@@ -100,4 +100,4 @@ def compute_ulp(values: Vector, spacings: Vector) -> Vector:
     # frexp writes a number as m 2^e with 0.5 <= m < 1. The spacing in [2^(e-1), 2^e) is 2^(e-1) times the
     # machine epsilon, which is the spacing in [1, 2).
     exponents = np.frexp(values)[1]
-    return np.asarray(np.ldexp(spacings, exponents - 1))
+    return np.ldexp(spacings, exponents - 1)

@@ -24,8 +24,8 @@ from audit.errors import InputError, require, shown
 from audit.evidence.arrays import Array
 
 INDEPENDENT = "independent"
-_EXAMPLES = (INDEPENDENT, "lambda:0.9", "sqrt", "bsr:16", "bisr:16")
-_NAMES = {example.partition(":")[0] for example in _EXAMPLES}
+_NAMES = (INDEPENDENT, "lambda", "sqrt", "bsr", "bisr")
+_EXAMPLES = "independent, lambda:0.9, sqrt, bsr:16, bisr:16"
 
 
 def _filter(numerator: tuple[float, ...], denominator: tuple[float, ...], values: Array) -> Array:
@@ -171,8 +171,7 @@ def _read_file(text: str) -> Array:
 
 def _list_strategies(text: str) -> str:
     """Returns the message for a text that does not name a strategy."""
-    examples = ", ".join(_EXAMPLES)
-    return f"`noise={shown(text)}` is not a strategy: give {examples}, or a file of coefficients"
+    return f"`noise={shown(text)}` is not a strategy: give {_EXAMPLES}, or a file of coefficients"
 
 
 def make_strategy(values: ArrayLike, steps: int) -> Strategy:

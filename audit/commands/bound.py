@@ -81,7 +81,6 @@ flags.DEFINE_list(
     "Other names of a file's columns or arrays: score:loss,presence:member. A minus negates scores: "
     "score:-loss.",
 )
-flags.DEFINE_alias("upper_bound", "claim")
 cli.define_levels()
 cli.define_json()
 

@@ -137,7 +137,7 @@ def bounds_table(conclusion: Conclusion) -> str:
         record.update(zip(heads, row.counts, strict=False))
         records.append({**record, "assumes": _show_assumption(row)})
     notes = [
-        *describe_claim(conclusion),
+        *_make_notes("claim:", make_statements_on_claim(conclusion)),
         *_explain_words(conclusion),
         *_describe_attack(conclusion),
     ]
@@ -219,11 +219,6 @@ def _list_estimates(conclusion: Conclusion, level: Level) -> list[str]:
 def make_note(word: str, text: str) -> str:
     """Returns a note to print below a table: a word and its explanation, wrapped and indented."""
     return textwrap.fill(f"{word + ' ':<{_INDENT}}{text}", _WIDTH, subsequent_indent=_INDENT * " ")
-
-
-def describe_claim(conclusion: Conclusion) -> Iterator[str]:
-    """Yields the clauses of `make_statements_on_claim` as notes to print below a table."""
-    return _make_notes("claim:", make_statements_on_claim(conclusion))
 
 
 def _make_notes(word: str, statements: Iterable[str]) -> Iterator[str]:

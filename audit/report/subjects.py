@@ -15,7 +15,7 @@ import scipy
 from audit.conclusions import lipschitz
 from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion
-from audit.errors import require, shown
+from audit.errors import require
 from audit.evidence.given import hash_evidence
 from audit.report.listing import make_command
 from audit.settings import make
@@ -73,9 +73,14 @@ def describe_score_files(
 def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
     """Returns an audit of given scores, with facts for a report and the title `name`."""
     facts = {"Runs": _describe_runs(conclusion)}
-    if conclusion.claim is not None:
+    if conclusion.composition is not None:
+        sigma, insertions, rate = conclusion.composition
+        facts["Claim"] = f"{insertions:,} insertions, noise multiplier sigma = {sigma:g}"
+        if rate < 1:
+            facts["Claim"] += f", each with probability {rate:g} (Poisson sampling)"
+    elif conclusion.upper_bound is not None:
         level = f"at delta = {show_level(conclusion.delta)}"
-        facts["Claim"] = f"{shown(conclusion.claim)}: epsilon = {conclusion.upper_bound:g} {level}"
+        facts["Claim"] = f"epsilon = {conclusion.upper_bound:g} {level}"
     libraries = f"numpy {np.__version__}, scipy {scipy.__version__}"
     provenance = {
         "SHA-256 of the scores": hash_evidence(conclusion.evidence),

@@ -24,7 +24,6 @@ from audit.laws import conversions, cosine_law, gaussians
 from audit.laws.gaussians import Gaussian
 from audit.laws.intervals import Array
 from audit.methods import one_shot
-from audit.methods.method import NoiseFloor
 from audit.methods.one_shot import (
     FITTED,
     ONE_SHOT_EQUAL_VARIANCE,
@@ -452,7 +451,7 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
     headings: dict[str, str] = {}  # by observer
     records = []
     for run in sorted(runs, key=itemgetter("observer")):
-        floor = _show_floor(run["floor"])
+        floor = _show_pair(run["floor"].mean, run["floor"].quantile_95)
         heading = f"{run['observer']}; without leakage, mean (95%): {floor}"
         records.append({**run, "heading": headings.setdefault(run["observer"], heading)})
     notes = f"{_RULE}\n{printed}{_ESTIMATES_NOTE}"
@@ -498,11 +497,6 @@ def make_splits_table(title: str, splits: Records) -> OwnTable:
     columns.append(field("analytical", "analytical", ".4g", 12))
     note = "quantiles of the estimate over experiments, not a bound"
     return own_table(title, columns, splits, [_RULE, note])
-
-
-def _show_floor(floor: NoiseFloor, decimals: int = 2) -> str:
-    """Formats a noise floor: the mean, and the 95% quantile in parentheses."""
-    return _show_pair(floor.mean, floor.quantile_95, decimals)
 
 
 def _show_estimate(run: Record) -> str:

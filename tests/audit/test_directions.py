@@ -92,7 +92,7 @@ def test_a_training_of_ones_own_is_audited_by_fresh_directions(apart):
         (9, np.ones(9), "fewer canaries than the 9"),
         (3, np.zeros(9), "displacement is 0"),
         (3, np.full(9, np.nan), "not finite"),
-        (3, np.ones(1), "1 entries"),
+        (3, np.ones(1), "`dimension=1`: give 2 to"),
     ],
 )
 def test_bad_displacements_are_refused(count, moved, says):

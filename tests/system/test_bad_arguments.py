@@ -233,7 +233,6 @@ CASES = (  # (a call, part of the line that refuses it)
     (at(audit.cosines, MATRIX, 200), "divide by both lengths"),
     (at(audit.cosines, MATRIX / 10, 2000), "these suggest d of about"),
     (lambda: audit.bounds(IN, OUT).report(5), "`path` must be a path"),
-    (lambda: audit.bounds(IN, OUT).true_positive_rate(1), "`false_positive_rate` must be"),
     (at(of_loss, features=FEATURES * np.nan), "features have 200 values that are infinite"),
     (at(of_loss, labels=LABELS[:30]), "there are 40 features and 30 labels"),
     (at(of_model, module=loss), "takes a Flax Linen module"),

@@ -59,7 +59,7 @@ def test_a_violation_is_a_status_where_that_is_asked_for(bound, form, upper, sta
     if status is None:
         flags, status = ("--noise_multiplier=0", "--insertions=3"), 0  # an infinite upper bound
     else:
-        flags = (f"--upper_bound={upper}",)
+        flags = (f"--claim={upper}",)
     usual, asked = bound(*flags, *form), bound(*flags, *form, "--fail_if_violated")
     assert (usual.status, asked.status) == (0, status), asked.stderr
     assert asked.stdout == usual.stdout != "" and asked.stderr == usual.stderr
@@ -67,7 +67,7 @@ def test_a_violation_is_a_status_where_that_is_asked_for(bound, form, upper, sta
 
 def test_scores_with_the_wrong_sign_are_no_answer_to_whether_a_claim_is_violated(bound, tmp_path):
     np.savez(tmp_path / "scores.npz", **{"in": MATRIX - 2, "out": MATRIX[:, ::-1] + 2})
-    for flags in ((), ("--upper_bound=9",), ("--upper_bound=9", "--fail_if_violated")):
+    for flags in ((), ("--claim=9",), ("--claim=9", "--fail_if_violated")):
         ended = bound(*flags)
         assert ended.status == 2 and "rejected" not in ended.stdout
         assert ended.stderr.endswith(
@@ -75,9 +75,9 @@ def test_scores_with_the_wrong_sign_are_no_answer_to_whether_a_claim_is_violated
             "--columns=score:-loss does\n"
         )
     assert "claim:      not tested: scores are reversed" in ended.stdout
-    found = json.loads(bound("--upper_bound=9", "--json").stdout)
+    found = json.loads(bound("--claim=9", "--json").stdout)
     assert found["verdict"] == "reversed scores" and "claim_test" not in found
-    assert bound("--upper_bound=9", "--columns=in:-in,out:-out").status == 0
+    assert bound("--claim=9", "--columns=in:-in,out:-out").status == 0
 
 
 def test_a_single_run_with_the_wrong_sign_is_no_answer_either(bound, tmp_path):
@@ -85,7 +85,7 @@ def test_a_single_run_with_the_wrong_sign_is_no_answer_either(bound, tmp_path):
     rng = np.random.default_rng(0)
     for mean, status in ((-0.003, 2), (0, 0)):
         np.savez(tmp_path / "scores.npz", observed=mean + rng.normal(size=(1, 400)) / 100)
-        ended = bound("--upper_bound=9", "--fail_if_violated", "--dimension=10000")
+        ended = bound("--claim=9", "--fail_if_violated", "--dimension=10000")
         assert ended.status == status
 
 

@@ -221,7 +221,7 @@ def test_list_and_report_say_what_is_concluded_from_the_scores(form, tmp_path, r
         [
             (STEPS, audit.DpSgd(4, 250)),
             ((*STEPS, "--k=5", "--lipschitz=1"), audit.DpSgd(4, 250, k=5, lipschitz=1.0)),
-            (("--upper_bound=3",), audit.EpsilonDelta(3, 1e-5)),
+            (("--claim=3",), audit.EpsilonDelta(3, 1e-5)),
         ]
     ),
 )

@@ -112,7 +112,7 @@ def test_without_noise_every_test_is_allowed_and_without_steps_none_but_guesses(
 
 
 def test_a_canarys_step_is_a_word_a_number_or_digits():
-    assert [accounting.insert_step(step, 5) for step in ("first", "last", 3, "3")] == [1, 5, 3, 3]
+    assert [errors.insert_step(step, 5) for step in ("first", "last", 3, "3")] == [1, 5, 3, 3]
     for wrong in ("6", "middle", 0, 2.0, "9" * 30):
         with pytest.raises(InputError, match="`insert=.*from 1 to 5"):
-            accounting.insert_step(wrong, 5)
+            errors.insert_step(wrong, 5)

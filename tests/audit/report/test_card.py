@@ -150,7 +150,7 @@ def test_a_file_that_is_not_a_card_is_one_line(bound, tmp_path, content):
     assert (found.status, found.stderr) == (2, f"error: --card=card.json {fix}\n")
 
 
-@pytest.mark.parametrize("flag", ["--claim=3", "--upper_bound=3", "--delta=1e-5", "--json"])
+@pytest.mark.parametrize("flag", ["--claim=3", "--noise_multiplier=3", "--delta=1e-5", "--json"])
 def test_what_a_card_states_is_not_stated_again(bound, flag):
     found = bound("--card=card.json", flag)
     assert found.status == 2 and "conflicts with --card: drop it" in found.stderr
