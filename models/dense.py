@@ -102,7 +102,7 @@ class TwoLayer(nn.Module):
 
 
 def two_layer_tanh(n_features: int) -> Model:
-    """Makes a `TwoLayer` network with 64 n_features parameters and the logistic loss."""
+    """Makes a `TwoLayer` network with 64 * n_features parameters and the logistic loss."""
     return _make(TwoLayer(), n_features, _one_logit_cross_entropy)
 
 

@@ -231,12 +231,6 @@ def _find_left_out(m: Measured, least: float) -> str:
     return ""
 
 
-def _is_scaled_up(m: Measured) -> bool:
-    """Returns True if at least four examples move the step by C or not at all, and none by less than C."""
-    norms = m.tried.collect("norm")
-    return bool(np.min(norms[norms > 0]) > 1 - SAME and np.sum(norms < 1 + SAME) > 3)
-
-
 def _find_missing(m: Measured) -> str:
     """Returns where noise is sometimes missing, "steps" or "numbers of some steps"; "" if it is not."""
     if m.ties != AT_ONE:
@@ -370,11 +364,6 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
         "{1}.",
     ),
     (
-        "gradients scaled up to C, not down",
-        _is_scaled_up,
-        "Short gradients are scaled up to C, and longer ones are kept: are min and max exchanged?",
-    ),
-    (
         "no clipping of single examples",
         lambda m: m.tried.reach > 16,  # the largest k that `find_factors` tries
         "",
@@ -392,7 +381,8 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     (
         _EXCESS,
         lambda m: True,  # if no earlier cause fits
-        "Examples do not stop at C: is there any clipping, and does the norm include all numbers?",
+        "Examples do not stop at C: is there any clipping, are min and max exchanged, and does the norm "
+        "include all numbers?",
     ),
 ]
 # For each symptom, the most specific causes come first.

@@ -72,11 +72,13 @@ def check_noise(
     stated = StepSettings(clipping_norm, noise_multiplier, learning_rate, batch_size).read()
     require(stated.noise_multiplier, "`noise_multiplier=0`: give a number above 0")
     noise = arrays.floats("the noise", call_user(draw) if callable(draw) else draw)
-    is_matrix = noise.ndim == 2 and min(noise.shape) > 1
-    require(is_matrix, f"`draw` gave shape {noise.shape}: give the noise of T steps, (T, d)")
+    require(
+        noise.ndim == 2 and min(noise.shape) > 1,
+        f"`draw` gave shape {noise.shape}: give the noise of T steps, (T, d)",
+    )
     require(np.all(np.isfinite(noise)), "`draw` gave noise that is not finite")
     report = _report(find_strategy(strategy, len(noise)), noise / stated.deviation)
-    return report.add_provenance(draw if callable(draw) else None, stated._asdict())
+    return report.add_provenance(draw, stated._asdict())
 
 
 def _test_steps(noise: Array) -> _Tested:

@@ -64,10 +64,9 @@ def _iterate(loader: Any, sampler: Iterable[Any], seed: int) -> Iterator[Any]:
     Sets the epoch to the seed, because torch's DistributedSampler would otherwise repeat its order.
     """
     # A torch batch sampler wraps the sampler of single examples, which may have `set_epoch`.
-    for part in (loader, sampler, getattr(sampler, "sampler", None)):
-        set_epoch = getattr(part, "set_epoch", None)
-        if callable(set_epoch):
-            set_epoch(seed)
+    for part in (loader, sampler, getattr(sampler, "sampler", loader)):
+        if hasattr(part, "set_epoch"):
+            part.set_epoch(seed)
     return iter(sampler)
 
 

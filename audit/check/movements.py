@@ -240,21 +240,32 @@ def _measure_each(
 def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | str:
     """Measures the joint movement of two parts of a batch minus the sum of their separate movements.
 
-    The noise cancels. In a correct step, the difference is 0 up to rounding.
+    The noise cancels. In a correct step, the difference is 0 up to rounding. It depends on the seed only if
+    something happens after the noise, such as clamping.
 
     Returns:
-      The difference that exceeds its tolerance most, among several choices of the parts; or the step's last
-      error if it rejects all of them.
+      The difference that exceeds its tolerance most, among several choices of the parts; or why it is
+      unknown: it depends on the seed, or the step's last error if it rejects all parts.
     """
     measured = []
     reason = tried.refusal
     for batches in _list_parts(tried, probe.rows):
         try:
-            after_both, *separately = [probe.run(batch, 0) for batch in batches]
+            both, *separately = [probe.run(batch, 0) for batch in batches]
         except RefusedError as error:
             reason = f"the step refused a changed batch: {error}"
             continue
-        measured.append(probe.measure([after_both, probe.base], separately, batches[1]))
+        together = [both, probe.base]
+        movement = probe.measure(together, separately, batches[1])
+        measured.append(movement)
+        if movement.excess > 0:
+            others = [probe.run(batch, 1) for batch in (probe.rows, *batches)]
+            together += others[2:]
+            separately += others[:2]
+            if probe.measure(together, separately, batches[1]).excess > 0:
+                return (
+                    "noise changes the joint effect of two parts of a batch: return the noisy sum"
+                )
     return max(measured, key=lambda movement: movement.excess, default=reason)
 
 

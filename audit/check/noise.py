@@ -260,15 +260,15 @@ def _test_deviations(drawn: DrawnNoise) -> dict[str, float]:
 
     The sum of squares has a chi-square distribution. Rounding may change deviations by the tolerance.
     """
-    freedom = drawn.given.freedom
-    squares = drawn.given.deviations**2 * freedom
-    trained = np.flatnonzero(freedom)
-    names = [*np.array(drawn.probe.layer_names)[trained].tolist(), ALL_LAYERS]
-    sums = np.append(squares[trained], np.sum(squares))
-    law = stats.chi2(np.append(freedom[trained], np.sum(freedom)))
+    given = drawn.given
+    trained = given.freedom > 0
+    names = np.array(drawn.probe.layer_names)[trained].tolist()
+    freedom = np.append(given.freedom[trained], np.sum(given.freedom))
+    sums = np.append(given.deviations[trained], given.deviation) ** 2 * freedom
     smallest = sums / (1 + drawn.tolerance) ** 2
     largest = sums / (1 - drawn.tolerance) ** 2
-    return dict(zip(names, compute_two_sided_p_value(law, smallest, largest), strict=True))
+    p_values = compute_two_sided_p_value(stats.chi2(freedom), smallest, largest)
+    return dict(zip([*names, ALL_LAYERS], p_values, strict=True))
 
 
 def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
@@ -341,7 +341,7 @@ def find_ties(drawn: DrawnNoise) -> str:
     Returns:
       AT_ENDS if most ties are at a parameter's smallest and largest values, as in clamped noise; AT_ONE if
       they are at one value of each parameter, as if noise is sometimes missing; GRID if they are elsewhere;
-      CLAMPED_SUM if the noisy sum is clamped; otherwise "".
+      CLAMPED_SUM if the noisy sum is clamped or set to one value, such as 0; otherwise "".
     """
     columns = drawn.has_noise
     draws = np.sort(drawn.given.draws[:, columns], axis=0)
@@ -372,12 +372,18 @@ def find_ties(drawn: DrawnNoise) -> str:
 
     # Draws with another batch add ties among themselves, and shared ties with the given batch. Without
     # another batch, draws share all ties with themselves: we assume that the sum is rounded or clamped.
-    other = next(iter(drawn.others.values()), drawn.given).draws[:, columns]
-    added = np.count_nonzero(_mark_ties(np.concatenate([draws, other]), tolerances)) - count
-    shared = added - np.count_nonzero(_mark_ties(other, tolerances))
-    if shared <= _MAX_SHARED * added:
-        return kind
-    return CLAMPED_SUM if kind == AT_ENDS else ""
+    # Larger features may not change the sum of clipped gradients, so they show nothing.
+    batches = [noise for name, noise in drawn.others.items() if name != FEATURES]
+    for other in batches or [drawn.given]:
+        others = other.draws[:, columns]
+        added = np.count_nonzero(_mark_ties(np.concatenate([draws, others]), tolerances)) - count
+        shared = added - np.count_nonzero(_mark_ties(others, tolerances))
+        if shared > _MAX_SHARED * added and kind == GRID:
+            return ""
+        # On other batches, clamping gives most tied values again.
+        if shared > min(_MAX_SHARED * added, 0.5 * num_values) and kind != GRID:
+            return CLAMPED_SUM
+    return kind
 
 
 def _mark_ties(draws: Vector, tolerances: Vector) -> Mask:

@@ -115,13 +115,11 @@ class CheckReport(NamedTuple):
         return "PASSED: no bug was found"
 
     def add_provenance(self, code: Any, stated: Mapping[str, Any]) -> "CheckReport":
-        """Returns the report with its provenance: the user's `code`, if any, and the stated numbers."""
+        """Returns the report with its provenance: the user's function `code` and the stated numbers."""
         facts = {"date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
         if hasattr(code, "__code__"):
             line = f"line {code.__code__.co_firstlineno}"
             facts["code"] = f"{code.__qualname__} in {code.__code__.co_filename}, {line}"
-        elif code is not None:
-            facts["code"] = f"{type(code).__module__}.{type(code).__qualname__}"
         facts |= {name: str(value) for name, value in stated.items()}
         facts |= {"audit": __version__, "python": platform.python_version()}
         for library in _LIBRARIES:

@@ -316,9 +316,9 @@ def _gaussian_power(rates: Array, mu: float) -> Array:
 
 
 def _power_of_pairs(rates: Array, epsilons: Array | float, deltas: Array | float) -> Array:
-    """Returns the largest power at false-positive rates that P pairs (epsilon, delta) allow together.
+    """Returns the largest power, at each false-positive rate, that all of P pairs (epsilon, delta) allow.
 
-    It is the smallest power that a pair allows (`EpsilonDelta.power`), in the shape of `rates`. `epsilons`
+    It is the smallest power that any pair allows (`EpsilonDelta.power`), in the shape of `rates`. `epsilons`
     and `deltas` are numbers or have the shape (P,).
     """
     alpha = rates[..., None]  # the last axis is for the pairs

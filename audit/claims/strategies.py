@@ -59,7 +59,7 @@ class Toeplitz(NamedTuple):
         # Reversing rows and columns transposes a Toeplitz matrix.
         return self.solve(values[::-1])[::-1]
 
-    def stream(self, steps: int) -> tuple[Array, Array]:
+    def stream(self) -> tuple[Array, Array]:
         """Returns the coefficients of B and A, as in `Coefficients` of audit/mechanism/dpsgd.py."""
         return np.array(self.numerator), np.array(self.denominator)
 
@@ -78,13 +78,13 @@ class Dense(NamedTuple):
     def solve_transposed(self, values: Array) -> Array:
         return np.asarray(np.linalg.solve(self.matrix.T, values))
 
-    def stream(self, steps: int) -> tuple[Array, Array]:
+    def stream(self) -> tuple[Array, Array]:
         """Returns coefficients as in `Toeplitz.stream`: the numerator [1], and the denominator (T, T).
 
         Entry (t, i) of the denominator multiplies the raw noise of step t - i in the noise of step t.
         """
-        inverse = self.solve(np.eye(steps))
-        step = np.arange(steps)[:, None]
+        step = np.arange(len(self.matrix))[:, None]
+        inverse = np.linalg.inv(self.matrix)
         denominator = np.tril(inverse[step, step - step.T])
         return np.ones(1), denominator
 

@@ -17,7 +17,7 @@ MAX_SCORE = 1e100  # squares of scores overflow from 1e154 on, and sums of squar
 
 
 def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
-    """Returns a user's values as an array of real numbers with the same type and shape.
+    """Returns a user's values as an array of real numbers. The type and the shape do not change.
 
     Booleans, bfloat16 and JAX arrays are valid.
 

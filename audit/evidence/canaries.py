@@ -134,7 +134,7 @@ class Coins(NamedTuple):
 
     @property
     def canaries(self) -> tuple[int, int]:
-        """Returns (K, K), since each canary may be in and may be out."""
+        """Returns (K, K), since each of the K canaries can be in or out."""
         return self.scores.shape[1], self.scores.shape[1]
 
     def rows(self) -> list[Rows]:
@@ -270,7 +270,7 @@ class Fresh(NamedTuple):
 
     @property
     def canaries(self) -> tuple[int, int]:
-        """Returns (K, K), since each canary may be in and may be out."""
+        """Returns (K, K), since each of the K canaries can be in or out."""
         return self.cosines.shape[1], self.cosines.shape[1]
 
     def rows(self) -> list[Rows]:

@@ -73,7 +73,7 @@ class Sampling(NamedTuple):
         return f"{self.name}:{self.batches or self.times}"
 
     def identity(self) -> dict[str, Any]:
-        """Returns the sampler's entries in a setting's identity; `every` adds none."""
+        """Returns the sampler's part of a setting's identity; empty for `every`, the default."""
         if self.name == EVERY:
             return {}
         if self.name == POISSON:

@@ -207,8 +207,7 @@ def _read_noise(setting: Setting) -> Coefficients | tuple[()]:
     noise = setting.mechanism.noise
     if noise == INDEPENDENT:
         return ()
-    steps = setting.schedule.steps
-    numerator, denominator = read_strategy(noise, steps).stream(steps)
+    numerator, denominator = read_strategy(noise, setting.schedule.steps).stream()
     return Coefficients(jnp.asarray(numerator), jnp.asarray(denominator))
 
 

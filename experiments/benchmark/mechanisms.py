@@ -104,7 +104,7 @@ def _draw_tied(rng: Generator, setting: KnownMechanism) -> Coins:
 
     A canary is (its own unit vector + a shared unit vector) / sqrt(2). All these vectors are orthogonal. The
     release is mu times the sum of the inserted canaries, plus noise. A score is its inner product with a
-    canary: (own + shared) / sqrt(2), with the release's coordinates along the canary's two vectors.
+    canary, (own + shared) / sqrt(2), with the release's coordinates own and shared along the two vectors.
     """
     presence = laws.toss(rng, setting)  # (runs, canaries)
     signal = setting.mu * presence

@@ -80,7 +80,7 @@ def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> F
     with plt.rc_context(style.STYLE):
         figure, axes = plt.subplots(2, 2, figsize=(7.6, 6.2))
         for panel, (title, columns) in zip(axes.flat, _OVER_ROUNDS.items(), strict=False):
-            finite[columns].plot(ax=panel, title=title, marker="o", ms=3)
+            finite[columns].plot(ax=panel, title=title, marker="o")
             panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         *_, fractions, histogram = axes.flat  # the last two of the four panels
         fractions.set_ylim(0, 1.05)

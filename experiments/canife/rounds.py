@@ -197,7 +197,7 @@ def cumulative(charges: Iterable[Charge], delta: float) -> list[float]:
 
 
 def composed(charges: Iterable[Charge], delta: float) -> float:
-    """Returns the epsilon at delta of all charged rounds together, by Renyi DP."""
+    """Returns the total epsilon of all charged rounds at this delta, by Renyi DP accounting."""
     return cumulative(charges, delta)[-1]
 
 

@@ -50,7 +50,10 @@ def load_shakespeare(user_file: UserFile) -> Clients:
     # The array joins the texts of all roles, sorted by name; `counts` has their lengths.
     texts = np.split(arrays["text"], np.cumsum(arrays["counts"])[:-1])
     cut_texts = [cut_into_sequences(text) for text in texts if len(text) >= MIN_CHARACTERS]
-    require(cut_texts, f"{source} has no role with {MIN_CHARACTERS} characters: give a longer text")
+    require(
+        cut_texts,
+        f"no speaker in {source} has {MIN_CHARACTERS} characters of text: give a longer text",
+    )
     role_features, role_labels = zip(*cut_texts, strict=True)
     features = np.concatenate(role_features)
     labels = np.concatenate(role_labels)

@@ -95,6 +95,9 @@ def test_a_bug_is_named_first(name):
 AFTERWARDS = {
     "rounded": lambda total: np.round(total * 2**10) / 2**10,
     "clamped": lambda total: total.clip(-1.5, 1.5),
+    "rarely clamped": lambda total: total.clip(-4, 4),
+    "shrunk number by number": lambda total: np.sign(total) * np.maximum(abs(total) - 4, 0),
+    "its large numbers": lambda total: total * (abs(total) > 4),
     "its largest numbers": lambda total: total * (abs(total) >= np.sort(abs(total))[-10]),
     "shrunk": lambda total: total * max(0, 1 - 42 / (total @ total)),
     "projected": lambda total: total / max(1, np.linalg.norm(total) / 4),
