@@ -72,11 +72,9 @@ def explain(m: Measured) -> Iterator[CheckFinding]:
 # is the quantity's value.
 _ANY_SIZE = {
     "C is left out": ("clipping_norm", -1),
-    "C enters twice": ("clipping_norm", 1),
     "divided by the batch size twice": ("batch_size", -1),
     "not divided by the batch size": ("batch_size", 1),
     "the learning rate is left out": ("learning_rate", -1),
-    "the learning rate enters twice": ("learning_rate", 1),
 }
 FACTORS: dict[str, dict[str, tuple[str, float]]] = {
     "movements": {
@@ -98,7 +96,6 @@ FACTORS: dict[str, dict[str, tuple[str, float]]] = {
         "divided by sqrt(B), or drawn for every example": ("batch_size", 0.5),
         "sigma is squared: a variance taken for a deviation": ("noise_multiplier", 1),
         "sigma is left out": ("noise_multiplier", -1),
-        "the root of sigma: a deviation taken for a variance": ("noise_multiplier", -0.5),
         "the root of sigma C: a deviation taken for a variance": ("sigma C", -0.5),
         "made for C sqrt({k}), of {k} layers each clipped to C": ("layers", 0.5),
         "noise added {k} times, by accumulated batches or workers": ("k", 0.5),

@@ -80,7 +80,7 @@ def _read_summary(module: str) -> str:
     return source.partition("\n")[0].strip('"')
 
 
-LINE = "interrupted: trained runs are kept, and the same command continues"
+LINE = "interrupted: the same command continues with the runs that are stored"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 

@@ -23,7 +23,7 @@ from audit.report.subjects import Subject
 from audit.version import __version__
 from audit.written import Level, write_json
 
-_FORMAT = "hidden-state-audit/1"
+_FORMAT = "hidden-state-audit/2"
 _ADD_OR_REMOVE = "one example, added or removed"
 _COMMITTED = ("dp_variant", "privacy_loss", "implementation", "method", "confidence", "looks")
 

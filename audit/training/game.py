@@ -280,7 +280,7 @@ class Player:
 
     def _name_chunk(self, first: int) -> str:
         """Returns the name for checkpoints of the chunk that begins with run `first`."""
-        return f"{first:07d}_{self._width}_{len(self._segments)}"
+        return f"{first:07d}_{self._width}_{len(self._segments)}x{len(self._segments[0].mask)}"
 
     def _draw(self, runs: NDArray[np.int64]) -> tuple[State, Draws]:
         """Returns the runs with these indices (R,) before the first step, and their random inputs."""

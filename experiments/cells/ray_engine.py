@@ -61,10 +61,15 @@ def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> Scor
     first, stop = chunk
     size = stop - first
     key = (recipe.key, size)
-    if key not in _PLAYER:
-        _PLAYER.clear()
-        _PLAYER[key] = Player(recipe.make(data), size)
-    return _PLAYER[key].play(first, size)
+    try:
+        if key not in _PLAYER:
+            _PLAYER.clear()
+            _PLAYER[key] = Player(recipe.make(data), size)
+        return _PLAYER[key].play(first, size)
+    except RuntimeError as error:  # the type of JAX's errors
+        is_memory_full = "RESOURCE_EXHAUSTED" in str(error)
+        require(not is_memory_full, f"out of memory with {size} runs at a time: lower `batch_size`")
+        raise
 
 
 def do_cell(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:

@@ -132,9 +132,9 @@ def make_rows(study: Study) -> list[Record]:
 
     Returns:
       Records with the fields of the landscape, the period's number of steps `k`, `mu`, `epsilon`, and
-      `simulated`, a lower bound on epsilon from simulated runs. For SGD with the
-      same k, `linear` is the epsilon on linear losses, and `sgd_bound` is an upper bound for any convex loss.
-      `composition` is the accountant's epsilon for all models together.
+      `simulated`, a lower bound on epsilon from simulated runs. For SGD with the same k, `linear` is the
+      epsilon on linear losses, and `sgd_bound` is an upper bound for any convex loss. `composition` is the
+      accountant's epsilon for all models together.
     """
     composed_mu = np.sqrt(INSERTIONS) / NOISE_MULTIPLIER  # of INSERTIONS Gaussian releases
     composition = conversions.epsilon_from_mu(composed_mu, study.delta)

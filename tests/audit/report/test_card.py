@@ -136,7 +136,7 @@ def test_a_card_agrees_on_other_machines(bound, card, tmp_path):
         "",
         "[]",
         "{}",
-        '{"card": "hidden-state-audit/1"}',
+        '{"card": "hidden-state-audit/2"}',
         '{"card": "hidden-state-audit/2"}',
         "[" * 10**5,
         None,
