@@ -66,7 +66,7 @@ def _resize(row: Task, size: str) -> Task:
     """
     wrong = f"`model={row.name}:{size}`"
     require(row.sizes, f"{wrong}: {row.name} has one size, give `model={row.name}`")
-    form = f"{wrong}: give {row.sizes} with a width that 4 divides, such as gpt:128x3"
+    form = f"{wrong}: give {row.sizes} with a width divisible by 4, such as gpt:128x3"
     require(re.fullmatch("[1-9][0-9]{0,3}x[1-9][0-9]?", size), form)
     width, layers = map(int, size.split("x"))
     require(width % 4 == 0, form)

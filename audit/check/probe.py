@@ -174,7 +174,7 @@ class StepProbe:
         return trees.collect_leaves("step", result)
 
     def _read_numbers(self, leaves: Mapping[str, Any]) -> Vector:
-        """Returns the layers in `leaves` as a vector (p,); raises InputError unless all have their sizes."""
+        """Returns the layers in `leaves` as a vector (p,); raises InputError if a layer has another size."""
         missing = [name for name in self.layer_names if name not in leaves]
         require(not missing, f"`step` returned no {', '.join(missing[:5])!r}: {_RETURN}")
         layers = [trees.to_numpy(leaves[name]).ravel() for name in self.layer_names]

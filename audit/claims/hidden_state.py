@@ -262,7 +262,7 @@ def stretch_more(constants: Array, factor: float) -> Array:
 def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
     """Returns a number, or an array with one number for each step, as a new array of shape (steps,).
 
-    Raises InputError for another shape, and for values other than 0 or from 1e-50 to 1e50. `name` is the
+    Raises InputError for any other shape, and for values other than 0 or from 1e-50 to 1e50. `name` is the
     argument's name, for messages.
     """
     array = arrays.floats(f"values of `{name}`", given)

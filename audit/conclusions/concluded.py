@@ -348,7 +348,7 @@ def read_evidence(stored: Scores) -> Coins | OneRun:
     runs, canaries = stored.scores.shape
     if runs > 1 or canaries == 1:
         return read_coins(stored)
-    # Fair coins practically never insert all of a single run's 40 or more canaries, so this run had no coins.
+    # Fair coins would almost never insert all 40 or more canaries of a run, so this run did not use coins.
     if stored.presence.all():
         cosines = make_cosines(stored.scores[0], None, stored.dimension)
         return OneRun(coins=None, cosines=cosines)

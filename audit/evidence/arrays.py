@@ -77,7 +77,7 @@ def scores(name: str, values: ArrayLike) -> Array:
 
 
 def matrix(name: str, values: ArrayLike) -> Array:
-    """Returns a user's scores (runs, canaries) as float64; raises InputError for another shape."""
+    """Returns a user's scores (runs, canaries) as float64; raises InputError for any other shape."""
     array = scores(name, values)
     require(
         array.ndim == 2 and array.size > 0,

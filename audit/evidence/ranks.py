@@ -8,8 +8,8 @@ and the M fresh draws are exchangeable given the model. So if ties are broken at
 
 for any scores, even if the canaries of a run depend on each other.
 
-All ranks of a run use the same fresh draws, so they are not independent. Hence the rank of one canary must
-not choose the threshold for another (`Fresh.plain` is False). Our tests cannot detect canaries that were
+All ranks of a run use the same fresh draws, so they are not independent. Hence we must not use one canary's
+rank to choose the threshold for another (`Fresh.plain` is False). Our tests cannot detect canaries that were
 selected after the draw, or fresh draws that were also inserted.
 """
 
@@ -112,7 +112,7 @@ def _require_one_law(initial: Any) -> None:
     require(
         p_value >= LEVEL,
         "on the initial model canaries and fresh draws have different score distributions "
-        f"(p = {p_value:.1g}): draw both by one generator, and score them by one function",
+        f"(p = {p_value:.1g}): draw both with the same generator, and score them with the same function",
     )
 
 

@@ -280,7 +280,8 @@ def _test_splits(
         pilot_out, rest_out = _split(drawn[1], family, rng)
         n_in = len(rest_in)
         n_out = len(rest_out)
-        # The threshold is the rank-th lowest of the other scores in, or the rank-th highest score out.
+        # The threshold is the rank-th lowest of the other inserted scores, or the rank-th highest score of
+        # left-out canaries.
         is_in, rank = thresholds.choose_on_pilot(pilot_in, pilot_out, n_in, n_out, family, level)
         place = rest_in[rank - 1] if is_in else rest_out[-rank]
         false_negatives = int(np.searchsorted(rest_in, place))

@@ -116,8 +116,8 @@ def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     error = 1 - confidence
     ordered = _split_and_order(design)
     # At delta = 0, a smaller upper limit of the fraction of wrong guesses gives a larger bound. So we choose
-    # the number of guesses with the smallest limit. The pilot predicts wrong guesses, which we round up to be
-    # conservative.
+    # the number of guesses with the smallest limit. The pilot predicts how many are wrong, and we round this
+    # number up to be conservative.
     choices = ordered.guess_counts
     wrong = np.ceil(choices * (1 - ordered.expected_right))
     limits = intervals.clopper_pearson_upper(wrong, choices, error)

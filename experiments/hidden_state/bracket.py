@@ -47,7 +47,7 @@ from experiments.sweeps.sweep import OwnTable, Sweep
 
 ESTIMATE = "estimate"
 COMPOSITION = "composition"
-_MARGIN = 10  # figures also show the bounds if steps expand ten times as much
+_MARGIN = 10  # figures also show what the bounds would be if steps expanded ten times as much
 _MAX_EPSILON = 1e3  # infinite ends of intervals are drawn here
 _EPSILON_TICKS = (0.3, 1, 3, 10, 30)  # on a logarithmic axis
 _LINES = {  # by field: label, color, and format of marker and line

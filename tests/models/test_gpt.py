@@ -31,7 +31,7 @@ def test_a_size_is_part_of_the_name():
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("gpt:6x2", "`model=gpt:6x2`: give gpt or gpt:WIDTHxBLOCKS with a width that 4 divides"),
+        ("gpt:6x2", "`model=gpt:6x2`: give gpt or gpt:WIDTHxBLOCKS with a width divisible by 4"),
         ("gpt:", "`model=gpt:`: give gpt or gpt:WIDTHxBLOCKS"),
         ("gpt:8x0", "`model=gpt:8x0`: give gpt or gpt:WIDTHxBLOCKS"),
         ("fcnn:8x2", "`model=fcnn:8x2`: fcnn has one size, give `model=fcnn`"),
