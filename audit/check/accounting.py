@@ -144,7 +144,6 @@ def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[
     mistakes = {
         "epochs are counted as steps": (sigma, max(round(steps / batches), 1), rate),
         "only one epoch is counted": (sigma, batches, rate),
-        "half the steps are counted": (sigma, max(steps // 2, 1), rate),
         # The noise's standard deviation, sigma C, is mistaken for sigma.
         "sigma is counted with C = 2": (2 * sigma, steps, rate),
         "sigma is squared": (sigma**2, steps, rate),

@@ -1,5 +1,6 @@
 """Runs the command named in the first argument: ./run.sh audit, hidden-state-audit bound."""
 
+import atexit
 import contextlib
 import os
 import runpy
@@ -97,6 +98,8 @@ def handle_interrupts() -> None:
     for number in _SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda number, frame: None)  # the thread handles the signal
+    # Python's shutdown restores the default handlers.
+    atexit.register(signal.pthread_sigmask, signal.SIG_BLOCK, _SIGNALS)
 
 
 def _end_at_signal(reading: int) -> None:

@@ -174,7 +174,7 @@ bound --scores=missing.csv | missing.csv: No such file
 bound --scores=scores.npz --noise_multiplier=1 | requires --noise_multiplier and --insertions: give both
 bound --scores=scores.npz --sampling_rate=0.1 --claim=3 | --sampling_rate conflicts with --claim
 bound --scores=scores.npz --noise_multiplier=1 --insertions=2 --k=2 | --k and --insert require --lipschitz
-bound --scores=scores.npz --leave_one_out | --leave_one_out requires --dimension
+bound --scores=scores.npz --leave_one_out | requires --dimension: give both
 bound --scores=scores.npz --dimension=9 --one_run | --one_run conflicts with --dimension
 bound --scores=scores.npz --fail_if_violated | --fail_if_violated requires a claim
 bound --scores=scores.npz --report=scores.npz/p.html | name another file with --report

@@ -79,7 +79,7 @@ def test_gc_s_is_algorithm_3(data, model, mechanism, batches, variant):
         assert next_least > least * (1 + 1e-5)  # else rounding decides, and the test says nothing
         assert state.dimensions == np.argmin(moved)
         np.testing.assert_array_equal(
-            state.crafted, np.eye(68)[[np.argmin(moved)]] * np.float32(0.4)
+            state.canaries, np.eye(68)[[np.argmin(moved)]] * np.float32(0.4)
         )
         chosen.append(int(state.dimensions[0]))
     assert not noisy or len(set(chosen)) > 1

@@ -57,7 +57,7 @@ def test_finite_sample_methods_cover_however_canaries_are_tied(tie, laws, mu, as
     def draw(first, audits):
         exceeding = dict.fromkeys(FINITE, 0)
         for index in range(audits):
-            for value in audit_once((setting._replace(seed=first), index)):
+            for value in audit_once(setting._replace(seed=first), index):
                 if value.method in FINITE:
                     exceeding[value.method] += value.epsilon > truths[value.method] + 1e-6
         return exceeding

@@ -41,7 +41,6 @@ def test_a_claim_that_is_too_low_has_a_finding_whose_advice_is_accepted():
         (0.01, 10, 0.01, "epochs are counted as steps"),
         (0.01, 1000, 0.01 / 4, "the rate is of one of 4 workers, 0.0025"),
         (0.01, 4000, 0.01 / 4, "each of 4 parts of a batch is counted as a step, at rate 0.0025"),
-        (0.01, 500, 0.01, "half the steps are counted"),
         (0.064, 1000, 1 / 16, "the rate is 1 / len(loader) = 1 / 16 = 0.0625"),
     ],
 )
