@@ -44,7 +44,7 @@ def test_a_page_tells_bounds_from_estimates_and_asks_for_nothing():
     assert "No upper bound was given" in made.text  # the rest is a golden output
     assert "script" not in {tag for tag, _ in made.tags}
     images = [attributes for tag, attributes in made.tags if tag == "img"]
-    assert len(images) == 2 and all(len(image["alt"]) > 20 for image in images)
+    assert len(images) == 2 and all(len(image["alt"]) > 40 for image in images)
 
 
 @pytest.mark.slow

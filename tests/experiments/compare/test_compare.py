@@ -16,12 +16,12 @@ from experiments.compare.compared import ALL, FINAL, Compared, list_methods, val
 from experiments.compare.rows import ESTIMATE, REJECTED
 from models.catalogue import task
 
-NAMES = ("method", "value", "sees", "runs", "epsilon", "assumes")
+NAMES = ("method", "value", "sees", "runs", "seconds", "epsilon", "assumes")
 MANY = "hidden state, K = 64"
 VALUES = [
-    (MANY, "lifted_gaussian", FINAL, 1_000, 21.25, "Gaussian, runs"),
-    (MANY, "one_shot_equal_variance", FINAL, 1, 123.4567, "fresh directions"),
-    ("CANIFE", "as published", ALL, 1, 3.0, ESTIMATE),
+    (MANY, "lifted_gaussian", FINAL, 1_000, 12.3, 21.25, "Gaussian, runs"),
+    (MANY, "one_shot_equal_variance", FINAL, 1, None, 123.4567, "fresh directions"),
+    ("CANIFE", "as published", ALL, 1, 1234.5, 3.0, ESTIMATE),
 ]
 ROWS = [dict(zip(NAMES, values, strict=True)) for values in VALUES]
 
@@ -33,6 +33,7 @@ def test_the_table_fits_80_columns_and_has_the_upper_bound_last():
     assert lines.index("sees the final model") < lines.index("sees every iterate")
     (upper,) = [line for line in lines if line.startswith("upper bound")]
     assert "23.995" in upper and lines.index(upper) > lines.index("sees every iterate")
+    assert "kept" in text and "1234" in text
 
 
 def test_the_figure_keeps_what_lies_far_beyond_at_its_edge():
@@ -111,4 +112,5 @@ def test_every_method_audits_one_mechanism(tmp_path):
     assert known["lifted_gaussian"] > 0.3 * upper
     assert known["exact laws"] == pytest.approx(upper, rel=0.05)
     again = rows.find_rows(compared, place)
+    assert all(row["seconds"] is None for row in again)
     assert [row["epsilon"] for row in again] == [row["epsilon"] for row in found]
