@@ -378,11 +378,11 @@ def find_ties(drawn: DrawnNoise) -> str:
         others = other.draws[:, columns]
         added = np.count_nonzero(_mark_ties(np.concatenate([draws, others]), tolerances)) - count
         shared = added - np.count_nonzero(_mark_ties(others, tolerances))
-        if shared > _MAX_SHARED * added and kind == GRID:
-            return ""
-        # On other batches, clamping gives most tied values again.
-        if shared > min(_MAX_SHARED * added, 0.5 * num_values) and kind != GRID:
-            return CLAMPED_SUM
+        limit = _MAX_SHARED * added
+        if kind != GRID:  # a clamped sum has most of its tied values on other batches too
+            limit = min(limit, 0.5 * num_values)
+        if shared > limit:
+            return "" if kind == GRID else CLAMPED_SUM
     return kind
 
 

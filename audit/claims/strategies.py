@@ -25,7 +25,6 @@ from audit.evidence.arrays import Array
 
 INDEPENDENT = "independent"
 _NAMES = (INDEPENDENT, "lambda", "sqrt", "bsr", "bisr")
-_EXAMPLES = "independent, lambda:0.9, sqrt, bsr:16, bisr:16"
 
 
 def _filter(numerator: tuple[float, ...], denominator: tuple[float, ...], values: Array) -> Array:
@@ -171,7 +170,10 @@ def _read_file(text: str) -> Array:
 
 def _list_strategies(text: str) -> str:
     """Returns the message for a text that does not name a strategy."""
-    return f"`noise={shown(text)}` is not a strategy: give {_EXAMPLES}, or a file of coefficients"
+    return (
+        f"`noise={shown(text)}` is not a strategy: give independent, lambda:0.9, sqrt, bsr:16, bisr:16, or a "
+        "file of coefficients"
+    )
 
 
 def make_strategy(values: ArrayLike, steps: int) -> Strategy:

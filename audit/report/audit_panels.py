@@ -159,12 +159,15 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
         label = f"{_label_row(row, conclusion)} {at_least(row.epsilon, 2)}"
         labels.append(textwrap.fill(label, _LABEL_WIDTH))
     axis.set_yticks(range(len(labels)), labels, fontsize=8)
-    axis.invert_yaxis()
+    axis.set_ylim(max(len(labels), 4), -1)  # downwards, with room for a few bars
     for upper in conclusion.upper_bounds:
         if math.isfinite(upper.epsilon):
-            dashes = "-." if upper.last_model_only else ":"
-            label = f"{upper.name} {at_most(upper.epsilon, 2)}"
-            axis.axvline(upper.epsilon, color=UPPER, ls=dashes, label=label)
+            axis.axvline(
+                upper.epsilon,
+                color=UPPER,
+                ls="-." if upper.last_model_only else ":",
+                label=f"{upper.name} {at_most(upper.epsilon, 2)}",
+            )
     axis.set_xlim(0, max(axis.get_xlim()[1], 0.1))
     axis.set_xlabel(f"epsilon at delta {show_level(conclusion.delta)}")
     title = "Lower bounds on epsilon"

@@ -67,8 +67,10 @@ def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> Scor
             _PLAYER[key] = Player(recipe.make(data), size)
         return _PLAYER[key].play(first, size)
     except RuntimeError as error:  # the type of JAX's errors
-        is_memory_full = "RESOURCE_EXHAUSTED" in str(error)
-        require(not is_memory_full, f"out of memory with {size} runs at a time: lower `batch_size`")
+        require(
+            "RESOURCE_EXHAUSTED" not in str(error),
+            f"out of memory with {size} runs at a time: lower `batch_size`",
+        )
         raise
 
 
