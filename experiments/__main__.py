@@ -113,7 +113,9 @@ def _ray(arguments: Sequence[str]) -> int:
     """Run Ray's commands: ./run.sh ray start --head"""
     # By default, Ray sends no statistics and does not lower its workers' priority. The user's variables win.
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"} | os.environ
-    return _run_module("ray.scripts.scripts", *arguments)
+    # Nobody reads the logs, and Ray's log monitor would not end with a node that lost its cluster.
+    without_monitor = ("--include-log-monitor=False",) if arguments[:1] == ["start"] else ()
+    return _run_module("ray.scripts.scripts", *arguments[:1], *without_monitor, *arguments[1:])
 
 
 def _run_module(name: str, *arguments: str) -> int:
