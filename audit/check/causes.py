@@ -18,6 +18,8 @@ from audit.check.report import CheckFinding
 
 _AT_C = 5e-3  # a norm counts as C up to this relative difference
 _EXCESS = "an example that moves the step by more than C"
+_BY_SIZE = "normalised by the batch's actual size"
+_DIVIDE = "divide by the stated batch size, a constant, not by the number of examples"
 NOT_FINITE = "NaN or infinity"
 _CLIP = (
     "clip the whole gradient of every example to norm C, {m.phrases.clip}; divide the sum by the stated "
@@ -307,7 +309,8 @@ def _find_change(m: Measured, row: str) -> tuple[Any, ...]:
         if noise.row_of(batch) != row or not (other.not_finite or batch in m.rejected[row]):
             continue
         ratio = other.deviation / m.drawn.given.deviation
-        size = {QUARTER: 0.25, FOURFOLD: 4.0}.get(batch, 0)  # relative to the given batch
+        # Relative to the given batch. Steps with an empty batch may divide by 1 instead of 0.
+        size = {QUARTER: 0.25, FOURFOLD: 4.0, EMPTY: 1 / len(m.probe.rows[0])}.get(batch, 0)
         name = "noise that depends on the batch"
         fix = "use only sigma, C and B for the deviation of the noise, and add it once per step"
         if other.not_finite:
@@ -319,10 +322,22 @@ def _find_change(m: Measured, row: str) -> tuple[Any, ...]:
                 "add noise even if the batch is empty and the sum is zero: no step may reveal that"
             )
         elif abs(ratio * size - 1) < 0.15:  # the noise is proportional to 1 / size
-            name = "normalised by the batch's actual size"
-            fix = "divide by the stated batch size, a constant, not by the number of examples"
+            name = _BY_SIZE
+            fix = _DIVIDE
         return name, batch, ratio, fix
     return ()
+
+
+def _is_due_to_size(m: Measured) -> bool:
+    """Returns True if division by the batch's actual size explains why added examples exceed C.
+
+    With B clipped examples, an added example then moves the step by less than 2 C. Exchanging two examples
+    in a row does not change the size, so these movements must stay within C.
+    """
+    tried = m.tried
+    is_by_size = not m.noise_obstacle and _BY_SIZE in _find_change(m, "noise and data")
+    is_added = not tried.refusal and tried.movements.keys() >= set(tried.violations)
+    return is_by_size and is_added and tried.largest[1].norm < 2
 
 
 # Maps each symptom that is not itself a row name to its row in the report.
@@ -435,6 +450,13 @@ CAUSES = [
         lambda m: m.tried.largest[1].norm == np.inf,
         "{m.largest} The model then shows whether the batch contains this example.",
         KEEP_FINITE,
+    ),
+    Cause(
+        "excess",
+        _BY_SIZE,
+        _is_due_to_size,
+        "{m.largest} No example does so if it replaces another.",
+        _DIVIDE,
     ),
     *(
         Cause("excess", name, signature, f"{{m.largest}} {text}", _CLIP)

@@ -24,9 +24,7 @@ class OrderTest(NamedTuple):
       passes: the number of drawn passes.
       batches: the smallest number of batches in a pass.
       is_once: True if each pass uses an example at most once.
-      is_whole: True if no pass has more batches than were read.
       repeats: True if all passes are the same.
-      is_even: True if no batch is larger than the number of examples over the number of batches.
       p_value: the p-value of a uniform order, from all tests together (Bonferroni).
       seen: the observation of the test with the smallest p-value.
     """
@@ -34,9 +32,7 @@ class OrderTest(NamedTuple):
     passes: int
     batches: int
     is_once: bool
-    is_whole: bool
     repeats: bool
-    is_even: bool
     p_value: float
     seen: str
 
@@ -59,11 +55,11 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     least = 1 + math.ceil(math.log(1e6 * examples) / math.log(batches))
     affordable = min(4_000_000 // examples, 20_000 // batches, 64)  # limits memory and time
     count = max(affordable, least, 8)
-    passes = [loaders.draw_pass(draw, seed, examples, batches) for seed in range(count)]
     # (passes, examples) the batch index of each example; omitted examples have the index `batches`.
     steps = np.full((count, examples), batches, np.int32)
     sizes = np.zeros((count, batches), int)
-    for i, drawn in enumerate(passes):
+    for i in range(count):
+        drawn = loaders.draw_pass(draw, i, examples, batches)
         for k, batch in enumerate(drawn.batches):
             sizes[i, k] = len(batch)
             steps[i, batch] = k
@@ -75,9 +71,7 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
         passes=count,
         batches=int((sizes > 0).sum(axis=1).min()),
         is_once=bool(sizes.sum() == np.sum(steps < batches)),  # `steps` counts an example once
-        is_whole=all(drawn.is_whole for drawn in passes),
         repeats=bool(np.all(steps == steps[0])),
-        is_even=bool(sizes.max() * batches <= examples),
         p_value=min(1.0, len(tests) * min(tests).p_value),
         seen=min(tests).sentence,
     )

@@ -175,10 +175,7 @@ def define_setting(kind: type = Setting, names: Iterable[str] | None = None) -> 
 
 def values(kind: type = Setting, names: Iterable[str] | None = None) -> dict[str, Any]:
     """Returns the flag values, keyed by field name; see `define_setting` for the arguments."""
-    by_field = {}
-    for field in _select_fields(kind, names):
-        by_field[field.name] = flags.FLAGS[field.flag].value
-    return by_field
+    return {field.name: flags.FLAGS[field.flag].value for field in _select_fields(kind, names)}
 
 
 def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:

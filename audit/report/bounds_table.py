@@ -334,10 +334,9 @@ def remarks(conclusion: Conclusion) -> list[str]:
     if conclusion.is_one_run:
         return [*conclusion.notes, *_remark_on_one_run(conclusion)]
     found = [*_explain_too_few_runs(conclusion)]
-    equal = []  # the sets of scores that have only one value
-    for name, scores in zip(("in", "out"), conclusion.worlds, strict=True):
-        if np.ptp(scores) == 0:
-            equal.append(name)
+    # The sets of scores that have only one value.
+    worlds = zip(("in", "out"), conclusion.worlds, strict=True)
+    equal = [name for name, scores in worlds if np.ptp(scores) == 0]
     if conclusion.doubt:
         found.append(f"these scores do not come from independent runs: {conclusion.doubt}")
     elif equal:

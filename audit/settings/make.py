@@ -80,7 +80,7 @@ def setting_of(model: str, **given: Any) -> Setting:
     require_type("model", model, str)
     row = task(model)
     canaries = given.get("canaries")
-    if isinstance(canaries, str) and canaries == AUTO:
+    if str(canaries) == AUTO:
         draws_directions = given.get("adversary") == SphereFields.name
         given["canaries"] = row.directions if draws_directions else row.canaries
     return make_setting(model, row.usual(), given, row.data.examples)
@@ -159,10 +159,7 @@ def make_setting(
 
 def _select(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of the fields that a dataclass declares, keyed by field name."""
-    selected = {}
-    for name in declared(kind):
-        selected[name] = values[name]
-    return selected
+    return {name: values[name] for name in declared(kind)}
 
 
 def _name_step(insert: str, periodicity: int) -> str:
@@ -181,9 +178,7 @@ def _read(given: Mapping[str, Any]) -> dict[str, Any]:
 
     A key may be a field or a flag, such as k for periodicity. NumPy and JAX scalars become Python numbers.
     """
-    by_flag = {}
-    for field in fields().values():
-        by_flag[field.flag] = field
+    by_flag = {field.flag: field for field in fields().values()}
     known = {**fields(), **by_flag}
     unknown = sorted(set(given) - set(known))
     choices = f"choose from {', '.join(sorted(by_flag))}"

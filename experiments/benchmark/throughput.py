@@ -382,9 +382,10 @@ def make_torch_func(problem: Problem, models: int) -> Training:
         return {name: torch.tensordot(factors, g, 1) for name, g in gradients.items()}
 
     clipped_sums = vmap(clipped_sum, (0, None, None))
-    thetas = {}  # (models, ...) by parameter name
-    for name, parameter in network.named_parameters():
-        thetas[name] = parameter.detach().expand(models, *parameter.shape).clone()
+    thetas = {  # (models, ...) by parameter name
+        name: parameter.detach().expand(models, *parameter.shape).clone()
+        for name, parameter in network.named_parameters()
+    }
 
     def take_step(features: Any, labels: Any) -> None:
         """Takes a step of all models on a mini-batch, with different noise for each model."""

@@ -208,7 +208,4 @@ def estimate_perfect_canary(rng: np.random.Generator, sigma: float, scores: int)
     multiplier. An estimate uses n `scores`, half of them from each world, and delta = 1/n.
     """
     draws = sigma * rng.standard_normal((_NUM_SIMULATIONS, 2, scores // 2))
-    epsilons = []
-    for noise_in, noise_out in draws:
-        epsilons.append(best_epsilon(1 + noise_in, noise_out, 1 / scores).epsilon)
-    return epsilons
+    return [best_epsilon(1 + inside, outside, 1 / scores).epsilon for inside, outside in draws]

@@ -180,8 +180,7 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
         # token keeps out other users of this machine.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    os.environ |= _ENVIRONMENT | os.environ
     try:
         import ray
 

@@ -285,9 +285,10 @@ def audit(process: Process, study: Study) -> Record:
       exact: The answer of `solve` for each of ADVERSARIES.
       in_sample: The paper's estimates (T,) of epsilon after each step, which are not bounds.
     """
-    exact = {}
-    for name, adversary in ADVERSARIES.items():
-        exact[name] = solve(process, adversary(process, study.delta), study.delta)
+    exact = {
+        name: solve(process, adversary(process, study.delta), study.delta)
+        for name, adversary in ADVERSARIES.items()
+    }
     return {
         **process._asdict(),
         "upper": upper_bound(process, study.delta),

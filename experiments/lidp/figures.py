@@ -369,9 +369,8 @@ def draw_correlations(title: str, records: Records) -> Figure:
     several = [record for record in records if "second" in record]  # runs with more than one canary
     singles = select(records, panel="over K", canaries=1)
     single = singles[0]["wilson_1"] if singles else math.nan
-    gains = []
-    for record in select(several, panel="over K"):
-        gains.append({**record, "bias": record["wilson_1"] - single})
+    over_canaries = select(several, panel="over K")
+    gains = [{**record, "bias": record["wilson_1"] - single} for record in over_canaries]
     draw_lines = partial(plot_lines, xscale="log")
     xlabel = _X_LABELS["over K"]
     panels = {"change of epsilon": partial(draw_lines, records=gains, looks=_GAINS, xlabel=xlabel)}

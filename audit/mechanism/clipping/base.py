@@ -264,10 +264,7 @@ def is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
 @jax.custom_vjp
 def _small_product(kernel: Array, columns: Array) -> Array:
     """Returns kernel.T (outputs, inputs) @ columns (inputs, B), with each output row written out as a sum."""
-    rows = []
-    for weights in kernel.T:
-        rows.append(_sum_rows(weights[:, None] * columns))
-    return jnp.stack(rows)
+    return jnp.stack([_sum_rows(weights[:, None] * columns) for weights in kernel.T])
 
 
 def _small_product_forward(kernel: Array, columns: Array) -> tuple[Array, tuple[Array, Array]]:

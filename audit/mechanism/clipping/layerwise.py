@@ -134,9 +134,7 @@ def _measure_block(
         losses = jax.vmap(criterion)(logits, labels)
         return jnp.sum(losses), calls
 
-    taps = {}
-    for path, shape in shapes.items():
-        taps[path] = jnp.zeros((len(labels), *shape))
+    taps = {path: jnp.zeros((len(labels), *shape)) for path, shape in shapes.items()}
     gradients, calls = jax.grad(total_loss, has_aux=True)(taps)
     measures = {}
     for layer in shapes:
