@@ -8,14 +8,14 @@
     audit.bounds(..., claim=audit.DpSgd(noise_multiplier=4, insertions=250))
     audit.audit_loss(loss, params, features, labels, runs=1000)             loss(params, (feature, label))
     audit.audit_model(module, criterion, features, labels, runs=1000)       a Flax module
-    audit.audit("fcnn", runs=5000, adversary="gc_r", k=5)                   a model of the repository
+    audit.audit("fcnn", runs=5000, adversary="gc_r", k=5)                   a model from the repository
     audit.hidden_state_epsilon(noise_multiplier=4.0, insertions=250, k=5, lipschitz=1.0)    an upper bound
     audit.check_step(step, params, batch, clipping_norm=1, ...)             is a DP-SGD step correct?
     audit.TorchStep(model, optimizer, train_batch)                          a PyTorch step for check_step
     audit.check_batches(draw, examples, sampling_rate)                      are the batches correct?
     audit.Indices(examples)                                                 replaces the loader's data set
     audit.check_accounting(epsilon, delta, ...)                             is the epsilon correct?
-    audit.sampler_claims("shuffled", noise_multiplier=1, batches=98, ...)   the epsilon of real samplers
+    audit.sampler_claims("shuffled", noise_multiplier=1, batches=98, ...)   epsilon for real samplers
     audit.card(result)                                                      a record that others can check
     audit.table(results)                                                    rows for a DataFrame
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from audit.claims.sampler_claims import TruncatedPoisson, sampler_claims
     from audit.evidence.given import coins, cosines, ranks
 
-# The modules of public names that are imported when first used.
+# The modules that define the public names, each imported on first use.
 _ROOMS = {
     "DpSgd": "audit.claims.claim",
     "EpsilonDelta": "audit.claims.claim",
@@ -102,7 +102,7 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """Returns the object with a public name; for "directions", the module itself.
+        """Returns the object that a public name refers to; for "directions", the module itself.
 
         Python calls this for names that are not imported yet.
         """

@@ -6,7 +6,7 @@ from audit.commands import dispatch
 
 
 def main() -> None:
-    """Runs the command that the first argument names."""
+    """Runs the command named by the first argument."""
     dispatch.run("hidden-state-audit", ["audit.commands"], sys.argv[1:], others={})
 
 

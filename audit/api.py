@@ -41,8 +41,8 @@ def bounds(
       scores_in: scores (n,) of independent runs with the canary, or (n, K) for K canaries per run. Higher
         scores mean "inserted". Without scores_out, a table, such as a pandas DataFrame, with columns score,in
         (1 or 0) or in,out; or the result of `audit.coins`, `audit.cosines` or `audit.ranks`.
-      scores_out: scores (m,) of runs without the canary, or (m, M) for M canaries that are not in the run. If
-        scores_in has K canaries per run, each of these m runs must have K - 1 other canaries. Otherwise the
+      scores_out: scores (m,) of runs without the canary, or (m, M) for M held-out canaries per run. If
+        scores_in has K canaries per run, each of these m runs must insert K - 1 other canaries. Otherwise the
         bounds are too high.
       claim: a privacy claim to test, such as `audit.DpSgd(noise_multiplier=4, insertions=250)`. It gives the
         upper bound.
@@ -100,7 +100,7 @@ def audit(
       out: the folder for results.
       delta, confidence: as in `bounds`.
       data: a local data file or prepared TFDS folder; by default, the data are downloaded.
-      settings: other flags of the command that describe the setting, such as adversary="gc_r", k=5, seed=1.
+      settings: other flags of the command, which describe the setting, such as adversary="gc_r", k=5, seed=1.
         `adversary` may also be a custom `audit.adversaries.base.Adversary`. `vary` audits all combinations of
         values, as in vary={"k": [1, 5], "seed": [0, 1, 2]}. lipschitz="measured" measures, in `rehearsals`
         additional runs, how much training steps increase distances between models. This is the default for
@@ -123,7 +123,7 @@ def audit(
 def _request_task(model: str, fields: dict[str, Any], runs: int, level: Level) -> "Request":
     """Returns the request for an audit of one of the repository's models.
 
-    `fields` has the other arguments of `audit`, which documents them and the errors.
+    `fields` has the other arguments of `audit`; see there for their meaning and for the errors.
     """
     from audit.adversaries.base import Adversary
     from audit.conclusions.lipschitz import count_rehearsals
@@ -216,8 +216,8 @@ def audit_loss(
 ) -> Result:
     """Trains any JAX model with DP-SGD, with a canary in half of the runs, and bounds the leakage.
 
-    Use it for models of Flax NNX, Equinox or Haiku. It is slower than `audit_model`, because it computes
-    per-example gradients.
+    Use it for models written in Flax NNX, Equinox or Haiku. It is slower than `audit_model`, because it
+    computes per-example gradients.
 
     Args:
       loss: a deterministic function (params, (features[i], labels[i])) -> scalar loss of one example, without
@@ -228,7 +228,7 @@ def audit_loss(
       runs, adversary, out, settings: see `audit_model`.
 
     Returns:
-      A `Result`, or with `vary` a `Grid`.
+      A `Result` or, with `vary`, a `Grid`.
 
     Raises:
       InputError: the loss, data or setting cannot be audited.
@@ -251,7 +251,7 @@ def audit_loss(
 
 
 def combine(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Returns all combinations {name: value} of each name's values; the last name varies fastest.
+    """Returns every combination of the values as a dict {name: value}; the last name varies fastest.
 
     Raises InputError if there are more than MAX_AUDITS combinations.
     """
@@ -261,7 +261,7 @@ def combine(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def _audit_each(make_request: "Callable[..., Request]", settings: dict[str, Any]) -> Result:
-    """Returns the result of an audit, or with `vary` the `Grid` of all combinations of its values.
+    """Returns the result of an audit or, with `vary`, the `Grid` of all combinations of its values.
 
     Audits that differ only in seed, learning rate, noise multiplier, clipping norm, or k at a fixed number of
     steps share a compiled program.
@@ -278,7 +278,7 @@ def _audit_each(make_request: "Callable[..., Request]", settings: dict[str, Any]
         return _audit_one(make_request, **settings)
     vary = settings.pop("vary")
     require_type("vary", vary, Mapping)
-    require(vary, "`vary` is empty: give lists of values by setting")
+    require(vary, "`vary` is empty: give a list of values for each setting")
     for name, values in vary.items():
         is_list = isinstance(values, Sequence) and not isinstance(values, str) and len(values)
         require(is_list, f"`vary[{name!r}]={shown(values)}`: give a list of values")
@@ -326,7 +326,7 @@ def _audit_one(
 def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
     """Returns the score arguments of `bounds` as validated evidence.
 
-    Raises InputError if they are not scores, or do not belong together.
+    Raises InputError if they are not scores, or do not match each other.
     """
     from audit.evidence import given
     from audit.storage import score_files

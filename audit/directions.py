@@ -1,9 +1,9 @@
 """Fresh directions for training runs in any framework. Needs only NumPy (leave-one-out loads SciPy).
 
-Each canary is a gradient along a uniform random direction, and every run draws new directions. If a canary is
-not inserted, its cosine with the model update has a known distribution, so a few runs are enough for a strong
-bound (the method `exact_null`). Scores use the update, because the initial weights do not depend on the
-canaries (Errata O9 of experiments/one_shot/README.md):
+Each canary is a gradient along a uniformly random direction, and every run draws new directions. If a canary
+is not inserted, its cosine with the model update has a known distribution, so a few runs are enough for a
+strong bound (the method `exact_null`). Scores use the update, because the initial weights do not depend on
+the canaries (Errata O9 of experiments/one_shot/README.md):
 
     total = directions.inserted(seed, run, count, dimension, norm)     # once per run, before training
     clipped_sum += total                                               # at every step with the canaries
@@ -12,18 +12,18 @@ canaries (Errata O9 of experiments/one_shot/README.md):
     rows.append(directions.cosines(u, seed, run, count))               # after the run
     audit.bounds(audit.cosines(rows, dimension, in_order=True))
 
-Include every run you started, in start order, and add a row of NaN for a failed run. If steps add updates, u
-is theta_T - theta_0 - drift. The drift is the change theta_T - theta_0 in a rehearsal, a run without noise
-and canaries. Any drift that does not depend on the directions is valid, such as 0, but cosines may be
-smaller. If count exceeds 1% of dimension, the number of trained parameters, use leave_one_out=True here and
-in audit.cosines.
+Include every run you started, in start order, with a row of NaN for each failed run. If steps add updates, u
+is theta_T - theta_0 - drift. The drift is the change theta_T - theta_0 in a rehearsal, a run without noise or
+canaries. Any drift that does not depend on the directions is valid, even 0, but the cosines may be smaller.
+If count exceeds 1% of dimension, the number of trained parameters, use leave_one_out=True here and in
+audit.cosines.
 
 Directions are reproducible within one version of NumPy. Training may use the seed only to insert canaries,
-and needs another seed for noise and batches.
+and needs a different seed for noise and batches.
 
 >>> import numpy as np
 >>> rows = []
->>> for run in range(3):                                # ten steps with gradients of 0
+>>> for run in range(3):                                # ten steps with zero gradients
 ...     pushed = sum(audit.directions.inserted(7, run, 32, 2000, norm=1.0) for _ in range(10))
 ...     noise = np.random.default_rng(run).normal(0, 2 * 10**0.5, 2000)
 ...     rows.append(audit.directions.cosines(pushed + noise, 7, run, 32))
@@ -47,7 +47,7 @@ _BLOCK = 1 << 13  # coordinates of each canary in memory
 
 
 def canaries(seed: int, run: int, count: int, dimension: int) -> Iterator[Array]:
-    """Yields a run's canaries, `count` uniform unit vectors (dimension,), one at a time to save memory.
+    """Yields a run's canaries, `count` uniformly random unit vectors (dimension,), one by one to save memory.
 
     Args:
       seed: the seed of all runs' canaries, 0 to 2^63 - 1.
@@ -85,12 +85,12 @@ def cosines(
 ) -> Array:
     """Returns the cosines between a run's directions and the model's displacement, of shape (count,).
 
-    It uses `count` times 64 kB of memory, and a few matrices (count, count) for leave-one-out.
+    This takes `count` times 64 kB of memory, plus a few matrices (count, count) for leave-one-out.
 
     Args:
-      displacement: (dimension,) the change in the parameters, with the sign for which inserting a canary
-        increases its cosine: theta_0 - theta_T + drift if steps subtract gradients, theta_T - theta_0 - drift
-        if they add updates.
+      displacement: (dimension,) the change in the parameters, signed so that inserting a canary increases its
+        cosine: theta_0 - theta_T + drift if steps subtract gradients, theta_T - theta_0 - drift if they add
+        updates.
       seed, run, count: as in `canaries`.
       leave_one_out: True to project the other directions out of the displacement before each cosine
         (`audit.evidence.leave_one_out`). `count` must be less than the dimension.
@@ -146,7 +146,7 @@ def _check_numbers(seed: int, run: int, count: int, dimension: int) -> tuple[int
     seed = whole_number("seed", seed, 0, MAX_SEED)
     run = whole_number("run", run, 0, MAX_SEED)
     count = whole_number("count", count, 1, MAX_COUNT)
-    # A single dimension is useless, because every cosine is then 1 or -1.
+    # One dimension is not enough, because every cosine is then 1 or -1.
     dimension = whole_number("dimension", dimension, 2, MAX_DIMENSION)
     return seed, run, count, dimension
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 
 class InputError(ValueError):
-    """A user's mistake; the message is one line with the wrong value and the fix."""
+    """A user error; the message is one line with the wrong value and the fix."""
 
 
 def require(condition: object, message: str) -> None:
@@ -18,14 +18,14 @@ def require(condition: object, message: str) -> None:
 # Float32 and the conversions to epsilon work for noise multipliers in this range, and for 0.
 MIN_NOISE = 1e-6
 MAX_NOISE = 1e9
-FIRST = "first"  # names of steps of a period (`insert_step`)
+FIRST = "first"  # names for steps of a period (`insert_step`)
 LAST = "last"
 N = TypeVar("N", int, float)
 _MAX_SHOWN = 200  # characters
 
 
 def shown(value: object) -> str:
-    """Returns a value as one line of text for an error message, cut after 200 characters."""
+    """Returns a value as one line of text for an error message, truncated after 200 characters."""
     text = value if isinstance(value, str) else repr(value)
     line = " ".join(text.split())
     return line if len(line) <= _MAX_SHOWN else f"{line[:_MAX_SHOWN]}..."
@@ -37,7 +37,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def require_type(name: str, value: object, kind: type) -> None:
-    """Raises InputError, with the value's `name`, unless the value has the required type.
+    """Raises InputError, with `name` in the message, unless the value has the required type.
 
     An int is a valid float. A bool is not a valid int or float.
     """
@@ -56,7 +56,7 @@ def plain(value: Any) -> Any:
 def number(name: str, value: Any, kind: type[N]) -> N:
     """Returns a Python, NumPy or JAX scalar as a Python number of the type `kind`, int or float.
 
-    An int may become a float. Raises InputError, with the value's `name`, for other types.
+    An int may become a float. Raises InputError, with `name` in the message, for other types.
     """
     python_value = plain(value)
     require_type(name, python_value, kind)
@@ -66,7 +66,7 @@ def number(name: str, value: Any, kind: type[N]) -> N:
 def whole_number(name: str, value: Any, least: int, most: int) -> int:
     """Returns a user's whole number as an int.
 
-    Raises InputError, with the parameter's `name`, unless it is a whole number from `least` to `most`.
+    Raises InputError, with `name` in the message, unless it is a whole number from `least` to `most`.
     """
     checked = number(name, value, int)
     require(least <= checked <= most, f"`{name}={checked}`: give {least} to {most:,}")
@@ -76,7 +76,7 @@ def whole_number(name: str, value: Any, least: int, most: int) -> int:
 def path(name: str, value: Any) -> Path:
     """Returns a string or path as a Path.
 
-    Raises InputError, with the parameter's `name`, for other types, empty strings and null characters.
+    Raises InputError, with `name` in the message, for other types, empty strings and null characters.
     """
     is_path = isinstance(value, str | os.PathLike) and str(value) and "\0" not in str(value)
     require(is_path, f"`{name}` must be a path, got {shown(value)}")
@@ -87,13 +87,13 @@ def insert_step(insert: str | int, k: int) -> int:
     """Returns the number of a step in a period of k steps, from 1 to k, given "first", "last" or a number.
 
     Raises:
-      InputError: k is below 1, or `insert` is another word or out of range.
+      InputError: k is below 1, or `insert` is any other word or out of range.
     """
     require(k >= 1, f"`k={k}`: give at least 1")
     step = insert
     if isinstance(insert, str):
         step = {FIRST: 1, LAST: k}.get(insert, insert)
-    # Flags pass digits as text. Texts of 20 or more digits exceed any period, and `int` may reject them.
+    # Flags pass digits as text. Strings of 20 or more digits exceed any period, and `int` may reject them.
     if isinstance(step, str) and step.isdecimal() and len(step) < 20:
         step = int(step)
     require(

@@ -29,7 +29,7 @@ from audit.errors import number, require
 
 
 class _InsertingOptimizer(DPOptimizer):
-    """The base of optimizers that insert canaries into Opacus's sum of clipped gradients.
+    """The base class of optimizers that insert canaries into Opacus's sum of clipped gradients.
 
     It replaces a DPOptimizer or a DPOptimizerFastGradientClipping. Raises InputError for other classes, which
     clip parts of gradients or use several processes.
@@ -45,7 +45,7 @@ class _InsertingOptimizer(DPOptimizer):
         return object.__new__(type(cls.__name__, (cls, optimizer_class), {}))
 
     def __init__(self, optimizer: DPOptimizer) -> None:
-        """Shares all attributes with `optimizer`, because ghost clipping's loss refers to that object."""
+        """Shares all attributes with `optimizer`, because the loss for ghost clipping refers to it."""
         self.__dict__ = optimizer.__dict__
 
 
@@ -58,12 +58,12 @@ class CanaryOptimizer(_InsertingOptimizer):
 
     Args:
       optimizer: a `DPOptimizer` with flat clipping, as `PrivacyEngine.make_private` returns it.
-      present: True if the run has the canary.
+      present: True if the run inserts the canary.
       sampling_rate: the probability of insertion in each step, drawn independently.
       seed: the seed of these draws, which the adversary must not know; by default, the system's entropy.
 
     Raises:
-      InputError: the optimizer has another class, or the rate is not above 0 and at most 1.
+      InputError: the optimizer is of a different class, or the rate is not above 0 and at most 1.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class CanaryOptimizer(_InsertingOptimizer):
         self._initial_entry = self._read_first_entry()
 
     def add_noise(self) -> None:
-        """Inserts the canary if the run has it and the step samples it, then adds the noise."""
+        """Inserts the canary if the run includes it and the step samples it, then adds the noise."""
         is_sampled = self._coins.random() < self._rate
         if self._present and is_sampled:
             self.params[0].summed_grad.view(-1)[0] += self.max_grad_norm
@@ -101,8 +101,8 @@ class CanaryOptimizer(_InsertingOptimizer):
 class DirectionsOptimizer(_InsertingOptimizer):
     """An Opacus optimizer that inserts the fresh directions of `audit.directions` into the sum of gradients.
 
-    Each direction is an additional gradient over all chosen parameters, with the clipping norm C as its norm.
-    All are inserted once per step, even if a step has several physical batches. If there are several
+    Each direction is an additional gradient over all chosen parameters, scaled to the clipping norm C. All
+    are inserted once per step, even if a step has several physical batches. If there are several
     data-parallel workers, use this optimizer in exactly one of them.
 
     Args:
@@ -115,8 +115,8 @@ class DirectionsOptimizer(_InsertingOptimizer):
         optimizer trains. In a large model, a single tensor gives the same power and is faster.
 
     Raises:
-      InputError: the optimizer has another class, a parameter is not one of its float32 parameters, or a
-        number is out of range.
+      InputError: the optimizer is of a different class, a parameter is not one of its float32 parameters, or
+        a number is out of range.
     """
 
     def __init__(
@@ -132,7 +132,8 @@ class DirectionsOptimizer(_InsertingOptimizer):
         super().__init__(optimizer)
         self._chosen = list(self.params if parameters is None else parameters)
         _require_trained(self._chosen, self.params)
-        self._identity = {"seed": seed, "run": run, "count": count}  # determines the directions
+        # These numbers determine the directions.
+        self._identity = {"seed": seed, "run": run, "count": count}
         self._present = present
         self._is_moved = False  # True once a step has moved every chosen parameter
         self._theta_0 = self._read_parameters()
@@ -142,7 +143,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
 
     @property
     def dimension(self) -> int:
-        """Returns the number of chosen parameters, as `audit.cosines` needs it."""
+        """Returns the number of chosen parameters, which `audit.cosines` needs."""
         return len(self._theta_0)
 
     def add_noise(self) -> None:
@@ -193,7 +194,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
         Insertion increases them.
 
         Args:
-          drift: (dimension,) the `movement` of a rehearsal, a run without noise and directions. 0 is
+          drift: (dimension,) the `movement` of a rehearsal, a run without noise or directions. 0 is
             allowed, but cosines are then smaller.
           leave_one_out: True to project the other directions out of the displacement before each cosine. Use
             it here and in `audit.cosines` if `count` exceeds 1% of the dimension.
@@ -222,7 +223,7 @@ def _require_trained(chosen: list[Tensor], trained: list[Tensor]) -> None:
     """Raises InputError unless the chosen parameters are trained, distinct, and float32 or float64."""
     fix = "choose parameters that the optimizer trains"
     require(chosen, f"`parameters` is empty: {fix}")
-    # `==` compares tensors entry by entry, so we compare their identities.
+    # `==` compares tensors entry by entry, so we compare object identities.
     remaining = {id(parameter) for parameter in trained}
     for index, parameter in enumerate(chosen):
         problem = f"parameter {index} of `parameters`"

@@ -73,8 +73,8 @@ class _Computed:
 def _share(computed: _Computed) -> Any:
     """Returns the functions or, from the cache, those of the first call with the same hash.
 
-    JAX finds compiled programs by the identity of functions. If a notebook cell runs again, it defines equal
-    but distinct functions. Replacing them with the earlier ones avoids compiling again.
+    JAX looks up compiled programs by function identity. A notebook cell that runs again defines equal but
+    distinct functions. Replacing them with the earlier ones avoids compiling again.
     """
     return computed.functions
 
@@ -130,7 +130,7 @@ def wrap_loss(
     require(leaves, f"params have no arrays to train: {fix}")
     for leaf in leaves:
         kind = getattr(leaf, "dtype", type(leaf))
-        # Arrays of other libraries and random keys do not have NumPy dtypes.
+        # Arrays from other libraries and random keys do not have NumPy dtypes.
         is_float = isinstance(kind, np.dtype) and jnp.issubdtype(kind, jnp.floating)
         require(is_float or kind is float, f"params have a leaf of type {kind}: {fix}")
     start, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params))
@@ -165,7 +165,7 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
 
     Args:
       what: the name of the user's code in messages.
-      make: a function from the features of an example to the model.
+      make: a function that maps an example's features to the model.
       dataset: the data.
       name: the model's name in reports.
 
@@ -200,7 +200,7 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
 
 
 def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level) -> driver.Request:
-    """Returns the request for an audit of a custom model with the settings `fields`.
+    """Returns the request to audit a custom model with the settings `fields`.
 
     In `fields`, `adversary` is a name or an `Adversary`. `lipschitz` is "measured", or the guaranteed
     Lipschitz constants of the steps. `rehearsals` is the number of runs that measure them.
@@ -226,7 +226,7 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
     lipschitz.require_rehearsals(is_measured, rehearsals)
 
     training = _Training(own, setting, adversary)
-    # A function from the setting's store to its Lipschitz constants.
+    # Maps the setting's store to its Lipschitz constants.
     find_constants = _keep_earlier_steps
     if is_measured:
         find_constants = partial(training.measure_steps, rehearsals=rehearsals or lipschitz.USUAL)
@@ -245,7 +245,7 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
 
 @dataclasses.dataclass(frozen=True)
 class _Training:
-    """The training of a custom model. `adversary` is a custom adversary; None for the setting's adversary."""
+    """The training of a custom model. `adversary` is a custom adversary; None to use the setting's."""
 
     own: OwnModel
     setting: Setting
@@ -269,11 +269,11 @@ class _Training:
         return Trainee(model, classes, clipping)
 
     def make_game(self, dataset: Dataset) -> Game:
-        """Returns the game of the setting on these data."""
+        """Returns the game for the setting and these data."""
         return build.build(self.setting, dataset, self.trainee, self.adversary)
 
     def describe(self, dataset: Dataset) -> dict[str, Any]:
-        """Returns the training's provenance, by name, including which models a custom adversary sees."""
+        """Returns the training's provenance as a dict, including which models a custom adversary sees."""
         described = build.provenance(dataset)
         if self.adversary is not None:
             described["view"] = describe_view(self.adversary.observer is not None)
@@ -300,7 +300,7 @@ class _Training:
 def _keep_earlier_steps(store: Store) -> Steps | None:
     """Returns the Lipschitz constants in a store if an earlier audit measured them; deletes any others.
 
-    Guaranteed constants, which have 0 `runs`, are valid only for the audit that was given them.
+    Guaranteed constants, which have 0 `runs`, are valid only for the audit to which they were given.
     """
     stored = lipschitz.find_current(store)
     is_measured = stored is not None and stored.runs > 0
@@ -348,9 +348,9 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     """Returns the fields of a custom adversary for the setting, and the adversary to compile.
 
     The fields are a name and the hash of the compiled functions. Adversaries with the same hash share all
-    functions except `init`, which may refer to data that should not stay in memory.
+    functions except `init`, which may refer to data that should not be kept in memory.
     """
-    # The name is that of the function around `init`: "constant_direction" in
+    # The label is the name of the function that encloses `init`: "constant_direction" in
     # "constant_direction.<locals>.init".
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
     # JAX reuses traces of a function object, even if a variable that the function reads has changed since. So
@@ -364,13 +364,13 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
         ) from error
     without_init = untraced._replace(init=None)  # type: ignore[arg-type]
     shared = _share(_Computed(computes, without_init))
-    # The hash does not cover `reads_theta`.
+    # The hash does not include `reads_theta`.
     compiled = shared._replace(init=adversary.init, reads_theta=adversary.reads_theta)
     return OwnAdversary(label, computes), compiled
 
 
 def _renew(part: Any) -> Any:
-    """Returns a function as a new object, and anything else unchanged."""
+    """Returns a new object for a function, and anything else unchanged."""
     return partial(part) if callable(part) else part
 
 
@@ -378,7 +378,7 @@ def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
     """Returns the hash of an adversary's functions, compiled for `parameters` parameters, and of its facts.
 
     The facts are `crafts_constant` and `null`. JAX must not have traced the functions before, because it
-    would reuse these traces.
+    would reuse those traces.
     """
     _find_shapes(adversary, parameters)
 
@@ -409,8 +409,8 @@ def _find_shapes(adversary: Adversary, parameters: int) -> Shapes:
 def _fingerprint(calls: Sequence[tuple[Callable[..., Any], Any]], *facts: str) -> str:
     """Returns the SHA-256, in hex, of compiled functions and the strings `facts`.
 
-    `calls` has each function with the shapes and types of its arguments. We lower the functions for CPUs, so
-    all machines give the same hash.
+    `calls` lists the functions with the shapes and types of their arguments. We lower the functions for CPUs,
+    so the hash is the same on all machines.
     """
     texts = []
     for function, arguments in calls:

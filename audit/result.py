@@ -29,7 +29,7 @@ class Result:
     Attributes:
       conclusion: the bounds, estimates and scores.
       subject: a function that returns the facts about the audit for its page.
-      folder: the folder of the audit; None if the user gave the scores.
+      folder: the folder of the audit; None if the scores came from the user.
 
     >>> import numpy as np
     >>> scores_in, scores_out = np.random.default_rng(0).normal(size=(2, 80))
@@ -119,7 +119,7 @@ class Result:
           path: a .png, .pdf or .svg file to write, or None.
 
         Raises:
-          InputError: the path has another suffix.
+          InputError: the path has any other suffix.
         """
         from audit.report import audit_panels
 
@@ -144,10 +144,11 @@ class Result:
 def card(result: Result) -> dict[str, Any]:
     """Returns the card of an audit: a JSON record that others can recompute from the scores.
 
-    It has the claim, the threat model, the method, checksums of the evidence, the bounds, the verdict, the
-    provenance, and a commitment. The commitment is a hash of the claim, the method, the confidence and the
-    number of looks at the scores. It does not depend on the scores, so you can publish it before the audit.
-    `./run.sh bound --card=card.json --scores=...` verifies a card. The schema is `audit/card.schema.json`.
+    It contains the claim, the threat model, the method, checksums of the evidence, the bounds, the verdict,
+    the provenance, and a commitment. The commitment is a hash of the claim, the method, the confidence and
+    the number of looks at the scores. It does not depend on the scores, so you can publish it before the
+    audit. `./run.sh bound --card=card.json --scores=...` verifies a card. The schema is
+    `audit/card.schema.json`.
 
     Args:
       result: the result of an audit or of `bounds`.
@@ -210,7 +211,7 @@ def table(results: Iterable[Result]) -> list[dict[str, Any]]:
 
 
 def _write_figure(figure: "Figure", path: str | Path | None) -> None:
-    """Writes a figure in the format of the file suffix, unless the path is None."""
+    """Writes a figure in the format given by the path's suffix, unless the path is None."""
     if path is None:
         return
     from audit.report import style
@@ -227,7 +228,7 @@ class Grid:
 
     Attributes:
       varied: the names of the varied settings.
-      values: the varied settings of each audit.
+      values: the values of the varied settings in each audit.
       results: the result of each audit.
 
     >>> import jax.numpy as jnp, numpy as np
@@ -252,17 +253,17 @@ class Grid:
         return pd.DataFrame([{**values, **row} for values, row in rows])
 
     def figure(self, path: str | Path | None = None, width: float = 3.25) -> "Figure":
-        """Returns a figure of the proven epsilon against the first varied setting.
+        """Returns a figure that plots the proven epsilon against the first varied setting.
 
         There is a line for each combination of the other varied settings. If the seed varies, lines show the
         mean over seeds, with bars from the smallest to the largest value. Upper bounds are dotted.
 
         Args:
           path: a .png, .pdf or .svg file to write, or None.
-          width: the width in inches; 3.25 and 6.75 fit a column and a page.
+          width: the width in inches; 3.25 fits a column and 6.75 a page.
 
         Raises:
-          InputError: the path has another suffix, or the width is out of range.
+          InputError: the path has any other suffix, or the width is out of range.
         """
         from audit.report import grid_figure
 

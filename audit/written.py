@@ -23,7 +23,7 @@ def at_most(value: float, decimals: int = 3) -> str:
 
 
 def _round_decimals(value: float, decimals: int, rounding: Callable[[float], int]) -> str:
-    """Returns a number as text with `decimals` places; `rounding` is math.floor or math.ceil."""
+    """Returns a number as text with `decimals` decimal places; `rounding` is math.floor or math.ceil."""
     if math.isinf(value):
         return "inf"
     rounded = rounding(value * 10**decimals) / 10**decimals
@@ -31,24 +31,24 @@ def _round_decimals(value: float, decimals: int, rounding: Callable[[float], int
 
 
 def short(number: str) -> str:
-    """Returns the text of a number with decimal places, without trailing zeros; ∞ for "inf"."""
+    """Removes trailing zeros from the text of a decimal number; returns ∞ for "inf"."""
     return number.rstrip("0").rstrip(".").replace("inf", "∞")
 
 
 def at_least_digits(value: float, digits: int) -> str:
-    """Returns a lower bound in the format "g", rounded down to `digits` significant digits."""
+    """Returns a lower bound in "g" format, rounded down to `digits` significant digits."""
     return _round_digits(value, digits, decimal.ROUND_FLOOR)
 
 
 def at_most_digits(value: float, digits: int = 4) -> str:
-    """Returns an upper bound in the format "g", rounded up to `digits` significant digits."""
+    """Returns an upper bound in "g" format, rounded up to `digits` significant digits."""
     return _round_digits(value, digits, decimal.ROUND_CEILING)
 
 
 def _round_digits(value: float, digits: int, rounding: str) -> str:
-    """Returns a number in the format "g" with `digits` significant digits.
+    """Returns a number in "g" format with `digits` significant digits.
 
-    `rounding` is a rounding mode of the module decimal.
+    `rounding` is a rounding mode from the `decimal` module.
     """
     context = decimal.Context(prec=digits, rounding=rounding)
     rounded = context.create_decimal_from_float(value)
@@ -85,27 +85,27 @@ USUAL_LEVEL = Level()
 
 
 def show_level(value: float) -> str:
-    """Returns a delta or a confidence as the shortest text that has the same float value: "1e-05"."""
+    """Returns a delta or a confidence as the shortest text with the same float value: "1e-05"."""
     return repr(float(value))
 
 
 def show_percent(confidence: float) -> str:
-    """Returns a confidence in percent, with all its digits: "95%" for 0.95."""
+    """Returns a confidence as a percentage, with all its digits: "95%" for 0.95."""
     return _format_percent(Decimal(show_level(confidence)))
 
 
 def show_risk(confidence: float) -> str:
-    """Returns the error probability of a bound in percent: "5%" for the confidence 0.95."""
+    """Returns the error probability of a bound as a percentage: "5%" for confidence 0.95."""
     return _format_percent(1 - Decimal(show_level(confidence)))
 
 
 def _format_percent(fraction: Decimal) -> str:
-    """Returns a fraction in percent, without trailing zeros."""
+    """Returns a fraction as a percentage, without trailing zeros."""
     return f"{(100 * fraction).normalize():f}%"
 
 
 def shortened(text: str, width: int) -> str:
-    """Returns a text, or its beginning and an ellipsis if it has more than `width` characters."""
+    """Returns a text, shortened with an ellipsis if it has more than `width` characters."""
     words = textwrap.shorten(text, width, placeholder=" ...")
     if words == "...":  # the first word is longer than the width, so `shorten` dropped it
         return f"{text[: width - 3]}..."

@@ -1,6 +1,6 @@
 """Settings of the manual, which `./run.sh docs` builds with Sphinx.
 
-The source folder is the root of the repository, so links work in the manual and in the repository.
+The source folder is the root of the repository, so links work both in the manual and in the repository.
 """
 
 import os
@@ -58,7 +58,7 @@ napoleon_use_ivar = True
 html_theme = "furo"
 html_title = f"{project} {release}"
 html_copy_source = False
-html_extra_path = ["_front"]  # index.html, which leads to the manual's first page
+html_extra_path = ["_front"]  # index.html, which redirects to the manual's first page
 
 
 _IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)]+\.png)\)")
@@ -66,10 +66,10 @@ _TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
 
 
 def _write_gallery(app):
-    """Writes the gallery: every figure of every page, under the page's title."""
+    """Writes the gallery, which shows all figures under the titles of their pages."""
     folder = ROOT / "docs" / "reference"
     folder.mkdir(exist_ok=True)
-    parts = ["# Gallery\n\nAll figures. Their pages explain how they are made."]
+    parts = ["# Gallery\n\nAll figures. The linked pages explain how they were made."]
     for page in sorted([ROOT / "README.md", *ROOT.glob("experiments/**/README.md")]):
         text = page.read_text()
         figures = _IMAGE.findall(text)

@@ -20,9 +20,9 @@ _PARALLEL = ("benchmark", "landscape", "plan", "sweep", "test")
 
 
 def main() -> None:
-    """Runs the command in the first argument.
+    """Runs the command named by the first argument.
 
-    Without arguments, it runs `experiments.first`. Flags without a command are for `audit`, except --help and
+    Without arguments, it runs `experiments.first`. Flags without a command go to `audit`, except --help and
     --version.
     """
     arguments = sys.argv[1:]
@@ -44,7 +44,7 @@ def main() -> None:
         dispatch.run("./run.sh", PACKAGES, arguments, summaries)
     except ModuleNotFoundError:
         message = installed.describe_missing_library(f"`{command}` needs", installed.ZOO)
-        if not message:  # another module is missing
+        if not message:  # a different module is missing
             raise
         sys.exit(dispatch.report_error(message))
 
@@ -54,8 +54,8 @@ def _python(arguments: Sequence[str]) -> int:
     """Run your script: ./run.sh python mine.py
 
     The script's folder comes last in the search path, so a models.py next to the script does not replace
-    ours. If the script raises InputError or a package for examples is missing, it prints one line and returns
-    status 2.
+    ours. If the script raises InputError or imports a package for examples that is missing, this prints one
+    line and returns status 2.
     """
     script = next(iter(arguments), "python")
     if not Path(script).is_file():

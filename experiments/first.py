@@ -2,7 +2,7 @@
 
     ./run.sh              fresh directions in a wider network until epsilon >= 18.5, then 5,000 models
 
-The flags are those of audit. The first audit has a fixed model, adversary and number of runs.
+The flags are the same as for audit. The first audit has a fixed model, adversary and number of runs.
 """
 
 from absl import flags

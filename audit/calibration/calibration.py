@@ -11,7 +11,7 @@ import numpy as np
 
 from audit.runtime.processes import as_completed
 
-# Assumptions of methods that laws may break.
+# Assumptions of the methods that a law may violate.
 GAUSSIAN_CURVE = "a Gaussian trade-off curve"
 INDEPENDENT = "independent canaries of a run"
 FAIR = "fair coins"
@@ -19,10 +19,10 @@ ENOUGH_RUNS = "many runs"
 
 
 class KnownMechanism(NamedTuple):
-    """A mechanism with exactly known leakage, and the size and number of its audits.
+    """A mechanism with exactly known leakage, and the size and number of the audits of it.
 
     Attributes:
-      law: The law of an audit's evidence.
+      law: The distribution of an audit's evidence.
       mu: The mechanism's mu, or another parameter of its law, such as epsilon.
       runs: The number of runs in an audit: per world if each world has its own runs, otherwise in total.
       audits: The number of audits.
@@ -30,7 +30,7 @@ class KnownMechanism(NamedTuple):
       seed: The seed of the evidence.
       canaries: K, the number of canaries per run.
       dimension: d, the dimension of canaries that are directions.
-      stream: Further numbers for the seed, so that settings draw different evidence.
+      stream: Additional numbers for the seed, so that different settings draw different evidence.
     """
 
     law: "Law"
@@ -45,25 +45,25 @@ class KnownMechanism(NamedTuple):
     stream: tuple[int, ...] = ()
 
     def find_broken(self, assumes: Iterable[str]) -> frozenset[str]:
-        """Returns those of a method's assumptions that this mechanism and its audits break.
+        """Returns those of a method's assumptions that this mechanism or its audits violate.
 
         If the result is empty, the method must not exceed the truth more often than its level allows.
         """
         broken = self.law.breaks
-        # Only methods for several runs with several canaries assume many runs, at least 100.
+        # Only methods for several runs with several canaries assume many runs (at least 100).
         if self.canaries > 1 and 1 < self.runs < 100:
             broken = broken | {ENOUGH_RUNS}
         return broken.intersection(assumes)
 
 
 class Value(NamedTuple):
-    """The bound or estimate of a method in a single audit.
+    """A method's bound or estimate in a single audit.
 
     Attributes:
       method: The method's name.
       epsilon: The epsilon at the setting's delta.
       seconds: The processor time in seconds; 0 if not measured.
-      refusal: Why the method gave no value, which counts as epsilon = 0; "" if it gave one.
+      refusal: Why the method returned no value, which counts as epsilon = 0; "" if it returned one.
     """
 
     method: str
@@ -79,7 +79,7 @@ class Law(NamedTuple):
       draw: Maps (generator, setting) to the evidence of an audit.
       truth: Maps a setting to the true epsilon at its delta.
       audit: Maps (evidence, setting) to the values of all methods for such evidence; by default, to [].
-      breaks: Those assumptions of methods that the law breaks.
+      breaks: The assumptions of methods that the law violates.
     """
 
     draw: Callable[[np.random.Generator, KnownMechanism], Any]
@@ -94,13 +94,13 @@ class Calibration(NamedTuple):
     Attributes:
       method: The method's name.
       setting: The mechanism and its audits.
-      exceeding: The fraction of audits with an epsilon above the truth.
+      exceeding: The fraction of audits whose epsilon exceeds the true epsilon.
       mean_epsilon: The mean of epsilon over the audits.
       low_epsilon, high_epsilon: The 5% and 95% quantiles of epsilon.
       true_epsilon: The true epsilon.
-      beyond: The mean excess of epsilon in audits above the truth; 0 if there are none.
-      seconds: The median audit's processor time in seconds; 0 if not measured.
-      refusals: The refusals of all audits without a value.
+      beyond: The mean excess over the true epsilon in audits that exceed it; 0 if there are none.
+      seconds: The median processor time of an audit in seconds; 0 if not measured.
+      refusals: The refusals of all audits that returned no value.
     """
 
     method: str
@@ -120,7 +120,7 @@ def calibrate(
     processes: int = 1,
     on_audit_done: Callable[[int], object] = lambda audits: None,
 ) -> list[Calibration]:
-    """Audits a known mechanism many times, and returns the results of each method for its evidence.
+    """Audits a known mechanism many times, and returns the results of each applicable method.
 
     An audit depends only on the seed and its index, so the number of processes does not affect the results.
     `on_audit_done` is called with 1 after each audit.
@@ -130,23 +130,24 @@ def calibrate(
     for index, values in as_completed(audit, range(setting.audits), processes):
         values_by_audit[index] = values
         on_audit_done(1)
-    values_by_method = zip(*values_by_audit, strict=True)  # audits have the same order of methods
+    # All audits list the methods in the same order.
+    values_by_method = zip(*values_by_audit, strict=True)
     return [_summarise(setting, values) for values in values_by_method]
 
 
 def audit_once(setting: KnownMechanism, index: int) -> list[Value]:
-    """Returns the values of all methods in the audit of a mechanism with this index."""
+    """Returns the values of all methods in the audit with this index."""
     return setting.law.audit(draw(setting, index), setting)
 
 
 def draw(setting: KnownMechanism, index: int) -> Any:
-    """Draws the evidence of an audit from the setting's seed, its stream and the audit's index."""
+    """Draws an audit's evidence, seeded with the setting's seed, its stream and the audit's index."""
     entropy = [setting.seed, *setting.stream, index]
     return setting.law.draw(np.random.default_rng(entropy), setting)
 
 
 def _summarise(setting: KnownMechanism, values: tuple[Value, ...]) -> Calibration:
-    """Summarises one method's values in all audits of a setting."""
+    """Summarises one method's values over all audits of a setting."""
     true_epsilon = setting.law.truth(setting)
     epsilons = np.array([value.epsilon for value in values])
     rounding = 1e-6  # a smaller excess may be a rounding error

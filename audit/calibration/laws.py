@@ -1,7 +1,7 @@
-"""Distributions of audits' evidence with exactly known leakage, to calibrate the methods.
+"""Distributions of audit evidence with exactly known leakage, for calibrating the methods.
 
     GAUSSIAN            one canary per run: independent scores, N(mu, 1) if inserted, N(0, 1) if left out
-    INDEPENDENT_COINS   several canaries per run, each inserted by its own coin, with the same scores
+    INDEPENDENT_COINS   several canaries per run, each inserted on a coin flip, with the same scores
     FAILING_COINS       the same, but half of the runs do not insert canaries
     DIRECTIONS          cosines of R runs with K inserted canaries in R^d, with the exact null distribution
 
@@ -9,7 +9,7 @@ The laws in DIRECTIONS:
 
     gaussian   leave-one-out scores of a Gaussian mechanism that is mu-GDP
     equal      the same, with one cosine for all canaries of a run
-    failing    as `gaussian`, but half of the runs do not insert canaries
+    failing    like `gaussian`, but half of the runs do not insert canaries
     laplace    Laplace noise along the direction; here mu is epsilon
     bound      the largest cosines that (epsilon, delta)-DP allows; here mu is epsilon
 """
@@ -40,7 +40,7 @@ _NOT_GAUSSIAN = frozenset([GAUSSIAN_CURVE])
 
 
 def make_values(findings: Iterable[Finding]) -> list[Value]:
-    """Returns bounds and estimates as values for calibration."""
+    """Converts bounds and estimates to values for calibration."""
     return [Value(finding.method, finding.epsilon) for finding in findings]
 
 
@@ -50,12 +50,12 @@ def gaussian_truth(setting: KnownMechanism) -> float:
 
 
 def mu_is_epsilon(setting: KnownMechanism) -> float:
-    """Returns the setting's mu as the true epsilon, for laws with epsilon as their parameter."""
+    """Returns the setting's mu as the true epsilon, for laws whose parameter is epsilon."""
     return setting.mu
 
 
 def score_truth(family: ScoreFamily, setting: KnownMechanism) -> float:
-    """Returns the true epsilon at delta for independent scores from a family with the parameter mu."""
+    """Returns the true epsilon at delta for independent scores from a family with parameter mu."""
     if family is known_laws.GAUSSIAN:
         return gaussian_truth(setting)
     return known_laws.compute_epsilon(family, setting.mu, setting.delta)
@@ -113,7 +113,7 @@ def _insert_all(cosines: Array, setting: KnownMechanism) -> Fresh:
 def _draw_gaussian(rng: Generator, setting: KnownMechanism, can_fail: bool = False) -> Fresh:
     """Draws leave-one-out cosines (R, K) between directions and the release of a mu-GDP Gaussian mechanism.
 
-    Let w_j be the part of direction v_j orthogonal to the K - 1 others. Its squared length has the law
+    Let w_j be the part of direction v_j orthogonal to the K - 1 others. Its squared length is distributed as
     Beta((d - K + 1) / 2, (K - 1) / 2). In the d - K + 1 dimensions orthogonal to the others, the release u_j
     is mu w_j plus standard normal noise. The cosine is between v_j and u_j. If `can_fail`, each run fails
     with probability 1/2 and does not insert canaries.
@@ -136,13 +136,13 @@ def _draw_laplace(rng: Generator, setting: KnownMechanism) -> Fresh:
     """Draws cosines (R, K) of inserted canaries: a shift of epsilon = mu, hidden by Laplace noise."""
     along = setting.mu + rng.laplace(size=(setting.runs, setting.canaries))
     # The probability that a left-out canary has a larger value. We return the cosine with this tail
-    # probability; the law of cosines is symmetric around 0.
+    # probability; the distribution of cosines is symmetric around 0.
     tail = scipy.stats.laplace.sf(along)
     return _insert_all(-cosine_law.quantile(tail, setting.dimension), setting)
 
 
 def draw_on_bound(rng: Generator, setting: KnownMechanism) -> Fresh:
-    """Draws the largest cosines (R, K) of inserted canaries under (epsilon, delta)-DP with epsilon = mu.
+    """Draws the largest cosines (R, K) of inserted canaries that (epsilon, delta)-DP allows; epsilon is mu.
 
     P_in(cosine > t) = min(e^epsilon a(t) + delta, 1) at every t, with a(t) = P_out(cosine > t).
     """
@@ -154,7 +154,7 @@ def draw_on_bound(rng: Generator, setting: KnownMechanism) -> Fresh:
 def draw_equal(
     draw: Callable[[Generator, KnownMechanism], Fresh], rng: Generator, setting: KnownMechanism
 ) -> Fresh:
-    """Draws cosines (R, K) by `draw`, and replaces all of a run's cosines with its first.
+    """Draws cosines (R, K) with `draw`, and replaces all cosines of a run with its first.
 
     A run's canaries are then completely dependent.
     """

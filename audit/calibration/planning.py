@@ -32,7 +32,7 @@ def planned_method(canaries: int) -> str:
 
 
 def mean_epsilon(setting: KnownMechanism) -> float:
-    """Returns the mean lower bound on epsilon over simulated audits; `planned_method` names its method.
+    """Returns the mean lower bound on epsilon over simulated audits; `planned_method` names the method.
 
     The method assumes a Gaussian trade-off curve.
     """
@@ -50,14 +50,14 @@ def mean_epsilon(setting: KnownMechanism) -> float:
 
 
 def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
-    """Returns the number of runs at which the mean lower bound reaches a fraction of the true epsilon.
+    """Returns the number of runs at which the mean lower bound reaches a given fraction of the true epsilon.
 
     Args:
       setting: A Gaussian mechanism. The search replaces its run and audit counts.
       tightness: The fraction, between 0 and 1.
 
     Returns:
-      The number of runs, rounded up to two digits; None if a million runs are not enough.
+      The number of runs, rounded up to two significant digits; None if a million runs are not enough.
 
     Raises:
       InputError: The true epsilon is 0.
@@ -67,8 +67,8 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
         truth > 0,
         f"`mu={setting.mu:g}` gives epsilon = 0 at delta {setting.delta:g}: use a larger mu",
     )
-    # To limit the time, all audits of the same size share about this many runs. We simulate max_audits / 5 to
-    # max_audits audits.
+    # To save time, the audits for a candidate number of runs have about this many runs in total. We simulate
+    # max_audits / 5 to max_audits audits.
     all_runs = 200_000
     max_audits = 40
     if setting.canaries > 1:
@@ -84,19 +84,19 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
 
 
 def first_to_reach(target: float, compute_tightness: Callable[[int], float]) -> int | None:
-    """Returns the smallest number of runs with a tightness of at least `target`, rounded up to two digits.
+    """Returns the smallest number of runs that reaches the tightness `target`, rounded up to two digits.
 
-    `compute_tightness` maps a number of runs to the tightness, which increases with it.
+    `compute_tightness` maps a number of runs to the tightness, which increases with the number.
 
     Returns:
       The number of runs, at least MIN_RUNS; None if MAX_RUNS are not enough.
     """
 
     def is_tight(runs: int) -> bool:
-        """Returns True if this number of runs has the tightness `target`."""
+        """Returns True if this number of runs reaches the tightness `target`."""
         return compute_tightness(runs) >= target
 
-    # Two digits need no more precision than 1.05.
+    # A precision of 1.05 is enough for two digits.
     enough = find_fewest_runs(is_tight, MIN_RUNS, MAX_RUNS, precision=1.05)
     if enough == MAX_RUNS:
         return None
@@ -111,8 +111,8 @@ def find_fewest_runs(
 
     Args:
       is_enough: Returns True if a number of runs is enough.
-      too_few, enough: Numbers of runs, assumed to be too few and enough.
-      precision: The largest ratio of the result to a number of runs that is too few.
+      too_few, enough: Numbers of runs that are assumed to be too small and large enough, respectively.
+      precision: The largest allowed ratio of the result to a number of runs that is too small.
     """
     while enough > max(precision * too_few, too_few + 1):
         runs = round(math.sqrt(too_few * enough))
@@ -142,11 +142,11 @@ def runs_until_refuted(
     """Returns how many training runs with fresh directions are needed to refute a claim of mu-GDP.
 
     `noise` is the real noise as a multiple of the claimed noise, and `canaries` is the number of directions
-    per run. 40 simulated audits of up to 1,000 runs have ideal scores N(mu / noise, 1), and test the claim
+    per run. We simulate 40 audits of up to 1,000 runs with ideal scores N(mu / noise, 1). They test the claim
     after every run.
 
     Raises:
-      InputError: The noise is not above 0.
+      InputError: The noise is not positive.
     """
     require(0 < noise < math.inf, f"`bug` must be above 0, such as 0.9, got {noise:g}")
     rng = np.random.default_rng(seed)

@@ -17,8 +17,8 @@
     ./run.sh bound --scores=scores.csv --write_card=card.json    also a card, a record to publish
     ./run.sh bound --scores=scores.csv --card=card.json  do the scores agree with the card?
 
-Arrays are flat, or (runs, canaries) for several canaries per run. Then a run without the scored canary must
-insert all others, or the bounds are too high.
+Arrays are flat, or (runs, canaries) for several canaries per run. In that case, a run without the scored
+canary must insert all others; otherwise, the bounds are too high.
 """
 
 import shlex
@@ -51,8 +51,8 @@ cli.define_optional(
     insert="With --lipschitz: which of every k steps inserts the canary: last, first or a number.",
     report="Also write a report to this HTML file.",
     card="Compare the result with an audit card, a .json file.",
-    write_card="Also write an audit card into this .json file.",
-    name="A name for the report; by default, the scores' file.",
+    write_card="Also write an audit card to this .json file.",
+    name="A name for the report; by default, the name of the score file.",
 )
 cli.define_optional(
     float,
@@ -78,7 +78,7 @@ cli.define_optional(
 flags.DEFINE_list(
     "columns",
     None,
-    "Other names of a file's columns or arrays: score:loss,presence:member. A minus negates scores: "
+    "Other names for a file's columns or arrays: score:loss,presence:member. A minus negates scores: "
     "score:-loss.",
 )
 cli.define_levels()
@@ -121,7 +121,7 @@ def main() -> None:
 def _conclude(
     paths: Sequence[Path], claim: Claim | None, level: Level, runs: int | None = None
 ) -> Result:
-    """Returns the result of the scores in files, or in the folder of an audit.
+    """Returns the result for the scores in files, or in an audit's folder.
 
     `runs` is the number of runs to use from a folder; None for the number in its last audit.
     """
@@ -137,7 +137,7 @@ def _conclude(
 
 
 def _compare_with_card(paths: Sequence[Path]) -> None:
-    """Prints that a card agrees with the scores, or prints their first difference and exits with status 3."""
+    """Prints that a card agrees with the scores, or prints the first difference and exits with status 3."""
     from audit.report.card import find_difference, read_card
 
     cli.refuse((*_CLAIM, *_CHOICES), "conflicts with --card: drop it")
@@ -156,7 +156,7 @@ def _compare_with_card(paths: Sequence[Path]) -> None:
 
 
 def _show(result: Result) -> None:
-    """Writes the files that flags name, and prints the conclusion as a table or as JSON."""
+    """Writes the files named by flags, and prints the conclusion as a table or as JSON."""
     contents = {}  # {flag: content of its file}
     if FLAGS.report is not None:
         from audit.report import audit_page  # loads matplotlib, which takes a second
@@ -220,7 +220,7 @@ def _read_evidence(paths: Sequence[Path]) -> Evidence:
 
 
 def _make_claim() -> Claim | None:
-    """Returns the claim that flags state: an accountant's epsilon, a DP-SGD mechanism, or None."""
+    """Returns the claim stated by flags: an accountant's epsilon, a DP-SGD mechanism, or None."""
     if FLAGS.claim is not None:
         require(FLAGS.claim >= 0, f"--claim={FLAGS.claim}: give epsilon, at least 0")
         return EpsilonDelta(FLAGS.claim, FLAGS.delta)

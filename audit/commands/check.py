@@ -7,11 +7,11 @@
 
 For --step, mine.py defines a function step(params, batch, seed) -> params, and also params, batch, and
 stated, a dict with clipping_norm, noise_multiplier, learning_rate and batch_size. Flags override its values.
-For --batches, it defines a loader of batches of indices, or a function from a seed to the batches of a pass.
-For --noise, it defines an array of shape (T, d) with the noise for T steps and d parameters, or a function
-that returns such an array.
+For --batches, it defines a loader of batches of indices, or a function that maps a seed to the batches of a
+pass. For --noise, it defines an array of shape (T, d) with the noise for T steps and d parameters, or a
+function that returns such an array.
 
-The exit status is 3 if a bug was found, or else 4 if a required check could not run.
+The exit status is 3 if a bug was found, otherwise 4 if a required check could not run.
 """
 
 import shlex
@@ -43,10 +43,10 @@ FLAGS = flags.FLAGS
 cli.define_optional(
     str,
     step="Your step function: mine.py:step. The file is executed.",
-    batches="Your loader, or a function from a seed to batches: mine.py:loader. The file is executed.",
+    batches="Your loader, or a function that maps a seed to batches: mine.py:loader. The file is executed.",
     noise="The noise added by your steps: mine.py:draw. The file is executed.",
     strategy="With --noise: sqrt, bsr:16, bisr:16, lambda:0.9, or a file with the strategy.",
-    report="Also write a page with pictures to this HTML file.",
+    report="Also write a page with figures to this HTML file.",
 )
 cli.define_optional(float, sampling_rate="Sampling rate that the accountant assumes.")
 for _name, _symbol in STATED.items():
@@ -80,13 +80,13 @@ def main() -> None:
 
 
 def check_user_file(subject: str, value: str) -> None:
-    """Checks a definition in a user's file, prints the report, and writes the page that --report names.
+    """Checks a definition in a user's file, prints the report, and writes the page named by --report.
 
     Exits with status 3 or 4 unless the check passed.
 
     Args:
       subject: "step", "batches" or "noise".
-      value: the file and a name in it, such as "mine.py:step".
+      value: the file and the name of the definition, such as "mine.py:step".
 
     Raises:
       InputError: the file fails, a definition is missing, or a flag does not apply to this subject.
@@ -99,7 +99,7 @@ def check_user_file(subject: str, value: str) -> None:
     try:
         report = checks[subject](file)
     except InputError as error:
-        # Replaces the argument names of `check_batches` and `check_noise` with the flags.
+        # Replaces the argument names of `check_batches` and `check_noise` with those of the flags.
         message = str(error).replace("`noise=", "`strategy=").replace("`draw", f"`{subject}")
         raise InputError(message) from error
 
@@ -141,7 +141,7 @@ def _check_batches(file: UserFile) -> CheckReport:
 
 def _check_noise(file: UserFile) -> CheckReport:
     """Checks the noise drawn by a user's file."""
-    require(FLAGS.strategy, "--strategy is missing: give the noise's strategy, such as bisr:16")
+    require(FLAGS.strategy, "--strategy is missing: give the noise strategy, such as bisr:16")
     stated = _read_stated(file, ("noise_multiplier",))
     return check_noise(file.definitions[file.name], FLAGS.strategy, **stated)
 
@@ -153,7 +153,7 @@ def _show_progress(line: str) -> None:
 
 
 def _read_stated(file: UserFile, needed: Iterable[str]) -> dict[str, Any]:
-    """Returns the stated numbers by name, from `stated` in the file or from flags, which override it.
+    """Returns the stated numbers, keyed by name, from `stated` in the file or from flags, which override it.
 
     Raises InputError if a needed number is missing, or if `stated` is not a dict.
     """

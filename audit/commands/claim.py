@@ -12,7 +12,8 @@
                                                          a matrix mechanism (DP-FTRL)
 
 mine.py defines a loader on range(examples), or a function loader(seed) that returns the batches of a pass as
-example indices. With a function, it also defines examples, the size of the data set. The file is executed.
+example indices. If it defines a function, it also defines examples, the size of the data set. The file is
+executed.
 """
 
 import dataclasses
@@ -69,7 +70,7 @@ _OF_SAMPLERS = ("sampler", "batches", "epochs", "lipschitz", "tail", *_OF_TRUNCA
 
 
 class _Sampler(NamedTuple):
-    """A sampler, from the flags or from a loader's batches.
+    """A sampler, specified by flags or recognized from a loader's batches.
 
     Attributes:
       sampler: Its name, or a truncated Poisson sampler.
@@ -97,7 +98,7 @@ def main() -> None:
 
 
 def _print_noise_claims() -> None:
-    """Prints epsilon for all models and for the last model, with the strategy in --noise.
+    """Prints epsilon for all models and for the last model, for the strategy in --noise.
 
     It also prints both for DP-SGD with the same epsilon for all models.
     """
@@ -186,7 +187,7 @@ def _recognize_loader(user_file: UserFile) -> _Sampler:
 
     The pass with seed 0 determines the number of batches in an epoch. The size of the data set is `examples`
     in the file, or else the size of the loader's `dataset`. Raises InputError if the size is missing, or if
-    the batches have another sampling rate or come from a sampler without a proven bound.
+    the batches have a different sampling rate or come from a sampler without a proven bound.
     """
     loader = user_file.definitions[user_file.name]
     examples = count_examples(loader, user_file.definitions.get("examples"))
@@ -194,7 +195,7 @@ def _recognize_loader(user_file: UserFile) -> _Sampler:
     drawn = draw_pass(draw, 0, examples, MAX_BATCHES)
     require(
         drawn.is_whole,
-        f"it gives more than {MAX_BATCHES:,} batches with seed 0: let a pass over the data end, or name "
+        f"it yields more than {MAX_BATCHES:,} batches with seed 0: let a pass over the data end, or name "
         "the sampler (--sampler) and the number of batches (--batches)",
     )
     batches = len(drawn.batches)
@@ -216,7 +217,7 @@ def _recognize_loader(user_file: UserFile) -> _Sampler:
 
 
 def _judge_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Sampler:
-    """Returns the sampler for batches that use every example once per pass, from the tests of their order.
+    """Returns the sampler for batches that use every example once per pass, judged by tests of their order.
 
     Bounds are amplified only if the tests do not reject a uniform order.
 
@@ -229,8 +230,8 @@ def _judge_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Sampler:
     tested = f"tested over {passes}, p {order['p_value']:.2g}"
     if order["p_value"] > LEVEL:
         uniform = f"uniform order ({tested})"
-        # The bounds assume that every batch is equally likely to have an example, but a smaller last batch is
-        # less likely to. This only matters if steps expand distances: then earlier batches may leak more.
+        # The bounds assume that every batch is equally likely to contain an example, but a smaller last batch
+        # is less likely to. This only matters if steps expand distances: then earlier batches may leak more.
         expands = FLAGS.lipschitz is not None and FLAGS.lipschitz > 1
         if kind == "shuffled" and expands and not order["is_even"]:
             why = "batches differ in size and steps may expand; the bounds take the order as known"

@@ -1,4 +1,4 @@
-"""Code that all commands share: flags, and errors and interrupts as one line without a traceback."""
+"""Code shared by all commands: flags, and one line instead of a traceback for errors and interrupts."""
 
 import math
 import os
@@ -25,14 +25,14 @@ from audit.written import Level, printable
 # absl attributes the flags that this module defines to the command that calls it.
 flags.disclaim_key_flags()
 
-# The functions that define a flag, by the type of its values.
+# The functions that define flags, keyed by the type of value.
 _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
     int: flags.DEFINE_integer,
     float: flags.DEFINE_float,
     bool: flags.DEFINE_bool,
     str: flags.DEFINE_string,
 }
-# run.sh sets this environment variable to check the flags before an installation.
+# run.sh sets this environment variable to check the flags before installing anything.
 _ONLY_FLAGS = "AUDIT_ONLY_FLAGS"
 _HELP_FLAGS = {"--help", "-help", "-h"}
 _HELP_INDENT = 28
@@ -45,7 +45,7 @@ def run(main: Callable[[], None]) -> None:
 
 
 def _run_main(main: Callable[[], None], argv: Sequence[str]) -> int:
-    """Calls `main` and returns the exit status; `argv` has the program and all non-flag arguments."""
+    """Calls `main` and returns the exit status; `argv` contains the program and all non-flag arguments."""
     try:
         if len(argv) > 1:
             raise InputError(f"{argv[1]!r} is not a flag: write --name=value, see --help")
@@ -57,7 +57,7 @@ def _run_main(main: Callable[[], None], argv: Sequence[str]) -> int:
         return _report_error(str(error))
     except MemoryError:
         return _report_error("out of memory: ask for less")
-    except BrokenPipeError:  # the reader of stdout has ended, as `head` does
+    except BrokenPipeError:  # the reader of stdout has exited, as `head` does
         # Discards the rest, because Python flushes stdout again at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -85,7 +85,7 @@ def refuse(names: Iterable[str], why: str) -> None:
 
 
 def is_given(name: str) -> bool:
-    """Returns True if a flag whose default is None or False has another value."""
+    """Returns True if a flag whose default is None or False has any other value."""
     value = flags.FLAGS[name].value
     return value is not None and value is not False
 
@@ -142,8 +142,8 @@ def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
 def _write_as_flag(match: re.Match[str]) -> str:
     """Returns the flag for a field in backticks, such as --k=5 for `periodicity=5`.
 
-    The groups of the match are the name, and "=value" or "". A field without a flag only loses its backticks.
-    Any other name is a flag of the command.
+    The groups of the match are the name, and "=value" or "". For a field without a flag, only the backticks
+    are removed. Any other name is a flag of the command.
     """
     name, value = match.groups()
     field = make.fields().get(name)
@@ -181,7 +181,8 @@ def values(kind: type = Setting, names: Iterable[str] | None = None) -> dict[str
 def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:
     """Returns the audit setting that the flags describe.
 
-    `names` are the fields that have flags (None: all). Values in `fixed`, by field or flag, override flags.
+    `names` are the fields that have flags (None: all). Values in `fixed`, keyed by field or flag, override
+    flags.
     """
     given = {**values(Setting, names), **fixed}
     for name in ("insertions", "noise_multiplier"):
@@ -211,13 +212,13 @@ class _CountParser(flags.ArgumentParser[int | str]):
 
 
 def define_levels() -> None:
-    """Defines the flags --delta and --confidence, the levels of bounds."""
+    """Defines the flags --delta and --confidence, which set the level of bounds."""
     flags.DEFINE_float("delta", 1e-5, "Delta of the bounds.")
     flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
 
 
 def level() -> Level:
-    """Returns the level in --delta and --confidence; raises InputError if one is out of range."""
+    """Returns the level given by --delta and --confidence; raises InputError if one is out of range."""
     from audit.laws import conversions  # loads SciPy
 
     given = Level(flags.FLAGS.delta, flags.FLAGS.confidence)
@@ -241,19 +242,19 @@ def define_out(help: str) -> None:
 
 
 def define_sources() -> None:
-    """Defines the flag --data, the user's data."""
+    """Defines the flag --data, for the user's data."""
     flags.DEFINE_string(
         "data", None, "Local data file or prepared TFDS folder, used instead of downloading."
     )
 
 
 def folder() -> Path:
-    """Returns the folder --out, which may not exist; raises InputError if it is empty."""
+    """Returns the folder --out, which need not exist; raises InputError if it is empty."""
     return errors.path("out", flags.FLAGS.out)
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Writes files, given by name, into a folder and prints their paths."""
+    """Writes files, keyed by name, to a folder and prints their paths."""
     for name, content in contents.items():
         print(files.write_whole(folder / name, content))
 
@@ -288,7 +289,7 @@ def numbers(flag: str, least: float = 0.0, most: float = math.inf) -> list[float
         return []
     fix = f"give numbers from {least:g} to {most:g}, comma-separated"
     given = []
-    for item in items or [""]:  # an empty text is not a number
+    for item in items or [""]:  # an empty string is not a number
         try:
             value = float(item)
         except ValueError:

@@ -1,4 +1,4 @@
-"""Runs the command named in the first argument: ./run.sh audit, hidden-state-audit bound."""
+"""Runs the command named by the first argument: ./run.sh audit, hidden-state-audit bound."""
 
 import atexit
 import contextlib
@@ -25,7 +25,7 @@ def run(
       program: The program's name in help and messages, such as ./run.sh.
       packages: The packages whose modules are commands.
       arguments: The command's name and its flags; [] lists the commands.
-      others: {name: summary} of other commands, for the help.
+      others: {name: summary} for other commands that the help lists.
     """
     handle_interrupts()
     name, *flags = arguments or ["help"]
@@ -52,7 +52,7 @@ def report_error(message: str) -> int:
 
 
 def find_commands(packages: Sequence[str]) -> dict[str, str]:
-    """Returns {command: module}. If packages have modules of the same name, the first package wins.
+    """Returns {command: module}. If packages have modules with the same name, the first package wins.
 
     A module is a command if it has a function `main`. We search the source, because importing all modules
     would take seconds.
@@ -81,7 +81,7 @@ def _read_summary(module: str) -> str:
     return source.partition("\n")[0].strip('"')
 
 
-LINE = "interrupted: the same command continues with the runs that are stored"
+LINE = "interrupted: rerun the same command to continue from the stored runs"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -108,7 +108,7 @@ def _end_at_signal(reading: int) -> None:
     `reading` is the file descriptor of the pipe with the signal numbers.
     """
     number = 0
-    while number not in _SIGNALS:  # the pipe also has the numbers of other signals
+    while number not in _SIGNALS:  # the pipe also receives the numbers of other signals
         number = os.read(reading, 1)[0]
     with contextlib.suppress(OSError):
         os.write(2, f"\nerror: {LINE}\n".encode())  # below a progress line

@@ -1,9 +1,9 @@
 """List the audits in a folder, newest first, or write a page about one.
 
     ./run.sh list                                         the audits in results/
-    ./run.sh list --out=other --json                      another folder, as one JSON list
-    ./run.sh list --report=page.html                      a page on the newest audit
-    ./run.sh list --report=page.html --setting=1f3a       on a setting, by its hash
+    ./run.sh list --out=other --json                      a different folder, as one JSON list
+    ./run.sh list --report=page.html                      a page about the newest audit
+    ./run.sh list --report=page.html --setting=1f3a       about a setting, by its hash
 
 A row has the setting's hash, the number of stored runs, the last audit's proven epsilon and upper bound, and
 the fields that differ from their defaults. A page is one HTML file that opens offline.
@@ -71,7 +71,7 @@ def _read_audits(folders: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def _find_audit(root: Path) -> Path:
-    """Returns the folder of the audit in --setting, by default the newest.
+    """Returns the folder of the audit that --setting selects, by default the newest.
 
     --setting is the folder's name or the beginning of its hash. Raises InputError unless there is exactly one
     such folder.

@@ -12,7 +12,7 @@ from audit.runtime.machine import prepare_jax
 
 
 class UserFile(NamedTuple):
-    """An executed file, the name of the requested definition, and all of the file's definitions by name."""
+    """An executed file: its path, the requested name, and all of its definitions, keyed by name."""
 
     path: Path
     name: str
@@ -20,7 +20,7 @@ class UserFile(NamedTuple):
 
 
 def run_user_file(flag: str, value: str) -> UserFile:
-    """Runs the file in a flag's value, such as mine.py:step.
+    """Runs the file named in a flag's value, such as mine.py:step.
 
     The file can import modules from its folder. If it mentions JAX, this function configures JAX first.
 
@@ -38,7 +38,7 @@ def run_user_file(flag: str, value: str) -> UserFile:
     if mentions_jax and importlib.util.find_spec("jax") is not None:
         prepare_jax()
     try:
-        # With this name, code below `if __name__ == "__main__"` does not run.
+        # Under this name, code below `if __name__ == "__main__"` does not run.
         definitions = runpy.run_path(str(path), run_name="check")
     except ModuleNotFoundError as error:
         install = installed.pip_install(str(error.name))

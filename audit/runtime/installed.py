@@ -15,7 +15,7 @@ def require_training_libraries(function: str, extras: str = TRAIN) -> None:
     """Raises InputError if a library for training is not installed.
 
     Args:
-      function: the name of the public function that needs the libraries, for the message.
+      function: the name of the public function that needs the libraries, used in the message.
       extras: the package's extras that install them, comma-separated.
     """
     message = describe_missing_library(f"`{function}` trains with", extras)

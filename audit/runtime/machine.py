@@ -41,7 +41,7 @@ def prepare_jax(cpu_devices: int = 0) -> None:
     os.environ["XLA_FLAGS"] = flags
     if "xla_force_host_platform_device_count" not in flags:
         jax.config.update("jax_num_cpu_devices", device_count)
-        # XLA's number of threads, by default one per core.
+        # The number of XLA threads, by default one per core.
         os.environ.setdefault("NPROC", str(device_count))
     jax.config.update("jax_default_matmul_precision", "float32")
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
@@ -50,7 +50,7 @@ def prepare_jax(cpu_devices: int = 0) -> None:
         try:
             # Only the user may write to the folder, because JAX runs the programs in it.
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            folder.chmod(0o700)  # also if it existed before
+            folder.chmod(0o700)  # even if it already existed
         except OSError as error:
             print(f"no compilation cache: {folder}: {error.strerror}", file=sys.stderr)
         else:

@@ -43,7 +43,7 @@ def as_completed(
 
 @contextlib.contextmanager
 def _make_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
-    """Yields a pool of processes, and ends them after the block; raises InputError if a process died.
+    """Yields a pool of processes, and ends them after the block; raises InputError if a process dies.
 
     If the block raises an exception, for example on Ctrl-C, the processes are killed. Otherwise they finish.
     """
@@ -52,9 +52,7 @@ def _make_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
         yield pool
         pool.shutdown()
     except BrokenProcessPool:
-        raise InputError(
-            "a process of the pool died: free memory, or use fewer processes"
-        ) from None
+        raise InputError("a worker process died: free memory, or use fewer processes") from None
     finally:
         running = pool._processes or {}  # None after a shutdown
         for process in list(running.values()):
@@ -64,7 +62,7 @@ def _make_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
 
 @contextlib.contextmanager
 def _without_sigint() -> Iterator[None]:
-    """Makes processes that start in the block ignore Ctrl-C, because they inherit blocked signals."""
+    """Makes processes started in the block ignore Ctrl-C, because they inherit blocked signals."""
     earlier_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -43,7 +43,7 @@ class Model(NamedTuple):
         return hash(self.loss)
 
     def tensors(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Returns the shape of each parameter tensor by its path, in the order of theta."""
+        """Returns the shapes of the parameter tensors, keyed by path, in the order of theta."""
         theta = jax.ShapeDtypeStruct((self.n_parameters,), np.float32)
         tree = jax.eval_shape(self.unravel, theta)
         leaves = jax.tree_util.tree_leaves_with_path(tree)

@@ -85,7 +85,7 @@ UserFile = str | None
 
 
 class Data(NamedTuple):
-    """A data set as tasks use it.
+    """A data set, as used by tasks.
 
     Attributes:
       name: its name in code.
@@ -134,22 +134,22 @@ class Task(NamedTuple):
 
     Attributes:
       name: the name that users type.
-      label: the name on figures.
+      label: the name in figures.
       description: a text for reports.
       data: the data set.
       make: maps the shape of one example's features to the model.
       classes: the number of classes; 0 for a regression.
       learning_rate, batch_size: defaults.
       clipping: the name of the model's fastest clipping strategy.
-      step_seconds: the seconds that one model's step takes on two cores of a Xeon, for forecasts: (a fixed
+      step_seconds: the seconds that a step of one model takes on two cores of a Xeon, for forecasts: (a fixed
         part, a part per example).
       over_parameterised: True if measurements show that training examples do not move the coordinate of a
         crafted gradient. The adversary's score then has a known distribution (Errata H16).
-      canaries: the number of canaries per run for `canaries=auto`, few enough that they hardly interfere.
+      canaries: the number of canaries per run for `canaries=auto`, small enough that they barely interfere.
       directions: the number of fresh directions per run for `canaries=auto`: a power of 2, at most an eighth
         of the number of parameters. Drawing them takes no longer than training.
       curved: the bounds on the curvature of its loss, which make steps Lipschitz; None if unknown.
-      not_curved: if `curved` is None, the reason why its steps have no known Lipschitz constant.
+      not_curved: if `curved` is None, the reason its steps have no known Lipschitz constant.
       smooth: True if its loss has no kinks. An audit may then measure Lipschitz constants along its runs.
       noise_multiplier, insertions: defaults; None for the defaults that all models share.
       sizes: its possible names, such as "gpt or gpt:WIDTHxBLOCKS"; empty if it has a single size.
@@ -176,7 +176,7 @@ class Task(NamedTuple):
     sizes: str = ""
 
     def usual(self) -> dict[str, float | None]:
-        """Returns the model's defaults by field; None for a default that all models share."""
+        """Returns the model's defaults, keyed by field; None for a default that all models share."""
         return {
             "learning_rate": self.learning_rate,
             "batch_size": self.batch_size,
@@ -199,7 +199,7 @@ class Federation(NamedTuple):
 class Dealing(Protocol):
     """The fields of a setting that determine how examples are dealt to clients.
 
-    The smaller `alpha` is, the fewer clients get most of a class's examples.
+    A smaller `alpha` concentrates each class's examples on fewer clients.
     """
 
     @property
@@ -232,7 +232,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def tasks() -> Mapping[str, Task]:
-    """Returns the repository's tasks that train on examples, by model; {} without the folder `models/`."""
+    """Returns the repository's tasks that train on examples, keyed by model; {} if `models/` is missing."""
     try:
         return _import_catalogue("").TASKS
     except InputError:
@@ -261,7 +261,7 @@ def _import_catalogue(model: str) -> Any:
     """Returns the module `models.catalogue`, from the folder `models/` next to `audit/`.
 
     It may append the repository's root to sys.path. Raises an InputError about `model` if the folder is
-    missing, or if the user has another module named `models`.
+    missing, or if the user has a different module with the name `models`.
     """
     problem = f"`model={model}` is a model of the repository"
     require(

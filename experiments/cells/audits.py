@@ -53,7 +53,7 @@ def setting_cell(
       name, setting, runs: The displayed name, the setting and the number of training runs.
       is_complete: (store) -> True if the store has all results.
       do: (store, the model's data, progress); computes the missing results.
-      experiment: The experiment's name, a part of the cell's identity.
+      experiment: The experiment's name, which is part of the cell's identity.
     """
     cell_identity = identity(setting, experiment)
 
@@ -69,7 +69,7 @@ def setting_cell(
         return has_same_data and is_complete(store)
 
     def open_cell(out: Path, data: DataSets) -> Store:
-        """Returns the cell's store under the root of all stores; makes it if it does not exist."""
+        """Returns the cell's store under the root of all stores; creates it if it does not exist."""
         return make.open_store(out, setting, data.load(setting.model), experiment)
 
     def do_cell(store: Store, data: DataSets, progress: Progress) -> None:

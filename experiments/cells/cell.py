@@ -40,13 +40,13 @@ class DataSets:
     """The models' data sets, loaded on first use from the user's files or from where `audit` finds them."""
 
     def __init__(self, data_files: Mapping[str, str | None]) -> None:
-        """Stores paths to load the data later.
+        """Stores the paths from which to load the data later.
 
         `data_files` maps names of published data sets to the user's files or folders that replace them.
         """
         self._files = data_files
         self._loaded: dict[str, Dataset | InputError] = {}
-        # The clients of the last call of `clients`, by all values that determine them.
+        # The clients from the last call of `clients`, keyed by all values that determine them.
         self._federations: dict[tuple[object, ...], Federation] = {}
 
     def checksum(self, model: str) -> str | None:
@@ -88,7 +88,7 @@ class DataSets:
         return self._federations[key]
 
     def require_files(self) -> None:
-        """Loads the user's data files; raises InputError for a file that does not have the expected data."""
+        """Loads the user's data files; raises InputError for a file without the expected data."""
         for model in TASKS:
             self.checksum(model)  # loads the model's data if they are a user's file
 
@@ -101,11 +101,11 @@ def file_names() -> list[str]:
 
 
 class Cell(NamedTuple):
-    """A piece of a sweep's work, such as the audit of a single setting.
+    """A unit of a sweep's work, such as the audit of a single setting.
 
     Attributes:
       name: The displayed name.
-      identity: A text that identifies the work, except for the number of runs. Of the cells with the same
+      identity: A text that identifies the work, except for the number of runs. Of all cells with the same
         identity, a sweep does only the one with the most runs.
       runs: The number of runs, the unit of `progress`.
       seconds: The estimated time on two cores.

@@ -20,7 +20,7 @@ from experiments.cells.cell import Cell, DataSets, read_answer, write_answer
 if TYPE_CHECKING:
     from audit.training.game import Game, Midway
 
-_ACCURACIES = "accuracies"  # the field of answer.json with {run number: accuracy}
+_ACCURACIES = "accuracies"  # the field of answer.json that holds {run number: accuracy}
 
 
 class FederatedScores(NamedTuple):
@@ -73,7 +73,7 @@ def open_store(out: Path, setting: FederatedSetting, federation: Federation) -> 
 def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScores | None:
     """Returns the stored cosines and accuracies of a setting's first runs, for any clients.
 
-    Returns None if cosines of these runs are missing. Some accuracies may be missing.
+    Returns None if the cosines of any of these runs are missing. Some accuracies may be missing.
     """
     store = held.open(federated_identity(setting))
     if store is None or store.missing(runs):
@@ -110,11 +110,11 @@ def train(
     federation: Federation,
     progress: Progress,
 ) -> None:
-    """Trains runs that are missing in the settings' stores.
+    """Trains the runs that are missing from the stores of the settings.
 
-    The settings differ only in the adversary's observations, so one training run gives scores for all of
-    them. The function trains the runs that are missing in the first store, and adds their scores to all
-    stores. Then it trains the runs that are still missing in the second store, and so on.
+    The settings differ only in what the adversary observes, so one training run gives scores for all of them.
+    The function trains the runs that are missing from the first store, and adds their scores to all stores.
+    Then it trains the runs that are still missing from the second store, and so on.
 
     `out` is the root folder of all stores. `progress` is called with the number of newly trained runs.
     """

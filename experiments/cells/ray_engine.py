@@ -1,7 +1,7 @@
 """Trains on a Ray cluster. Workers train chunks of runs or complete cells; this process stores the results.
 
-Each task gets one GPU, or as many cores as the smallest node has. So all tasks have equal devices, and scores
-are bit-identical to those from one node.
+Each task gets one GPU, or as many cores as the smallest node has. So all tasks have the same devices, and
+scores are bit-identical to those from one node.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from experiments.cells.cell import Cell, DataSets
 Arguments = tuple[Any, ...]
 # A finished task: its arguments, and a function that returns its result or raises its error.
 Ended = tuple[Arguments, Callable[[], Any]]
-_MAX_RETRIES = 20  # how often a task is repeated after its worker or node died
+_MAX_RETRIES = 20  # how many times a task is retried after its worker or node dies
 _STAGE = 64  # runs between two computations of the bounds
 _ENVIRONMENT = {  # environment variables for Ray, unless the user sets them
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -43,7 +43,7 @@ _ENVIRONMENT = {  # environment variables for Ray, unless the user sets them
 def prepare(
     devices: int, recipe: GameRecipe, data: Dataset, runs: int
 ) -> tuple[int, dict[str, Any]]:
-    """Prepares a worker. Returns the runs in a chunk, at most `runs`, and the worker's versions and devices.
+    """Prepares a worker. Returns the chunk size, at most `runs`, and the worker's versions and devices.
 
     `devices` is the number of CPU devices to use, or 0 to use GPUs. `recipe` makes the game from the data.
     """
@@ -77,7 +77,7 @@ def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> Scor
 def do_cell(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
     """Completes a cell on a worker, in a temporary folder because the store is on another machine.
 
-    `devices` is as in `prepare`. Returns the contents of the cell's files by their path in the folder.
+    `devices` is as in `prepare`. Returns the contents of the cell's files, keyed by path within the folder.
     """
     prepare_jax(devices)
     contents = {}
@@ -90,7 +90,7 @@ def do_cell(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
     return contents
 
 
-# Only the worker's last player, by the recipe's key and the chunk size. It keeps compiled programs.
+# Only the worker's last player, keyed by the recipe's key and the chunk size. It keeps compiled programs.
 _PLAYER: dict[tuple[str, int], Player] = {}
 
 
@@ -98,11 +98,11 @@ class Cluster:
     """A Ray cluster that this process has joined.
 
     Attributes:
-      share: (value) -> a reference for tasks. Ray sends the value to each node only once.
+      share: (value) -> a reference that tasks can use. Ray sends the value to each node only once.
     """
 
     def __init__(self, ray: Any) -> None:
-        """Decides which part of the cluster a task gets; `ray` is the imported module.
+        """Decides which resources a task gets; `ray` is the imported module.
 
         A task gets one GPU. Without GPUs, it gets as many cores as the smallest node has, so it fits on
         every node.
@@ -134,7 +134,7 @@ class Cluster:
         options = {"max_retries": _MAX_RETRIES, "max_calls": 0, **self._resources}
         remote = self._ray.remote(**options)(function)
         waiting = iter(arguments)
-        submitted = {}  # by Ray's reference to the result
+        submitted = {}  # keyed by Ray's reference to the result
         while True:
             for given in waiting:  # until enough tasks are submitted
                 submitted[remote.remote(self._devices_of_task, *given)] = given
@@ -154,7 +154,7 @@ class Cluster:
     def _get(self, result: Any) -> Any:
         """Returns the value of `result`, Ray's reference to a task's result.
 
-        Raises the task's InputError, or an InputError if workers died too often.
+        Raises the task's InputError, or an InputError if workers died too many times.
         """
         try:
             return self._ray.get(result)

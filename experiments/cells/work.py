@@ -29,7 +29,7 @@ class Workplace(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The names of the cells that this process completed, and of the cells that failed."""
+    """The names of the cells that this process completed, and of those that failed."""
 
     completed: list[str]
     failed: list[str]
@@ -48,7 +48,7 @@ class TrainingEngine(NamedTuple):
 
 
 class SweepProgress:
-    """A line of progress on stderr: the number of finished cells, the current cell, and the time left.
+    """A progress line on stderr: the number of finished cells, the current cell, and the time left.
 
     A cell counts in proportion to its estimated seconds.
     """
@@ -115,9 +115,9 @@ def do_all(cells: list[Cell], place: Workplace) -> Outcome:
 
 @contextlib.contextmanager
 def failing(cell: Cell, progress: SweepProgress, outcome: Outcome) -> Iterator[None]:
-    """Reports an InputError in the block on stderr, and adds the cell to the outcome's failed cells.
+    """Reports an InputError raised in the block on stderr, and records the cell as failed in the outcome.
 
-    It raises the error again if the store cannot be written, since other cells would fail too.
+    If the store cannot be written, the error is raised again, because other cells would fail too.
     """
     try:
         yield

@@ -49,7 +49,7 @@ def test_each_result_comes_with_its_task():
 def test_what_a_process_raises_and_its_death_are_input_errors():
     with pytest.raises(InputError, match="[12] is refused"):
         list(processes.as_completed(refused, [1, 2], 2))
-    with pytest.raises(InputError, match="a process of the pool died: free memory"):
+    with pytest.raises(InputError, match="a worker process died: free memory"):
         list(processes.as_completed(ended, [1, 2, 3], 2))
 
 
