@@ -278,6 +278,7 @@ def _audit_each(make_request: "Callable[..., Request]", settings: dict[str, Any]
         return _audit_one(make_request, **settings)
     vary = settings.pop("vary")
     require_type("vary", vary, Mapping)
+    require("model" not in vary, "`vary` has `model`: audit each model separately")
     require(vary, "`vary` is empty: give a list of values for each setting")
     for name, values in vary.items():
         is_list = isinstance(values, Sequence) and not isinstance(values, str) and len(values)

@@ -37,9 +37,7 @@ def main() -> None:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if command in _TOOLS:
         sys.exit(_TOOLS[command](arguments[1:]))
-    summaries = {}
-    for name, tool in _TOOLS.items():
-        summaries[name] = str(tool.__doc__).partition("\n")[0]
+    summaries = {name: str(tool.__doc__).partition("\n")[0] for name, tool in _TOOLS.items()}
     try:
         dispatch.run("./run.sh", PACKAGES, arguments, summaries)
     except ModuleNotFoundError:

@@ -136,7 +136,7 @@ def format_table(
 
     The columns named in `right` are aligned to the right. `layout` has other fields of `Table`.
     """
-    columns = []
-    for name in records[0]:
-        columns.append(Column(head=name, value=itemgetter(name), left=name not in right))
+    columns = [
+        Column(head=name, value=itemgetter(name), left=name not in right) for name in records[0]
+    ]
     return Table(columns, records, **layout).text()

@@ -77,6 +77,7 @@ def test_a_custom_adversary_audits_a_model_of_the_repository(tmp_path, housing_f
     ("vary", "says"),
     [
         ({}, "`vary` is empty"),
+        ({"model": ["fcnn", "convnet"]}, "audit each model separately"),
         ({"k": 3}, "give a list of values"),
         ({"k": "12"}, "give a list of values"),
         ({"k": range(100), "seed": range(100)}, "give at most 1,000"),
