@@ -59,7 +59,7 @@ class Estimator(NamedTuple):
     cost: int = 1
 
     def find_version(self) -> str:
-        """Returns the version of its package, or else of this project; "" if the package is not installed."""
+        """Returns the version of its package, or of this project; "" if its package is not installed."""
         if not self.package:
             return __version__
         try:

@@ -90,7 +90,7 @@ class ClaimCell(NamedTuple):
         """Returns the smallest number of runs at which half of the audits refute the claim, to within 10%.
 
         Args:
-          too_few: The smallest possible number of runs, which is the result if it is enough.
+          too_few: The smallest possible number of runs, which is returned if it is enough.
           enough: The largest possible number of runs. If it is not enough, the result is None.
         """
 
@@ -125,7 +125,7 @@ class ClaimCell(NamedTuple):
 
 
 def _tests_curve(estimator: Estimator) -> bool:
-    """Returns True for our estimators for directions, which test the claimed curve, not an epsilon."""
+    """Returns True for our estimators for directions, which test the claimed curve rather than an epsilon."""
     return estimator.kind == OURS and estimator.design == DIRECTIONS
 
 

@@ -45,7 +45,7 @@ def _draw_wrong_audits(axis: Axes, estimators: Records) -> None:
 
 
 def _draw_dots(axis: Axes, estimators: Records, name: str, edge: float) -> None:
-    """Draws the field `name` of the table's rows as dots from top to bottom, with lines between designs.
+    """Draws the `name` field of the table's rows as dots from top to bottom, with lines between designs.
 
     An estimator has no dot if no cell meets its assumptions. A value of None counts as 0. Values beyond
     `edge`, the end of the horizontal axis, are drawn there as arrows.

@@ -91,7 +91,7 @@ class Attacked(FederatedTraining):
         default=False,
     )
     delta: float = described(
-        "delta of the epsilon over all rounds.", default=1e-5, least=1e-14, below=1
+        "delta for the epsilon over all rounds.", default=1e-5, least=1e-14, below=1
     )
 
     def measured(self) -> list[int]:

@@ -86,8 +86,8 @@ def compute_log_density(
 ) -> LogDensity:
     """Returns the log density of a round's score without the canary, on an evenly spaced grid.
 
-    The grid extends 9 standard deviations of the score to each side of its mean, and further by `reach`. Each
-    point uses the tilt with the nearest mean (see the module docstring).
+    The grid extends 9 standard deviations of the score on each side of its mean, plus `reach`. Each point
+    uses the tilt with the nearest mean (see the module docstring).
 
     Args:
       dots, cohort: See `simulate_scores`.

@@ -41,7 +41,7 @@ Pearson], at most {cap:.2f} for any leak. law: exact epsilon of the score. perfe
 exact epsilon of a perfect canary, the largest possible for the round's noise.
 proven: a 95% bound from {mock:,} mock rounds per world, at delta {delta:g}"""
 _CURVES_NOTES = """\
-deviation: of scores / C with noise, averaged over both worlds. attack: accuracy.
+deviation: of scores / C with noise, average over both worlds. attack: accuracy.
 published: estimate per round; law_then: exact epsilon; both at delta 1/n.
 training: epsilon up to this round, composed from the published estimates"""
 
@@ -103,7 +103,7 @@ def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -
     sigma = setting.noise_multiplier
 
     def charge(noise_multipliers: Iterable[float]) -> list[float]:
-        """Returns the training run's epsilon up to each measured round, from the rounds' charged noise."""
+        """Returns the training run's epsilon up to each measured round, given each round's charge."""
         return rounds.cumulative(
             map(Charge, noise_multipliers, frame["rate"], counts), setting.delta
         )

@@ -39,9 +39,9 @@ class RoundEstimate(NamedTuple):
     """A round's estimate of epsilon, which is not a bound.
 
     Attributes:
-      epsilon: The estimate; infinite if a threshold separates the scores of both worlds.
-      lower, upper: The same formula at the ends of both error rates' Clopper-Pearson intervals. The intervals
-        ignore the fact that the threshold was chosen using the same scores.
+      epsilon: The estimate; infinite if a threshold separates the scores of the two worlds.
+      lower, upper: The same formula at the ends of the Clopper-Pearson intervals for both error rates. The
+        intervals ignore the fact that the threshold was chosen using the same scores.
       accuracy: The attack's highest accuracy over all thresholds, if both worlds are equally likely.
     """
 
@@ -68,8 +68,8 @@ def best_epsilon(
 ) -> RoundEstimate:
     """Returns the published estimate: the largest epsilon over thresholds with errors of both kinds.
 
-    It is infinite if a threshold separates the scores of both worlds (with and without the canary), and 0 if
-    no threshold has errors of both kinds. Otherwise it is at most log((1 - delta) n - 1) for n scores per
+    It is infinite if a threshold separates the scores of the two worlds (with and without the canary), and 0
+    if no threshold has errors of both kinds. Otherwise it is at most log((1 - delta) n - 1) for n scores per
     world (Errata C6, C7).
 
     Args:

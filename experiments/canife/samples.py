@@ -1,4 +1,4 @@
-"""The samples that can be canaries: images with labels, and texts, which serve as their own labels.
+"""Samples that can serve as canaries: images with labels, and texts, which are their own labels.
 
 A design optimizes continuous numbers. `ImageSamples` and `TextSamples` have the same functions for them:
 

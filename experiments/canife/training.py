@@ -1,8 +1,8 @@
 """Trains a model with DP-FedAvg and takes measurements at regular intervals.
 
-A measurement designs a canary for the frozen model, simulates mock rounds, and computes the published
-estimate's scores and the exact epsilons. A training run that was killed can be resumed with bit-identical
-results.
+Each measurement involves designing a canary for the frozen model, simulating mock rounds, and computing the
+scores for the published estimate and the exact epsilons. A training run that was killed can be resumed with
+bit-identical results.
 """
 
 import dataclasses

@@ -140,7 +140,7 @@ def _list_methods(canaries: int) -> list[str]:
 
 
 def choose_numbers_of_runs(runs: int) -> list[int]:
-    """Returns the even numbers of runs on a curve, from MIN_RUNS to half of all `runs`.
+    """Returns the even numbers of runs at the points of a curve, from MIN_RUNS to half of all `runs`.
 
     They are even, so that each world gets half of the runs. Larger random subsets would share more runs, so
     their mean epsilon would be less precise.
@@ -161,7 +161,7 @@ def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Leve
       runs: The numbers of runs in a subset.
       levels: The delta and confidence of the bounds.
     """
-    rng = np.random.default_rng(0)  # a fixed seed, so a figure always shows the same numbers
+    rng = np.random.default_rng(0)  # a fixed seed, so that figures are reproducible
     bound = _find_method(method).bound
     curve = []
     for count in runs:
@@ -245,7 +245,7 @@ def _read_answers(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 
 
 def _describe(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> Record:
-    """Returns a record of an audit of the Gaussian mechanism, for a panel of Figure 3 or 4.
+    """Returns the record of a Gaussian mechanism audit for a panel of Figure 3 or 4.
 
     The record has the `panel`, its `heading`, the audit's fields, and as `x`, the field on the horizontal
     axis. For each method, it has the mean epsilon over seeds under the method's name, its standard deviation
@@ -348,7 +348,7 @@ def draw_epsilons(title: str, records: Records) -> Figure:
 
 
 def _draw_panel_of_epsilons(axis: Axes, records: Records) -> None:
-    """Draws the bounds in a panel of Figure 3. In the one over n, bounds with one canary are separate lines."""
+    """Draws one panel of Figure 3. In the panel over n, bounds with one canary are separate lines."""
     single = select(records, panel="over n", canaries=1)
     several = [record for record in records if record not in single]
     plot_lines(axis, several, _METHODS)

@@ -28,7 +28,7 @@ ORDERS = (1, 2, 4)
 TUNING_SEED = 1000  # thresholds for Wilson's intervals are chosen using the runs with this seed
 _MAX_BLOCK_ENTRIES = 4_000_000  # in all K x K matrices for a block of runs
 _NUM_THRESHOLDS = 500  # as in the paper's code
-_QUANTILE = 0.1  # the fraction of scores outside each end of the window of thresholds
+_QUANTILE = 0.1  # the fraction of scores outside each end of the threshold window
 
 
 def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> dict[str, Any]:

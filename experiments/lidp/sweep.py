@@ -64,8 +64,8 @@ class Extent(NamedTuple):
     """The sizes of all audits at one scale: numbers of runs n, canaries K in a run, and dimensions d.
 
     Attributes:
-      lifted_runs: The values of n with sqrt(n) canaries, in the panel over n.
-      single_runs: The values of n with a single canary, in the panel over n.
+      lifted_runs: The values of n in the panel over n, each with sqrt(n) canaries.
+      single_runs: The values of n in the panel over n, each with a single canary.
       over_canaries: The values of K in the panel over K.
       dimensions: The values of d in the panel over d.
       mechanism_runs: The number of runs n in the panels over K and over d.
@@ -242,7 +242,7 @@ def _make_audits(
 
     Args:
       trainings: How the models are trained.
-      epsilons: The claimed epsilons, some of EPSILONS.
+      epsilons: The claimed epsilons, a subset of EPSILONS.
       numbers: The numbers of canaries in a run.
       runs: The number of runs in a cell.
     """

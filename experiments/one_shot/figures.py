@@ -274,7 +274,7 @@ def draw_grid(
 ) -> Figure:
     """Draws a row of panels per observer and a column per noise multiplier, from records of `read_runs`.
 
-    It draws the histograms of Tables 2 and 5, and Figures 2 and 3. If `final_first` is True, the final
+    It draws the histograms for Tables 2 and 5, and Figures 2 and 3. If `final_first` is True, the final
     model's row comes first.
     """
     records = sorted(map(_add_panel, runs), key=itemgetter("observer"), reverse=final_first)

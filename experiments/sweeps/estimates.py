@@ -1,4 +1,4 @@
-"""Draws the hidden-state paper's figures about trained models."""
+"""Draws the hidden-state paper's figures on trained models."""
 
 import math
 import textwrap

@@ -178,7 +178,7 @@ def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
 
 
 def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
-    """Yields the record of each point, with the fields of `make_table`. Each point must have a conclusion."""
+    """Yields a record for each point, with the fields for `make_table`. Each point must have a conclusion."""
     for point in points:
         cells = point.cells
         mean, low, high = point.spread(IF_GAUSSIAN)
@@ -219,7 +219,7 @@ def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
 
 
 def make_table(rows: Records, level: Level) -> Table[Record]:
-    """Returns a table of the rows of `make_rows`, at least one. Its CSV has more columns than its text.
+    """Returns a table of at least one row from `make_rows`. Its CSV has more columns than its text.
 
     `level` holds the delta and confidence of all bounds.
     """

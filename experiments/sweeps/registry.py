@@ -48,7 +48,7 @@ def chosen(scale: str, names: list[str]) -> list[Sweep]:
     if names == ["all"]:
         return list(filter(attrgetter("cells"), all_sweeps.values()))
     choices = ", ".join(all_sweeps)
-    require(names, f"`name` is missing: give all, or some of {choices}")
+    require(names, f"`name` is missing: give all, or any of {choices}")
     for name in names:
-        require(name in all_sweeps, f"`name={name}` is unknown: give all, or some of {choices}")
+        require(name in all_sweeps, f"`name={name}` is unknown: give all, or any of {choices}")
     return [all_sweeps[name] for name in dict.fromkeys(names)]  # drops repeats

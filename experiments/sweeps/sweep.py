@@ -33,7 +33,7 @@ class Drawn(NamedTuple):
     Attributes:
       figure: The figure, or None if the sweep has none or too few cells are stored.
       missing: The number of cells that are not stored.
-      rows: The sweep's rows of the common table (`points.make_rows`), if any.
+      rows: The sweep's rows in the common table (`points.make_rows`), if any.
       table: The sweep's custom table, if any.
     """
 
