@@ -63,7 +63,7 @@ class AuditedCell(NamedTuple):
         estimator = ESTIMATORS[self.estimator]
         setting = MECHANISMS[self.mechanism].make_known(self.seed, self.n, self.audits)
         law = setting.law._replace(audit=estimator.audit)  # instead of this project's methods
-        [row] = calibrate(setting._replace(law=law))  # a row for each method, here the estimator
+        [row] = calibrate(setting._replace(law=law))  # one row per method, here the estimator
         exceeding = round(row.exceeding * self.audits)  # the row has a fraction
         limits = intervals.clopper_pearson(exceeding, self.audits, 0.95)
         return {

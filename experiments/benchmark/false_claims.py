@@ -91,7 +91,7 @@ class ClaimCell(NamedTuple):
 
         Args:
           too_few: The smallest possible number of runs, which is returned if it is enough.
-          enough: The largest possible number of runs. If it is not enough, the result is None.
+          enough: The largest possible number of runs. If it is not enough, None is returned.
         """
 
         def refutes(runs: int) -> bool:

@@ -63,8 +63,8 @@ def _mixture_parts(strong: float, inserted: bool) -> list[MixturePart]:
 def _sample_revealing(rng: Generator, mu: float, inserted: bool, n: int) -> Array:
     """Draws n scores that reveal the world with probability _REVEAL_PROBABILITY and are otherwise noise.
 
-    A revealing score is large if the canary is `inserted`, and otherwise very negative. `mu` is an argument
-    of all samplers, but has no effect here.
+    A revealing score is very large if the canary is `inserted`, and very negative otherwise. `mu` is an
+    argument of all samplers, but has no effect here.
     """
     reveals = rng.random(n) < _REVEAL_PROBABILITY
     noise = rng.standard_normal(n)

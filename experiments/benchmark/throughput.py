@@ -66,7 +66,7 @@ class Problem(NamedTuple):
 
 
 class Training(NamedTuple):
-    """An engine's training run, which continues with each call of `run`.
+    """An engine's training run, which continues with each call to `run`.
 
     Attributes:
       run: Trains briefly and returns the number of steps, summed over models. Peers take one step on each of
@@ -98,7 +98,7 @@ class Engine(NamedTuple):
 
 
 def make_problem(model: str, user_file: UserFile) -> Problem:
-    """Returns the problem of training one of `MODELS` with `audit`'s defaults.
+    """Returns the problem of training one of `MODELS` with the defaults of `audit`.
 
     The adversary is GC-R instead of the default GC-S. Both cost the same per step, but GC-S would first
     simulate a training run.
@@ -423,7 +423,7 @@ def measure(
     Raises:
       InputError: The data cannot be read, or an engine fails.
     """
-    # Another process makes the problem, so this process does not start JAX.
+    # The problem is created in another process, so this process does not start JAX.
     [(_, problem)] = as_completed(partial(make_problem, user_file=user_file), [model], processes=2)
     records: list[Record] = []
     teams = []

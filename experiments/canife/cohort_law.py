@@ -3,8 +3,8 @@
 Client i has the dot product a_i. In units of the clipping norm, the score without the canary is the sum of
 a_i over the cohort, plus sigma Z with Z ~ N(0, 1). Its density p is a mixture of Gaussians over all cohorts.
 We invert its moment generating function M along a vertical line in the complex plane. The line's real part is
-the tilt s. Near the mean of the tilted density e^{s x} p(x) / M(s), the inversion has no cancellation. So for
-each x, we use the tilt whose mean is nearest to x. This is accurate even in the tails.
+the tilt s. Near the mean of the tilted density e^{s x} p(x) / M(s), the inversion does not suffer from
+cancellation. So for each x, we use the tilt whose mean is nearest to x. This is accurate even in the tails.
 """
 
 from typing import NamedTuple

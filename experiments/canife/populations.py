@@ -56,7 +56,7 @@ def split_clients(setting: Attacked, data: DataSets) -> Split:
 
 
 def _keep_first(clients: Clients, most: int) -> Clients:
-    """Returns clients with at most their first `most` examples."""
+    """Returns the clients, each with at most its first `most` examples."""
     return clients._replace(counts=np.minimum(clients.counts, np.int32(most)))
 
 
@@ -95,7 +95,7 @@ def _deal_roles(setting: Attacked, data: DataSets) -> Split:
 
 
 def make_samples(setting: Attacked, model: Model) -> ImageSamples | TextSamples:
-    """Returns the functions for the model's canaries: texts for a language model, otherwise images."""
+    """Returns the functions for the model's canaries: texts for a language model, images otherwise."""
     if setting.model not in IMAGE_MODELS:
         length = shakespeare.LENGTH + 1  # the model's input plus the last label
         return TextSamples(model, length, shakespeare.CHARACTERS, shakespeare.VOCABULARY)

@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 # The Renyi DP orders that Opacus uses.
 ORDERS: tuple[float, ...] = (*(np.arange(11, 110) / 10).tolist(), *np.arange(12.0, 64.0).tolist())
 MIN_EPSILON = 0.15  # the public code cannot find a noise multiplier for smaller estimates
-MIN_LOWER = 0.2  # the public code raises the lower ends of intervals to this value
+MIN_LOWER = 0.2  # the public code raises the lower ends of intervals to at least this value
 # The search range of `renyi_charge`.
 _MIN_SIGMA = 1e-3
 _MAX_SIGMA = 1e4

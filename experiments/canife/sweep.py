@@ -27,7 +27,7 @@ _STEP_SECONDS = 0.006  # per design step on two cores, including compilation
 
 
 class FigureSize(NamedTuple):
-    """The settings of the figures at a scale.
+    """The settings for the figures at one scale.
 
     Attributes:
       setting: The setting without noise that all figures start from.

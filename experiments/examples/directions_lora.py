@@ -2,9 +2,9 @@
 
 ./run.sh python experiments/examples/directions_lora.py
 
-Install the requirements with `.venv/bin/pip install torch opacus peft transformers`. The model has the size
-of GPT-2 and random weights, so the program does not download anything. For real weights, replace the two
-lines marked REAL WEIGHTS.
+Install the requirements with `.venv/bin/pip install torch opacus peft transformers`. The model is the size of
+GPT-2 and has random weights, so nothing is downloaded. For real weights, replace the two lines marked REAL
+WEIGHTS.
 
 Every step adds 500 random directions, each of norm C, to the sum of the adapters' clipped gradients. If a
 direction is not added, its cosine with the adapters' movement has a known distribution, so one run is enough.

@@ -223,7 +223,7 @@ def _interpolate_runs(runs: ArrayLike, epsilons: ArrayLike, level: float) -> flo
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's figure and makes its table from stored cells, and counts missing cells."""
+    """Draws a sweep's figure, makes its table from stored cells, and counts missing cells."""
     read, draw_figure, make_table = _DRAWINGS[sweep.name]
     records, missing = read(sweep, evidence)
     if not records:
@@ -364,7 +364,8 @@ def draw_correlations(title: str, records: Records) -> Figure:
 
     The bias is order 1's mean epsilon with K canaries minus that with one (equation 10). Gains are the
     changes from order 1 to orders 2 and 4. The gaps between moments, `second` and `fourth`, measure the
-    dependence, plotted against K and d. A line with slope -1 is the decay that the paper reports (Errata L6).
+    dependence, plotted against K and d. A line with slope -1 shows the decay that the paper reports (Errata
+    L6).
     """
     several = [record for record in records if "second" in record]  # runs with more than one canary
     singles = select(records, panel="over K", canaries=1)

@@ -4,8 +4,8 @@ The mechanism releases the sum of its canaries, which are uniform on the unit sp
 sigma * N(0, I_d). The score of a canary is its inner product with the release. Simulating n runs with K
 canaries each takes O(n K^2) for any d.
 
-The paper's bounds use Wilson's intervals of order 1, 2 or 4 (`wilson_epsilon`). We choose detection
-thresholds using separate runs, in a window of scores (Errata L2). The bounds use only one direction of the
+The paper's bounds use Wilson's intervals of order 1, 2 or 4 (`wilson_epsilon`). Detection thresholds are
+chosen using separate runs, within a window of scores (Errata L2). The bounds use only one direction of the
 inequality (Errata L3), and may be below 0.
 """
 

@@ -2,7 +2,7 @@
 
 They audit the Gaussian mechanism (Section 4, Appendix E) and trained models (Section 6, Appendix F).
 
-    smoke    seconds: a few runs of a few steps, to test the code
+    smoke    a few runs of a few steps, which take seconds, to test the code
     laptop   the paper's seeds, up to 4,096 runs of 64 canaries; only the linear model, with 600 steps
     paper    Appendix E's grid, with its limits n K <= 1e8 and K d <= 1e9; all of the paper's models, 30 or
              100 epochs, 1,000 runs for each cell, 1 to 512 canaries

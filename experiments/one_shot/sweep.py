@@ -101,7 +101,7 @@ SIMULATIONS = 50  # for each cell of the paper's Table 1
 _NOISES = (0.0, 0.0484613, 0.0946699, 0.21472)
 _REPETITIONS = (1, 2, 4, 8)
 _IMAGES = FederatedSetting(clients=1000, cohort=10, observe="all")
-_TEXT = FederatedSetting(  # at learning rate 0.1 and the noise for epsilon 30, the LSTM diverges
+_TEXT = FederatedSetting(  # with learning rate 0.1 and the noise for epsilon 30, the LSTM diverges
     "character_lstm", clients=0, cohort=2, rounds=50, client_learning_rate=0.8, learning_rate=0.03,
     canaries=320, observe="all",  # few canaries: this observer stores a direction for each
 )  # fmt: skip

@@ -49,8 +49,8 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
     """Returns the interval for mu from runs with several canaries each; its ends are at least 0.
 
     The interval covers the distance between the two worlds' mean scores, in pooled standard deviations. For
-    normal scores with equal standard deviations, this distance is mu. The interval is asymptotic in the
-    number of runs, for scores with any distribution. The canaries in a run may be dependent, because the
+    normal scores with equal standard deviations, this distance is mu. The interval is valid asymptotically in
+    the number of runs, for scores with any distribution. The canaries in a run may be dependent, because the
     standard error is estimated by a jackknife over whole runs. The interval is the distance plus or minus
     this error times a quantile of Student's t with R - 1 degrees of freedom.
 
@@ -99,12 +99,12 @@ def _find_noncentrality(statistic: float, freedom: int, level: float) -> float:
     def compute_excess(noncentrality: float) -> float:
         """Returns P(noncentral t <= statistic) - level, which decreases with the noncentrality."""
         probability = special.nctdtr(freedom, noncentrality, statistic)
-        # SciPy returns NaN far in a tail. There the probability is 1 or 0.
+        # SciPy returns NaN far in a tail, where the probability is 1 or 0.
         if np.isnan(probability):
             probability = float(noncentrality < statistic)
         return float(probability - level)
 
-    # A noncentral t near the statistic has a standard deviation of about
-    # sqrt(1 + statistic^2 / (2 freedom)). The search extends at least ten of these to each side.
+    # A noncentral t near the statistic has a standard deviation of about sqrt(1 + statistic^2 / (2 freedom)).
+    # The search extends at least ten of these on each side.
     width = 10 + 10 * abs(statistic) / np.sqrt(2 * freedom)
     return float(scipy.optimize.brentq(compute_excess, statistic - width, statistic + width))
