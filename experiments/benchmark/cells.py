@@ -23,7 +23,7 @@ class Scale(NamedTuple):
     Attributes:
       audits: The number of audits per cell, for an estimator with cost 1.
       sizes: The sizes of the audits (see `make_known`), or () for each mechanism's own sizes.
-      claim_audits: The number of audits of a claim, at each number of runs.
+      claim_audits: The number of audits of a claim for each number of runs.
       max_runs: The largest number of training runs in an audit of a claim.
     """
 
@@ -63,7 +63,7 @@ class AuditedCell(NamedTuple):
         estimator = ESTIMATORS[self.estimator]
         setting = MECHANISMS[self.mechanism].make_known(self.seed, self.n, self.audits)
         law = setting.law._replace(audit=estimator.audit)  # instead of this project's methods
-        [row] = calibrate(setting._replace(law=law))  # a row for each method, here the estimator
+        [row] = calibrate(setting._replace(law=law))  # one row per method, here the estimator
         exceeding = round(row.exceeding * self.audits)  # the row has a fraction
         limits = intervals.clopper_pearson(exceeding, self.audits, 0.95)
         return {
@@ -90,9 +90,9 @@ Cell = AuditedCell | ClaimCell
 def list_cells(
     estimators: Sequence[str], mechanisms: Iterable[str], scale: Scale, seed: int
 ) -> list[AuditedCell]:
-    """Returns a cell for each mechanism, size, and installed estimator for the mechanism's design.
+    """Returns a cell for each combination of a mechanism, a size and an installed estimator for its design.
 
-    A cell has the scale's number of audits divided by the estimator's cost, but at least 1.
+    A cell gets the scale's number of audits divided by the estimator's cost, but at least 1.
     """
     cells = []
     for name in mechanisms:
@@ -109,8 +109,8 @@ def list_cells(
 def list_claims(estimators: Iterable[str], scale: Scale, seed: int) -> list[ClaimCell]:
     """Returns cells that measure how many runs each estimator needs to refute a false claim.
 
-    The scale's `claim_audits` is the number of audits for a fast estimator. Slow estimators have fewer, but
-    at least 10 if `claim_audits` allows it.
+    The scale's `claim_audits` is the number of audits for a fast estimator. Slow estimators get fewer, but at
+    least 10 if `claim_audits` allows.
     """
     cells = []
     for name in estimators:
@@ -126,7 +126,7 @@ def _find_file(cell: Cell, folder: Path) -> Path:
 
 
 def load_measured(cells: Sequence[Cell], folder: Path) -> dict[Cell, Record]:
-    """Returns the records of the cells that have a file in the folder."""
+    """Returns the records of those cells that have a file in the folder."""
     found = {}
     for cell in cells:
         content = files.read(_find_file(cell, folder))
@@ -136,7 +136,7 @@ def load_measured(cells: Sequence[Cell], folder: Path) -> dict[Cell, Record]:
 
 
 def measure_missing(cells: Sequence[Cell], folder: Path, processes: int) -> Iterator[Cell]:
-    """Measures the cells without a file in the folder, and yields each after writing its record.
+    """Measures the cells that have no file in the folder, and yields each after writing its record.
 
     Cells with slow estimators come first, to keep all processes busy until the end.
     """

@@ -15,14 +15,14 @@ DELTA = 1e-5
 CONFIDENCE = 0.95
 MAX_EPSILON = 100.0  # larger values, including infinity, count as 100
 
-# The designs differ in the numbers of runs and canaries in an audit.
-ONE_CANARY = "one canary a run"
-SEVERAL = "several canaries a run"
+# The designs differ in the number of runs and canaries per audit.
+ONE_CANARY = "one canary per run"
+SEVERAL = "several canaries per run"
 ONE_RUN = "one run"
 DIRECTIONS = "one run, directions"
 DESIGNS = (ONE_CANARY, SEVERAL, ONE_RUN, DIRECTIONS)
 
-NUM_CANARIES = 16  # per run, in the design SEVERAL
+NUM_CANARIES = 16  # per run, in design SEVERAL
 _DIMENSION = 100_000  # the dimension of the space of directions
 
 # The kinds of estimators: from this project, from a package, or from a paper.
@@ -40,12 +40,12 @@ class Estimator(NamedTuple):
       design: The design of its audits, one of DESIGNS.
       assumption: Its assumptions, in the words of its documentation.
       epsilon: (evidence, delta, confidence) -> a lower bound on epsilon. The evidence is `Fresh` for
-        directions, and otherwise `Coins`. The function may refuse the evidence by raising any exception.
-      assumes: Its assumptions, as constants of `audit.calibration`. A mechanism that violates an assumption
+        directions, and otherwise `Coins`. The function may reject the evidence by raising any exception.
+      assumes: Its assumptions, as constants from `audit.calibration`. A mechanism that violates an assumption
         does not count against the estimator.
       claims_level: True if it claims that epsilon is a bound with the given confidence.
       package: The name of its package on PyPI, or "" if it needs no package.
-      cost: How many times slower it is than a fast estimator. We divide the number of its audits by this.
+      cost: How many times slower it is than a fast estimator. Its number of audits is divided by this.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Estimator(NamedTuple):
     cost: int = 1
 
     def find_version(self) -> str:
-        """Returns the version of its package, or else of this project; "" if the package is not installed."""
+        """Returns the version of its package, or of this project; "" if its package is not installed."""
         if not self.package:
             return __version__
         try:
@@ -71,7 +71,7 @@ class Estimator(NamedTuple):
         """Returns the estimator's epsilon from an audit's evidence, clipped to [0, MAX_EPSILON].
 
         The list has a single value; `Law.audit` requires a list. If the estimator raises an exception or
-        returns NaN, epsilon is 0 and `refusal` has the reason.
+        returns NaN, epsilon is 0 and `refusal` gives the reason.
         """
         begin = time.process_time()
         epsilon = 0.0
@@ -95,10 +95,10 @@ class BenchmarkedMechanism(NamedTuple):
     Attributes:
       design: The design of its audits, one of DESIGNS.
       name: Its name in tables, also used to seed the evidence.
-      law: Draws the evidence of an audit. Its truth is the smallest epsilon for which the mechanism is
+      law: Draws the evidence for an audit. Its truth is the smallest epsilon for which the mechanism is
         (epsilon, delta)-DP if one canary is added or removed.
       mu: The law's parameter.
-      sizes: The sizes of the audits at scale full; see `make_known`.
+      sizes: The sizes of the audits at scale `full`; see `make_known`.
       delta: The delta of the bounds.
     """
 

@@ -34,8 +34,8 @@ NOISE = 0.9  # the ratio of the actual noise to the claimed noise
 _MIN_RUNS = 10  # no estimator refutes a claim with fewer than five runs per world
 # A run with a thousand directions is as slow as a thousand runs with one canary.
 _MAX_RUNS_OF_DIRECTIONS = 100
-_SEARCH_PRECISION = 1.1  # of the number of runs, as a ratio
-# For each design, the law of Gaussian scores for any mu and the size of an audit (see `make_known`).
+_SEARCH_PRECISION = 1.1  # the search's precision in the number of runs, as a ratio
+# For each design, the law of Gaussian scores for any mu, and the audit size (see `make_known`).
 _AUDITS = {
     ONE_CANARY: (MECHANISMS["Gaussian 1"].law, 1),
     SEVERAL: (MECHANISMS["runs of 16: Gaussian 1"].law, 1),
@@ -50,7 +50,7 @@ class ClaimCell(NamedTuple):
     Attributes:
       estimator: The name of the estimator.
       max_runs: The largest number of runs in an audit, for designs with several runs.
-      audits: The number of audits at each number of runs.
+      audits: The number of audits for each number of runs.
       seed: The seed of the evidence.
     """
 
@@ -90,8 +90,8 @@ class ClaimCell(NamedTuple):
         """Returns the smallest number of runs at which half of the audits refute the claim, to within 10%.
 
         Args:
-          too_few: The smallest possible number of runs, which is the result if it is enough.
-          enough: The largest possible number of runs. If it is not enough, the result is None.
+          too_few: The smallest possible number of runs, which is returned if it is enough.
+          enough: The largest possible number of runs. If it is not enough, None is returned.
         """
 
         def refutes(runs: int) -> bool:
@@ -119,24 +119,24 @@ class ClaimCell(NamedTuple):
         mu = CLAIMED_MU / noise
         mechanism = BenchmarkedMechanism(estimator.design, "false claim", tested, mu)
         setting = mechanism.make_known(self.seed, size, self.audits)
-        # `stream` makes the evidence different for each number of runs.
+        # `stream` gives each number of runs different evidence.
         [row] = calibrate(setting._replace(runs=runs, stream=(runs,)))  # a row for the estimator
         return row.exceeding
 
 
 def _tests_curve(estimator: Estimator) -> bool:
-    """Returns True for our estimators for directions, which test the claimed curve, not an epsilon."""
+    """Returns True for our estimators for directions, which test the claimed curve rather than an epsilon."""
     return estimator.kind == OURS and estimator.design == DIRECTIONS
 
 
 def _audit_curve(directions: Fresh, setting: KnownMechanism) -> list[Value]:
-    """Tests the claim of CLAIMED_MU-GDP on the cosines of directions.
+    """Tests the claim of CLAIMED_MU-GDP using the cosines of directions.
 
-    Cosines of left-out canaries have a known distribution. The test counts each run's inserted canaries above
-    thresholds, and bets that there are more than mu-GDP allows.
+    Cosines of left-out canaries have a known distribution. The test counts how many of each run's
+    inserted canaries exceed each threshold, and bets that there are more than mu-GDP allows.
 
-    The list has a single value; `Law.audit` requires a list. Its epsilon is above any claim if the test
-    rejects, and otherwise 0.
+    The list has a single value; `Law.audit` requires a list. Its epsilon exceeds any claim if the test
+    rejects the claim, and is 0 otherwise.
     """
     counted = exact_null.compute_exceedances(directions)
     # (false-positive rate) -> the largest true-positive rate that the claim allows

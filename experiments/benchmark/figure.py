@@ -33,7 +33,7 @@ def draw_figure(estimators: Records) -> Figure:
 
 
 def _draw_wrong_audits(axis: Axes, estimators: Records) -> None:
-    """Draws each estimator's worst fraction of audits above the truth, and a line at the allowed level."""
+    """Draws each estimator's largest fraction of audits above the truth, and a line at the allowed level."""
     scale_and_inverse = (lambda fraction: np.sqrt(np.maximum(fraction, 0)), np.square)
     axis.set_xscale("function", functions=scale_and_inverse)
     _draw_dots(axis, estimators, name="too_much", edge=1.0)
@@ -45,9 +45,9 @@ def _draw_wrong_audits(axis: Axes, estimators: Records) -> None:
 
 
 def _draw_dots(axis: Axes, estimators: Records, name: str, edge: float) -> None:
-    """Draws the field `name` of the table's rows as dots from top to bottom, with lines between designs.
+    """Draws the `name` field of the table's rows as dots from top to bottom, with lines between designs.
 
-    An estimator gets no dot if no cell meets its assumptions. A value of None counts as 0. Values beyond
+    An estimator has no dot if no cell meets its assumptions. A value of None counts as 0. Values beyond
     `edge`, the end of the horizontal axis, are drawn there as arrows.
     """
     for place, row in enumerate(estimators):

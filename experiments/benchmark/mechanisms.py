@@ -32,7 +32,7 @@ from experiments.benchmark.contract import (
 
 Generator = np.random.Generator
 
-# The sizes of audits at scale full, with the default size first.
+# The audit sizes at scale `full`, with the default size first.
 _SIZES = {
     ONE_CANARY: (1000, 50, 250, 5000),  # runs per world
     SEVERAL: (200, 50, 1000),  # runs
@@ -46,12 +46,12 @@ _REVEAL_PROBABILITY = 0.01
 # guesses, three standard deviations of the number of lucky guesses.
 _REVEALED_PER_ROOT = 3
 _REVEALING_SCORE = 10.0  # far from the noise
-_WEAK_MU = 0.5  # the mu of the weakly leaking half of the mixture's runs
+_WEAK_MU = 0.5  # the mu of the weakly leaking half of the runs in the mixture
 _CURVED = frozenset([GAUSSIAN_CURVE])  # the assumption that other trade-off curves violate
 
 
 def _mixture_parts(strong: float, inserted: bool) -> list[MixturePart]:
-    """Returns the Gaussian parts of a score's distribution if a coin makes each run leak strongly or weakly.
+    """Returns the Gaussian parts of a score's distribution when a coin decides how strongly a run leaks.
 
     `strong` is the mu of strongly leaking runs. `inserted` is True for scores with the canary. Without the
     canary, both parts have mean 0.
@@ -63,8 +63,8 @@ def _mixture_parts(strong: float, inserted: bool) -> list[MixturePart]:
 def _sample_revealing(rng: Generator, mu: float, inserted: bool, n: int) -> Array:
     """Draws n scores that reveal the world with probability _REVEAL_PROBABILITY and are otherwise noise.
 
-    A revealing score is large if the canary is `inserted`, and otherwise very negative. `mu` is an argument
-    of all samplers, but has no effect here.
+    A revealing score is very large if the canary is `inserted`, and very negative otherwise. `mu` is an
+    argument of all samplers, but has no effect here.
     """
     reveals = rng.random(n) < _REVEAL_PROBABILITY
     noise = rng.standard_normal(n)
@@ -92,7 +92,7 @@ def _draw_coins(
 ) -> Coins:
     """Draws the scores of independent canaries, each inserted with the given probability."""
     presence = rng.random((setting.runs, setting.canaries)) < probability
-    # We draw a score in both worlds for each canary. Its coin selects one of them.
+    # We draw each canary's score in both worlds, and its coin selects one of the two.
     scores_in = sample(rng, setting.mu, True, presence.size)
     scores_out = sample(rng, setting.mu, False, presence.size)
     scores = np.where(presence.ravel(), scores_in, scores_out)
@@ -104,7 +104,8 @@ def _draw_tied(rng: Generator, setting: KnownMechanism) -> Coins:
 
     A canary is (its own unit vector + a shared unit vector) / sqrt(2). All these vectors are orthogonal. The
     release is mu times the sum of the inserted canaries, plus noise. A score is its inner product with a
-    canary, (own + shared) / sqrt(2), with the release's coordinates own and shared along the two vectors.
+    canary, (own + shared) / sqrt(2), where own and shared are the release's coordinates along the two
+    vectors.
     """
     presence = laws.toss(rng, setting)  # (runs, canaries)
     signal = setting.mu * presence
@@ -141,14 +142,14 @@ def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Fresh:
 
 
 def _nothing_leaks(setting: KnownMechanism) -> float:
-    """Returns the true epsilon of a (0, delta)-DP mechanism, 0."""
+    """Returns 0, the true epsilon of a (0, delta)-DP mechanism."""
     return 0.0
 
 
 def _failing_truth(setting: KnownMechanism) -> float:
     """Returns the true epsilon of a Gaussian mechanism if half of its runs fail visibly.
 
-    A failed run does not leak, so delta at each epsilon is half of the delta of mu-GDP.
+    A failed run does not leak, so delta at each epsilon is half that of mu-GDP.
     """
     return conversions.epsilon_from_mu(setting.mu, 2 * setting.delta)
 
@@ -159,12 +160,12 @@ def _make_law(
     breaks: frozenset[str] = frozenset(),
     **changes: Any,
 ) -> Law:
-    """Returns the law of independent canaries with scores from a family of distributions.
+    """Returns the law of independent canaries whose scores come from a family of distributions.
 
     Args:
       draw: `_draw_worlds` for one canary per run, or `_draw_coins` for several.
-      family: The family of the scores' distributions in both worlds.
-      breaks: The assumptions of estimators that the law violates.
+      family: The family of score distributions in the two worlds.
+      breaks: The estimator assumptions that the law violates.
       **changes: Keyword arguments of `draw`.
     """
     truth = partial(laws.score_truth, family)
@@ -185,8 +186,8 @@ _CURVES = (
     ("randomised response 1", known_laws.LAWS["randomized_response"], 1.0),
     ("heavy tails", known_laws.LAWS["t3"], 2.0),
 )
-# For each design: the prefix of names, the law of Gaussian scores, its values of mu, and the function that
-# draws scores from other families.
+# For each design: a prefix for names, the law of Gaussian scores, its values of mu, and the
+# function that draws scores from other families.
 _DESIGNS = {
     ONE_CANARY: ("", _GAUSSIAN_WORLDS, (0.0, 0.5, 1.0, 2.0, 4.0), _draw_worlds),
     SEVERAL: ("runs of 16: ", laws.INDEPENDENT_COINS, (0.0, 1.0, 2.0, 4.0), _draw_coins),
@@ -200,10 +201,10 @@ _ONLY_ONE_CANARY = {
 
 
 def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
-    """Yields all mechanisms, by design.
+    """Yields all mechanisms, grouped by design.
 
-    Gaussian scores with mu 0 or 1, tied canaries and directions have all of a design's audit sizes. The other
-    mechanisms have only the first size, the default.
+    Gaussian scores with mu 0 or 1, tied canaries and directions are audited at all of a design's sizes. The
+    other mechanisms use only the first size, the default.
     """
     for design, (prefix, gaussian, mus, draw) in _DESIGNS.items():
         all_sizes = _SIZES[design]

@@ -16,7 +16,7 @@ from audit.methods.method import NO_BOUND, Assumption
 from experiments.benchmark.contract import DIRECTIONS, ONE_CANARY, ONE_RUN, OURS, SEVERAL, Estimator
 
 _COSTS = {"lifted": 5, "lifted_gaussian": 10}  # the costs of slow methods (`Estimator.cost`)
-# The methods for a single run's coins are functions, which have no attribute `assumes`.
+# The methods for a single run's coins are functions, which have no `assumes` attribute.
 _ASSUMPTIONS = {
     one_run_bounds.ONE_RUN_GUESSES: one_run_bounds.FAIR_COINS,
     one_run_bounds.ONE_RUN_GAUSSIAN: one_run_bounds.FAIR_COINS_GAUSSIAN,
@@ -39,8 +39,8 @@ def from_scores(method: ScoreMethod, coins: Coins, delta: float, confidence: flo
 def from_canaries(method: CanaryMethod, coins: Coins, delta: float, confidence: float) -> float:
     """Returns a method's lower bound on epsilon from runs with several canaries each.
 
-    Raises InputError if fair independent coins are very unlikely to give these presence bits. Coins with a
-    small bias pass this test. With `given=True`, the bound uses confidence limits for the coins' probability
+    Raises InputError if fair independent coins are very unlikely to produce these presence bits. Coins with a
+    small bias pass this test. With `given=True`, the bound uses confidence limits on the coin probability
     instead of 1/2.
     """
     fair_coins.require_fair(coins.presence)
@@ -70,7 +70,7 @@ def _make_estimator(
 ) -> Estimator:
     """Returns the benchmark's record of a method.
 
-    `documented` has the method's assumptions in words, and `epsilon` is the field of `Estimator`.
+    `documented` states the method's assumptions in words, and `epsilon` becomes the field of `Estimator`.
     """
     assumes = []
     if design in (SEVERAL, ONE_RUN):  # a coin decides whether a canary is inserted
@@ -94,7 +94,7 @@ def _make_estimator(
 
 def _make_estimators() -> Iterator[Estimator]:
     """Yields the records of all methods, grouped by design."""
-    # Each row has a design, its methods by name, and the function that calls such a method.
+    # Each row has a design, a dict of its methods, and the function that calls such a method.
     designs: tuple[tuple[str, dict[str, Any], Callable[..., float]], ...] = (
         (ONE_CANARY, estimate.METHODS, from_scores),
         (SEVERAL, lifted.METHODS, from_canaries),

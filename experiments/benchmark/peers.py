@@ -1,7 +1,7 @@
 """Estimators from packages, called as their documentation describes.
 
 A package is imported when its estimator is first called. Strategies that split the scores randomly get a
-fixed seed, so results are reproducible.
+fixed seed, to make results reproducible.
 """
 
 from functools import partial
@@ -26,8 +26,8 @@ _FIXED_THRESHOLD = 0.5  # chosen in advance
 def jax_privacy(method: str, strategy: str, coins: Coins, delta: float, confidence: float) -> float:
     """Returns jax-privacy's epsilon from the pooled scores of all runs and canaries.
 
-    `method` is the name of a method of `CanaryScoreAuditor`. `strategy` is the name of the class that chooses
-    the threshold, or "" if the method does not use one.
+    `method` names a method of `CanaryScoreAuditor`. `strategy` names the class that chooses the threshold, or
+    is "" if the method does not use one.
     """
     from jax_privacy import auditing
 
@@ -47,7 +47,7 @@ def opake(
 ) -> float:
     """Returns opake-auditing's lower bound on epsilon from the fair coins of a single run.
 
-    `method` is the name of a method of opake's audit. It takes `arguments`.
+    `method` names a method of opake's audit, which is called with `arguments`.
     """
     from opake import auditing
     from opake.auditing.types import CoinFlip
@@ -55,8 +55,8 @@ def opake(
     scores = coins.scores[0]
     presence = coins.presence[0]
     indices = np.arange(len(scores))
-    # The number of canaries, their indices, their presence, the indices of canaries that are in or out, and
-    # the size of the data set, which contains only canaries.
+    # The number of canaries, their indices, their presence, the indices of the canaries that are in
+    # and of those that are out, and the size of the data set, which contains only canaries.
     coin_flip = CoinFlip(
         len(scores),
         indices,
@@ -72,7 +72,7 @@ def opake(
 
 
 def privacyguard_fdp(coins: Coins, delta: float, confidence: float) -> float:
-    """Returns privacyguard-platform's epsilon from guesses of a fifth of a single run's coins."""
+    """Returns privacyguard-platform's epsilon from guessing a fifth of a single run's coins."""
     from privacy_guard.analysis.mia.fdp_analysis_node import FDPAnalysisNode
 
     guesses, right = count_right_guesses(coins, FIXED_FRACTION)

@@ -45,8 +45,8 @@ def canife(coins: Coins, delta: float, confidence: float, by_accuracy: bool = Fa
 def bootstrapped_gaussian(coins: Coins, delta: float, confidence: float) -> float:
     """Returns dpsgd-auditbench's bootstrap confidence bound on epsilon; it assumes that scores are normal.
 
-    mu is the distance between both worlds' means in pooled standard deviations. The bound is the epsilon for
-    the (1 - confidence)-quantile of mu over 2,000 bootstrap samples.
+    mu is the distance between the two worlds' means, in pooled standard deviations. The bound is the epsilon
+    at the (1 - confidence)-quantile of mu over 2,000 bootstrap samples.
     """
     rng = np.random.default_rng(0)
     scores_in, scores_out = coins.pooled()
@@ -71,15 +71,15 @@ def lidp_order_4(coins: Coins, delta: float, confidence: float) -> float:
 
     It reproduces that code's error in a variance (Errata L1; see `fourth_order_bound`).
     """
-    # Some of the runs choose a threshold with a large bound (`approximate_dp`). In the other runs, `rest`, a
-    # score above this threshold counts as a guess that the canary is in.
+    # Some of the runs are used to choose a threshold with a large bound (`approximate_dp`). In the
+    # other runs, `rest`, a score above this threshold counts as a guess that the canary is in.
     counts = lifted.count(coins, exact.approximate_dp(delta), 1 - confidence)
     rest = counts.rest
-    canaries = rest.canaries_in  # K, since with coins each canary can be in
+    canaries = rest.canaries_in  # K, since coins allow each canary to be in
 
     error = (1 - confidence) / 2  # for each of the two error rates
-    # A canary is out (or in) with probability 1/2. So the probability that it is out and the guess is wrong
-    # is half of the error rate.
+    # A canary is out (or in) with probability 1/2. So the probability that it is out and the guess
+    # is wrong is half the error rate.
     false_alarms = 2 * fourth_order_bound(rest.alarms, canaries, error)
     misses = 2 * fourth_order_bound(rest.misses, canaries, error)
     epsilon = conversions.epsilon_from_rates(min(false_alarms, 1.0), min(misses, 1.0), delta)
@@ -99,7 +99,7 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
     Args:
       sums: (n,) the number of counted canaries in each run, such as false alarms.
       canaries: K, the number of canaries in a run.
-      error: The error probability of the bound. Each of the four moments' bounds gets a quarter.
+      error: The error probability of the bound, split equally among the bounds on the four moments.
     """
     means = moments(sums, canaries, 4)  # estimates of mu_0 to mu_4
     n = len(sums)
@@ -137,7 +137,7 @@ def one_run(
     delta: float,
     confidence: float,
 ) -> float:
-    """Returns the largest lower bound on epsilon from a single run, over several fractions of coins to guess.
+    """Returns the largest lower bound on epsilon from a single run over several fractions of guessed coins.
 
     `bound` computes a bound: (number of coins, guesses, correct guesses, delta, error) -> epsilon.
     """
@@ -156,10 +156,10 @@ def mahloujifar(coins: int, guesses: int, right: int, delta: float, error: float
 
 
 def count_right_guesses(coins: Coins, fraction: float) -> tuple[int, int]:
-    """Guesses a fraction of a single run's coins; returns the numbers of guesses and of correct guesses.
+    """Guesses a fraction of a single run's coins; returns the numbers of guesses and correct guesses.
 
-    It guesses that the canaries with the largest scores are in, and that equally many canaries with the
-    smallest scores are out; at least one each.
+    It guesses that the canaries with the largest scores are in, and that as many canaries with the smallest
+    scores are out; at least one each.
     """
     descending = np.argsort(-coins.scores[0], kind="stable")
     presence = coins.presence[0][descending]
@@ -170,7 +170,7 @@ def count_right_guesses(coins: Coins, fraction: float) -> tuple[int, int]:
 
 
 def one_shot_fit(name: str, directions: Fresh, delta: float, confidence: float) -> float:
-    """Returns the estimate of One-shot (2024) from a Gaussian fitted to a single run's cosines.
+    """Returns One-shot's (2024) estimate from a Gaussian fitted to a single run's cosines.
 
     `name` is a key of `one_shot.FITTED`, the formulas for epsilon. `confidence` has no effect.
     """
@@ -180,11 +180,11 @@ def one_shot_fit(name: str, directions: Fresh, delta: float, confidence: float) 
 
 
 def one_shot_lower_value(prior: float, directions: Fresh, delta: float, confidence: float) -> float:
-    """Returns eps_lo of One-shot (2024), the largest epsilon over all thresholds for a cosine.
+    """Returns One-shot's (2024) eps_lo, the largest epsilon over all thresholds for a cosine.
 
     The epsilon at a threshold comes from the exact false-positive rate and a confidence bound on the
     false-negative rate (`one_shot.in_sample`). `prior` is the parameter of this bound's beta prior: 1/2 for
-    Jeffreys, 1 for Clopper and Pearson. All canaries of the single run are inserted.
+    Jeffreys, 1 for Clopper-Pearson. All canaries of the single run are inserted.
     """
     # Row 0 is the only run. No cosines of left-out canaries are observed.
     cosines = Cosines(directions.cosines[0], np.empty(0), directions.dimension)

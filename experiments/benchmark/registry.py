@@ -1,4 +1,4 @@
-"""The table of all estimators in the benchmark, by name."""
+"""A dict of all estimators in the benchmark, keyed by name."""
 
 from experiments.benchmark import ours, peers, published
 

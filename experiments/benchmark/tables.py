@@ -16,12 +16,12 @@ LEVEL = 1 - CONFIDENCE  # the allowed fraction of audits above the truth
 _TEST_LEVEL = 0.01  # the allowed probability that any star in a column is wrong
 _NOTES = (
     "too much: fraction of audits above the true epsilon, in the worst cell that",
-    "meets the estimator's assumptions. * an exact test rejects the level",
-    f"{LEVEL:.0%} in a cell, at {_TEST_LEVEL:.0%} over all cells (Bonferroni). - does not claim a level.",
+    f"meets the estimator's assumptions. * an exact test rejects the {LEVEL:.0%} level",
+    f"in a cell, at {_TEST_LEVEL:.0%} over all cells (Bonferroni). - claims no level.",
     "else: the same fraction in cells that violate its assumptions. proven: mean",
     "epsilon over the true epsilon. no value: audits without a value, counted as 0.",
-    f"refutes: runs with which half of the audits refute a claim of mu {CLAIMED_MU:.2f} if the",
-    f"noise is {NOISE} of the claimed noise. * over {LEVEL:.0%} of audits refute a true",
+    f"refutes: runs after which half of the audits refute a claim of mu {CLAIMED_MU:.2f} if",
+    f"the noise is {NOISE} times that claimed. * over {LEVEL:.0%} of audits refute a true",
     f"claim, by an exact test at {_TEST_LEVEL:.0%} over all estimators (Bonferroni).",
 )
 
@@ -43,10 +43,10 @@ def is_held_to_level(cell: Record) -> bool:
 
 
 def _summarize(estimator: Estimator, cells: Records, tests: int) -> Record:
-    """Returns an estimator's row of the table, without the column of refuted claims.
+    """Returns an estimator's row of the table, without the column for refuted claims.
 
-    `cells` are the estimator's records (`AuditedCell.measure`); their field `broken` lists the assumptions
-    that a mechanism violates. `tests` is as in `exceeds_level`.
+    `cells` are the estimator's records (`AuditedCell.measure`); their `broken` field lists the assumptions
+    that the mechanism violates. `tests` is as in `exceeds_level`.
     """
     meeting = [cell for cell in cells if not cell["broken"]]
     violating = [cell for cell in cells if cell["broken"]]
@@ -72,12 +72,12 @@ def _summarize(estimator: Estimator, cells: Records, tests: int) -> Record:
 
 
 def _find_worst_fraction(cells: Records) -> float | None:
-    """Returns the largest fraction of audits above the truth in a cell, or None if there is no cell."""
+    """Returns the largest fraction of audits above the truth in any cell, or None if there are no cells."""
     return max((cell["exceeding"] / cell["audits"] for cell in cells), default=None)
 
 
 def show_runs(claim: Record, tests: int) -> str:
-    """Formats the number of runs that refute a false claim, with * if they refute a true claim too often.
+    """Formats the number of runs that refute a false claim, with * if a true claim is refuted too often.
 
     `claim` is a record of `ClaimCell.measure`. `tests` is as in `exceeds_level`.
     """
@@ -119,7 +119,7 @@ def make_summary_table(cells: Records, claims: Records) -> Table[Record]:
         columns,
         records,
         section=lambda record: str(record["design"]),
-        before=(f"up to {max_audits:,} audits a cell, of {len(cells):,} cells; level {LEVEL:.0%}",),
+        before=(f"up to {max_audits:,} audits per cell, {len(cells):,} cells; level {LEVEL:.0%}",),
         after=_NOTES,
         gap=" ",
         rule=80,  # characters
@@ -127,10 +127,10 @@ def make_summary_table(cells: Records, claims: Records) -> Table[Record]:
 
 
 def _show_worst_fraction(record: Record) -> str:
-    """Formats an estimator's largest fraction of audits above the truth in a cell.
+    """Formats an estimator's largest fraction of audits above the truth in any cell.
 
     Only cells that meet the estimator's assumptions count. The text ends in "-" if the estimator claims no
-    level, and otherwise in "*" if a cell exceeds the level.
+    level; otherwise, it ends in "*" if a cell exceeds the level.
     """
     if record["too_much"] is None:
         return ""

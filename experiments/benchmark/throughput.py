@@ -31,17 +31,17 @@ from models.data.images import CIFAR10_MEAN, CIFAR10_STD
 
 Parameters = NDArray[np.float32]  # (p,) the parameters of a model
 OURS = "ours"
-_SPAWN = multiprocessing.get_context("spawn")  # a process with JAX's threads cannot fork
+_SPAWN = multiprocessing.get_context("spawn")  # a process with JAX threads cannot fork
 _AUDITED_RUNS = 5000  # our engine uses the chunk size that it chooses for an audit with 5,000 runs
 _ENDLESS_RUNS = 2**31  # more runs than any measurement trains
-_CALL_STEPS = 10  # the steps that a peer takes in a call of `Training.run`
-_TRIAL_SECONDS = 0.5  # the duration of a trial with a number of models
-_ROUND_SECONDS = 3.0  # the minimum training time of an engine in a round
+_CALL_STEPS = 10  # the steps that a peer takes per call to `Training.run`
+_TRIAL_SECONDS = 0.5  # the duration of a trial of one model count
+_ROUND_SECONDS = 3.0  # an engine's minimum training time per round
 # The largest number of floats in the per-example gradients of all models trained at once.
 _MAX_CPU_FLOATS = 1 << 26
 _MAX_GPU_FLOATS = 1 << 30
 
-# The fields of each model's setting that differ from `audit`'s defaults.
+# The settings of each model that differ from `audit`'s defaults.
 MODELS = {
     "fcnn": {"steps": 250},
     "convnet": {"steps": 10},
@@ -56,7 +56,7 @@ class Problem(NamedTuple):
       setting: The audit's setting.
       dataset: The training examples.
       batches: (steps, B) the indices of each mini-batch's examples, for at most `_CALL_STEPS` steps.
-      theta_0: (p,) the initial parameters. PyTorch's engines draw their own.
+      theta_0: (p,) the initial parameters. The PyTorch engines draw their own.
     """
 
     setting: Setting
@@ -66,7 +66,7 @@ class Problem(NamedTuple):
 
 
 class Training(NamedTuple):
-    """An engine's training run, which continues with each call of `run`.
+    """An engine's training run, which continues with each call to `run`.
 
     Attributes:
       run: Trains briefly and returns the number of steps, summed over models. Peers take one step on each of
@@ -86,9 +86,9 @@ class Engine(NamedTuple):
 
     Attributes:
       package: The name of its package on PyPI.
-      make: Maps (problem, number of models) to a training run that trains so many models at once.
-      model_counts: The numbers of models to try at once; `find_fastest` keeps the fastest.
-      one_thread: True if the engine uses one core. A CPU then runs one process per core.
+      make: Maps (problem, number of models) to a training run that trains that many models at once.
+      model_counts: How many models to train at once; `find_fastest` tries each number and keeps the fastest.
+      one_thread: True if the engine uses a single core. A CPU then runs one process per core.
     """
 
     package: str
@@ -98,7 +98,7 @@ class Engine(NamedTuple):
 
 
 def make_problem(model: str, user_file: UserFile) -> Problem:
-    """Returns the problem of training one of `MODELS` with `audit`'s defaults.
+    """Returns the problem of training one of `MODELS` with the defaults of `audit`.
 
     The adversary is GC-R instead of the default GC-S. Both cost the same per step, but GC-S would first
     simulate a training run.
@@ -135,7 +135,7 @@ def measure_rate(training: Training, seconds: float) -> float:
 def find_fastest(engine: Engine, problem: Problem) -> Training:
     """Returns an engine's training run with the fastest of its `model_counts`.
 
-    It skips larger numbers of models if their per-example gradients may not fit in the CPU's or GPU's memory.
+    It skips larger numbers of models if their per-example gradients may not fit in CPU or GPU memory.
     """
     floats_per_model = problem.setting.mechanism.batch_size * problem.theta_0.size
     max_floats = _MAX_CPU_FLOATS
@@ -196,17 +196,17 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
     def train(theta: Any, key: Any, batches: Any, data: Any) -> Any:
         """Trains one model from theta (p,) and returns its parameters after a step on each mini-batch.
 
-        `key` seeds its noise, `batches` (steps, B) has examples' indices, and `data` is (features, labels).
+        `key` seeds its noise, `batches` (steps, B) holds example indices, and `data` is (features, labels).
         """
         features, labels = data
-        # The noise is divided by B, as is `clipped_gradient`.
+        # The noise is divided by B, like `clipped_gradient`.
         deviation = fields.noise_multiplier * fields.clipping_norm / fields.batch_size
         noise = noise_addition.gaussian_privatizer(stddev=deviation, prng_key=key)
 
         def take_step(carry: Any, indices: Any) -> Any:
             """Takes a step of DP-SGD on the examples at `indices`; the body of a scan.
 
-            `carry` has the parameters and the noise's state.
+            `carry` holds the parameters and the noise state.
             """
             theta, noise_state = carry
             batch = features[indices], labels[indices]
@@ -224,7 +224,7 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
     calls = itertools.count()
 
     def run() -> int:
-        """Takes a step of all models on each mini-batch, with a different seed for each call."""
+        """Trains all models for one step per mini-batch, with a different seed in each call."""
         nonlocal thetas
         keys = jax.random.split(jax.random.key(next(calls)), models)
         thetas = jax.block_until_ready(train_models(thetas, keys, problem.batches, data))
@@ -236,7 +236,7 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
 def _make_torch_network(problem: Problem) -> Any:
     """Returns the problem's model as a PyTorch module, on the GPU if there is one.
 
-    The layers are the same as in `models`, in the order of their creation by Flax.
+    The layers are the same as in `models`, in the order in which Flax creates them.
     """
     import torch
     from torch import nn
@@ -305,7 +305,7 @@ def _train_in_torch(
         batches.append((inputs, labels))
 
     def run() -> int:
-        """Takes a step of all models on each mini-batch."""
+        """Trains all models for one step per mini-batch."""
         for features, labels in batches:
             take_step(features, labels)
         if device.type == "cuda":
@@ -361,7 +361,7 @@ def make_torch_func(problem: Problem, models: int) -> Training:
     network = _make_torch_network(problem)
     fields = problem.setting.mechanism
     noise_deviation = fields.noise_multiplier * fields.clipping_norm
-    # Gradients are summed over a mini-batch, so a step divides by its size.
+    # Gradients are summed over a mini-batch, so each step divides by its size.
     rate = fields.learning_rate / fields.batch_size
 
     def loss(theta: Any, features: Any, label: Any) -> Any:
@@ -371,7 +371,7 @@ def make_torch_func(problem: Problem, models: int) -> Training:
     per_example_gradients = vmap(grad(loss), (None, 0, 0))
 
     def clipped_sum(theta: Any, features: Any, labels: Any) -> dict[str, Any]:
-        """Returns the sum of the examples' clipped gradients for one model, by parameter name.
+        """Returns the sum of the examples' clipped gradients for one model, keyed by parameter name.
 
         An example's gradient is clipped by its norm over all parameters.
         """
@@ -388,7 +388,7 @@ def make_torch_func(problem: Problem, models: int) -> Training:
     }
 
     def take_step(features: Any, labels: Any) -> None:
-        """Takes a step of all models on a mini-batch, with different noise for each model."""
+        """Trains all models for one step on a mini-batch, with different noise for each model."""
         sums = clipped_sums(thetas, features, labels)
         for name, theta in thetas.items():
             noisy = sums[name].add_(torch.randn_like(theta), alpha=noise_deviation)
@@ -414,8 +414,8 @@ def measure(
 ) -> list[Record]:
     """Times engines on a model, with a progress bar.
 
-    `model` is a key of `MODELS`, and `engines` are keys of `ENGINES`. In a round, the engines are timed one
-    after the other.
+    `model` is a key of `MODELS`, and `engines` are keys of `ENGINES`. In each round, the engines are timed
+    one after another.
 
     Returns:
       A record for each engine: the `model`, the `engine`, and its `rates` (steps per second in each round,
@@ -424,7 +424,7 @@ def measure(
     Raises:
       InputError: The data cannot be read, or an engine fails.
     """
-    # Another process makes the problem, so this process does not start JAX.
+    # The problem is created in another process, so this process does not start JAX.
     [(_, problem)] = as_completed(partial(make_problem, user_file=user_file), [model], processes=2)
     records: list[Record] = []
     teams = []
@@ -461,13 +461,13 @@ def _start_engine(name: str, problem: Problem) -> Connection:
 def _serve(name: str, problem: Problem, connection: Connection) -> None:
     """Prepares an engine in this process, sends the kind of its device, and then answers requests.
 
-    A request is a number of seconds. The answer is the rate of training for that time (see `measure_rate`).
+    A request is a number of seconds. The answer is the training rate over that time (see `measure_rate`).
     """
     # Ctrl-C stops the command, which ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     engine = ENGINES[name]
     if engine.package.startswith("jax"):
-        prepare_jax(cpu_devices=int(engine.one_thread))  # 0 means one for each core
+        prepare_jax(cpu_devices=int(engine.one_thread))  # 0 means one per core
     training = find_fastest(engine, problem)
     connection.send(training.device)
     with contextlib.suppress(EOFError):  # raised when the command closes the connection
@@ -488,8 +488,8 @@ def make_table(timings: Records) -> Table[Record]:
     """Returns a table with a row for each record of `measure`.
 
     It adds the median rate to each record. If our engine was timed on the same model, it also adds the ratios
-    of our rates to the engine's rates. A ratio compares rates of the same round, because a busy machine slows
-    down all engines.
+    of our rates to the engine's rates. A ratio compares rates from the same round, because a busy machine
+    slows down all engines.
     """
     for record in timings:
         rates = record["rates"]
@@ -507,11 +507,11 @@ def make_table(timings: Records) -> Table[Record]:
 
 
 def _show_ratios(ratios: list[float]) -> str:
-    """Formats the median, the smallest and the largest of the rounds' ratios."""
+    """Formats the median, smallest and largest ratio over the rounds."""
     median = _show_rate(statistics.median(ratios))
     return f"{median} ({_show_rate(min(ratios))} to {_show_rate(max(ratios))})"
 
 
 def _show_rate(value: float) -> str:
-    """Formats a rate or a ratio as an integer if it is at least 100, else with three significant digits."""
+    """Formats a rate or ratio as an integer if it is at least 100, else with three significant digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,1 +1,1 @@
-"""The CANIFE paper: measures rounds of a training run with a frozen model."""
+"""The CANIFE paper: measures selected rounds of a training run with a frozen model."""

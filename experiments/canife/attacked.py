@@ -8,7 +8,7 @@ from audit.settings.federated import FederatedTraining
 from audit.settings.fields import deciding, described
 from models.catalogue import FEDERATED_TASKS, TASKS
 
-# Models of images train on examples and on clients.
+# Image models can be trained on examples or on clients.
 IMAGE_MODELS = tuple(name for name in FEDERATED_TASKS if name in TASKS)
 STARTS = ("random", "sample")
 PENALTIES = {  # the design's objectives, with labels for figures
@@ -33,7 +33,7 @@ class Attacked(FederatedTraining):
         choices=(*IMAGE_MODELS, "character_lstm"),
     )
     clients: int = described(
-        "Number of clients; 0: one per image, or all roles of Shakespeare.",
+        "Number of clients; 0: one per image, or all of Shakespeare's roles.",
         **_ZERO_OR_COUNT,
     )
     cohort: int = described("Clients per round.", default=128, least=2, most=10**6)
@@ -47,9 +47,7 @@ class Attacked(FederatedTraining):
     )
     every: int = described("Measure rounds 1, 1 + every, ...", default=100, **_COUNT)
     examples: int = described("Maximum number of examples per client; 0: all.", **_ZERO_OR_COUNT)
-    pool: int = described(
-        "Mock clients for the design of canaries; 0: up to 512.", **_ZERO_OR_COUNT
-    )
+    pool: int = described("Mock clients for designing canaries; 0: up to 512.", **_ZERO_OR_COUNT)
     population: int = described(
         "Training clients for mock rounds; 0: up to 2,048.", **_ZERO_OR_COUNT
     )
@@ -69,7 +67,7 @@ class Attacked(FederatedTraining):
         **_POSITIVE,
     )
     design_batch: int = described(
-        "Mock updates per step of the design; 0: the size of the cohort.", **_ZERO_OR_COUNT
+        "Mock updates per design step; 0: the cohort size.", **_ZERO_OR_COUNT
     )
     norm_constant: float = described(
         "k: the design lengthens gradients below this norm.",
@@ -77,12 +75,12 @@ class Attacked(FederatedTraining):
         **_POSITIVE,
     )
     penalty: str = described(
-        "Objective of the design: as_run, as_printed or of_the_mean.",
+        "Design objective: as_run, as_printed or of_the_mean.",
         default="as_run",
         choices=tuple(PENALTIES),
     )
     start: str = described(
-        "First sample of the design: random, or sample, an example of the pool.",
+        "First sample of a design: random, or sample, an example from the pool.",
         default="random",
         choices=STARTS,
     )
@@ -93,16 +91,16 @@ class Attacked(FederatedTraining):
         default=False,
     )
     delta: float = described(
-        "delta of the epsilon over all rounds.", default=1e-5, least=1e-14, below=1
+        "delta for the epsilon over all rounds.", default=1e-5, least=1e-14, below=1
     )
 
     def measured(self) -> list[int]:
-        """Returns the numbers of the rounds that are measured: 1, 1 + every, ..."""
+        """Returns the numbers of the rounds to measure: 1, 1 + every, ..."""
         return list(range(1, self.rounds + 1, self.every))
 
 
 def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> Attacked:
-    """Replaces a `pool` or `population` of 0, and checks all fields that are numbers of clients.
+    """Replaces a `pool` or `population` of 0, and checks all fields that count clients.
 
     A pool of 0 becomes all `mock_clients`, but at most 512. A population of 0 becomes all `train_clients`,
     but at most 2,048. Raises InputError if a field exceeds the number of clients to draw from.
@@ -123,5 +121,5 @@ def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> 
 
 
 def identity(setting: Attacked) -> dict[str, Any]:
-    """Returns the fields that identify a setting in the store, except its data's checksum."""
+    """Returns the fields that identify a setting in the store, except the checksum of its data."""
     return {"experiment": "canife", **deciding(setting)}

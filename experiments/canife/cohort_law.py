@@ -3,8 +3,8 @@
 Client i has the dot product a_i. In units of the clipping norm, the score without the canary is the sum of
 a_i over the cohort, plus sigma Z with Z ~ N(0, 1). Its density p is a mixture of Gaussians over all cohorts.
 We invert its moment generating function M along a vertical line in the complex plane. The line's real part is
-the tilt s. Near the mean of the tilted density e^{s x} p(x) / M(s), the inversion has no cancellation. So for
-each x, we use the tilt whose mean is nearest to x. This is accurate even in the tails.
+the tilt s. Near the mean of the tilted density e^{s x} p(x) / M(s), the inversion does not suffer from
+cancellation. So for each x, we use the tilt whose mean is nearest to x. This is accurate even in the tails.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from audit.laws.densities import DensityPair
 Array = NDArray[np.float64]
 
 # Deviations are standard deviations of the score, unless noted.
-_GRID_REACH = 9.0  # the grid's range on either side of the mean, in deviations
+_GRID_REACH = 9.0  # how far the grid extends on either side of the mean, in deviations
 _TILT_DISTANCE = 2.0  # the distance between the means of neighboring tilts, in deviations
 # The trapezoidal rule makes a tilted density periodic, with this period in deviations.
 _PERIOD = 24.0
@@ -75,7 +75,7 @@ def simulate_scores(
     scores = sigma * rng.standard_normal(rounds)
     for start in range(0, rounds, _BLOCK):
         block = scores[start : start + _BLOCK]  # a view, which is changed in place
-        # (rounds in the block, M), 1 if a client is in the round's cohort
+        # (rounds in the block, M): 1 if a client is in the round's cohort
         joins = rng.multivariate_hypergeometric(once, cohort, len(block), method="count")
         block += joins @ dots
     return scores
@@ -86,8 +86,8 @@ def compute_log_density(
 ) -> LogDensity:
     """Returns the log density of a round's score without the canary, on an evenly spaced grid.
 
-    The grid extends 9 standard deviations of the score to each side of its mean, and further by `reach`. Each
-    point uses the tilt with the nearest mean (see the module).
+    The grid extends 9 standard deviations of the score on each side of its mean, plus `reach`. Each point
+    uses the tilt with the nearest mean (see the module docstring).
 
     Args:
       dots, cohort: See `simulate_scores`.
@@ -106,7 +106,7 @@ def compute_log_density(
     if cohort == len(dots):  # only the noise is random
         return LogDensity(points, stats.norm.logpdf(points, mean, sigma))
 
-    # A unit of tilt moves the score's mean by at least sigma^2, so tilts up to this one reach the whole grid.
+    # A unit of tilt moves the score's mean by at least sigma^2, so tilts up to this one cover the whole grid.
     max_tilt = (high - low) / sigma**2
     num_tilts = int(np.ceil((high - low) / _TILT_DISTANCE / deviation)) + 1
     targets, distance = np.linspace(low, high, num_tilts, retstep=True)
@@ -137,14 +137,14 @@ def score_densities(
     """Returns the densities of a round's score with and without the canary.
 
     Args:
-      dots, cohort: See `simulate_scores`. The cohort has at least 2 clients if the canary replaces one.
+      dots, cohort: See `simulate_scores`. The cohort must have at least 2 clients if the canary replaces one.
       sigma: The noise multiplier, above 0.
       canary: The canary's dot product with the direction, divided by the clipping norm; at least 0.
-      replaces: True if the canary replaces a client of the cohort (Errata C1). False if it is added, as in
+      replaces: True if the canary replaces a client in the cohort (Errata C1). False if it is added, as in
         the accountant's neighboring data sets.
     """
     # The canary moves the mean of the score by `shift`. The grid extends by this amount upward, to cover the
-    # moved density, and downward, to contain x - canary for every likely score x.
+    # shifted density, and downward, to contain x - canary for every likely score x.
     shift = canary
     margin = 0.0
     if replaces:
@@ -162,7 +162,7 @@ def score_densities(
     density_in = np.nan_to_num(np.exp(spline(without.points - canary)))
     density_out = np.exp(without.log_density)
     spacing = without.points[1] - without.points[0]
-    # The grid's error is the larger of the two distances between a density's integral and 1.
+    # The grid's error is the larger of the two deviations of a density's integral from 1.
     integrals = spacing * np.sum([density_out, density_in], axis=1)
     error = np.max(np.abs(integrals - 1))
     return DensityPair(without.points, density_out, density_in, error)
@@ -171,8 +171,8 @@ def score_densities(
 def _tilt(dots: Array, cohort: int, tilt: float) -> _TiltedCohort:
     """Returns a cohort under a tilt s.
 
-    Client i joins with log odds `log_odds` + s a_i, such that `cohort` clients join on average. `dots` (M,)
-    has the dot products a_i.
+    Client i joins with log odds `log_odds` + s a_i, chosen so that `cohort` clients join on average. `dots`
+    (M,) holds the dot products a_i.
     """
     untilted = special.logit(cohort / len(dots))
     # |s a_i| < `reach`, so `untilted - reach` lets too few clients join, and `untilted + reach` too many.
@@ -197,25 +197,25 @@ def _invert_transform(tilted: _TiltedCohort, sigma: float, points: Array) -> Arr
 
         p(x) = e^(-s x) M(s) / (2 pi) * integral of M(s + i t) / M(s) e^(-i t x) dt.
 
-    We integrate by the trapezoidal rule, and stop at a time t after which the integrand is below
+    We integrate with the trapezoidal rule, and stop at a time t after which the integrand is below
     exp(-_CUTOFF). Rounding errors dominate an integral below _MIN_DENSITY times the integral of the
     integrand's absolute value, so we raise it to this value.
     """
     tilt = tilted.tilt
-    # The trapezoidal rule returns a density with the period 2 pi / step. At the last t, the noise's factor
+    # The trapezoidal rule returns a density with the period 2 pi / step. At the last t, the noise factor
     # exp(-(sigma t)^2 / 2) is at most exp(-_CUTOFF).
     variance = np.sum(tilted.joins * (1 - tilted.joins) * tilted.dots**2) + sigma**2
     step = 2 * np.pi / (_PERIOD * np.sqrt(variance))
     num_steps = int(np.ceil(np.sqrt(2 * _CUTOFF) / sigma / step))
     times: Array = np.linspace(0.0, step * num_steps, num_steps + 1)
 
-    # M(s + i t) / M(s) is the clients' ratio times the noise's ratio. The noise has M(z) =
+    # M(s + i t) / M(s) is the ratio for the clients times the ratio for the noise. For the noise, M(z) =
     # exp((sigma z)^2 / 2).
     damping = np.exp(-((sigma * times) ** 2) / 2)
     ratios = _compute_ratios(tilted, times) * damping
     ratios *= np.exp(1j * times * sigma**2 * tilt)
-    # The integrand at -t is the conjugate of the integrand at t. So we only add the real parts for t >= 0,
-    # and t = 0 counts half.
+    # The integrand at -t is the conjugate of the integrand at t. So we add only the real parts for t >= 0,
+    # with half weight for t = 0.
     ratios[0] /= 2
     rotations = np.exp(-1j * np.outer(points, times))
     integral = np.real(rotations @ ratios) * step / np.pi

@@ -2,7 +2,7 @@
 
 A frame of rounds has a row for each measured round and these columns:
 
-    round, test                        the round's number, and the model's accuracy on the test set
+    round, test                        the round number, and the model's accuracy on the test set
     health, norm                       measures of the canary; see `Measured`
     attack                             the accuracy of the attack
     deviation, clients                 the standard deviations of the scores and of the clients' part
@@ -41,13 +41,13 @@ Pearson], at most {cap:.2f} for any leak. law: exact epsilon of the score. perfe
 exact epsilon of a perfect canary, the largest possible for the round's noise.
 proven: a 95% bound from {mock:,} mock rounds per world, at delta {delta:g}"""
 _CURVES_NOTES = """\
-deviation: of the scores / C with noise, mean of both worlds. attack: accuracy.
+deviation: of scores / C with noise, average over both worlds. attack: accuracy.
 published: estimate per round; law_then: exact epsilon; both at delta 1/n.
-training: epsilon up to this round, composed of the published estimates"""
+training: epsilon up to this round, composed from the published estimates"""
 
 
 def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
-    """Returns a data frame with a row for each measured round; the module documents its columns."""
+    """Returns a data frame with a row for each measured round; the module docstring describes its columns."""
     paper_delta = 1 / setting.scores
     sigma = setting.noise_multiplier
     mu = 1 / sigma if sigma else np.inf  # of a perfect canary
@@ -80,7 +80,7 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
 
 
 def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -> pd.DataFrame:
-    """Adds to a frame of rounds the training run's epsilon up to each measured round, by Renyi DP.
+    """Adds the training run's epsilon up to each measured round, by Renyi DP, to a frame of rounds.
 
     A measured round represents itself and the unmeasured rounds before or after it. For each of these rounds,
     we charge the noise multiplier of a Gaussian release with the measured round's epsilon, or the true noise
@@ -93,8 +93,9 @@ def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -
         training_law                       from the exact epsilons, converted exactly
         accountant                         from the true noise multiplier
 
-    The frame (see the module) has all measured rounds, in order. If `is_backward` is True, a measured round
-    represents the rounds before it, as in the public code; otherwise those after it, as in the paper.
+    The frame (see the module docstring) has all measured rounds, in order. If `is_backward` is True, a
+    measured round represents the rounds before it, as in the public code; otherwise those after it, as in the
+    paper.
     """
     numbers = frame[ROUND].tolist()
     last = min(numbers[-1] + setting.every - 1, setting.rounds)  # if charged forward
@@ -102,7 +103,7 @@ def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -
     sigma = setting.noise_multiplier
 
     def charge(noise_multipliers: Iterable[float]) -> list[float]:
-        """Returns the training run's epsilon up to each measured round, from the rounds' charged noise."""
+        """Returns the training run's epsilon up to each measured round, given each round's charge."""
         return rounds.cumulative(
             map(Charge, noise_multipliers, frame["rate"], counts), setting.delta
         )
@@ -130,13 +131,13 @@ def average_over_seeds(
     """Returns a frame with the points of a sweep's curves, averaged over seeds.
 
     Its columns are `curve`, `x`, `round`, the number of `trainings`, and the mean and standard deviation of
-    every column in a frame of rounds, such as `health` and `health_deviation`. A deviation is NaN if values
-    are infinite or there is a single seed.
+    every column in a frame of rounds, such as `health` and `health_deviation`. A deviation is NaN if any
+    value is infinite or there is a single seed.
 
     Args:
-      sweep: Has the names of the fields that serve as `curve` and `x`. If x is the round, the frame also has
-        the training run's epsilon (`compose`).
-      stored: The settings of each stored training run, with the frame of its measured rounds.
+      sweep: Names the fields that serve as `curve` and `x`. If x is the round, the frame also has the
+        training run's epsilon (`compose`).
+      stored: The settings of each stored training run, and the frame of its measured rounds.
     """
     frames = []
     for setting, frame in stored:
@@ -191,7 +192,7 @@ def show_texts(measured: Sequence[Measured]) -> str:
 
 
 def show_totals(setting: Attacked, frame: pd.DataFrame, is_backward: bool) -> str:
-    """Formats the training run's epsilon, with a line for each way to compute it.
+    """Formats the training run's epsilon, with a line for each way of computing it.
 
     For a perfect canary, we charge every round the median of 150 simulated estimates (Errata C9). The last
     line is the accountant's epsilon if the mock rounds are also released (Errata C4). `frame` comes from
@@ -207,8 +208,8 @@ def show_totals(setting: Attacked, frame: pd.DataFrame, is_backward: bool) -> st
     perfect = rounds.composed([charge._replace(noise_multiplier=noise)], setting.delta)
 
     training = charge._replace(rounds=setting.rounds)
-    # Each measured round has a mock round for each score. Mock rounds draw their cohorts from fewer clients,
-    # so their sampling rate is higher.
+    # Each measured round has one mock round per score. Mock rounds draw their cohorts from fewer clients, so
+    # their sampling rate is higher.
     mock_rounds = len(frame) * setting.scores
     mock = charge._replace(sampling_rate=last["mock_rate"], rounds=mock_rounds)
     released = rounds.composed([training, mock], setting.delta)
@@ -219,12 +220,12 @@ def show_totals(setting: Attacked, frame: pd.DataFrame, is_backward: bool) -> st
     )
     return f"""\
 epsilon over {charged:,} rounds at delta {setting.delta:g}, charged {direction}:
-  as published, through Renyi DP             {published:>20}
-  as published, through the Gaussian curve   {last["training_gaussian"]:>20.2f}
-  as published, of a perfect canary          {perfect:>20.2f}
-  of the canaries' exact laws                {last["training_law"]:>20.2f}
-  the accountant's                           {last["accountant"]:>20.2f}
-  and its value if mock rounds were released {released:>20.2f}"""
+  as published, via Renyi DP                 {published:>20}
+  as published, via the Gaussian curve       {last["training_gaussian"]:>20.2f}
+  as published, for a perfect canary         {perfect:>20.2f}
+  from the canaries' exact laws              {last["training_law"]:>20.2f}
+  from the accountant                        {last["accountant"]:>20.2f}
+  the same if mock rounds were released      {released:>20.2f}"""
 
 
 def make_curves_table(sweep: AblationSweep, averages: pd.DataFrame) -> OwnTable:

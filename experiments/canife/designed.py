@@ -1,7 +1,7 @@
 """Designs a canary for a frozen model, with a gradient that is nearly orthogonal to clients' updates.
 
-Gradient descent on the sample minimizes a penalty on its gradient g in R^p. A step uses the updates u_i of a
-minibatch of n mock clients, clipped to norm C. The penalties also lengthen g to norm C or to a constant k:
+Gradient descent on the sample minimizes a penalty on its gradient g in R^p. Each step uses the updates u_i of
+a minibatch of n mock clients, clipped to norm C. The penalties also lengthen g to norm C or to a constant k:
 
     as_run        p max(k - |g|, 0)^2 + p mean_i <C g / |g|, u_i>^2, as in the public code (Errata C3)
     as_printed    max(C - |g|, 0)^2 + sum_i <u_i, g>^2, Equation 2 and "loss 2" of Appendix A
@@ -23,7 +23,7 @@ from experiments.canife.attacked import Attacked
 
 _TINY = 1e-12  # makes the derivative of a norm finite at 0
 
-# (theta (p,), sample, key) -> the model's loss on the sample. The key is for drawing a text.
+# (theta (p,), sample, key) -> the model's loss on the sample. The key is used to draw a text.
 SampleLoss = Callable[[Array, Tree, Array], Array]
 
 
@@ -33,7 +33,7 @@ Design = Callable[[Array, Tree, Array, Array], tuple[Tree, Array]]
 
 
 def compute_penalty(setting: Attacked, gradient: Array, updates: Array) -> Array:
-    """Returns the setting's penalty (see the module) for a gradient (p,) and clipped updates (n, p)."""
+    """Returns the setting's penalty (see above) for a gradient (p,) and clipped updates (n, p)."""
     norm = jnp.sqrt(jnp.sum(gradient**2) + _TINY**2)
     if setting.penalty == "as_run":
         shortfall = jnp.maximum(setting.norm_constant - norm, 0.0) ** 2
@@ -56,11 +56,11 @@ def make_design(setting: Attacked, loss: SampleLoss) -> Design:
 
     @jax.jit
     def design(theta: Array, sample: Tree, updates: Array, keys: Array) -> tuple[Tree, Array]:
-        """Takes a step for each key. Returns one of the samples before these steps, and their penalties.
+        """Takes a step for each key. Returns a sample from before one of these steps, and all penalties.
 
-        It is the last sample, or the one with the smallest penalty if the setting has `keep_best`. We discard
-        the sample after the last step, because no step computes its penalty. Penalties use the gradients of
-        the model theta and clients' updates (n, p).
+        It is the last sample, or the one with the smallest penalty if `keep_best` is set. We discard the
+        sample after the last step, because no step computes its penalty. Penalties are computed from
+        gradients of the model theta and the clients' updates (n, p).
         """
 
         def compute_random_penalty(sample: Tree, key: Array) -> Array:
@@ -76,7 +76,7 @@ def make_design(setting: Attacked, loss: SampleLoss) -> Design:
         def descend(carry: Any, key: Array) -> tuple[Any, tuple[Tree, Array]]:
             """Takes a step of gradient descent on the penalty; the body of a scan.
 
-            `carry` has the sample and the optimizer's state. Returns the next carry, and the sample before
+            `carry` holds the sample and the optimizer state. Returns the next carry, and the sample before
             the step with its penalty.
             """
             sample, state = carry

@@ -19,16 +19,16 @@ from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn
 
-# The columns of a frame of rounds (`curves`) that a panel draws against the round, by the panel's title.
+# Maps a panel's title to the columns of a frame of rounds (`curves`) that it draws against the round.
 _OVER_ROUNDS = {
-    "epsilon of the training": [
+    "epsilon of the training run": [
         "accountant",
         "training_law",
         "training",
         "training_lower",
         "training_upper",
     ],
-    "epsilon of one round": [
+    "epsilon of a single round": [
         "perfect",
         "law",
         "proven",
@@ -46,7 +46,7 @@ _PANELS = {
     "health": ("canary health", ""),
     "test": ("test accuracy", ""),
     "published": ("epsilon of a round, as published, if finite\n(dashed: exact law)", "law_then"),
-    "training": ("epsilon of the training\n(dashed: accountant)", "accountant"),
+    "training": ("epsilon of the training run\n(dashed: accountant)", "accountant"),
 }
 
 
@@ -73,8 +73,8 @@ def draw(sweep: AblationSweep, evidence: Evidence) -> Drawn:
 def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> Figure:
     """Draws four panels: a training run's epsilon, its rounds' epsilons, health and accuracies, and scores.
 
-    The scores are from the round `last`. `frame` has all measured rounds (`curves.compose`). Infinite values
-    are left out.
+    The scores are from round `last`. `frame` has all measured rounds (`curves.compose`). Infinite values are
+    left out.
     """
     finite = frame.replace(np.inf, np.nan).set_index(ROUND)
     with plt.rc_context(style.STYLE):
@@ -104,10 +104,10 @@ def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> F
 def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
     """Draws a sweep's curves (`curves.average_over_seeds`). Error bars show standard deviations over seeds.
 
-    Three panels show deviation, attack and health. If x is the round, three other panels show the model's
+    Three panels show deviation, attack and health. If x is the round, three more panels show the model's
     accuracy, a round's epsilon and the training run's epsilon. Infinite values are left out.
     """
-    curve = averages["curve"].replace(PENALTIES)  # penalties have labels
+    curve = averages["curve"].replace(PENALTIES)  # from penalties to their labels
     frame = averages.assign(curve=curve).replace(np.inf, np.nan)
     by_curve = frame.pivot(index="x", columns="curve")
     number = len(_PANELS) if sweep.x == ROUND else 3
@@ -126,7 +126,7 @@ def _draw_panel(axis: Axes, x: str, frame: pd.DataFrame, solid: str, dashed: str
     looks = {"ax": axis, "color": [style.BLUE, style.VERMILION, style.GREEN], "legend": False}
     frame[solid].plot(yerr=frame[f"{solid}_deviation"], marker="o", ms=4, **looks)
     if dashed:
-        # Matplotlib leaves names that begin with an underscore out of the legend.
+        # Matplotlib omits names that begin with an underscore from the legend.
         frame[dashed].add_prefix("_").plot(style="--", **looks)
         axis.set_ylim(0, None)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))

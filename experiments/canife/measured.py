@@ -17,10 +17,10 @@ _ROUND_FILE = "round_{:07d}.npz"
 class Measured(NamedTuple):
     """A measured round. The attributes are also the names of the arrays in its file.
 
-    C is the clipping norm. The canary's direction is its gradient divided by the gradient's norm.
+    C is the clipping norm. The canary's direction is its gradient, normalized to length 1.
 
     Attributes:
-      number: The number of the round, starting at 1.
+      number: The round number, starting at 1.
       clients: The number of training clients.
       accuracy: The test accuracy of the model before this round.
       health: The fraction of the first sample's penalty that the design removed.
@@ -59,7 +59,7 @@ def read_rounds(store: Store | None, numbers: Sequence[int]) -> list[Measured]:
     for number in numbers:
         arrays = store.read_arrays(_ROUND_FILE.format(number), fix="measured again")
         if arrays is not None:
-            # Numbers and texts are stored as arrays without dimensions.
+            # Numbers and texts are stored as zero-dimensional arrays.
             values = {name: plain(arrays[name]) for name in Measured._fields}
             measured.append(Measured(**values))
     return measured

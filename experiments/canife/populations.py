@@ -1,4 +1,4 @@
-"""Samples a model's clients, trains the model by DP-FedAvg, and computes clients' updates.
+"""Samples a model's clients, trains the model with DP-FedAvg, and computes clients' updates.
 
 If each client has one example and sends its gradient, DP-FedAvg is DP-SGD: a round is a step, and its cohort
 is the mini-batch.
@@ -36,7 +36,7 @@ class Split(NamedTuple):
 
     Attributes:
       train: The training clients.
-      mock: The mock clients. Their updates are used to design canaries.
+      mock: The mock clients, whose updates are used to design canaries.
       test: The features and labels of the test set.
     """
 
@@ -56,7 +56,7 @@ def split_clients(setting: Attacked, data: DataSets) -> Split:
 
 
 def _keep_first(clients: Clients, most: int) -> Clients:
-    """Returns clients with at most their first `most` examples."""
+    """Returns the clients, each with at most its first `most` examples."""
     return clients._replace(counts=np.minimum(clients.counts, np.int32(most)))
 
 
@@ -74,15 +74,15 @@ def _deal_images(setting: Attacked, data: DataSets) -> Split:
     if setting.clients:
         ratio = len(test_set.labels) / len(train.labels)
         mock_clients = max(int(setting.clients * ratio), 1)
-        # The seed differs, so mock client i does not prefer the same classes as training client i.
+        # A different seed, so that mock client i does not favor the same classes as training client i.
         mock = dirichlet(test_set, mock_clients, setting.alpha, setting.seed + 1)
     return Split(train, mock, test)
 
 
 def _deal_roles(setting: Attacked, data: DataSets) -> Split:
-    """Returns a tenth of Shakespeare's roles as mock clients, and other roles as training clients.
+    """Returns a tenth of Shakespeare's roles as mock clients, and the other roles as training clients.
 
-    The seed chooses the mock clients. Their examples are also the test set. There are at most
+    The seed determines the mock clients, whose examples also serve as the test set. There are at most
     `setting.clients` training clients, or all other roles if this is 0.
     """
     # We load all roles (0), because the mock clients must not depend on the number of training clients.
@@ -95,9 +95,9 @@ def _deal_roles(setting: Attacked, data: DataSets) -> Split:
 
 
 def make_samples(setting: Attacked, model: Model) -> ImageSamples | TextSamples:
-    """Returns the functions for the model's canaries: texts for a language model, otherwise images."""
+    """Returns the functions for the model's canaries: texts for a language model, images otherwise."""
     if setting.model not in IMAGE_MODELS:
-        length = shakespeare.LENGTH + 1  # the model's input and the last label
+        length = shakespeare.LENGTH + 1  # the model's input plus the last label
         return TextSamples(model, length, shakespeare.CHARACTERS, shakespeare.VOCABULARY)
     data = TASKS[setting.model].data
     moments = {  # the mean and the standard deviation of pixels
@@ -120,7 +120,7 @@ class Population(NamedTuple):
         members' clipped updates with the direction. Without a direction: the clipped updates, (n, p).
       start: The state before the first round.
       train: (state, first, rounds) -> the state after rounds `first`, first + 1, ..., without canaries. A
-        cohort depends only on the seed and the number of the round.
+        cohort depends only on the seed and the round number.
       accuracy: (models (R, p)) -> their accuracies on the test set, (R,).
     """
 
@@ -135,10 +135,10 @@ class Population(NamedTuple):
 
 
 def make_population(setting: Attacked, data: DataSets) -> Population:
-    """Returns compiled functions that train a setting's model by DP-FedAvg and compute clients' updates."""
+    """Returns compiled functions that train a setting's model with DP-FedAvg and compute clients' updates."""
     split = split_clients(setting, data)
     model = federated_task(setting.model).make()
-    # All clients share compiled shapes that fit the client with the most examples.
+    # All clients use the same compiled shapes, which fit the client with the most examples.
     most_examples = int(max(split.train.counts.max(), split.mock.counts.max()))
     # The DP-FedAvg options that are fixed at compile time, such as the number of local epochs.
     choices = build_federated.choose(setting, model, most_examples)
@@ -159,7 +159,7 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
         return mechanism.segment(hyper, state, data, schedule, base.no_canaries(), key)
 
     def train(state: base.State, first: int, rounds: int) -> base.State:
-        """Draws cohorts for some rounds and trains on them; see `Population`."""
+        """Draws cohorts for several rounds and trains on them; see `Population`."""
         cohorts = []
         for number in range(first, first + rounds):
             clients = split.train.number
@@ -171,7 +171,7 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
 
     theta = jax.jit(model.init)(root(setting.seed, "theta"))
     samples = make_samples(setting, model)
-    # The key does not matter: images are not drawn, and drawing from a drawn text returns this text.
+    # The key does not matter: images are not drawn, and drawing from a drawn text returns the same text.
     gradient = partial(jax.grad(samples.loss), key=jax.random.key(0))
     return Population(
         split,
@@ -194,7 +194,7 @@ def draw_clients(setting: Attacked, purpose: str, clients: int, size: int) -> ND
 
 
 def make_generator(setting: Attacked, purpose: str) -> np.random.Generator:
-    """Returns a random generator that depends on the setting's seed and the name of a purpose."""
+    """Returns a random generator seeded with the setting's seed and the name of a purpose."""
     return np.random.default_rng([setting.seed, *purpose.encode()])
 
 
@@ -203,7 +203,7 @@ def _compile_updates(
 ) -> Callable[..., Array]:
     """Returns `Population.updates`, a compiled function that trains each client from theta."""
     norm = jnp.float32(setting.clipping_norm)
-    # Unlike in training, the key is constant, so clients shuffle their examples the same way at each call.
+    # Unlike in training, the key is constant, so clients shuffle their examples the same way in each call.
     key = root(setting.seed, "guess")
 
     @jax.jit
@@ -213,7 +213,7 @@ def _compile_updates(
         """Returns the members' clipped updates or their dot products; see `Population`."""
 
         def compute_update(member: Array) -> Array:
-            """Returns the result for one client. Its update is the sum of updates over a cohort of one."""
+            """Returns the result for one client, whose update is the sum of updates over a cohort of one."""
             cohort = member[None]
             sums = fedavg.cohort_sums(choices, federated, theta, norm, data, cohort, key)
             return sums.updates if direction is None else sums.updates @ direction

@@ -24,14 +24,14 @@ from audit.methods.thresholds import count_errors
 
 Array = NDArray[np.float64]
 
-# Opacus' orders of Renyi DP.
+# The Renyi DP orders that Opacus uses.
 ORDERS: tuple[float, ...] = (*(np.arange(11, 110) / 10).tolist(), *np.arange(12.0, 64.0).tolist())
 MIN_EPSILON = 0.15  # the public code cannot find a noise multiplier for smaller estimates
-MIN_LOWER = 0.2  # the public code raises the lower ends of intervals to this value
+MIN_LOWER = 0.2  # the public code raises the lower ends of intervals to at least this value
 # The search range of `renyi_charge`.
 _MIN_SIGMA = 1e-3
 _MAX_SIGMA = 1e4
-_GRID_REACH = 13.0  # the quadrature's range below 0 and above the largest order, in deviations
+_GRID_REACH = 13.0  # the quadrature's reach below 0 and above the largest order, in deviations
 _NUM_SIMULATIONS = 150  # estimates for a perfect canary, as in the paper
 
 
@@ -39,10 +39,10 @@ class RoundEstimate(NamedTuple):
     """A round's estimate of epsilon, which is not a bound.
 
     Attributes:
-      epsilon: The estimate; infinite if a threshold separates the scores of both worlds.
-      lower, upper: The same formula at the ends of both error rates' Clopper-Pearson intervals. The intervals
-        ignore that the threshold was chosen using the same scores.
-      accuracy: The attack's largest accuracy over all thresholds, if both worlds are equally likely.
+      epsilon: The estimate; infinite if a threshold separates the scores of the two worlds.
+      lower, upper: The same formula at the ends of the Clopper-Pearson intervals for both error rates. The
+        intervals ignore the fact that the threshold was chosen using the same scores.
+      accuracy: The attack's highest accuracy over all thresholds, if both worlds are equally likely.
     """
 
     epsilon: float
@@ -52,7 +52,7 @@ class RoundEstimate(NamedTuple):
 
 
 class Charge(NamedTuple):
-    """A number of rounds that are composed as Poisson-sampled Gaussian releases with the same noise."""
+    """Rounds that are composed as Poisson-sampled Gaussian releases with the same noise."""
 
     noise_multiplier: float
     sampling_rate: float
@@ -68,8 +68,8 @@ def best_epsilon(
 ) -> RoundEstimate:
     """Returns the published estimate: the largest epsilon over thresholds with errors of both kinds.
 
-    It is infinite if a threshold separates the scores of both worlds (with and without the canary), and 0 if
-    no threshold has errors of both kinds. Otherwise it is at most log((1 - delta) n - 1) for n scores per
+    It is infinite if a threshold separates the scores of the two worlds (with and without the canary), and 0
+    if no threshold has errors of both kinds. Otherwise it is at most log((1 - delta) n - 1) for n scores per
     world (Errata C6, C7).
 
     Args:
@@ -96,7 +96,7 @@ def best_epsilon(
     epsilons = np.where(has_both_or_none, epsilons, -np.inf)
     criterion = epsilons
     if by_accuracy:
-        # The accuracy is highest if the sum of both error rates is lowest.
+        # The accuracy is highest where the sum of the two error rates is lowest.
         criterion = np.where(epsilons > -np.inf, -errors, -np.inf)
     best = int(np.argmax(criterion))
 
@@ -115,7 +115,7 @@ def best_epsilon(
 def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
     """Returns the noise multiplier that the public code charges for a round with an estimated epsilon.
 
-    It is that of the Gaussian release with this epsilon at delta by Renyi DP (Errata C5), from 0.001 to
+    It is that of the Gaussian release with this epsilon at delta by Renyi DP (Errata C5), between 0.001 and
     10,000. The code raises epsilon to at least MIN_EPSILON. For an infinite epsilon, it charges `true_noise`.
     """
     if np.isinf(epsilon):
@@ -152,7 +152,7 @@ def divergences(sigma: float, sampling_rate: float) -> Array:
         return np.full(len(orders), np.inf)
     if sampling_rate == 1:
         return np.asarray(orders / (2 * sigma**2))
-    # We integrate by the trapezoidal rule. The integrand is a sum of terms, the density of x times the k-th
+    # We integrate with the trapezoidal rule. The integrand is a sum of terms, the density of x times the k-th
     # power of the likelihood ratio e^((2 x - 1) / (2 sigma^2)), with k from 0 to the order. Each term is
     # proportional to the density of N(k, sigma^2). The density varies on the scale of sigma, and the ratio on
     # the scale of sigma^2. The step is at least sigma / 200 to save memory.
@@ -178,7 +178,7 @@ def count_rounds(
 
     In the paper, it represents itself and the rounds before the next measured one; the last represents the
     rounds up to `total`. In the public code (`is_backward`), it represents itself and the rounds since the
-    previous one. `measured` has the increasing numbers of the measured rounds.
+    previous one. `measured` lists the numbers of the measured rounds in increasing order.
     """
     if is_backward:
         return np.diff([0, *measured])
@@ -205,7 +205,7 @@ def estimate_perfect_canary(rng: np.random.Generator, sigma: float, scores: int)
     """Returns 150 simulated values of the published estimate for a perfect canary (Errata C9).
 
     Scores are N(1, sigma^2) with the canary and N(0, sigma^2) without it, the largest leak at this noise
-    multiplier. An estimate uses n `scores`, half of them from each world, and delta = 1/n.
+    multiplier. Each estimate uses n `scores`, half of them from each world, and delta = 1/n.
     """
     draws = sigma * rng.standard_normal((_NUM_SIMULATIONS, 2, scores // 2))
     return [best_epsilon(1 + inside, outside, 1 / scores).epsilon for inside, outside in draws]

@@ -1,9 +1,9 @@
-"""The samples that can be canaries: images with labels, and texts, which serve as their own labels.
+"""Samples that can serve as canaries: images with labels, and texts, which are their own labels.
 
-A design changes continuous numbers. `ImageSamples` and `TextSamples` have the same functions for them:
+A design optimizes continuous numbers. `ImageSamples` and `TextSamples` have the same functions for them:
 
     draw            (rng) -> a random first sample for a design
-    from_example    (features, label) -> a first sample from an example of a client
+    from_example    (features, label) -> a first sample from a client's example
     loss            (theta (p,), sample, key) -> the model's loss on the sample
     draw_text       (sample, key) -> the sample that the canary's client trains on: a text drawn from the
                     sample, or the image itself
@@ -27,7 +27,7 @@ _TOKEN_WEIGHT = 12.0  # the log weight of a first text's characters, as in the p
 
 
 class Sample(NamedTuple):
-    """A canary's sample as continuous numbers.
+    """A canary's sample, as continuous numbers.
 
     Attributes:
       content: An image's normalized pixels (height, width, ...), or the log weights (T, alphabet) of a
@@ -46,8 +46,8 @@ class ImageSamples(NamedTuple):
       model: The image classifier.
       soft_label: True if the label is a mixture of classes that the design also changes.
       shape: The shape of an image.
-      mean, deviation: A normalized pixel is (pixel - mean) / deviation, for pixels in [0, 1]. Both have one
-        number for each channel or a single number.
+      mean, deviation: A normalized pixel is (pixel - mean) / deviation, for pixels in [0, 1]. Each is one
+        number per channel, or a single number.
     """
 
     model: Model
@@ -57,7 +57,7 @@ class ImageSamples(NamedTuple):
     deviation: Array
 
     def _from_pixels(self, pixels: NDArray[np.float32], label: int) -> Sample:
-        """Returns the sample of an image with pixels in [0, 1] and a class as its label."""
+        """Returns the sample for an image with pixels in [0, 1] and a class as its label."""
         weights = _LABEL_WEIGHT * jax.nn.one_hot(label, _NUM_CLASSES)
         normalized = (jnp.asarray(pixels) - self.mean) / self.deviation
         return Sample(normalized, weights)
@@ -68,7 +68,7 @@ class ImageSamples(NamedTuple):
         return self._from_pixels(rng.random(self.shape, np.float32), label)
 
     def from_example(self, features: NDArray[Any], label: Any) -> Sample:
-        """Returns the sample of an example. The features are bytes."""
+        """Returns the sample for an example. The features are bytes."""
         pixels = features.astype(np.float32) / np.float32(255)
         return self._from_pixels(pixels, int(label))
 
@@ -107,7 +107,7 @@ class TextSamples(NamedTuple):
       model: The language model, a `LanguageModel`.
       length: The number of characters.
       alphabet: The characters; their tokens are 1, 2, ...
-      vocabulary: The model's number of tokens.
+      vocabulary: The number of tokens in the model's vocabulary.
     """
 
     model: Model
@@ -142,7 +142,7 @@ class TextSamples(NamedTuple):
         return -jnp.mean(jnp.sum(log_likelihoods, axis=-1))
 
     def draw_text(self, sample: Sample, key: Array) -> Sample:
-        """Draws a text. In this sample, drawn characters have log weight 0, and others have -inf."""
+        """Draws a text. In its sample, the drawn characters have log weight 0, and all others have -inf."""
         mixtures = _draw_mixtures(key, sample.content)
         characters = jnp.argmax(mixtures, axis=-1)
         is_drawn = jax.nn.one_hot(characters, len(self.alphabet), dtype=bool)

@@ -1,6 +1,6 @@
 """CANIFE's ablations (the paper's Figures 5a, 5b, 8a and 8c) as sweeps, at three scales.
 
-    smoke    a few design steps, in seconds, to test the code
+    smoke    a few design steps, which take seconds, to test the code
     laptop   a two-layer network on Fashion-MNIST, clients with one example, frozen at round 101
     paper    the same with 2,500 design steps and five seeds
 
@@ -23,11 +23,11 @@ from experiments.cells.cell import Cell, DataSets
 from experiments.sweeps.sweep import Sweep
 
 ROUND = "round"
-_STEP_SECONDS = 0.006  # per step of a design on two cores, including compilation
+_STEP_SECONDS = 0.006  # per design step on two cores, including compilation
 
 
 class FigureSize(NamedTuple):
-    """The settings of the figures at a scale.
+    """The settings for the figures at one scale.
 
     Attributes:
       setting: The setting without noise that all figures start from.
@@ -94,7 +94,7 @@ class AblationSweep(Sweep):
     """A sweep of attacked training runs that differ in one or two fields and in their seeds.
 
     Attributes:
-      curve: The field of `Attacked` that has a curve for each value.
+      curve: The field of `Attacked` with a curve for each value.
       x: The field on the x axis. If it is "round", the figure shows all measured rounds, otherwise only the
         last round of each training run.
     """
@@ -104,13 +104,13 @@ class AblationSweep(Sweep):
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns the sweeps of the paper's Figures 5a, 5b, 8a and 8c at a scale (a key of SIZES), by name."""
+    """Returns the sweeps for Figures 5a, 5b, 8a and 8c at a scale (a key of SIZES), keyed by name."""
     size = SIZES[scale]
     setting = size.setting
     # With the penalties of Figure 8a, a design can end with a zero gradient, so it uses the best sample.
     with_best_sample = dataclasses.replace(setting, keep_best=True)
-    # The x axis shows rounds, so we measure twice as many. By default, a design's minibatch has the size of
-    # the cohort. We fix it, so curves differ only in the cohort.
+    # The x axis shows rounds, so we measure twice as many. By default, a design's minibatch is as large as
+    # the cohort. We fix its size, so that curves differ only in the cohort.
     noisy = dataclasses.replace(
         setting,
         noise_multiplier=size.noise_multiplier,
@@ -123,9 +123,9 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     seeds = size.seeds
     made = (
         _make_sweep("5a", "Canaries by pool", setting, seeds, by_pool),
-        _make_sweep("5b", "Canaries by steps of their design", setting, seeds, by_steps),
-        _make_sweep("8a", "Two losses of the design", with_best_sample, seeds + 2, by_loss),
-        _make_sweep("8c", "Clients a round", noisy, seeds, {"cohort": size.cohorts}),
+        _make_sweep("5b", "Canaries by number of design steps", setting, seeds, by_steps),
+        _make_sweep("8a", "Two design losses", with_best_sample, seeds + 2, by_loss),
+        _make_sweep("8c", "Clients per round", noisy, seeds, {"cohort": size.cohorts}),
     )
     return {sweep.name: sweep for sweep in made}
 
@@ -133,14 +133,14 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 def _make_sweep(
     figure: str, title: str, base: Attacked, seeds: int, varied: Mapping[str, Sequence[Any]]
 ) -> AblationSweep:
-    """Returns a sweep of all combinations of seeds and some fields' values.
+    """Returns a sweep of all combinations of seeds and values of one or two fields.
 
     Args:
       figure, title: The figure's number, such as 5a, and its title.
       base: The setting to change.
       seeds: The number of seeds; the first is 0.
-      varied: The values of one or two fields, by name. The first field has a curve for each value. The second
-        field, or the round if there is only one field, is on the x axis.
+      varied: Maps the names of one or two fields to their values. The first field has a curve for each value.
+        The second field, or the round if there is only one field, is on the x axis.
     """
     fields = [*varied, ROUND]
     curve = fields[0]
@@ -158,9 +158,9 @@ def _make_sweep(
 
 
 def _make_cell(setting: Attacked, rounds: Sequence[int], name: str) -> Cell:
-    """Returns the cell that measures some rounds of a training run. Each round counts as a run."""
+    """Returns the cell that measures the given rounds of a training run. Each round counts as a run."""
 
-    # The functions import JAX when they are called, so listing cells does not start it.
+    # The functions import JAX only when they are called, so listing cells does not start it.
     def is_done(held: Holdings, data: DataSets) -> bool:
         """Returns True if all rounds are stored."""
         return len(measured.read_rounds(held.open(identity(setting)), rounds)) == len(rounds)
@@ -183,7 +183,7 @@ def _make_cell(setting: Attacked, rounds: Sequence[int], name: str) -> Cell:
         name=name,
         identity=json.dumps(identity(setting)),
         runs=len(rounds),
-        # The design takes most of a round's time.
+        # Most of a round's time is spent on the design.
         seconds=len(rounds) * setting.design_steps * _STEP_SECONDS,
         is_done=is_done,
         open=open_cell,

@@ -1,7 +1,8 @@
-"""Trains a model by DP-FedAvg and takes measurements at regularly spaced rounds.
+"""Trains a model with DP-FedAvg and takes measurements at regular intervals.
 
-A measurement designs a canary for the frozen model, simulates mock rounds, and computes the published
-estimate's scores and the exact epsilons. A killed training run can continue with bit-identical results.
+Each measurement involves designing a canary for the frozen model, simulating mock rounds, and computing the
+scores for the published estimate and the exact epsilons. A training run that was killed can be resumed with
+bit-identical results.
 """
 
 import dataclasses
@@ -31,11 +32,11 @@ from experiments.canife.samples import Sample
 from experiments.cells.cell import DataSets
 
 _CONFIDENCE = 0.95
-_CHECKPOINTS = "rounds"  # the checkpoints' name in the store
+_CHECKPOINTS = "rounds"  # the name of the checkpoints in the store
 
 
 def prepare(setting: Attacked, out: Path, data: DataSets) -> tuple[Attacked, Store]:
-    """Returns a setting after `settings.fit_to_clients`, and its store under the folder `out`.
+    """Returns the setting fitted by `settings.fit_to_clients`, and its store under the folder `out`.
 
     Raises InputError if the data cannot be loaded or do not fit the setting.
     """
@@ -50,11 +51,11 @@ def measure_missing(
 ) -> Iterator[Measured]:
     """Trains a model, measures the given rounds that are missing, and yields each after storing it.
 
-    A round's measurement uses the model from before this round. Training proceeds in segments of
-    `setting.every` rounds. They share a compiled program, and end just before a round that can be measured.
-    Training continues from a checkpoint, if there is one. Raises InputError if the model diverges.
+    A round is measured on the model from before this round. Training proceeds in segments of `setting.every`
+    rounds. They share a compiled program, and end just before a round that can be measured. Training
+    continues from a checkpoint, if there is one. Raises InputError if the model diverges.
 
-    `setting` and `store` come from `prepare`. `numbers` are some of `setting.measured()`.
+    `setting` and `store` come from `prepare`. `numbers` is a subset of `setting.measured()`.
     """
     stored = {known.number for known in measured.read_rounds(store, numbers)}
     missing = sorted(set(numbers) - stored)
@@ -71,7 +72,7 @@ def measure_missing(
         trained = 0
         state = population.start
 
-    # `state` is always from after `trained` rounds, a multiple of `setting.every`. In the first pass,
+    # `state` is always the state after `trained` rounds, a multiple of `setting.every`. In the first pass,
     # `number` is the next round, so no training is needed. Each later pass trains the rounds before `number`.
     for number in range(trained + 1, missing[-1] + 1, setting.every):
         if number > trained + 1:
@@ -105,7 +106,7 @@ def _measure(
     gradient_norm = float(jnp.linalg.norm(gradient))
     require(
         0 < gradient_norm < np.inf,
-        f"the canary's gradient has norm {gradient_norm:g}: design it with another `seed`",
+        f"the canary's gradient has norm {gradient_norm:g}: design it with a different `seed`",
     )
 
     # As published, the canary's client does not multiply its gradient by the learning rate (Errata C2). The
@@ -138,7 +139,7 @@ def _simulate_attack(
     """Simulates a round's mock rounds and returns the fields of `Measured` that depend on their scores.
 
     `client_dots` (M,) and `canary_dot` are the fields `known` and `own` of `Measured`: dot products with the
-    canary's direction, over C. The number of the round determines the random draws.
+    canary's direction, over C. The round number determines the random draws.
     """
     sigma = setting.noise_multiplier
     rng = populations.make_generator(setting, f"mock {number}")
@@ -183,7 +184,7 @@ def _design_canary(
 
     Returns:
       The canary, an image or a drawn text, and its health. The health is the fraction of the first sample's
-        penalty that the design removed, for penalties over the whole pool.
+      penalty that the design removed, with penalties computed over the whole pool.
     """
     mock = population.split.mock
     pool = populations.draw_clients(setting, "pool", mock.number, setting.pool)
@@ -197,14 +198,14 @@ def _design_canary(
         pool = np.delete(pool, chosen)
     updates = population.updates(theta, mock.arrays, pool)
     key = jax.random.fold_in(root(setting.seed, "design"), number)
-    # A design takes an extra step, because it returns samples from before its steps.
+    # A design takes one extra step, because it returns samples from before its steps.
     keys = jax.random.split(key, setting.design_steps + 1)
     last, penalties = population.design(theta, first, updates, keys)
     is_finite = jnp.isfinite(penalties).all()
     require(is_finite, "the canary's design diverged: lower `design_rate`")
 
-    # The penalties are for images or drawn texts. The checksum of a name makes the keys of these draws differ
-    # from all keys of the design.
+    # The penalties are for images or drawn texts. Folding in the checksum of a name makes the keys of these
+    # draws differ from all design keys.
     text_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
     first_key, last_key = jax.random.split(text_key)
     drawn_first = population.samples.draw_text(first, first_key)

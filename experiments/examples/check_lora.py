@@ -1,7 +1,7 @@
 """DP-SGD with Opacus for a small language model with LoRA. Check it: ./run.sh check --example=lora
 
 As in PEFT, an adapter B A of two small matrices is added to a frozen matrix, and B starts at zero. While B is
-zero, every example's gradient of A is zero, so the check starts after some training steps.
+zero, every example's gradient of A is zero, so the check starts after a few training steps.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ class LoraLinear(torch.nn.Module):
     """A frozen linear layer with a trainable low-rank adapter."""
 
     def __init__(self) -> None:
-        """Creates a layer of width WIDTH, and an adapter that initially outputs 0."""
+        """Creates a layer of width WIDTH and an adapter that initially outputs 0."""
         super().__init__()
         self.frozen = torch.nn.Linear(WIDTH, WIDTH).requires_grad_(False)
         self.lora_a = torch.nn.Linear(WIDTH, RANK, bias=False)
@@ -39,7 +39,7 @@ class LoraLinear(torch.nn.Module):
 
 torch.manual_seed(0)
 torch.set_num_threads(1)  # small matrix products are faster on one thread
-network = torch.nn.Sequential(  # returns the next tokens' logits, (batch, length, TOKENS)
+network = torch.nn.Sequential(  # returns next-token logits, (batch, length, TOKENS)
     torch.nn.Embedding(TOKENS, WIDTH).requires_grad_(False),
     LoraLinear(),
     torch.nn.GELU(),
@@ -58,7 +58,7 @@ model, optimizer, loader = PrivacyEngine().make_private(
 
 
 def train_batch(tokens: torch.Tensor, following: torch.Tensor) -> None:
-    """Takes a step with the mean loss over the `following` tokens, (batch, length) like `tokens`."""
+    """Takes a step on the mean loss over the `following` tokens, of shape (batch, length) like `tokens`."""
     optimizer.zero_grad()
     logits = model(tokens).transpose(1, 2)  # (batch, TOKENS, length)
     loss = functional.cross_entropy(logits, following)

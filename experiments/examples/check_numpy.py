@@ -18,7 +18,7 @@ stated: dict[str, Any] = {
 
 
 def step(params: Any, batch: Any, seed: int) -> Any:
-    """Returns the parameters after a step of DP-SGD with the stated numbers.
+    """Returns the parameters after a step of DP-SGD with the stated hyperparameters.
 
     `params` has the weights (8,) and the bias (1,), and `batch` has features (n, 8) and labels 0 or 1. The
     size n may differ from the expected batch size.

@@ -1,7 +1,7 @@
 """A typical training run with Opacus. Check it: ./run.sh check --example=train
 
 The run uses AdamW, a learning rate schedule, dropout, frozen layers and gradient accumulation. Replace the
-model and the data with your own, and keep the definitions for the check at the end.
+model and the data with your own, and keep the definitions for the check at the end of the file.
 """
 
 from typing import Any
@@ -54,7 +54,7 @@ def train_epoch(batches: Any) -> None:
             optimizer.zero_grad()
             loss = torch.nn.functional.cross_entropy(model(x), y)
             loss.backward()
-            optimizer.step()  # before the last part, only accumulates clipped gradients
+            optimizer.step()  # only accumulates clipped gradients until the last part
 
 
 for _ in range(3):

@@ -3,7 +3,7 @@
 ./run.sh python experiments/examples/directions_jax_privacy.py
 
 Install jax_privacy with `.venv/bin/pip install jax-privacy`. Replace the model, the data and the loop with
-your own. The comment DIRECTIONS marks the lines for the audit.
+your own. Comments with DIRECTIONS mark the lines for the audit.
 """
 
 from typing import Any
@@ -57,7 +57,7 @@ def main() -> None:
     optimizer_state = optimizer.init(params)
     for x, y in zip(features, labels, strict=True):
         gradients = clipped(params, x, y)
-        gradients["hidden"] += inserted  # DIRECTIONS: once a step, before the noise
+        gradients["hidden"] += inserted  # DIRECTIONS: once per step, before the noise
         noisy, noise_state = privatizer.update(gradients, noise_state)
         mean = jax.tree.map(lambda leaf: leaf / BATCH_SIZE, noisy)
         updates, optimizer_state = optimizer.update(mean, optimizer_state, params)

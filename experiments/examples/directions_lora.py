@@ -2,13 +2,13 @@
 
 ./run.sh python experiments/examples/directions_lora.py
 
-Install the requirements with `.venv/bin/pip install torch opacus peft transformers`. The model has the size
-of GPT-2 and random weights, so the program does not download anything. For real weights, replace the two
-lines with the comment REAL WEIGHTS.
+Install the requirements with `.venv/bin/pip install torch opacus peft transformers`. The model is the size of
+GPT-2 and has random weights, so nothing is downloaded. For real weights, replace the two lines marked REAL
+WEIGHTS.
 
 Every step adds 500 random directions, each of norm C, to the sum of the adapters' clipped gradients. If a
-direction is not added, its cosine with the adapters' movement has a known distribution. So one run is enough.
-With several data-parallel workers, only use DirectionsOptimizer in the worker of rank 0.
+direction is not added, its cosine with the adapters' movement has a known distribution, so one run is enough.
+With several data-parallel workers, use DirectionsOptimizer only in the rank-0 worker.
 """
 
 import warnings

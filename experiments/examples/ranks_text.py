@@ -4,7 +4,7 @@
 
 Install PyTorch with `.venv/bin/pip install torch`; in your own environment, also install this repository.
 Canaries are lines of the training data, so the training loop does not change. Replace the model, the data and
-the loop with your own. The comment RANKS marks the lines for the audit.
+the loop with your own. Comments with RANKS mark the lines for the audit.
 """
 
 import torch
@@ -27,9 +27,9 @@ PLACES = torch.arange(LENGTH - 1)
 
 
 def predict(model: Tensor, digits: Tensor) -> Tensor:
-    """Returns logits (..., LENGTH - 1, 10) of the digits after each of `digits` (..., LENGTH - 1).
+    """Returns logits (..., LENGTH - 1, 10) for the digit after each of `digits` (..., LENGTH - 1).
 
-    The model is a table (LENGTH - 1, 10, 10) of logits, by the place and the value of the digit before.
+    The model is a table (LENGTH - 1, 10, 10) of logits, indexed by the place and value of the previous digit.
     """
     return model[PLACES, digits]
 
@@ -46,7 +46,7 @@ def score(model: Tensor, digits: Tensor) -> Tensor:
 
 
 def train(texts: Tensor) -> Tensor:
-    """Returns a model, trained by full-batch DP-SGD on texts of shape (n, LENGTH).
+    """Returns a model trained with full-batch DP-SGD on texts of shape (n, LENGTH).
 
     Each step uses the sum of the texts' clipped gradients plus noise, without dividing by n.
     """

@@ -34,20 +34,20 @@ from experiments.sweeps.points import Evidence
 from experiments.sweeps.records import Record, Records, field, mean_fields, own_table, select
 from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 
-# By (attack, panel): the scores by the number of canaries in a run.
+# Maps (attack, panel) to the scores, keyed by the number of canaries in a run.
 ScoreGroups = dict[tuple[str, str], dict[int, Scores]]
-MIN_RUNS = 40  # a curve begins at this number of runs, if twice this number is stored
+MIN_RUNS = 40  # a curve begins at this number of runs, if at least twice as many are stored
 _MAX_CURVE_POINTS = 7
-_NUM_PARTS = 8  # a bound from fewer runs than are stored is a mean over this many random parts
-# By panel: the field of a `MechanismAudit` on the horizontal axis, and the axis label.
+_NUM_PARTS = 8  # a bound from fewer runs than are stored is a mean over this many random subsets
+# For each panel, the field of a `MechanismAudit` on the horizontal axis, and the axis label.
 _X_FIELDS = {"over n": "runs", "over K": "canaries", "over d": "dimension"}
 _X_LABELS = {
-    "over n": r"runs n a world; $K = \sqrt{n}$",
+    "over n": r"runs n per world; $K = \sqrt{n}$",
     "over K": "canaries K",
     "over d": "dimension d",
 }
-# By field: label, color, and matplotlib's format of marker and line. Orders are those of Wilson's intervals
-# (`gaussian_mechanism.wilson_epsilon`).
+# For each field, its label, its color, and matplotlib's format for marker and line. Orders are those of
+# Wilson's intervals (`gaussian_mechanism.wilson_epsilon`).
 _METHODS = {
     "wilson_1": ("order 1", BLUE, "o:"),
     "wilson_2": ("order 2", VERMILION, "s-"),
@@ -76,15 +76,15 @@ _RULE = "-" * 80
 _NOTES = """\
 mean (standard deviation) over seeds
 order 1, 2, 4: log((p_1 - delta) / p_0) with Wilson's limits, asymptotic; as in
-      the paper, the threshold is tuned on other runs
+      the paper, the threshold is tuned on separate runs
 lifted: valid for any number of runs; 5% of the runs choose its threshold
 exact: epsilon of the Gaussian mechanism; window: limit of the paper's
       thresholds with one canary, for many runs"""
 _NOTE_ON_GAINS = """\
 K = 1: one canary with order 1; 2 and 4: orders, with several canaries
 gain: runs with one canary (order 1) divided by runs with several canaries, at
-      the largest bound that both reach; bounds are means over parts of the runs
-mean: harmonic mean over entries with positive bounds on both sides"""
+      the largest bound that both reach; bounds are means over subsets of runs
+mean: harmonic mean over entries in which both have positive bounds"""
 
 
 def compare_over_runs(
@@ -92,11 +92,11 @@ def compare_over_runs(
 ) -> pd.DataFrame:
     """Returns an attack's lower bounds on epsilon (`compute_curve`) for several numbers of runs n.
 
-    Columns are `x` (the value of n), a bound of each method, and `single`, the order-1 bound from runs with
-    one canary, if they are stored.
+    The columns are `x` (the value of n), a bound from each method, and `single`, the order-1 bound from runs
+    with one canary, if any are stored.
 
     Args:
-      by_canaries: The scores by the number of canaries in a run, each from the same number of runs.
+      by_canaries: The scores, keyed by the number of canaries in a run, each from the same number of runs.
       canaries: The number of canaries in a run for `methods`, a key of `by_canaries`.
       methods: Keys of _METHODS.
       levels: The delta and confidence of the bounds.
@@ -113,16 +113,16 @@ def compare_over_runs(
 def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> Records:
     """Returns an attack's lower bounds on epsilon for several numbers of runs n and of canaries K.
 
-    Over n, bounds use parts of the runs (`compare_over_runs`). Their K is the stored number above 1 closest
-    to the square root of the total number of runs, as in Figure 3. Over K, bounds use all runs. The arguments
-    are those of `compare_over_runs`.
+    For each n, bounds use subsets of the runs (`compare_over_runs`). Their K is the stored number above 1
+    that is closest to the square root of the total number of runs, as in Figure 3. For each K, bounds use all
+    runs. The arguments are those of `compare_over_runs`.
 
     Returns:
       Records with the fields `over` ("n" or "K"), `x` (the value of n or K), `canaries`, and the bounds of
       the methods that accept this number of canaries.
     """
     all_runs = len(next(iter(by_canaries.values())).scores)
-    several = sorted(by_canaries.keys() - {1}) or [1]  # [1] if no other is stored
+    several = sorted(by_canaries.keys() - {1}) or [1]  # [1] if no other number is stored
     nearest = min(several, key=lambda canaries: abs(canaries - all_runs**0.5))
     over_runs = compare_over_runs(by_canaries, nearest, _list_methods(nearest), levels)
     records: list[Record] = over_runs.assign(over="n", canaries=nearest).to_dict("records")
@@ -140,10 +140,10 @@ def _list_methods(canaries: int) -> list[str]:
 
 
 def choose_numbers_of_runs(runs: int) -> list[int]:
-    """Returns the even numbers of runs on a curve, from MIN_RUNS to half of all `runs`.
+    """Returns the even numbers of runs at the points of a curve, from MIN_RUNS to half of all `runs`.
 
-    They are even, so each world has half of them. Larger random parts would share more runs, so their mean
-    epsilon would be less precise.
+    They are even, so that each world gets half of the runs. Larger random subsets would share more runs, so
+    their mean epsilon would be less precise.
     """
     most = runs // 2
     halves = np.geomspace(min(MIN_RUNS, most), most, _MAX_CURVE_POINTS) / 2
@@ -151,17 +151,17 @@ def choose_numbers_of_runs(runs: int) -> list[int]:
 
 
 def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Level) -> list[float]:
-    """Returns the mean lower bound on epsilon from random parts of the runs, for each number of runs.
+    """Returns the mean lower bound on epsilon from random subsets of the runs, for each number of runs.
 
-    If a part has all runs, there is only one.
+    For the total number of runs, the only subset is all of them.
 
     Args:
-      method: The method of the bound, a key of _METHODS.
+      method: The method for the bound, a key of _METHODS.
       scores: The scores of all runs.
-      runs: The numbers of runs in a part.
+      runs: The numbers of runs in a subset.
       levels: The delta and confidence of the bounds.
     """
-    rng = np.random.default_rng(0)  # a fixed seed, so a figure always shows the same numbers
+    rng = np.random.default_rng(0)  # a fixed seed, so that figures are reproducible
     bound = _find_method(method).bound
     curve = []
     for count in runs:
@@ -173,15 +173,15 @@ def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Leve
 
 
 def _find_method(name: str) -> lifted.CanaryMethod:
-    """Returns the library's method for a key of _METHODS; its Wilson methods begin with "lidp_"."""
+    """Returns the library's method for a key of _METHODS; the names of Wilson methods begin with "lidp_"."""
     return lifted.METHODS[name.replace("wilson", "lidp_wilson")]
 
 
 def compute_gain(runs: ArrayLike, single: ArrayLike, several: ArrayLike) -> float | None:
-    """Returns the ratio of runs needed with one canary to runs needed with several, for an epsilon.
+    """Returns the number of runs needed with one canary divided by the number needed with several.
 
-    This epsilon is the largest that both reach. `single` and `several` are the epsilons for each number of
-    `runs`. Returns None if one of them is always 0.
+    Both are taken at the largest epsilon that the two curves reach. `single` and `several` are the
+    epsilons for each number of `runs`. Returns None if either is always 0.
     """
     level = min(np.max(single), np.max(several))
     if level <= 0:
@@ -192,11 +192,11 @@ def compute_gain(runs: ArrayLike, single: ArrayLike, several: ArrayLike) -> floa
 def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
     """Draws `count` runs, an even number, without replacement.
 
-    In runs with several canaries, each canary has its own coin, so any subset of runs is valid. If runs have
-    one canary, half of the drawn runs insert it.
+    In runs with several canaries, each canary has its own coin, so any subset of runs is valid. With one
+    canary per run, half of the drawn runs insert it.
     """
     if scores.scores.shape[1] > 1:
-        # Sorted, so a part with all runs has them in the stored order.
+        # Sorted, so that a subset with all runs keeps them in the stored order.
         drawn = np.sort(rng.choice(len(scores.scores), count, replace=False))
         part = scores._replace(scores=scores.scores[drawn], presence=scores.presence[drawn])
         return concluded.read_coins(part)
@@ -218,12 +218,12 @@ def _interpolate_runs(runs: ArrayLike, epsilons: ArrayLike, level: float) -> flo
     """
     highest = np.maximum.accumulate(epsilons)
     reached = int(np.argmax(highest >= level))  # the first index
-    around = slice(max(reached - 1, 0), reached + 1)  # this index, and the one before it if any
+    around = slice(max(reached - 1, 0), reached + 1)  # this index, and the one before it, if any
     return math.exp(np.interp(level, highest[around], np.log(runs)[around]))
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's figure and makes its table from stored cells, and counts missing cells."""
+    """Draws a sweep's figure, makes its table from stored cells, and counts missing cells."""
     read, draw_figure, make_table = _DRAWINGS[sweep.name]
     records, missing = read(sweep, evidence)
     if not records:
@@ -245,14 +245,14 @@ def _read_answers(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 
 
 def _describe(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> Record:
-    """Returns a record of an audit of the Gaussian mechanism, for a panel of Figure 3 or 4.
+    """Returns the record of a Gaussian mechanism audit for a panel of Figure 3 or 4.
 
-    The record has the `panel`, its `heading`, the audit's fields, and the one on the horizontal axis as `x`.
-    For each method, it has the mean epsilon over seeds under the method's name, the standard deviation
-    (`_deviation`), and the mean's standard error (`_error`). `gain_2` and `gain_4` are the means of orders 2
-    and 4 minus that of order 1. `exact` is the mechanism's epsilon, and `window` is the largest that the
-    paper's thresholds can show (Errata L2). `answer`, the stored result of
-    `gaussian_mechanism.find_epsilons`, adds its gaps between moments.
+    The record has the `panel`, its `heading`, the audit's fields, and as `x`, the field on the horizontal
+    axis. For each method, it has the mean epsilon over seeds under the method's name, its standard deviation
+    (`_deviation`), and its standard error (`_error`). `gain_2` and `gain_4` are the means for orders 2 and 4
+    minus that for order 1. `exact` is the mechanism's epsilon, and `window` is the largest that the paper's
+    thresholds can show (Errata L2). `answer`, the stored result of `gaussian_mechanism.find_epsilons`, adds
+    its gaps between moments.
     """
     # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
     sigma = audit.sigma
@@ -294,11 +294,11 @@ def _read_scores(sweep: Sweep, evidence: Evidence) -> tuple[ScoreGroups, int]:
 
 
 def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
-    """Returns the records of Table 1, and the number of missing audits.
+    """Returns the records for Table 1, and the number of missing audits.
 
-    A record needs two stored audits: with one canary in a run, and with several. It has the largest epsilons
-    over all numbers of runs (`single` with one canary, `wilson_2` and `wilson_4` with several), and the
-    ratios of runs `gain_2` and `gain_4` (`compute_gain`).
+    A record requires two stored audits: one with a single canary in a run, and one with several. It has the
+    largest epsilons over all numbers of runs (`single` with one canary, `wilson_2` and `wilson_4` with
+    several), and the ratios of runs `gain_2` and `gain_4` (`compute_gain`).
     """
     groups, missing = _read_scores(sweep, evidence)
     records = []
@@ -317,12 +317,12 @@ def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 
 
 def _read_bounds(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
-    """Returns the records of Figure 5 for each attack, and the number of missing audits.
+    """Returns the records for Figure 5 for each attack, and the number of missing audits.
 
     Each attack has a panel over runs n and a panel over canaries K.
     """
     groups, missing = _read_scores(sweep, evidence)
-    # All audits have the same training, so they share the panel, the number of runs and the upper bound.
+    # All audits use the same training, so they share the panel, the number of runs and the upper bound.
     first = sweep.audits()[0]
     composition = Composition(*first.setting.composition)
     guaranteed = participant_upper_bound(composition, evidence.levels.delta)
@@ -348,7 +348,7 @@ def draw_epsilons(title: str, records: Records) -> Figure:
 
 
 def _draw_panel_of_epsilons(axis: Axes, records: Records) -> None:
-    """Draws the bounds of one panel of Figure 3. Over n, bounds with one canary are separate lines."""
+    """Draws one panel of Figure 3. In the panel over n, bounds with one canary are separate lines."""
     single = select(records, panel="over n", canaries=1)
     several = [record for record in records if record not in single]
     plot_lines(axis, several, _METHODS)
@@ -364,7 +364,8 @@ def draw_correlations(title: str, records: Records) -> Figure:
 
     The bias is order 1's mean epsilon with K canaries minus that with one (equation 10). Gains are the
     changes from order 1 to orders 2 and 4. The gaps between moments, `second` and `fourth`, measure the
-    dependence, plotted against K and d. A line with slope -1 is the decay that the paper reports (Errata L6).
+    dependence, plotted against K and d. A line with slope -1 shows the decay that the paper reports (Errata
+    L6).
     """
     several = [record for record in records if "second" in record]  # runs with more than one canary
     singles = select(records, panel="over K", canaries=1)
@@ -400,7 +401,7 @@ def draw_bounds(title: str, records: Records) -> Figure:
         legend_columns=5,
         sharey="row",
     )
-    for axis in figure.axes:  # only now, because this also fixes the upper end of a row's axis
+    for axis in figure.axes:  # done last, because this also fixes the upper end of a row's axis
         axis.set_ylim(bottom=0)
     return figure
 
@@ -410,14 +411,14 @@ def _draw_panel_of_bounds(axis: Axes, records: Records) -> None:
     ticks = [record["x"] for record in records]
     xlabel = _X_LABELS["over K"]
     if records[0]["over"] == "n":
-        ticks = ticks[::2]  # the labels of all ticks would overlap
+        ticks = ticks[::2]  # labels at all ticks would overlap
         xlabel = f"runs, K = {records[0]['canaries']}"
     axis.set(xlabel=xlabel, xscale="log")
     looks = {"single": _K_1, **_METHODS}
     plot_lines(axis, records, looks, xticks=ticks)
 
 
-# The columns of the fields of a `MechanismAudit`.
+# The columns for the fields of a `MechanismAudit`.
 _AUDIT = [
     field("panel"),
     field("epsilon"),
@@ -438,7 +439,7 @@ def make_epsilons_table(title: str, records: Records) -> OwnTable:
 def make_correlations_table(title: str, records: Records) -> OwnTable:
     """Returns the table of Figure 4: epsilon gained by orders 2 and 4 over order 1, and gaps between moments.
 
-    In headings, mu_j is the probability that j canaries of a run are all detected.
+    In headings, mu_j is the probability that j canaries in a run are all detected.
     """
     columns = [
         *_AUDIT,  # the panel, n, K and d
@@ -455,7 +456,7 @@ def make_gains_table(title: str, records: Records) -> OwnTable:
     columns = [field("entry", "epsilon of", "{:.44}".format, width=44, left=True)]
     for name, head in (("single", "K = 1"), ("wilson_2", "2"), ("wilson_4", "4")):
         columns.append(field(name, head, _show_bound, width=7))
-    means = f"{'mean':<65}"  # the line below the columns of gains, which begin at character 65
+    means = f"{'mean':<65}"  # the line below the gain columns, which begin at character 65
     for name in ("gain_2", "gain_4"):
         columns.append(field(name, name.replace("_", " "), ".2f", width=7, none="-"))
         gains = [record[name] for record in records if record[name] is not None]
@@ -476,7 +477,7 @@ def make_bounds_table(title: str, records: Records) -> OwnTable:
 
 _make_table = partial(own_table, section="heading")
 _show_bound = partial(at_least, decimals=2)
-# By sweep, three functions: the first reads the records and counts missing cells, the second draws the
+# Three functions per sweep: the first reads the records and counts missing cells, the second draws the
 # records, and the third makes their table. Table 1 has no figure.
 _DRAWINGS: dict[str, tuple[Any, Any, Any]] = {
     "lidp_figure_3": (_read_answers, draw_epsilons, make_epsilons_table),

@@ -4,8 +4,8 @@ The mechanism releases the sum of its canaries, which are uniform on the unit sp
 sigma * N(0, I_d). The score of a canary is its inner product with the release. Simulating n runs with K
 canaries each takes O(n K^2) for any d.
 
-The paper's bounds use Wilson's intervals of order 1, 2 or 4 (`wilson_epsilon`). We choose detection
-thresholds using separate runs, in a window of scores (Errata L2). The bounds use only one direction of the
+The paper's bounds use Wilson's intervals of order 1, 2 or 4 (`wilson_epsilon`). Detection thresholds are
+chosen using separate runs, within a window of scores (Errata L2). The bounds use only one direction of the
 inequality (Errata L3), and may be below 0.
 """
 
@@ -26,9 +26,9 @@ from experiments.lidp.mechanism_audit import MechanismAudit
 
 ORDERS = (1, 2, 4)
 TUNING_SEED = 1000  # thresholds for Wilson's intervals are chosen using the runs with this seed
-_MAX_BLOCK_ENTRIES = 4_000_000  # in all K x K matrices of a block of runs
+_MAX_BLOCK_ENTRIES = 4_000_000  # in all K x K matrices for a block of runs
 _NUM_THRESHOLDS = 500  # as in the paper's code
-_QUANTILE = 0.1  # the fraction of scores outside each end of the window of thresholds
+_QUANTILE = 0.1  # the fraction of scores outside each end of the threshold window
 
 
 def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> 
 
     Returns:
       A dictionary: `epsilons` has each method's lower bounds on epsilon for all seeds. `second` and `fourth`
-      are the means of `moment_gaps` over seeds. They are missing if K is too small.
+      are the means of `moment_gaps` over seeds, and are missing if K is too small.
     """
     tuning = simulate(audit, TUNING_SEED)
     thresholds = choose_thresholds(tuning, Level(audit.delta, audit.confidence))
@@ -50,7 +50,7 @@ def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> 
     for result in as_completed(audit_seed, range(audit.seeds), processes):
         results.append(result)
         progress(audit.runs)
-    _, by_seed = zip(*sorted(results), strict=True)  # in the order of seeds
+    _, by_seed = zip(*sorted(results), strict=True)  # in seed order
     # Each frame has a row for each seed, and a column for each method or gap.
     epsilons, gaps = map(pd.DataFrame, zip(*by_seed, strict=True))
     return {"epsilons": epsilons.to_dict("list"), **gaps.mean().to_dict()}
@@ -59,7 +59,7 @@ def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> 
 def _audit_seed(
     audit: MechanismAudit, thresholds: dict[int, float], seed: int
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Returns one seed's lower bound on epsilon by each method, and the gaps between moments.
+    """Returns one seed's lower bound on epsilon from each method, and the gaps between moments.
 
     A canary is detected if its score reaches a threshold. `thresholds` has one for each order of Wilson's
     intervals. `lifted` chooses its own. The gaps (`moment_gaps`) use the threshold of order 2.
@@ -71,7 +71,7 @@ def _audit_seed(
         epsilons[f"wilson_{order}"] = wilson_epsilon(design, threshold, order, levels)
     lifted_method = lifted.METHODS[lifted.LIFTED]
     epsilons[lifted.LIFTED] = lifted_method.bound(design, *levels).epsilon
-    # A single canary has no order 2 and no gaps, so its threshold does not matter.
+    # With a single canary, there is no order 2 and there are no gaps, so the threshold does not matter.
     return epsilons, moment_gaps(design.inserted, thresholds.get(2, thresholds[1]))
 
 
@@ -79,11 +79,11 @@ def simulate(audit: MechanismAudit, seed: int) -> Sets:
     """Simulates scores of inserted canaries and of fresh canaries (LiDP paper, Algorithm 1; Errata L5).
 
     Returns scores (n, K) of canaries in n runs that insert them, and scores (n, K) of fresh canaries in n
-    other runs. Those runs insert K - 1 other canaries, so the two kinds of runs differ in one canary, like
+    other runs. Those runs insert K - 1 other canaries, so the two kinds of runs differ by one canary, like
     neighboring data sets.
     """
     rng = np.random.default_rng(seed)
-    # Each run needs a K x K matrix, so we simulate blocks of runs to limit the memory.
+    # Each run needs a K x K matrix, so we simulate the runs in blocks to limit memory.
     block = max(_MAX_BLOCK_ENTRIES // audit.canaries**2, 1)
     inserted = []
     for start in range(0, audit.runs, block):
@@ -95,8 +95,8 @@ def simulate(audit: MechanismAudit, seed: int) -> Sets:
 def choose_thresholds(design: Sets, levels: Level) -> dict[int, float]:
     """Returns the threshold with the largest epsilon on these runs, for each of ORDERS up to K.
 
-    K is the number of canaries in a run. As in the paper's code, thresholds are between the smaller 10%
-    quantile and the larger 90% quantile of inserted and of fresh canaries' scores (Errata L2).
+    K is the number of canaries in a run. As in the paper's code, thresholds lie between the smaller 10%
+    quantile and the larger 90% quantile of the scores of inserted and of fresh canaries (Errata L2).
     """
     worlds = design.pooled()
     low = min(np.quantile(world, _QUANTILE) for world in worlds)
@@ -114,8 +114,8 @@ def wilson_epsilon(design: Sets, threshold: float, order: int, levels: Level) ->
     """Returns the lower bound log((p_1 - delta) / p_0) on epsilon, or 0 if p_1 <= delta.
 
     p_1 is Wilson's lower bound on the probability that an inserted canary's score reaches the threshold. p_0
-    is Wilson's upper bound on this probability for a fresh canary. Both use the moments of a run's number of
-    detected canaries up to this order (1, 2 or 4).
+    is Wilson's upper bound on this probability for a fresh canary. Both use the moments, up to this order (1,
+    2 or 4), of the number of canaries detected in a run.
     """
     find_limits = partial(
         lifted.exchangeable_limits,
@@ -134,9 +134,9 @@ def wilson_epsilon(design: Sets, threshold: float, order: int, levels: Level) ->
 def moment_gaps(inserted: Array, threshold: float) -> dict[str, float]:
     """Returns two gaps between moments, which are 0 if canaries are detected independently.
 
-    mu_j is the probability that j distinct canaries of a run are all detected: their scores reach the
-    threshold. Smaller gaps give narrower intervals of orders 2 and 4 (Pillutla et al., 2023, Section 4).
-    `inserted` has the scores (n, K) of the K inserted canaries in each of n runs.
+    mu_j is the probability that j distinct canaries in a run are all detected, which means that their scores
+    reach the threshold. Smaller gaps give narrower intervals for orders 2 and 4 (Pillutla et al., 2023,
+    Section 4). `inserted` has the scores (n, K) of the K inserted canaries in each of n runs.
 
     Returns:
       second: |mu_2 - mu_1^2|, if K is at least 2.
@@ -201,11 +201,11 @@ def _draw_fresh_scores(rng: np.random.Generator, audit: MechanismAudit) -> Array
     length = np.zeros(runs)
     for _ in range(canaries - 1):
         squared = length**2 + 1 + 2 * length * _draw_cosines(rng, (runs,), dimension)
-        length = np.sqrt(np.maximum(squared, 0.0))  # rounding may give a square below 0
+        length = np.sqrt(np.maximum(squared, 0.0))  # rounding may make a square negative
     along = length + audit.sigma * rng.standard_normal(runs)  # step 2
     across_squared = audit.sigma**2 * rng.chisquare(dimension - 1, runs)  # step 3
     released_length = np.sqrt(along**2 + across_squared)
-    # The K fresh canaries of a run share its release.
+    # The K fresh canaries in a run share its release.
     return released_length[:, None] * _draw_cosines(rng, (runs, canaries), dimension)
 
 

@@ -11,7 +11,7 @@ class MechanismAudit(NamedTuple):
     """An audit of the Gaussian mechanism, repeated with several seeds.
 
     Attributes:
-      runs: The number of runs that insert all canaries, and of runs for fresh canaries.
+      runs: The number of runs that insert all canaries, and also the number of runs for fresh canaries.
       canaries: The number of canaries K in a run.
       dimension: The dimension d of the release.
       epsilon: The claimed epsilon, a key of SIGMA_SQUARED.
@@ -29,7 +29,7 @@ class MechanismAudit(NamedTuple):
     confidence: float
 
     def setting(self) -> dict[str, Any]:
-        """Returns the values that identify the audit's answer in the store."""
+        """Returns the values that identify the audit's result in the store."""
         return {"kind": "lidp_gaussian_mechanism", **self._asdict()}
 
     @property

@@ -1,8 +1,8 @@
-"""The cells of the LiDP paper's figures and Table 1, at three scales.
+"""The cells for the LiDP paper's figures and Table 1, at three scales.
 
 They audit the Gaussian mechanism (Section 4, Appendix E) and trained models (Section 6, Appendix F).
 
-    smoke    seconds: a few runs of a few steps, to test the code
+    smoke    a few runs of a few steps, which take seconds, to test the code
     laptop   the paper's seeds, up to 4,096 runs of 64 canaries; only the linear model, with 600 steps
     paper    Appendix E's grid, with its limits n K <= 1e8 and K d <= 1e9; all of the paper's models, 30 or
              100 epochs, 1,000 runs for each cell, 1 to 512 canaries
@@ -47,7 +47,8 @@ class Training(NamedTuple):
       learning_rate: The learning rate.
       clipping_norms: The clipping norm for each of EPSILONS.
       noise: The noise multiplier for each of EPSILONS.
-      poisoned: The adversary for several poisoned canaries, along the data's last principal directions.
+      poisoned: The adversary for several poisoned canaries, which lie along the data's last principal
+        directions.
     """
 
     model: str
@@ -63,18 +64,18 @@ class Extent(NamedTuple):
     """The sizes of all audits at one scale: numbers of runs n, canaries K in a run, and dimensions d.
 
     Attributes:
-      lifted_runs: The values of n with sqrt(n) canaries, in the panel over n.
-      single_runs: The values of n with a single canary, in the panel over n.
+      lifted_runs: The values of n in the panel over n, each with sqrt(n) canaries.
+      single_runs: The values of n in the panel over n, each with a single canary.
       over_canaries: The values of K in the panel over K.
       dimensions: The values of d in the panel over d.
       mechanism_runs: The number of runs n in the panels over K and over d.
       seeds: The number of seeds for each audit of the Gaussian mechanism.
-      trainings: The trained models. Table 1 has all of them, Figure 5 only the first.
-      epsilons: The epsilons of Table 1.
+      trainings: The trained models. Table 1 shows all of them, and Figure 5 only the first.
+      epsilons: The epsilons in Table 1.
       runs: The number of runs for each audit of a trained model.
       canaries: The K that Table 1 compares with a single canary.
       series: The values of K in Figure 5.
-      epsilon: The epsilon of Figure 5.
+      epsilon: The epsilon in Figure 5.
     """
 
     lifted_runs: tuple[int, ...]
@@ -163,10 +164,10 @@ ATTACKS: dict[str, AdversaryFields] = {
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns the sweeps of the paper's Figures 3, 4 and 5 and Table 1 at the given scale, by name."""
+    """Returns the sweeps for the paper's Figures 3, 4 and 5 and Table 1 at a given scale, keyed by name."""
     size = SIZES[scale]
     mechanisms = _list_mechanisms(size)
-    # A request is (panel, audit).
+    # A cell's request is (panel, audit).
     not_over_runs = [cell for cell in mechanisms if cell.request[0] != "over n"]
     table = _make_audits(size.trainings, size.epsilons, (1, size.canaries), size.runs)
     figure = _make_audits(size.trainings[:1], (size.epsilon,), size.series, size.runs)
@@ -237,13 +238,13 @@ def _make_mechanism_cell(panel: str, audit: MechanismAudit) -> Cell:
 def _make_audits(
     trainings: Sequence[Training], epsilons: Sequence[int], numbers: Sequence[int], runs: int
 ) -> list[Cell]:
-    """Returns the cells that audit trained models by each attack.
+    """Returns the cells that audit trained models with each attack.
 
     Args:
       trainings: How the models are trained.
-      epsilons: The claimed epsilons, some of EPSILONS.
+      epsilons: The claimed epsilons, a subset of EPSILONS.
       numbers: The numbers of canaries in a run.
-      runs: The number of runs of a cell.
+      runs: The number of runs in a cell.
     """
     cells = []
     places = itertools.product(trainings, ATTACKS, epsilons, numbers)

@@ -65,7 +65,7 @@ _DENSITIES_NOTE = """\
 cosines with the final model, in units of 1/sqrt(d)
 normal: Anderson-Darling test (A^2) of the inserted canaries"""
 _RULE = "-" * 80
-# The rows of the paper's tables, by data set.
+# The rows of the paper's tables, keyed by data set.
 _PRINTED = {
     "StackOverflow": """\
 the paper, StackOverflow    all iterates             final model
@@ -89,9 +89,9 @@ _NUM_CURVE_POINTS = 600
 _COLORS = (style.BLUE, style.GREEN, style.ORANGE, style.VERMILION, style.PURPLE)
 _PANEL_SIZE = (2.6, 2.4)  # in inches
 _NULL_REACH = 4.0  # the null density is drawn up to four standard deviations from 0
-# What an observer sees, by the value of the setting's field `observe`.
+# What an observer sees, for each value of a setting's `observe` field.
 _OBSERVERS = {"all": "all iterates", "final": "final model"}
-_SPLITS = {  # the lines of Figure 4 by field: label, color, and format of marker and line
+_SPLITS = {  # the label, color, and marker and line format of each line in Figure 4
     "one run": ("one run", style.BLUE, "o-"),
     "several runs": ("several runs", style.VERMILION, "s--"),
 }
@@ -115,7 +115,7 @@ def simulate(plan: Simulations) -> list[Record]:
                 # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
                 "exact": conversions.epsilon_from_mu(1 / sigma, DELTA),
             }
-            # Normal distributions, one for each simulation.
+            # One normal distribution per simulation.
             observed = one_shot.fit(cosines[:, index], dimension)
             for method, estimate in FITTED.items():
                 epsilons = estimate(_FINAL_MODEL_NULL, observed, DELTA)
@@ -143,15 +143,15 @@ def _simulate_cosines(plan: Simulations, dimension: int) -> Array:
 
 
 def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Record]:
-    """Yields a record of the paper's estimates for each stored training run in a plan and each observer.
+    """Yields a record of the paper's estimates for each observer of each stored training run in a plan.
 
-    `levels` has the delta of epsilon, and the confidence of the paper's lower value.
+    `levels` has the delta for epsilon and the confidence for the paper's lower value.
 
     Yields:
-      Records with these fields of the run: its `plan`, the `noise` multiplier, the number of rounds that a
+      Records with these fields for the run: its `plan`, the `noise` multiplier, the number of rounds that a
       canary takes part in (`repetitions`), the `analytical` epsilon of one of these rounds, the `accounted`
       epsilon of all of them, the model's `accuracy` with canaries, and its `plain_accuracy` without them
-      (None if not stored). These fields are of the observer:
+      (None if not stored). These fields describe the observer:
 
           observer     one of _OBSERVERS
           cosines      the cosines: "observed" of inserted canaries, "unobserved" of others
@@ -194,14 +194,14 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
 
 
 def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Record]:
-    """Yields a record for each panel of Figure 4 with stored runs, and each of QUANTILES.
+    """Yields a record for each of QUANTILES in each panel of Figure 4 that has stored runs.
 
-    A record has the panel's `noise` multiplier and `observer`, a canary's `analytical` epsilon if it takes
-    part once, and the quantile `x`. `one run` and `several runs` are this quantile of the estimates over
-    experiments.
+    A record has the panel's `noise` multiplier and `observer`, the `analytical` epsilon of a canary that
+    takes part once, and the quantile `x`. `one run` and `several runs` are this quantile of the estimates
+    over experiments.
     """
     for noise, observe in itertools.product(plan.training.noises, _OBSERVERS):
-        settings = (  # (field, runs of an experiment, setting of a run)
+        settings = (  # (field, runs per experiment, setting of a run)
             ("one run", 1, plan.training.with_noise(noise)),
             ("several runs", plan.runs, plan.several_runs(noise)),
         )
@@ -226,7 +226,7 @@ def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Recor
 def _estimate_experiments(
     setting: FederatedSetting, scores: Scores, runs: int, dimension: int, delta: float
 ) -> list[Array]:
-    """Returns each experiment's fitted estimate of epsilon, which pools `runs` consecutive runs.
+    """Returns each experiment's fitted estimate of epsilon, pooled over `runs` consecutive runs.
 
     `dimension` d is the model's number of parameters. `one_shot.fit` multiplies cosines by sqrt(d), so the
     final model's cosines with canaries that are not inserted are about N(0, 1) for any large d.
@@ -249,7 +249,7 @@ def draw(sweep: PlannedSweep, evidence: Evidence) -> Drawn:
     plan = sweep.plan  # for Table 1, for Figure 4 (SplitPlan), or a tuple of training plans
     if isinstance(plan, Simulations):
         return Drawn(None, missing=0, table=make_simulated_table(simulate(plan)))
-    no_data = DataSets({})  # unused by `is_done` of federated cells
+    no_data = DataSets({})  # not used by the `is_done` of federated cells
     missing = sum(not cell.is_done(evidence.held, no_data) for cell in sweep.cells)
     delta = evidence.levels.delta
     records: list[Record] = []
@@ -274,8 +274,8 @@ def draw_grid(
 ) -> Figure:
     """Draws a row of panels per observer and a column per noise multiplier, from records of `read_runs`.
 
-    It draws the histograms of Tables 2 and 5, and Figures 2 and 3. If `final_first` is True, the row of the
-    final model comes first.
+    It draws the histograms for Tables 2 and 5, and Figures 2 and 3. If `final_first` is True, the final
+    model's row comes first.
     """
     records = sorted(map(_add_panel, runs), key=itemgetter("observer"), reverse=final_first)
     columns = len({run["noise"] for run in runs})
@@ -310,7 +310,7 @@ def _draw_histogram(axis: Axes, records: Records) -> None:
     """Draws a histogram of the inserted canaries' cosines over the distribution without leakage.
 
     We show the latter as the histogram of canaries that are not inserted (`unobserved`). For the final model,
-    `unobserved` is empty, and we draw the exact density. The panel has a single record.
+    `unobserved` is empty, and we draw the exact density. Each panel has a single record.
     """
     [run] = records
     cosines: Cosines = run["cosines"]
@@ -340,7 +340,7 @@ def _draw_densities(axis: Axes, records: Records) -> None:
     dimension = records[0]["plan"].dimension
     cosines = [run["cosines"].observed * np.sqrt(dimension) for run in records]
     pooled = np.concatenate(cosines)
-    # The margin of 1 leaves room for the kernels' tails.
+    # The margin of 1 leaves room for the tails of the kernels.
     low = min(-_NULL_REACH, pooled.min() - 1)
     high = max(_NULL_REACH, pooled.max() + 1)
     _draw_null(axis, low, high, dimension)
@@ -380,7 +380,7 @@ def _draw_bars(axis: Axes, records: Records) -> None:
     dash: dict[str, Any] = {"marker": "_", "ls": "none", "ms": 14}
     in_sample = take(records, "in_sample")
     axis.plot(in_sample, color=style.VERMILION, label="in-sample lower value", **dash)
-    # The floor depends on the number of inserted canaries, which hardly differs between runs.
+    # The floor depends on the number of inserted canaries, which hardly varies between runs.
     floor = records[0]["floor"].quantile_95
     axis.axhline(
         floor, color=style.FADED, ls=":", label="95% quantile of estimates without leakage"
@@ -401,8 +401,8 @@ def _describe(record: Record) -> str:
 
 def make_simulated_table(cells: Records) -> OwnTable:
     """Returns Table 1 with a row for each of `cells`, the records of `simulate`."""
-    # The arguments of `field` are a column's field, head, format and width. A column with no head is only in
-    # the CSV.
+    # The arguments of `field` are a column's field, heading, format and width. A column without a heading
+    # appears only in the CSV.
     columns = [
         field("sigma", "sigma", "g", 5),
         field("dimension", "d", ",.0e", 9),
@@ -443,12 +443,12 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
         field("error"),
         field("in_sample", "in-sample", ".3f", 10),
     ]
-    # The numbers of canaries and the floors hardly differ between runs.
+    # The numbers of canaries and the noise floors hardly vary between runs.
     cosines = first["cosines"]
     canaries = f"{len(cosines.observed):,} + {len(cosines.unobserved):,} canaries"
     clients = f"{plan.setting.rounds:,} x {plan.setting.cohort} clients"
     before = f"{title}\n{canaries}, {clients}"
-    headings: dict[str, str] = {}  # by observer
+    headings: dict[str, str] = {}  # keyed by observer
     records = []
     for run in sorted(runs, key=itemgetter("observer")):
         floor = _show_pair(run["floor"].mean, run["floor"].quantile_95)
@@ -503,7 +503,7 @@ def _show_estimate(run: Record) -> str:
     """Formats an observer's estimate and its standard error.
 
     A "*" marks an estimate from all iterates that exceeds the accounted epsilon by more than this error.
-    Estimates below 10 have 2 decimals, those from 1,000 have none, and the others have 1.
+    Estimates below 10 have two decimals, those of 1,000 or more have none, and all others have one.
     """
     epsilon = run["estimate"]
     error = run["error"]
@@ -523,7 +523,7 @@ def _show_pair(value: float, other: float, decimals: int = 2) -> str:
     return f"{value:,.{decimals}f} ({other:,.{decimals}f})"
 
 
-# Each pair has the function that draws the figure, and the function that makes the table.
+# Each pair has the function that draws the figure and the function that makes the table.
 _TABLE = (
     partial(draw_grid, draw_panel=_draw_histogram, ylabel="density"),
     partial(make_runs_table, shows_accuracy=True),

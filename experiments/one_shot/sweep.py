@@ -1,8 +1,8 @@
 """The experiments of the one-shot paper as sweeps, at three scales.
 
-    smoke    a few rounds in seconds, as a test
+    smoke    a few rounds, which take seconds, as a test
     laptop   Fashion-MNIST instead of EMNIST, and Shakespeare instead of Stack Overflow
-    paper    the paper's data from the files of --emnist and --stackoverflow, with adaptive clipping
+    paper    the paper's data from the files given by --emnist and --stackoverflow, with adaptive clipping
 
 Scale `paper` uses the paper's noise multipliers, and the other scales use multipliers that give the paper's
 analytical epsilons. Each training run yields cosines for all iterates and for the final model.
@@ -24,13 +24,13 @@ class TrainingPlan(NamedTuple):
     """Training runs to audit, with several noise multipliers and repetition counts.
 
     Attributes:
-      label: The name of the data for titles.
-      counterpart: The name of the paper's data set that these data replace.
+      label: The name of the data, for titles.
+      counterpart: The name of the data set in the paper that these data replace.
       setting: The settings shared by all runs, except for `noises` and `repetitions`.
       noises: The noise multipliers.
       repetitions: The repetition counts: how many rounds a canary takes part in.
       dimension: The number of trainable parameters.
-      seconds: The time of a training run on two cores.
+      seconds: How long a training run takes on two cores, in seconds.
     """
 
     label: str
@@ -46,7 +46,7 @@ class TrainingPlan(NamedTuple):
         return dataclasses.replace(self.setting, noise_multiplier=noise, repetitions=repetitions)
 
     def audit_settings(self) -> Iterator[FederatedSetting]:
-        """Yields the setting for each noise multiplier and each number of repetitions."""
+        """Yields the setting for each noise multiplier and number of repetitions."""
         for noise in self.noises:
             for repetitions in self.repetitions:
                 yield self.with_noise(noise, repetitions)
@@ -88,7 +88,7 @@ class SplitPlan(NamedTuple):
 
 
 class FederatedSizes(NamedTuple):
-    """The plans of a scale: for image data, for text data, and for Figure 4."""
+    """The plans at one scale: for image data, for text data, and for Figure 4."""
 
     images: TrainingPlan
     text: TrainingPlan
@@ -101,7 +101,7 @@ SIMULATIONS = 50  # for each cell of the paper's Table 1
 _NOISES = (0.0, 0.0484613, 0.0946699, 0.21472)
 _REPETITIONS = (1, 2, 4, 8)
 _IMAGES = FederatedSetting(clients=1000, cohort=10, observe="all")
-_TEXT = FederatedSetting(  # at learning rate 0.1 and the noise for epsilon 30, the LSTM diverges
+_TEXT = FederatedSetting(  # with learning rate 0.1 and the noise for epsilon 30, the LSTM diverges
     "character_lstm", clients=0, cohort=2, rounds=50, client_learning_rate=0.8, learning_rate=0.03,
     canaries=320, observe="all",  # few canaries: this observer stores a direction for each
 )  # fmt: skip
@@ -196,7 +196,7 @@ class PlannedSweep(Sweep):
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns the sweeps of Tables 1, 2 and 5 and Figures 1 to 4 at a scale (a key of SIZES), by name."""
+    """Returns the sweeps for Tables 1, 2, 5 and Figures 1 to 4 at a scale (a key of SIZES), keyed by name."""
     images, text, splits = SIZES[scale]
     simulations = Simulations()
     if scale == "smoke":
@@ -213,8 +213,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         all_sweeps.append(PlannedSweep(f"one_shot_table_{number}", title, cells, plan=(once,)))
     repeated = {
         "Densities of cosines": (text, images),
-        f"{text.label}: canaries that take part often": (text,),
-        f"{images.label}: canaries that take part often": (images,),
+        f"{text.label}: canaries in several rounds": (text,),
+        f"{images.label}: canaries in several rounds": (images,),
     }
     for number, (title, plans) in enumerate(repeated.items(), 1):
         cells = list(itertools.chain(*map(_audit_cells, plans)))
@@ -237,7 +237,7 @@ def _make_splits_sweep(splits: SplitPlan) -> PlannedSweep:
 
 
 def _audit_cells(plan: TrainingPlan) -> Iterator[Cell]:
-    """Yields a cell for each audited training run of a plan."""
+    """Yields a cell for each audited training run in a plan."""
     for setting in plan.audit_settings():
         yield _make_cell(plan, setting, counted(setting.repetitions, "repetition"))
 
@@ -245,7 +245,7 @@ def _audit_cells(plan: TrainingPlan) -> Iterator[Cell]:
 def _make_cell(plan: TrainingPlan, setting: FederatedSetting, detail: str, runs: int = 1) -> Cell:
     """Returns a cell that trains runs of a setting.
 
-    Cells of a plan with the same noise multiplier must have different details, so their names differ.
+    Cells of a plan with the same noise multiplier must have different details, so that their names differ.
     """
     name = f"{plan.label}, sigma {setting.noise_multiplier:.3g}, {detail}"
     return federated_cell(setting, runs, name, plan.seconds)

@@ -1,4 +1,4 @@
-"""Draws the hidden-state paper's figures about trained models."""
+"""Draws the hidden-state paper's figures on trained models."""
 
 import math
 import textwrap
@@ -26,17 +26,17 @@ _DOTS = (0, (1, 1))
 _ACCOUNTING = "upper bound (accounting)"
 # Keyword arguments for `Axes.errorbar`.
 _MARK: dict[str, Any] = {"elinewidth": 0.8, "capsize": 2.5, "ls": "none", "zorder": 3, "ms": 5}
-# By method, from left to right: the distance of its mark from the middle of a point, in units of the distance
-# between neighbouring points, and how to draw it.
+# For each method, from left to right: how far its mark is from the middle of a point, in units of the
+# distance between neighbouring points, and how to draw it.
 LOOKS: dict[str, tuple[float, dict[str, Any]]] = {
     IF_GAUSSIAN: (-0.18, {**_MARK, "color": BLUE, "marker": "o"}),
     ASSUMPTION_FREE: (0.0, {**_MARK, "color": ORANGE, "marker": "^", "ms": 5.5, "mec": "0.3"}),
     IN_SAMPLE: (0.18, {**_MARK, "color": FADED, "marker": "o", "mfc": "white"}),
 }
 _GROUP_GAP = 0.5  # added between points with different x
-_MAX_ACROSS = 8  # points in a row of panels; if there are more, each panel gets its own row
-_MAX_DRAWN = 1e3  # infinite ends of intervals are drawn here
-_MIN_DELTA = 1e-8  # the lower end of the axis of privacy profiles
+_MAX_ACROSS = 8  # points per row of panels; if there are more, each panel gets its own row
+_MAX_DRAWN = 1e3  # where infinite interval ends are drawn
+_MIN_DELTA = 1e-8  # the lower end of the delta axis in privacy profiles
 
 
 def epsilon_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
@@ -52,7 +52,7 @@ def epsilon_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
     for name, of_panel in by_panel.items():
         of_panel.sort(key=attrgetter("x"))
         panels[name] = partial(_draw_panel, points=of_panel, x=sweep.axis)
-    widest = max(map(len, by_panel.values()))  # the most points in a panel
+    widest = max(map(len, by_panel.values()))  # the largest number of points in a panel
     across = len(panels) if widest * len(panels) <= _MAX_ACROSS else 1
     # A panel needs 0.9 inches for each point and 0.6 for its edges. The heading needs 5.8 inches.
     width = max(0.9 * widest + 0.6, 5.8 / across)
@@ -64,8 +64,8 @@ def epsilon_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
         ylabel=f"epsilon at delta {show_level(points[0].delta)}",
         sharey=True,
     )
-    # Intervals may extend far above the marks, so we ignore them for the limits of the shared axis.
-    epsilons = [0.1]  # the smallest range of the axis
+    # Intervals may extend far above the marks, so we ignore them when setting the limits of the shared axis.
+    epsilons = [0.1]  # the axis covers at least this epsilon
     for point in points:
         epsilons += [point.upper_bound(), point.predicted() or 0.0]
         for method in LOOKS:
@@ -79,14 +79,14 @@ def epsilon_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
 def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None) -> None:
     """Draws the points of a panel from left to right.
 
-    A point has its series' name below it. A group of points with the same x has the value of x above it.
+    Each point is labelled below with its series, and each group of points with the same x above with x.
     `points` are sorted by x. `x` is None if points have no x.
     """
     positions: list[float] = []
     groups = [list(group) for _, group in groupby(points, attrgetter("x"))]
     position = 0.0  # of the next point
     for group in groups:
-        if positions:  # a line between this group and the one before
+        if positions:  # a line between this group and the previous one
             axis.axvline((positions[-1] + position) / 2, color="0.85", lw=0.8)
         begin = position
         for point in group:
@@ -102,7 +102,7 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None) -> None:
                 xycoords=("data", "axes fraction"),
             )
         position += _GROUP_GAP
-    # Labels with more than 11 characters in a line would overlap.
+    # Labels with more than 11 characters per line would overlap.
     wrap = partial(textwrap.fill, width=11, break_long_words=False)
     axis.set_xticks(positions, [wrap(point.series) for point in points], fontsize=8)
     axis.tick_params(axis="x", length=0)
@@ -117,7 +117,7 @@ def _draw_point(axis: Axes, position: float, point: Point) -> None:
 
     The prediction (n insertions, one every k steps) and the accountant's upper bound are horizontal bars.
     Each method in LOOKS has a mark at the mean over the point's seeds, with an error bar from the smallest
-    epsilon to the largest. For a single seed, a vertical bar replaces the error bars. It shows the two-sided
+    epsilon to the largest. For a single seed, a vertical bar replaces the error bars, and shows the two-sided
     interval for normal scores.
 
     `position` is the point's position on the horizontal axis. Neighbouring points are 1 apart.
@@ -157,9 +157,9 @@ def _draw_point(axis: Axes, position: float, point: Point) -> None:
 def trade_off_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
     """Draws the empirical trade-off curve of each point's first seed (hidden-state paper, Figure 6a).
 
-    A point has a row of two panels. The first shows error rates. The second shows their normal deviates, so
-    Gaussian curves become straight lines. Both panels also show the curve's confidence band, and Gaussian
-    curves for the lower bound on mu, the predicted mu and the upper bound on mu, if these are known.
+    Each point has a row of two panels. The first shows error rates, and the second their normal deviates, so
+    that Gaussian curves become straight lines. Both panels also show the curve's confidence band, and
+    Gaussian curves for the lower bound on mu, the predicted mu and the upper bound on mu, if these are known.
     """
 
     rates = np.linspace(0, 1, 401)
@@ -180,8 +180,8 @@ def trade_off_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
 def profile_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
     """Plots privacy profiles of the first four points: delta against epsilon (hidden-state paper, Figure 11).
 
-    Every profile is that of mu-GDP for some mu. A point has a profile for the lower bound on mu from
-    `if_gaussian`, averaged over the seeds, and a profile for its predicted mu, if any. The figure also has a
+    Every profile is that of mu-GDP for some mu. Each point has a profile for the lower bound on mu from
+    `if_gaussian`, averaged over the seeds, and one for its predicted mu, if any. The figure also has a
     profile for the largest upper bound on mu, and a horizontal line at the points' delta.
     """
     # 0.05 replaces an unknown or zero mu, since the axis needs a range.
@@ -214,7 +214,7 @@ def profile_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
 
 def _make_heading(sweep: Sweep, points: Sequence[Point]) -> str:
     """Returns a figure's title and a line with the largest numbers of seeds and runs."""
-    runs = max(point.cells[0].runs for point in points)  # all seeds have the same number
+    runs = max(point.cells[0].runs for point in points)  # the number is the same for all seeds
     seeds = max(len(point.conclusions) for point in points)
     data = f"mean and range of {seeds} seeds" if seeds > 1 else "one seed"
     return f"{sweep.title}\n{data}, up to {runs:,} runs each"

@@ -1,8 +1,8 @@
 """Computes two-sided intervals for mu from scores that are normal with equal standard deviations.
 
 For crafted gradients in an over-parameterized model, the scores with and without the canary (the two worlds)
-are normal. Then mu is the distance between both worlds' means in standard deviations. After 20 runs, the
-noncentral t interval for mu is as narrow as an interval from counted errors after thousands of runs.
+are normal. Then mu is the distance between the two worlds' means, in standard deviations. After 20 runs, the
+noncentral t interval for mu is as narrow as an interval based on error counts after thousands of runs.
 """
 
 import numpy as np
@@ -23,8 +23,8 @@ def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Inter
     It is exact if scores are normal with the same standard deviation. Then the pooled t statistic of
     n = n_in + n_out scores has the noncentral t distribution with n - 2 degrees of freedom and the
     noncentrality mu / sqrt(1 / n_in + 1 / n_out). The interval contains each mu that leaves probability above
-    (1 - confidence) / 2 on both sides of the statistic. It is [0, inf) if each world has a single score or
-    only equal scores.
+    (1 - confidence) / 2 on both sides of the statistic. It is [0, inf) if each world has only a single score
+    or only equal scores.
 
     Args:
       scores_in: The scores of the runs with the canary, of shape (n_in,); must be finite.
@@ -48,10 +48,10 @@ def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Inter
 def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
     """Returns the interval for mu from runs with several canaries each; its ends are at least 0.
 
-    The interval covers the distance between both worlds' mean scores in pooled standard deviations. For
-    normal scores with equal standard deviations, this distance is mu. The interval is asymptotic in the
-    number of runs, for scores with any distribution. The canaries of a run may be dependent, since we
-    estimate the standard error by a jackknife over whole runs. The interval is the distance plus or minus
+    The interval covers the distance between the two worlds' mean scores, in pooled standard deviations. For
+    normal scores with equal standard deviations, this distance is mu. The interval is valid asymptotically in
+    the number of runs, for scores with any distribution. The canaries in a run may be dependent, because the
+    standard error is estimated by a jackknife over whole runs. The interval is the distance plus or minus
     this error times a quantile of Student's t with R - 1 degrees of freedom.
 
     If each canary is inserted by a coin flip, all R runs form one set. Otherwise, runs with all canaries and
@@ -70,7 +70,7 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
             kept[i] = np.delete(kept[i], left_out)
             distances.append(_measure_distance(*design.select(*kept).pooled()))
         # A set's jackknife variance is its number of runs minus 1, times the variance of these distances. The
-        # sets' variances add up.
+        # variances of the sets add up.
         variance += (runs - 1) * float(np.var(distances))
     quantile = special.stdtrit(min(runs_of_sets) - 1, (1 + confidence) / 2)
     reach = quantile * np.sqrt(variance)
@@ -78,11 +78,11 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
 
 
 def _measure_distance(scores_in: Array, scores_out: Array) -> float:
-    """Returns the distance between both worlds' mean scores, of shape (n,), in pooled standard deviations.
+    """Returns the distance between the means of the scores, of shape (n,), in pooled standard deviations.
 
     It is not finite if a world has no scores or all scores of a world are equal.
     """
-    # The sum of the squared deviations of all scores from their world's mean.
+    # The sum of squared deviations of all scores from the mean of their world.
     squares = len(scores_in) * np.var(scores_in) + len(scores_out) * np.var(scores_out)
     with np.errstate(all="ignore"):  # divisions by 0
         deviation = np.sqrt(squares / (len(scores_in) + len(scores_out) - 2))
@@ -92,19 +92,19 @@ def _measure_distance(scores_in: Array, scores_out: Array) -> float:
 def _find_noncentrality(statistic: float, freedom: int, level: float) -> float:
     """Solves P(noncentral t <= statistic) = level for the noncentrality.
 
-    `freedom` is the number of degrees of freedom. We search for the root, because the results of SciPy's
-    nctdtrinc have only three to seven correct digits.
+    `freedom` is the number of degrees of freedom. We search for the root, because SciPy's nctdtrinc is
+    correct to only three to seven digits.
     """
 
     def compute_excess(noncentrality: float) -> float:
         """Returns P(noncentral t <= statistic) - level, which decreases with the noncentrality."""
         probability = special.nctdtr(freedom, noncentrality, statistic)
-        # SciPy returns NaN far in a tail. There the probability is 1 or 0.
+        # SciPy returns NaN far in a tail, where the probability is 1 or 0.
         if np.isnan(probability):
             probability = float(noncentrality < statistic)
         return float(probability - level)
 
-    # A noncentral t near the statistic has a standard deviation of about
-    # sqrt(1 + statistic^2 / (2 freedom)). The search extends at least ten of these to each side.
+    # A noncentral t near the statistic has a standard deviation of about sqrt(1 + statistic^2 / (2 freedom)).
+    # The search extends at least ten of these on each side.
     width = 10 + 10 * abs(statistic) / np.sqrt(2 * freedom)
     return float(scipy.optimize.brentq(compute_excess, statistic - width, statistic + width))

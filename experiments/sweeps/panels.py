@@ -34,13 +34,13 @@ def draw_panels(
       size: The width and height of a panel in inches.
       across: The largest number of panels in a row.
       ylabel: The label of each row's vertical axis.
-      legend_columns: The number of columns of the legend.
+      legend_columns: The number of columns in the legend.
       **options: Keyword arguments for `Figure.subplots`, such as sharey=True.
     """
     columns = min(len(panels), across)
     rows = math.ceil(len(panels) / columns)
     width, height = size
-    # The title needs a width of 5.8 inches. The title and the legend need 1.3 inches of height.
+    # The title needs 5.8 inches of width. The title and the legend together need 1.3 inches of height.
     figsize = (max(width * columns, 5.8), height * rows + 1.3)
     with plt.rc_context(STYLE):
         figure = plt.figure(figsize=figsize)
@@ -64,10 +64,10 @@ def draw_panels_of(
     *args: Any,
     **options: Any,
 ) -> Figure:
-    """Draws a figure with a panel for each value of the records' field `panel`.
+    """Draws a figure with a panel for each value of the records' `panel` field.
 
-    To draw a panel, it calls draw(axis, records=the panel's records). `args` are the arguments of
-    `draw_panels` that follow the panels, and `options` are its keyword arguments.
+    To draw a panel, it calls draw(axis, records=the panel's records). `args` are the arguments to
+    `draw_panels` that follow the panels, and `options` are the keyword arguments.
     """
     panels = {}
     for record in records:
@@ -77,7 +77,7 @@ def draw_panels_of(
 
 
 def _add_legend(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
-    """Adds a legend below the panels, with each label once. If it is too wide, it gets a single column."""
+    """Adds a legend below the panels, with each label once, and in a single column if it is too wide."""
     legend: dict[str, Artist] = {}
     for axis in axes:
         handles, labels = axis.get_legend_handles_labels()
@@ -94,9 +94,9 @@ def _add_legend(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
 def plot_lines(
     axis: Axes, records: Any, looks: Mapping[str, tuple[str, str, str]], **options: Any
 ) -> None:
-    """Plots several fields of records against their field `x`.
+    """Plots several fields of records against their `x` field.
 
-    A field `name` has error bars if the records have the field `name_error`, the standard error.
+    A field `name` has error bars if the records also have a field `name_error`, its standard error.
 
     Args:
       records: The records, or a mapping from each field to its values.
@@ -118,7 +118,7 @@ def plot_lines(
 def draw_dot(
     axis: Axes, place: int, value: float, edge: float, color: str, is_filled: bool, label: str
 ) -> None:
-    """Draws a value as a dot, or as an arrow at the end of the horizontal axis if it is beyond this end.
+    """Draws a value as a dot, or as an arrow at the end of the horizontal axis if it lies beyond.
 
     `place` is the position on the vertical axis, and `edge` is the end of the horizontal axis. `is_filled` is
     False for a dot that is only an outline.
@@ -129,5 +129,5 @@ def draw_dot(
 
 
 def take(records: Records, name: str) -> NDArray[np.float64]:
-    """Returns a field's values in n records, of shape (n,); NaN for records without the field."""
+    """Returns a field's values in n records, of shape (n,), with NaN for records without the field."""
     return np.array([record.get(name) for record in records], np.float64)

@@ -30,12 +30,12 @@ from experiments.sweeps import normal_scores
 from experiments.sweeps.records import Record, Records, field
 from experiments.sweeps.sweep import Sweep
 
-Audits = dict[tuple[Setting, int], Conclusion]  # by setting and number of runs
+Audits = dict[tuple[Setting, int], Conclusion]  # keyed by setting and number of runs
 _NOTES = """\
 bound:  lower bound if the curve is Gaussian, mean over seeds (if_gaussian, or
         lifted_gaussian for K canaries in a run); least, most: over seeds. Rows
-        of a seed share noise, so the number of bounds above is not binomial
-from:   two-sided interval of one seed; assumes normal scores, equal standard
+        with the same seed share noise, so wrong bounds are not independent
+from:   two-sided interval from one seed; assumes normal scores, equal standard
         deviations, and many runs if a run has K canaries
 pred.:  mu = sqrt(insertions / k) / sigma, if gradients do not interfere"""
 
@@ -79,8 +79,8 @@ class Point(NamedTuple):
     def find_method(self, name: str) -> Method | None:
         """Returns the counterpart of a method for this point's kind of audit; None if it has no counterpart.
 
-        `name` is a method for runs with one canary, and audits with one canary use this method itself. Fresh
-        directions only have a counterpart of `assumption_free`.
+        `name` is a method for runs with one canary, and audits with one canary use the method itself. For
+        fresh directions, only `assumption_free` has a counterpart.
         """
         conclusion = self.conclusions[0]
         if conclusion.has_one_canary:
@@ -148,11 +148,10 @@ class Point(NamedTuple):
 def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidence:
     """Computes the conclusions from all stored scores of these audits.
 
-    It leaves out an audit with scores that cannot be read or do not allow a conclusion, and prints the error
-    on stderr.
+    Audits whose scores cannot be read or do not allow a conclusion are skipped, with an error on stderr.
     """
     conclusions = {}
-    # Cells of several figures may share an audit, so each audit is concluded only once.
+    # Cells of several figures may share an audit, so conclusions are drawn from each audit only once.
     for setting, runs in dict.fromkeys((cell.setting, cell.runs) for cell in cells):
         try:
             scores = held.scores(identity(setting), runs)
@@ -166,7 +165,7 @@ def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidenc
 def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
     """Groups audits into points by panel, series and x, in order of first occurrence.
 
-    `by_setting` has the conclusions. A point has only those of its conclusions that exist.
+    `by_setting` holds the conclusions. A point gets those of its conclusions that exist.
     """
     places: dict[tuple[str, str, float], list[Audited]] = {}
     for cell in cells:
@@ -179,14 +178,14 @@ def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
 
 
 def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
-    """Yields the record of each point, with the fields of `make_table`. Each point must have a conclusion."""
+    """Yields a record for each point, with the fields for `make_table`. Each point must have a conclusion."""
     for point in points:
         cells = point.cells
         mean, low, high = point.spread(IF_GAUSSIAN)
         upper_bound = point.upper_bound()
         label = point.series
         if sweep.axis:
-            # The variant in "GC-S, noisy per step" would not fit in the line, so the label is "GC-S, k = 1".
+            # The variant in "GC-S, noisy per step" would not fit on the line, so the label is "GC-S, k = 1".
             name_without_variant = label.split(",")[0]
             label = f"{name_without_variant}, {sweep.axis.symbol} = {point.x:g}"
         heading = shortened(f"{sweep.name}: {sweep.title}", 80)
@@ -212,7 +211,7 @@ def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
         for name, method in estimate.METHODS.items():
             counterpart = point.find_method(name)
             mean, _, _ = point.spread(name)
-            # A counterpart with other assumptions gets its own column.
+            # A counterpart with different assumptions gets its own column.
             if counterpart is not None and counterpart.assumes != method.assumes:
                 name = counterpart.name
             row.setdefault(name, mean)  # IF_GAUSSIAN is already set
@@ -220,9 +219,9 @@ def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
 
 
 def make_table(rows: Records, level: Level) -> Table[Record]:
-    """Returns a table of the rows of `make_rows`, at least one. Its CSV has more columns than its text.
+    """Returns a table of at least one row from `make_rows`. Its CSV has more columns than its text.
 
-    `level` is the delta and the confidence of all bounds.
+    `level` holds the delta and confidence of all bounds.
     """
     rounded_down = partial(at_least, decimals=1)
     csv_names = ("figure", "panel", "series", "x", "runs", "canaries", "seeds")
@@ -240,7 +239,7 @@ def make_table(rows: Records, level: Level) -> Table[Record]:
         field("predicted", "pred.", ".2f", width=6),
         field("upper_bound"),
     ]
-    # The remaining fields are other bounds. They differ between kinds of audits.
+    # The remaining fields are other bounds, which vary with the kind of audit.
     known = {"heading", "label", *map(attrgetter("key"), columns + last)}
     others = [name for name in dict.fromkeys(itertools.chain(*rows)) if name not in known]
     return Table(

@@ -22,9 +22,9 @@ def field(
 
     Args:
       name: The name of the field and of the CSV column.
-      head: The heading in text, or None for a column only in CSV.
+      head: The heading in text, or None for a column that is only in the CSV.
       show: A function from a value to its text, or a format specification such as ".2f".
-      width: The column's width, or 0 for the width of its widest cell.
+      width: The column's width, or 0 to fit its widest cell.
       **options: Other fields of `Column`, such as left=True.
     """
     if isinstance(show, str):
@@ -33,9 +33,9 @@ def field(
 
 
 def mean_fields(name: str, head: str, decimals: int = 2, width: int = 0) -> list[Column]:
-    """Returns the columns of a mean and its standard deviation, the fields `name` and `<name>_deviation`.
+    """Returns the columns for a mean and its standard deviation, the fields `name` and `<name>_deviation`.
 
-    In text they are a single column, as in "1.23 (0.45)". It omits an unknown deviation, None or NaN.
+    In text they are a single column, as in "1.23 (0.45)". An unknown deviation (None or NaN) is omitted.
     """
     deviation_name = f"{name}_deviation"
 
@@ -63,7 +63,7 @@ def own_table(
     """Returns a sweep's custom table, as text and CSV.
 
     `title` and `after` are the lines above and below the table, and `gap` is the text between two columns.
-    `section` is the field with the heading of a record's section, or "" for a single section.
+    `section` is the field that holds the heading of a record's section, or "" for a single section.
     """
     table = Table(
         columns,
@@ -83,5 +83,5 @@ def select(records: Records, **values: Any) -> list[Record]:
 
 
 def make_csv(records: Records) -> bytes:
-    """Formats records, at least one, as CSV, with a column for each field of the first record."""
+    """Formats at least one record as CSV, with a column for each field of the first record."""
     return Table(list(map(field, records[0])), records).csv()

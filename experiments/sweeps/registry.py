@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from experiments.sweeps.points import Evidence
 
 SMOKE = hidden_state.SMOKE
-SCALES = hidden_state.SCALES  # the smallest first
+SCALES = hidden_state.SCALES  # smallest first
 PAPERS = (canife, hidden_state, lidp, one_shot)
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns the sweeps of all papers at the given scale, by name."""
+    """Returns the sweeps of all papers at the given scale, keyed by name."""
     all_sweeps: dict[str, Sweep] = {}
     for paper in PAPERS:
         all_sweeps |= paper.sweeps(scale)
@@ -28,11 +28,11 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def draw(sweep: Sweep, evidence: "Evidence") -> Drawn:
-    """Draws a sweep's figure and table from its stored cells, with `draw` from the paper's module `figures`.
+    """Draws a sweep's figure and table from its stored cells, with `draw` from the paper's `figures` module.
 
     The module is imported only here, because it loads matplotlib.
     """
-    # Sweeps have the same names at all scales. We search the scale with the fewest cells.
+    # Sweeps have the same names at all scales, so we search the scale with the fewest cells.
     (paper,) = [paper for paper in PAPERS if sweep.name in paper.sweeps(SMOKE)]
     figures = import_module(paper.__name__.replace(".sweep", ".figures"))
     drawn: Drawn = figures.draw(sweep, evidence)
@@ -48,7 +48,7 @@ def chosen(scale: str, names: list[str]) -> list[Sweep]:
     if names == ["all"]:
         return list(filter(attrgetter("cells"), all_sweeps.values()))
     choices = ", ".join(all_sweeps)
-    require(names, f"`name` is missing: give all, or some of {choices}")
+    require(names, f"`name` is missing: give all, or any of {choices}")
     for name in names:
-        require(name in all_sweeps, f"`name={name}` is unknown: give all, or some of {choices}")
+        require(name in all_sweeps, f"`name={name}` is unknown: give all, or any of {choices}")
     return [all_sweeps[name] for name in dict.fromkeys(names)]  # drops repeats

@@ -41,7 +41,7 @@ def test_the_stated_epsilon_is_what_accounting_gives() -> None:
 
 
 def test_the_last_model_leaks_no_more_than_claimed() -> None:
-    """Half of the runs insert a gradient of norm C in every step. Scores are movements along it."""
+    """Half of the runs insert a gradient of norm C in every step. Scores measure movement along it."""
     canary = np.zeros(64)
     canary[0] = training.CLIPPING_NORM
     scores_in = [-training.train(seed, canary)[0] for seed in range(RUNS // 2)]
@@ -49,4 +49,4 @@ def test_the_last_model_leaks_no_more_than_claimed() -> None:
     claim = audit.DpSgd(training.NOISE_MULTIPLIER, training.STEPS)
     result = audit.bounds(scores_in, scores_out, claim, training.DELTA)
     assert result.claim_test is not None and not result.claim_test.refuted, str(result)
-    assert result.epsilon > 1, "the audit detects no canary: check that it is inserted"
+    assert result.epsilon > 1, "the audit does not detect the canary: check that it is inserted"
