@@ -84,7 +84,7 @@ class Convolution(nn.Module):
         parts = jnp.broadcast_to(kernels, (*leading_axes, *kernels.shape)) @ gradients
         parts = parts.reshape(*leading_axes, window, channels, height, output_width)
 
-        # Move the part of the window's column j right by j pixels, pad it to the image's width, and add it.
+        # Move the part for window column j right by j pixels, pad it to the image width, and add it.
         no_padding = ((0, 0),) * (len(leading_axes) + 2)  # for all axes except the last
         total = jnp.zeros(())
         for j in range(window):

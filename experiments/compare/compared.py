@@ -80,7 +80,7 @@ class Compared:
         most=100_000,
     )
     design_steps: int = described(
-        "Optimization steps to design a CANIFE canary.", default=1000, least=1, most=10**6
+        "Optimization steps for designing a CANIFE canary.", default=1000, least=1, most=10**6
     )
     delta: float = described("delta of all results.", default=1e-5, above=0, below=1)
     confidence: float = described("Confidence of the lower bounds.", default=0.95, above=0, below=1)

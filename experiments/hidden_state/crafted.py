@@ -20,7 +20,7 @@ Losses with such gradients exist. Their slope along v is -C (1 - eta) plus a ter
 pushing. Each of a batch's B examples contributes at most eta C to this term, which is periodic in theta with
 period B C (1 - eta). The heights are then 2 - eta and 1 - eta, and eta can be 1 / B.
 
-The latch's steps do not have the Lipschitz constant 1.
+The latch's steps are not 1-Lipschitz.
 """
 
 import math

@@ -18,11 +18,11 @@ which is the delta of theta_T.
 
     Proof for landscapes with an increasing map x -> x + s_t(x) at every step: let V_t(x) be the probability
     that the final test accepts if theta_t = x. Then D_T is the integral of g_1(x) V_1(x). The likelihood
-    ratio of theta_1 increases, and increasing maps and Gaussian noise (a totally positive kernel) preserve
-    this. So the best final test is a threshold, and every V_t increases. The best first step moves up if
-    g_1 > 0 and down if g_1 < 0: its threshold is where q_1 / p_1 crosses e^epsilon. This determines g_2, and
-    so on. The largest D_T is a maximum of decreasing functions of epsilon, so it decreases. The adversary's
-    epsilon is where it equals the given delta.
+    ratio of theta_1 is increasing, and increasing maps and Gaussian noise (a totally positive kernel)
+    preserve this. So the best final test is a threshold, and every V_t is increasing. The best first step
+    moves up if g_1 > 0 and down if g_1 < 0: its threshold is where q_1 / p_1 crosses e^epsilon. This
+    determines g_2, and so on. The largest D_T is a maximum of decreasing functions of epsilon, so it is
+    decreasing. The adversary's epsilon is where it equals the given delta.
 
     For other maps, we tested random landscapes and landscapes found by gradient search, with s in [-1, 1]
     (tests/experiments/hidden_state/test_crafted_landscape.py). None of them leaks more.
@@ -45,13 +45,13 @@ from audit.methods import estimate
 from experiments.sweeps.records import Record
 
 HALF = 0.5  # the paper's threshold, in units of C
-PER_DEVIATION = 8  # grid points in one standard deviation of a step's noise
+PER_DEVIATION = 8  # grid points per standard deviation of a step's noise
 _NUM_SEARCHED = 49  # thresholds that Algorithm 6 tries
 _MARGIN = 11.0  # standard deviations of theta_T between the largest mean and the grid's edge
 _PER_SIGMA = 4  # the grid has at least 4 * PER_DEVIATION points per sigma
 _KERNEL_REACH = 14.0  # standard deviations at which the Gaussian kernel is cut off
 _MAX_HALF_WIDTH = 400_000  # half the maximum number of grid points, to limit time and memory
-_FINE_RATIO = 9.0  # if B / sigma is at least this, the grid has a third of the usual spacing
+_FINE_RATIO = 9.0  # if B / sigma is at least this, the grid spacing is a third of the usual
 _MIN_DENSITY = 1e-290  # well above 2e-308, the smallest normal float64
 
 
@@ -175,7 +175,7 @@ def _compute_weights_above(points: Floats, spacing: float, threshold: float) -> 
 
     The integral is spacing * sum(weights * values), to third order in the spacing, if the function is
     negligible at the grid's edges. In the cell that contains the threshold, we integrate a linear
-    interpolation. For the cells above, Gregory's rule has the weights 5/12, 13/12, 1, 1, ...
+    interpolation. For the cells above, Gregory's rule gives the weights 5/12, 13/12, 1, 1, ...
     """
     position = (threshold - points[0]) / spacing  # in cells
     if not 0 <= position < len(points) - 3:  # at such thresholds, the function is negligible

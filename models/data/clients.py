@@ -87,7 +87,7 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
         f"`clients` must be between 1 and {size:,}, the number of examples, got {clients}",
     )
     generator = np.random.default_rng(seed)
-    # If alpha is small, almost every attempt leaves a client without examples, so we limit the attempts.
+    # If alpha is small, almost every attempt leaves a client without examples, so their number is limited.
     for _ in range(100):
         owners = _draw_owners(generator, dataset.labels, clients, alpha)
         if len(np.unique(owners)) == clients:
