@@ -79,7 +79,7 @@ _STRATEGY_LOOKS = {  # keyed by noise strategy: color and line style
 _INTERVAL: dict[str, Any] = {"lw": 4, "alpha": 0.4}
 _CORRELATED_NOTES = """\
 linear:   last model if losses are linear, from a formula; not a bound
-audit:    two-sided interval from canaries along coordinates, if scores are normal
+audit:    two-sided interval from coordinate canaries, if scores are normal
 proven:   lower bound from fresh directions, assumption-free"""
 
 
