@@ -202,7 +202,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _read_wheel(folder: Path) -> Arrays:
-    """Reads the package's weights from a file in the format of torch before version 1.6.
+    """Reads the package's weights from a file in the pre-1.6 torch format.
 
     The file has five pickles: a magic number, the protocol number, information about the machine that wrote
     the file, a dict of the tensors, and the keys of their storages. The elements of each storage follow, in

@@ -1,4 +1,4 @@
-"""Audit one mechanism with fresh directions and with the methods of all papers.
+"""Audit one mechanism with fresh directions and with the methods of four papers.
 
     ./run.sh compare                            a two-layer network on Fashion-MNIST
     ./run.sh compare --model=linear --steps=20 --many_runs=40 --design_steps=200  half a minute

@@ -4,7 +4,7 @@
     ./run.sh landscape --sigmas=4 --steps=50        other landscapes; --runs=1000000 simulates more runs
     ./run.sh landscape --momentum=0.9               only convex landscapes that exploit momentum
 
-With the latch, the last iterate reveals whether a shuffled training run had a large sum.
+With the latch, the last iterate reveals whether any batch of a shuffled training run had a large sum.
 """
 
 import itertools

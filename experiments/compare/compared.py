@@ -114,7 +114,7 @@ def _take_shared(compared: Compared) -> dict[str, Any]:
 
 
 class TrainedMethod(NamedTuple):
-    """A method that trains the mechanism.
+    """A method that trains models with the mechanism.
 
     Attributes:
       name: The displayed name.
@@ -132,14 +132,14 @@ class TrainedMethod(NamedTuple):
 
 
 def list_methods(compared: Compared) -> list[TrainedMethod]:
-    """Returns the methods that train the mechanism: fresh directions, hidden-state, LiDP and one-shot.
+    """Returns the methods that train models: fresh directions, hidden-state, LiDP and one-shot.
 
     They differ in their canaries; K is the number of canaries in a run. CANIFE is not in the list, since it
     has its own training code.
     """
 
     def make(name: str, runs: int, shown: tuple[str, ...], **fields: Any) -> TrainedMethod:
-        """Returns a method that trains the mechanism `compared`; `fields` complete its setting."""
+        """Returns a method for the mechanism `compared`; `fields` complete its setting."""
         setting = setting_of(
             compared.model,
             steps=compared.steps,

@@ -57,9 +57,9 @@ def find_rows(compared: Compared, place: Workplace) -> list[Record]:
     Prints each method's name to stderr.
 
     Returns:
-      Records, with those of methods that see only the final model first. Their fields are `method`, a name;
-      `sees`, FINAL or ALL; `runs`, the number of models; `seconds`, the training time, or None if all runs
-      were stored; `value`, the name of a bound or an estimate; its `epsilon`; and `assumes`, which is a
+      Records, starting with those for methods that see only the final model. Their fields are `method`, a
+      name; `sees`, FINAL or ALL; `runs`, the number of models; `seconds`, the training time, or None if all
+      runs were stored; `value`, the name of a bound or an estimate; its `epsilon`; and `assumes`, which is a
       bound's assumption, REJECTED if the scores refute it, or ESTIMATE for an estimate.
     """
     # CANIFE can only compose independent noise. We prepare it first, since it may reject the setting.

@@ -132,7 +132,7 @@ def list_measured(sweep: Sweep) -> list[Setting]:
 
 
 def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list[Record]:
-    """Returns the rows of `gather_rows` with the upper bounds of `_find_upper`."""
+    """Returns the rows from `gather_rows`, with upper bounds from `_find_upper`."""
     measured = {_describe_training(setting): setting for setting in list_measured(sweep)}
     rows = gather_rows(points)
     for row in rows:

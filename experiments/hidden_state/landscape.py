@@ -174,8 +174,8 @@ def _compute_weights_above(points: Floats, spacing: float, threshold: float) -> 
     """Returns quadrature weights, of shape (n,), for a function's integral above the threshold.
 
     The integral is spacing * sum(weights * values), to third order in the spacing, if the function is
-    negligible at the grid's edges. In the cell that contains the threshold, we integrate a linear
-    interpolation. For the cells above, Gregory's rule gives the weights 5/12, 13/12, 1, 1, ...
+    negligible at the grid's edges. In the cell that contains the threshold, we integrate the linear
+    interpolant. For the cells above, Gregory's rule gives the weights 5/12, 13/12, 1, 1, ...
     """
     position = (threshold - points[0]) / spacing  # in cells
     if not 0 <= position < len(points) - 3:  # at such thresholds, the function is negligible
@@ -241,7 +241,7 @@ def cross_at_first_step(process: Process, epsilon: float) -> float:
 def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Floats, Floats]:
     """Returns the densities (2, n) of theta_T, and the T - 1 thresholds that maximize delta at epsilon.
 
-    Each threshold is where the increasing likelihood ratio of theta (with to without the canary) crosses
+    Each threshold is where the increasing likelihood ratio of theta (with versus without the canary) crosses
     e^epsilon. If it never does, the threshold is at the edge of the grid's accurate range.
     """
     pair = stepper.start()

@@ -1,7 +1,7 @@
 """Cells that train runs and store a measurement.
 
 Figure 8 shows the gradient norms of mislabelled examples. Bounding the leak of a network's last model
-requires the expansion of its steps: how much a step increases the distance between two models.
+requires knowing its steps' expansion: how much a step increases the distance between two models.
 """
 
 from functools import partial

@@ -141,7 +141,7 @@ def make_rows(study: Study) -> list[Record]:
     rows = []
     for landscape in LANDSCAPES:
         mu = compute_mu(landscape)
-        # Steps of SGD on smooth convex losses have the Lipschitz constant 1.
+        # SGD steps on smooth convex losses are 1-Lipschitz.
         sgd = make_convex_row(landscape.k, insert=LAST, lipschitz=1.0, delta=study.delta)
         scores = simulate(landscape, study.runs, study.seed)
         # The last model is normal, so the trade-off curve is Gaussian as the bound assumes.

@@ -41,7 +41,7 @@ Runs = Mapping[int, int]  # periodicity k -> number of runs
 class Size(NamedTuple):
     """How a model is trained, and how many runs audit it, at one scale.
 
-    Run counts are keyed by periodicity k. If a k is missing, the model is not audited at this k.
+    Run counts are keyed by periodicity k. If k is missing, the model is not audited at k.
 
     Attributes:
       runs: The number of runs with one canary each.

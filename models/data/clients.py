@@ -45,7 +45,7 @@ def _make_canonical(form: Form, raw: Arrays) -> Arrays:
 
 
 def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
-    """Returns the clients of a data set of N examples. Each client's examples keep their order.
+    """Groups a data set of N examples by client. Each client's examples keep their order.
 
     `owners` (N,) gives the client of each example: 0, 1, .... Each client must have at least one example.
     """
@@ -87,7 +87,8 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
         f"`clients` must be between 1 and {size:,}, the number of examples, got {clients}",
     )
     generator = np.random.default_rng(seed)
-    # If alpha is small, almost every attempt leaves a client without examples, so their number is limited.
+    # If alpha is small, almost every attempt leaves a client without examples, so the number of attempts is
+    # limited.
     for _ in range(100):
         owners = _draw_owners(generator, dataset.labels, clients, alpha)
         if len(np.unique(owners)) == clients:

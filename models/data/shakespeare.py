@@ -63,7 +63,7 @@ def load_shakespeare(user_file: UserFile) -> Clients:
 
 
 def load_sequences(user_file: UserFile) -> Dataset:
-    """Loads all sequences of Shakespeare's roles as examples. Features and labels are (N, 80)."""
+    """Loads all sequences from Shakespeare's plays as examples. Features and labels are (N, 80)."""
     roles = load_shakespeare(user_file)
     return Dataset(roles.features, roles.labels, roles.source, roles.checksum)
 

