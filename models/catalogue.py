@@ -1,4 +1,4 @@
-"""The repository's models, with a row for each: data, hyperparameters and clients.
+"""The repository's models, one row for each: its data, hyperparameters and clients.
 
 The hyperparameters come from the hidden-state paper (Table 2). Importing this module does not start JAX.
 """
@@ -32,7 +32,7 @@ from models.data.sources import Form, Recipe
 Row = TypeVar("Row", Task, FederatedTask)
 
 EMNIST = Form("EMNIST by writer", (28, 28), "f4", classes=62)
-# Tokens: 0 is padding, 1 to 10,000 are words by frequency, and begin, end and unknown follow.
+# Tokens: 0 is padding, 1 to 10,000 are words by frequency, followed by begin, end and unknown.
 STACKOVERFLOW = Form("Stack Overflow by user", (20,), "u2", label_shape=(20,), classes=10_004)
 
 
@@ -49,7 +49,7 @@ def federated_task(model: str) -> FederatedTask:
 
 
 def _find_row(model: str, rows: dict[str, Row], trains_on: str) -> Row:
-    """Returns the row of a model; raises InputError if no model with this name trains on `trains_on`."""
+    """Returns a model's row; raises InputError if no model with this name trains on `trains_on`."""
     choices = ", ".join(rows)
     require(
         model in rows,
@@ -60,12 +60,12 @@ def _find_row(model: str, rows: dict[str, Row], trains_on: str) -> Row:
 
 @cache  # equal sizes share a model, which JAX compiles only once
 def _resize(row: Task, size: str) -> Task:
-    """Returns the row of a GPT of another size, "WIDTHxBLOCKS".
+    """Returns the row for a GPT of the given size, "WIDTHxBLOCKS".
 
     Raises InputError if the size is invalid, or if the model is not the GPT.
     """
     wrong = f"`model={row.name}:{size}`"
-    require(row.sizes, f"{wrong}: {row.name} has one size, give `model={row.name}`")
+    require(row.sizes, f"{wrong}: {row.name} comes in one size: give `model={row.name}`")
     form = f"{wrong}: give {row.sizes} with a width divisible by 4, such as gpt:128x3"
     require(re.fullmatch("[1-9][0-9]{0,3}x[1-9][0-9]?", size), form)
     width, layers = map(int, size.split("x"))
@@ -82,10 +82,11 @@ def _resize(row: Task, size: str) -> Task:
 
 
 def _make_lazily(name: str, **fixed: Any) -> MakeModel:
-    """Returns a function from the shape of an example to the model, which it makes once for each shape.
+    """Returns a function that maps the shape of an example to the model, and makes each model only once.
 
     `name` is "module:function" within `models`. We import the module at the first call, because it starts
-    JAX. The named function gets the keywords `fixed`, and `n_features` if an example is a vector.
+    JAX. The named function receives the keyword arguments `fixed`, and `n_features` if an example is a
+    vector.
     """
 
     @cache
@@ -98,7 +99,7 @@ def _make_lazily(name: str, **fixed: Any) -> MakeModel:
 
 
 def _load_features(user_file: UserFile) -> Dataset:
-    """Loads the features that a frozen MobileNetV2 computes from CIFAR-10's images."""
+    """Loads the features that a frozen MobileNetV2 computes from CIFAR-10 images."""
     # The module starts JAX.
     from models.mobilenet import load_features
 
@@ -115,15 +116,15 @@ def _deal_images(recipe: Recipe, setting: Dealing, user_file: UserFile) -> Feder
 
 
 def _load_roles(setting: Dealing, user_file: UserFile) -> Federation:
-    """Loads Shakespeare's `setting.clients` largest roles as clients; 0 means all roles."""
+    """Loads the `setting.clients` largest roles of Shakespeare's plays as clients; 0 means all roles."""
     roles = load_shakespeare(user_file)
     by_size = np.argsort(-roles.counts, kind="stable")  # roles of equal size keep their order
     return Federation(select(roles, by_size[: setting.clients or None]), None)
 
 
 # Reasons why a model's steps have no known Lipschitz constant.
-_SOFTMAX = "the clipped gradient of a softmax of many classes is not that of a convex loss"
-_SMOOTH = "a smooth network's constants are measured, by `lipschitz=measured`, not proven"
+_SOFTMAX = "the clipped gradient of a multi-class softmax is not that of a convex loss"
+_SMOOTH = "a smooth network's constants are measured (with `lipschitz=measured`), not proven"
 
 # The loss of a linear model is convex in w'x, with second derivative at most b. The loaders ensure |x| <= 1.
 # So the eigenvalues of the Hessian in the weights w are between 0 and b.
@@ -134,7 +135,7 @@ _SOFTMAX_CURVATURE = Curved(
     largest_negative=0.0,
     largest_positive=0.25,
     largest_gradient=1.0,
-    reason="softmax without clipping, on features that the model shortens",
+    reason="softmax without clipping, on features whose norm the model limits",
 )
 # The logit is sum_j +-tanh(w_j . x) / sqrt(h), with h = 64 and |x| <= 1. The second derivative of tanh is at
 # most 0.7699, so the logit's Hessian is at most 0.7699 / sqrt(h). The logit's gradient has norm at most 1. As
@@ -155,7 +156,7 @@ def _describe(
     examples: int,
     shape: tuple[int, ...],
 ) -> Data:
-    """Returns the data of a recipe as tasks use them; see `Data` for the arguments."""
+    """Returns a recipe's data in the form that tasks use; see `Data` for the arguments."""
     return Data(
         name=recipe.name,
         label=label,
@@ -186,7 +187,7 @@ _SHIRTS = _FASHION_MNIST._replace(
     shape=(784,),
 )
 _SHAKESPEARE = _describe(SHAKESPEARE, "Shakespeare", load_sequences, 52_341, (80,))
-# Computed features do not have a checksum, because their last bits differ between machines.
+# Computed features have no checksum, because their lowest bits differ between machines.
 _FEATURES = _CIFAR10._replace(
     name="mobilenet_features",
     checksum=None,
@@ -274,7 +275,7 @@ _ROWS = (
     _on_images(
         name="mobilenet_head",
         label="MobileNetV2's head",
-        description="last layer on a frozen MobileNetV2's features of CIFAR-10",
+        description="last layer on frozen MobileNetV2 features of CIFAR-10",
         data=_FEATURES,
         make=_make_lazily("dense:head"),
         clipping="book_keeping",
@@ -285,7 +286,7 @@ _ROWS = (
     _on_images(
         name="mobilenet_softmax_head",
         label="MobileNetV2's softmax head",
-        description="last layer on a frozen MobileNetV2's features of CIFAR-10",
+        description="last layer on frozen MobileNetV2 features of CIFAR-10",
         data=_FEATURES,
         make=_make_lazily("dense:softmax_head"),
         step_seconds=(2e-5, 8e-7),
@@ -395,7 +396,7 @@ TASKS: dict[str, Task] = {}
 FEDERATED_TASKS: dict[str, FederatedTask] = {}
 for _row in _ROWS:
     TASKS[_row.name] = _row
-    # Models on these data sets also train on clients.
+    # Models for these data sets can also be trained on clients.
     if _row.data.name in _RECIPES:
         FEDERATED_TASKS[_row.name] = FederatedTask(
             description=f"{_row.label} on {_row.data.label}",
@@ -405,20 +406,20 @@ for _row in _ROWS:
         )
 FEDERATED_TASKS |= {
     "character_lstm": FederatedTask(
-        description="two LSTMs on Shakespeare's roles",
+        description="two LSTM layers, on Shakespeare by role",
         load=_load_roles,
         make=partial(_make_lazily("recurrent:character_lstm"), ()),
         file="shakespeare",
         padding=0,
     ),
     "emnist_cnn": FederatedTask(
-        description="CNN on EMNIST's writers (--data)",
+        description="CNN on EMNIST by writer (--data)",
         load=partial(read_clients, EMNIST),
         make=partial(_make_lazily("convolutional:emnist_cnn"), EMNIST.shape),
         file="emnist",
     ),
     "word_lstm": FederatedTask(
-        description="LSTM on Stack Overflow's users (--data)",
+        description="LSTM on Stack Overflow by user (--data)",
         load=partial(read_clients, STACKOVERFLOW),
         make=partial(_make_lazily("recurrent:word_lstm"), ()),
         file="stackoverflow",

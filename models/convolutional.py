@@ -24,7 +24,7 @@ EMNIST_CLASSES = 62
 
 
 class ConvNet(nn.Module):
-    """A LeNet-style network for CIFAR-10: images (..., 32, 32, 3) of uint8 -> logits (..., 10).
+    """A LeNet-style network for CIFAR-10: uint8 images (..., 32, 32, 3) -> logits (..., 10).
 
     Attributes:
       pool: halves the height and width after each convolution.
@@ -48,14 +48,14 @@ class ConvNet(nn.Module):
 
 
 def _make(module: nn.Module) -> Model:
-    """Makes a model for CIFAR-10's uint8 images (32, 32, 3)."""
+    """Makes a model for CIFAR-10 images, uint8 (32, 32, 3)."""
     return flat_model(module, jnp.zeros((32, 32, 3), jnp.uint8), cross_entropy)
 
 
 def convnet() -> Model:
     """Makes the network for CIFAR-10, with 62,006 parameters (hidden-state paper, Table 2).
 
-    Errata H9 of experiments/hidden_state/README.md describes it.
+    See Errata H9 in experiments/hidden_state/README.md.
     """
     return _make(ConvNet())
 
@@ -66,7 +66,7 @@ def gelu_convnet() -> Model:
 
 
 class EmnistCNN(nn.Module):
-    """A network for EMNIST's characters: images (..., 28, 28) of float32 -> logits (..., 62)."""
+    """A network for EMNIST characters: float32 images (..., 28, 28) -> logits (..., 62)."""
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
@@ -81,7 +81,7 @@ class EmnistCNN(nn.Module):
 
 
 def emnist_cnn() -> Model:
-    """Makes the network for EMNIST's characters (Reddi et al., 2020), with 1,206,590 parameters.
+    """Makes the network for EMNIST characters (Reddi et al., 2020), with 1,206,590 parameters.
 
     We leave out the paper's dropout, because an audited client's update must not depend on random draws.
     """
@@ -111,8 +111,8 @@ class Block(nn.Module):
 class ResNet(nn.Module):
     """A residual network: a uint8 image (32, 32, 3) -> logits (10,).
 
-    `widths` has each stage's number of channels. A stage has two blocks. In every stage except the first, the
-    first block halves the height and width.
+    `widths` gives the number of channels in each stage, which consists of two blocks. In every stage except
+    the first, the first block halves the height and width.
     """
 
     widths: tuple[int, ...] = (64, 128, 256, 512)
@@ -130,10 +130,10 @@ class ResNet(nn.Module):
 
 
 def _convolve(x: Array, features: int, window: int, stride: int = 1) -> Array:
-    """Applies a square convolution and a group norm of at most 32 groups, within a module's compact method.
+    """Applies a square convolution and a group norm with at most 32 groups, within a module's compact method.
 
-    The convolution does not need a bias, because the norm has one. We pass the norm's axes, because by
-    default Flax treats the first axis as a batch.
+    The convolution does not need a bias, because the norm has one. We pass the normalisation axes explicitly,
+    because by default Flax treats the first axis as a batch.
     """
     padding = (window - 1) // 2
     x = nn.Conv(features, (window, window), (stride, stride), padding, use_bias=False)(x)

@@ -1,6 +1,6 @@
-"""Dense networks of the LiDP paper and the hidden-state paper (Table 2, Remark 2, Figure 13).
+"""Dense networks from the LiDP paper and the hidden-state paper (Table 2, Remark 2, Figure 13).
 
-Errata H9 is in experiments/hidden_state/README.md.
+For Errata H9, see experiments/hidden_state/README.md.
 """
 
 import math
@@ -35,7 +35,8 @@ class FCNN(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """Returns the logits (2,) for features (n,)."""
-        # In Flax, the order of these lines determines the layers' names and initial weights, and so scores.
+        # In Flax, the order of these lines determines the layers' names and initial weights, and hence
+        # scores.
         output_layer = nn.Dense(2)
         hidden_layer = nn.Dense(6)
         return output_layer(self.activation(hidden_layer(x)))
@@ -45,7 +46,7 @@ class FCNN(nn.Module):
 def two_logit_cross_entropy(logits: Array, label: Array) -> Array:
     """Computes the cross entropy for logits (2,) and a label in {0, 1} as the softplus of the signed margin.
 
-    It takes fewer operations than the general softmax cross entropy.
+    This takes fewer operations than the general softmax cross entropy.
     """
     sign = 1 - 2 * label
     margin = logits[1] - logits[0]
@@ -53,12 +54,12 @@ def two_logit_cross_entropy(logits: Array, label: Array) -> Array:
 
 
 def _two_logit_forward(logits: Array, label: Array) -> tuple[Array, tuple[Array, Array]]:
-    """Returns the loss, and (logits, label) for the gradient."""
+    """Returns the loss, and (logits, label) for the backward pass."""
     return two_logit_cross_entropy(logits, label), (logits, label)
 
 
 def _two_logit_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, None]:
-    """Returns the gradient at the logits times the cotangent, and None, because labels have no gradient.
+    """Returns the gradient with respect to the logits, times the cotangent, and None for the label.
 
     The gradient is (-r, r), with the residual r = sigmoid(margin) - label.
     """
@@ -74,7 +75,7 @@ two_logit_cross_entropy.defvjp(_two_logit_forward, _two_logit_backward)
 def fcnn(n_features: int = 8, activation: str = "relu") -> Model:
     """Makes the network for California Housing (Errata H9): 8 -> 6 -> 2, 68 parameters, LeCun normal kernels.
 
-    `activation` is a name in flax.linen, such as relu, or tanh or gelu for a smooth network.
+    `activation` names a function in flax.linen, such as relu, or tanh or gelu for a smooth network.
     """
     return _make(FCNN(activation=getattr(nn, activation)), n_features, two_logit_cross_entropy)
 
@@ -126,7 +127,7 @@ def _half_square(output: Array, target: Array) -> Array:
 
 
 def logistic(n_features: int) -> Model:
-    """Makes a binary logistic regression with n_features parameters and no intercept.
+    """Makes a binary logistic regression model with n_features parameters and no intercept.
 
     With weights w, the loss of features x and label y in {0, 1} is log(1 + exp(-(2y - 1) w'x)). Its second
     derivative in w'x is at most 1/4.
@@ -135,10 +136,10 @@ def logistic(n_features: int) -> Model:
 
 
 def least_squares(n_features: int) -> Model:
-    """Makes a linear regression with n_features parameters and no intercept.
+    """Makes a linear regression model with n_features parameters and no intercept.
 
     With weights w, the loss of features x and target y is (w'x - y)^2 / 2, with second derivative 1 in w'x.
-    With weight decay, it is a ridge regression.
+    With weight decay, it is ridge regression.
     """
     return _make(nn.Dense(1, use_bias=False), n_features, _half_square)
 
@@ -180,7 +181,7 @@ def _flatten_pixels(x: Array) -> Array:
 class MLP(nn.Module):
     """A multilayer perceptron with ReLU: an image or features -> logits.
 
-    `widths` has the widths of the hidden layers. A uint8 image (28, 28) is normalised. Features are floats
+    `widths` lists the widths of the hidden layers. A uint8 image (28, 28) is normalised. Features are floats
     (n,).
     """
 
@@ -201,6 +202,6 @@ def mlp(n_features: int = 784, widths: tuple[int, ...] = (256, 256), classes: in
 
     With widths=() it is a linear classifier.
     """
-    example = jnp.zeros(n_features, jnp.float32)  # images lead to parameters of the same shapes
-    # `inputs` returns the floats that enter the first layer. Adversaries that craft examples change them.
+    example = jnp.zeros(n_features, jnp.float32)  # images yield parameters of the same shapes
+    # `inputs` returns the floats that enter the first layer. Adversaries that craft examples modify them.
     return flat_model(MLP(widths, classes), example, cross_entropy, inputs=_flatten_pixels)

@@ -1,4 +1,4 @@
-"""A small decoder-only transformer for the next character (like Radford et al., 2019, without dropout)."""
+"""A small decoder-only transformer that predicts characters (as in Radford et al., 2019, without dropout)."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ HEADS = 4
 
 
 class Block(nn.Module):
-    """Causal attention, then two dense layers. Both follow a layer norm and have a residual connection."""
+    """Causal attention, then two dense layers, each with a preceding layer norm and a skip connection."""
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -26,10 +26,10 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """A model of the next token: token numbers (T,) -> logits (T, vocabulary) for the token after each.
+    """A next-token model: token IDs (T,) -> next-token logits (T, vocabulary) at each position.
 
     Attributes:
-      vocabulary: the number of tokens, which are numbered from 0.
+      vocabulary: the number of distinct tokens; IDs start at 0.
       width: the width of embeddings and blocks.
       layers: the number of blocks.
     """
@@ -40,7 +40,7 @@ class GPT(nn.Module):
 
     @nn.compact
     def __call__(self, numbers: Array) -> Array:
-        """Returns the logits (T, vocabulary) for a text of T token numbers."""
+        """Returns the logits (T, vocabulary) for a text of T token IDs."""
         tokens = nn.Embed(self.vocabulary, self.width)(numbers.astype(jnp.int32))
         places = nn.Embed(len(numbers), self.width)(jnp.arange(len(numbers)))
         x = tokens + places
@@ -50,7 +50,7 @@ class GPT(nn.Module):
 
 
 def gpt(n_features: int = shakespeare.LENGTH, width: int = 256, layers: int = 5) -> Model:
-    """Makes a model of Shakespeare's next character, by default with 4,015,962 parameters.
+    """Makes a next-character model for Shakespeare's plays, by default with 4,015,962 parameters.
 
     Args:
       n_features: the number of characters in a sequence.

@@ -1,6 +1,6 @@
 """Layers for image networks.
 
-In convolutions and pooling, channels come first. This is faster for small images, because processors work on
+Convolutions and pooling put channels first, which is faster for small images, because processors then work on
 whole rows of pixels.
 """
 
@@ -40,27 +40,27 @@ class Convolution(nn.Module):
         input_height = x.shape[-2]
         _, height, width = self.output_shape(x)
 
-        # Shift the image left by j = 0 to w - 1 columns, cut the results to the output's width, and join them
+        # Shift the image left by j = 0 to w - 1 columns, crop the results to the output width, and join them
         # into (..., w C, H * width). The barrier makes XLA store the result once.
         column_shifts = [x[..., j : j + width] for j in range(self.window)]
         joined = jnp.concatenate(column_shifts, axis=-3)
         flat = joined.reshape(*leading_axes, -1, input_height * width)
         flat = jax.lax.optimization_barrier(flat)
 
-        # A shift up by i rows is now a slice of contiguous memory. This is twice as fast as cutting patches.
+        # A shift up by i rows is then a slice of contiguous memory. This is twice as fast as slicing patches.
         row_shifts = [flat[..., i * width : (i + height) * width] for i in range(self.window)]
         return jnp.concatenate(row_shifts, axis=-2)
 
     def fold(self, kernel: Array, gradient: Array, x: Array) -> Array:
-        """Returns a loss's gradient at images x (..., C, H, W), from its gradient at kernel.T @ unfold(x).
+        """Returns the gradient with respect to images x (..., C, H, W), given that for kernel.T @ unfold(x).
 
         This is the transpose of `unfold`, applied to kernel @ gradient. Storing that product would take
         w (H - w + 1) / H times the memory of `parts`. Instead, a smaller product sums over output channels
         and the window's rows, and yields a part of the result for each of the window's columns.
 
         Args:
-          kernel: (K, O). Its rows are in the order of (window row, window column, channel).
-          gradient: (..., O, L), the gradient at kernel.T @ unfold(x).
+          kernel: (K, O). Its rows are ordered by (window row, window column, channel).
+          gradient: (..., O, L), the gradient with respect to kernel.T @ unfold(x).
           x: the images; only their shape matters.
         """
         window = self.window  # w
@@ -84,7 +84,7 @@ class Convolution(nn.Module):
         parts = jnp.broadcast_to(kernels, (*leading_axes, *kernels.shape)) @ gradients
         parts = parts.reshape(*leading_axes, window, channels, height, output_width)
 
-        # Move the part of the window's column j right by j pixels, pad it to the image's width, and add it.
+        # Move the part for window column j right by j pixels, pad it to the image width, and add it.
         no_padding = ((0, 0),) * (len(leading_axes) + 2)  # for all axes except the last
         total = jnp.zeros(())
         for j in range(window):
@@ -101,12 +101,12 @@ class Convolution(nn.Module):
 def max_pool(x: Array) -> Array:
     """Computes the maxima of 2 x 2 pixels, (..., C, H, W) -> (..., C, H / 2, W / 2).
 
-    In each square, the gradient goes to a single pixel: the largest, and in case of ties, the upper one in
-    the leftmost column. Comparisons find it faster than JAX's derivatives of the maximum and of
+    In each square, the gradient goes to a single pixel: the largest, or in case of ties, the upper one in the
+    leftmost column. Finding it with comparisons is faster than JAX's derivatives of the maximum and of
     flax.linen.max_pool.
     """
-    # On a CPU, XLA stores the result of joining arrays, but would compute the maxima again for each use. So
-    # we pool two halves of the channels and join them.
+    # On a CPU, XLA would recompute the maxima for each use, but it stores joined arrays. So we pool two
+    # halves of the channels and join them.
     half = x.shape[-3] // 2
     maxima = [_pool(x[..., :half, :, :]), _pool(x[..., half:, :, :])]
     return jnp.concatenate(maxima, axis=-3)
@@ -124,7 +124,7 @@ def _max_pool_forward(x: Array) -> tuple[Array, Array]:
 
 
 def _max_pool_backward(x: Array, gradient: Array) -> tuple[Array]:
-    """Returns the gradient at the pixels x (..., C, H, W) from the gradient at the maxima."""
+    """Returns the gradient with respect to the pixels x (..., C, H, W), given that for the maxima."""
     upper = x[..., 0::2, :]
     lower = x[..., 1::2, :]
     rows = jnp.maximum(upper, lower)  # (..., C, H / 2, W), then pooled horizontally
@@ -167,7 +167,7 @@ def normalised(
 ) -> Array:
     """Returns uint8 pixels (..., C) as float32, standardised: (pixels / 255 - mean) / deviation.
 
-    `mean` and `deviation` describe pixels on [0, 1]: a number for all channels, or one per channel.
+    `mean` and `deviation` describe pixels on [0, 1]: one number for all channels, or one per channel.
     """
     scaled = pixels.astype(jnp.float32) / 255
     return (scaled - jnp.array(mean, jnp.float32)) / jnp.array(deviation, jnp.float32)

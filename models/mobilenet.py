@@ -1,4 +1,4 @@
-"""The features that a pretrained MobileNetV2 (Sandler et al., 2018) computes from CIFAR-10's images.
+"""The features that a pretrained MobileNetV2 (Sandler et al., 2018) computes from CIFAR-10 images.
 
 DP-SGD trains only the network's last layer (hidden-state paper, Remark 2 and Figure 13), so we store the
 outputs of the other layers as data. A Python package provides torchvision's ImageNet weights. We fold batch
@@ -30,7 +30,7 @@ from models.data.sources import (
     load_through_cache,
 )
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)  # of a pixel's R, G and B, on [0, 1]
+IMAGENET_MEAN = (0.485, 0.456, 0.406)  # of R, G and B pixel values, on [0, 1]
 IMAGENET_STD = (0.229, 0.224, 0.225)
 SIZE = 128  # we resize images to SIZE x SIZE pixels
 _BATCH = 8  # images per batch, the fastest size on two cores
@@ -45,7 +45,7 @@ _BLOCKS = (
     (6, 3, 2),
     (6, 1, 1),
 )
-_CLASSIFIER = 2  # the number of tensors of the classifier, which we do not use
+_CLASSIFIER = 2  # the number of tensors in the classifier, which is not used
 
 Parameters = tuple[Array, Array]  # the kernel and the bias of a layer
 
@@ -53,10 +53,10 @@ Parameters = tuple[Array, Array]  # the kernel and the bias of a layer
 def make_parameters(arrays: Arrays) -> list[Parameters]:
     """Returns each layer's kernel (height, width, in, out), without axes of length 1, and bias (out,).
 
-    `arrays` has torchvision's tensors in the order of its file. Each layer has five: the kernel (out, in,
-    height, width), and the weight, shift, mean and variance of its batch norm. The classifier's come last. To
-    fold a norm into its layer, we multiply the kernel by scale = weight / sqrt(variance + epsilon), and the
-    bias is shift - mean * scale.
+    `arrays` holds torchvision's tensors in file order. Each layer has five: the kernel (out, in, height,
+    width), and the weight, shift, mean and variance of its batch norm. The classifier's come last. To fold a
+    norm into its layer, we multiply the kernel by scale = weight / sqrt(variance + epsilon), and set the bias
+    to shift - mean * scale.
     """
     epsilon = 1e-5  # the default of batch norm in torch
     tensors = [tensor.astype(float) for tensor in arrays.values()]
@@ -88,8 +88,8 @@ def _apply_block(layers: Iterator[Parameters], x: Array, expansion: int, stride:
     """Applies an inverted residual block to x (B, H, W, C), and takes its layers from an iterator.
 
     A 1x1 convolution multiplies the number of channels by `expansion`, unless that is 1. Then come a
-    depthwise convolution with the stride, and a 1x1 convolution without activation. If the shape stays the
-    same, the block adds x.
+    depthwise convolution with the given stride and a 1x1 convolution without activation. If the shape stays
+    the same, the block adds x.
     """
     y = x
     if expansion > 1:
@@ -100,7 +100,7 @@ def _apply_block(layers: Iterator[Parameters], x: Array, expansion: int, stride:
 
 
 def _convolve(layer: Parameters, x: Array, stride: int = 1) -> Array:
-    """Applies a convolution to x (B, H, W, C). Its kind depends on the number of axes of the kernel.
+    """Applies a convolution to x (B, H, W, C). Its kind depends on the kernel's number of axes.
 
     A 1x1 convolution has a kernel (in, out), a depthwise 3x3 convolution (3, 3, out), and a full 3x3
     convolution (3, 3, in, out).
@@ -129,7 +129,7 @@ def _convolve(layer: Parameters, x: Array, stride: int = 1) -> Array:
 
 
 def load_features(user_file: UserFile) -> Dataset:
-    """Returns MobileNetV2's features of CIFAR-10's training images as a data set.
+    """Returns the MobileNetV2 features of CIFAR-10's training images as a data set.
 
     Features are (N, 1280) float32 and not standardised. The checksum covers the features, the labels, the
     weights, the images and SIZE. Raises InputError if the weights or the images cannot be loaded.
@@ -156,7 +156,7 @@ def _digest(*parts: str) -> str:
 
 
 def normalise_images(images: Array, size: int) -> Array:
-    """Turns images (B, H, W, 3) of uint8 into floats (B, S, S, 3), the input of networks for ImageNet.
+    """Converts uint8 images (B, H, W, 3) to floats (B, S, S, 3), the input of ImageNet networks.
 
     It resizes images bilinearly to S = `size` pixels per side, with half-pixel centres, and with antialiasing
     if S is below H. Then it standardises each channel with ImageNet's mean and standard deviation. Like
@@ -181,13 +181,13 @@ def _compute_features(arrays: Arrays, images: np.ndarray) -> np.ndarray:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickles files from torch before version 1.6. A tensor becomes (storage, shape) instead of an array.
+    """Unpickles files written by torch before 1.6. A tensor becomes (storage, shape) instead of an array.
 
     A storage is (key, type, number of elements). The elements themselves come later in the file.
     """
 
     def find_class(self, module: str, name: str) -> Any:
-        """Returns the object for a name in the pickle; for safety, raises KeyError for other names."""
+        """Returns the object for an allowed name in the pickle; for safety, raises KeyError for others."""
         return {
             "OrderedDict": OrderedDict,
             "_rebuild_tensor_v2": lambda storage, offset, shape, *_: (storage, shape),
@@ -202,11 +202,11 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _read_wheel(folder: Path) -> Arrays:
-    """Reads the weights in the package, a file in torch's format before version 1.6.
+    """Reads the package's weights from a file in the pre-1.6 torch format.
 
-    The file has five pickles: a magic number, the protocol's number, facts about the machine that wrote the
-    file, the tensors by name, and the keys of their storages. The elements of each storage follow, in the
-    order of the keys. A storage has one tensor, in C order.
+    The file has five pickles: a magic number, the protocol number, information about the machine that wrote
+    the file, a dict of the tensors, and the keys of their storages. The elements of each storage follow, in
+    the order of the keys. Each storage holds one tensor, in C order.
     """
     with open(folder / _WEIGHTS_FILE, "rb") as file:
         *_, tensors, keys = [_Unpickler(file).load() for _ in range(5)]

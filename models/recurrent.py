@@ -1,4 +1,4 @@
-"""Recurrent networks for words of Stack Overflow and characters of Shakespeare (Reddi et al., 2020)."""
+"""Recurrent networks for Stack Overflow words and Shakespeare characters (Reddi et al., 2020)."""
 
 import flax.linen as nn
 import jax
@@ -18,7 +18,7 @@ class LSTM(nn.Module):
 
     It has 4 units (d + units + 1) parameters (Hochreiter and Schmidhuber, 1997). Each gate has one bias,
     which starts at 1 for the forget gate and at 0 for the others. A single product multiplies the inputs at
-    all T positions by the kernel, which is faster than a product per position.
+    all T positions by the kernel, which is faster than one product per position.
     """
 
     units: int
@@ -52,11 +52,11 @@ class LSTM(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """A model of the next token: token numbers (T,) -> logits (T, vocabulary) for the token after each.
+    """A next-token model: token IDs (T,) -> next-token logits (T, vocabulary) at each position.
 
     It has an embedding of width `embedding`, and `layers` LSTMs of width `units`. If `projection` is given, a
-    dense layer of that width comes before the logits. Instead of tokens, the model also accepts mixtures of
-    tokens, their floating-point weights (T, vocabulary), and reads mixtures of embeddings.
+    dense layer of that width comes before the logits. Instead of token IDs, the model also accepts
+    floating-point weights (T, vocabulary) for mixtures of tokens, and then mixes their embeddings.
     """
 
     vocabulary: int
@@ -67,7 +67,7 @@ class LanguageModel(nn.Module):
 
     @nn.compact
     def __call__(self, text: Array) -> Array:
-        """Returns the logits (T, vocabulary) for a text of T token numbers or mixtures."""
+        """Returns the logits (T, vocabulary) for a text of T token IDs or mixtures."""
         embed = nn.Embed(self.vocabulary, self.embedding)
         is_mixture = jnp.issubdtype(text.dtype, jnp.floating)
         x = text @ embed.embedding if is_mixture else embed(text.astype(jnp.int32))
@@ -81,7 +81,7 @@ class LanguageModel(nn.Module):
 def next_token_loss(logits: Array, labels: Array) -> Array:
     """Returns the mean cross entropy of logits (T, vocabulary) over all labels (T,) except padding.
 
-    The mean gives all sequences the same weight. The loss of a sequence with only padding is 0.
+    The mean gives all sequences the same weight. The loss of a sequence that is all padding is 0.
     """
     losses = cross_entropy(logits, labels)
     is_token = labels != shakespeare.PADDING
@@ -91,14 +91,14 @@ def next_token_loss(logits: Array, labels: Array) -> Array:
 
 
 def word_lstm() -> Model:
-    """Makes a model of the next word on Stack Overflow, with 4,050,748 parameters."""
+    """Makes a next-word model for Stack Overflow, with 4,050,748 parameters."""
     module = LanguageModel(WORDS, embedding=96, units=670, layers=1, projection=96)
     example = jnp.zeros(SENTENCE_LENGTH, jnp.uint16)  # only its shape and type matter
     return flat_model(module, example, next_token_loss)
 
 
 def character_lstm() -> Model:
-    """Makes a model of Shakespeare's next character, with 820,522 parameters."""
+    """Makes a next-character model for Shakespeare's plays, with 820,522 parameters."""
     module = LanguageModel(shakespeare.VOCABULARY, embedding=8, units=256, layers=2)
     example = jnp.zeros(shakespeare.LENGTH, jnp.uint8)  # only its shape and type matter
     return flat_model(module, example, next_token_loss)

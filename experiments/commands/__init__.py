@@ -1,1 +1,1 @@
-"""The commands of the repository."""
+"""The repository's commands."""

@@ -1,12 +1,12 @@
 """Audit DP-SGD in the hidden-state threat model.
 
     ./run.sh audit                               5,000 models on California Housing
-    ./run.sh audit --adversary=gc_r --k=5        another adversary, inserted every 5 steps
+    ./run.sh audit --adversary=gc_r --k=5        a different adversary, inserting every 5 steps
     ./run.sh audit --model=convnet               the ConvNet on CIFAR-10
     ./run.sh audit --vary=k=1,5,25 --vary=noise_multiplier=1,4   a grid: a table and a figure
     ./run.sh audit --adversary=sphere --canaries=auto --until=10   fresh directions, until epsilon >= 10
 
-Trained runs are stored under --out, so you can interrupt and continue an audit.
+Trained runs are stored under --out, so an interrupted audit can be resumed.
 """
 
 import math
@@ -29,7 +29,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_integer(
     "runs",
     None,
-    "Number of models to train. Default: 5,000, half with the canary; for sphere 60, all with canaries.",
+    "Number of models to train. Default: 5,000, half with the canary; 60 for sphere, all with canaries.",
     1,
 )
 cli.define_optional(
@@ -41,7 +41,7 @@ flags.DEFINE_enum(
     "lipschitz",
     None,
     [MEASURED, UNMEASURED],
-    "measured: measure the Lipschitz constants of steps in rehearsal runs, for an upper bound on the last "
+    "measured: measure the Lipschitz constants of steps in rehearsal runs, to bound the leak of the last "
     "model (default for smooth models at k > 1); none: no such bound.",
 )
 cli.define_setting()
@@ -58,7 +58,7 @@ flags.DEFINE_multi_string(
 
 
 def main() -> None:
-    """Audits the setting that the flags describe, or with --vary a grid of settings."""
+    """Audits the setting given by the flags, or a grid of settings with --vary."""
     if FLAGS.vary:
         grid_flags.run(FLAGS.runs)
         return
@@ -69,8 +69,8 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     """Audits a setting: trains the missing models, and prints and stores the conclusion.
 
     `runs` is the number of models, or None for the adversary's default. `until` is the condition for stopping
-    early, or None to train all models. Delta, confidence, the data and the engine come from flags. Flags are
-    checked before data are loaded.
+    early, or None to train all models. Flags set delta, the confidence, the data and the engine. All flags
+    are checked before loading the data.
     """
     level = cli.level()
     engines = grid_flags.engine()
@@ -105,7 +105,7 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
 
 
 def _parse_until(text: str | None) -> "Until | None":
-    """Returns the condition of --until for stopping early, or None if the flag is not set.
+    """Returns the early-stopping condition given by --until, or None if the flag is not set.
 
     `text` is "refuted", an epsilon such as "10", or a multiple of the claimed epsilon such as "0.9x".
     """
@@ -121,7 +121,7 @@ def _parse_until(text: str | None) -> "Until | None":
         value = math.nan
     require(
         0 < value < math.inf,
-        f"--until={text}: give an epsilon above 0, a multiple of the claim as 0.9x, or refuted",
+        f"--until={text}: give an epsilon above 0, a multiple of the claim such as 0.9x, or refuted",
     )
     if text.endswith("x"):
         return driver.until_multiple(value)
@@ -129,7 +129,7 @@ def _parse_until(text: str | None) -> "Until | None":
 
 
 def _summarise(finished: "Finished") -> str:
-    """Returns a line with the audit's models, steps and data, and the duration of new training runs."""
+    """Returns a one-line summary: the audit's models, steps and data, and how long new runs took to train."""
     request = finished.request
     setting = request.setting
     data = f"{task(setting.model).data.label} ({request.dataset.source})"
@@ -137,7 +137,7 @@ def _summarise(finished: "Finished") -> str:
     line = f"{request.runs} models x {training}, data: {data}"
     trained = finished.trained
     if trained is None or trained.trained_runs == 0:
-        return f"{line}; all in the store already"
+        return f"{line}; all already stored"
     return f"{line}; trained {trained.trained_runs} in {trained.seconds:.1f} s"
 
 

@@ -1,11 +1,11 @@
-"""Measure every public estimator of epsilon on the same scores.
+"""Compare all public estimators of epsilon on the same scores.
 
     ./run.sh benchmark                  ten small audits per cell, two minutes
-    ./run.sh benchmark --scale=full     1,000 audits per cell, an hour on two quiet cores
+    ./run.sh benchmark --scale=full     1,000 audits per cell, an hour on two idle cores
     ./run.sh benchmark --audits=25 --estimators=ours,jax        some of the estimators
 
 Scores are simulated with a known epsilon. Finished cells are stored under --out, so you can interrupt and
-continue the command. Estimators from packages that are not installed are listed and skipped.
+resume the command. Estimators from packages that are not installed are listed and skipped.
 """
 
 import sys
@@ -39,10 +39,10 @@ flags.DEFINE_integer(
     lower_bound=1,
     upper_bound=10**6,
 )
-flags.DEFINE_list("estimators", None, "Parts of estimator names. Default: all.")
-flags.DEFINE_list("mechanisms", None, "Parts of mechanism names. Default: all.")
+flags.DEFINE_list("estimators", None, "Estimators whose names contain one of these. Default: all.")
+flags.DEFINE_list("mechanisms", None, "Mechanisms whose names contain one of these. Default: all.")
 cli.define_seed("Seed of the scores.")
-cli.define_out("Folder for results; the table goes to the subfolder benchmark.")
+cli.define_out("Folder for results, which go into the subfolder benchmark.")
 
 
 def main() -> None:
@@ -53,7 +53,7 @@ def main() -> None:
         scale = scale._replace(audits=FLAGS.audits)
     chosen = cli.choose_names("estimators", ESTIMATORS)
     cells = list_cells(chosen, cli.choose_names("mechanisms", MECHANISMS), scale, FLAGS.seed)
-    require(cells, "--estimators and --mechanisms: no installed estimator fits these mechanisms")
+    require(cells, "--estimators and --mechanisms: no installed estimator for these mechanisms")
     uninstalled = [
         ESTIMATORS[name].package for name in chosen if not ESTIMATORS[name].find_version()
     ]

@@ -5,10 +5,10 @@
     ./run.sh canife --clients=600 --cohort=30 --rounds=100 --every=20
     ./run.sh canife --as_published --charge=backward    reproduces the paper's public code
 
-With --model=character_lstm, clients are Shakespeare's roles, and canaries are texts (for the other flags, see
-experiments/canife/README.md).
+With --model=character_lstm, clients are the roles in Shakespeare's plays, and canaries are texts (for more
+flags, see experiments/canife/README.md).
 
-./run.sh sweep --name=canife_figure_5a and ./run.sh figures draw the paper's ablations.
+To plot the paper's ablations, run ./run.sh sweep --name=canife_figure_5a and then ./run.sh figures.
 """
 
 from absl import flags
@@ -34,7 +34,7 @@ cli.define_out("Folder for results.")
 
 
 def main() -> None:
-    """Measures the missing rounds, then prints and writes the results of all rounds."""
+    """Measures the missing rounds, then prints and writes the results for all rounds."""
     setting = Attacked(**cli.values(Attacked))
     require_fields(setting)
     # --data replaces the model's data set.

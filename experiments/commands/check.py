@@ -6,13 +6,13 @@ from absl import flags
 
 from audit.commands import check, cli
 
-# The help of `audit.commands.check`, plus a line about the additional flag.
+# The help text of `audit.commands.check`, plus a line for the additional flag.
 __doc__ = f"""{check.__doc__}
 ./run.sh check --example=numpy                     one of the examples
 """
 
 _FOLDER = Path(__file__).parents[1] / "examples"
-# The files of the examples, by the value of --example.
+# The example files, keyed by the value of --example.
 _EXAMPLES = {path.stem.removeprefix("check_"): path for path in _FOLDER.glob("check_*.py")}
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("example", None, sorted(_EXAMPLES), "Check an example.")

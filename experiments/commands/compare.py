@@ -1,4 +1,4 @@
-"""Audit one mechanism with fresh directions and with the methods of all papers.
+"""Audit one mechanism with fresh directions and with the methods of four papers.
 
     ./run.sh compare                            a two-layer network on Fashion-MNIST
     ./run.sh compare --model=linear --steps=20 --many_runs=40 --design_steps=200  half a minute
@@ -16,11 +16,11 @@ from models.catalogue import task
 FLAGS = flags.FLAGS
 cli.define_setting(Compared)
 cli.define_sources()
-cli.define_out("Folder for results; the table goes to the subfolder compare.")
+cli.define_out("Folder for results; the table and figure go into the subfolder compare.")
 
 
 def main() -> None:
-    """Audits the mechanism with each method, and prints and draws the results next to the upper bound."""
+    """Audits the mechanism with each method, and prints and plots the results next to the upper bound."""
     from audit.claims.matrix import MatrixMechanism
 
     compared = Compared(**cli.values(Compared))

@@ -4,13 +4,13 @@
     ./run.sh federated --observe=all              the adversary sees the model after every round
     ./run.sh federated --repetitions=5            each canary takes part in five rounds
     ./run.sh federated --observe=fresh --runs=10  new canaries in each run, one bound from all runs
-    ./run.sh federated --quantile=0.5             clipping adapts to the norms of updates
-    ./run.sh federated --model=character_lstm     Shakespeare's roles
-    ./run.sh list --report=page.html              a page on the last run
+    ./run.sh federated --quantile=0.5             the clipping norm adapts to update norms
+    ./run.sh federated --model=character_lstm     roles in Shakespeare's plays
+    ./run.sh list --report=page.html              an HTML page about the last run
 
 Models: linear, two_layer and mlp (Fashion-MNIST), convnet (CIFAR-10), character_lstm (Shakespeare),
-emnist_cnn and word_lstm (with --data). Trained runs are stored under --out, so you can interrupt and
-continue.
+emnist_cnn and word_lstm (with --data). Trained runs are stored under --out, so you can interrupt and resume
+the command.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from models.catalogue import federated_task
 
 FLAGS = flags.FLAGS
 cli.define_setting(FederatedSetting)
-flags.DEFINE_integer("runs", 1, "Training runs, each with different coins and noise.", 1, 10**6)
+flags.DEFINE_integer("runs", 1, "Training runs, each with its own coins and noise.", 1, 10**6)
 cli.define_levels()
 cli.define_sources()
 cli.define_out("Folder for scores and results.")
@@ -33,7 +33,7 @@ cli.define_json()
 
 
 def main() -> None:
-    """Trains missing runs, then prints and stores the conclusion from all runs."""
+    """Trains the missing runs, then prints and stores the conclusion from all runs."""
     level = cli.level()
     runs = FLAGS.runs
     setting = FederatedSetting(**cli.values(FederatedSetting))
@@ -52,8 +52,8 @@ def main() -> None:
     federation = task.load(setting, FLAGS.data)
     clients = federation.clients
     most_rounds = build_federated.rounds(setting, clients).most
-    # The compositions of the rounds in which a client and a canary take part. The noise multiplier covers a
-    # whole round, even if the round also releases a noisy count.
+    # One composition covers the rounds in which a client takes part, the other those of a canary. The noise
+    # multiplier covers a whole round, even if the round also releases a noisy count.
     of_client = Composition(setting.noise_multiplier, most_rounds)
     of_canary = Composition(setting.noise_multiplier, setting.repetitions)
     store = open_store(out, setting, federation)

@@ -3,8 +3,8 @@
     ./run.sh figures                            all figures with cells under results/
     ./run.sh figures --scale=paper --name=figure_1c,figure_4
 
-This command does not train or load data. The figures and figures.csv are in the folder figures under --out,
-or in a subfolder named after the scale (except laptop).
+This command neither trains nor loads data. It writes the figures and figures.csv to the folder figures under
+--out, or to a subfolder named after the scale (except for laptop).
 """
 
 import itertools
@@ -22,10 +22,10 @@ from experiments.sweeps import registry
 from experiments.sweeps.records import Record
 
 FLAGS = flags.FLAGS
-flags.DEFINE_enum("scale", "laptop", registry.SCALES, "Scale of the sweep.")
+flags.DEFINE_enum("scale", "laptop", registry.SCALES, "Scale of the sweeps.")
 flags.DEFINE_list("name", ["all"], "Sweeps, comma-separated, or all.")
 cli.define_levels()
-cli.define_out("Folder of the store; figures go to the subfolder figures.")
+cli.define_out("Folder with stored cells; figures go into its subfolder figures.")
 
 
 def main() -> None:
@@ -43,13 +43,13 @@ def main() -> None:
     audits = itertools.chain.from_iterable(sweep.audits() for sweep in sweeps)
     evidence = points.evidence(held, audits, level)
     folder = held.root / "figures"
-    if scale != "laptop":  # the default scale does not have a subfolder
+    if scale != "laptop":  # the default scale has no subfolder
         folder = folder / scale
 
-    contents: dict[str, bytes] = {}  # of files, by name
-    rows: list[Record] = []  # of the table that most figures share
+    contents: dict[str, bytes] = {}  # keyed by file name
+    rows: list[Record] = []  # of the table shared by most figures
     texts = []
-    missing = {}  # the number of cells by sweep
+    missing = {}  # number of cells, keyed by sweep name
     for sweep in sweeps:
         drawn = registry.draw(sweep, evidence)
         if drawn.figure is not None:
@@ -63,7 +63,7 @@ def main() -> None:
             missing[sweep.name] = drawn.missing
     require(
         contents,
-        f"{held.root} has no finished cell of {','.join(FLAGS.name)} at scale {scale}: run "
+        f"{held.root} has no finished cells for {','.join(FLAGS.name)} at scale {scale}: run "
         f"{_training_command(FLAGS.name)}",
     )
 
@@ -76,7 +76,7 @@ def main() -> None:
         contents["figures.csv"] = common.csv()
         texts.append(common.text())
     if scale == registry.SMOKE:
-        print("smoke: a few runs of a few steps test the code; their values have no meaning")
+        print("smoke: a few short runs that only test the code; the values are meaningless")
     for text in texts:
         print(f"{text}\n")
     cli.write_files(folder, contents)

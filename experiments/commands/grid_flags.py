@@ -1,4 +1,4 @@
-"""The flag for the training engine, and grids of audits from the flag --vary."""
+"""The flag that selects the training engine, and grids of audits given by --vary."""
 
 import contextlib
 import hashlib
@@ -42,7 +42,7 @@ def define_engine() -> None:
 def engine() -> Iterator[work.TrainingEngine]:
     """Yields the training engine: this process, or the Ray cluster in --ray_address.
 
-    This process belongs to the cluster during the block. Raises InputError if no cluster answers.
+    This process is part of the cluster until the block ends. Raises InputError if no cluster responds.
     """
     if FLAGS.ray_address is not None:
         from experiments.cells import ray_engine
@@ -57,7 +57,7 @@ def engine() -> Iterator[work.TrainingEngine]:
 
 
 def run(runs: int | None) -> None:
-    """Trains the missing audits of the grid in --vary, then shows its table and writes table and figure.
+    """Trains the missing audits of the --vary grid, then shows its table and writes the table and figure.
 
     `runs` is the number of models in each audit, or None for its adversary's default.
     """
@@ -69,7 +69,7 @@ def run(runs: int | None) -> None:
     data_sets = {task(audit.setting.model).data.file for audit in audits}
     require(
         FLAGS.data is None or len(data_sets) == 1,
-        f"--data={FLAGS.data}: these models have several data sets; drop it",
+        f"--data={FLAGS.data}: these models use different data sets; drop it",
     )
     data = DataSets(dict.fromkeys(data_sets, FLAGS.data))
     place = Workplace(cli.folder(), data)
@@ -82,26 +82,26 @@ def run(runs: int | None) -> None:
 
 
 def complete(cells: list[Cell], place: Workplace) -> work.Outcome:
-    """Completes cells with the engine of --ray_address; raises InputError at the end if some failed."""
+    """Completes cells with the engine chosen by --ray_address; raises InputError at the end if any failed."""
     with engine() as chosen:
         place.data.require_files()  # reports a bad file before training
         outcome = chosen.do_all(cells, place)
-    failures = f"{len(outcome.failed)} of {counted(len(cells), 'cell')} failed, the others are kept"
+    failures = f"{len(outcome.failed)} of {counted(len(cells), 'cell')} failed; the others are kept"
     require(not outcome.failed, f"{failures}: fix the errors above and run the command again")
     return outcome
 
 
 def _parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Returns the distinct values of each varied flag, from texts such as "k=1,5,25".
+    """Parses texts such as "k=1,5,25" into the distinct values of each varied flag.
 
-    Raises InputError if a flag is unknown or repeated, or does not allow a value.
+    Raises InputError if a flag is unknown or repeated, or does not accept one of its values.
     """
     known = {field.flag for field in fields().values() if field.has_flag}
     axes: dict[str, list[Any]] = {}
     for text in texts:
         flag, _, listed = text.partition("=")
         require(flag in known, f"--vary={text}: {flag!r} is not a field of an audit: {_EXAMPLE}")
-        require(flag not in axes, f"--vary={text}: {flag} is varied already: join its values")
+        require(flag not in axes, f"--vary={text}: {flag} is already varied: combine its values")
         try:
             values = map(FLAGS[flag].parser.parse, listed.split(","))
             axes[flag] = list(dict.fromkeys(values))
@@ -111,10 +111,10 @@ def _parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def _make_audit(values: Mapping[str, Any], runs: int | None) -> Audited:
-    """Returns the audit for one of the grid's combinations of values.
+    """Returns the audit for one combination of values in the grid.
 
-    `values` has the combination's values by flag. Other values come from the command line. `runs` is the
-    number of models, or None for the adversary's default. Raises InputError if the setting is invalid.
+    `values` maps each varied flag to its value. Other values come from the command line. `runs` is the number
+    of models, or None for the adversary's default. Raises InputError if the setting is invalid.
     """
     described = ", ".join(f"{flag}={value}" for flag, value in values.items())
     try:
@@ -123,7 +123,7 @@ def _make_audit(values: Mapping[str, Any], runs: int | None) -> Audited:
         validate(setting, number, FLAGS.delta)
     except InputError as error:
         raise InputError(f"--vary, {described}: {error}") from None
-    # Panel, series and x are positions in a paper's figures. Here they only name the audit in messages.
+    # Panel, series and x usually place an audit in a paper's figure. Here they only identify it in messages.
     return Audited(panel=described, series="audit", x=0.0, setting=setting, runs=number)
 
 
@@ -138,7 +138,7 @@ def _conclude(audit: Audited, place: Workplace, level: Level) -> Result:
 
 
 def _show(grid: Grid) -> None:
-    """Prints a grid as a table or JSON, and writes its table (.csv) and figure (.png)."""
+    """Prints a grid as a table or as JSON, and writes its table (.csv) and figure (.png)."""
     table = grid.table()
     # Each grid has its own files, named after the varied fields and a hash of its audits' folders.
     digest = hashlib.sha256("".join(table["folder"]).encode()).hexdigest()[:8]

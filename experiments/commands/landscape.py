@@ -1,10 +1,10 @@
 """Solve, simulate and audit crafted loss landscapes.
 
     ./run.sh landscape                              sigma 1..8, B 1, 2, 4, 8, 16, 25 steps
-    ./run.sh landscape --sigmas=4 --steps=50        other landscapes; --runs=1000000 simulates more
-    ./run.sh landscape --momentum=0.9               only convex landscapes that beat momentum
+    ./run.sh landscape --sigmas=4 --steps=50        other landscapes; --runs=1000000 simulates more runs
+    ./run.sh landscape --momentum=0.9               only convex landscapes that exploit momentum
 
-With the latch, the last iterate reveals the largest sum of a shuffled training run.
+With the latch, the last iterate reveals whether any batch of a shuffled training run had a large sum.
 """
 
 import itertools
@@ -23,7 +23,7 @@ flags.DEFINE_list("batch_sizes", ["1", "2", "4", "8", "16"], "Batch sizes B.")
 flags.DEFINE_integer("steps", 25, "Steps T.", lower_bound=1, upper_bound=10**5)
 cli.define_levels()
 flags.DEFINE_enum(
-    "momentum", None, ["0.9"], "Only convex losses that beat this momentum (heavy ball)."
+    "momentum", None, ["0.9"], "Only convex losses that exploit this heavy-ball momentum."
 )
 flags.DEFINE_integer("runs", 5000, "Simulated runs per landscape, half with the canary.")
 cli.define_seed("Seed of the simulated runs.")
@@ -31,9 +31,9 @@ cli.define_out("Folder for results; figures go to the subfolder landscape.")
 
 
 def main() -> None:
-    """Prints and draws the epsilon of training on two landscapes: the paper's and the latch.
+    """Prints and plots the epsilon of training on two landscapes: the paper's and the latch.
 
-    With --momentum, it prints the epsilon only for convex landscapes with momentum.
+    With --momentum, prints epsilons only for convex landscapes with momentum.
     """
     level = cli.level()
     # Some estimates use half of the runs to choose a threshold and the other half to test it. Each half needs
@@ -49,7 +49,7 @@ def main() -> None:
     from experiments.hidden_state.landscape import Process, Study
 
     study = Study(*level, FLAGS.runs, FLAGS.seed)
-    contents = {}  # of files, by name
+    contents = {}  # keyed by file name
     if FLAGS.momentum is not None:
         tables = {"momentum": momentum.make_table(study)}
     else:
@@ -59,7 +59,7 @@ def main() -> None:
             audits.append(landscape.audit(Process(sigma, int(size), FLAGS.steps), study))
         tables = {
             "landscape": landscape_figures.make_table(audits),
-            "latch": crafted.make_latch_table(level.delta),  # for fixed training runs
+            "latch": crafted.make_latch_table(level.delta),  # for a fixed list of training runs
         }
         searches = [landscape.search(process, study) for process in landscape.SEARCHED]
         for name, figure in landscape_figures.draw(audits, searches, study):

@@ -1,9 +1,9 @@
 """Predict the bounds and the duration of an audit.
 
     ./run.sh plan --epsilon=8 --runs=1000                if the true epsilon is 8
-    ./run.sh plan --tightness=0.9                        runs to prove 90% of the upper bound on epsilon
-    ./run.sh plan --model=convnet --k=5 --runs=5000      another audit
-    ./run.sh plan --bug=0.9,0.5                          runs that reject a claim if the noise is too small
+    ./run.sh plan --tightness=0.9                        runs needed to prove 90% of the upper bound
+    ./run.sh plan --model=convnet --k=5 --runs=5000      a different audit
+    ./run.sh plan --bug=0.9,0.5                          runs needed to reject a claim if noise is too low
 
 Bounds come from simulated audits with Gaussian scores. Durations are for two cores.
 """
@@ -37,10 +37,10 @@ FIELDS = (
     "canaries",
 )
 FLAGS = flags.FLAGS
-# This progress bar omits the time left, because most of the time goes into starting processes.
+# This progress bar does not show the remaining time, because most of the time is spent starting processes.
 _COUNT_FORMAT = "{desc}: {n_fmt} of {total_fmt}"
 _CANARIES = 64  # directions per run for --bug, unless --canaries is above 1
-# Simulated audits. Those with several canaries per run are slower.
+# Numbers of simulated audits. Those with several canaries per run are slower.
 _NUM_AUDITS = 100
 _NUM_SLOW_AUDITS = 20
 _SEED = 0  # for the simulated audits
@@ -51,7 +51,7 @@ flags.DEFINE_float("tightness", 0.9, "Find how many runs prove this fraction of 
 flags.DEFINE_list(
     "bug",
     None,
-    "Only find how many runs with fresh directions reject a claim if the noise is these fractions of the "
+    "Only find how many runs with fresh directions reject a claim if the noise is only this fraction of the "
     "claimed noise: 0.9,0.5.",
 )
 cli.define_setting(names=FIELDS)
@@ -68,7 +68,7 @@ def main() -> None:
     setting = cli.setting(FIELDS, adversary="gc_r")
     level = cli.level()
     require(
-        0 < FLAGS.tightness < 1, f"--tightness={FLAGS.tightness}: give more than 0, less than 1"
+        0 < FLAGS.tightness < 1, f"--tightness={FLAGS.tightness}: give a number between 0 and 1"
     )
     true_epsilon = _find_true_epsilon(setting)
     if FLAGS.bug is not None:
@@ -93,7 +93,7 @@ def main() -> None:
     )
     with tqdm(total=audits, desc="simulating audits", bar_format=_COUNT_FORMAT, leave=False) as bar:
         bounds = calibration.calibrate(mechanism, cores(), bar.update)
-    print(f"looking for the runs that prove {FLAGS.tightness:.0%} of it ...", file=sys.stderr)
+    print(f"finding how many runs prove {FLAGS.tightness:.0%} of it ...", file=sys.stderr)
     runs_needed = planning.runs_needed(mechanism, FLAGS.tightness)
 
     need = f"over {planning.MAX_RUNS:,} runs"
@@ -115,7 +115,7 @@ def _show_time(setting: Setting, runs: int) -> str:
 
 
 def show_bounds(bounds: Sequence[calibration.Calibration]) -> str:
-    """Returns a table of an audit's simulated bounds: a row for each method, with mean and quantiles."""
+    """Returns a table of an audit's simulated bounds: a row for each method, with its mean and quantiles."""
     setting = bounds[0].setting  # the same in all rows
     truth = bounds[0].true_epsilon
     records = []
@@ -143,8 +143,9 @@ def show_bounds(bounds: Sequence[calibration.Calibration]) -> str:
 def _print_bugs(setting: Setting) -> None:
     """Prints how many training runs are needed to reject the claimed mu, for each factor in --bug.
 
-    A factor is the actual noise divided by the claimed noise. The command simulates audits with ideal scores
-    of fresh directions, and prints after how many runs 50% and 90% of them reject the claim.
+    A factor is the actual noise divided by the claimed noise. The command simulates audits of fresh
+    directions with ideal scores, and prints how many runs it takes for 50% and 90% of them to reject the
+    claim.
     """
     mu = make_claim(setting).gaussian_mu
     assert mu is not None  # the adversary knows the batches, so the claim is Gaussian

@@ -4,7 +4,7 @@
     ./run.sh sweep --name=figure_1c,figure_4,figure_7      FCNN figures, 5 minutes on two cores
     ./run.sh sweep --name=all --scale=paper --ray_address=auto   on a Ray cluster
 
-Figures share cells, and each is trained only once.
+Figures share cells, and each cell is trained only once.
 """
 
 import itertools
@@ -29,17 +29,17 @@ flags.DEFINE_enum(
     "scale",
     "laptop",
     registry.SCALES,
-    "Seconds, an hour per figure, or as in the paper.",
+    "smoke takes seconds, laptop at most an hour per figure, and paper is the paper's scale.",
 )
-cli.define_out("Folder of the store.")
+cli.define_out("Folder where cells are stored.")
 grid_flags.define_engine()
-flags.DEFINE_bool("list", False, "Only print names, cells and finished cells.")
+flags.DEFINE_bool("list", False, "Only list the sweeps, with their numbers of cells.")
 _FILE_HELP = "Path to a local copy of the data set, used instead of downloading it."
 cli.define_optional(str, **dict.fromkeys(file_names(), _FILE_HELP))
 
 
 def main() -> None:
-    """Trains the missing cells of the chosen sweeps, or with --list only lists the sweeps.
+    """Trains the missing cells of the chosen sweeps, or only lists the sweeps with --list.
 
     If some cells fail, it trains the others and then raises InputError.
     """
@@ -60,7 +60,7 @@ def main() -> None:
     command = f"./run.sh figures --name={','.join(FLAGS.name)} --scale={FLAGS.scale}"
     closing = f"{command} --out={shlex.quote(FLAGS.out)} draws them"
     if not missing:
-        print(f"{title}: {counted(len(cells), 'cell is', 'cells are')} done already\n{closing}")
+        print(f"{title}: {counted(len(cells), 'cell is', 'cells are')} already done\n{closing}")
         return
 
     begin = time.perf_counter()

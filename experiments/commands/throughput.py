@@ -5,8 +5,8 @@
     ./run.sh throughput --engines=ours,opacus           two engines
 
 All engines take DP-SGD steps with the same model, data and mini-batches. The batch size is the default of
-`audit`, or 8 for resnet18. A round times every engine once, and ratios compare rates of the same round. Our
-engine also inserts canaries. torch_func uses all cores. jax_privacy and Opacus run one single-threaded
+`audit`, or 8 for resnet18. Each round times every engine once, and ratios compare rates from the same round.
+Our engine also inserts canaries. torch_func uses all cores. jax_privacy and Opacus run one single-threaded
 process per core.
 """
 
@@ -22,8 +22,8 @@ from experiments.benchmark import throughput
 from experiments.sweeps.records import Record
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list("models", list(throughput.MODELS), f"Some of {', '.join(throughput.MODELS)}.")
-flags.DEFINE_list("engines", list(throughput.ENGINES), f"Some of {', '.join(throughput.ENGINES)}.")
+flags.DEFINE_list("models", list(throughput.MODELS), f"Any of {', '.join(throughput.MODELS)}.")
+flags.DEFINE_list("engines", list(throughput.ENGINES), f"Any of {', '.join(throughput.ENGINES)}.")
 flags.DEFINE_integer("rounds", 5, "Number of rounds.", 1, 1000)
 cli.define_sources()
 

@@ -1,4 +1,4 @@
-"""The audited mechanism, the budget of each method, and the settings of the methods that train.
+"""The audited mechanism, the budget of each method, and the settings of the methods that train models.
 
 Importing this module does not import JAX.
 """
@@ -28,7 +28,7 @@ _ONE_SHOT_METHODS = (
 )
 FINAL = "final model"
 ALL = "every iterate"
-# The mechanism's fields with the same name in all settings, including CANIFE's.
+# Fields of the mechanism that have the same name in all settings, including CANIFE's.
 _SHARED_FIELDS = ("learning_rate", "clipping_norm", "noise_multiplier", "seed")
 
 
@@ -62,25 +62,25 @@ class Compared:
     )
     single_runs: int = described("Models with one canary.", default=500, least=80, most=10**6)
     many_runs: int = described(
-        "Models that each have 64 canaries along coordinate axes, or 32 random directions.",
+        "Models with 64 canaries each along coordinate axes, or 32 along random directions.",
         default=100,
         least=8,
         most=10**6,
     )
     fresh_runs: int = described(
-        "Models with fresh directions, each with as many as `audit --canaries=auto` uses.",
+        "Models with fresh directions, as many per model as `audit --canaries=auto` uses.",
         default=10,
         least=1,
         most=10**6,
     )
     one_run_canaries: int = described(
-        "Canaries of the single model, each included or left out by a coin flip.",
+        "Canaries in the single model, each included or left out by a coin flip.",
         default=2000,
         least=100,
         most=100_000,
     )
     design_steps: int = described(
-        "Optimization steps to design a CANIFE canary.", default=1000, least=1, most=10**6
+        "Optimization steps for designing a CANIFE canary.", default=1000, least=1, most=10**6
     )
     delta: float = described("delta of all results.", default=1e-5, above=0, below=1)
     confidence: float = described("Confidence of the lower bounds.", default=0.95, above=0, below=1)
@@ -95,7 +95,7 @@ def validate(compared: Compared) -> None:
 
 
 def make_attacked(compared: Compared) -> Attacked:
-    """Returns the mechanism as CANIFE's setting, in which steps are rounds and mini-batches are cohorts."""
+    """Returns the mechanism as a CANIFE setting, in which steps are rounds and mini-batches are cohorts."""
     return Attacked(
         model=compared.model,
         rounds=compared.steps,
@@ -109,19 +109,19 @@ def make_attacked(compared: Compared) -> Attacked:
 
 
 def _take_shared(compared: Compared) -> dict[str, Any]:
-    """Returns the values of _SHARED_FIELDS by name."""
+    """Returns a dict of the values of _SHARED_FIELDS."""
     return {name: getattr(compared, name) for name in _SHARED_FIELDS}
 
 
 class TrainedMethod(NamedTuple):
-    """A method that trains the mechanism.
+    """A method that trains models with the mechanism.
 
     Attributes:
       name: The displayed name.
       runs: The number of models to train.
       shown: The names of the bounds and estimates to show, in order.
       sees: The models that the method sees: FINAL or ALL.
-      setting: The settings of its audit.
+      setting: The setting that the method audits.
     """
 
     name: str
@@ -132,14 +132,14 @@ class TrainedMethod(NamedTuple):
 
 
 def list_methods(compared: Compared) -> list[TrainedMethod]:
-    """Returns the methods that train the mechanism: fresh directions, hidden-state, LiDP and one-shot.
+    """Returns the methods that train models: fresh directions, hidden-state, LiDP and one-shot.
 
     They differ in their canaries; K is the number of canaries in a run. CANIFE is not in the list, since it
     has its own training code.
     """
 
     def make(name: str, runs: int, shown: tuple[str, ...], **fields: Any) -> TrainedMethod:
-        """Returns a method that trains the mechanism `compared`; `fields` complete its setting."""
+        """Returns a method for the mechanism `compared`; `fields` complete its setting."""
         setting = setting_of(
             compared.model,
             steps=compared.steps,

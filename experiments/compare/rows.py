@@ -1,7 +1,7 @@
 """Runs all methods and shows their bounds and estimates in a table and a figure.
 
-The bounds are the same as in the separate commands. CANIFE's estimates do not use amplification by
-sampling, since the adversary knows the mini-batches.
+The bounds match those of the separate commands. CANIFE's estimates do not use amplification by sampling,
+since the adversary knows the mini-batches.
 """
 
 import sys
@@ -40,12 +40,12 @@ from experiments.sweeps.records import Record, field, select
 ESTIMATE = "(no bound)"
 REJECTED = "REJECTED"
 _VIEWS = {FINAL: "sees the final model", ALL: "sees every iterate"}
-# The displayed assumptions of the bounds that are valid for any trade-off curve.
+# The displayed assumptions of bounds that hold for any trade-off curve.
 _ANY_CURVE = ("nothing", "fair coins", "fresh directions")
 _NOTES = """\
 estimator: bounds have confidence {confidence} under their assumptions.
 (no bound): an estimate or a measurement. s: seconds; kept: already stored.
-All rows have the same mechanism, neighbours (add a canary) and delta:
+All rows share the mechanism, neighbouring relation (add a canary) and delta:
 {steps:,} steps of DP-SGD with the canary in each step, {noise} noise,
 sigma = {sigma:g}."""
 _REJECTED = "REJECTED: not valid, since these scores reject a Gaussian curve."
@@ -54,13 +54,13 @@ _REJECTED = "REJECTED: not valid, since these scores reject a Gaussian curve."
 def find_rows(compared: Compared, place: Workplace) -> list[Record]:
     """Trains all missing runs and returns a record for each bound and estimate of each method.
 
-    It prints the name of each method on stderr.
+    Prints each method's name to stderr.
 
     Returns:
-      Records; methods that see only the final model come first. Fields: the method's name `method`; `sees`,
-      FINAL or ALL; its number of models `runs`; the `seconds` of training, or None if all runs were stored;
-      `value`, the name of a bound or an estimate; its `epsilon`; and `assumes`, which is a bound's
-      assumption, REJECTED if the scores refute this assumption, or ESTIMATE for an estimate.
+      Records, starting with those for methods that see only the final model. Their fields are `method`, a
+      name; `sees`, FINAL or ALL; `runs`, the number of models; `seconds`, the training time, or None if all
+      runs were stored; `value`, the name of a bound or an estimate; its `epsilon`; and `assumes`, which is a
+      bound's assumption, REJECTED if the scores refute it, or ESTIMATE for an estimate.
     """
     # CANIFE can only compose independent noise. We prepare it first, since it may reject the setting.
     includes_canife = compared.noise == INDEPENDENT
@@ -88,8 +88,8 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
         seconds = time.perf_counter() - begin
     conclusion = finished.conclusion
     if method.setting.adversary.name == ONE_SHOT:
-        # The usual conclusion ignores that scores are cosines with random directions. For the final model,
-        # the cosines of left-out canaries have a known distribution.
+        # The usual conclusion ignores the fact that scores are cosines with random directions. For the
+        # final model, the cosines of left-out canaries have a known distribution.
         dimension = build.trainee(compared.model, dataset).model.n_parameters
         (conclusion,) = conclude_each_run(
             finished.scores, dimension, law_holds=method.sees == FINAL, level=level
@@ -120,7 +120,7 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
     the paper's code: it converts the estimated epsilon of a round to the noise multiplier of a Gaussian
     release with this epsilon, and composes these releases by Renyi DP at sampling rate 1. The record "exact
     laws" converts the exact epsilon of the round's canary to the mu of a Gaussian curve with this epsilon,
-    and adds up the squares of mu.
+    and sums the squared values of mu.
     """
     begin = time.perf_counter()
     attacked, store = canife_training.prepare(make_attacked(compared), place.out, place.data)
@@ -129,7 +129,7 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
     new_rounds = list(canife_training.measure_missing(attacked, place.data, store, numbers))
     seconds = time.perf_counter() - begin if new_rounds else None
     charges = []
-    sum_of_squares = 0.0  # of the mu of all rounds
+    sum_of_squares = 0.0  # of mu over all rounds
     counts = rounds.count_rounds(numbers, attacked.rounds)
     estimate_delta = 1 / attacked.scores  # the paper's choice
     for measured, count in zip(canife_measured.read_rounds(store, numbers), counts, strict=True):
@@ -192,14 +192,14 @@ def _show_epsilon(row: Record) -> str:
 
 
 def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
-    """Draws each record's epsilon as a dot, from top to bottom, and the accountant's as a line.
+    """Plots each record's epsilon as a dot, from top to bottom, and the accountant's epsilon as a line.
 
-    Estimates above 1.6 times the accountant's epsilon would squeeze all other dots. They are drawn as arrows
-    at the edge of the horizontal axis, labelled with their values. `rows` come from `find_rows`, `upper` is
-    the accountant's epsilon, and all epsilons are at `delta`.
+    Estimates above 1.6 times the accountant's epsilon would squeeze the other dots together, so they are
+    drawn as arrows at the edge of the horizontal axis, labelled with their values. `rows` come from
+    `find_rows`, `upper` is the accountant's epsilon, and all epsilons are at `delta`.
     """
     largest = max(upper, take(rows, "epsilon").max())
-    edge = 1.05 * min(1.6 * upper, largest)  # 5% above the last dot
+    edge = 1.05 * min(1.6 * upper, largest)  # 5% beyond the last dot
 
     def draw_rows(axis: Axes) -> None:
         """Draws all records on one axis."""

@@ -48,9 +48,9 @@ from experiments.sweeps.sweep import OwnTable, Sweep
 ESTIMATE = "estimate"
 COMPOSITION = "composition"
 _MARGIN = 10  # figures also show what the bounds would be if steps expanded ten times as much
-_MAX_EPSILON = 1e3  # infinite ends of intervals are drawn here
+_MAX_EPSILON = 1e3  # infinite interval ends are drawn at this value
 _EPSILON_TICKS = (0.3, 1, 3, 10, 30)  # on a logarithmic axis
-_LINES = {  # by field: label, color, and format of marker and line
+_LINES = {  # keyed by field: label, color, and marker and line format
     "composition": ("composition", UPPER, ":"),
     "proven": ("assumption-free lower bound, fresh directions", FREE, "o"),
     "gdp_limit": ("lower bound on any GDP guarantee, fresh directions", GREEN, "^"),
@@ -62,15 +62,15 @@ Gauss:    if the curve is Gaussian; audit: two-sided, if scores are normal; coor
 const:    predicted for a constant direction
 at most:  upper bound on the last model, and why; x10: if steps expand ten times as much
 estimate: steps have kinks, so derivatives do not bound their expansion"""
-_SHOWN_RUNS = (8, 10, 20, 30, 60, 100, 200, 400, 1000, 2000, 5000)  # numbers of runs in the table
-_METHODS = {  # by method: color, and format of marker and line
+_SHOWN_RUNS = (8, 10, 20, 30, 60, 100, 200, 400, 1000, 2000, 5000)  # run counts shown in the table
+_METHODS = {  # keyed by method: color, and marker and line format
     EXACT_NULL: (FREE, "-"),
     ASSUMPTION_FREE: (BLUE, "s--"),
     LIFTED: (BLUE, "s--"),
     IF_GAUSSIAN: (VERMILION, "^-."),
     LIFTED_GAUSSIAN: (VERMILION, "^-."),
 }
-_STRATEGY_LOOKS = {  # color and line by noise strategy
+_STRATEGY_LOOKS = {  # keyed by noise strategy: color and line style
     "independent": (BLACK, ":"),
     "lambda:0.9": (BLUE, "-."),
     "bsr:16": (GREEN, "--"),
@@ -78,15 +78,15 @@ _STRATEGY_LOOKS = {  # color and line by noise strategy
 }
 _INTERVAL: dict[str, Any] = {"lw": 4, "alpha": 0.4}
 _CORRELATED_NOTES = """\
-linear:   last model if losses are linear, by the formula; not a bound
-audit:    two-sided interval of canaries along coordinates, if scores are normal
-proven:   lower bound of fresh directions, assumption-free"""
+linear:   last model if losses are linear, from a formula; not a bound
+audit:    two-sided interval from coordinate canaries, if scores are normal
+proven:   lower bound from fresh directions, assumption-free"""
 
 
 def draw_bracket(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence
 ) -> tuple[Figure, OwnTable]:
-    """Plots upper bounds and audits of the last model against the sweep's x, and makes their table."""
+    """Plots upper bounds and audits of the last model against the sweep's x, and tabulates them."""
     x_axis = sweep.axis
     assert x_axis is not None
     rows = make_rows(points, sweep, evidence)
@@ -105,7 +105,7 @@ def draw_bracket(
         ylabel=f"epsilon at delta {show_level(evidence.levels.delta)}",
         sharey=True,
     )
-    nearest = ".2f"  # rounds to nearest, unlike bounds
+    nearest = ".2f"  # rounded to nearest, unlike bounds
     columns = [
         field("panel"),
         field("x", x_axis.symbol, "g"),
@@ -126,13 +126,13 @@ def draw_bracket(
 
 
 def list_measured(sweep: Sweep) -> list[Setting]:
-    """Returns the settings for which the sweep measures the expansion of steps."""
+    """Returns the settings for which the sweep measures how much steps expand distances."""
     # Only measurement cells have a `Setting` as their request.
     return [cell.request for cell in sweep.cells if isinstance(cell.request, Setting)]
 
 
 def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list[Record]:
-    """Returns the rows of `gather_rows` with the upper bounds of `_find_upper`."""
+    """Returns the rows from `gather_rows`, with upper bounds from `_find_upper`."""
     measured = {_describe_training(setting): setting for setting in list_measured(sweep)}
     rows = gather_rows(points)
     for row in rows:
@@ -147,9 +147,9 @@ def gather_rows(points: Sequence[Point]) -> list[Record]:
     """Returns a row for each panel, noise strategy and x, in order of first occurrence.
 
     A row combines up to two audits, one of fresh directions and one of canaries along coordinates. If an
-    audit is missing, the row does not have its fields.
+    audit is missing, the row lacks its fields.
 
-    Each point must have a conclusion.
+    All points must have a conclusion.
 
     Returns:
       Rows with `panel`, `x`, the `setting` of the first audit, and these epsilons. `composition` is the
@@ -194,13 +194,13 @@ def _describe_training(setting: Setting) -> Hashable:
 
 
 def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Record:
-    """Returns the upper bound on the last model's epsilon, or {} if a measurement for it is not stored.
+    """Returns an upper bound on the last model's epsilon, or {} if a required measurement is not stored.
 
     `composition` is the accountant's epsilon for all models together.
 
     Returns:
       at_most: The bound.
-      word: Its assumption in a word, such as MEASURED. It is COMPOSITION if the bound is `composition`, and
+      word: Its assumption as one word, such as MEASURED. It is COMPOSITION if the bound is `composition`, and
         ESTIMATE if steps have kinks.
       margin: The bound if steps expand ten times as much.
       expansion: The mean Lipschitz constant of the steps; missing for COMPOSITION.
@@ -218,7 +218,8 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
         if steps is None:
             return {}
         word = ESTIMATE if steps.kink else MEASURED
-        # Derivatives prove no bound for steps with kinks. With an empty `kink`, `hidden_state` computes it.
+        # Derivatives do not prove a bound if steps have kinks. With an empty `kink`, `hidden_state` computes
+        # it anyway.
         state = lipschitz.hidden_state(setting, delta, steps._replace(kink=""))
         assert isinstance(state, HiddenState)
     return {
@@ -236,7 +237,7 @@ def read_expansion(evidence: Evidence, setting: Setting) -> lipschitz.Steps | No
 
 
 def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> None:
-    """Draws a panel from rows of `make_rows`: upper bounds as lines, audits as marks and intervals.
+    """Draws a panel from rows of `make_rows`: upper bounds as lines, audits as markers and intervals.
 
     `look` holds keyword arguments for `Axes.set`.
     """
@@ -264,7 +265,7 @@ def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> N
 def draw_proven(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence
 ) -> tuple[Figure, OwnTable]:
-    """Plots each method's lower bounds against the number of training runs, and makes their table."""
+    """Plots each method's lower bounds against the number of training runs, and tabulates them."""
     rows: list[Record] = []
     for point in points:
         rows += make_proven_rows(point, evidence)
@@ -286,7 +287,7 @@ def draw_proven(
 
 def _draw_proven_panel(axis: Axes, records: Records) -> None:
     """Plots the lower bounds for one model and periodicity against the number of training runs."""
-    # Records of fresh directions come first, and have no prediction.
+    # Records for fresh directions come first and have no prediction.
     of_coordinates = records[-1]
     if of_coordinates["predicted"] is not None:
         label = "predicted if gradients do not interfere"
@@ -306,8 +307,8 @@ def _draw_proven_panel(axis: Axes, records: Records) -> None:
 def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
     """Returns a row for each method and number of training runs, with the lower bound on epsilon.
 
-    Audits of fresh directions have a bound after every run, and the table shows some of them (`is_shown`).
-    Audits along coordinates have a bound for each number in _SHOWN_RUNS, and for all runs.
+    Audits of fresh directions yield a bound after every run, and the table shows some of these (`is_shown`).
+    Audits along coordinates yield a bound for each run count in _SHOWN_RUNS and for all runs.
     """
     (cell,) = point.cells  # there is one seed
     (conclusion,) = point.conclusions
@@ -320,7 +321,7 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
             continue
         method = method_of(bound)
         if conclusion.law_is_known:  # fresh directions
-            epsilons = dict(enumerate(bound.path, 1))  # the path has the epsilon after each run
+            epsilons = dict(enumerate(bound.path, 1))  # the path lists the epsilon after each run
         else:
             epsilons = {
                 runs: part.finding(method.name).epsilon for runs, part in first_runs.items()
@@ -337,7 +338,7 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
                 "predicted": point.predicted(),
                 # `holds` is False if the scores reject the bound's assumption.
                 "assumes": method.assumes.word if bound.holds else "REJECTED",
-                # Only fresh directions have bounds from 1 and 3 runs.
+                # Only fresh directions yield bounds from 1 and 3 runs.
                 "is_shown": runs in (1, 3, *_SHOWN_RUNS, cell.runs),
             }
             rows.append(row)
@@ -345,9 +346,9 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
 
 
 def _conclude_first_runs(point: Point, evidence: Evidence) -> dict[int, Conclusion]:
-    """Returns the conclusions from an audit's first n runs, by n: each of _SHOWN_RUNS, and all runs.
+    """Maps n to the conclusion from an audit's first n runs, for each n in _SHOWN_RUNS and for all runs.
 
-    We leave out every n that is too small for one of the audit's methods.
+    Any n that is too small for one of the audit's methods is omitted.
     """
     (cell,) = point.cells  # there is one seed
     by_runs = {}
@@ -365,7 +366,7 @@ def _conclude_first_runs(point: Point, evidence: Evidence) -> dict[int, Conclusi
 def draw_correlated(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence
 ) -> tuple[Figure, OwnTable]:
-    """Plots the last model's epsilon against k for each noise strategy, and makes its table."""
+    """Plots the last model's epsilon against k for each noise strategy, and tabulates it."""
     delta = evidence.levels.delta
     rows = gather_rows(points)
     for row in rows:
@@ -419,7 +420,7 @@ def _draw_strategies(axis: Axes, records: Records) -> None:
         axis.vlines(take(rows, "x"), low, take(rows, "interval_high"), color=color, **_INTERVAL)
         looks = {"linear": (label, color, dash), "proven": ("", color, "o")}
         plot_lines(axis, rows, looks, **options)
-    # For the legend: marks without data, in a color that no strategy has.
+    # Legend entries: markers without data, in a color that no strategy uses.
     axis.plot([], [], "-", color=FADED, label="predicted if losses are linear")
     label = "audited, 95% if scores are normal"
     axis.vlines([], [], [], color=FADED, label=label, **_INTERVAL)

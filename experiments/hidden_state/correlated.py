@@ -1,7 +1,7 @@
-"""The noise of the sweep `matrix`, in which all models of a run together have ACCOUNTED_EPSILON."""
+"""The noise for the sweep `matrix`, where all models of a run together leak ACCOUNTED_EPSILON."""
 
 NAME = "matrix"
-STRATEGIES = {  # labels by noise strategy
+STRATEGIES = {  # noise strategy -> label
     "independent": "DP-SGD",
     "lambda:0.9": "lambda-CGD, 0.9",
     "bsr:16": "BSR, 16 bands",

@@ -1,26 +1,26 @@
 """Two crafted losses for which the last model's leak has a closed form: the convex landscape and the latch.
 
-The convex landscape is a quadratic with a curvature that changes from step to step. In one dimension, noisy
+The convex landscape is a quadratic whose curvature changes from step to step. In one dimension, noisy
 gradient steps are
 
     theta_t = c'_t theta_(t-1) + s_t b + n_t z_t,   z_t ~ N(0, 1),   b = 1 with the canary and 0 without.
 
 The quadratic is convex if 0 <= c'_t <= 1, and steps have the Lipschitz constant c_t if c'_t <= c_t. With the
 slopes c'_t of `HiddenStateBound.attained_by`, the last iterate leaks exactly `hidden_state_bound`. So no
-better bound is valid for all losses with these constants.
+smaller bound holds for all losses with these constants.
 
 The latch remembers in its last iterate whether a large sum occurred in a shuffled training run. Along a
-direction v, the gradients of all other examples are -C. The target's gradient is C, or zero if the target is
-replaced. So the target's batch has a sum that exceeds other sums by 2 C or by C. In units of C and relative
-to the other sums, a step adds this height plus noise to theta, which starts at 0. Before this, the other
-examples reset theta to 0 if it is below a threshold c, and push it up further if it is above c. So the last
-iterate exceeds c if theta ever did.
+direction v, the target's gradient is C, or zero if the target is replaced, and all other gradients are -C. So
+the sum of the target's batch exceeds other sums by 2 C or by C. In units of C and relative to the other sums,
+a step adds this height plus noise to theta, which starts at 0. Before this, the other examples reset theta to
+0 if it is below a threshold c, and push it up further if it is above c. So the last iterate exceeds c if
+theta ever did.
 
-Losses with such gradients exist. Their slope along v is -C (1 - eta) plus a term that resets or pushes. Each
-of a batch's B examples contributes at most eta C to this term, which is periodic in theta with period B C
-(1 - eta). The heights are then 2 - eta and 1 - eta, and eta can be 1 / B.
+Losses with such gradients exist. Their slope along v is -C (1 - eta) plus a term that does the resetting or
+pushing. Each of a batch's B examples contributes at most eta C to this term, which is periodic in theta with
+period B C (1 - eta). The heights are then 2 - eta and 1 - eta, and eta can be 1 / B.
 
-The latch's steps do not have the Lipschitz constant 1.
+The latch's steps are not 1-Lipschitz.
 """
 
 import math
@@ -38,14 +38,14 @@ from audit.report.table import Table, at_least, at_most
 from audit.written import show_level
 from experiments.sweeps.records import Record, field
 
-# As in the paper's training runs.
+# These match the paper's training runs.
 INSERTIONS = 250
 NOISE_MULTIPLIER = 4.0
 TRAININGS = ((0.7, 500, 1), (0.5, 1000, 1), (0.8, 100, 3), (1.0, 100, 10))  # sigma, batches, epochs
 # How far the sum of the target's batch exceeds other sums, in units of C, with and without the target.
 HEIGHT_IN = 2.0
 HEIGHT_OUT = 1.0
-_GRID = 1e-3  # the accountant's spacing of privacy losses for Poisson sampling
+_GRID = 1e-3  # the accountant's grid spacing of privacy losses, for Poisson sampling
 
 
 def exact_mu(shifts: Array, slopes: Array, noise: Array | float) -> float:
@@ -100,7 +100,7 @@ def compute_latch_rate(
     """Returns the probability that a latch's last iterate exceeds the threshold c.
 
     It does if theta exceeded c after any step. Until then, each step sets theta to noise with standard
-    deviation sigma, plus the height h if the batch has the target. After E epochs of b batches, the
+    deviation sigma, plus the height h if the batch contains the target. After E epochs of b batches, the
     probability is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E. Logarithms and expm1 keep small
     probabilities accurate.
 
@@ -131,7 +131,7 @@ def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Rec
         false_positives = compute_rate(threshold, HEIGHT_OUT)
         if excess > 0 and false_positives > 0:
             best = max(best, math.log(excess / false_positives))
-    # With Poisson sampling, each step would take the target with probability 1 / b.
+    # With Poisson sampling, each step would include the target with probability 1 / b.
     steps = Composition(sigma, batches * epochs, 1 / batches)
     poisson = accounting.account_sampled(steps, _GRID).get_epsilon(delta)
     return {

@@ -52,9 +52,9 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
     """Draws Figure 8: the norms of L's canaries before clipping, for each model with stored norms.
 
-    L inserts an example with a wrong label.
+    L inserts a mislabelled example.
     """
-    stored = {}  # norms of shape (runs, steps), by label
+    stored = {}  # label -> norms of shape (runs, steps)
     for cell in sweep.cells:
         answer = find_answer(evidence.held, identity(cell.request, measured.NORMS))
         norms = measured.take_norms(answer, cell.runs)

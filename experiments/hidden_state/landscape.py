@@ -18,14 +18,14 @@ which is the delta of theta_T.
 
     Proof for landscapes with an increasing map x -> x + s_t(x) at every step: let V_t(x) be the probability
     that the final test accepts if theta_t = x. Then D_T is the integral of g_1(x) V_1(x). The likelihood
-    ratio of theta_1 increases, and increasing maps and Gaussian noise (a totally positive kernel) preserve
-    this. So the best final test is a threshold, and every V_t increases. The best first step moves up if
-    g_1 > 0 and down if g_1 < 0: its threshold is where q_1 / p_1 crosses e^epsilon. This determines g_2, and
-    so on. The largest D_T is a maximum of decreasing functions of epsilon, so it decreases. The adversary's
-    epsilon is where it equals the given delta.
+    ratio of theta_1 is increasing, and increasing maps and Gaussian noise (a totally positive kernel)
+    preserve this. So the best final test is a threshold, and every V_t is increasing. The best first step
+    moves up if g_1 > 0 and down if g_1 < 0: its threshold is where q_1 / p_1 crosses e^epsilon. This
+    determines g_2, and so on. The largest D_T is a maximum of decreasing functions of epsilon, so it is
+    decreasing. The adversary's epsilon is where it equals the given delta.
 
-    For other maps, we tested random landscapes and landscapes from gradient search with s in [-1, 1]
-    (tests/experiments/hidden_state/test_crafted_landscape.py). None of them is better.
+    For other maps, we tested random landscapes and landscapes found by gradient search, with s in [-1, 1]
+    (tests/experiments/hidden_state/test_crafted_landscape.py). None of them leaks more.
 """
 
 import itertools
@@ -45,13 +45,13 @@ from audit.methods import estimate
 from experiments.sweeps.records import Record
 
 HALF = 0.5  # the paper's threshold, in units of C
-PER_DEVIATION = 8  # grid points in one standard deviation of a step's noise
+PER_DEVIATION = 8  # grid points per standard deviation of a step's noise
 _NUM_SEARCHED = 49  # thresholds that Algorithm 6 tries
-_MARGIN = 11.0  # standard deviations of theta_T between the largest mean and the grid's end
+_MARGIN = 11.0  # standard deviations of theta_T between the largest mean and the grid's edge
 _PER_SIGMA = 4  # the grid has at least 4 * PER_DEVIATION points per sigma
-_KERNEL_REACH = 14.0  # standard deviations at which the Gaussian kernel is cut
-_MAX_HALF_WIDTH = 400_000  # half of the largest number of grid points, to limit time and memory
-_FINE_RATIO = 9.0  # if B / sigma is at least this, the grid has a third of the usual spacing
+_KERNEL_REACH = 14.0  # standard deviations at which the Gaussian kernel is cut off
+_MAX_HALF_WIDTH = 400_000  # half the maximum number of grid points, to limit time and memory
+_FINE_RATIO = 9.0  # if B / sigma is at least this, the grid spacing is a third of the usual
 _MIN_DENSITY = 1e-290  # well above 2e-308, the smallest normal float64
 
 
@@ -89,7 +89,7 @@ class Stepper:
     """
 
     def __init__(self, process: Process) -> None:
-        """Makes the grid, and the kernel of a step up. Raises InputError if the grid would be too large."""
+        """Makes the grid, and the kernel for a step up. Raises InputError if the grid would be too large."""
         self.process = process
         sigma = process.noise_multiplier
         deviation = process.step_deviation
@@ -112,7 +112,7 @@ class Stepper:
 
         # A step up adds N(1, deviation^2) to theta. The kernel is this density at multiples of the spacing
         # around 1.
-        self._cells_up = round(1 / self.spacing)  # the distance 1 in whole cells
+        self._cells_up = round(1 / self.spacing)  # a distance of 1, in whole cells
         reach = int(np.ceil(_KERNEL_REACH * deviation / self.spacing))
         moves = (self._cells_up + np.arange(-reach, reach + 1)) * self.spacing
         self._kernel = stats.norm.pdf(moves - 1, scale=deviation) * self.spacing
@@ -144,10 +144,10 @@ class Stepper:
 
     def _move_up(self, pair: Floats) -> Floats:
         """Returns the densities (2, n) of theta + 1 + noise, for theta with the densities `pair` (2, n)."""
-        # Mode "same" treats the kernel as centered at 0, so the result still has to move up.
+        # Mode "same" treats the kernel as centered at 0, so the result must still be moved up.
         noisy = np.stack([np.convolve(density, self._kernel, mode="same") for density in pair])
         shifted = np.pad(noisy, ((0, 0), (self._cells_up, 0)))
-        return shifted[:, : pair.shape[1]]  # cuts the cells that left the grid
+        return shifted[:, : pair.shape[1]]  # drops the cells that moved off the grid
 
 
 def iterate_densities(process: Process, thresholds: Floats) -> Iterator[DensityPair]:
@@ -174,14 +174,14 @@ def _compute_weights_above(points: Floats, spacing: float, threshold: float) -> 
     """Returns quadrature weights, of shape (n,), for a function's integral above the threshold.
 
     The integral is spacing * sum(weights * values), to third order in the spacing, if the function is
-    negligible at the grid's ends. In the cell with the threshold, we integrate a linear interpolation. For
-    the cells above, Gregory's rule has the weights 5/12, 13/12, 1, 1, ...
+    negligible at the grid's edges. In the cell that contains the threshold, we integrate the linear
+    interpolant. For the cells above, Gregory's rule gives the weights 5/12, 13/12, 1, 1, ...
     """
     position = (threshold - points[0]) / spacing  # in cells
     if not 0 <= position < len(points) - 3:  # at such thresholds, the function is negligible
         return (points > threshold).astype(np.float64)
     cell = int(position)
-    fraction = position - cell  # the part of the cell below the threshold
+    fraction = position - cell  # the fraction of the cell below the threshold
     weights = np.zeros(len(points))
     weights[cell] = (1 - fraction) ** 2 / 2
     weights[cell + 1] = 5 / 12 + (1 - fraction**2) / 2
@@ -215,7 +215,7 @@ def optimal(process: Process, delta: float) -> Floats:
         reached = densities.hockey_stick(out, inserted, stepper.spacing, epsilon)
         return float(np.log(max(reached, 1e-300)) - np.log(delta))  # the log of 0 is not finite
 
-    epsilon = 0.0  # if its largest delta is at most the given delta
+    epsilon = 0.0  # the answer if its largest delta is at most the given delta
     if compute_excess(0.0) > 0:
         upper = upper_bound(process, delta)
         beyond = 1.01 * upper + 0.01  # above the root, even with the grid's error
@@ -239,10 +239,10 @@ def cross_at_first_step(process: Process, epsilon: float) -> float:
 
 
 def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Floats, Floats]:
-    """Returns the densities (2, n) of theta_T, and the T - 1 thresholds that maximize delta at an epsilon.
+    """Returns the densities (2, n) of theta_T, and the T - 1 thresholds that maximize delta at epsilon.
 
-    Each threshold is where the increasing likelihood ratio of theta (with to without the canary) crosses
-    e^epsilon. If it does not, the threshold is an end of the grid's accurate part.
+    Each threshold is where the increasing likelihood ratio of theta (with versus without the canary) crosses
+    e^epsilon. If it never does, the threshold is at the edge of the grid's accurate range.
     """
     pair = stepper.start()
     thresholds: list[float] = []
@@ -261,12 +261,12 @@ SEARCHED = (Process(4.0, 4, 2), Process(1.0, 1, 2))
 
 
 class Study(NamedTuple):
-    """How crafted landscapes are studied.
+    """Parameters for studying crafted landscapes.
 
     Attributes:
-      delta: The delta of each epsilon.
-      confidence: The confidence of the estimates from simulated scores.
-      runs: The number of simulated runs of each landscape, half of them with the canary.
+      delta: The delta at which epsilons are computed.
+      confidence: The confidence used for estimates from simulated scores.
+      runs: The number of simulated runs per landscape, half of them with the canary.
       seed: The seed of the simulations.
     """
 
@@ -282,7 +282,7 @@ def audit(process: Process, study: Study) -> Record:
     Returns:
       A record with the fields of the process, and
       upper: The accountant's epsilon.
-      exact: The answer of `solve` for each of ADVERSARIES.
+      exact: The result of `solve` for each of ADVERSARIES.
       in_sample: The paper's estimates (T,) of epsilon after each step, which are not bounds.
     """
     exact = {
@@ -298,7 +298,7 @@ def audit(process: Process, study: Study) -> Record:
 
 
 def search(process: Process, study: Study) -> Record:
-    """Runs the hidden-state paper's Algorithm 6: tries many thresholds, each at every step.
+    """Runs the hidden-state paper's Algorithm 6: tries many thresholds, using each one at every step.
 
     All simulations of a process use the same random draws. Thresholds are symmetric about C / 2 (Errata H7).
     The largest is 15% above the theta_1 at which the likelihood ratio is e^upper. With two steps, the best
@@ -325,7 +325,7 @@ def search(process: Process, study: Study) -> Record:
 
 
 def solve(process: Process, thresholds: Floats, delta: float) -> dict[str, list[float]]:
-    """Returns the exact epsilon after each step, and the epsilon that a Gaussian conversion claims.
+    """Returns the exact epsilon after each step, and the epsilon claimed by a Gaussian conversion.
 
     The conversion assumes a Gaussian trade-off curve. Its mu comes from the error rates of the test that
     guesses "in" above the next step's threshold, or after step T, above the last threshold.
@@ -333,7 +333,7 @@ def solve(process: Process, thresholds: Floats, delta: float) -> dict[str, list[
     Args:
       process: The process.
       thresholds: The adversary's thresholds (T - 1,), in units of C.
-      delta: The delta of each epsilon.
+      delta: The delta at which epsilons are computed.
 
     Returns:
       epsilon: The exact epsilons, of shape (T,).
@@ -361,7 +361,7 @@ def simulate(
     `presence` (R,) is True for runs with the canary. Yields theta_1, ..., theta_T of all runs, of shape (R,)
     each, in units of C.
     """
-    # Every process has its own noise.
+    # Each process gets its own noise.
     millionths = round(1e6 * process.noise_multiplier)
     rng = np.random.default_rng([seed, process.batch_size, millionths])
     theta = presence + process.noise_multiplier * rng.normal(size=len(presence))
@@ -375,7 +375,8 @@ def simulate(
 def _estimate_in_sample(process: Process, threshold: float, study: Study) -> list[float]:
     """Returns the paper's in-sample estimates of epsilon after each step, of shape (T,), from simulated runs.
 
-    Every step uses the same threshold, in units of C. The scores after a step are the theta of all runs.
+    Every step uses the same threshold, in units of C. The scores after a step are the values of theta in all
+    runs.
     """
     present = np.arange(study.runs) % 2 == 1
     estimates = []

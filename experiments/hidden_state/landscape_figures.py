@@ -1,6 +1,6 @@
-"""Draws the crafted landscape: the exact epsilon next to the Gaussian conversion's claim.
+"""Draws figures of the crafted landscape: exact epsilons next to those claimed by Gaussian conversions.
 
-It computes only the curves of the paper's Example 1 and Figure 6b.
+The only curves computed here are those of the paper's Example 1 and Figure 6b.
 """
 
 from collections.abc import Iterator
@@ -20,27 +20,27 @@ from experiments.hidden_state.landscape import HALF, Process, Study
 from experiments.sweeps.panels import draw_panels_of, plot_lines
 from experiments.sweeps.records import Record, Records, field, select
 
-_EPSILONS = {  # by field: label, color, and format of the line
+_EPSILONS = {  # keyed by field: label, color and line format
     "claimed": ("exact mu, Gaussian conversion", IN, "--"),
     "epsilon": ("exact epsilon", OUT, "-"),
     "constant": ("constant gradient (Example 1)", PURPLE, "-."),
 }
 _DARK_RATE = 0.55  # cells with lower rates are dark, so their numbers are white
-_EXACT_PANELS = {  # titles of heat maps, by adversary
+_EXACT_PANELS = {  # adversary -> title of its heat map
     "half": "exact, h = C / 2",
     "optimal": "exact, optimal adversary",
 }
 
 
 def draw(audits: Records, searches: Records, study: Study) -> Iterator[tuple[str, Figure]]:
-    """Yields the names and drawings of the paper's Figures 3a, 14, 3b and 6b, and of Algorithm 6.
+    """Yields the name and figure for each of the paper's Figures 3a, 14, 3b and 6b, and for Algorithm 6.
 
     `audits` come from `landscape.audit` for the same number of steps, and `searches` from `landscape.search`.
     """
     sigmas = sorted({audit["noise_multiplier"] for audit in audits})
     sizes = {audit["batch_size"] for audit in audits}
     label = f"epsilon at delta {show_level(study.delta)}"
-    # Figure 14 has all noise multipliers, and Figure 3a only the smallest and the largest.
+    # Figure 14 shows all noise multipliers, and Figure 3a only the smallest and the largest.
     for name, shown in (("figure_3a", (sigmas[0], sigmas[-1])), ("figure_14", sigmas)):
         yield (
             name,
@@ -86,8 +86,8 @@ def draw(audits: Records, searches: Records, study: Study) -> Iterator[tuple[str
 def make_table(audits: Records) -> Table[Record]:
     """Returns a table of epsilons after the last step, with a row for each landscape and adversary.
 
-    `audits` come from `landscape.audit`. The column eps_gaussian is the claim of a conversion that assumes a
-    Gaussian trade-off curve, and eps_upper is the accountant's epsilon.
+    `audits` come from `landscape.audit`. The column eps_gaussian holds the epsilon claimed by a conversion
+    that assumes a Gaussian trade-off curve, and eps_upper holds the accountant's epsilon.
     """
     rows = []
     for audit in audits:
@@ -112,7 +112,7 @@ def make_table(audits: Records) -> Table[Record]:
 
 
 def _name(record: Record) -> Record:
-    """Returns the record of a landscape with its panel's title."""
+    """Returns a landscape's record with the title of its panel."""
     panel = f"sigma = {record['noise_multiplier']:g}, B = {record['batch_size']}"
     return {**record, "panel": panel}
 
@@ -120,8 +120,8 @@ def _name(record: Record) -> Record:
 def _draw_epsilons(axis: Axes, epsilons: Record, study: Study) -> None:
     """Plots epsilons as lines, and the accountant's epsilon `upper` as a horizontal line.
 
-    `epsilons` has the positions on the horizontal axis ("x"), `upper`, the values of any lines in _EPSILONS,
-    and `simulated`, the claims of the paper's procedure from simulated runs.
+    `epsilons` contains the positions on the horizontal axis ("x"), `upper`, the values of any lines in
+    _EPSILONS, and `simulated`, the paper's estimates from simulated runs.
     """
     axis.axhline(epsilons["upper"], color=UPPER, ls=":", label="upper bound")
     label = f"Algorithm 4's lower value, {study.runs:,} simulated runs (not a bound)"
@@ -146,15 +146,15 @@ def _draw_steps(axis: Axes, records: Records, study: Study) -> None:
         "constant": constant,
     }
     _draw_epsilons(axis, epsilons, study)
-    # The panels of a row share this axis, so later panels must still be able to raise its limit.
+    # Panels in a row share this axis, so later panels must still be able to raise its limit.
     axis.set(xlabel="step t", ylim=(0, None), autoscaley_on=True)
 
 
 def _draw_heat_maps(audits: Records, study: Study) -> Figure:
     """Draws heat maps of the amplification rate: epsilon after step T divided by epsilon after step 1.
 
-    The first two panels show rates of a Gaussian conversion's claims, and the others show exact rates. At a
-    rate of 1, hiding the earlier steps does not help. The rate is NaN if the first epsilon is 0.
+    The first two panels show the rates that a Gaussian conversion claims, and the others show the exact
+    rates. At a rate of 1, hiding the earlier steps does not help. The rate is NaN if the first epsilon is 0.
     """
     simulated = f"Gaussian conversion, simulated\n(the paper's; {study.runs:,} runs)"
     converted = "Gaussian conversion of the exact mu\nh = C / 2"
@@ -162,7 +162,7 @@ def _draw_heat_maps(audits: Records, study: Study) -> Figure:
     for audit in audits:
         upper = audit["upper"]  # the exact epsilon after step 1
         exact = audit["exact"]
-        first_simulated = audit["in_sample"][0] or np.nan  # instead of a division by 0
+        first_simulated = audit["in_sample"][0] or np.nan  # avoids a division by 0
         rates = {
             simulated: audit["in_sample"][-1] / first_simulated,
             converted: exact["half"]["claimed"][-1] / upper,

@@ -1,7 +1,7 @@
 """Cells that train runs and store a measurement.
 
-Figure 8 shows gradient norms of an example with a wrong label. A bound on a network's last model needs the
-expansion of its steps: how much a step increases the distance between two models.
+Figure 8 shows the gradient norms of mislabelled examples. Bounding the leak of a network's last model
+requires knowing its steps' expansion: how much a step increases the distance between two models.
 """
 
 from functools import partial
@@ -26,10 +26,10 @@ _NORMS_FIELD = "norms"  # in the stored answer
 
 
 def norms_cell(setting: Setting, runs: int) -> Cell:
-    """Returns the cell that trains runs and stores the norms of their canaries' gradients.
+    """Returns a cell that trains runs and stores the norms of their canary gradients.
 
-    The setting's adversary must be L, which inserts an example with a wrong label. Each run draws its own
-    initial model, canary and noise.
+    The setting's adversary must be L, which inserts a mislabelled example. Each run draws its own initial
+    model, canary and noise.
     """
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
@@ -46,7 +46,7 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
         write_answer(store, {_NORMS_FIELD: all_norms})
 
     def is_complete(store: Store) -> bool:
-        """Returns True if the store has the norms of all runs."""
+        """Returns True if the store has the norms for all runs."""
         return take_norms(read_answer(store), runs) is not None
 
     name = f"norms of L's canary, {setting.model}"
@@ -55,16 +55,16 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
 
 
 def take_norms(answer: dict[str, Any] | None, runs: int) -> Norms | None:
-    """Returns the norms (runs, steps) of an answer's first runs; None if it is missing or has fewer runs."""
+    """Returns the norms (runs, steps) of an answer's first runs, or None if it lacks any of them."""
     if answer is None or len(answer[_NORMS_FIELD]) < runs:
         return None
     return np.array(answer[_NORMS_FIELD][:runs])
 
 
 def canary_norms(game: "Game", runs: NDArray[np.int64]) -> Norms:
-    """Trains runs with one canary each, and returns the norms (runs, steps) of its gradient before clipping.
+    """Trains runs with one canary each, and returns its gradient norms (runs, steps) before clipping.
 
-    A gradient is taken at the model before the step. `runs` are the runs' indices, which determine their
+    Each gradient is taken at the model before the step. `runs` are the runs' indices, which determine their
     random draws.
     """
     import jax
@@ -83,14 +83,14 @@ def canary_norms(game: "Game", runs: NDArray[np.int64]) -> Norms:
         theta_0 = game.init(keys["theta"])
         clipping_norm = jnp.asarray(hyper.clipping_norm)
         knowledge = game.adversary.init(keys["canary"], theta_0, clipping_norm)
-        inserted = jnp.ones(1)  # presence 1 of the single canary
+        inserted = jnp.ones(1)  # the single canary is always present
         canaries = Canaries(partial(game.adversary.craft, knowledge), inserted)
 
         def advance(state: State, now: Schedule) -> tuple[State, Array]:
             """Takes one step, and returns the next state and the canary's norm before the step."""
             canary = canaries.craft(state.step, state.theta)[0]  # the only one
             norm = jnp.linalg.norm(canary)
-            # A segment needs a schedule with an axis of steps, here of length 1.
+            # A segment needs a schedule with a step axis, here of length 1.
             this_step = Schedule(now.batches[None], now.mask[None])
             after = game.mechanism.segment(hyper, state, data, this_step, canaries, keys["noise"])
             return after, norm
@@ -106,7 +106,7 @@ def canary_norms(game: "Game", runs: NDArray[np.int64]) -> Norms:
 
 
 EXPANSION = "expansion"  # the experiment's name
-# By model: the number of measured runs, and the largest number of measured steps in a run.
+# Keyed by model: the number of measured runs, and the maximum number of measured steps per run.
 _USUAL_EFFORT = (4, 1250)
 EFFORTS = {"wide_fcnn": (4, 223), "convnet": (2, 20), "gelu_convnet": (2, 20)}
 _COMPILING_SECONDS = 15.0
@@ -116,7 +116,7 @@ _MIN_SECONDS = 0.005
 
 
 def expansion_cell(setting: Setting) -> Cell:
-    """Returns the cell that trains runs and measures how much their steps expand distances between models."""
+    """Returns a cell that trains runs and measures how much their steps expand distances between models."""
     runs, max_steps = EFFORTS.get(setting.model, _USUAL_EFFORT)
 
     def is_complete(store: Store) -> bool:

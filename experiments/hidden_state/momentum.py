@@ -15,9 +15,9 @@ With s_t = sign(w_t) at insertions, the mu of the last model is exactly
 
 In this module, curvatures are the a_t, which include the learning rate eta. They repeat with a period of k
 steps, except in the last steps. They are at least 0, so the losses are convex, and at most eta L, so the
-losses are L-smooth. Local searches (L-BFGS-B from several starts) found the curvatures for beta = 0.9. Other
-losses may leak more. For k of at least 3, momentum leaks more on these losses than the upper bound for plain
-SGD (`audit.hidden_state_epsilon`).
+losses are L-smooth. The curvatures were found by local search (L-BFGS-B from several starts) for beta = 0.9.
+Other losses may leak more. For k of at least 3, momentum leaks more on these losses than the upper bound for
+plain SGD (`audit.hidden_state_epsilon`).
 """
 
 from functools import partial
@@ -40,7 +40,7 @@ BETA = 0.9
 
 
 class Landscape(NamedTuple):
-    """A convex loss, as curvatures in text.
+    """A convex loss, given by its curvatures as text.
 
     Attributes:
       most: The largest allowed curvature, eta L.
@@ -105,7 +105,7 @@ def compute_mu(landscape: Landscape) -> float:
 
 
 def simulate(landscape: Landscape, runs: int, seed: int) -> tuple[Array, Array]:
-    """Trains runs by the heavy-ball method, half of them with the canary.
+    """Trains runs with the heavy-ball method, half of them with the canary.
 
     `seed` determines the noise. Returns the last models of runs with the canary and of runs without it, of
     shape (runs / 2,) each.
@@ -119,7 +119,7 @@ def simulate(landscape: Landscape, runs: int, seed: int) -> tuple[Array, Array]:
     before = theta  # the models one step earlier
     for step, curvature in enumerate(curvatures):
         push = NOISE_MULTIPLIER * rng.normal(size=runs)
-        if (step + 1) % landscape.k == 0:  # the last step of a period inserts
+        if (step + 1) % landscape.k == 0:  # the last step of a period inserts the canary
             push += signs[step] * is_in
         after = theta + BETA * (theta - before) - curvature * theta + push
         before = theta
@@ -128,10 +128,10 @@ def simulate(landscape: Landscape, runs: int, seed: int) -> tuple[Array, Array]:
 
 
 def make_rows(study: Study) -> list[Record]:
-    """Returns a record for each of LANDSCAPES, with mu and epsilons of the last model.
+    """Returns a record for each of LANDSCAPES, with the last model's mu and epsilons.
 
     Returns:
-      Records with the fields of the landscape, the period's number of steps `k`, `mu`, `epsilon`, and
+      Records with the fields of the landscape, the number of steps per period `k`, `mu`, `epsilon`, and
       `simulated`, a lower bound on epsilon from simulated runs. For SGD with the same k, `linear` is the
       epsilon on linear losses, and `sgd_bound` is an upper bound for any convex loss. `composition` is the
       accountant's epsilon for all models together.
@@ -141,7 +141,7 @@ def make_rows(study: Study) -> list[Record]:
     rows = []
     for landscape in LANDSCAPES:
         mu = compute_mu(landscape)
-        # Steps of SGD on smooth convex losses have the Lipschitz constant 1.
+        # SGD steps on smooth convex losses are 1-Lipschitz.
         sgd = make_convex_row(landscape.k, insert=LAST, lipschitz=1.0, delta=study.delta)
         scores = simulate(landscape, study.runs, study.seed)
         # The last model is normal, so the trade-off curve is Gaussian as the bound assumes.

@@ -1,13 +1,13 @@
-"""The cells of the hidden-state paper's figures that train models, at three scales.
+"""Cells for the figures of the hidden-state paper that require training, at three scales.
 
 Six figures are not in the paper. `proven` shows lower bounds from fresh directions for the paper's models.
 `bracket_k` and `bracket_steps` compare audits of a convex model with its hidden-state bound. `bracket` and
 `bracket_rates` do the same for neural networks. `matrix` compares DP-SGD with correlated noise.
 
-    smoke    seconds for each figure: a few runs of a few steps, to test the code
-    laptop   at most an hour for each figure on two cores: the full FCNN, and fewer runs of the image models,
-             with 256 canaries in each run of crafted gradients, and only 4 insertions for the ResNet
-    paper    5,000 runs for each cell of the paper's figures; the other six figures are as at `laptop`
+    smoke    seconds per figure: a few runs of a few steps, to test the code
+    laptop   at most an hour per figure on two cores: the full FCNN, and fewer runs of the image models, with
+             256 canaries in each run with crafted gradients, and only 4 insertions for the ResNet
+    paper    5,000 runs for each cell of the paper's figures; the other six figures are the same as `laptop`
 
 The FCNN has five seeds (one at `smoke`), as in the paper's Figure 1c, at both learning rates (Errata H2). The
 number of steps T is the number of insertions times k (Errata H8).
@@ -35,21 +35,21 @@ from models.catalogue import task
 
 SMOKE = "smoke"
 SCALES = (SMOKE, "laptop", "paper")  # the smallest first
-Runs = Mapping[int, int]  # how many runs, by periodicity k
+Runs = Mapping[int, int]  # periodicity k -> number of runs
 
 
 class Size(NamedTuple):
     """How a model is trained, and how many runs audit it, at one scale.
 
-    Run counts are keyed by periodicity k. If a k is missing, the model is not audited at this k.
+    Run counts are keyed by periodicity k. If k is missing, the model is not audited at k.
 
     Attributes:
-      runs: How many runs have one canary each.
+      runs: The number of runs with one canary each.
       seeds: The number of seeds for each setting.
       insertions: The number of insertions in a run.
-      canaries: The number of canaries in each run along coordinates.
-      coordinate_runs: How many runs have canaries along coordinates. If empty, `runs` is used instead.
-      fresh_runs: How many runs have fresh directions.
+      canaries: The number of canaries in a run along coordinates.
+      coordinate_runs: The number of runs with canaries along coordinates. If empty, `runs` is used instead.
+      fresh_runs: The number of runs with fresh directions.
     """
 
     runs: Runs = {}
@@ -64,7 +64,7 @@ class Size(NamedTuple):
     def choose_runs(self, adversary: AdversaryFields) -> tuple[Runs, int | str]:
         """Returns the run counts for an adversary, and the number of canaries in each run.
 
-        The number of canaries is AUTO for fresh directions: the library chooses it from the model's size.
+        The number of canaries is AUTO for fresh directions: the library chooses it based on the model's size.
         """
         if isinstance(adversary, SphereFields):
             return self.fresh_runs, AUTO
@@ -73,11 +73,11 @@ class Size(NamedTuple):
         return self.runs, 1
 
 
-Sizes = Mapping[str, Size]  # by model
+Sizes = Mapping[str, Size]  # model -> size
 
 
 def _at_each(runs: int) -> Runs:
-    """Returns the same number of runs for each of PERIODICITIES."""
+    """Returns run counts with the same number for each of PERIODICITIES."""
     return dict.fromkeys(PERIODICITIES, runs)
 
 
@@ -95,7 +95,7 @@ _RESNET = Size(
     {1: 8, 5: 6, 25: 4},
     insertions=4,
     batch_size=8,
-    noise_multiplier=0.506,  # the same mu as 250 insertions at 4.0
+    noise_multiplier=0.506,  # same mu as 250 insertions at multiplier 4.0
     canaries=256,
     coordinate_runs={1: 16, 5: 8, 25: 8},
 )
@@ -158,22 +158,22 @@ _FEW = Size({1: 40, 5: 40}, insertions=2, batch_size=20, fresh_runs={1: 4, 5: 4}
 
 
 class Series(NamedTuple):
-    """A series of a figure: its label in the legend, and its adversary's fields."""
+    """A series in a figure: its label in the legend, and its adversary's fields."""
 
     label: str
     adversary: AdversaryFields
 
 
 class Lines(NamedTuple):
-    """Series in one panel of a figure. They audit the same training at several values of one field.
+    """Series in one panel of a figure. They audit the same training procedure at several values of one field.
 
     Attributes:
       model: The trained model.
       series: The audited series.
       at: The values of `field`, on the horizontal axis.
-      field: The name of the field of the setting that varies.
+      field: The name of the setting's field that varies.
       panel: The panel's title; "" for the model's label.
-      fields: Values of other fields of the setting, by name.
+      fields: A dict with other fields of the setting.
     """
 
     model: str
@@ -193,8 +193,8 @@ class Figure(NamedTuple):
     axis: Axis | None = None
 
 
-# The paper's adversaries insert a gradient: L that of an example with a wrong label, CotS a random direction,
-# GC-R a random coordinate, and GC-S the coordinate that simulated training moves least.
+# The paper's adversaries insert a gradient: L that of a mislabelled example, CotS a random direction, GC-R a
+# random coordinate, and GC-S the coordinate that simulated training moves least.
 L = Series("L", Loss())
 GC_R = Series("GC-R", GcR())
 COTS = Series("CotS", CotS())
@@ -219,7 +219,7 @@ def _on_fcnn(*series: Series) -> list[Lines]:
 def _on_logistic(at: Sequence[float], field: str, **fields: Any) -> list[Lines]:
     """Returns lines for logistic regression, with a panel for each weight decay.
 
-    `at` has the values of `field` on the horizontal axis, and `fields` has other fields of the setting.
+    `at` holds the values of `field` on the horizontal axis, and `fields` holds other fields of the setting.
     """
     lines = []
     for decay in (0.0, 1e-3, 1e-2):
@@ -324,7 +324,7 @@ FIGURES = [  # the figures that are the same at every scale
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns the sweeps of all figures at one of SCALES, by name."""
+    """Returns the sweeps for all figures at the given scale, as a dict keyed by name."""
     sizes = SIZES[scale]
     networks = _BRACKETED  # models and sizes of `bracket` and `bracket_rates`
     with_matrices = _CORRELATED  # models and sizes of `matrix`
@@ -411,12 +411,12 @@ def _make_norms_sweep(sizes: Sizes, max_runs: int) -> Sweep:
 
 
 def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
-    """Yields the cells of one panel's lines, for a model trained and audited as in `size`.
+    """Yields the cells for one panel's lines, for a model trained and audited as `size` specifies.
 
     A cell audits one series at one x and one seed, if `size` has runs for the periodicity k. If a model has
-    no proven Lipschitz constant, other cells measure how much its steps expand. The bound on the last model
-    needs this for k > 1. Steps do not depend on the adversary, so we measure only with COORDINATE, at each k
-    audited with fresh directions.
+    no proven Lipschitz constant, other cells measure how much its steps expand. For k > 1, this is needed to
+    bound the leak of the last model. Steps do not depend on the adversary, so we measure only with
+    COORDINATE, at each k audited with fresh directions.
     """
     model = task(lines.model)
     is_measured = model.curved is None  # it has no proven Lipschitz constant
@@ -432,7 +432,7 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
             lines.field: x,
             **lines.fields,
         }
-        if "steps" not in values:  # a setting has steps or insertions
+        if "steps" not in values:  # a setting has either steps or insertions
             values["insertions"] = size.insertions
         setting = setting_of(lines.model, seed=seed, **values)
         k = setting.schedule.periodicity

@@ -1,4 +1,4 @@
-"""Data sets with clients. A client's examples are consecutive."""
+"""Data sets divided among clients. Each client's examples are consecutive."""
 
 from functools import partial
 
@@ -11,7 +11,7 @@ from models.data.sources import Arrays, Form, Recipe, check_examples, load_array
 
 
 def read_clients(form: Form, setting: Dealing, user_file: UserFile) -> Federation:
-    """Reads the first `setting.clients` clients, or all for 0, and test examples from a user's .npz file.
+    """Reads the first `setting.clients` clients (0: all) and any test examples from a user's .npz file.
 
     The file's arrays are `features` (N, ...), `labels` (N, ...) and `counts` (M,), the number of consecutive
     examples of each client. `test_features` and `test_labels` are optional. Raises InputError if there is no
@@ -20,7 +20,7 @@ def read_clients(form: Form, setting: Dealing, user_file: UserFile) -> Federatio
     recipe = Recipe(
         form.name,
         make_canonical=partial(_make_canonical, form),
-        hint="name an .npz file with features, labels and counts with `data`",
+        hint="pass an .npz file with features, labels and counts as `data`",
     )
     arrays, source, checksum = load_arrays(recipe, user_file)
     counts = arrays["counts"][: setting.clients or None]
@@ -34,10 +34,10 @@ def read_clients(form: Form, setting: Dealing, user_file: UserFile) -> Federatio
 
 
 def _make_canonical(form: Form, raw: Arrays) -> Arrays:
-    """Returns a user's arrays with fixed types; raises InputError if they do not match `form`."""
+    """Returns a user's arrays converted to fixed types; raises InputError if they do not match `form`."""
     counts = raw["counts"].astype("<i4")
     adds_up = counts.ndim == 1 and counts.sum() == len(raw["labels"]) and (counts > 0).all()
-    require(adds_up, "its counts must be each client's number of examples, above 0")
+    require(adds_up, "its counts must give each client's number of examples, at least 1")
     canonical = {"counts": counts, **check_examples(form, raw, "features", "labels")}
     if "test_labels" in raw:
         canonical |= check_examples(form, raw, "test_features", "test_labels")
@@ -45,9 +45,9 @@ def _make_canonical(form: Form, raw: Arrays) -> Arrays:
 
 
 def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
-    """Returns the clients of a data set of N examples. Each client's examples keep their order.
+    """Groups a data set of N examples by client. Each client's examples keep their order.
 
-    `owners` (N,) has the client of each example: 0, 1, .... Each client must have an example.
+    `owners` (N,) gives the client of each example: 0, 1, .... Each client must have at least one example.
     """
     counts = np.bincount(owners).astype(np.int32)
     starts = (np.cumsum(counts) - counts).astype(np.int32)
@@ -68,19 +68,18 @@ def select(clients: Clients, members: NDArray[np.integer]) -> Clients:
 
 
 def one_each(dataset: Dataset) -> Clients:
-    """Returns a client for each example, so the privacy of a client is the privacy of an example."""
+    """Makes each example its own client, so that client-level privacy is example-level privacy."""
     return dealt(dataset, np.arange(len(dataset.labels)))
 
 
 def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Clients:
-    """Deals a classification data set of N examples to M clients at random, unevenly in each class.
+    """Deals a classification data set of N examples to M clients at random, with uneven class proportions.
 
-    For each class, we draw the fractions of the clients from a symmetric Dirichlet(alpha) distribution
-    (Yurochkin et al., 2019), and divide the class's shuffled examples accordingly. As alpha grows, fractions
-    become equal. If a client gets no example, we deal all examples again.
+    For each class, we draw the clients' fractions from a symmetric Dirichlet(alpha) distribution (Yurochkin
+    et al., 2019), and divide the class's shuffled examples accordingly. As alpha grows, the fractions become
+    more equal. If any client gets no examples, we deal all examples again.
 
-    Raises InputError if `clients` is out of range, or if each of 100 attempts leaves a client without
-    examples.
+    Raises InputError if `clients` is out of range, or if all 100 attempts leave a client without examples.
     """
     size = len(dataset.labels)
     require(
@@ -88,26 +87,27 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
         f"`clients` must be between 1 and {size:,}, the number of examples, got {clients}",
     )
     generator = np.random.default_rng(seed)
-    # If alpha is small, almost every attempt leaves a client without examples, so we limit the attempts.
+    # If alpha is small, almost every attempt leaves a client without examples, so the number of attempts is
+    # limited.
     for _ in range(100):
         owners = _draw_owners(generator, dataset.labels, clients, alpha)
         if len(np.unique(owners)) == clients:
             return dealt(dataset, owners)
     raise InputError(
-        f"`alpha={alpha}` leaves one of {clients:,} clients without examples: raise it"
+        f"`alpha={alpha}` leaves at least one of {clients:,} clients without examples: increase it"
     )
 
 
 def _draw_owners(
     generator: np.random.Generator, labels: NDArray[np.integer], clients: int, alpha: float
 ) -> NDArray[np.int64]:
-    """Draws the client of each example, (N,), as in `dirichlet`. Some clients may get no example."""
+    """Draws the client of each example, (N,), as in `dirichlet`. Some clients may get no examples."""
     owners = np.empty(len(labels), np.int64)
     for label in np.unique(labels):
         rows = generator.permutation(np.flatnonzero(labels == label))
         fractions = generator.dirichlet(np.full(clients, alpha))
         # Cuts divide the shuffled rows among the clients, in proportion to their fractions. A row's client is
-        # the number of cuts at or before the row's place. The last client gets all remaining rows.
+        # the number of cuts at or before its position. The last client gets all remaining rows.
         cuts = np.floor(np.cumsum(fractions) * len(rows) + 0.5)  # rounds to the nearest whole row
         owners[rows] = np.searchsorted(cuts[:-1], np.arange(len(rows)), side="right")
     return owners

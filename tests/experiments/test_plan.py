@@ -28,7 +28,7 @@ def command(*flags, **changes):
 def test_plan_says_bounds_runs_and_time(flags, method):
     process = command(*flags, "--insertions=8", "--batch_size=20", "--tightness=0.5")
     assert process.returncode == 0, process.stderr
-    assert "looking for the runs that prove 50% of it ..." in process.stderr
+    assert "finding how many runs prove 50% of it ..." in process.stderr
     assert not re.search(r"\d<[\d?]|s/audits", process.stderr)  # times that are left
     text = process.stdout
     assert max(map(len, text.splitlines())) <= 80

@@ -34,7 +34,7 @@ def test_a_size_is_part_of_the_name():
         ("gpt:6x2", "`model=gpt:6x2`: give gpt or gpt:WIDTHxBLOCKS with a width divisible by 4"),
         ("gpt:", "`model=gpt:`: give gpt or gpt:WIDTHxBLOCKS"),
         ("gpt:8x0", "`model=gpt:8x0`: give gpt or gpt:WIDTHxBLOCKS"),
-        ("fcnn:8x2", "`model=fcnn:8x2`: fcnn has one size, give `model=fcnn`"),
+        ("fcnn:8x2", "`model=fcnn:8x2`: fcnn comes in one size: give `model=fcnn`"),
         ("no:8x2", "`model=no` is not a model that trains on examples: choose one of"),
     ],
 )

@@ -164,7 +164,7 @@ audit --runs | Missing value for flag
 audit --nothing=1 | Unknown command line flag 'nothing'
 audit --data=missing.csv | missing.csv
 audit --data=scores.npz | scores.npz cannot be used
-audit --model=fcnn --data=. | it does not have california_housing prepared
+audit --model=fcnn --data=. | it has no prepared california_housing
 audit --out= | --out must be a path
 --model=nobody | --model=nobody is not a model that trains on examples
 nosuch | no command 'nosuch'
@@ -193,11 +193,11 @@ claim --noise=sqrt --noise_multiplier=1 --sampler=shuffled | --sampler=shuffled 
 claim --batches=mine.py:loader --epochs=2 --noise_multiplier=1 --examples=5 | does not apply to a loader
 list --setting=1f | --setting=1f requires --report: give both
 list --report=p.html --out=missing | --out=missing has no audits
-figures --out=missing --scale=smoke --name=figure_1c | finished cell of figure_1c at scale
+figures --out=missing --scale=smoke --name=figure_1c | finished cells for figure_1c at scale
 figures --scale=huge | --scale=huge: value should be one of <smoke
 figures --name=nobody | --name=nobody is unknown
 plan --epsilon=0 | epsilon is 0: give --epsilon
-plan --tightness=1 | --tightness=1.0: give more than 0
+plan --tightness=1 | --tightness=1.0: give a number between 0 and 1
 landscape --sigmas=0 | --sigmas=0: give numbers from 1e-06 to 1e+09
 landscape --batch_sizes=1.5 | give whole numbers
 federated --model=fcnn --data=housing.csv | --model=fcnn is not a model that trains on clients: choose one of

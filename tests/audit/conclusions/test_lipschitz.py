@@ -88,7 +88,7 @@ def test_steps_that_are_no_whole_period_are_counted_as_they_are():
         ({"model": "fcnn"}, "a network with ReLU is not smooth"),
         (
             {"model": "linear"},
-            "the clipped gradient of a softmax of many classes is not that of a convex loss",
+            "the clipped gradient of a multi-class softmax is not that of a convex loss",
         ),
         ({"optimizer": "momentum"}, MOMENTUM),
         ({"precision": "tf32"}, "products are rounded to tf32"),

@@ -56,7 +56,7 @@ def test_one_example_a_client_keeps_the_order_and_so_do_chosen_clients():
 def test_what_cannot_be_dealt_is_one_line():
     for number, alpha, message in (
         (0, 1.0, "`clients` must be between 1 and 1,200"),
-        (1100, 1e-3, "`alpha=0.001` leaves one of 1,100 clients without examples"),
+        (1100, 1e-3, "`alpha=0.001` leaves at least one of 1,100 clients without examples"),
     ):
         given = (number, alpha, 0)
         refusal(lambda _, given=given: clients.dirichlet(_dataset(), *given), message)
@@ -106,4 +106,4 @@ def test_clients_that_do_not_fit_are_one_line(tmp_path, changes):
     np.savez(file, **_arrays(**changes))
     load = partial(clients.read_clients, EMNIST, FederatedSetting(clients=0))
     refusal(load, "cannot be used", data=file)
-    refusal(load, "name an .npz file", "`data`")
+    refusal(load, "pass an .npz file", "`data`")

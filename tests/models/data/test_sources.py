@@ -184,7 +184,7 @@ def test_a_source_that_cannot_be_used_is_one_line(tmp_path, monkeypatch):
         raise subprocess.TimeoutExpired("npm", 900)
 
     failing = client(returncode=1, stderr="npm warn old\nnpm error code E404\nnpm error log\n")
-    hint = "check the network, or update apt's lists"
+    hint = "check the network, or update apt's package lists"
     for made, run, words in (
         (recipe, client(archive=b"another"), ("wrong SHA-256 of the archive",)),
         (other, client(), ("wrong SHA-256 of the arrays",)),
@@ -194,7 +194,7 @@ def test_a_source_that_cannot_be_used_is_one_line(tmp_path, monkeypatch):
         monkeypatch.setattr(subprocess, "run", run)
         refusal(partial(images.load_images, made), *words)
     load = partial(images.load_images, recipe)
-    refusal(load, "it does not have fashion_mnist prepared", data=str(tmp_path))
+    refusal(load, "it has no prepared fashion_mnist", data=str(tmp_path))
 
 
 @pytest.mark.slow
