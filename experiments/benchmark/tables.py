@@ -95,6 +95,7 @@ def make_summary_table(cells: Records, claims: Records) -> Table[Record]:
     `cells` are records of `AuditedCell.measure`, and `claims` are records of `ClaimCell.measure`.
     """
     tests = sum(map(is_held_to_level, cells))
+    # An estimator's runs until it refutes the claim. Each claim is a test, so their number is that of tests.
     runs = {claim["estimator"]: show_runs(claim, len(claims)) for claim in claims}
     records = []
     for estimator in sorted(ESTIMATORS.values(), key=lambda record: DESIGNS.index(record.design)):

@@ -53,6 +53,7 @@ def main() -> None:
                 progress(1)
 
     stored = measured.read_rounds(store, numbers)
+    # Charged backward, a measured round represents itself and the rounds since the last measurement.
     is_backward = FLAGS.charge == "backward"
     frame = curves.compose(setting, curves.summarize(setting, stored), is_backward)
     figure = figures.training_figure(setting, stored[-1], frame)
