@@ -68,7 +68,7 @@ def test_a_verdict_has_its_kind_whatever_an_estimate_says(gaussian, free, upper,
         (
             9.0,
             8.9,
-            "violated: epsilon is at least 8.9, the hidden-state bound allows 8.68.",
+            "violated: epsilon is at least 8.9, but the hidden-state bound allows 8.68.",
             "Composition, which allows 24, is not violated.",
         ),
         (
@@ -80,7 +80,7 @@ def test_a_verdict_has_its_kind_whatever_an_estimate_says(gaussian, free, upper,
         (
             30.0,
             25.0,
-            "The guarantee is violated: epsilon is at least 25, the claim allows 24.",
+            "The guarantee is violated: epsilon is at least 25, but the claim allows 24.",
             "more than the 24 that is claimed",
         ),
     ],
