@@ -198,9 +198,7 @@ def conclude_setting(
         concluded = concluded._replace(uncovered=last_model)
     else:
         concluded = concluded._replace(hidden_state=last_model)
-    if len(scores.scores) == 1 and isinstance(
-        setting.adversary, SphereFields
-    ):  # this adversary may rehearse
+    if len(scores.scores) == 1 and isinstance(setting.adversary, SphereFields):  # may rehearse
         note = (
             "scores use the difference between the final model and the initial model: a rehearsal, an extra "
             "training run without noise or canaries, would hardly raise them"

@@ -14,9 +14,7 @@ NOTHING = "nothing"
 VIOLATED = "violated"
 VIOLATED_IF_GAUSSIAN = "violated, if Gaussian"
 _SHOWN = 0.001  # smaller lower bounds round down to 0.000
-BETTER_SCORES = (
-    "more runs or scores of fresh directions"  # advice for readers who do not train models
-)
+BETTER_SCORES = "more runs or scores of fresh directions"  # advice for readers who cannot train
 
 _NOTHING = "No leakage is proven."
 # `_blame_others` completes this sentence.
@@ -101,9 +99,7 @@ def _judge_estimates(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a single run that has no lower bounds."""
     if conclusion.is_reversed:
         return _judge_reversed(conclusion)
-    sentence = (
-        "There are only estimates, which are not bounds: save the coin flips or use more canaries."
-    )
+    sentence = "There are only estimates, not bounds: save the coin flips or use more canaries."
     sentence += _describe_upper_bounds(conclusion)
     return Verdict(NOTHING, "nothing proven", _NOTHING, sentence)
 

@@ -53,7 +53,7 @@ def holdings(root: Path) -> Holdings:
 
 
 def list_stores(root: Path) -> list[Path]:
-    """Returns the folders with scores under a root, sorted by the time of their newest scores, newest first.
+    """Returns the folders with scores under a root, ordered by their newest scores, newest first.
 
     Raises InputError if the root can't be read.
     """

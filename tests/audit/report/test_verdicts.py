@@ -145,7 +145,7 @@ def test_a_refuted_curve_leads_to_what_needs_no_assumption_and_proves_nothing_wh
     )
     assert verdicts.at_least(concluded.finding("if_gaussian").epsilon) not in verdict.sentence
     text = bounds_table(concluded)
-    assert " (p < 1e-06): ignore these rows, only assumption_free is valid\n" in text
+    assert " (p < 1e-06): ignore these rows; only assumption_free is valid\n" in text
     assert [line.split()[-1] for line in text.splitlines()[3:5]] == ["nothing", "REJECTED"]
     weak = dataclasses.replace(concluded.finding("assumption_free"), epsilon=0.0)
     bounds = tuple(weak if bound.method == weak.method else bound for bound in concluded.bounds)
