@@ -51,7 +51,7 @@ def bracket_allocation(
     above = account_allocation(noise_multiplier, batches, epochs, pessimistic=True)
     lower = float(below.get_epsilon_for_delta(delta))
     upper = min(float(above.get_epsilon_for_delta(delta)), composed)
-    accountant = "ours (convex order), within pld-accounting's bracket"
+    accountant = "our bounds (convex order), which lie within pld-accounting's"
     if math.isinf(lower):  # dp-accounting may count rounding errors as an infinite loss
         return EveryModel(upper, accountant)
     # Rounding may raise the lower bound above the upper bound.

@@ -1,4 +1,4 @@
-"""Computes the epsilon that you may claim for training with a sampler, and advises changes."""
+"""Computes the epsilon that you may claim for training with a sampler, and suggests changes."""
 
 import dataclasses
 import math
@@ -109,7 +109,7 @@ class SamplerClaims:
 
 
 class _Sampler(NamedTuple):
-    """A sampler's accounting functions and texts.
+    """The accounting functions and texts for a sampler.
 
     Attributes:
       bracket: maps (noise multiplier, batches per epoch, epochs, delta) to bounds on epsilon for an adversary

@@ -128,7 +128,7 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
         high += margin
     bars = min(math.isqrt(len(all_scores)) + 1, _MAX_BARS)
     edges = np.linspace(low, high, bars + 1).tolist()
-    out = "known law" if conclusion.law_is_known else f"{len(scores_out)} {unit}"
+    out = "known distribution" if conclusion.law_is_known else f"{len(scores_out)} {unit}"
     if len(scores_out):  # a single run may have none
         axis.hist(scores_out, edges, color=OUT, alpha=0.6, label=f"out ({out})")
     in_label = f"in ({len(scores_in)} {unit})"

@@ -34,7 +34,7 @@ class BoundRow(NamedTuple):
     Attributes:
       name: The name of the method or of the upper bound.
       epsilon, mu: Epsilon, and mu or None.
-      assumes: The assumption of a bound, or why another value is not a bound.
+      assumes: The assumption of a bound; for other values, why they are not bounds.
       sign: "≥" for a lower bound, "≤" for an upper bound, empty for other values.
       show: A function from epsilon or mu to text. It rounds values computed from scores down, and others up.
       counts: The threshold and both errors as text (one text for a single run); otherwise empty.

@@ -106,7 +106,7 @@ def make_setting(
       model: the name of the model.
       usual: the defaults of this model, keyed by field name. Other fields have the same default for all
         models.
-      given: values by name; None selects the default. `adversary` is a name or an `AdversaryFields`.
+      given: values keyed by name; None selects the default. `adversary` is a name or an `AdversaryFields`.
         `insertions` replaces `steps`: training then takes insertions * periodicity steps. If neither is
         given, the number of steps follows from the default `insertions`, in whole epochs if the sampler has
         epochs. Fields of other adversaries are validated but ignored.

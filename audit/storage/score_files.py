@@ -154,7 +154,7 @@ def read_cosines(
             unobserved = found.pop("unobserved", None)
         extra = ", ".join(sorted(found))
         require(
-            not extra, f"drop {extra}, or save scores= and presence= if some canaries were left out"
+            not extra, f"drop {extra}, or save scores= and presence= if any canaries were left out"
         )
         if unobserved is not None:
             return given.paired_cosines(cosines[0], unobserved, dimension)

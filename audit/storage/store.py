@@ -169,9 +169,9 @@ class Store:
         self.write_arrays(f"scores_{first:07d}_{stop:07d}.npz", arrays)
 
     def load(self, runs: int) -> Scores:
-        """Returns the scores of runs 0 .. runs - 1; raises InputError if some are missing or unreadable."""
+        """Returns the scores of runs 0 .. runs - 1; raises InputError if any are missing or unreadable."""
         chunks = self._read_chunks()
-        for first, stop in _find_gaps(chunks, runs):  # names the first gap
+        for first, stop in _find_gaps(chunks, runs):  # the error names the first gap
             raise InputError(f"{self.path} does not have runs {first} to {stop - 1}: train them")
         any_chunk = next(iter(chunks.values()))  # all have the same number of canaries
         shape = (runs, any_chunk.scores.shape[1])
@@ -195,7 +195,7 @@ class Store:
         return first_gap[0]
 
     def read_arrays(self, name: str, fix: str) -> dict[str, NDArray[Any]] | None:
-        """Returns the arrays of an .npz file by name, or None if the file is missing or unusable.
+        """Returns the arrays of an .npz file, keyed by name, or None if the file is missing or unusable.
 
         A file that is damaged or belongs to another setting is renamed. The message about this ends with
         `fix`, the caller's next step.
