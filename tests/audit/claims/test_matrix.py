@@ -196,7 +196,7 @@ def test_the_worst_pattern_is_at_least_any_random_one():
         ({"strategy": np.eye(3)}, r"give \(n,\) or \(50, 50\)"),
         ({"strategy": np.ones((50, 50))}, "lower triangular"),
         ({"strategy": "bisr:4", "min_separation": 0}, "`min_separation=0`: give 1 to"),
-        ({"strategy": [1.0, 2.0], "min_separation": 5}, "do not increase"),
+        ({"strategy": [1.0, 2.0], "min_separation": 5}, "non-increasing coefficients"),
         ({"strategy": "sqrt", "noise_multiplier": -1}, "`noise_multiplier` must be at least 0"),
         ({"strategy": "sqrt", "k": 51}, "`k=51`: give 1 to 50"),
     ],
