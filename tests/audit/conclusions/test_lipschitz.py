@@ -91,7 +91,7 @@ def test_steps_that_are_no_whole_period_are_counted_as_they_are():
             "the clipped gradient of a softmax of many classes is not that of a convex loss",
         ),
         ({"optimizer": "momentum"}, MOMENTUM),
-        ({"precision": "tf32"}, "products are rounded to tf32"),
+        ({"precision": "tf32"}, "matrix products are rounded to tf32"),
         (
             {"adversary": "one_shot", "canaries": 9, "observe": "all"},
             "this adversary sees every model",
