@@ -170,7 +170,7 @@ class EpsilonDelta(Claim):
 
 @dataclasses.dataclass(frozen=True)
 class DpSgd(Claim):
-    """The claim of DP-SGD: clipping to norm C, and Gaussian noise of standard deviation noise_multiplier * C.
+    """The claim for DP-SGD: clipping to norm C and Gaussian noise of standard deviation noise_multiplier * C.
 
     Args:
       noise_multiplier: sigma; 0 gives no guarantee.
@@ -258,7 +258,7 @@ class DpSgd(Claim):
 
 @dataclasses.dataclass(frozen=True)
 class RandomAllocation(Claim):
-    """The claim of DP-SGD that uses each example in one random, secret step per epoch (balls in bins).
+    """The claim for DP-SGD that uses each example in one random, secret step per epoch (balls in bins).
 
     Neighbouring relation: replace the example with one whose gradient is zero.
 

@@ -49,7 +49,7 @@ class HiddenStateBound(NamedTuple):
 
 
 class Periods(NamedTuple):
-    """The schedule of insertions, and the Lipschitz constants of steps.
+    """The schedule of insertions, and the Lipschitz constants of the steps.
 
     Attributes:
       lipschitz: The Lipschitz constant of a step without canary or noise: a number, or one for each step.

@@ -29,7 +29,7 @@ MAX_STEPS = 10**6
 
 @dataclasses.dataclass(frozen=True)
 class MatrixMechanism(GaussianClaim):
-    """The claim of a matrix mechanism: clipping to C, and Gaussian noise correlated across steps.
+    """The claim for a matrix mechanism: clipping to C, and Gaussian noise correlated across steps.
 
     Args:
       strategy: "independent", "lambda:0.9", "sqrt", "bsr:16" or "bisr:16" (`audit.claims.strategies`), a

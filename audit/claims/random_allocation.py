@@ -1,4 +1,4 @@
-"""The privacy loss of training if each epoch uses an example in one random step.
+"""The privacy loss of training in which each epoch uses an example in one random step.
 
 All models together reveal the b noisy sums z_i of an epoch, in units of C. One of them, unknown to the
 adversary, uses the example. Let X be the ratio of the densities with and without the example:
@@ -9,7 +9,7 @@ The mean of X is 1. delta(epsilon) is E[(X - e^epsilon)+] for adding the example
 for removing it. Both are convex in X, and in each term of the sum. The ratio for several epochs is a product,
 so both are also convex in the ratio for each epoch. Delta therefore rises if we spread probability mass
 around its mean, and falls if we concentrate it there. Whenever we add two terms, we move the mass to a grid
-in one of these two ways. The error is of second order in the grid's spacing.
+in one of these two ways. The error is of second order in the grid spacing.
 
 Chua et al., "Balls-and-Bins Sampling for DP-SGD" (2024, arXiv 2412.16802), simulate this ratio. Feldman and
 Shenfeld, "Efficient Privacy Loss Accounting for Subsampling and Random Allocation" (2026, arXiv 2602.17284),

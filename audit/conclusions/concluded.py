@@ -301,8 +301,8 @@ def conclude_together(
 def predicted_mu(setting: Setting) -> float | None:
     """Returns the mu that theory predicts for an adversary who uses only a single coordinate, or None.
 
-    In an over-parameterised model, the data's gradients do not change this coordinate, so it reveals only a
-    weighted sum of insertions and noise (`compute_mu_along_one_direction`).
+    In an over-parameterised model, the gradients of the data do not change this coordinate, so it reveals
+    only a weighted sum of insertions and noise (`compute_mu_along_one_direction`).
     experiments/hidden_state/README.md derives mu.
 
     The prediction requires SGD, independent noise and insertions that are not sampled. The adversary must

@@ -195,7 +195,7 @@ def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
 
 
 def _describe_constant_world(worlds: Worlds) -> str:
-    """Returns a sentence if all scores of one world are equal, else ""; see `_find_doubt`."""
+    """Returns a sentence if all scores in one world are equal, else ""; see `_find_doubt`."""
     for name, scores, others in (("in", *worlds), ("out", *worlds[::-1])):
         is_constant = len(scores) >= _MIN_EQUAL and np.ptp(scores) == 0
         is_saturated = scores[0] in (others.min(), others.max())

@@ -84,7 +84,7 @@ def judge(conclusion: Conclusion) -> Verdict:
 
 
 def _judge_doubt(doubt: str) -> Verdict:
-    """Returns the verdict on scores that cannot come from independent runs; `doubt` is why."""
+    """Returns the verdict on scores that cannot come from independent runs; `doubt` says why."""
     explanation = (
         f"{doubt[0].upper()}{doubt[1:]}. Independent noisy training runs would not produce scores like "
         "these, and the bounds are valid only for independent runs, so the scores do not show whether "
@@ -168,7 +168,7 @@ def _make_headline(conclusion: Conclusion) -> str:
     if tightest is not None and tightest.last_model_only and math.isfinite(tightest.epsilon):
         gaussian = conclusion.gaussian
         if gaussian.holds and gaussian.epsilon > conclusion.epsilon:
-            proven += f" ({at_least(gaussian.epsilon)} if its curve is Gaussian)"
+            proven += f" ({at_least(gaussian.epsilon)} if the curve is Gaussian)"
         last_model = at_most(tightest.epsilon)
         if tightest.is_measured:  # how much steps stretched distances in rehearsals
             last_model += " if steps stretch as measured"
@@ -198,7 +198,7 @@ def _explain_refutation(conclusion: Conclusion) -> str:
         )
     runs = written.counted(test.runs, "training run")
     return (
-        f"With {show_percent(conclusion.confidence)} confidence the claim, {_name_upper_bound(upper)}, is "
+        f"With {show_percent(conclusion.confidence)} confidence, {_name_upper_bound(upper)} is "
         f"rejected after {runs}: {why_refuted}. This needs no assumption on the curve. {_BUG}"
         f"{_blame_others(upper, conclusion)}"
     )
@@ -267,7 +267,7 @@ def _name_upper_bound(upper: UpperBound) -> str:
     """
     source = "that accounting guarantees"
     if upper.assumes == GIVEN:
-        source = "that is claimed"
+        source = "stated in the claim"
     if upper.last_model_only:
         source = f"of the {upper.name}"
     return f"the {at_most(upper.epsilon)} {source}"

@@ -148,7 +148,7 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
 def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     """Draws a bar with its value for each lower bound and estimate, and a line at each upper bound."""
     labels: list[str] = []
-    assumed = {}  # the keys are the assumptions of light bars, in order and without repetition
+    assumed = {}  # the keys are the assumptions of light bars, in order and without duplicates
     for row in list_rows(conclusion):
         if row.finding is None:  # an upper bound, or the epsilon for linear losses
             continue

@@ -95,7 +95,7 @@ def list_rows(conclusion: Conclusion) -> list[BoundRow]:
 
 
 def _make_row(finding: Finding, conclusion: Conclusion, assumes: Assumption, sign: str) -> BoundRow:
-    """Returns the row of a lower bound or an estimate."""
+    """Returns the row for a lower bound or an estimate."""
     return BoundRow(
         name=finding.method,
         epsilon=finding.epsilon,

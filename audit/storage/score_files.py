@@ -53,8 +53,8 @@ def read_files(
         `scores` and `fresh`; a table (.csv, .tsv, .json, .xlsx, .parquet) with columns score,in or
         score,presence or in,out; two files, .npy or tables with a column `score`: first scores with the
         canary, then without; STDIN, with CSV or JSON.
-      columns: {our name: name in the file}, such as {"score": "loss", "presence": "member"}. A minus before
-        the name negates scores: "-loss".
+      columns: {our name: name in the file}, such as {"score": "loss", "presence": "member"}. A leading minus
+        negates the scores: "-loss".
       one_run: True if flat scores with presence are from the canaries of a single run.
 
     Raises:
@@ -180,7 +180,7 @@ def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str
 
 
 def _read_npz(path: Path, wanted: Wanted) -> Columns:
-    """Returns the requested arrays of an .npz file by our names.
+    """Returns the requested arrays of an .npz file under our names.
 
     If the file has scores of fresh draws, it returns the arrays named in _RANK_NAMES instead.
     """
@@ -220,7 +220,7 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
     """Returns the evidence in the columns of a table or file.
 
     Args:
-      columns: two columns by our names, scores first (_FORMS), or the arrays in _RANK_NAMES.
+      columns: two columns under our names, scores first (_FORMS), or the arrays in _RANK_NAMES.
       signs: {our name: -1} for columns to negate.
       one_run: as in `read_files`.
     """

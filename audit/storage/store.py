@@ -87,7 +87,7 @@ class Store:
     def __init__(self, root: Path, setting: dict[str, Any], words: str = "") -> None:
         """Opens the folder of a setting under `root`, or creates it with a name that begins with `words`.
 
-        It also removes the temporary files of killed processes.
+        It also removes temporary files left by killed processes.
 
         Raises:
           InputError: the folder can't be written, or its config belongs to another setting.

@@ -62,7 +62,7 @@ def test_a_verdict_has_its_kind_whatever_an_estimate_says(gaussian, free, upper,
         (
             8.4,
             4.98,
-            "is between 4.98 (8.4 if its curve is Gaussian) and 8.68; composition allows 24.",
+            "is between 4.98 (8.4 if the curve is Gaussian) and 8.68; composition allows 24.",
             "at most 8.68",
         ),
         (
@@ -81,7 +81,7 @@ def test_a_verdict_has_its_kind_whatever_an_estimate_says(gaussian, free, upper,
             30.0,
             25.0,
             "The guarantee is violated: epsilon is at least 25, but the claim allows 24.",
-            "more than the 24 that is claimed",
+            "more than the 24 stated in the claim",
         ),
     ],
 )
