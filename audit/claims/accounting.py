@@ -1,4 +1,4 @@
-"""Upper bounds on epsilon: exact for Gaussian steps, and with Google's dp-accounting if steps are sampled.
+"""Upper bounds on epsilon: exact for Gaussian steps, from Google's dp-accounting for sampled steps.
 
 Only steps that insert the canary count. For an adversary who knows the batches, the other steps are
 post-processing (hidden-state paper, Sections 5.1 and 5.3).
@@ -22,7 +22,7 @@ _SMALL_NOISE = 0.3
 _RELATIVE_GRID = 1e-4
 _MIN_COARSE_GRID = 1e-3
 COARSEST_GRID = 100.0  # its exponential is finite
-# Limits for sampled steps.
+# Limits on sampled steps.
 _MAX_SAMPLED_NOISE = 1e4
 MOST_SAMPLED = 10**6
 LEAST_SAMPLED_DELTA = 1e-12
@@ -64,9 +64,9 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     True, comes from dp-accounting's privacy loss distributions. It is valid if the adversary does not know
     the batches.
 
-    Privacy losses are rounded up to a grid. Its spacing is epsilon / 100,000, and at least 1e-4. For noise
-    multipliers below 0.3, it is epsilon / 10,000, and at least 1e-3, to finish within seconds. So the bound
-    is loose if epsilon or a step's privacy losses are not much larger than 1e-4.
+    Privacy losses are rounded up to a grid. Its spacing is epsilon / 100,000, but at least 1e-4. For noise
+    multipliers below 0.3, it is epsilon / 10,000, but at least 1e-3, so that the computation takes only
+    seconds. The bound is therefore loose if epsilon or a step's privacy losses are not much larger than 1e-4.
 
     Args:
       composition: The steps that may use the participant (an example or a client).
@@ -81,7 +81,8 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
         return unsampled
     require_sampled(composition, delta)
     # The spacing is a fraction of epsilon, which is still unknown. The first grid assumes that epsilon is
-    # 1 / 100 of `unsampled` or, for small noise, all of it. If epsilon is smaller, a finer grid follows.
+    # 1 / 100 of `unsampled` or, for small noise, all of it. If epsilon turns out to be smaller, we use a
+    # finer grid.
     relative_grid = 1e-5
     first_grid = max(_GRID, 1e-7 * unsampled)  # relative_grid / 100
     least_grid = _GRID
@@ -120,20 +121,20 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
 
     With z', the sum and the count together have the privacy cost of a single sum with noise multiplier z:
     z'^-2 = z^-2 - (2 count_noise)^-2 (Andrew et al., 2021, Theorem 1). The count adds 1/2 for each client
-    with an update within the clipping norm and -1/2 for others. So its sensitivity is 1/2, and its noise
-    multiplier is 2 count_noise.
+    whose update is within the clipping norm and -1/2 for every other client. Its sensitivity is thus 1/2, and
+    its noise multiplier is 2 count_noise.
 
     Args:
       noise_multiplier: z, for the whole round; 0 for a round without noise.
       count_noise: The standard deviation of the count's noise, in clients.
 
     Raises:
-      InputError: The noise on the count is so small that the count exceeds the round's privacy cost.
+      InputError: The count has so little noise that it alone exceeds the round's privacy cost.
     """
     if noise_multiplier == 0:
         return 0.0
     require(
-        2 * count_noise > noise_multiplier,  # else z'^-2 is not positive
+        2 * count_noise > noise_multiplier,  # else z'^-2 would not be positive
         f"`noise_multiplier={noise_multiplier}` must be below {2 * count_noise:g}, twice the noise on the "
         "count: lower it or raise `cohort`",
     )
@@ -141,7 +142,7 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
 
 
 def account_sampled(steps: Composition, grid: float = _GRID) -> "PLDAccountant":
-    """Returns dp-accounting's accountant for Poisson-sampled steps; `grid` spaces the privacy losses."""
+    """Returns dp-accounting's accountant for Poisson-sampled steps; `grid` is the spacing of losses."""
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 
@@ -154,11 +155,11 @@ def account_sampled(steps: Composition, grid: float = _GRID) -> "PLDAccountant":
 def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
     """Returns mu = sqrt(insertions) / noise_multiplier. A composition of Gaussian steps is mu-GDP.
 
-    Source: Dong, Roth and Su (2022), Corollary 3.3. mu is 0 without insertions, and infinite
-    for insertions without noise.
+    Source: Dong, Roth and Su (2022), Corollary 3.3. mu is 0 if there are no insertions, and infinite if there
+    are insertions but no noise.
 
     Raises:
-      InputError: Values out of range. Otherwise mu is 0, infinite, or from 1e-9 to 1e12.
+      InputError: Values out of range. Otherwise mu is 0, infinite, or between 1e-9 and 1e12.
     """
     require(
         noise_multiplier == 0 or MIN_NOISE <= noise_multiplier <= MAX_NOISE,
@@ -178,8 +179,9 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
 def require_sampled(steps: Composition, delta: float) -> None:
     """Raises InputError for sampled steps that are too extreme for privacy loss distributions.
 
-    More steps would need too many values. More noise would make a step's losses, about 1 / noise_multiplier,
-    smaller than the finest spacing, 1e-4. A smaller delta would be close to rounding errors.
+    With more steps, the distributions would need too many values. With more noise, a step's losses, about 1 /
+    noise_multiplier, would be smaller than the finest spacing, 1e-4. A smaller delta would be close to the
+    rounding errors.
     """
     if not counts_sampling(steps):
         return

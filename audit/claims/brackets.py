@@ -14,7 +14,7 @@ from audit.evidence.arrays import Array
 ZERO_OUT = "the example replaced by one whose gradient is zero (zero-out)"
 # The smallest noise multiplier for which `account_allocation` is precise.
 LEAST_ALLOCATION_NOISE = 0.1
-_NUM_EDGES = 400  # between buckets for an epoch's largest sum
+_NUM_EDGES = 400  # between the buckets of an epoch's largest sum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,9 +37,9 @@ def bracket_allocation(
 ) -> EveryModel:
     """Returns bounds on epsilon at delta if each epoch uses an example in one random step.
 
-    Balls in bins and random allocation draw such a step, unknown to the adversary. The composition of epochs
-    is another upper bound, valid even if the adversary knows the step. It is the only bound for a noise
-    multiplier below 0.1, and for a delta below 1e-12, which is close to rounding errors.
+    Balls in bins and random allocation draw this step without revealing it to the adversary. The composition
+    of epochs is another upper bound, which holds even if the adversary knows the step. It is the only bound
+    if the noise multiplier is below 0.1, or if delta is below 1e-12, which is close to the rounding errors.
     """
     composed = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     if noise_multiplier < LEAST_ALLOCATION_NOISE:
@@ -51,7 +51,7 @@ def bracket_allocation(
     above = account_allocation(noise_multiplier, batches, epochs, pessimistic=True)
     lower = float(below.get_epsilon_for_delta(delta))
     upper = min(float(above.get_epsilon_for_delta(delta)), composed)
-    accountant = "ours (convex order), within pld-accounting's bracket"
+    accountant = "our bounds (convex order), which lie within pld-accounting's"
     if math.isinf(lower):  # dp-accounting may count rounding errors as an infinite loss
         return EveryModel(upper, accountant)
     # Rounding may raise the lower bound above the upper bound.
@@ -70,7 +70,7 @@ def bracket_shuffled(
     upper = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     if lower == 0 or math.isinf(lower):
         return EveryModel(upper, "composition of epochs")
-    accountant = "at least Chua et al. (2024), at most composition of epochs"
+    accountant = "lower bound by Chua et al. (2024), upper bound by composition of epochs"
     return EveryModel(upper, accountant, min(lower, upper))
 
 
@@ -80,22 +80,23 @@ def compute_shuffled_epsilon(
     """Returns a lower bound on epsilon at delta if each epoch shuffles the examples into batches.
 
     It is the epsilon of a bad case (Chua et al., 2024, "How private are DP-SGD implementations?", Section 4):
-    the example's gradient is C, and all other gradients are -C. So the sum of its batch exceeds the other
-    sums by 2 C. If we replace its gradient by 0, it exceeds them by only C. The adversary uses only the
-    largest noisy sum of each epoch, rounded to a bucket. Epochs compose, since each has its own shuffle (Chua
-    et al., 2024, arXiv 2411.04205).
+    the example's gradient is C, and all other gradients are -C. The sum of its batch thus exceeds the other
+    sums by 2 C, or by only C if we replace its gradient with 0. The adversary uses only the largest noisy sum
+    of each epoch, rounded to a bucket. Epochs compose, since each has its own shuffle (Chua et al., 2024,
+    arXiv 2411.04205).
 
-    The bound is 0 for a noise multiplier below 0.05, since privacy losses are then too large, and for a delta
-    below 1e-12, which is close to dp-accounting's rounding errors.
+    The bound is 0 if the noise multiplier is below 0.05, since privacy losses are then too large, or if delta
+    is below 1e-12, which is close to dp-accounting's rounding errors.
     """
     from dp_accounting.pld import privacy_loss_distribution
 
     sigma = noise_multiplier
     if sigma < LEAST_PARTICIPANT_NOISE or delta < LEAST_SAMPLED_DELTA:
         return 0.0
-    # Any edges between buckets give a lower bound. These cover nearly all of the distribution of the largest
-    # sum, in units of C, relative to the mean of the other sums. The largest noise of an epoch is about
-    # sigma * sqrt(2 log(batches)). It rarely exceeds this by 6 sigma, and is rarely below -2 sigma.
+    # Any choice of bucket edges gives a lower bound. These cover nearly all of the distribution of the
+    # largest sum, in units of C, relative to the mean of the other sums. The largest noise of an epoch is
+    # about sigma * sqrt(2 log(batches)). It rarely exceeds this by more than 6 sigma, and it is rarely below
+    # -2 sigma.
     highest = 2 + sigma * (6 + np.sqrt(2 * np.log(batches)))
     edges = np.linspace(-2 * sigma, highest, _NUM_EDGES)
 
@@ -110,8 +111,9 @@ def compute_shuffled_epsilon(
         with np.errstate(divide="ignore"):  # the log of an impossible bucket is -inf
             return np.log(np.diff(cdf))
 
-    # Three simplifications can only lower epsilon: we round losses down to the grid, drop buckets that are
-    # impossible with or without the example, and use only the losses of training with the example.
+    # We make three simplifications, which can only lower epsilon: we round losses down to the grid, drop
+    # buckets that are impossible with or without the example, and use only the losses of training with the
+    # example.
     with_example = compute_log_masses(2.0)
     without_example = compute_log_masses(1.0)
     possible = np.isfinite(with_example) & np.isfinite(without_example)
@@ -122,6 +124,6 @@ def compute_shuffled_epsilon(
         pessimistic_estimate=False,  # rounds down
         value_discretization_interval=1e-4,
     )
-    with np.errstate(over="ignore"):  # exponentials of large losses become infinite
+    with np.errstate(over="ignore"):  # exponentials of large losses overflow to infinity
         epsilon = privacy_loss.self_compose(epochs).get_epsilon_for_delta(delta)
     return float(max(0.0, epsilon))

@@ -36,7 +36,7 @@ from audit.evidence.arrays import Array
 from audit.laws import conversions
 from audit.methods.method import ACCOUNTED, GIVEN, Assumption
 
-# We bound a sampled mechanism's power with its deltas at these epsilons.
+# We bound a sampled mechanism's power using its deltas at these epsilons.
 _EPSILONS = np.concatenate([np.linspace(0.0, 5.0, 201), np.geomspace(5.05, 200.0, 200)])
 _SECRET = ACCOUNTED._replace(
     sentence=f"{ACCOUNTED.sentence} and batches that the adversary does not know"
@@ -47,7 +47,7 @@ class Claim:
     """A claim about a mechanism. Subclasses define its trade-off curve, and its steps if known."""
 
     def _store(self, **checked: Any) -> None:
-        """Sets fields to checked values; a frozen dataclass does not allow assignments."""
+        """Sets fields to validated values, since a frozen dataclass forbids assignment."""
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -71,7 +71,7 @@ class Claim:
         raise NotImplementedError
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns the largest true-positive rate of a test with false-positive rate alpha."""
+        """Returns the largest true-positive rate of any test with false-positive rate alpha."""
         raise NotImplementedError
 
     def last_model(self, delta: float) -> HiddenState | None:
@@ -92,7 +92,7 @@ class GaussianClaim(Claim):
         return conversions.epsilon_from_mu(self.gaussian_mu, delta)
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns the largest power of a test at false-positive rates alpha, in alpha's shape."""
+        """Returns the largest power of any test at each false-positive rate in alpha."""
         return _gaussian_power(_check_rates(alpha), self.gaussian_mu)
 
 
@@ -159,18 +159,18 @@ class EpsilonDelta(Claim):
         return self.stated_epsilon
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns the largest power of a test at false-positive rates alpha, in alpha's shape.
+        """Returns the largest power of any test at each false-positive rate in alpha.
 
         It is min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1) (Kairouz, Oh and Viswanath,
         2015). The first bound is for the event that the test rejects, the second for the event that it does
-        not, with the data sets exchanged.
+        not, with the two data sets swapped.
         """
         return _power_of_pairs(_check_rates(alpha), self.stated_epsilon, self.stated_delta)
 
 
 @dataclasses.dataclass(frozen=True)
 class DpSgd(Claim):
-    """The claim of DP-SGD: clipping to norm C, and Gaussian noise of standard deviation noise_multiplier * C.
+    """The claim for DP-SGD: clipping to norm C and Gaussian noise of standard deviation noise_multiplier * C.
 
     Args:
       noise_multiplier: sigma; 0 gives no guarantee.
@@ -178,8 +178,8 @@ class DpSgd(Claim):
       sampling_rate: The probability that such a step inserts the canary (Poisson sampling); 1 if the
         adversary knows the batches.
       k: The number of steps in a period; one of them inserts the canary.
-      insert: The step of a period that inserts the canary: "last", "first", or a number from 1 to k.
-      lipschitz: The Lipschitz constant of a step without the canary and noise, as a map from one model to the
+      insert: The step of each period that inserts the canary: "last", "first", or a number from 1 to k.
+      lipschitz: The Lipschitz constant of a step without canary or noise, as a map from one model to the
         next: a number, or one for each step. `last_model`, `k` and `insert` require it.
 
     Raises InputError for values out of range.
@@ -197,16 +197,16 @@ class DpSgd(Claim):
     lipschitz: ArrayLike | None = None
 
     def __post_init__(self) -> None:
-        """Checks and stores the values; `insert` becomes the number of a step."""
+        """Checks and stores the values; `insert` becomes a step number."""
         sigma = number("noise_multiplier", self.noise_multiplier, float)
         insertions = number("insertions", self.insertions, int)
         rate = number("sampling_rate", self.sampling_rate, float)
         accounting.mu_upper_bound(sigma, insertions)  # raises InputError for values out of range
         require(0 < rate <= 1, f"`sampling_rate={rate}`: give a number above 0 and at most 1")
         k = number("k", self.k, int)
-        step = insert_step(plain(self.insert), k)  # `plain` makes NumPy's int an int
+        step = insert_step(plain(self.insert), k)  # `plain` converts a NumPy integer to int
         if self.lipschitz is None:
-            # The schedule only affects the last model's bound, which needs `lipschitz`.
+            # The schedule affects only the bound on the last model, which requires `lipschitz`.
             require(k == 1, "`k` and `insert` require `lipschitz`")
         else:
             arrays.floats("values of `lipschitz`", self.lipschitz)  # checks their type
@@ -236,10 +236,10 @@ class DpSgd(Claim):
         return accounting.participant_upper_bound(self.composition, delta)
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns the largest power of a test at false-positive rates alpha, in alpha's shape.
+        """Returns the largest power of any test at each false-positive rate in alpha.
 
         If the accountant ignores sampling (`counts_sampling`), it is Phi(Phi^-1(alpha) + mu). Otherwise it is
-        an upper bound: the largest power that dp-accounting's deltas at a grid of epsilons allow.
+        an upper bound: the largest power allowed by dp-accounting's deltas on a grid of epsilons.
         """
         rates = _check_rates(alpha)
         if accounting.counts_sampling(self.composition):
@@ -258,7 +258,7 @@ class DpSgd(Claim):
 
 @dataclasses.dataclass(frozen=True)
 class RandomAllocation(Claim):
-    """The claim of DP-SGD that uses each example in one random, secret step per epoch (balls in bins).
+    """The claim for DP-SGD that uses each example in one random, secret step per epoch (balls in bins).
 
     Neighbouring relation: replace the example with one whose gradient is zero.
 
@@ -278,11 +278,11 @@ class RandomAllocation(Claim):
         return bracket_allocation(self.noise_multiplier, self.batches, self.epochs, delta).upper
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns an upper bound on the power of a test at false-positive rates alpha, in alpha's shape.
+        """Returns an upper bound on the power of any test at each false-positive rate in alpha.
 
-        It is the power against the composition of epochs, mu-GDP even if the adversary knows the steps. For
-        noise multipliers of at least 0.1, it is at most the power that the (epsilon, delta) pairs of
-        `account_allocation` allow.
+        It is the power against the composition of epochs, which is mu-GDP even if the adversary knows the
+        steps. For noise multipliers of at least 0.1, it is also capped at the power allowed by the (epsilon,
+        delta) pairs of `account_allocation`.
         """
         rates = _check_rates(alpha)
         mu = accounting.mu_upper_bound(self.noise_multiplier, self.epochs)
@@ -294,7 +294,7 @@ class RandomAllocation(Claim):
 
 @functools.lru_cache
 def _allocation_deltas(claim: RandomAllocation) -> Array:
-    """Returns the delta of random allocation at each epsilon of the grid _EPSILONS, of shape (401,)."""
+    """Returns random allocation's delta at each epsilon in the grid _EPSILONS, as an array (401,)."""
     losses = account_allocation(
         claim.noise_multiplier, claim.batches, claim.epochs, pessimistic=True
     )
@@ -303,7 +303,7 @@ def _allocation_deltas(claim: RandomAllocation) -> Array:
 
 @functools.lru_cache
 def _sampled_deltas(steps: Composition) -> Array:
-    """Returns the delta of Poisson-sampled steps at each epsilon of the grid _EPSILONS, of shape (401,)."""
+    """Returns Poisson sampling's delta at each epsilon in the grid _EPSILONS, as an array (401,)."""
     accountant = accounting.account_curve(steps)
     return np.array([accountant.get_delta(float(epsilon)) for epsilon in _EPSILONS])
 
@@ -316,13 +316,14 @@ def _gaussian_power(rates: Array, mu: float) -> Array:
 
 
 def _power_of_pairs(rates: Array, epsilons: Array | float, deltas: Array | float) -> Array:
-    """Returns the largest power, at each false-positive rate, that all of P pairs (epsilon, delta) allow.
+    """Returns the largest power at each false-positive rate that all P pairs (epsilon, delta) allow.
 
-    It is the smallest power that any pair allows (`EpsilonDelta.power`), in the shape of `rates`. `epsilons`
-    and `deltas` are numbers or have the shape (P,).
+    It is the smallest of the powers that the pairs allow (`EpsilonDelta.power`), in an array shaped like
+    `rates`. `epsilons` and `deltas` are numbers or have shape (P,).
     """
-    alpha = rates[..., None]  # the last axis is for the pairs
-    # exp(epsilon) may be infinite. Times a rate of 0, it is NaN, which we replace by the trivial bound 1.
+    alpha = rates[..., None]  # the last axis runs over the pairs
+    # exp(epsilon) may be infinite. Multiplied by a rate of 0, it gives NaN, which we replace with the trivial
+    # bound 1.
     with np.errstate(over="ignore", invalid="ignore"):
         steep = np.exp(epsilons) * alpha + deltas
         flat = 1 - np.exp(-epsilons) * (1 - alpha - deltas)

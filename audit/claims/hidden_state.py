@@ -21,25 +21,25 @@ from audit.methods.method import Assumption
 from audit.written import at_most
 
 MAX_STEPS = 10**7
-# Limits of constants and noise, so squares of their ratios do not overflow.
+# Limits on constants and noise, so that squares of their ratios do not overflow.
 _MIN = 1e-50
 _MAX = 1e50
-MAX_MU = 1e12  # larger values do not convert to epsilon
-_FACTORS = {2: "twice", 10: "ten times"}  # the factors of `HiddenState.margins`, in words
+MAX_MU = 1e12  # larger values cannot be converted to epsilon
+_FACTORS = {2: "twice", 10: "ten times"}  # the factors in `HiddenState.margins`, in words
 
 
 class HiddenStateBound(NamedTuple):
-    """The bound on the last of T iterates, with the payments that prove it and maps that attain it.
+    """The bound on the last of T iterates, the payments that prove it, and maps that attain it.
 
-    Let z_t bound the distance between the models with and without the canary after step t, in the units of
-    the shifts s_t. For Lipschitz constants c_t and payments a_t, z_0 = 0 and z_t = c_t z_(t-1) + s_t - a_t.
-    All z_t are at least 0, and z_T is 0. For noise n_t, mu^2 is the sum of (a_t / n_t)^2.
+    Let z_t bound the distance between the models with and without the canary after step t, in the same units
+    as the shifts s_t. For Lipschitz constants c_t and payments a_t, z_0 = 0 and z_t = c_t z_(t-1) + s_t -
+    a_t. All z_t are at least 0, and z_T is 0. For noise n_t, mu^2 is the sum of (a_t / n_t)^2.
 
     Attributes:
       mu: The last iterate is mu-GDP.
       epsilon: The epsilon of mu-GDP.
       paid: (T,) a_t, the part of the distance that step t's noise masks.
-      attained_by: (T,) slopes of one-dimensional linear maps, from 0 to c_t, that leak exactly mu.
+      attained_by: (T,) slopes, from 0 to c_t, of one-dimensional linear maps that leak exactly mu.
     """
 
     mu: float
@@ -49,7 +49,7 @@ class HiddenStateBound(NamedTuple):
 
 
 class Periods(NamedTuple):
-    """The schedule of insertions, and the Lipschitz constants of steps.
+    """The schedule of insertions, and the Lipschitz constants of the steps.
 
     Attributes:
       lipschitz: The Lipschitz constant of a step without canary or noise: a number, or one for each step.
@@ -68,7 +68,7 @@ class HiddenState(NamedTuple):
     Attributes:
       bound: The bound.
       periods: The schedule, and its Lipschitz constants.
-      margins: Maps a factor f, 2 or 10, to the bound if each constant c is c + (f - 1) |c - 1| instead.
+      margins: Maps a factor f (2 or 10) to the bound with c + (f - 1) |c - 1| in place of each constant c.
       reason: Why the steps have these constants.
       runs: The number of training runs that measured the constants; 0 if they are proven or given.
     """
@@ -81,7 +81,7 @@ class HiddenState(NamedTuple):
 
     @property
     def assumes(self) -> Assumption:
-        """Returns the assumption for tables and pages: the Lipschitz constants and the schedule."""
+        """Returns the assumption shown in tables and pages: the Lipschitz constants and the schedule."""
         least, largest = (f"{end:.6g}" for end in self.range)
         constants = largest
         if least != largest:
@@ -98,13 +98,13 @@ class HiddenState(NamedTuple):
         if not self.runs:
             return assumption
         wider = ", ".join(map(self._describe_margin, self.margins))
-        along = f"along {self.runs} rehearsed runs, not proven ({wider})"
+        along = f"in {self.runs} rehearsals, not proven ({wider})"
         return assumption._replace(
             word=MEASURED, sentence=f"{sentence}; measured {along}", note=f"{along}; {note}"
         )
 
     def _describe_margin(self, factor: int) -> str:
-        """Describes the epsilon of a factor in `margins`: "9.1 if steps expand twice as much"."""
+        """Describes the epsilon for a factor in `margins`: "9.1 if steps expand twice as much"."""
         rounded_up = at_most(self.margins[factor].epsilon, 1).removesuffix(".0")
         least, _ = self.range
         if least < 1:  # some steps contract
@@ -132,11 +132,11 @@ def hidden_state_bound(
 
     Args:
       shifts: (T,) s_t, at least 0, in units of C / batch: eta_t in steps that insert the canary, 0 in others.
-      lipschitz: c_t of the maps, a number or (T,), at least 0.
-      noise: n_t, a number or (T,), in the units of the shifts: eta_t sigma.
+      lipschitz: c_t, the maps' constants, a number or (T,), at least 0.
+      noise: n_t, a number or (T,), in the same units as the shifts: eta_t sigma.
 
     Raises:
-      InputError: Constants, noise or delta are out of range, or shapes do not match.
+      InputError: Constants, noise or delta out of range, or mismatched shapes.
     """
     s = np.asarray(shifts, np.float64)
     steps = len(s)
@@ -144,7 +144,7 @@ def hidden_state_bound(
     n = spread_over_steps("noise", noise, steps)
 
     if not n[s > 0].all():
-        # Each step pays its own shift. Slopes c_t attain this bound, unless the last slope is 0.
+        # Each step pays off its own shift. Slopes c_t attain this bound, unless the last slope is 0.
         return HiddenStateBound(mu=np.inf, epsilon=np.inf, paid=s, attained_by=c)
 
     in_noise = np.zeros(steps)  # a_t / n_t; 0 before `first`
@@ -165,7 +165,7 @@ def bound_periods(
 ) -> HiddenStateBound:
     """Returns the bound on the last model of DP-SGD that inserts the canary in one step of every k.
 
-    It is also valid if these steps insert the canary at random.
+    It is also valid if each of these steps inserts the canary only with some probability.
 
     Args:
       composition: The noise multiplier and the number of insertions. Its sampling rate is ignored.
@@ -181,7 +181,7 @@ def bound_periods(
     steps = insertions * k
     require(
         steps <= MAX_STEPS,
-        f"`insertions={insertions}` and `k={k}` are {steps:,} steps: give at most {MAX_STEPS:,}",
+        f"`insertions={insertions}` and `k={k}` make {steps:,} steps: give at most {MAX_STEPS:,}",
     )
     eta = spread_over_steps("step_sizes", step_sizes, steps)
     shifts = np.where(np.arange(steps) % k == periods.insert - 1, eta, 0.0)
@@ -198,23 +198,23 @@ def hidden_state_epsilon(
     step_sizes: ArrayLike = 1.0,
     delta: float = 1e-5,
 ) -> float:
-    """Returns an upper bound on epsilon for an adversary that sees only the last model of DP-SGD.
+    """Returns an upper bound on epsilon for an adversary who sees only the last model of DP-SGD.
 
     No smaller bound is valid for every loss with these Lipschitz constants. The bound is at most the epsilon
-    of composition, which applies to an adversary that sees every model.
+    from composition, which applies to an adversary who sees every model.
 
     Args:
       noise_multiplier: the standard deviation of the noise, divided by the clipping norm.
       insertions: the number of steps that insert the canary.
-      lipschitz: the Lipschitz constant of a training step without the canary and noise, as a map from one
-        model to the next: a number, or one for each of the insertions * k steps. It is 1 for a convex loss
-        and a learning rate of at most 2 / smoothness, and 1 - learning rate * weight decay with an L2 penalty
+      lipschitz: the Lipschitz constant of a training step without canary or noise, as a map from one model to
+        the next: a number, or one for each of the insertions * k steps. It is 1 for a convex loss and a
+        learning rate of at most 2 / smoothness, and 1 - learning rate * weight decay with an L2 penalty
         (`audit/methods/README.md` lists the models). The bound does not apply to momentum or Adam: with
         momentum 0.9, the example below leaks epsilon = 18.6 for some convex loss.
       k: the number of steps from one insertion to the next.
       insert: the step of each period of k steps that inserts the canary: "last", "first" or 1 to k.
-      step_sizes: the learning rate: a number, or one for each step. Only ratios between steps matter, because
-        the learning rate multiplies both the canary and the noise.
+      step_sizes: the learning rate: a number, or one for each step. Only the ratios between steps matter,
+        because the learning rate scales both the canary and the noise.
       delta: the delta of the bound.
 
     Raises:
@@ -260,10 +260,10 @@ def stretch_more(constants: Array, factor: float) -> Array:
 
 
 def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
-    """Returns a number, or an array with one number for each step, as a new array of shape (steps,).
+    """Returns a new array of shape (steps,) from a number, or from an array with a number for each step.
 
-    Raises InputError for any other shape, and for values other than 0 or from 1e-50 to 1e50. `name` is the
-    argument's name, for messages.
+    Raises InputError for any other shape, and for values that are neither 0 nor between 1e-50 and 1e50.
+    `name` is the argument's name, for error messages.
     """
     array = arrays.floats(f"values of `{name}`", given)
     shape = f"`{name}` has shape {array.shape}: give a number, or one for each of {steps:,} steps"
@@ -298,7 +298,7 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
 
         x = sum W_t s_t / sum (W_t n_t)^2,    a_t / n_t = W_t n_t x.
 
-    We find blocks from logarithms, since W_t spans thousands of orders of magnitude.
+    We find the blocks using logarithms, since W_t spans thousands of orders of magnitude.
 
     Args:
       s: (T,) the shifts s_t, the first above 0.
@@ -313,7 +313,7 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
     with np.errstate(divide="ignore"):  # -inf without noise
         log_wn = log_w + np.log(n)
 
-    # Each shift is a point of the regression, with the noise of all steps before the next shift.
+    # Each shift is a point in the regression, together with the noise of all steps before the next shift.
     shifted = np.flatnonzero(s > 0)
     log_sums = log_w[shifted] + np.log(s[shifted])
     log_weights = np.logaddexp.reduceat(2 * log_wn, shifted)
@@ -340,7 +340,7 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
 def _find_blocks(log_sums: list[float], log_weights: list[float]) -> list[int]:
     """Returns the first points of the blocks of a weighted isotonic regression of sum / weight.
 
-    We pool adjacent violators in logarithms, since `scipy.optimize.isotonic_regression` would overflow.
+    We pool adjacent violators on a log scale, since `scipy.optimize.isotonic_regression` would overflow.
     """
     # The first point, log sum and log weight of each block. A block's log slope is log sum - log weight.
     blocks: list[tuple[int, float, float]] = []

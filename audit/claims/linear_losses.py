@@ -24,10 +24,10 @@ EXPECTED = Assumption(
     text="linear losses: expected, not a bound",
     word="(expected)",
     sentence="not a bound: the last model's leakage if losses were linear (Steinke et al., 2024)",
-    note="the leak under linear losses (Steinke et al., 2024), not a bound",
+    note="the leakage with linear losses (Steinke et al., 2024), not a bound",
 )
-_DROPPED = 1e-6  # the probability of the counts that we drop at each end, as a fraction of delta
-_FAR = 40.0  # how far we search beyond the means, in standard deviations of the noise
+_DROPPED = 1e-6  # the probability of the counts dropped at each end, as a fraction of delta
+_FAR = 40.0  # how far to search beyond the means, in standard deviations of the noise
 
 
 def expected_epsilon(composition: Composition, steps: int, delta: float) -> float:
@@ -45,7 +45,8 @@ def expected_epsilon(composition: Composition, steps: int, delta: float) -> floa
     if mu == 0 or math.isinf(mu):
         return mu  # epsilon is also 0 or infinite
 
-    # We drop insertion counts in negligible tails, but keep a count of 1, so the canary has an effect.
+    # We drop insertion counts in negligible tails, but always keep a count of 1, so that the canary has an
+    # effect.
     insertions = scipy.stats.binom(n, rate)
     fewest = insertions.ppf(_DROPPED * delta)
     most = max(insertions.isf(_DROPPED * delta), 1.0)
@@ -63,8 +64,8 @@ def _compute_epsilon(
     """Returns the epsilon at delta for adding the canary (sign 1), or for removing it (sign -1).
 
     The adversary sees a number x: normal noise with standard deviation `deviation` (distribution Q), or this
-    noise plus a random one of `counts` (m,) with `log_probabilities` (m,) (distribution P). The density
-    ratio P / Q increases with x. So the most powerful event is that x is above a threshold (sign 1,
+    noise plus a count drawn from `counts` (m,) with `log_probabilities` (m,) (distribution P). The density
+    ratio P / Q increases with x. The most powerful event is therefore that x is above a threshold (sign 1,
     more likely under P) or below it (sign -1, more likely under Q). At the right threshold, the larger
     density is e^epsilon times the smaller one, and the event's larger probability is e^epsilon times its
     smaller probability, plus delta.
@@ -80,7 +81,7 @@ def _compute_epsilon(
         """Returns the log of the excess minus log delta, which is 0 at the right threshold x.
 
         With the density ratio r = P / Q at x, the excess is P(above x) - r Q(above x) for sign 1, and
-        Q(below x) - P(below x) / r for sign -1. Its log counts as at least -1e6, since the search needs
+        Q(below x) - P(below x) / r for sign -1. We raise its log to at least -1e6, since the search needs
         finite values.
         """
         log_ratio = compute_log_ratio(x)

@@ -1,4 +1,4 @@
-"""Claims about matrix mechanisms (DP-FTRL): DP-SGD with noise that is correlated across steps.
+"""Claims about matrix mechanisms (DP-FTRL): DP-SGD with noise correlated across steps.
 
 Let u (T,) be 1 at the steps that insert the canary and 0 elsewhere, and S the strategy
 (`audit.claims.strategies`). Training leaks
@@ -7,7 +7,7 @@ Let u (T,) be 1 at the steps that insert the canary and 0 elsewhere, and S the s
     last model     mu = 1'u / (sigma |S^-T 1|), if losses are linear
 
 Together, the models reveal S G + z for the gradients G and the raw noise z, and the canary shifts S G by S u.
-With linear losses, the last model is the sum of all gradients and of the noise S^-1 z. Momentum and varying
+With linear losses, the last model is the sum of all gradients and all the noise S^-1 z. Momentum and varying
 learning rates affect only how much the last model leaks.
 """
 
@@ -29,7 +29,7 @@ MAX_STEPS = 10**6
 
 @dataclasses.dataclass(frozen=True)
 class MatrixMechanism(GaussianClaim):
-    """The claim of a matrix mechanism: clipping to C, and Gaussian noise that is correlated across steps.
+    """The claim for a matrix mechanism: clipping to C, and Gaussian noise correlated across steps.
 
     Args:
       strategy: "independent", "lambda:0.9", "sqrt", "bsr:16" or "bisr:16" (`audit.claims.strategies`), a
@@ -37,10 +37,10 @@ class MatrixMechanism(GaussianClaim):
       noise_multiplier: sigma, the standard deviation of the raw noise divided by C; 0 gives no guarantee.
       steps: T, the number of steps.
       k: the number of steps in a period; one of them inserts the canary.
-      insert: the step of a period that inserts the canary: "last", "first", or a number from 1 to k.
+      insert: the step of each period that inserts the canary: "last", "first", or a number from 1 to k.
       min_separation: the minimum number of steps from one participation of an example to the next, if a
-        sampler chooses them. `k` and `insert` are then not used.
-      participations: the maximum number of steps that use an example; by default, all that fit.
+        sampler chooses the steps. `k` and `insert` are then ignored.
+      participations: the maximum number of steps that use an example; by default, as many as fit.
 
     Raises InputError for values out of range.
 
@@ -59,7 +59,7 @@ class MatrixMechanism(GaussianClaim):
     assumes = ACCOUNTED  # sensitivity C and Gaussian noise
 
     def __post_init__(self) -> None:
-        """Checks and stores the values; `insert` becomes the number of a step."""
+        """Checks and stores the values; `insert` becomes a step number."""
         steps = whole_number("steps", self.steps, 1, MAX_STEPS)
         sigma = number("noise_multiplier", self.noise_multiplier, float)
         require(0 <= sigma < np.inf, f"`noise_multiplier` must be at least 0, got {sigma:g}")
@@ -75,7 +75,7 @@ class MatrixMechanism(GaussianClaim):
 
     @property
     def gaussian_mu(self) -> float:
-        """Returns mu of all models; infinite without noise."""
+        """Returns mu for all models together; infinite without noise."""
         if self.noise_multiplier == 0:
             return np.inf
         return self._sensitivity() / self.noise_multiplier
@@ -91,7 +91,8 @@ class MatrixMechanism(GaussianClaim):
     def linear_mu(self) -> float:
         """Returns the last model's mu if losses are linear; raises InputError if `min_separation` is set.
 
-        It then reveals the number of insertions 1'u plus noise of standard deviation sigma * norm(S^-T 1).
+        The last model then reveals the number of insertions, 1'u, plus noise of standard deviation sigma *
+        norm(S^-T 1).
         """
         require(
             self.min_separation is None,
@@ -110,7 +111,7 @@ class MatrixMechanism(GaussianClaim):
         """Returns u, of shape (T,): 1 at the steps that insert the canary.
 
         With `min_separation`, these are the earliest possible steps. They are the worst case if the
-        coefficients of S are not negative and do not increase (Kalinin and Lampert, 2024, Theorem 2). Raises
+        coefficients of S are non-negative and non-increasing (Kalinin and Lampert, 2024, Theorem 2). Raises
         InputError for other strategies, and for values out of range.
         """
         pattern = np.zeros(self.steps)
@@ -123,11 +124,11 @@ class MatrixMechanism(GaussianClaim):
             count = whole_number("participations", self.participations, 1, MAX_STEPS)
         column = self.encoder.multiply(np.eye(1, self.steps)[0])  # the first column of S
         is_decreasing = np.all(column >= 0) and np.all(np.diff(column) <= 0)
-        condition = "coefficients that are not negative and do not increase"
+        condition = "non-negative, non-increasing coefficients"
         require(is_decreasing, f"`min_separation` needs a Toeplitz strategy with {condition}")
         pattern[: separation * count : separation] = 1
         return pattern
 
     def _sensitivity(self) -> float:
-        """Returns |S u| for the pattern u: the most by which the canary shifts all models, in units of C."""
+        """Returns |S u| for the pattern u: the most that the canary can shift all models, in units of C."""
         return float(np.linalg.norm(self.encoder.multiply(self._pattern())))

@@ -1,4 +1,4 @@
-"""Values of the flag for measured Lipschitz constants. Without imports, to keep help fast."""
+"""Values of the flag for measured Lipschitz constants. No imports, so that --help stays fast."""
 
-MEASURED = "measured"  # also the word in tables
+MEASURED = "measured"  # also the word used in tables
 UNMEASURED = "none"

@@ -1,15 +1,15 @@
-"""The privacy loss of training if each epoch uses an example in one random step.
+"""The privacy loss of training in which each epoch uses an example in one random step.
 
 All models together reveal the b noisy sums z_i of an epoch, in units of C. One of them, unknown to the
-adversary, uses the example. Let X be the ratio between the densities with and without the example:
+adversary, uses the example. Let X be the ratio of the densities with and without the example:
 
     X = (1 / b) sum_i exp((2 z_i - 1) / (2 sigma^2)),   z_i ~ N(0, sigma^2) without the example.
 
 The mean of X is 1. delta(epsilon) is E[(X - e^epsilon)+] for adding the example, and E[(1 - e^epsilon X)+]
 for removing it. Both are convex in X, and in each term of the sum. The ratio for several epochs is a product,
-so both are also convex in the ratio for each epoch. So delta rises if we spread probability mass around its
-mean, and falls if we concentrate it at its mean. After each sum of two terms, we move the mass to a grid in
-one of these ways. The error is of second order in the grid's spacing.
+so both are also convex in the ratio for each epoch. Delta therefore rises if we spread probability mass
+around its mean, and falls if we concentrate it there. Whenever we add two terms, we move the mass to a grid
+in one of these two ways. The error is of second order in the grid spacing.
 
 Chua et al., "Balls-and-Bins Sampling for DP-SGD" (2024, arXiv 2412.16802), simulate this ratio. Feldman and
 Shenfeld, "Efficient Privacy Loss Accounting for Subsampling and Random Allocation" (2026, arXiv 2602.17284),
@@ -29,7 +29,7 @@ from audit.laws import conversions
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-NUM_CELLS = 1500  # of a distribution's grid; more cells are slower and tighter
+NUM_CELLS = 1500  # of a distribution's grid; more cells are slower but tighter
 _FAR = 8.0  # a term's grid extends this many standard deviations beyond both means
 _MAX_MASS_BELOW = 1e-8  # the probability below a mean's grid
 _MAX_MEAN_ABOVE = 1e-16  # the part of E[X] above a mean's grid, which adds to delta
@@ -37,7 +37,7 @@ _MAX_LOSSES = 2**17  # of an epoch
 
 
 class _Ratio(NamedTuple):
-    """A discrete distribution of the mean of independent terms of the density ratio X (module's docstring).
+    """A discrete distribution of the mean of independent terms of the density ratio X (see module docstring).
 
     Attributes:
       values: (n,) the values of the mean, ascending, at least 0.
@@ -56,16 +56,17 @@ class _Ratio(NamedTuple):
 def account_allocation(
     noise_multiplier: float, batches: int, epochs: int, pessimistic: bool
 ) -> "PrivacyLossDistribution":
-    """Returns a privacy loss distribution that bounds delta of training with random allocation.
+    """Returns a privacy loss distribution that bounds delta for training with random allocation.
 
     The adversary sees all models. An epoch's privacy loss follows from the density ratio X, the mean of b
-    independent terms (module's docstring). We compose the losses of all epochs.
+    independent terms (see the module docstring). We compose the losses of all epochs.
 
     Args:
       batches: b, the number of steps in an epoch, at least 1.
       pessimistic: True for an upper bound on delta, False for a lower bound.
     """
-    # We combine means of 1, 2, 4, ... terms by the binary digits of b: for b = 5, those of 1 and 4 terms.
+    # We combine means of 1, 2, 4, ... terms according to the binary digits of b: for b = 5, those of 1 and 4
+    # terms.
     doubled = _discretize_term(noise_multiplier, pessimistic)
     ratios = []
     for digit in range(batches.bit_length()):
@@ -81,10 +82,10 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _Ratio:
     """Returns the distribution of a single term of the density ratio X, as atoms on a grid.
 
     The term is exp((2 z - 1) / (2 sigma^2)). Its logarithm is N(-1 / (2 sigma^2), 1 / sigma^2) without the
-    example, and N(1 / (2 sigma^2), 1 / sigma^2) with it. The grid raises delta if `pessimistic`, and lowers
-    it otherwise (`_move_to_grid`).
+    example, and N(1 / (2 sigma^2), 1 / sigma^2) with it. Moving to the grid raises delta if `pessimistic`,
+    and lowers it otherwise (`_move_to_grid`).
     """
-    # A grid of the term's logarithm, with an unbounded cell at both ends.
+    # A grid for the term's logarithm, with an unbounded cell at each end.
     log_mean = 1 / (2 * sigma**2)  # with the example; without it the mean is -log_mean
     reach = log_mean + _FAR / sigma
     logs = np.linspace(-reach, reach, NUM_CELLS + 1)
@@ -107,7 +108,7 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _Ratio:
 def _average(first: _Ratio, second: _Ratio, pessimistic: bool) -> _Ratio:
     """Returns the distribution of the mean of all terms of two independent means, on a geometric grid.
 
-    The grid raises delta if `pessimistic`, and lowers it otherwise (`_move_to_grid`).
+    Moving to the grid raises delta if `pessimistic`, and lowers it otherwise (`_move_to_grid`).
     """
     # The weighted means of each value of the first distribution (rows) and each of the second (columns).
     terms = first.terms + second.terms
@@ -152,9 +153,9 @@ def _move_to_grid(
 
 
 def _spread(values: Array, masses: Array, grid: Array) -> tuple[Array, float]:
-    """Splits the mass of each atom between the two adjacent points of a grid, at the same mean.
+    """Splits the mass of each atom between the two adjacent grid points, preserving the mean.
 
-    Atoms above the grid move to its last point.
+    Atoms above the grid are moved to its last point.
 
     Args:
       values: (n,) the values of the atoms, at least the first point of the grid.
@@ -162,7 +163,7 @@ def _spread(values: Array, masses: Array, grid: Array) -> tuple[Array, float]:
       grid: (m,) ascending points.
 
     Returns:
-      (m,) the masses of the points, and how much the mean decreases as atoms above the grid move to its end.
+      (m,) the masses of the grid points, and how much the mean drops by moving atoms from above the grid.
     """
     last = len(grid) - 1
     places = np.searchsorted(grid, values, side="right") - 1
@@ -175,7 +176,7 @@ def _spread(values: Array, masses: Array, grid: Array) -> tuple[Array, float]:
 
 
 def _sum_by_place(places: NDArray[np.intp], weights: Array, size: int) -> Array:
-    """Returns the sum of the weights (n,) that have each place from 0 to size - 1, of shape (size,)."""
+    """Returns the sums (size,) of the weights (n,) at each place from 0 to size - 1."""
     return np.asarray(np.bincount(places, weights, size), np.float64)
 
 
@@ -187,7 +188,7 @@ def _find_low(ratio: _Ratio) -> float:
 
 
 def _find_high(ratio: _Ratio) -> float:
-    """Returns the upper end of a grid: a value such that larger values contribute little to the mean."""
+    """Returns the upper end of a grid: a value above which the mass contributes little to the mean."""
     means_from_above = np.cumsum((ratio.values * ratio.masses)[::-1])
     place = int(np.searchsorted(means_from_above, _MAX_MEAN_ABOVE))
     return float(ratio.values[::-1][place])
@@ -208,7 +209,7 @@ def _find_losses(ratio: _Ratio, epochs: int, pessimistic: bool) -> "PrivacyLossD
     logs = np.log(ratio.values[positive])
     masses = ratio.masses[positive]
 
-    # The grid of log X is first * spacing, (first + 1) * spacing, ..., with a spare point at both ends. The
+    # The grid of log X is first * spacing, (first + 1) * spacing, ..., with a spare point at each end. The
     # epochs' rounding errors add up to at most 0.005, so more epochs need a finer grid.
     spacing = max(min(0.001, 0.005 / epochs), float(np.ptp(logs)) / _MAX_LOSSES)
     first = math.floor(logs[0] / spacing) - 1
@@ -219,9 +220,9 @@ def _find_losses(ratio: _Ratio, epochs: int, pessimistic: bool) -> "PrivacyLossD
         points = np.exp(spacing * (first + np.arange(size)))  # values of X
         masses_out, _ = _spread(np.exp(logs), masses, points)
         masses_in = masses_out * points
-        # With the example, the mass above the grid counts as an infinite loss. It is `beyond`, and also 1
-        # minus the other masses. If they differ by rounding, the larger is safe. Without the example, the
-        # loss is infinite at X = 0.
+        # With the example, the mass above the grid counts as an infinite loss. This mass is `beyond`, and
+        # also 1 minus the other masses. If rounding makes the two differ, the larger one is safe. Without the
+        # example, the loss is infinite at X = 0.
         infinite_in = max(1.0 - float(masses_in.sum()), ratio.beyond)
         infinite_out = float(ratio.masses[~positive].sum())
     else:

@@ -1,4 +1,4 @@
-"""Computes the epsilon that you may claim for training with a sampler, and advises changes."""
+"""Computes the epsilon that you may claim for training with a sampler, and suggests changes."""
 
 import dataclasses
 import math
@@ -21,18 +21,18 @@ from audit.written import at_most, write_json
 
 _MAX_STEPS = 10**6
 _DECIMALS = 2  # of epsilon and sigma in the advice
-_SIGMAS = (0.05, 1e4)  # the smallest and largest noise multiplier
+_SIGMAS = (0.05, 1e4)  # the smallest and largest noise multipliers
 _SIGMA_TOLERANCE = 1e-6  # in log sigma
 _MIN_EPSILON = 1e-9  # avoids the logarithm of 0
 
 
 @dataclass(frozen=True)
 class TruncatedPoisson:
-    """Poisson batches from which random examples are removed until `largest_batch` are left.
+    """Poisson batches from which random examples are removed until at most `largest_batch` are left.
 
     Args:
       examples: the number of examples in the data set.
-      largest_batch: the largest number of examples in a batch.
+      largest_batch: the maximum number of examples in a batch.
 
     Raises InputError for values out of range.
 
@@ -72,7 +72,7 @@ class SamplerClaim:
       sampler: the name of the sampler.
       every_model: bounds against an adversary who sees every model.
       last_model: upper bounds against an adversary who sees only the last model.
-      advice: the changes to make, or the condition for the claim.
+      advice: the changes to make, or the condition under which the claim holds.
       yours: False for the row that adds Poisson sampling as a comparison.
     """
 
@@ -109,14 +109,14 @@ class SamplerClaims:
 
 
 class _Sampler(NamedTuple):
-    """A sampler's accounting functions and texts.
+    """The accounting functions and texts for a sampler.
 
     Attributes:
       bracket: maps (noise multiplier, batches per epoch, epochs, delta) to bounds on epsilon for an adversary
         who sees every model.
-      bound: maps (schedule, delta) to the upper bound on epsilon of the last model.
-      advice: the condition for the claim; if empty, `_advise_changes` gives advice.
-      unseen: the information that must stay secret if the last model's bound is to be valid.
+      bound: maps (schedule, delta) to the upper bound on the last model's epsilon.
+      advice: the condition under which the claim holds; if empty, `_advise_changes` gives the advice.
+      unseen: the information that must stay secret for the last model's bound to hold.
       order: the condition on the order of examples; may be empty.
     """
 
@@ -137,7 +137,7 @@ def sampler_claims(
     tail: int = 0,
     delta: float = 1e-5,
 ) -> SamplerClaims:
-    """Returns the epsilon that you may claim for a sampler, if adversaries see all models or only the last.
+    """Returns the epsilon you may claim for a sampler if adversaries see all models or only the last one.
 
     Args:
       sampler: "poisson", "balls_in_bins", "random_allocation", "shuffled", "any_order" (each example once per
@@ -185,7 +185,7 @@ def sampler_claims(
     bound = method.bound(schedule, delta)
     assumes = f"holds {condition}, and nobody sees {method.unseen}"
     if bound.error:
-        assumes += f"; simulated from above, too low with probability {bound.error:g}"
+        assumes += f"; a simulated upper bound, too low with probability {bound.error:g}"
     # The last model leaks at most as much as all models, and noise-only steps cannot increase its leakage.
     upper = min(bound.epsilon, every_model.upper)
     with_tail = None
@@ -199,7 +199,7 @@ def sampler_claims(
     rows = [SamplerClaim(name, every_model, last_model, advice, yours=True)]
     if name != "poisson":
         # A bound for all models is also valid for the last one, even with a tail.
-        last_model = LastModel(poisson.upper, poisson_with_tail, "no more than every model leaks")
+        last_model = LastModel(poisson.upper, poisson_with_tail, "no more than all models leak")
         advice = _SAMPLERS["poisson"].advice
         rows.append(SamplerClaim("poisson", poisson, last_model, advice))
     return SamplerClaims(sigma, delta, tail, ZERO_OUT, method.order, tuple(rows))
@@ -211,7 +211,7 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
     The relative precision is 1e-4.
 
     Raises:
-      InputError: a number is out of range, or no sigma from 0.05 to 10,000 has this epsilon.
+      InputError: a number is out of range, or no sigma from 0.05 to 10,000 gives this epsilon.
     """
     epsilon = number("claim", epsilon, float)  # the flag is --claim
     require(epsilon > 0, f"`claim={epsilon:g}`: give a number above 0")
@@ -220,7 +220,7 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
     lowest, highest = _SIGMAS
 
     def compute_excess(log_sigma: float) -> float:
-        """Returns the log of the ratio between the epsilon of Poisson batches and the requested epsilon."""
+        """Returns the log of the ratio of the epsilon of Poisson batches to the requested epsilon."""
         sigma = min(math.exp(log_sigma), highest)  # in case of rounding
         found = _bracket_poisson(sigma, batches, epochs, delta).upper
         return math.log(max(found, _MIN_EPSILON) / epsilon)
@@ -236,7 +236,7 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
 
 def _check_training(batches: int, epochs: int, delta: float) -> float:
     """Returns delta as a float; raises InputError if it, `batches` or `epochs` is out of range."""
-    whole_number("batches", batches, 2, _MAX_STEPS)  # 1 batch per epoch would mean no sampling
+    whole_number("batches", batches, 2, _MAX_STEPS)  # with 1 batch per epoch, there is no sampling
     whole_number("epochs", epochs, 1, _MAX_STEPS)
     require(
         batches * epochs <= _MAX_STEPS,
@@ -266,8 +266,8 @@ def _bracket_poisson(sigma: float, batches: int, epochs: int, delta: float) -> E
 def _bracket_cut(sigma: float, batches: int, epochs: int, delta: float) -> EveryModel:
     """Returns an upper bound on epsilon for Poisson batches that are cut to an unknown size.
 
-    It composes all steps with half of sigma: an example may displace another, so it changes the sum by up to
-    2 C.
+    It composes all steps at half of sigma: since an example may displace another, it can change the sum by up
+    to 2 C.
     """
     epsilon = accounting.epsilon_upper_bound(sigma / 2, batches * epochs, delta)
     accountant = (
@@ -302,7 +302,7 @@ def _bracket_cyclic(sigma: float, _: int, epochs: int, delta: float) -> EveryMod
 
 
 def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastModel) -> str:
-    """Returns advice on how to make `poisson`, the epsilon of Poisson sampling, a true claim.
+    """Returns advice on how to make `poisson`, the epsilon of Poisson sampling, a valid claim.
 
     The advised noise suffices for any order, since training that uses an example once per epoch is mu-GDP
     with mu = sqrt(epochs) / sigma.
@@ -321,11 +321,11 @@ def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastM
     return f"{advice}, or release the last model alone{steps}, under the condition below."
 
 
-_UNIFORM = "every epoch draws a uniform order anew, which is not checked"
+_UNIFORM = "every epoch draws a fresh uniform order, which is not checked"
 _ALLOCATION = _Sampler(
     brackets.bracket_allocation,
     samplers.bound_one_of_each_epoch,
-    advice="The claim is true if every example draws its step of each epoch independently.",
+    advice="The claim is true if the step of every example is drawn independently in each epoch.",
     order=_UNIFORM,
 )
 _SHUFFLED = _Sampler(brackets.bracket_shuffled, samplers.bound_one_of_each_epoch, order=_UNIFORM)
@@ -333,7 +333,7 @@ _ANY_ORDER = _Sampler(
     brackets.bracket_shuffled,
     samplers.bound_any_order,
     unseen="an earlier model",
-    order="each example comes once an epoch, in any step, which may be known",
+    order="each example is used once per epoch, in any step, which may be known",
 )
 _SAMPLERS = {
     "poisson": _Sampler(

@@ -28,12 +28,12 @@ from audit.laws.intervals import bisect
 ERROR = 1e-6  # the probability that a simulated bound is too low
 MAX_ENUMERATED = 20_000  # orders
 _MAX_STRATA = 10_000
-_MAX_INTERVALS = 100  # of steps in an epoch, for strata
+_MAX_INTERVALS = 100  # of steps within an epoch, for strata
 _NUM_SIMULATED = 500_000  # orders
 _NUM_EPSILONS = 1000  # in the grid of `_bound_simulated`
 _RESERVED = 1e-3  # the fraction of delta reserved for Poisson orders beyond the assumed worst case
 _CHUNK = 100_000  # orders computed together
-_HALVINGS = 60  # of a bisection
+_HALVINGS = 60  # in a bisection
 
 
 class MixtureBound(NamedTuple):
@@ -60,7 +60,7 @@ class StepWeights(NamedTuple):
       log_w: (T + 1,) the log of W_t. The last entry, 0, is for "no participation".
       log_before: (T + 1,) the log of the sum of W^2 over the steps before t.
       log_after: (T + 1,) the log of the sum of W^2 over step t and the steps after it.
-      first: The first step with a shift that can reach the last model. It is the last step with a Lipschitz
+      first: The first step whose shift can reach the last model. It is the last step with a Lipschitz
         constant of 0, or 0 if there is none.
     """
 
@@ -71,7 +71,7 @@ class StepWeights(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """The steps of a training run with batches drawn by a sampler.
+    """The steps of a training run whose batches a sampler draws.
 
     Attributes:
       noise_multiplier: sigma.
@@ -109,7 +109,7 @@ def weigh_steps(lipschitz: Array) -> StepWeights:
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     constants = lipschitz.copy()
     constants[: first + 1] = 1.0  # avoids log(0); these multiply only earlier shifts
-    # Sums of the log constants after each step.
+    # Sums of the log constants of the steps after each step.
     log_w = np.append(np.cumsum(np.log(constants)[:0:-1])[::-1], 0.0)
     log_before = np.logaddexp.accumulate(2 * log_w)
     log_after = np.logaddexp.accumulate(2 * log_w[::-1])[::-1]
@@ -126,13 +126,14 @@ def compute_order_mus(
 ) -> Array:
     """Returns the mu (N,) of N orders. Given an order, the last model is mu-GDP for noise N(0, I).
 
-    W_t is the weight of step t. A participation with the shift s_t shifts the last model by at most W_t s_t.
-    The noise up to the next participation masks this shift; the noise's variance is the sum of W^2. mu equals
-    the mu of `hidden_state.hidden_state_bound`, and is at most sqrt(K).
+    W_t is the weight of step t. A participation with shift s_t shifts the last model by at most W_t s_t. The
+    noise up to the next participation, with variance equal to the sum of W^2, masks this shift. mu equals the
+    mu of `hidden_state.hidden_state_bound`, and is at most sqrt(K).
 
     Args:
       weights: The weights of T steps.
-      orders: (N, K) the steps of participations, from 0 to T - 1 and ascending; T means no participation.
+      orders: (N, K) the steps of the participations, in ascending order from 0 to T - 1; T means no
+        participation.
       log_shifts: (N, K) the log of W_t s_t; by default s_t is 1.
     """
     no_participation = len(weights.log_w) - 1
@@ -145,17 +146,17 @@ def compute_order_mus(
 
 
 def _pool(log_shifts: Array, log_noises: Array, takes_part: Bits) -> Array:
-    """Returns mu^2 (N,) of N orders by an isotonic regression in each, pooling adjacent violators.
+    """Returns mu^2 (N,) of N orders, from an isotonic regression in each that pools adjacent violators.
 
-    A participation with the shift s has the weight W in the last model (`StepWeights`). Each order has its
-    own stack of blocks. Each participation becomes a new block on top. It absorbs the block below while that
-    block's slope, sum of W s / sum of W^2, is at least its own slope. mu^2 is the sum over blocks of
-    (sum of W s)^2 / sum of W^2 (derived in audit/methods/README.md).
+    A participation with shift s has weight W in the last model (`StepWeights`). Each order has its own stack
+    of blocks. Each participation becomes a new block on top, which absorbs the block below it as long as that
+    block's slope, sum of W s / sum of W^2, is at least its own. mu^2 is the sum over blocks of (sum of W s)^2
+    / sum of W^2 (derived in audit/methods/README.md).
 
     Args:
       log_shifts: (N, K) the log of W s of each participation.
       log_noises: (N, K) the log of the sum of W^2 from this participation to the next one.
-      takes_part: (N, K) False for participations without an effect on the last model.
+      takes_part: (N, K) False for participations that do not affect the last model.
     """
     pairs = np.stack([log_shifts, log_noises])
     size, participations = log_shifts.shape
@@ -179,7 +180,7 @@ def _pool(log_shifts: Array, log_noises: Array, takes_part: Bits) -> Array:
             stacks[:, heights[merging] - 1, merging] = pooled
     is_block = np.arange(participations)[:, None] < heights
     log_sums, log_block_noises = stacks
-    with np.errstate(over="ignore"):  # a square beyond the largest float is infinite
+    with np.errstate(over="ignore"):  # squares may overflow to infinity
         squares = np.exp(2 * log_sums - log_block_noises)
     return np.where(is_block, squares, 0.0).sum(axis=0)
 
@@ -202,7 +203,7 @@ def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
 
 
 def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
-    """Returns an upper bound on epsilon at delta of a mixture of N mu-GDP mechanisms.
+    """Returns an upper bound on epsilon at delta for a mixture of N mu-GDP mechanisms.
 
     At this epsilon, rounded up, the mechanisms' mean delta is `delta`. `mus` and `probabilities` are (N,).
     """
@@ -221,7 +222,7 @@ def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
 def bound_any_order(schedule: Schedule, delta: float) -> MixtureBound:
     """Returns an upper bound on the last model's epsilon for any order with one participation per epoch."""
     strata = _cut_last_epochs(schedule.batches, schedule.epochs, _MAX_STRATA)
-    # Every order is in some stratum.
+    # Every order belongs to a stratum.
     mu = float(_compute_worst_mus(schedule, strata).max()) / schedule.noise_multiplier
     return MixtureBound(conversions.epsilon_from_mu(mu, delta), error=0.0, mu=mu)
 
@@ -235,9 +236,9 @@ def bound_one_of_each_epoch(
 ) -> MixtureBound:
     """Returns an upper bound on the last model's epsilon if each epoch uses the example in one random step.
 
-    Shuffled batches, balls in bins and random allocation draw such a step. If there are too many orders to
-    enumerate, we simulate a stratified sample (`_cut_last_epochs`). The bound is then too low with a
-    probability of at most ERROR.
+    This covers shuffled batches, balls in bins and random allocation. If there are too many orders to
+    enumerate, we simulate a stratified sample (`_cut_last_epochs`). The bound is then too low with
+    probability at most ERROR.
 
     Args:
       max_enumerated: The maximum number of orders to enumerate, and of strata.
@@ -252,7 +253,8 @@ def bound_one_of_each_epoch(
         probabilities = np.full(len(mus), 1 / len(mus))
         return MixtureBound(mix_epsilon(mus, probabilities, delta), 0.0, float(mus.max()))
 
-    # Each row of `mus` has the mu of one random order from each stratum. Chunks of rows save memory.
+    # Each row of `mus` has the mu of one random order from each stratum. Processing the rows in chunks saves
+    # memory.
     strata = _cut_last_epochs(batches, epochs, min(_MAX_STRATA, max_enumerated))
     num_strata, last_epochs = strata.lows.shape
     draws = max(simulated // num_strata, 50)
@@ -274,7 +276,7 @@ def bound_one_of_each_epoch(
 
 
 class _Strata(NamedTuple):
-    """S strata: sets of orders that use a step of a given interval in each of the last L epochs.
+    """S strata: sets of orders that use a step from a given interval in each of the last L epochs.
 
     Attributes:
       lows, highs: (S, L) each interval's first step, and the step after its last, within the epoch.
@@ -287,7 +289,7 @@ class _Strata(NamedTuple):
 
 
 def _cut_last_epochs(batches: int, epochs: int, max_strata: int) -> _Strata:
-    """Cuts the orders with one participation per epoch into at most `max_strata` strata.
+    """Divides the orders with one participation per epoch into at most `max_strata` strata.
 
     A stratum restricts the step to one interval in each of the last epochs. Intervals are shortest near the
     end of an epoch, where a step matters most.
@@ -316,14 +318,14 @@ def _compute_worst_mus(schedule: Schedule, strata: _Strata) -> Array:
     """Returns an upper bound (S,) on the mu of all orders in each stratum, for noise N(0, I).
 
     For the shift s_t and the weight W_t of step t (`StepWeights`), mu is the largest sum of x_t W_t s_t over
-    increasing x_t such that the sum of (x_t W_t)^2 is 1. So mu rises with every W_t s_t, and also if a
-    participation moves to a later step at the same W_t s_t. The bound is the mu of a hypothetical order: each
-    epoch uses the last step and the largest W that the stratum allows.
+    increasing x_t such that the sum of (x_t W_t)^2 is 1. Thus mu increases with every W_t s_t, and also if a
+    participation moves to a later step with the same W_t s_t. The bound is the mu of a hypothetical order:
+    each epoch uses the last step and the largest W that the stratum allows.
     """
     _, batches, epochs, weights = schedule
     num_strata, last_epochs = strata.lows.shape
     log_w = weights.log_w[: batches * epochs].reshape(epochs, batches)
-    # At first all steps are allowed. The loop restricts the last epochs.
+    # Initially, all steps are allowed. The loop restricts those in the last epochs.
     last_steps = batches * np.arange(1, epochs + 1) - 1
     orders = np.tile(last_steps, (num_strata, 1))
     log_shifts = np.tile(log_w.max(axis=1), (num_strata, 1))
@@ -355,7 +357,7 @@ def bound_poisson(
     rate = rate or 1 / batches
     steps = batches * epochs
     no_participation = len(weights.log_w) - 1
-    # Earlier steps may have a larger W, so a participation counts with the largest W up to its step.
+    # Earlier steps may have a larger W, so we give each participation the largest W up to its step.
     largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
     latest = _find_latest_steps(steps, rate, _RESERVED * delta)
     worst = compute_order_mus(weights, latest[None], log_shifts=largest_log_w[latest][None])
@@ -363,8 +365,8 @@ def bound_poisson(
     rng = np.random.default_rng(seed)
     mus = []
     for _ in range(0, simulated, _CHUNK):
-        # Gaps between participations are geometric. We drop participations after the first len(latest); the
-        # reserved part of delta covers orders with more.
+        # The gaps between participations follow a geometric distribution. We drop participations after the
+        # first len(latest); the reserved part of delta covers orders with more.
         gaps = rng.geometric(rate, (_CHUNK, len(latest)))
         orders = np.cumsum(gaps, axis=1) - 1  # the first step is 0
         orders[orders >= steps] = no_participation
@@ -374,7 +376,7 @@ def bound_poisson(
     remaining_delta = (1 - _RESERVED) * delta
     mus_in_stratum = capped[:, None] / sigma  # all orders are in one stratum
     epsilon = _bound_simulated(mus_in_stratum, worst / sigma, np.ones(1), remaining_delta)
-    # No order has a larger mu than participation in every step.
+    # No order has a larger mu than the one that participates in every step.
     everywhere = compute_order_mus(weights, np.arange(steps)[None], largest_log_w[None])
     return MixtureBound(epsilon, ERROR, float(everywhere[0]) / sigma)
 
@@ -382,16 +384,17 @@ def bound_poisson(
 def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
     """Returns the steps (K,), ascending, of an order that is worse than nearly all orders.
 
-    We bound the number of participations in the last 1, 2, 4, ... and in all steps. A random order, which
-    uses each step with probability `rate`, exceeds any of the bounds with a probability of at most `dropped`.
-    The result has the most and latest participations that all bounds allow.
+    We bound the number of participations in the last 1, 2, 4, ... steps and in all steps. A random order,
+    which uses each step with probability `rate`, exceeds any of the bounds with probability at most
+    `dropped`. The result has as many participations, as late, as all the bounds allow.
     """
     # The bounds are quantiles of binomial distributions. `dropped` is divided equally among them.
     lengths = np.unique(np.append(2 ** np.arange(int(math.log2(steps)) + 1), steps))
     bounds = scipy.stats.binom.isf(dropped / len(lengths), lengths, rate).astype(np.int64)
 
     # We work backwards from the end of training. The last `shorter` steps already have len(latest)
-    # participations. If the next bound allows more, they take the latest earlier steps.
+    # participations. If the next bound allows more participations, these take the latest of the earlier
+    # steps.
     latest: list[int] = []
     for shorter, bound in zip(np.append(0, lengths[:-1]), bounds, strict=True):
         end = steps - shorter
@@ -404,11 +407,11 @@ def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
 def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: float) -> float:
     """Returns an upper bound on the epsilon of the mixture of all orders, from simulated orders.
 
-    At this epsilon, the mean delta of all orders is at most `delta`, except with a probability of at most
-    ERROR. Each row of `mus` gives an unbiased estimate of the mean, which `bound_mean` bounds.
+    At this epsilon, the mean delta over all orders is at most `delta`, except with probability at most ERROR.
+    Each row of `mus` gives an unbiased estimate of the mean, which `bound_mean` bounds.
 
     Args:
-      mus: (R, S) mu of simulated orders, one from each of S strata in each of R rows.
+      mus: (R, S) mu of simulated orders: each of the R rows has one order from each of S strata.
       worst: (S,) an upper bound on the mu of each stratum's orders.
       probabilities: (S,) the probability of each stratum.
     """
@@ -418,7 +421,7 @@ def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: floa
     log_inverse_error = math.log(2 * _NUM_EPSILONS / ERROR)
 
     def is_bounded(index: int) -> bool:
-        """Returns True if the bound on the mean delta at an epsilon of the grid is at most `delta`."""
+        """Returns True if the bound on the mean delta at this grid epsilon is at most `delta`."""
         epsilon = float(grid[index])
         means = conversions.delta_from_mu(mus, epsilon) @ probabilities  # over the strata, (R,)
         largest = float(conversions.delta_from_mu(worst, epsilon) @ probabilities)
@@ -432,11 +435,11 @@ def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: floa
 def bound_mean(values: Array, largest: float, log_inverse_error: float) -> float:
     """Returns an upper bound on the mean of a distribution on [0, largest], from R independent values.
 
-    It is the smaller of two bounds. Each is below the mean with a probability of at most `error`;
+    It is the smaller of two bounds. Each is below the mean with probability at most `error`;
     `log_inverse_error` is log(1 / error). The first is the empirical Bernstein inequality (Maurer and Pontil,
     2009, Theorem 11). The second is the relative-entropy form of Hoeffding's inequality (1963, Theorem 1):
-    the smallest m above the mean with R * KL(mean / largest || m / largest) >= log_inverse_error, for the KL
-    divergence between two coins.
+    the smallest m above the mean with R * KL(mean / largest || m / largest) >= log_inverse_error, where KL is
+    the divergence between two coins.
     """
     if largest == 0:
         return 0.0
@@ -452,7 +455,7 @@ def bound_mean(values: Array, largest: float, log_inverse_error: float) -> float
     observed = min(mean / largest, 1.0)  # in case of rounding
 
     def is_possible(expected: float) -> bool:
-        """Returns True if the observed mean is compatible with this expected value."""
+        """Returns True if the observed mean is consistent with this expected value."""
         entropy = special.rel_entr(observed, expected)
         entropy += special.rel_entr(1 - observed, 1 - expected)
         return draws * entropy < log_inverse_error

@@ -1,4 +1,4 @@
-"""Strategies of matrix mechanisms: how the noise of different steps is correlated.
+"""Strategies of matrix mechanisms: how the noise is correlated across steps.
 
 A strategy is a lower-triangular matrix S (T, T). With raw noise z ~ N(0, (sigma C)^2 I) for T steps, step t
 adds the noise (S^-1 z)_t (DP-FTRL: Kairouz et al., 2021; Denisov et al., 2022).
@@ -9,8 +9,8 @@ adds the noise (S^-1 z)_t (DP-FTRL: Kairouz et al., 2021; Denisov et al., 2022).
     bsr:b         the first b coefficients of the square root (Kalinin and Lampert, 2024)
     bisr:p        S^-1 has the first p coefficients of (I - L)^(1/2) (Kalinin et al., 2025)
 
-Other strategies come from files that contain the matrix, or Toeplitz coefficients as in jax_privacy's
-`toeplitz`. We do not scale S.
+Other strategies are read from files that contain the matrix, or Toeplitz coefficients like those of
+jax_privacy's `toeplitz`. We do not scale S.
 """
 
 import hashlib
@@ -64,7 +64,7 @@ class Toeplitz(NamedTuple):
 
 
 class Dense(NamedTuple):
-    """A strategy of T steps as a lower-triangular matrix S (T, T), with the functions of `Toeplitz`."""
+    """A strategy of T steps as a lower-triangular matrix S (T, T), with the same methods as `Toeplitz`."""
 
     matrix: Array
 
@@ -105,7 +105,7 @@ def find_strategy(strategy: str | ArrayLike, steps: int) -> Strategy:
 
 
 def pin_file(text: str) -> str:
-    """Appends a checksum to the name of a strategy's file; returns other texts unchanged.
+    """Appends a checksum to the name of a strategy file; returns other texts unchanged.
 
     The checksum lets a setting identify the file's content. `read_strategy` verifies it.
     """
@@ -123,8 +123,9 @@ def read_strategy(text: str, steps: int) -> Strategy:
     """Returns the strategy that a text names, for training with T = `steps` steps.
 
     Args:
-      text: a name such as "bsr:16" (module's docstring), or a file (.npy, or text that numpy.loadtxt reads)
-        with the first column of S, (n,), or S, (T, T). Its name may end with a checksum (`pin_file`).
+      text: a name such as "bsr:16" (see the module docstring), or a file (.npy, or text that numpy.loadtxt
+        reads) containing the first column of S, (n,), or all of S, (T, T). The file name may end with a
+        checksum (`pin_file`).
 
     Raises:
       InputError: the text is not a strategy, or the file does not fit T steps or has changed.
@@ -142,7 +143,7 @@ def read_strategy(text: str, steps: int) -> Strategy:
     except ValueError:
         raise InputError(_list_strategies(text)) from None
     if name == "lambda":
-        require(0 <= value < 1, f"`noise={text}`: give a number from 0 to below 1, such as 0.9")
+        require(0 <= value < 1, f"`noise={text}`: give at least 0 and below 1, such as 0.9")
         return Toeplitz(denominator=(1.0, -value))
     is_count = 1 <= value < 1e9 and value.is_integer()
     require(is_count, f"`noise={text}`: give a whole number of at least 1, such as 16")
@@ -153,9 +154,9 @@ def read_strategy(text: str, steps: int) -> Strategy:
 
 
 def _read_file(text: str) -> Array:
-    """Returns the numbers in a strategy's file, given its name and possibly a checksum (`pin_file`).
+    """Returns the numbers in a strategy file, given its name and possibly a checksum (`pin_file`).
 
-    Raises InputError if there is no such file, if it has changed, or if it has no numbers.
+    Raises InputError if there is no such file, if it has changed, or if it contains no numbers.
     """
     path, _, checksum = text.partition("#")
     require(Path(path).is_file(), _list_strategies(text))
@@ -165,11 +166,11 @@ def _read_file(text: str) -> Array:
         values = np.load(path) if path.endswith(".npy") else np.loadtxt(path)
         return np.asarray(values, np.float64)
     except (OSError, ValueError) as error:
-        raise InputError(f"`noise={path}` has no numbers: {error}") from error
+        raise InputError(f"`noise={path}` contains no numbers: {error}") from error
 
 
 def _list_strategies(text: str) -> str:
-    """Returns the message for a text that does not name a strategy."""
+    """Returns the error message for a text that does not name a strategy."""
     return (
         f"`noise={shown(text)}` is not a strategy: give independent, lambda:0.9, sqrt, bsr:16, bisr:16, or a "
         "file of coefficients"
@@ -179,7 +180,7 @@ def _list_strategies(text: str) -> str:
 def make_strategy(values: ArrayLike, steps: int) -> Strategy:
     """Returns the strategy with these coefficients (n,), the first column of S, or with the matrix S (T, T).
 
-    Raises InputError for other shapes and for values that do not make a strategy.
+    Raises InputError for other shapes, and for values that do not define a strategy.
     """
     array = np.asarray(values, np.float64)
     require(np.all(np.isfinite(array)), "the strategy's numbers must be finite")

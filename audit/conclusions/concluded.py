@@ -39,7 +39,7 @@ from audit.written import USUAL_LEVEL, Level
 def conclude(
     evidence: Evidence, claim: Claim | None = None, level: Level = USUAL_LEVEL
 ) -> Conclusion:
-    """Returns the conclusion from evidence, using all methods for this kind.
+    """Returns the conclusion from evidence, using all methods for this kind of evidence.
 
     If some rows look like pasted copies, we also count each repeated row once, and keep only what both
     conclusions prove.
@@ -52,7 +52,7 @@ def conclude(
         return finish(all_rows)
     try:
         counted_once = _conclude_rows(once.evidence, claim, level)
-    except InputError:  # too few different rows for the methods
+    except InputError:  # too few distinct rows for the methods
         counted_once = None
     return take_smaller(all_rows, counted_once, once.remark)
 
@@ -73,7 +73,7 @@ def _analyze_one_run(evidence: OneRun, level: Level) -> list[Finding]:
 def _analyze(evidence: Evidence, level: Level) -> tuple[Sequence[Finding], Pair | None]:
     """Returns the estimates and bounds for this kind of evidence, and the names of the verdict's two bounds.
 
-    A single run has None instead of the names, because its verdict uses all bounds.
+    For a single run, the names are None, because its verdict uses all bounds.
     """
     if isinstance(evidence, OneRun):
         return _analyze_one_run(evidence, level), None
@@ -91,7 +91,7 @@ def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Con
     findings, pair = _analyze(evidence, level)
     worlds = evidence.pooled()  # scores in and out
     curve = None
-    if pair is ONE_CANARY:  # the curve's test needs independent scores
+    if pair is ONE_CANARY:  # the curve test needs independent scores
         p_value = gaussian_curve.examine(*worlds)
         curve = Curve(p_value, power=gaussian_curve.power(*worlds))
     concluded = Conclusion(
@@ -119,13 +119,13 @@ def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Con
     if composition is None or composition.sampling_rate == 1:  # canaries are not sampled
         return concluded
     steps = composition.insertions
-    if last_model is not None:  # its schedule has an insertion every k steps
+    if last_model is not None:  # the schedule has an insertion every k steps
         steps *= last_model.periods.k
     return concluded._replace(expected=expected_epsilon(composition, steps, level.delta))
 
 
 def _describe(evidence: Evidence) -> Iterator[str]:
-    """Yields notes on failed runs, the reading of scores, and the tests of a user's cosines."""
+    """Yields notes on failed runs, on how scores were read, and on the tests of a user's cosines."""
     if isinstance(evidence, OneRun):
         return
     if evidence.failed:
@@ -152,7 +152,7 @@ def _describe(evidence: Evidence) -> Iterator[str]:
             f"(1, {runs})"
         )
     if evidence.in_order:
-        yield "rows are sorted by start time: the bound is the largest after any run"
+        yield "rows are sorted by start time: the bound is the largest one reached after any run"
     else:
         yield "the order of rows does not matter; set `in_order` if they are sorted by start time"
 
@@ -174,7 +174,7 @@ def conclude_setting(
       steps: the steps' Lipschitz constants; None if unknown.
 
     Raises:
-      InputError: for scores that are not finite, or that `conclude` cannot use.
+      InputError: scores are not finite, or `conclude` cannot use them.
     """
     bad = np.count_nonzero(~np.isfinite(scores.scores))
     require(
@@ -190,7 +190,7 @@ def conclude_setting(
         evidence = read_evidence(scores)
         if not own_model and predicted_mu(setting) is not None:
             reason = "expected here: Gaussian noise on one crafted coordinate"
-    # The claim does not include the optimizer, so we replace its epsilons for the last model.
+    # The claim does not cover the optimizer, so we replace its epsilons for the last model.
     expected = _expect_linear_losses(setting, claim, level.delta)
     concluded = _conclude_rows(evidence, claim, level)._replace(reason=reason, expected=expected)
     last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
@@ -198,7 +198,7 @@ def conclude_setting(
         concluded = concluded._replace(uncovered=last_model)
     else:
         concluded = concluded._replace(hidden_state=last_model)
-    if len(scores.scores) == 1 and isinstance(setting.adversary, SphereFields):  # it may rehearse
+    if len(scores.scores) == 1 and isinstance(setting.adversary, SphereFields):  # may rehearse
         note = (
             "scores use the difference between the final model and the initial model: a rehearsal, an extra "
             "training run without noise or canaries, would hardly raise them"
@@ -213,7 +213,7 @@ def conclude_setting(
 
 
 def make_claim(setting: Setting) -> Claim:
-    """Returns the claim about the mechanism of a setting, for an adversary who sees all models."""
+    """Returns the claim about a setting's mechanism, for an adversary who sees all models."""
     sampling = setting.sampling
     mechanism = setting.mechanism
     sigma = mechanism.noise_multiplier
@@ -236,9 +236,9 @@ def make_claim(setting: Setting) -> Claim:
 def _expect_linear_losses(setting: Setting, claim: Claim, delta: float) -> float | None:
     """Returns the epsilon that the last model would have with linear losses, or None.
 
-    With linear losses, the last model shows only the sum of all steps. The result is None if the model is not
-    this sum (momentum, weight decay), if every run draws new canaries, or for fixed insertion steps with
-    independent noise.
+    With linear losses, the last model reveals only the sum of all steps. The result is None if the model is
+    not this sum (momentum, weight decay), if every run draws new canaries, or if insertion steps are fixed
+    and noise is independent.
     """
     mechanism = setting.mechanism
     if mechanism.optimizer != "sgd" or mechanism.weight_decay:
@@ -290,7 +290,7 @@ def conclude_together(
 ) -> Conclusion | None:
     """Returns one conclusion from several runs with fresh directions, or None.
 
-    The scores may not be leave-one-out cosines, because a canary's score must not depend on other canaries'
+    The scores must not be leave-one-out cosines, because a canary's score must not depend on other canaries'
     directions (`Fresh.plain`).
     """
     if not scores.dimension or len(scores.scores) == 1:  # other canaries have dimension 0
@@ -299,14 +299,15 @@ def conclude_together(
 
 
 def predicted_mu(setting: Setting) -> float | None:
-    """Returns the mu that theory predicts for an adversary who inserts along a single coordinate, or None.
+    """Returns the mu that theory predicts for an adversary who uses only a single coordinate, or None.
 
-    In an over-parameterised model, the data's gradients do not change this coordinate, so it shows only a
-    weighted sum of insertions and noise (`compute_mu_along_one_direction`).
+    In an over-parameterised model, the gradients of the data do not change this coordinate, so it reveals
+    only a weighted sum of insertions and noise (`compute_mu_along_one_direction`).
     experiments/hidden_state/README.md derives mu.
 
     The prediction requires SGD, independent noise and insertions that are not sampled. The adversary must
-    know the initial model, which otherwise adds to the variance of scores (Errata H14 of that README).
+    know the initial model, which would otherwise add to the variance of the scores (Errata H14 of that
+    README).
     """
     mechanism = setting.mechanism
     task = find_task(setting.model)  # None for a custom model
@@ -326,22 +327,22 @@ def predicted_mu(setting: Setting) -> float | None:
 
 
 def read_coins(stored: Scores) -> Coins:
-    """Returns evidence from stored scores of canaries that fair coins put in or out."""
+    """Returns evidence from stored scores of canaries that fair coin flips inserted or left out."""
     return make_coins(stored.scores, stored.presence)
 
 
 def read_directions(stored: Scores) -> Fresh:
-    """Returns evidence from the stored ranks or cosines of canaries that every run drew afresh."""
+    """Returns evidence from the stored ranks or cosines of canaries drawn afresh in every run."""
     if stored.draws:  # ranks among this number of fresh draws
         return make_from_counts(stored.scores, stored.presence, stored.draws)
     return Fresh(stored.scores, stored.presence, stored.dimension)
 
 
 def read_evidence(stored: Scores) -> Coins | OneRun:
-    """Returns evidence from stored scores of canaries that all runs share.
+    """Returns evidence from stored scores of canaries shared by all runs.
 
-    For a single run with several canaries, the result is a `OneRun`: with coins unless all canaries are in,
-    and with cosines if the stored dimension is not 0.
+    For a single run with several canaries, the result is a `OneRun`: with coins unless all canaries were
+    inserted, and with cosines if the stored dimension is not 0.
 
     Raises InputError (`make_cosines`) if a single run inserts all canaries and its scores are not cosines.
     """

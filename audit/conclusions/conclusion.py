@@ -32,7 +32,7 @@ class UpperBound(NamedTuple):
     """An upper bound on how much a mechanism leaks.
 
     Attributes:
-      epsilon: the bound on epsilon at the delta of the conclusion.
+      epsilon: the bound on epsilon at the conclusion's delta.
       mu: the bound on mu; None if the trade-off curve is not Gaussian or is unknown.
       assumes: the assumption.
       name: the name in reports; "claim" if the user stated the bound.
@@ -87,7 +87,7 @@ class Curve(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The verdict on an audit, as texts of three lengths.
+    """The verdict on an audit, as three texts of increasing length.
 
     Attributes:
       kind: "leaks", "nothing" or "violated".
@@ -112,7 +112,7 @@ class Conclusion(NamedTuple):
       confidence: the confidence of every bound.
       pair: the methods of the two bounds in the verdict; None for a single run, which uses all bounds.
       estimates: estimates of epsilon that are not bounds.
-      bounds: the lower bounds. The `holds` of a bound is False if the scores refute its assumption.
+      bounds: the lower bounds. A bound's `holds` is False if the scores refute its assumption.
       curve: the test for a Gaussian curve; None unless each run has one canary.
       notes: notes on the scores, shown below the table.
       claim: the claim about the mechanism, or None.
@@ -124,7 +124,7 @@ class Conclusion(NamedTuple):
         unknown.
       uncovered: why a known setting has no `hidden_state`; else empty.
       expected: the epsilon that the last model would have with linear losses, or None; not a bound.
-      reason: why we expect a Gaussian curve from this mechanism, or empty.
+      reason: why we expect a Gaussian curve from this mechanism; empty if we do not.
 
     `finish` computes these fields.
 
@@ -133,12 +133,12 @@ class Conclusion(NamedTuple):
       has_one_canary: True for several runs with one canary each, whose scores are independent.
       law_is_known: True for several runs if scores of left-out canaries have a known distribution (fresh
         directions, or ranks).
-      scores_may_depend: True for several runs if a run's scores may depend on each other and their
+      scores_may_depend: True for several runs if scores within a run may depend on each other and their
         distribution is unknown.
       bets_on_curve: True if the test of the claim bets against the whole claimed trade-off curve.
       runs: the number of training runs.
-      epsilon: the lower bound for any curve; for a single run the largest one, or 0.
-      upper_bounds: at most two upper bounds, the smallest epsilon first.
+      epsilon: the lower bound for any curve; for a single run, the largest such bound, or 0.
+      upper_bounds: at most two upper bounds, in order of increasing epsilon.
       tightest: the upper bound with the smallest epsilon, or None.
       tightest_mu: the smallest upper bound on mu, or None.
       is_claimed: True if the user stated the bound for all models.
@@ -146,7 +146,8 @@ class Conclusion(NamedTuple):
       auc: the area under the ROC curve; None if no canary was left out.
       attack: the accuracy of guesses, and their true-positive rates, with confidence intervals; None if no
         canary was left out.
-      is_reversed: True if scores are clearly lower with the canary than without it, as with the wrong sign.
+      is_reversed: True if scores are clearly lower with the canary than without it, as if their sign were
+        wrong.
       doubt: why the scores cannot come from independent runs; empty if they can.
       most_provable: the largest epsilon that this number of runs, with one canary each, can prove for any
         curve; None for other designs.
@@ -227,7 +228,7 @@ class Conclusion(NamedTuple):
         return None
 
     def ranked(self) -> tuple[Bound, ...]:
-        """Returns the bounds in the order of tables.
+        """Returns the bounds in the order used in tables.
 
         A single run's bounds keep their order. Otherwise, the bound for any curve comes first, followed by
         the bound for a Gaussian curve. If `law_is_known`, EXACT_NULL_GDP bounds mu. It precedes both if
@@ -242,7 +243,7 @@ class Conclusion(NamedTuple):
         return tuple(dict.fromkeys((*map(self.finding, methods), *self.bounds)))
 
     def rows(self) -> tuple[Finding, ...]:
-        """Returns the estimates, and then the bounds in their original order."""
+        """Returns the estimates, followed by the bounds in their original order."""
         return (*self.estimates, *self.bounds)
 
     def finding(self, method: str) -> Any:

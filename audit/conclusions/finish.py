@@ -24,7 +24,7 @@ from audit.methods.estimate import Bound
 from audit.methods.method import GIVEN, MANY_CANARIES, ONE_CANARY
 
 # Scores are reversed if their AUC is more than this many standard errors below 1/2. Without a leak, this
-# happens in 3 of 100,000 audits (the normal tail).
+# happens in 3 of 100,000 audits (from the normal tail).
 _STANDARD_ERRORS = 4
 _MIN_EQUAL = 5  # by chance, this many scores are never all equal, or shifted by the same number
 
@@ -58,7 +58,7 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
         if finished_once.epsilon <= finished_all.epsilon:
             weaker = once
             note = "the bound counts them once"
-        # The curve's test is valid in both cases if it counts each repeated row once.
+        # The curve test is valid in both cases if it counts each repeated row once.
         weaker = weaker._replace(curve=once.curve)
         bounds_once = once.bounds
         tests = (finished_all.claim_test, finished_once.claim_test)
@@ -72,9 +72,9 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
 def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -> tuple[Bound, ...]:
     """Returns the smaller of each method's bounds: from all rows, or from counting each repeated row once.
 
-    Repeated rows may be copies, so a method proves only what both of its bounds prove: 0 if `once` does not
-    have the method. We drop methods that only `once` has. We also drop the bounds after each run (`path`),
-    since one method's path may cover all rows and another's only the different ones.
+    Repeated rows may be copies, so a method proves only what both of its bounds prove: 0 if `once` lacks the
+    method. We drop methods that only `once` has. We also drop the bounds after each run (`path`), since one
+    method's path may cover all rows and another's only the distinct ones.
     """
     by_method = {bound.method: bound for bound in once}
     smaller = []
@@ -87,7 +87,7 @@ def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -
 
 
 def _judge(conclusion: Conclusion, claim_test: ClaimTest | None) -> Conclusion:
-    """Returns a conclusion with the test of the claim, and the verdict that follows."""
+    """Returns a conclusion with the test of the claim and the resulting verdict."""
     tested = conclusion._replace(claim_test=claim_test)
     return tested._replace(verdict=verdicts.judge(tested))
 
@@ -153,7 +153,7 @@ def _examine_reach(conclusion: Conclusion) -> Conclusion:
 
 
 def _list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
-    """Returns the known upper bounds, for the last model and for all models, the smallest epsilon first."""
+    """Returns the known upper bounds, for the last model and for all models, smallest epsilon first."""
     upper_bounds = []
     state = conclusion.hidden_state
     if state is not None:
@@ -186,7 +186,7 @@ def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
     - One world has 5 or more scores, all equal, while the other world's vary: its runs shared a seed, or
     scores were never filled in. We do not doubt saturated scores, which equal an extreme of the other world,
     or any scores if many in the other world repeat, as guesses and failed runs do.
-    - There are 5 or more rows, and in every row the two scores differ by the same constant: both runs of
+    - There are 5 or more rows, and in every row the two scores differ by the same constant: the two runs in
     each row shared a seed.
     """
     if isinstance(evidence, Fresh | OneRun):  # not two worlds of independent runs
@@ -195,11 +195,11 @@ def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
 
 
 def _describe_constant_world(worlds: Worlds) -> str:
-    """Returns a sentence if all scores of one world are equal, else ""; see `_find_doubt`."""
+    """Returns a sentence if all scores in one world are equal, else ""; see `_find_doubt`."""
     for name, scores, others in (("in", *worlds), ("out", *worlds[::-1])):
         is_constant = len(scores) >= _MIN_EQUAL and np.ptp(scores) == 0
         is_saturated = scores[0] in (others.min(), others.max())
-        # With this many different scores, fewer than half of the others repeat another score.
+        # With this many distinct scores, fewer than half of the others repeat another score.
         others_vary = len(np.unique(others)) > 1 + len(others) / 2
         if is_constant and others_vary and not is_saturated:
             return f"all {len(scores):,} scores {name} equal {scores[0]:.6g} while the others vary"
@@ -211,17 +211,17 @@ def _describe_equal_shifts(worlds: Worlds) -> str:
     scores_in, scores_out = worlds
     if not len(scores_in) == len(scores_out) >= _MIN_EQUAL:
         return ""
-    # Shifts that agree to a billionth of the largest score are equal. Scores with few different values, such
-    # as guesses, may have equal shifts by chance.
+    # Shifts that agree to within a billionth of the largest score count as equal. Scores with few distinct
+    # values, such as guesses, may have equal shifts by chance.
     shifts = scores_in - scores_out
     is_shifted = np.ptp(shifts) <= 1e-9 * np.abs(worlds).max()
     if is_shifted and len(np.unique(scores_in)) > len(scores_in) / 2:
-        return f"every score in equals the score out in its row plus {shifts.mean():.6g}"
+        return f"every score with the canary equals the one without it in its row plus {shifts.mean():.6g}"
     return ""
 
 
 def are_reversed(evidence: Evidence, bounds: Iterable[Bound], auc: Auc | None) -> bool:
-    """Returns True if scores are clearly lower with the canary than without it, as with the wrong sign.
+    """Returns True if scores are clearly lower with the canary than without, as if their sign were wrong.
 
     The AUC must be more than 4 standard errors below 1/2. The scores of a run's K canaries may all be equal,
     so we multiply the standard error for independent scores by sqrt(K). For a single run, we assume
@@ -244,7 +244,7 @@ def are_reversed(evidence: Evidence, bounds: Iterable[Bound], auc: Auc | None) -
 def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
     """Returns the test of the tightest upper bound, or None if it cannot be tested.
 
-    The test needs a finite upper bound, scores that may come from independent runs, and a suitable lower
+    The test needs a finite upper bound, scores that could come from independent runs, and a suitable lower
     bound or claimed curve. If scores are reversed, only a rejection counts.
     """
     upper = conclusion.tightest
@@ -260,10 +260,10 @@ def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
 
 
 def _compare_bounds(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
-    """Returns the test that compares lower bounds to a claim; None for a single run with too few coins.
+    """Returns the test that compares lower bounds with a claim; None for a single run with too few coins.
 
-    The e-value is 1 / (1 - confidence) if a lower bound exceeds the claim, else 0. Its mean for a true claim
-    is at most 1, since a true claim is rejected with a probability of at most 1 - confidence.
+    The e-value is 1 / (1 - confidence) if a lower bound exceeds the claim, else 0. Its mean under a true
+    claim is at most 1, since a true claim is rejected with probability at most 1 - confidence.
     """
     if conclusion.is_one_run:
         bounds = {bound.method: bound for bound in conclusion.bounds}
@@ -274,9 +274,9 @@ def _compare_bounds(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | No
         if upper.mu is not None:
             epsilon = 0.0  # two bounds would have two chances to reject a true claim of mu-GDP
     else:
-        # Each bound is wrong with a probability of at most 1 - confidence. In theory, the probability that
-        # either is wrong may be twice that. But on a Gaussian curve, the bound on epsilon adds no errors to
-        # those of the bound on mu (tests/audit/conclusions/test_claim_tests.py).
+        # Each bound is wrong with probability at most 1 - confidence. In theory, the probability that either
+        # is wrong may be twice that. But on a Gaussian curve, the bound on epsilon adds no errors to those of
+        # the bound on mu (tests/audit/conclusions/test_claim_tests.py).
         epsilon = conclusion.assumption_free.epsilon
         mu = conclusion.gaussian.mu
     is_refuted = _refutes(upper, epsilon, mu)
@@ -295,7 +295,7 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
     """Returns the test that uses inserted canaries' scores to bet against the whole claimed curve.
 
     We bet that more canaries exceed a threshold than the claim allows. The test's `seen` is the smallest
-    departure from the claim that it would find. Returns None if no curve is claimed, or if the left-out
+    departure from the claim that it would detect. Returns None if no curve is claimed, or if the left-out
     canaries are inconsistent with their known distribution.
     """
     power = _combine_claimed_curves(conclusion, upper)
@@ -324,10 +324,10 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
 
 
 def _combine_claimed_curves(conclusion: Conclusion, upper: UpperBound) -> Power | None:
-    """Returns a function from false-positive rates to the largest true-positive rates that claims allow.
+    """Returns a function from false-positive rates to the largest true-positive rates the claims allow.
 
-    The tightest upper bound may limit mu, and there may be a claim about the mechanism. With both, the
-    smaller rate counts. Returns None if there is neither.
+    The tightest upper bound may limit mu, and there may be a claim about the mechanism. If both apply, the
+    smaller rate counts. Returns None if neither does.
     """
     powers: list[Power] = []
     if upper.mu is not None:

@@ -30,12 +30,12 @@ from audit.storage.store import Store
 from audit.tasks import task
 from audit.version import __version__
 
-# Raise the number if a code change affects measured constants. Audits then measure them again.
+# Raise this number if a code change affects measured constants. Audits then measure them again.
 MEASUREMENT = f"{__version__}, measurement 3"
 _FILE = "lipschitz.json"
 _NUM_SIMULATED = 100_000  # orders of batches
 _ROUNDING = 1e-6  # smaller distances, in units of an insertion's shift, count as 0
-# Reasons why a bound is missing.
+# Reasons for a missing bound.
 MOMENTUM_LEAKS = (
     "with momentum 0.9, a convex loss can leak epsilon = 18.6 where SGD leaks at most 8.7 (k = 5)"
 )
@@ -49,7 +49,7 @@ class Steps(NamedTuple):
       constants: (T,), or a single number for all steps.
       reason: why the constants are valid.
       runs: the number of training runs in which they were measured; 0 if they are proven or given.
-      kink: why measured derivatives do not bound how far a step separates two models; empty if they do.
+      kink: why measured derivatives do not bound how far apart a step moves two models; empty if they do.
       version: the value of `MEASUREMENT` when they were measured; empty if they are proven or given.
     """
 
@@ -69,7 +69,7 @@ def hidden_state(
       setting: the audit's setting.
       delta: the delta of the bound's epsilon.
       given: the constants of a custom model, or the measured constants of a catalogue model; None if they are
-        unknown. Not used for a model with proven constants.
+        unknown. Ignored for a model with proven constants.
       own_model: True if the model is custom.
 
     Raises:
@@ -93,7 +93,7 @@ def hidden_state(
     if not steps.kink:
         return state
     epsilon = state.bound.epsilon
-    return f"{steps.kink}; by derivatives alone epsilon {epsilon:.4g}, an estimate"
+    return f"{steps.kink}; derivatives alone would give epsilon {epsilon:.4g}, an estimate"
 
 
 def compute_mu_along_one_direction(setting: Setting) -> float:
@@ -129,7 +129,7 @@ def keep(store: Store, steps: Steps | None) -> Steps | None:
 
 
 def find_current(store: Store) -> Steps | None:
-    """Returns a store's constants; None if they are missing or were measured by another version.
+    """Returns a store's constants; None if they are missing or were measured by a different version.
 
     Constants that were proven or given have 0 runs and never expire. Raises InputError for a damaged file.
     """
@@ -138,7 +138,7 @@ def find_current(store: Store) -> Steps | None:
         return None
     try:
         steps = Steps(**json.loads(content))  # the file's keys are the fields of `Steps`
-    # ValueError: not JSON. TypeError: not an object, or other keys. RecursionError: nested too deeply.
+    # ValueError: not JSON. TypeError: not an object, or wrong keys. RecursionError: nested too deeply.
     except (ValueError, TypeError, RecursionError):
         raise InputError(f"{store.path / _FILE} is damaged: move it away") from None
     if steps.runs and steps.version != MEASUREMENT:
@@ -149,8 +149,8 @@ def find_current(store: Store) -> Steps | None:
 def find_measured(store: Store, rehearsals: int) -> Steps | None:
     """Returns a store's constants if this version measured them in at least `rehearsals` runs; else None.
 
-    We always require two runs: `rehearsals` may be `USUAL` (0), and constants that were not measured have 0
-    runs.
+    We always require two runs, because `rehearsals` may be `USUAL` (0), and constants that were not measured
+    have 0 runs.
     """
     steps = find_current(store)
     if steps is None or steps.runs < max(rehearsals, _MIN_REHEARSALS):
@@ -166,7 +166,7 @@ def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
     if mixture is not None:
         reason += "; a mixture over orders of batches"
         if mixture.error:
-            reason += f", simulated from above, too low with probability {mixture.error:g}"
+            reason += f", a simulated upper bound, too low with probability {mixture.error:g}"
     return make_hidden_state(
         lambda periods: _bound_for(setting, periods.lipschitz, delta),
         Periods(steps.constants, k=schedule.periodicity, insert=schedule.place),
@@ -213,7 +213,7 @@ def _find_shifts(setting: Setting) -> Array:
     in each epoch, we assume the last one; for Poisson sampling, we assume every possible step.
     """
     schedule = setting.schedule
-    place = schedule.place  # which step of a period inserts the canary
+    place = schedule.place  # the step of each period that inserts the canary
     period = schedule.periodicity
     if setting.sampling.batches:  # the number of steps in an epoch, which inserts once
         period = setting.sampling.batches
@@ -227,7 +227,7 @@ def _find_shifts(setting: Setting) -> Array:
 def _mix_orders(
     sampler: Sampling, noise_multiplier: float, constants: tuple[float, ...], delta: float
 ) -> samplers.MixtureBound:
-    """Returns the bound for the mixture over orders. We cache it, because simulation takes seconds.
+    """Returns the bound for the mixture over orders. The result is cached, because simulation takes seconds.
 
     `constants` has an entry for each step. If there are more than 1000 orders, we simulate some.
     """
@@ -244,9 +244,10 @@ def _mix_orders(
 def coupling_distances(setting: Setting) -> Array:
     """Returns the distance between the models with and without the canary before each step, (T,).
 
-    We couple both models as in the proof of the hidden-state bound, with Lipschitz constant 1. Step t adds
-    the canary's shift s_t to their distance, and its noise hides a part a_t (`paid`). So the distance before
-    step t is z_(t-1), with z_0 = 0 and z_t = z_(t-1) + s_t - a_t, in units of eta C / B (`_find_shifts`).
+    We couple the two models as in the proof of the hidden-state bound, with Lipschitz constant 1. Step t adds
+    the canary's shift s_t to their distance, and its noise masks a part a_t (`paid`). The distance before
+    step t is thus z_(t-1), with z_0 = 0 and z_t = z_(t-1) + s_t - a_t, in units of eta C / B
+    (`_find_shifts`).
     """
     paid = _bound_for(setting, constants=1.0, delta=1e-5).paid  # the same for any delta
     after = np.cumsum(_find_shifts(setting) - paid)
@@ -255,10 +256,11 @@ def coupling_distances(setting: Setting) -> Array:
 
 
 def _find_constant(setting: Setting, curved: task.Curved) -> float:
-    """Returns the steps' Lipschitz constant, on any data, for a model with bounded curvature.
+    """Returns a Lipschitz constant of the steps, valid on any data, for a model with bounded curvature.
 
-    A step maps theta to theta - eta (g + lambda theta), with the mean g of the clipped gradients, learning
-    rate eta and weight decay lambda. The eigenvalues of an example's Hessian are between -m and L (`Curved`).
+    A step maps theta to theta - eta (g + lambda theta), where g is the mean of the clipped gradients, eta the
+    learning rate and lambda the weight decay. The eigenvalues of an example's Hessian are between -m and L
+    (`Curved`).
 
     Without clipping, a step multiplies a direction of curvature h by 1 - eta (lambda + h). With clipping, the
     derivative of g may be asymmetric, but its norm is at most max(m, L), since clipping is a projection. By
@@ -275,7 +277,8 @@ def _find_constant(setting: Setting, curved: task.Curved) -> float:
 def _why_uncovered(setting: Setting, own_model: bool) -> str:
     """Returns why a setting's hidden-state bound is invalid for any model; empty if it may be valid.
 
-    Apart from the canary and noise, a step must depend only on the previous model, and be computed exactly.
+    Apart from the canary and noise, a step must depend only on the previous model and must be computed
+    exactly.
     """
     mechanism = setting.mechanism
     adversary = setting.adversary
@@ -286,13 +289,13 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
         return "its noise is correlated across steps"
     if adversary.sees_every_model:
         return "this adversary sees every model"
-    if setting.sampling.times:  # the number of random steps that insert each canary
-        return "each canary comes at random steps"
+    if setting.sampling.times:  # each canary is inserted at this many random steps
+        return "each canary is inserted at random steps"
     if setting.canaries > 1 and adversary.reads_theta:
         return OTHER_CANARIES
     # The user is responsible for the constants of custom models.
     if mechanism.precision != "float32" and not own_model:
-        return f"products are rounded to {mechanism.precision}"
+        return f"matrix products are rounded to {mechanism.precision}"
     return ""
 
 
@@ -314,10 +317,10 @@ def count_rehearsals(
       rehearsals: the number of rehearsals; None for `USUAL`.
 
     Raises:
-      InputError: for other words, too few rehearsals, or "measured" if the last model cannot have a bound.
+      InputError: for any other word, too few rehearsals, or "measured" if the last model cannot have a bound.
     """
     message = f"`lipschitz` must be {MEASURED} or {UNMEASURED}, got {requested!r}"
-    # Comparing an array with words would return an array.
+    # Comparing an array with strings would return an array.
     is_word = requested is None or isinstance(requested, str)
     require(is_word and requested in (None, MEASURED, UNMEASURED), message)
     is_wanted = requested == MEASURED
@@ -327,7 +330,7 @@ def count_rehearsals(
     if is_wanted:
         require(
             not why_not,
-            f"`lipschitz={MEASURED}` bounds what the last model leaks, and {why_not}: drop it",
+            f"`lipschitz={MEASURED}` is for a bound on the last model's leakage, but {why_not}: drop it",
         )
     elif requested is None:
         is_wanted = row.smooth and setting.schedule.periodicity > 1 and not why_not

@@ -34,9 +34,9 @@ def measure(
     """Returns measured Lipschitz constants of the steps, from the store or from new training runs.
 
     Args:
-      store: the store that keeps the constants.
+      store: the store for the constants.
       setting, dataset, trained, own: the training to measure, as in `build.build`.
-      runs: the number of training runs to measure; `USUAL` chooses it by the model's size.
+      runs: the number of training runs to measure; `USUAL` chooses it based on the model's size.
     """
     # Another process that needs the same constants waits here and then reads them from the store.
     with hold(store.path):
@@ -46,7 +46,7 @@ def measure(
             game = build.build(setting, dataset, trained, own)
             trainee = trained or build.trainee(setting.model, dataset)
             clipped_sum = build.make_dpsgd(setting, trainee).clipped_sum
-            theta_0 = jax.eval_shape(game.init, jax.random.key(0))  # the shape for any key
+            theta_0 = jax.eval_shape(game.init, jax.random.key(0))  # the same shape for any key
             effort = rehearsal.usual_effort(theta_0.size)
             if runs != USUAL:
                 effort = effort._replace(runs=runs)
@@ -62,21 +62,22 @@ def measure_steps(
 
     A constant is the largest singular value of a step's Jacobian. A secant is the distance between two models
     after a step, divided by their distance before the step. If a secant exceeds the singular value, the steps
-    have kinks, as at a ReLU, and derivatives do not bound how far steps separate models (`Steps.kink`).
+    have kinks, like those of a ReLU, and derivatives do not bound how far apart steps move two models
+    (`Steps.kink`).
 
-    `clipped_sum` sums the clipped gradients of a mini-batch. `effort` has the numbers of runs, steps and
+    `clipped_sum` sums the clipped gradients of a mini-batch. `effort` gives the numbers of runs, steps and
     secants to measure. `kinks` is True if the model is known to have kinks, as ReLU networks do.
     """
     begun = time.monotonic()
     if kinks:
-        effort = effort._replace(walked=1)  # kinks are known, so secants of one step suffice
+        effort = effort._replace(walked=1)  # kinks are known, so secants from one step suffice
     count = rehearsal.count_measured(setting.schedule.steps, effort)
     with (
         # By default, some devices compute matrix products in lower precision than float32.
         jax.default_matmul_precision("float32"),
         machine.bar(count, lambda: "measuring", unit="steps") as line,
     ):
-        # Before each step, between the two models of a secant.
+        # The distances between the two models of a secant before each step.
         distances = lipschitz.coupling_distances(setting)
         measured = rehearsal.rehearse(game, clipped_sum, effort, distances, line)
     constants = measured.constants
@@ -90,10 +91,10 @@ def measure_steps(
 
 
 def _describe_kink(worst: Stretch, kinks: bool) -> str:
-    """Returns why derivatives do not bound how far steps separate two models; empty if they may bound it.
+    """Returns why derivatives do not bound how far apart steps move two models; empty if they may.
 
-    `worst` is the secant that exceeds its derivative the most. `kinks` is True if the model is known to have
-    kinks, even if no secant shows one.
+    `worst` is the secant that exceeds its derivative by the most. `kinks` is True if the model is known to
+    have kinks, even if no secant shows one.
     """
     if expansion.compute_excess(*worst) > 0:
         return (

@@ -8,11 +8,11 @@ from audit.written import write_json
 
 
 def result_json(conclusion: Conclusion, indent: int | None = None, **more: Any) -> str:
-    """Returns a conclusion as a JSON object, as in audit.json and by `bound --json`.
+    """Returns a conclusion as a JSON object, as in audit.json and the output of `bound --json`.
 
-    It has `result_fields`, epsilon, the upper bound on mu, the verdict and the fields `more`. For several
-    runs it also has `auc` and `attack`: the accuracy, and the true-positive rates at 1% and 0.1% false
-    positives, with 95% intervals. A rate is null if there are too few left-out canaries to measure it.
+    It contains `result_fields`, epsilon, the upper bound on mu, the verdict and the fields `more`. For
+    several runs it also has `auc` and `attack`: the accuracy, and the true-positive rates at 1% and 0.1%
+    false positives, with 95% intervals. A rate is null if there are too few left-out canaries to measure it.
     """
     fields = {
         **result_fields(conclusion),
@@ -45,8 +45,8 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
       gaussian_curve*: the test for a Gaussian curve.
 
     For a single run, the fields are `estimates`, `bounds`, `notes`*, `upper_bound`, `claim_test`*, and
-    `coins`, which is true if coins inserted the canaries. With cosines, they also include the counts
-    `observed` and `unobserved`, and `dimension`; otherwise, the number of `canaries`.
+    `coins`, which is true if coin flips chose the inserted canaries. With cosines, they also include the
+    counts `observed` and `unobserved`, and `dimension`; otherwise, the number of `canaries`.
     """
     findings = conclusion.bounds if conclusion.is_one_run else conclusion.rows()
     fields: dict[str, Any] = {
@@ -78,7 +78,7 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def _describe_one_run(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the fields of `result_fields` that only a single run has."""
+    """Returns the fields of `result_fields` that exist only for a single run."""
     fields: dict[str, Any] = {
         "estimates": [
             {**finding_fields(estimate), "canaries": estimate.n_in, "caveat": estimate.caveat}
@@ -100,7 +100,7 @@ def _describe_one_run(conclusion: Conclusion) -> dict[str, Any]:
 def claim_fields(conclusion: Conclusion) -> dict[str, Any]:
     """Returns {"claim_test": ...} for a conclusion's JSON; an empty dict if the claim was not tested.
 
-    The test's `seen` is the smallest departure from the claim that this number of runs would have refuted, or
+    The test's `seen` is the smallest departure from the claim that this many runs would have detected, or
     None.
     """
     test = conclusion.claim_test
@@ -116,7 +116,7 @@ def finding_fields(finding: Finding) -> dict[str, Any]:
     null distribution have `false_positive_rate` and `path`. Only estimates that were also simulated without a
     leak have `noise_floor` and `standard_error`.
     """
-    # The first two keys set the order; `assumes` gets its text below.
+    # These two keys come first; `assumes` is filled in below.
     fields = {"method": finding.method, "assumes": "", **vars(finding)}
     if isinstance(finding, Bound):
         fields["assumes"] = finding.assumes.text

@@ -14,10 +14,10 @@ NOTHING = "nothing"
 VIOLATED = "violated"
 VIOLATED_IF_GAUSSIAN = "violated, if Gaussian"
 _SHOWN = 0.001  # smaller lower bounds round down to 0.000
-BETTER_SCORES = "more runs or scores of fresh directions"  # advice for readers who do not train
+BETTER_SCORES = "more runs or scores of fresh directions"  # advice for readers who cannot train
 
 _NOTHING = "No leakage is proven."
-# `_blame_others` ends this sentence.
+# `_blame_others` completes this sentence.
 _BUG = "There is a bug (in clipping, noise, randomness or the number of steps), "
 
 
@@ -32,9 +32,9 @@ def at_most(value: float) -> str:
 
 
 def judge(conclusion: Conclusion) -> Verdict:
-    """Returns the verdict on a conclusion that has all other fields.
+    """Returns the verdict on a conclusion whose other fields are all set.
 
-    We compare the upper bounds to two lower bounds. `free` is the largest that is valid for any trade-off
+    We compare the upper bounds with two lower bounds. `free` is the largest that is valid for any trade-off
     curve. `largest` may also assume a Gaussian curve, unless the scores refute it.
     """
     if conclusion.doubt:
@@ -42,7 +42,7 @@ def judge(conclusion: Conclusion) -> Verdict:
     if not conclusion.bounds:
         return _judge_estimates(conclusion)
     bounds = conclusion.bounds
-    if not conclusion.is_one_run:  # the verdict uses only the two bounds of `pair`
+    if not conclusion.is_one_run:  # the verdict uses only the two bounds in `pair`
         bounds = (conclusion.assumption_free, conclusion.gaussian)
     free_bounds = [bound for bound in bounds if not bound.assumes.gaussian]
     free = max(free_bounds, key=attrgetter("epsilon"))
@@ -54,7 +54,7 @@ def judge(conclusion: Conclusion) -> Verdict:
     if broken is not None:
         headline = (
             f"The guarantee is violated: epsilon is at least {at_least(free.epsilon)}, "
-            f"the {broken.name} allows {at_most(broken.epsilon)}."
+            f"but the {broken.name} allows {at_most(broken.epsilon)}."
         )
         explanation = (
             f"{_state_bound(free)}, more than {_name_upper_bound(broken)}. {_BUG}"
@@ -84,7 +84,7 @@ def judge(conclusion: Conclusion) -> Verdict:
 
 
 def _judge_doubt(doubt: str) -> Verdict:
-    """Returns the verdict on scores that cannot come from independent runs; `doubt` is why."""
+    """Returns the verdict on scores that cannot come from independent runs; `doubt` says why."""
     explanation = (
         f"{doubt[0].upper()}{doubt[1:]}. Independent noisy training runs would not produce scores like "
         "these, and the bounds are valid only for independent runs, so the scores do not show whether "
@@ -99,7 +99,7 @@ def _judge_estimates(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a single run that has no lower bounds."""
     if conclusion.is_reversed:
         return _judge_reversed(conclusion)
-    sentence = "There are only estimates, which are not bounds: save coins or use more canaries."
+    sentence = "There are only estimates, not bounds: save the coin flips or use more canaries."
     sentence += _describe_upper_bounds(conclusion)
     return Verdict(NOTHING, "nothing proven", _NOTHING, sentence)
 
@@ -154,11 +154,11 @@ def _judge_reversed(conclusion: Conclusion) -> Verdict:
 
 
 def _make_headline(conclusion: Conclusion) -> str:
-    """Returns the headline for a proven leak. For several runs, it compares the lower bound to upper bounds.
+    """Returns the headline for a proven leak. For several runs, it compares lower and upper bounds.
 
-    If the tightest upper bound is for the last model, the headline also has the bound by composition and, in
-    brackets, a larger lower bound for a Gaussian curve. Otherwise it has the upper bound for all models, and
-    reports if there are too few runs to reject it.
+    If the tightest upper bound is for the last model, the headline also gives the composition bound and, in
+    brackets, a larger lower bound for a Gaussian curve. Otherwise it gives the upper bound for all models,
+    and says whether there are too few runs to reject it.
     """
     if conclusion.is_one_run:
         return "This training leaks."
@@ -168,9 +168,9 @@ def _make_headline(conclusion: Conclusion) -> str:
     if tightest is not None and tightest.last_model_only and math.isfinite(tightest.epsilon):
         gaussian = conclusion.gaussian
         if gaussian.holds and gaussian.epsilon > conclusion.epsilon:
-            proven += f" ({at_least(gaussian.epsilon)} if its curve is Gaussian)"
+            proven += f" ({at_least(gaussian.epsilon)} if the curve is Gaussian)"
         last_model = at_most(tightest.epsilon)
-        if tightest.is_measured:  # by how much steps stretch distances, in rehearsals
+        if tightest.is_measured:  # how much steps stretched distances in rehearsals
             last_model += " if steps stretch as measured"
         # With a hidden-state bound, `upper_bound` is never None.
         composition = at_most(upper_bound or 0.0)
@@ -181,24 +181,24 @@ def _make_headline(conclusion: Conclusion) -> str:
     if conclusion.is_claimed:
         allows = f"the claim allows {at_most(upper_bound)}"
         if conclusion.is_beyond_reach:
-            allows = f"no scores of so few runs could reject {at_most(upper_bound)}"
+            allows = f"no scores from so few runs could reject {at_most(upper_bound)}"
     return f"Proven: epsilon is at least {proven}; {allows}."
 
 
 def _explain_refutation(conclusion: Conclusion) -> str:
-    """Returns the explanation if the claim's test rejects it, but no lower bound for any curve exceeds it."""
+    """Returns the explanation if a test rejects the claim, but no lower bound for any curve exceeds it."""
     upper = conclusion.tightest
     test = conclusion.claim_test
     assert upper is not None and test is not None
     why_refuted = "no test could have the error rates of these scores under the claim"
-    # Only a bet's e-value is informative. Others are 0 or 1 / (1 - confidence).
+    # Only the e-values of bets are informative. Others are 0 or 1 / (1 - confidence).
     if conclusion.bets_on_curve:
         why_refuted = (
             f"bets against its trade-off curve multiplied their stake by {test.e_value:.3g}"
         )
     runs = written.counted(test.runs, "training run")
     return (
-        f"With {show_percent(conclusion.confidence)} confidence the claim, {_name_upper_bound(upper)}, is "
+        f"With {show_percent(conclusion.confidence)} confidence, {_name_upper_bound(upper)} is "
         f"rejected after {runs}: {why_refuted}. This needs no assumption on the curve. {_BUG}"
         f"{_blame_others(upper, conclusion)}"
     )
@@ -267,7 +267,7 @@ def _name_upper_bound(upper: UpperBound) -> str:
     """
     source = "that accounting guarantees"
     if upper.assumes == GIVEN:
-        source = "that is claimed"
+        source = "stated in the claim"
     if upper.last_model_only:
         source = f"of the {upper.name}"
     return f"the {at_most(upper.epsilon)} {source}"
@@ -278,7 +278,7 @@ def _blame_others(broken: UpperBound, conclusion: Conclusion) -> str:
 
     For several runs, chance is one reason.
     """
-    other = f"or the {broken.name} is for a different training"
+    other = f"or the {broken.name} is for a different training run"
     if not conclusion.is_one_run:
         risk = show_risk(conclusion.confidence)
         other += (
@@ -296,7 +296,7 @@ def _blame_others(broken: UpperBound, conclusion: Conclusion) -> str:
 
 
 def describe_what_decides(conclusion: Conclusion) -> str:
-    """Returns which evidence would decide between a violated guarantee and a curve that is not Gaussian."""
+    """Returns what evidence would tell a violated guarantee from a curve that is not Gaussian."""
     most = conclusion.most_provable  # for any curve; None if unknown
     upper = conclusion.tightest
     if most is None or upper is None or most >= upper.epsilon:

@@ -31,11 +31,11 @@ _ENSURED = (NOTHING, COINS, OTHERS_IN)  # assumptions that an audit itself ensur
 _LIGHT = 0.3  # opacity of a bar that needs other assumptions
 _LABEL_WIDTH = 26  # characters per line of a bar's label
 _MAX_BARS = 60  # in the histogram of scores
-_POINTS = 801  # false-positive rates of a drawn curve
+_POINTS = 801  # false-positive rates along a drawn curve
 
 
 def audit_figure(conclusion: Conclusion, title: str = "") -> Figure:
-    """Returns a figure with all panels of an audit, closed in pyplot so a notebook shows it only once."""
+    """Returns a figure with all panels of an audit, closed in pyplot so that notebooks show it once."""
     draws = choose_panels(conclusion).values()
     columns = len(draws)
     with plt.rc_context(STYLE):
@@ -77,7 +77,7 @@ def choose_panels(conclusion: Conclusion) -> dict[str, _Draw]:
 
 
 def _draw_panel(axis: Axes, draw: _Draw, conclusion: Conclusion) -> None:
-    """Draws the only panel of a figure or subfigure, with its legend above it."""
+    """Draws the single panel of a figure or subfigure, with its legend above it."""
     draw(axis, conclusion)
     if axis.get_legend_handles_labels()[1]:
         axis.figure.legend(loc="outside upper center", ncols=2, fontsize=8)
@@ -116,19 +116,19 @@ def _label_row(row: BoundRow, conclusion: Conclusion) -> str:
 
 
 def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws histograms of the scores in and out, and lines at the thresholds of the verdict's bounds."""
+    """Draws histograms of the in and out scores, and lines at the thresholds of the verdict's bounds."""
     unit = "runs" if conclusion.has_one_canary else "scores"
     scores_in, scores_out = conclusion.worlds
     all_scores = np.concatenate(conclusion.worlds)
     low = all_scores.min()
     high = all_scores.max()
-    if high - low <= 1e-9 * abs(high):  # too narrow for float64 to separate the edges of bars
+    if high - low <= 1e-9 * abs(high):  # too narrow for float64 to separate the bars' edges
         margin = max(0.5, 1e-6 * abs(high))
         low -= margin
         high += margin
     bars = min(math.isqrt(len(all_scores)) + 1, _MAX_BARS)
     edges = np.linspace(low, high, bars + 1).tolist()
-    out = "known law" if conclusion.law_is_known else f"{len(scores_out)} {unit}"
+    out = "known distribution" if conclusion.law_is_known else f"{len(scores_out)} {unit}"
     if len(scores_out):  # a single run may have none
         axis.hist(scores_out, edges, color=OUT, alpha=0.6, label=f"out ({out})")
     in_label = f"in ({len(scores_in)} {unit})"
@@ -148,7 +148,7 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
 def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     """Draws a bar with its value for each lower bound and estimate, and a line at each upper bound."""
     labels: list[str] = []
-    assumed = {}  # the keys are the assumptions of light bars, in order and without repetition
+    assumed = {}  # the keys are the assumptions of light bars, in order and without duplicates
     for row in list_rows(conclusion):
         if row.finding is None:  # an upper bound, or the epsilon for linear losses
             continue
@@ -176,14 +176,14 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     axis.set_title(title, fontsize=9)
 
 
-# The looks of bars, as keyword arguments of `Axes.barh`.
+# The styles of bars, as keyword arguments for `Axes.barh`.
 _SOLID_BAR = {"color": BOUND, "alpha": 0.8}
 _LIGHT_BAR = {"facecolor": (BOUND, _LIGHT), "edgecolor": BOUND, "linewidth": 0.8}
 _NO_BOUND_BAR = {"facecolor": "white", "edgecolor": FADED, "hatch": "///"}
 
 
 def _choose_look(row: BoundRow) -> dict[str, Any]:
-    """Returns the look of the bar for a row's kind and assumption."""
+    """Returns the bar style that matches a row's kind and assumption."""
     if not isinstance(row.finding, Bound) or not row.finding.holds:
         return _NO_BOUND_BAR
     if row.assumes in _ENSURED:
@@ -218,9 +218,9 @@ def draw_trade_off(
     claim = conclusion.claim
     if claim is not None and claim.assumes == GIVEN and upper is None:
         false_negative_rates = 1 - claim.power(grid)
-        # For a large epsilon, the whole curve may be below the axes.
+        # For a large epsilon, the whole curve may lie below the axes.
         if false_negative_rates.max() > grid[0]:
-            # Axes of normal deviates cannot show 0.
+            # Normal-deviate axes cannot show 0.
             shown = np.clip(false_negative_rates, grid[0] / 2, None)
             axis.plot(grid, shown, color=UPPER, ls=":", label="claim")
     axis.set(xlabel="false-positive rate", ylabel="false-negative rate")
@@ -233,14 +233,14 @@ def _draw_gaussian(axis: Axes, grid: Array, mu: float, label: str, **look: Any) 
 
 
 def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | None = None) -> None:
-    """Plots trade-off curves on axes of normal deviates, which show Gaussian curves as lines of slope -1.
+    """Plots trade-off curves on normal-deviate axes, which show Gaussian curves as lines of slope -1.
 
     Both axes extend from the rate of half an error among the scores (at most 0.1) to 1 minus that rate. The
     subtitle shows the result of the Gaussian-curve test. `predicted_mu` is as in `draw_trade_off`.
     """
     smallest = min(0.5 / max(map(len, conclusion.worlds)), 0.1)
     end = special.ndtri(smallest)
-    # Rates that are evenly spaced on the axes.
+    # Rates evenly spaced along the axes.
     grid = special.ndtr(np.linspace(end, -end, _POINTS))
     draw_trade_off(axis, conclusion, grid, predicted_mu)
 
@@ -259,7 +259,7 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
 def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
     """Plots the scores' empirical trade-off curve, with a band if runs have a single canary.
 
-    Axes of normal deviates cannot show 0 and 1, so we draw rates at least half an error away from them.
+    Normal-deviate axes cannot show 0 or 1, so we keep the drawn rates at least half an error away from them.
     """
     curve = curves.trade_off_curve(*conclusion.worlds, conclusion.confidence)
     if conclusion.has_one_canary:  # the band is valid only for independent scores
@@ -268,9 +268,9 @@ def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
         axis.fill_between(grid, low, high, color=OUT, alpha=0.25, lw=0, label=label)
     rates = []
     errors = (curve.false_positive_rate, curve.false_negative_rate)
-    # False positives are among the scores out, and false negatives among the scores in.
+    # False positives are counted among the out scores, and false negatives among the in scores.
     for rate, scores in zip(errors, reversed(conclusion.worlds), strict=True):
         half_an_error = 0.5 / len(scores)
-        # Reversed, so false-positive rates ascend.
+        # Reversed so that false-positive rates are ascending.
         rates.append(np.clip(rate, half_an_error, 1 - half_an_error)[::-1])
     axis.step(*rates, where="post", color=OUT, label="empirical")

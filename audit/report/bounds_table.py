@@ -1,4 +1,4 @@
-"""The bounds of an audit as rows and as a text table of 80 columns, and remarks on the scores."""
+"""The bounds of an audit as rows and as an 80-column text table, with remarks on the scores."""
 
 import math
 import textwrap
@@ -19,10 +19,10 @@ from audit.report.table import at_least, at_most, format_table
 from audit.written import Level, at_least_digits
 
 _WIDTH = 80  # columns of a terminal
-_INDENT = 12  # columns for the word of a note
+_INDENT = 12  # columns for a note's word
 _UNTESTED = "(not tested: scores from one run may depend on each other)"
-_FEW = 100  # with fewer scores in or out, a remark states the largest provable epsilon
-_MIN_SHOWN = 0.0005  # a smaller epsilon is 0.000 when rounded
+_FEW = 100  # with fewer in or out scores, a remark states the largest provable epsilon
+_MIN_SHOWN = 0.0005  # smaller epsilons round to 0.000
 _NOTES_ON_ESTIMATES = """\
 estimates are not bounds; error: standard error for independent canaries;
 floor: mean (95% quantile) without a leak"""
@@ -34,10 +34,10 @@ class BoundRow(NamedTuple):
     Attributes:
       name: The name of the method or of the upper bound.
       epsilon, mu: Epsilon, and mu or None.
-      assumes: The assumption of a bound, or why another value is not a bound.
+      assumes: The assumption of a bound; for other values, why they are not bounds.
       sign: "≥" for a lower bound, "≤" for an upper bound, empty for other values.
-      show: A function from epsilon or mu to text. It rounds values from scores down, others up.
-      counts: The threshold and both errors as texts (one text for a single run); else empty texts.
+      show: A function from epsilon or mu to text. It rounds values computed from scores down, and others up.
+      counts: The threshold and both errors as text (one text for a single run); otherwise empty.
       finding: The lower bound or the estimate; None for other rows.
       upper: The upper bound; None for other rows.
     """
@@ -95,7 +95,7 @@ def list_rows(conclusion: Conclusion) -> list[BoundRow]:
 
 
 def _make_row(finding: Finding, conclusion: Conclusion, assumes: Assumption, sign: str) -> BoundRow:
-    """Returns the row of a lower bound or an estimate."""
+    """Returns the row for a lower bound or an estimate."""
     return BoundRow(
         name=finding.method,
         epsilon=finding.epsilon,
@@ -118,7 +118,8 @@ def show_floor(floor: NoiseFloor) -> str:
 def bounds_table(conclusion: Conclusion) -> str:
     """Returns a conclusion's bounds as a text table, followed by notes and the verdict.
 
-    Lower bounds are rounded down, upper bounds up. For a single run, a table of its estimates comes first.
+    Lower bounds are rounded down, and upper bounds up. For a single run, a table of its estimates comes
+    first.
     """
     level = Level(conclusion.delta, conclusion.confidence)
     before = [f"lower bounds on epsilon at {level}"]
@@ -133,7 +134,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     records = []
     for row in list_rows(conclusion):
         record = {"method": row.name, "epsilon": row.show(row.epsilon), "mu": _show_mu(row)}
-        # Upper bounds have three empty counts, even if the table has only one column of counts.
+        # Upper bounds have three empty counts, even if the table has only one column for counts.
         record.update(zip(heads, row.counts, strict=False))
         records.append({**record, "assumes": _show_assumption(row)})
     notes = [
@@ -151,15 +152,16 @@ def bounds_table(conclusion: Conclusion) -> str:
     text = format_table(records, before=before, after=notes)
     if max(map(len, text.splitlines())) <= _WIDTH:
         return text
-    # Most wide tables fit a terminal with narrower gaps.
+    # With narrower gaps, most wide tables fit a terminal.
     return format_table(records, before=before, after=notes, gap=" ")
 
 
 def _count(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
     """Returns the cells for a bound or an estimate: its threshold, false positives and false negatives.
 
-    Errors are counts over scores if runs have a single canary. Otherwise they are percentages, since scores
-    from one run may depend on each other. For a single run, there is one cell, in words.
+    If runs have a single canary, errors are shown as counts out of all scores. Otherwise they are
+    percentages, since scores from one run may depend on each other. For a single run, there is one cell, in
+    words.
     """
     if conclusion.is_one_run:  # estimates, unlike bounds, have no `counted`
         return (getattr(finding, "counted", ""),)
@@ -175,7 +177,8 @@ def _count(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
 def _show_percent(errors: int, scores: int) -> str:
     """Returns errors as a percentage of scores, at most 100%.
 
-    With coins, errors may exceed scores: methods count all canaries for errors, but half for scores.
+    With coins, errors may outnumber scores: methods count errors over all canaries, but scores over half of
+    them.
     """
     return f"{min(errors / scores, 1):.2%}"
 
@@ -232,7 +235,7 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
     """Returns clauses about the test of the claim; an empty list if no claim is known or scores are invalid.
 
     The first clause is the test's result, or why it was not tested. Unless the claim is rejected, the second
-    is the probability that this audit would have rejected it with less noise than claimed.
+    is the probability that this audit would have rejected it, had there been less noise than claimed.
     """
     test = conclusion.claim_test
     upper = conclusion.tightest
@@ -241,7 +244,7 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
             return []
         if conclusion.is_reversed:
             return ["not tested: scores are reversed"]
-        if conclusion.is_one_run:  # the test needs the exact law of cosines, or enough coins
+        if conclusion.is_one_run:  # the test needs the cosines' exact distribution, or enough coins
             return [f"not tested: the null is fitted, and there are fewer than {LEAST_COINS} coins"]
         return []
     result = "rejected by " if test.refuted else "not rejected by "
@@ -265,7 +268,7 @@ def _describe_attack(conclusion: Conclusion) -> Iterator[str]:
     """
     if conclusion.attack is None or conclusion.is_one_run:
         return
-    templates = (  # in the order of the rates of an `Attack`
+    templates = (  # in the order of the rates in an `Attack`
         "accuracy {}",
         "true-positive rate {} at 1% false positives",
         "true-positive rate {} at 0.1% false positives",
@@ -302,7 +305,7 @@ def explain_curve_test(conclusion: Conclusion) -> str:
     if curve is None:
         return ""
     if curve.is_refuted:
-        return f"ignore these rows, only {conclusion.assumption_free.method} is valid"
+        return f"ignore these rows; only {conclusion.assumption_free.method} is valid"
     if not curve.is_underpowered:
         return "no evidence against it"
     return "too few runs to tell"
@@ -334,7 +337,7 @@ def remarks(conclusion: Conclusion) -> list[str]:
     if conclusion.is_one_run:
         return [*conclusion.notes, *_remark_on_one_run(conclusion)]
     found = [*_explain_too_few_runs(conclusion)]
-    # The sets of scores that have only one value.
+    # The sets of scores with only one value.
     worlds = zip(("in", "out"), conclusion.worlds, strict=True)
     equal = [name for name, scores in worlds if np.ptp(scores) == 0]
     if conclusion.doubt:
@@ -350,11 +353,11 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
     """Yields a reason for bounds of 0 other than privacy, if we know one."""
     if conclusion.is_reversed and conclusion.auc is not None:
         auc = f"{conclusion.auc.value:.2f}"
-        yield f"scores are lower with the canary (AUC {auc}): did you mean minus the score?"
+        yield f"scores are lower with the canary (AUC {auc}): should they be negated?"
     elif conclusion.law_is_known:
         if not conclusion.assumption_free.holds:
-            fresh = "fresh draws" if conclusion.fresh.draws else "directions"
-            yield f"invalid: held-out canaries do not follow the law of {fresh} (p < 1e-06)"
+            fresh = "fresh draws" if conclusion.fresh.draws else "random directions"
+            yield f"invalid: held-out canaries are not distributed like {fresh} (p < 1e-06)"
     elif conclusion.has_one_canary and conclusion.tightest is None:
         n_in, n_out = map(len, conclusion.worlds)
         shows_leak = max(bound.epsilon for bound in conclusion.bounds) >= _MIN_SHOWN
@@ -367,8 +370,8 @@ def _remark_on_one_run(conclusion: Conclusion) -> Iterator[str]:
     """Yields remarks on reversed scores and missing bounds."""
     cosines = conclusion.one_run.cosines
     if conclusion.is_reversed and cosines is None:
-        yield "scores are lower with the canary: did you mean minus the score?"
+        yield "scores are lower with the canary: should they be negated?"
     elif conclusion.is_reversed:
-        yield "cosines are lower than the null's: did you mean minus the displacement?"
+        yield "cosines are lower than under the null: should the displacement be negated?"
     if cosines is not None and not conclusion.bounds:
         yield "no bound: save which canaries were inserted (scores with presence)"

@@ -1,6 +1,6 @@
 """Audit cards: JSON records of audits that others can recompute from the scores.
 
-If possible, fields have the same names as in OpenDP's registry of differential-privacy deployments.
+Where possible, fields have the same names as in OpenDP's registry of differential-privacy deployments.
 `audit/card.schema.json` describes all fields. The commitment is a hash of the choices made before the audit:
 the claim, the method, the confidence, and how many times the scores are tested.
 """
@@ -29,7 +29,7 @@ _COMMITTED = ("dp_variant", "privacy_loss", "implementation", "method", "confide
 
 
 class StoredCard(NamedTuple):
-    """A card from a file, and the inputs that recompute it.
+    """A card read from a file, and the inputs needed to recompute it.
 
     Attributes:
       card: The content of the file.
@@ -66,7 +66,7 @@ def make_card(subject: Subject) -> dict[str, Any]:
         "verdict": answer["verdict"],
         "provenance": subject.provenance,
     }
-    # As a reader of the file sees it, so that both compute the same commitment.
+    # In the form that a reader of the file sees, so that both compute the same commitment.
     card: dict[str, Any] = json.loads(write_json(content))
     return {**card, "commitment": _commit(card)}
 
@@ -92,7 +92,7 @@ def read_card(path: Path) -> StoredCard:
     claim = None
     try:
         card = json.loads(path.read_bytes())
-        require(card["card"] == _FORMAT, "another format")
+        require(card["card"] == _FORMAT, "a different format")
         implementation = card["implementation"]
         if implementation["mechanisms"] is not None:
             claim = claim_classes[implementation["mechanisms"]](**implementation["parameters"])
@@ -130,7 +130,7 @@ def _compare(place: str, stated: Any, recomputed: Any) -> str:
     are_numbers = isinstance(stated, int | float) and isinstance(recomputed, int | float)
     if stated == recomputed or (are_numbers and math.isclose(stated, recomputed)):
         return ""
-    values = f"{shown(stated)} in the card and {shown(recomputed)} by these scores"
+    values = f"{shown(stated)} in the card but {shown(recomputed)} from these scores"
     return f"{place.removeprefix('.')} is {values}"
 
 

@@ -41,7 +41,7 @@ _FIGURES = {
     ),
     "noise": _Figure(
         key="noise",
-        caption="The noise's standard deviation in each layer, divided by the stated one; 1 is correct.",
+        caption="Standard deviation of the noise in each layer, divided by the stated value; 1 is correct.",
         unit="stated deviations",
         limit=1.1,
     ),
@@ -52,7 +52,7 @@ def check_page(report: Mapping[str, Any]) -> bytes:
     """Returns the HTML page about a check of DP-SGD, in UTF-8.
 
     `report` is the dict from `CheckReport.to_dict`. In its "figures", "movements" maps example names to how
-    far they move the step, and "noise" maps layer names to the noise's deviation divided by the stated one.
+    far they move the step, and "noise" maps layer names to the noise's deviation divided by its stated value.
     """
     subject = report["subject"]
     if subject == "step":

@@ -12,13 +12,13 @@ from audit.report.table import at_least, at_most, format_table
 
 _COLUMNS = 80
 _IF_LINEAR = """\
-last model, if losses are linear: what an honest training run approximately leaks. It is not a bound: with \
-other losses the last model may leak as much as every model."""
+last model, if losses are linear: roughly what an honest training run leaks. It is not a bound: with  \
+other losses, the last model may leak as much as all models together."""
 _show_upper = partial(at_most, decimals=2)
 
 
 def show_claims(claims: SamplerClaims) -> str:
-    """Returns a table, with notes, of the epsilons you can claim for each sampler, to fit 80 columns."""
+    """Returns an 80-column table, with notes, of the epsilons that you can claim for each sampler."""
     records = []
     for row in claims.rows:
         record = {

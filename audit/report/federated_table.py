@@ -37,10 +37,10 @@ class FederatedAudit(NamedTuple):
 def _summarize_runs(runs: Sequence[Conclusion]) -> str:
     """Returns a text table with each method's epsilon: its mean and standard deviation over runs.
 
-    The mean of bounds is rounded down.
+    Means of bounds are rounded down.
     """
     records = []
-    # Each item has one method's bounds or estimates from all runs.
+    # Each item holds one method's bounds or estimates from all runs.
     for run_findings in zip(*(run.rows() for run in runs), strict=True):
         epsilons = [finding.epsilon for finding in run_findings]
         mean = float(np.mean(epsilons))
@@ -78,7 +78,7 @@ def list_epsilons(audit: FederatedAudit) -> dict[str, tuple[float, str]]:
 def federated_table(audit: FederatedAudit) -> str:
     """Returns an audit as text: a table of estimates and bounds, and a table of the mechanism's epsilons.
 
-    For several runs, the first table has means. The bounds from all runs together follow, if there are any.
+    For several runs, the first table shows means. The bounds from all runs together follow, if there are any.
     """
     first = audit.runs[0]
     sections = [bounds_table(first)]
@@ -100,7 +100,7 @@ def federated_table(audit: FederatedAudit) -> str:
 
 
 def federated_json(audit: FederatedAudit, about: dict[str, Any]) -> str:
-    """Returns an audit as a JSON object on a single line; `about` has its first fields."""
+    """Returns an audit as a JSON object on a single line; `about` supplies its first fields."""
     first = audit.runs[0]
     fields = {
         **about,

@@ -1,4 +1,4 @@
-"""The figure of a grid of audits, for a paper."""
+"""A figure of a grid of audits, for a paper."""
 
 import itertools
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ def draw_grid(frame: pd.DataFrame, varied: Sequence[str], width: float) -> Figur
 
     Args:
       frame: The table of an `audit.Grid`.
-      varied: The names of the varied settings. A point is the mean over seeds, unless only the seed varies.
+      varied: The names of the varied settings. Each point is a mean over seeds, unless only the seed varies.
       width: The width of the figure in inches.
     """
     x_name, *others = [name for name in varied if name != "seed"] or ["seed"]
-    # Texts become evenly spaced categories on the x axis, in order of first occurrence.
+    # As text, values become evenly spaced categories on the x axis, in order of first occurrence.
     frame = frame.assign(x=frame[x_name].map(str))
     # Delta is the same in all rows, so it forms a single group if no other setting varies.
     groups = frame.groupby(["delta", *others], sort=False)
@@ -45,7 +45,7 @@ def draw_grid(frame: pd.DataFrame, varied: Sequence[str], width: float) -> Figur
 def _draw_line(axis: Axes, rows: pd.DataFrame, label: str, color: str, marker: str) -> None:
     """Plots proven epsilons as a line and upper bounds as a dotted line, against a frame's column "x".
 
-    A point is the mean over rows with the same x. Its bar reaches from the smallest to the largest epsilon.
+    Each point is the mean over rows with the same x, with a bar from the smallest to the largest epsilon.
     """
     proven = rows.groupby("x", sort=False)["epsilon"].agg(["mean", "min", "max"])
     mean = proven["mean"]

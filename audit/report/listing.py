@@ -18,8 +18,8 @@ def make_record(folder: Path) -> dict[str, Any]:
     """Returns the record of the audit in a folder; raises InputError if the folder cannot be read.
 
     `setting` is the hash in the folder's name. `differs` maps flags to the values that differ from the
-    defaults. `time` is when the newest scores were written, in seconds since 1970. The number `audited_runs`,
-    the level and both bounds are the last conclusion's, or None.
+    defaults. `time` is when the newest scores were written, in seconds since 1970. `audited_runs`, the level
+    and both bounds come from the last conclusion; without one, they are None.
     """
     store, audited = make.open_audit(folder)
     last = store.result()
@@ -40,7 +40,7 @@ def make_record(folder: Path) -> dict[str, Any]:
 
 
 def find_differences(setting: Setting) -> dict[str, Any]:
-    """Returns the values that differ from the defaults of the model, by flag or name.
+    """Returns the values that differ from the model's defaults, keyed by flag or name.
 
     For a custom model, fields whose defaults depend on the model are always included.
     """

@@ -24,5 +24,5 @@ def document(title: str, content: str = "") -> bytes:
 
 
 def figure(image: bytes, caption: str) -> Markup:
-    """Returns an SVG image as a figure for a page. Its caption is also its alternative text."""
+    """Returns an SVG image as a figure for a page. The caption also serves as its alternative text."""
     return Markup(macros.figure(image, caption))

@@ -57,14 +57,14 @@ def insert_symbols(text: str) -> str:
 
 
 def set_symbols(figure: Figure) -> None:
-    """Replaces names such as "epsilon" with symbols in a figure's texts, except tick labels."""
+    """Replaces names such as "epsilon" with symbols in all text of a figure except tick labels."""
     for text in figure.findobj(Text):
         assert isinstance(text, Text)
         text.set_text(insert_symbols(text.get_text()))
 
 
 def _encode(figure: Figure, **options: Any) -> bytes:
-    """Returns the content of a figure's file, with symbols for names, and closes the figure.
+    """Returns the encoded content of a figure, with symbols in place of names, and closes the figure.
 
     `options` are for `Figure.savefig`.
     """
@@ -76,7 +76,7 @@ def _encode(figure: Figure, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
-# Files have no dates or versions, so equal figures produce equal files.
+# Files contain no dates or versions, so identical figures produce identical files.
 png = partial(_encode, format="png", dpi=150, metadata={"Software": None})
 svg = partial(_encode, format="svg", metadata={"Date": None, "Creator": None})
 pdf = partial(_encode, format="pdf", metadata={"CreationDate": None, "Creator": None})
@@ -84,11 +84,11 @@ FORMATS = {".png": png, ".pdf": pdf, ".svg": svg}
 
 
 def find_format(field: str, path: Path) -> Callable[[Figure], bytes]:
-    """Returns the function that encodes a figure in the format of a path's suffix.
+    """Returns the function that encodes a figure in the format indicated by a path's suffix.
 
-    `field` is the name of the path's argument, for the message. Raises InputError if the suffix is not .png,
-    .pdf or .svg.
+    `field` is the name of the argument with the path, for the error message. Raises InputError if the suffix
+    is not .png, .pdf or .svg.
     """
     suffix = path.suffix.lower()
-    require(suffix in FORMATS, f"`{field}={path}`: end it in {', '.join(FORMATS)}")
+    require(suffix in FORMATS, f"`{field}={path}`: end the name in {', '.join(FORMATS)}")
     return FORMATS[suffix]

@@ -32,10 +32,10 @@ class Subject(NamedTuple):
 
     Attributes:
       title: The page's heading.
-      facts: Texts about the audited training by topic, such as "Model".
-      threats: Sentences about the threat model by topic, such as "sees".
+      facts: Facts about the audited training, keyed by topic, such as "Model".
+      threats: Sentences about the threat model, keyed by topic, such as "sees".
       conclusion: The conclusion of the audit.
-      provenance: Texts about where the conclusion comes from, by topic, such as "Seed".
+      provenance: Facts about the conclusion's origin, keyed by topic, such as "Seed".
       config: The content of the setting's file; None if the file is missing.
     """
 
@@ -48,11 +48,11 @@ class Subject(NamedTuple):
 
 
 _UNKNOWN_THREAT = (
-    "The scores were given: neither the training nor the adversary is known here. The bounds are valid for "
+    "Only the scores were given: the training and the adversary are unknown. The bounds are valid for "
     "the training that produced the scores, with all its canaries, if their assumptions hold, no run was "
     "left out because of its scores, and scores were computed without knowing which canaries were inserted."
 )
-_NOT_STORED = "not kept"
+_NOT_STORED = "not recorded"
 
 
 def describe_score_files(
@@ -64,7 +64,7 @@ def describe_score_files(
     """
     subject = describe_arrays(name, conclusion)
     provenance = {"Command": command, "Scores": score_files.describe_files(sources)}
-    if STDIN not in sources:  # standard input cannot be read twice
+    if STDIN not in sources:  # standard input cannot be read a second time
         checksums = ", ".join(map(files.compute_sha256, sources))
         provenance["SHA-256 of the scores' file"] = checksums
     return subject._replace(provenance=provenance | subject.provenance)
@@ -106,7 +106,7 @@ def describe_setting(
     confidence: float | None = None,
     runs: int | None = None,
 ) -> Subject:
-    """Returns an audit, concluded again from a setting's stored scores, with facts for a report.
+    """Returns an audit, re-evaluated from a setting's stored scores, with facts for a report.
 
     Delta, confidence and the number of runs default to those of the last audit in the folder, or else to
     1e-5, 0.95 and all stored runs.
@@ -145,7 +145,7 @@ def describe_setting(
 
 
 def _describe_training(audited: make.StoredConfig, notes: Mapping[str, str]) -> dict[str, str]:
-    """Returns texts about where a store's scores come from: seed, data, model, versions, device and date.
+    """Returns facts about the origin of a store's scores: seed, data, model, versions, device and date.
 
     `notes` is the provenance that the last audit stored.
     """
@@ -167,7 +167,7 @@ def _describe_training(audited: make.StoredConfig, notes: Mapping[str, str]) -> 
 def _describe_setting(
     setting: Setting, conclusion: Conclusion, is_own_model: bool
 ) -> dict[str, str]:
-    """Returns texts on a setting's model, mechanism and runs by topic, such as "Model"."""
+    """Returns facts about a setting's model, mechanism and runs, keyed by topic, such as "Model"."""
     mechanism = setting.mechanism
     model = setting.model
     row = task.find_task(model)
@@ -214,13 +214,14 @@ def _describe_insertions(setting: Setting) -> str:
 
 
 def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> dict[str, str]:
-    """Returns sentences about the threat model by topic: the adversary's view, knowledge and canaries.
+    """Returns sentences on the threat model, keyed by topic: the adversary's view, knowledge and canaries.
 
-    `notes` is the provenance that the last audit stored. It describes a custom adversary's view.
+    `notes` is the provenance that the last audit stored. It includes the description of a custom adversary's
+    view.
     """
     knows = "It knows the initial model."
     if setting.unknown_initialisation:
-        knows = "It does not know the initial model: every run draws one, and the adversary draws another."
+        knows = "It does not know the initial model: every run draws one, and the adversary a different one."
     sentences = {
         "sees": notes.get("view", setting.adversary.view),
         "knows": f"{knows} It knows the data, the mini-batches and their order, and all hyperparameters; it "
@@ -228,11 +229,11 @@ def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> dict[str, s
         "inserts": setting.adversary.description,
     }
     if setting.canaries > 1:
-        presence = "each inserted by its own coin, which the adversary does not know"
+        presence = "each inserted or not by its own coin flip, unknown to the adversary"
         if setting.adversary.inserts_all:
             presence = "all inserted"
         sentences["canaries"] = (
-            f"Every run has {setting.canaries} such canaries, {presence}. For each canary the others are "
+            f"Every run has {setting.canaries} such canaries, {presence}. For each canary, the others are "
             "random data: neighbouring data sets differ in one canary."
         )
     sentences["neighbours"] = (

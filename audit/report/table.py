@@ -33,7 +33,7 @@ class Column(NamedTuple):
       head: The column's name in text, on one or more lines; None if only CSV and JSON show the column.
       show: A function from a value other than None to the cell's text. If it is `at_least` or `at_most`, CSV
         rounds in the same direction.
-      width: The column's width in characters; 0 fits the widest cell.
+      width: The column's width in characters; 0 to fit the widest cell.
       left: True to align cells to the left.
       none: The text of a cell whose value is None.
     """
@@ -54,7 +54,7 @@ class Column(NamedTuple):
         return self.show(value)
 
     def round(self, value: float) -> str:
-        """Returns a number for CSV, rounded to six digits in the same direction as by `show`."""
+        """Returns a number for CSV, rounded to six digits in the same direction as `show`."""
         show = getattr(self.show, "func", self.show)  # unwraps a functools.partial
         if show is at_least:
             return at_least_digits(value, _CSV_DIGITS)
@@ -75,7 +75,7 @@ class Table(Generic[Row]):
       before: The lines above the header.
       after: The lines below the rows.
       gap: The text between two columns.
-      rule: The length of a rule, which is a line of dashes; 0 fits the longest row.
+      rule: The length of a rule, which is a line of dashes; 0 to fit the longest row.
     """
 
     columns: Sequence[Column]
@@ -90,8 +90,8 @@ class Table(Generic[Row]):
         """Returns the table as text, with the lines before and after it."""
         columns = [column for column in self.columns if column.head is not None]
         heads = [str(column.head).split("\n") for column in columns]
-        height = max(map(len, heads))  # lines of the header
-        cells = []  # for each column, its texts of equal width from top to bottom
+        height = max(map(len, heads))  # number of header lines
+        cells = []  # for each column, its texts from top to bottom, padded to equal width
         for column, head in zip(columns, heads, strict=True):
             # Shorter heads get empty cells above them.
             texts = [""] * (height - len(head)) + head
@@ -106,12 +106,12 @@ class Table(Generic[Row]):
         for row, line in zip(self.rows, lines[height:], strict=True):
             if heading != self.section(row):
                 heading = self.section(row)
-                shown += filter(None, [rule, heading])  # an empty heading has no line
+                shown += filter(None, [rule, heading])  # an empty heading takes no line
             shown.append(line)
         return "\n".join([*shown, *self.after])
 
     def csv(self) -> bytes:
-        """Returns the table as CSV in UTF-8: a line with the columns' keys, then a line for each row."""
+        """Returns the table as CSV in UTF-8: a line of column keys, then a line for each row."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         columns = [column for column in self.columns if column.key is not None]
@@ -132,9 +132,9 @@ class Table(Generic[Row]):
 def format_table(
     records: Sequence[Mapping[str, str]], right: Collection[str] = (), **layout: Any
 ) -> str:
-    """Returns dicts that map column names to cells as a text table. All dicts have the same keys.
+    """Returns a text table of dicts that map column names to cells. All dicts have the same keys.
 
-    The columns named in `right` are aligned to the right. `layout` has other fields of `Table`.
+    The columns named in `right` are right-aligned. `layout` sets other fields of `Table`.
     """
     columns = [
         Column(head=name, value=itemgetter(name), left=name not in right) for name in records[0]

@@ -32,12 +32,12 @@ class OwnAdversary(AdversaryFields):
 
     Attributes:
       label: the name of the function that made it.
-      computes: the SHA-256 of its compiled functions, its identity in the store.
+      computes: the SHA-256 of its compiled functions, which identifies it in the store.
     """
 
     name: ClassVar[str] = "own"
     description: ClassVar[str] = (
-        "A custom adversary, without a description here. Its canaries are clipped like all gradients. Its "
+        "A custom adversary, which is not described here. Its canaries are clipped like all gradients. Its "
         "scores use only the models that its functions see."
     )
     label: str

@@ -53,7 +53,7 @@ class FederatedTraining:
         default=0.2,
         **NOISE_LIMITS,
     )
-    seed: int = described("Seed of all randomness.", default=0, least=0, most=MAX_SEED)
+    seed: int = described("Seed for all randomness.", default=0, least=0, most=MAX_SEED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ class FederatedSetting(FederatedTraining):
 
     momentum: float = described("Momentum of the server.", default=0.9, least=0, below=1)
     quantile: float = described(
-        "Adapt C to leave this fraction of updates unclipped; 0: C is fixed.",
+        "Adapt C to leave this fraction of updates unclipped; 0 keeps C fixed.",
         default=0.0,
         least=0,
         below=1,
@@ -79,7 +79,7 @@ class FederatedSetting(FederatedTraining):
     observe: str = described(
         "Score of a canary: its cosine with the final displacement (final) or final weights (weights), or "
         "its largest cosine with any round's displacement (all) or noisy mean (means). fresh: like final, "
-        "with new canaries in each run and one bound from all runs.",
+        "but with new canaries in each run and one bound from all runs.",
         default="final",
         choices=OBSERVED,
     )
@@ -112,7 +112,7 @@ def validate_federated(setting: FederatedSetting) -> None:
 
 
 class RoundNoise(NamedTuple):
-    """The noise of a round of DP-FedAvg, and the adaptation of the clipping norm C.
+    """The noise in a round of DP-FedAvg, and how the clipping norm C adapts.
 
     Attributes:
       multiplier: the standard deviation of the noise on the sum of updates, as a multiple of C.
@@ -127,16 +127,16 @@ class RoundNoise(NamedTuple):
 
 
 def noise(setting: FederatedSetting) -> RoundNoise:
-    """Returns the noise of a setting's rounds.
+    """Returns the noise in the rounds of a setting.
 
     If the clipping norm C adapts (Andrew et al., 2021), a round also releases a noisy count of the updates
-    with norm at most C. So the sum needs more noise for the same privacy.
+    with norm at most C. The sum therefore needs more noise for the same privacy.
     """
     if not setting.quantile:  # C is fixed
         return RoundNoise(setting.noise_multiplier, on_count=0.0, quantile_rate=0.0)
     from audit.claims.accounting import noise_beside_count  # loads SciPy
 
-    # Andrew et al. recommend 0.05 times the cohort, and the rate 0.2. Without noise on updates, the round is
+    # Andrew et al. recommend 0.05 times the cohort, and a rate of 0.2. Without noise on updates, the round is
     # not private, so the count has no noise either.
     on_count = 0.05 * setting.cohort * (setting.noise_multiplier > 0)
     multiplier = noise_beside_count(setting.noise_multiplier, on_count)

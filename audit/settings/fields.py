@@ -10,18 +10,18 @@ from typing import Any, NamedTuple, get_type_hints
 
 from audit.errors import InputError, require_type, shown
 
-AUTO = "auto"  # the value of a field that selects the model's default number
+AUTO = "auto"  # the value that selects the model's default number
 MAX_SEED = 2**32 - 1
 
 
 class FieldLimits(NamedTuple):
-    """The allowed values of a field: a choice of texts, or numbers between bounds.
+    """The allowed values of a field: a set of texts, or numbers within bounds.
 
     Attributes:
-      least, most: inclusive bounds of numbers.
-      above, below: exclusive bounds of numbers.
+      least, most: inclusive bounds on numbers.
+      above, below: exclusive bounds on numbers.
       choices: the allowed texts; if empty, every text is allowed.
-      zero_too: True to also allow 0, outside the bounds.
+      zero_too: True to also allow 0 if it lies outside the bounds.
     """
 
     least: float = -math.inf
@@ -45,7 +45,7 @@ class FieldLimits(NamedTuple):
         """Returns the advice for an error message, such as "give 1 to 10"."""
         if self.choices:
             return f"choose one of {', '.join(self.choices)}"
-        bounds = f"at least {_format_bound(self.least)}"  # if a field has only `least`
+        bounds = f"at least {_format_bound(self.least)}"  # for a field with only `least`
         if self.above > -math.inf:
             bounds = f"a number above {_format_bound(self.above)}"
         elif self.most < math.inf:
@@ -66,9 +66,9 @@ class Field(NamedTuple):
       default: the default; None if it depends on the model, or if the field is unset by default.
       help: the text in --help.
       limits: the allowed values.
-      always: True if identities in the store include the field even at its default.
+      always: True if identities in the store include the field even when it has its default value.
       auto: True if the flag also accepts the value `auto`.
-      has_flag: False if the field is only a keyword in Python.
+      has_flag: False if the field is only a Python keyword argument.
     """
 
     name: str
@@ -104,7 +104,7 @@ def described(
     Args:
       help_text: the text in --help.
       default: the default in the dataclass. It must never change, because identities in the store omit it.
-      usual: for a field without `default`, its value without a flag or keyword. It may change, because
+      usual: for a field without `default`, its value if no flag or keyword sets it. It may change, because
         identities include it.
       flag: the name of the flag, if it differs from the field name.
       always, auto, has_flag: see `Field`.
@@ -128,7 +128,7 @@ def described(
 def declared(kind: type) -> dict[str, Field]:
     """Returns the fields that a dataclass declares with `described`, keyed by name, in order."""
     fields = {}
-    kinds = get_type_hints(kind)  # resolves annotations that are strings
+    kinds = get_type_hints(kind)  # resolves string annotations
     for attribute in dataclasses.fields(kind):
         if "field" not in attribute.metadata:
             continue
@@ -155,14 +155,14 @@ def deciding(part: Any) -> dict[str, Any]:
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
         is_always_in = field.name in known and known[field.name].always
-        # Without a default, `field.default` is MISSING, which equals no value.
+        # Without a default, `field.default` is MISSING, which differs from any value.
         if is_always_in or value != field.default:
             identity[field.name] = value
     return identity
 
 
 def require_fields(part: Any) -> None:
-    """Raises InputError for the first field of a setting or its parts with a wrong type or value."""
+    """Raises InputError for the first field of a setting or its parts whose type or value is wrong."""
     known = declared(part.__class__)
     kinds = get_type_hints(type(part))
     for field in dataclasses.fields(part):

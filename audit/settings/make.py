@@ -40,7 +40,7 @@ def fields(kind: type = Setting) -> dict[str, Field]:
     """
     if kind is not Setting:
         return declared(kind)
-    models: dict[str, list[str]] = {}  # names by data set
+    models: dict[str, list[str]] = {}  # model names by data set
     for name, row in tasks().items():
         # `sizes` describes the names of a model with several sizes.
         models.setdefault(row.data.label, []).append(row.sizes or name)
@@ -56,7 +56,7 @@ def fields(kind: type = Setting) -> dict[str, Field]:
             f"{'; '.join(canaries)}.", usual="gc_s", choices=tuple(ADVERSARIES)
         )
         insertions: int = described(
-            "How often to insert the canary; training takes insertions * k steps.",
+            "Number of insertions of the canary; training takes insertions * k steps.",
             usual=250,
             least=1,
             most=MAX_STEPS,
@@ -75,7 +75,7 @@ def setting_of(model: str, **given: Any) -> Setting:
     `canaries="auto"` selects the catalogue's number for the model and the adversary.
 
     Raises:
-      InputError: the model is unknown, or a value is wrong as in `make_setting`.
+      InputError: the model is unknown, or a value is invalid (see `make_setting`).
     """
     require_type("model", model, str)
     row = task(model)
@@ -87,9 +87,9 @@ def setting_of(model: str, **given: Any) -> Setting:
 
 
 def add_insertions(model: str, given: dict[str, Any]) -> None:
-    """Adds the model's default number of insertions to the values in `given`, unless they state the steps.
+    """Adds the model's default number of insertions to the values in `given`, unless they specify the steps.
 
-    If the sampler draws by epochs, it adds nothing, and `make_setting` uses a whole number of epochs.
+    If the sampler draws per epoch, this adds nothing, and `make_setting` uses a whole number of epochs.
     """
     require_type("model", model, str)
     has_epochs = str(given.get("sampler")).partition(":")[0] in BY_EPOCHS
@@ -104,16 +104,17 @@ def make_setting(
 
     Args:
       model: the name of the model.
-      usual: the defaults of this model, keyed by field name. Other fields have a default for all models.
-      given: values by name; None selects the default. `adversary` is a name or an `AdversaryFields`.
-        `insertions` replaces `steps`: training then takes insertions * periodicity steps. Without both, the
-        number of steps follows from the default of `insertions`, in whole epochs if the sampler has epochs.
-        Fields of other adversaries are validated but ignored.
+      usual: the defaults of this model, keyed by field name. Other fields have the same default for all
+        models.
+      given: values keyed by name; None selects the default. `adversary` is a name or an `AdversaryFields`.
+        `insertions` replaces `steps`: training then takes insertions * periodicity steps. If neither is
+        given, the number of steps follows from the default `insertions`, in whole epochs if the sampler has
+        epochs. Fields of other adversaries are validated but ignored.
       examples: the number of examples in the data; 0 if unknown. It determines the epoch length if the
         sampler does not.
 
     Raises:
-      InputError: a name is unknown, or a value has a wrong type or is out of range.
+      InputError: a name is unknown, or a value has the wrong type or is out of range.
     """
     require_type("model", model, str)
     changes = _read(given)
@@ -163,9 +164,9 @@ def _select(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _name_step(insert: str, periodicity: int) -> str:
-    """Returns the name of step `insert` of a period: "last" for step k, "first" for step 1, or its number.
+    """Returns the name of step `insert` in a period: "last" for step k, "first" for step 1, or its number.
 
-    k is `periodicity`. If k is 1, the name is "last", so equivalent settings have the same identity.
+    k is `periodicity`. If k is 1, the name is "last", so that equivalent settings have the same identity.
     """
     step = insert_step(insert, periodicity)
     if step == periodicity:
@@ -201,11 +202,11 @@ def _read(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_identity(config: Mapping[str, Any]) -> Setting:
-    """Returns the setting with an identity from `setting.identity`; missing fields get their defaults.
+    """Returns the setting with this identity (`setting.identity`); missing fields get their defaults.
 
     Raises:
       KeyError, TypeError, AttributeError or ValueError: the config does not describe an audit, or its scores
-        come from another version of the adversary.
+      come from a different version of the adversary.
     """
     mechanism = dict(config["mechanism"])
     del mechanism["name"]
@@ -214,7 +215,7 @@ def from_identity(config: Mapping[str, Any]) -> Setting:
     kind = kinds[adversary.pop("name")]
     require(adversary.pop("version", 1) == kind.version, "the adversary has changed: train again")
     own = {name: config[name] for name in declared(Setting) if name in config}
-    # In identities, these samplers are numbers; !r writes all digits.
+    # Identities store these samplers as numbers; !r writes all digits.
     for name, sampler in (("sampling_rate", POISSON), ("repetitions", KNOWN)):
         if name in config:
             own["sampler"] = f"{sampler}:{config[name]!r}"
@@ -276,7 +277,7 @@ def audits(root: Path) -> list[Path]:
 
 
 def _has_other_results(folder: Path) -> bool:
-    """Returns True if a folder's config is readable and does not describe an audit."""
+    """Returns True if a folder's config is readable but does not describe an audit."""
     with contextlib.suppress(InputError):
         return parse_config(Store.at(folder).config()) is None
     return False

@@ -1,7 +1,7 @@
 """The setting of an audit: everything that determines the scores of a run, except the data.
 
-Stores are named after `identity`, which omits defaults, so new fields do not rename stores. Importing this
-module does not load JAX.
+Stores are named after `identity`, which omits defaults, so that new fields do not rename stores. Importing
+this module does not load JAX.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ PRECISIONS = ("float32", "tf32")
 # The field `sampler` describes how the steps that use a canary are chosen. The adversary knows these steps
 # only with `every` and `known`.
 #
-#     every               every inserting step of the schedule
+#     every               every step of the schedule that inserts
 #     poisson:0.01        each of these steps with probability 0.01, independently for each canary
 #     shuffled:98         one step of every epoch of 98; canaries are shuffled over the epoch's steps
 #     balls_in_bins:98    one step of every epoch of 98, drawn independently for each canary
@@ -93,7 +93,7 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
         a missing number (a missing rate becomes 1 / batches).
 
     Raises:
-      InputError: the text is not a sampler.
+      InputError: the text does not describe a sampler.
     """
     if text == EVERY:
         return Sampling()
@@ -155,7 +155,7 @@ class DpSgdFields:
         choices=PRECISIONS,
     )
     weight_decay: float = described(
-        "Weight decay lambda: adds lambda theta to the private mean gradient, or for adamw to the update.",
+        "Weight decay lambda: adds lambda theta to the private mean gradient, or, for adamw, to the update.",
         default=0.0,
         least=0,
         most=1e6,
@@ -177,7 +177,7 @@ class ScheduleFields:
         most=MAX_STEPS,
     )
     insert: str = described(
-        "Which of each k steps inserts the canary: last, first, or a number from 1 to k.",
+        "Which step of every k inserts the canary: last, first, or a number from 1 to k.",
         default=LAST,
     )
 
@@ -195,7 +195,7 @@ class Setting:
     adversary: AdversaryFields
     mechanism: DpSgdFields
     schedule: ScheduleFields
-    seed: int = described("Seed of all randomness.", usual=0, least=0, most=MAX_SEED)
+    seed: int = described("Seed for all randomness.", usual=0, least=0, most=MAX_SEED)
     unknown_initialisation: bool = described("Draw a new theta_0 for each run.", default=False)
     canaries: int = described(
         "Canaries per run, each with its own coin flip; auto: a number chosen for the model.",
@@ -218,7 +218,7 @@ class Setting:
 
     @functools.cached_property
     def insertions(self) -> int:
-        """The number of steps of a run that insert a canary.
+        """The number of steps in a run that insert a canary.
 
         With Poisson sampling, it is the number of steps that may insert the canary.
         """
@@ -245,10 +245,10 @@ class Setting:
         return float(np.sum(weights**2))
 
     def is_rehearsed(self, parameters: int) -> bool:
-        """Returns True if an adversary with directions in this many parameters should rehearse the training.
+        """Returns True if an adversary whose directions span this many parameters should rehearse training.
 
         A rehearsal is a training run without noise or canaries. It predicts how far the training examples
-        move the model, and is only worth the time if they move it far compared with the noise. We never
+        move the model, and is worth the time only if they move it far compared with the noise. We never
         rehearse adaptive optimizers, because they take much longer steps without noise. The null distribution
         of the scores does not depend on this choice.
         """
@@ -257,7 +257,7 @@ class Setting:
         # SGD's model, and the expected squared length of the sum of all noise.
         largest_drift = self.schedule.steps * mechanism.batch_size
         squared_noise = parameters * self.noise_steps * mechanism.noise_multiplier**2
-        # Up to the ratio 0.04, SGD's cosines lose at most 1 - 1 / sqrt(1.04) = 2% without a rehearsal.
+        # Up to a ratio of 0.04, SGD's cosines lose at most 1 - 1 / sqrt(1.04) = 2% without a rehearsal.
         is_worthwhile = largest_drift**2 > 0.04 * squared_noise
         return is_worthwhile and mechanism.optimizer not in ADAPTIVE
 
@@ -327,7 +327,7 @@ def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> 
         read_strategy(noise, steps)  # checks the text
         require(
             setting.sampling.name == EVERY,
-            f"`noise={noise}` has no accountant for `sampler={setting.sampler}`: drop one of them",
+            f"`noise={noise}` cannot be accounted for with `sampler={setting.sampler}`: drop one of them",
         )
 
     batch_size = setting.mechanism.batch_size
@@ -342,7 +342,7 @@ def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> 
 
 
 def _validate_runs(setting: Setting, runs: int) -> None:
-    """Raises InputError if the number of runs is out of range or does not fit the canaries.
+    """Raises InputError if the number of runs is out of range or is too small for the canaries.
 
     One run is enough if each run draws its own canaries, or if a run has at least LEAST_COINS canaries.
     """
@@ -389,7 +389,7 @@ def _validate_sampler(setting: Setting, delta: float) -> None:
 
 
 def require_runs(runs: int, least: int) -> None:
-    """Raises InputError unless the number of runs is from `least` to MAX_RUNS."""
+    """Raises InputError unless the number of runs is between `least` and MAX_RUNS."""
     worlds = ", half of them in each world" if least > 1 else ""
     require(runs >= least, f"`runs={runs}`: give at least {least}{worlds}")
     require(runs <= MAX_RUNS, f"`runs={runs}`: give at most {MAX_RUNS:,}")

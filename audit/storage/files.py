@@ -12,7 +12,7 @@ from pathlib import Path
 
 from audit.errors import InputError
 
-# Matches the temporary files of `replacing`. The group is their process's id.
+# Matches the temporary files of `replacing`. The group is the process ID.
 _TEMPORARY = re.compile(r"\..+\.(\d{1,9})-[0-9a-f]{8}")
 _OTHER_FOLDER = "name another folder with `out`"
 
@@ -83,7 +83,7 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         os.replace(temporary, path)
-    except BaseException:  # also after an interrupt
+    except BaseException:  # even after an interrupt
         remove(temporary)
         raise
 
@@ -102,7 +102,7 @@ def remove_abandoned(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Removes a file, or a folder with its content; ignores errors."""
+    """Removes a file, or a folder and its contents; ignores errors."""
     with contextlib.suppress(OSError):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)

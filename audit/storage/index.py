@@ -27,7 +27,7 @@ class Holdings(NamedTuple):
     def open(self, setting: dict[str, Any]) -> Store | None:
         """Returns the store of a setting, or None if there is none. Ignores the setting's data checksum.
 
-        Raises InputError if there are several, with different data.
+        Raises InputError if there are several stores with different data.
         """
         stores = self.stores.get(_name(setting), [])
         paths = " and ".join(str(store.path) for store in stores)
@@ -35,7 +35,7 @@ class Holdings(NamedTuple):
         return next(iter(stores), None)
 
     def scores(self, setting: dict[str, Any], runs: int) -> Scores | None:
-        """Returns the scores of the first `runs` runs of a setting, or None if some are missing."""
+        """Returns the scores of the first `runs` runs of a setting, or None if any are missing."""
         store = self.open(setting)
         if store is None or store.missing(runs):
             return None
@@ -53,7 +53,7 @@ def holdings(root: Path) -> Holdings:
 
 
 def list_stores(root: Path) -> list[Path]:
-    """Returns the folders with scores under a root, sorted by the time of their newest scores, newest first.
+    """Returns the folders with scores under a root, ordered by their newest scores, newest first.
 
     Raises InputError if the root can't be read.
     """

@@ -21,7 +21,7 @@ from audit.storage.tables import STDIN, THOUSANDS, Columns, Wanted, name_file, n
 
 Array = NDArray[np.float64]
 
-# The arrays that an .npz file with ranks may have, and the groups of columns that other files may have.
+# The arrays that an .npz file with ranks may contain, and the groups of columns allowed in other files.
 _RANK_NAMES = ("scores", "fresh", "presence")
 _FORMS = (("score", "in"), ("score", "presence"), ("scores", "presence"), ("in", "out"))
 _ONE_RUN_FIX = "`one_run` requires flat scores and presence: drop it"
@@ -31,7 +31,7 @@ _LABELS = {**dict.fromkeys(_YES, 1.0), **dict.fromkeys(_NO, 0.0)}
 
 
 def paths(scores: str) -> tuple[Path, ...]:
-    """Returns the comma-separated files of `scores`; "-" gives (STDIN,)."""
+    """Returns the comma-separated files in `scores`; "-" gives (STDIN,)."""
     return tuple(Path(name) for name in scores.split(","))
 
 
@@ -49,17 +49,16 @@ def read_files(
 
     Args:
       files: one of
-        a .npz with arrays `in` and `out`, or `scores` and `presence`; for canaries among fresh draws,
-          `scores` and `fresh`;
-        a table (.csv, .tsv, .json, .xlsx, .parquet) with columns score,in or score,presence or in,out;
-        two files, .npy or tables with a column `score`: first scores with the canary, then without;
-        STDIN, with CSV or JSON.
-      columns: {our name: name in the file}, such as {"score": "loss", "presence": "member"}. A minus before
-        the name negates scores: "-loss".
+        a .npz with arrays `in` and `out`, or `scores` and `presence`; for canaries ranked among fresh draws,
+        `scores` and `fresh`; a table (.csv, .tsv, .json, .xlsx, .parquet) with columns score,in or
+        score,presence or in,out; two files, .npy or tables with a column `score`: first scores with the
+        canary, then without; STDIN, with CSV or JSON.
+      columns: {our name: name in the file}, such as {"score": "loss", "presence": "member"}. A leading minus
+        negates the scores: "-loss".
       one_run: True if flat scores with presence are from the canaries of a single run.
 
     Raises:
-      InputError: the files can't be read, or have no scores or too many.
+      InputError: the files can't be read, or contain no scores or too many.
     """
     names, signs = _parse_columns(columns or {})
     first = files[0]
@@ -108,7 +107,7 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
       column: a function from a name to the values of that column, (runs,) or (runs, canaries).
 
     Raises:
-      InputError: the table has other columns, or values that are not scores.
+      InputError: the table has unexpected columns, or values that are not scores.
     """
     with naming(place):
         return _make_evidence(
@@ -136,7 +135,7 @@ def read_cosines(
       A `OneRun` for a single run without leave-one-out cosines; otherwise a `Fresh`.
 
     Raises:
-      InputError: the file does not have one of these contents.
+      InputError: the file contains none of these.
     """
     names = ("observed", "unobserved", "in", "out", "scores", "presence")
     found = _read_arrays(path, names)
@@ -155,7 +154,7 @@ def read_cosines(
             unobserved = found.pop("unobserved", None)
         extra = ", ".join(sorted(found))
         require(
-            not extra, f"drop {extra}, or save scores= and presence= if some canaries were left out"
+            not extra, f"drop {extra}, or save scores= and presence= if any canaries were left out"
         )
         if unobserved is not None:
             return given.paired_cosines(cosines[0], unobserved, dimension)
@@ -181,9 +180,9 @@ def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str
 
 
 def _read_npz(path: Path, wanted: Wanted) -> Columns:
-    """Returns the requested arrays of an .npz file by our names.
+    """Returns the requested arrays of an .npz file under our names.
 
-    If the file has scores of fresh draws, these are instead the arrays named in _RANK_NAMES.
+    If the file has scores of fresh draws, it returns the arrays named in _RANK_NAMES instead.
     """
     with tables.reading(path), np.load(path, allow_pickle=False) as file:
         ours = wanted.rename(file.files)
@@ -195,7 +194,7 @@ def _read_npz(path: Path, wanted: Wanted) -> Columns:
 
 
 def _read_arrays(path: Path, names: Iterable[str]) -> Columns:
-    """Returns the arrays with these names in a .npz or .json file; a .npy file's array is `observed`."""
+    """Returns the arrays with these names in a .npz or .json file; a .npy file holds `observed`."""
     suffix = path.suffix.lower()
     if suffix == ".json":
         columns = tables.read_json_columns(path)
@@ -221,7 +220,7 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
     """Returns the evidence in the columns of a table or file.
 
     Args:
-      columns: two columns by our names, scores first (_FORMS), or the arrays in _RANK_NAMES.
+      columns: two columns under our names, scores first (_FORMS), or the arrays in _RANK_NAMES.
       signs: {our name: -1} for columns to negate.
       one_run: as in `read_files`.
     """
@@ -272,7 +271,7 @@ def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int
                 number = _convert(cell, has_commas)
                 if number is None:
                     raise InputError(
-                        f"row {row}: score {shown(str(cell))!r} is not a number: fix it, or write nan if a "
+                        f"row {row}: score {shown(str(cell))!r} is not a number: fix it, or write nan if the "
                         "run failed"
                     )
                 parsed.append(number)
@@ -304,10 +303,10 @@ def _convert(cell: Any, has_commas: bool) -> float | None:
 
 
 def _has_decimal_commas(cells: Sequence[Any]) -> bool:
-    """Returns True if the cells have decimal commas.
+    """Returns True if the cells use decimal commas.
 
     Raises InputError if the cells have both commas and points, or if all are strings and a mark may separate
-    thousands, such as the point in 1.002 and 998. In 2.998 and 1.002 it does not matter, because the order
+    thousands, such as the point in 1.002 and 998. In 2.998 and 1.002, it does not matter, because their order
     is the same either way.
     """
     texts = [cell.strip() for cell in cells if isinstance(cell, str)]
@@ -315,7 +314,7 @@ def _has_decimal_commas(cells: Sequence[Any]) -> bool:
     has_points = any("." in text for text in texts) or any(isinstance(x, float) for x in cells)
     require(
         not (has_commas and has_points),
-        "some numbers have a comma, others a point: write all with points",
+        "some numbers have a comma, others a point: use points throughout",
     )
     mark = "," if has_commas else "."
     marked = [text for text in texts if mark in text]

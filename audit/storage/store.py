@@ -33,7 +33,7 @@ CONFIG = "config.json"
 RESULT = "audit.json"
 FIGURE = "audit.png"
 Range = tuple[int, int]  # runs [start, stop)
-_SETTING = "setting"  # the name of the array with the setting's hash in each file
+_SETTING = "setting"  # the array in each file that holds the setting's hash
 _CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")
 
 
@@ -63,7 +63,7 @@ class StoredResult(NamedTuple):
       delta, confidence: the level of the bounds.
       epsilon: the assumption-free lower bound.
       upper_bound: the accountant's epsilon; infinite if the file has null.
-      provenance: versions, device and other facts about the training, by name.
+      provenance: versions, device and other facts about the training, keyed by name.
     """
 
     runs: int | None = None
@@ -87,7 +87,7 @@ class Store:
     def __init__(self, root: Path, setting: dict[str, Any], words: str = "") -> None:
         """Opens the folder of a setting under `root`, or creates it with a name that begins with `words`.
 
-        It also removes the temporary files of killed processes.
+        It also removes temporary files left by killed processes.
 
         Raises:
           InputError: the folder can't be written, or its config belongs to another setting.
@@ -108,9 +108,9 @@ class Store:
     def at(cls, folder: Path) -> "Store":
         """Returns the store in an existing folder.
 
-        Raises InputError if the config can't be read, or if its hash is not the one in the folder's name.
+        Raises InputError if the config can't be read, or if its hash does not match the folder's name.
         """
-        store = cls.__new__(cls)  # __init__ would make a folder
+        store = cls.__new__(cls)  # __init__ would create a folder
         store._open(folder)
         return store
 
@@ -164,14 +164,14 @@ class Store:
     def save(self, chunk: Scores) -> None:
         """Writes the scores and presence of a finished chunk of runs to a file."""
         arrays = chunk._asdict()
-        first = arrays.pop("first")  # the file's name has it
+        first = arrays.pop("first")  # the file name contains it
         stop = first + len(chunk.scores)
         self.write_arrays(f"scores_{first:07d}_{stop:07d}.npz", arrays)
 
     def load(self, runs: int) -> Scores:
-        """Returns the scores of runs 0 .. runs - 1; raises InputError if some are missing or unreadable."""
+        """Returns the scores of runs 0 .. runs - 1; raises InputError if any are missing or unreadable."""
         chunks = self._read_chunks()
-        for first, stop in _find_gaps(chunks, runs):  # names the first gap
+        for first, stop in _find_gaps(chunks, runs):  # the error names the first gap
             raise InputError(f"{self.path} does not have runs {first} to {stop - 1}: train them")
         any_chunk = next(iter(chunks.values()))  # all have the same number of canaries
         shape = (runs, any_chunk.scores.shape[1])
@@ -185,7 +185,7 @@ class Store:
     def missing(self, runs: int) -> list[Range]:
         """Returns the ranges [start, stop) of the missing runs among 0 .. runs - 1.
 
-        Damaged files are renamed, and count as missing. Raises InputError if a file can't be read.
+        Damaged files are renamed and counted as missing. Raises InputError if a file can't be read.
         """
         return _find_gaps(self._read_chunks(), runs)
 
@@ -195,7 +195,7 @@ class Store:
         return first_gap[0]
 
     def read_arrays(self, name: str, fix: str) -> dict[str, NDArray[Any]] | None:
-        """Returns the arrays of an .npz file by name, or None if the file is missing or unusable.
+        """Returns the arrays of an .npz file, keyed by name, or None if the file is missing or unusable.
 
         A file that is damaged or belongs to another setting is renamed. The message about this ends with
         `fix`, the caller's next step.
@@ -207,7 +207,7 @@ class Store:
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as file:
                 arrays = dict(file)
-        except Exception:  # for damaged bytes, NumPy raises almost anything
+        except Exception:  # NumPy can raise almost anything for damaged bytes
             files.set_aside(path, fix)
             return None
         # A file without a hash is accepted.
@@ -219,7 +219,7 @@ class Store:
     def write_arrays(self, name: str, arrays: Mapping[str, Any]) -> Path:
         """Writes arrays and the setting's hash to an .npz file, and returns its path.
 
-        Equal arrays give equal bytes, since `savez` stores a constant date.
+        Identical arrays give identical bytes, since `savez` stores a constant date.
         """
         buffer = io.BytesIO()
         marked: dict[str, Any] = {**arrays, _SETTING: np.array(self.hash)}
@@ -298,7 +298,7 @@ def _compute_hash(text: str) -> str:
 
 
 def _find_folder(root: Path, name: str) -> Path | None:
-    """Returns the folder under `root` that has a config and a name that ends with `name`, if any."""
+    """Returns the folder under `root` that has a config and whose name ends with `name`, if any."""
     for folder in [root / name, *sorted(root.glob(f"*-{name}"))]:
         if (folder / CONFIG).exists():
             return folder
@@ -311,7 +311,7 @@ def hold(folder: Path) -> Iterator[None]:
 
     Raises CannotWriteError if the folder can't be written.
     """
-    import filelock  # readers of a store may not have it
+    import filelock  # readers of a store may lack it
 
     with files.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -328,7 +328,7 @@ def hold(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-_MIN_TRAINING_RATIO = 49  # of training time to writing time; writing then takes at most 2%
+_MIN_TRAINING_RATIO = 49  # training time to writing time, so that writing takes at most 2%
 
 
 class Checkpoints:
@@ -341,8 +341,8 @@ class Checkpoints:
     def __init__(self, folder: Path, seconds: float = 30.0) -> None:
         """Prepares to read and write checkpoints in a folder, which may not exist yet.
 
-        `seconds` is the minimum time between two checkpoints. If writing is slow, the time is longer, unless
-        `seconds` is 0.
+        `seconds` is the minimum time between two checkpoints. If writing is slow, checkpoints are further
+        apart, unless `seconds` is 0.
         """
         self._folder = folder
         self._seconds = seconds
@@ -353,9 +353,9 @@ class Checkpoints:
         """Returns (segments done, states) of a chunk from its newest usable checkpoint.
 
         If there is none, it returns 0 and the argument `states`, the states before the first segment.
-        Checkpoints are renamed and reported if they are damaged or have other shapes or types.
+        Checkpoints are renamed and reported if they are damaged or have unexpected shapes or types.
         """
-        import jax  # readers of a store may not have JAX
+        import jax  # readers of a store may lack JAX
 
         expected, structure = jax.tree.flatten(states)
         for done, path in self._find(chunk):
@@ -407,7 +407,7 @@ class Checkpoints:
         files.remove(self._folder)
 
     def _find(self, chunk: str) -> list[tuple[int, Path]]:
-        """Returns the chunk's checkpoints, the newest first, as pairs (segments done, path)."""
+        """Returns the chunk's checkpoints, newest first, as pairs (segments done, path)."""
         checkpoints = []
         for path in self._folder.glob(f"{chunk}_*.npz"):
             segments = path.stem.removeprefix(f"{chunk}_")

@@ -39,7 +39,7 @@ class Wanted(NamedTuple):
     Attributes:
       forms: the accepted groups of columns, such as ("score", "in"). A table must have all columns of one
         form.
-      columns: {our name: the table's name} for columns that have another name in the table.
+      columns: {our name: the table's name} for columns that have a different name in the table.
     """
 
     forms: tuple[tuple[str, ...], ...]
@@ -87,7 +87,7 @@ class Wanted(NamedTuple):
 
 
 def name_file(path: Path) -> str:
-    """Returns a file's path for messages."""
+    """Returns a file's path as shown in messages."""
     return "standard input" if path == STDIN else str(path)
 
 
@@ -118,7 +118,7 @@ def _find_format(path: Path) -> str:
 
 @contextlib.contextmanager
 def naming(place: object) -> Iterator[None]:
-    """Adds `place`, such as the file's name, to the message of an InputError in the `with` block."""
+    """Adds `place`, such as a file name, to the message of an InputError raised in the `with` block."""
     try:
         yield
     except InputError as error:
@@ -127,7 +127,7 @@ def naming(place: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turns any error while the `with` block reads a file into an InputError with the file's name."""
+    """Turns any error in the `with` block, which reads a file, into an InputError that names the file."""
     try:
         with naming(name_file(path)), warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
@@ -157,10 +157,10 @@ def _read_text(path: Path) -> str:
 def _parse_csv(text: str, wanted: Wanted) -> Columns:
     """Returns the requested columns of CSV text, as lists of strings.
 
-    Titles and comments (#) may be above the header line. Empty rows and comments below it are skipped. Raises
-    InputError if a row has more or fewer cells than the header.
+    Titles and comments (#) may appear above the header line. Empty rows and comments below it are skipped.
+    Raises InputError if a row has more or fewer cells than the header.
     """
-    lines = io.StringIO(text, newline=None).readlines()  # splits at any end of line
+    lines = io.StringIO(text, newline=None).readlines()  # splits at any kind of line ending
     header, separator = _find_header(lines[: _MAX_LINES_ABOVE + 1], wanted)
     names = trim(_split(lines[header], separator))
     places = wanted.require(names)
@@ -191,8 +191,8 @@ def _find_header(top: Sequence[str], wanted: Wanted) -> tuple[int, str]:
     for index, separator in itertools.product(nonempty, _SEPARATORS):
         if wanted.find(_split(top[index], separator)) is not None:
             return index, separator
-    require(nonempty, "no line of the scores names columns: give score,in lines")
-    separators = _SEPARATORS.rstrip()  # without the space, which also separates words of a title
+    require(nonempty, "no line names the columns of the scores: give score,in lines")
+    separators = _SEPARATORS.rstrip()  # without the space, which also separates words in a title
     return nonempty[0], max(separators, key=top[nonempty[0]].count)
 
 
@@ -211,13 +211,13 @@ def trim(cells: list[Any]) -> list[Any]:
 
 
 def read_json_columns(path: Path) -> Columns:
-    """Returns the columns of a JSON file by name; see `_parse_json`."""
+    """Returns the columns of a JSON file, keyed by name; see `_parse_json`."""
     with reading(path):
         return _parse_json(_read_text(path))
 
 
 def _parse_json(text: str) -> Columns:
-    """Returns the columns of JSON text by name.
+    """Returns the columns of JSON text, keyed by name.
 
     The text is a list of records, or an object of columns. A column is a list, or an object keyed by row.
     Raises InputError for any other text.
@@ -238,7 +238,7 @@ def _parse_json(text: str) -> Columns:
 
 def _read_frame(path: Path, wanted: Wanted) -> Columns:
     """Returns the requested columns of a Parquet file, or of the first sheet of an Excel file."""
-    import pandas  # loads slowly
+    import pandas  # slow to load
 
     if path.suffix.lower() == ".parquet":
         frame = pandas.read_parquet(path)
@@ -257,8 +257,8 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
       wanted: the columns to read.
 
     Raises:
-      InputError: columns are missing, or only one of the columns `in` and `out` ends in NaN. Such NaN may be
-        padding, and bounds would be too high if padding counted as failed runs.
+      InputError: columns are missing, or only one of the columns `in` and `out` ends in NaN. This NaN may be
+        padding, and bounds would be too high if padding were counted as failed runs.
     """
     columns = {}
     places = wanted.require([str(name) for name in names])
@@ -277,7 +277,7 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
         columns[ours] = values
     if len(padded) == 1:
         raise InputError(
-            f"{padded[0]} ends in NaN, for failed runs or as padding to the other column's length: give "
+            f"{padded[0]} ends in NaN, for failed runs or as padding to match the other column: give "
             "score,in (1 or 0) in a row for each run"
         )
     return columns

@@ -62,7 +62,7 @@ def test_a_matrix_from_a_file_streams_the_noise_of_its_inverse(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("lambda:x", "is not a strategy"), ("words.txt", "has no numbers")]
+    ("text", "words"), [("lambda:x", "is not a strategy"), ("words.txt", "contains no numbers")]
 )
 def test_what_is_no_strategy_ends_in_one_line(tmp_path, monkeypatch, text, words):
     (tmp_path / "words.txt").write_text("no numbers")
@@ -191,12 +191,12 @@ def test_the_worst_pattern_is_at_least_any_random_one():
         ({"strategy": "bsr:0"}, "give a whole number of at least 1"),
         ({"strategy": "sqrt:2"}, "is not a strategy"),
         ({"strategy": "independent:2"}, "is not a strategy"),
-        ({"strategy": "lambda:1.5"}, "give a number from 0 to below 1"),
+        ({"strategy": "lambda:1.5"}, "give at least 0 and below 1"),
         ({"strategy": [0.0, 1.0]}, "the first coefficient must be positive"),
         ({"strategy": np.eye(3)}, r"give \(n,\) or \(50, 50\)"),
         ({"strategy": np.ones((50, 50))}, "lower triangular"),
         ({"strategy": "bisr:4", "min_separation": 0}, "`min_separation=0`: give 1 to"),
-        ({"strategy": [1.0, 2.0], "min_separation": 5}, "do not increase"),
+        ({"strategy": [1.0, 2.0], "min_separation": 5}, "non-increasing coefficients"),
         ({"strategy": "sqrt", "noise_multiplier": -1}, "`noise_multiplier` must be at least 0"),
         ({"strategy": "sqrt", "k": 51}, "`k=51`: give 1 to 50"),
     ],

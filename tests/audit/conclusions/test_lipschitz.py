@@ -91,12 +91,12 @@ def test_steps_that_are_no_whole_period_are_counted_as_they_are():
             "the clipped gradient of a multi-class softmax is not that of a convex loss",
         ),
         ({"optimizer": "momentum"}, MOMENTUM),
-        ({"precision": "tf32"}, "products are rounded to tf32"),
+        ({"precision": "tf32"}, "matrix products are rounded to tf32"),
         (
             {"adversary": "one_shot", "canaries": 9, "observe": "all"},
             "this adversary sees every model",
         ),
-        ({"k": 1, "canaries": 9, "sampler": "known:3"}, "each canary comes at random steps"),
+        ({"k": 1, "canaries": 9, "sampler": "known:3"}, "each canary is inserted at random steps"),
         (
             {"adversary": "loss", "canaries": 9},
             "the gradients of the other canaries depend on the model",

@@ -114,7 +114,7 @@ def test_without_insertion_at_most_5_percent_of_audits_prove_anything(dataset):
 
 def test_correlated_noise_has_no_sampler():
     with pytest.raises(
-        audit.InputError, match="`noise=bsr:4` has no accountant for `sampler=poisson"
+        audit.InputError, match="`noise=bsr:4` cannot be accounted for with `sampler=poisson"
     ):
         audit.audit("fcnn", noise="bsr:4", sampler="poisson:0.1", runs=4)
     with pytest.raises(audit.InputError, match="is not a strategy"):

@@ -62,13 +62,13 @@ def test_a_verdict_has_its_kind_whatever_an_estimate_says(gaussian, free, upper,
         (
             8.4,
             4.98,
-            "is between 4.98 (8.4 if its curve is Gaussian) and 8.68; composition allows 24.",
+            "is between 4.98 (8.4 if the curve is Gaussian) and 8.68; composition allows 24.",
             "at most 8.68",
         ),
         (
             9.0,
             8.9,
-            "violated: epsilon is at least 8.9, the hidden-state bound allows 8.68.",
+            "violated: epsilon is at least 8.9, but the hidden-state bound allows 8.68.",
             "Composition, which allows 24, is not violated.",
         ),
         (
@@ -80,8 +80,8 @@ def test_a_verdict_has_its_kind_whatever_an_estimate_says(gaussian, free, upper,
         (
             30.0,
             25.0,
-            "The guarantee is violated: epsilon is at least 25, the claim allows 24.",
-            "more than the 24 that is claimed",
+            "The guarantee is violated: epsilon is at least 25, but the claim allows 24.",
+            "more than the 24 stated in the claim",
         ),
     ],
 )
@@ -145,7 +145,7 @@ def test_a_refuted_curve_leads_to_what_needs_no_assumption_and_proves_nothing_wh
     )
     assert verdicts.at_least(concluded.finding("if_gaussian").epsilon) not in verdict.sentence
     text = bounds_table(concluded)
-    assert " (p < 1e-06): ignore these rows, only assumption_free is valid\n" in text
+    assert " (p < 1e-06): ignore these rows; only assumption_free is valid\n" in text
     assert [line.split()[-1] for line in text.splitlines()[3:5]] == ["nothing", "REJECTED"]
     weak = dataclasses.replace(concluded.finding("assumption_free"), epsilon=0.0)
     bounds = tuple(weak if bound.method == weak.method else bound for bound in concluded.bounds)
