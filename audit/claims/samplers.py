@@ -408,7 +408,8 @@ def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: floa
     """Returns an upper bound on the epsilon of the mixture of all orders, from simulated orders.
 
     At this epsilon, the mean delta over all orders is at most `delta`, except with probability at most ERROR.
-    Each row of `mus` gives an unbiased estimate of the mean, which `bound_mean` bounds.
+    In each row of `mus`, the deltas of its orders, weighted by their strata's probabilities, are an unbiased
+    estimate of this mean. `bound_mean` bounds it from R such estimates.
 
     Args:
       mus: (R, S) mu of simulated orders: each of the R rows has one order from each of S strata.

@@ -190,7 +190,8 @@ def conclude_setting(
         evidence = read_evidence(scores)
         if not own_model and predicted_mu(setting) is not None:
             reason = "expected here: Gaussian noise on one crafted coordinate"
-    # The claim does not cover the optimizer, so we replace its epsilons for the last model.
+    # A claim knows no optimizer. So the setting replaces the claim's values for the last model: the epsilon
+    # under linear losses here, and the hidden-state bound below.
     expected = _expect_linear_losses(setting, claim, level.delta)
     concluded = _conclude_rows(evidence, claim, level)._replace(reason=reason, expected=expected)
     last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)

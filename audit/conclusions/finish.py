@@ -170,7 +170,7 @@ def _list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
         upper_bounds.append(bound)
     epsilon = conclusion.upper_bound
     if epsilon is not None:
-        assumes = GIVEN
+        assumes = GIVEN  # an epsilon that the user states, without a mechanism
         if conclusion.claim is not None:
             assumes = conclusion.claim.assumes
         name = "claim" if assumes == GIVEN else "upper bound"

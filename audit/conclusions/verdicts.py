@@ -17,7 +17,7 @@ _SHOWN = 0.001  # smaller lower bounds round down to 0.000
 BETTER_SCORES = "more runs or scores of fresh directions"  # advice for readers who cannot train
 
 _NOTHING = "No leakage is proven."
-# `_blame_others` completes this sentence.
+# `_name_other_reasons` completes this sentence.
 _BUG = "There is a bug (in clipping, noise, randomness or the number of steps), "
 
 
@@ -58,7 +58,7 @@ def judge(conclusion: Conclusion) -> Verdict:
         )
         explanation = (
             f"{_state_bound(free)}, more than {_name_upper_bound(broken)}. {_BUG}"
-            f"{_blame_others(broken, conclusion)}"
+            f"{_name_other_reasons(broken, conclusion)}"
         )
         return Verdict(VIOLATED, VIOLATED, headline, explanation)
     if conclusion.claim_test is not None and conclusion.claim_test.refuted:
@@ -75,7 +75,7 @@ def judge(conclusion: Conclusion) -> Verdict:
         headline = "The guarantee is violated if the trade-off curve is Gaussian."
         explanation = (
             f"{_state_bound(largest)}, more than {_name_upper_bound(broken)}. Either the curve is not "
-            f"Gaussian, or there is a bug, {_blame_others(broken, conclusion)} Without an assumption on the "
+            f"Gaussian, or there is a bug, {_name_other_reasons(broken, conclusion)} Without an assumption on the "
             f"curve {_these_prove(conclusion)} {proven}, which violates no guarantee."
             f"{_describe_curve_test(conclusion)} To decide, use {describe_what_decides(conclusion)}."
         )
@@ -200,7 +200,7 @@ def _explain_refutation(conclusion: Conclusion) -> str:
     return (
         f"With {show_percent(conclusion.confidence)} confidence, {_name_upper_bound(upper)} is "
         f"rejected after {runs}: {why_refuted}. This needs no assumption on the curve. {_BUG}"
-        f"{_blame_others(upper, conclusion)}"
+        f"{_name_other_reasons(upper, conclusion)}"
     )
 
 
@@ -273,7 +273,7 @@ def _name_upper_bound(upper: UpperBound) -> str:
     return f"the {at_most(upper.epsilon)} {source}"
 
 
-def _blame_others(broken: UpperBound, conclusion: Conclusion) -> str:
+def _name_other_reasons(broken: UpperBound, conclusion: Conclusion) -> str:
     """Returns the end of a sentence: why the bound `broken` may be exceeded without a bug.
 
     For several runs, chance is one reason.

@@ -223,7 +223,7 @@ class Setting:
         With Poisson sampling, it is the number of steps that may insert the canary.
         """
         sampling = self.sampling
-        if sampling.times:  # `known`
+        if sampling.times:  # the sampler `known:N` inserts in N random steps
             return sampling.times
         schedule = self.schedule
         if sampling.batches:  # once per epoch
@@ -290,7 +290,7 @@ def flat(setting: Setting) -> dict[str, Any]:
     values = {"model": setting.model, "adversary": setting.adversary.name}
     for part in (setting.adversary, setting.mechanism, setting.schedule):
         values |= dataclasses.asdict(part)
-    for name in declared(Setting):
+    for name in declared(Setting):  # the setting's own fields, which are not in a part
         values[name] = getattr(setting, name)
     return values
 
