@@ -75,8 +75,8 @@ def judge(conclusion: Conclusion) -> Verdict:
         headline = "The guarantee is violated if the trade-off curve is Gaussian."
         explanation = (
             f"{_state_bound(largest)}, more than {_name_upper_bound(broken)}. Either the curve is not "
-            f"Gaussian, or there is a bug, {_name_other_reasons(broken, conclusion)} Without an assumption on the "
-            f"curve {_these_prove(conclusion)} {proven}, which violates no guarantee."
+            f"Gaussian, or there is a bug, {_name_other_reasons(broken, conclusion)} Without an assumption "
+            f"on the curve {_these_prove(conclusion)} {proven}, which violates no guarantee."
             f"{_describe_curve_test(conclusion)} To decide, use {describe_what_decides(conclusion)}."
         )
         return Verdict(VIOLATED, VIOLATED_IF_GAUSSIAN, headline, explanation)
