@@ -4,15 +4,15 @@ A canary is in if the run inserted it, and out if not. A miss is a canary that i
 false alarm is the reverse. There are two designs. In both, runs are independent, each has K canaries from the
 same distribution, and a guess depends only on its canary.
 
-Sets (LiDP paper, Section 3): the runs of one set insert K canaries and give misses. The other runs insert
-K - 1 canaries and score left-out canaries, which give false alarms. Given the other canaries, a left-out
+Sets (LiDP paper, Section 3): the runs of one set insert K canaries and yield misses. The other runs insert K
+- 1 canaries and score left-out canaries, which yield false alarms. Given the other canaries, a left-out
 canary is a fresh draw.
 
-Coins: every canary of every run is in with probability 1/2, independently, so every run gives misses and
+Coins: every canary of every run is in with probability 1/2, independently, so every run yields misses and
 false alarms. Fix a canary k and all other coins. Then runs with k in and with k out are neighbours, so if the
-mechanism is f-DP, the error rates of guesses about k satisfy FNR_k >= f(FPR_k). The expectation of
-2 / K sum_k coin_k miss_k is the mean of FNR_k over k, even if the canaries of a run depend on each other.
-(The fraction of misses among inserted canaries has a different expectation.)
+mechanism is f-DP, the error rates of guesses about k satisfy FNR_k >= f(FPR_k). The expectation of 2 / K
+sum_k coin_k miss_k is the mean of FNR_k over k, even if the canaries of a run depend on each other. (The
+fraction of misses among inserted canaries has a different expectation.)
 
 A user's coins may be unfair. If every coin has probability p, the factors are 1 / p and 1 / (1 - p) instead
 of 2. Confidence limits for p, with a tenth of the bound's error probability, give 1 / p_low and
@@ -366,7 +366,7 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
       scores_in: (n,) or (n, K), the scores of n runs with the canaries; higher means in, NaN for a failed
         run.
       scores_out: (m,) or (m, M), the scores of left-out canaries in m other runs. Each of these runs must
-        insert K - 1 further canaries; otherwise bounds would be too high.
+        insert K - 1 other canaries; otherwise bounds would be too high.
 
     Raises:
       InputError: for values that are not scores, if `scores_out` are presence bits, if a world is empty, or

@@ -1,13 +1,13 @@
-"""Tests that reject a user's unfair or dependent coins before a bound uses them.
+"""Tests that reject a user's unfair or dependent coins before they are used for a bound.
 
-Bounds from a single run need an independent fair coin for each canary. Bounds from several runs only need
-coins that share one probability, which they estimate (`canaries.Coins.widen`). Each test is exact or
-conservative for fair coins (R, K):
+Bounds from a single run need an independent fair coin for each canary. Bounds from several runs need
+independent coins that share one probability, which they estimate (`canaries.Coins.widen`). Each test is exact
+or conservative for fair coins (R, K):
 
     totals       the number of heads among all coins, and in each row and column: Binomial(n, 1/2), two-sided
     lags         how many bits differ from the bit L places later, for L = 1, 2, ...: for each L, the pairs
                  form no cycle, so their differences are also fair coins
-    dispersion   sum_r (2 S_r - K)^2 over the rows' totals S_r: Chernoff's bound, from the exact distribution
+    dispersion   sum_r (2 S_r - K)^2 over the rows' totals S_r: a Chernoff bound, from the exact distribution
                  of a total
 """
 
@@ -23,7 +23,7 @@ from audit.evidence.arrays import Array, Bits, Integers
 from audit.written import counted
 
 ERROR = 1e-6  # the largest probability of rejecting fair coins
-# The values of t for Chernoff's bound on a chi-squared-like sum X. E[exp(t X)] is finite below t = 1/2.
+# The values of t for the Chernoff bound on a chi-squared-like sum X. E[exp(t X)] is finite below t = 1/2.
 _TILTS = np.concatenate([-np.geomspace(100.0, 1e-4, 100), np.geomspace(1e-4, 0.45, 100)])
 
 
@@ -73,7 +73,7 @@ def _log_binomial(counts: Integers | int, coins: int) -> Array:
     `counts` (any shape) are the numbers of heads. A p-value is twice the smaller binomial tail, at most 1.
     """
     tail = special.bdtr(np.minimum(counts, coins - counts), coins, 0.5)
-    with np.errstate(divide="ignore"):  # a tail that underflows to 0 has the log -inf
+    with np.errstate(divide="ignore"):  # the log of a tail that underflows to 0 is -inf
         log_p = np.log(2 * tail)
     return np.minimum(log_p, 0.0)
 
@@ -113,8 +113,8 @@ def _test_dispersion(totals: Integers, width: int, row: str) -> _Test:
     """Tests whether the totals of rows of K = `width` coins vary too much or too little.
 
     The statistic X is the sum over rows of (2 S_r - K)^2 / K, where S_r is a row's total. Its p-value is
-    twice Chernoff's bound, the minimum over t of exp(-t x) E[exp(t X)], where x is the observed X. Positive t
-    bound the upper tail, negative t the lower. The moments come from the binomial distribution of a total.
+    twice the Chernoff bound, the minimum over t of exp(-t x) E[exp(t X)], where x is the observed X. Positive
+    t bound the upper tail, negative t the lower. The moments come from the binomial distribution of a total.
     """
     # The possible totals of a row within 40 standard deviations. Others have negligible probability.
     middle = width // 2

@@ -244,5 +244,5 @@ def _require_spread(design: Fresh) -> None:
     raise InputError(
         f"`dimension={dimension}`: cosines have a spread of {np.sqrt(ratio):.3g} / sqrt(d), not 1 / sqrt(d) "
         f"as for uniform directions; this suggests that d is about {suggested:,}: count only trained "
-        "parameters, or use coins to leave out some canaries if some are used more than others"
+        "parameters, or use coins to leave out some canaries if they are used unequally"
     )

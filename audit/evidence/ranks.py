@@ -1,8 +1,8 @@
 """Ranks of canaries among fresh draws. The rank of a left-out canary has a known distribution.
 
 A run's K canaries are drawn independently from a generator. After training, M fresh examples are drawn from
-the same generator, and one function scores all of them on the released model. If canary k was left out, it
-and the M fresh draws are exchangeable given the model. So if ties are broken at random,
+the same generator, and all of them are scored with one function on the released model. If canary k was left
+out, it and the M fresh draws are exchangeable given the model. So if ties are broken at random,
 
     P_out(rank of canary k among itself and the fresh draws <= r) = r / (M + 1)    exactly,
 
@@ -37,7 +37,7 @@ def ranks(
     """Returns the evidence from canaries of any kind, ranked among fresh draws from the same generator.
 
     Every run draws its own K canaries, independently of each other, and inserts them. Afterwards M fresh
-    examples are drawn. One function scores all of them on the released model, without knowing which were
+    examples are drawn. The same function scores all of them on the released model, without knowing which were
     inserted. Do not drop any of them afterwards.
 
     Args:

@@ -58,7 +58,7 @@ def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
 
 
 def delta_at(pair: DensityPair, epsilon: float) -> float:
-    """Returns the smallest delta such that the observations of both worlds are (epsilon, delta)-close.
+    """Returns the smallest delta such that the observations in both worlds are (epsilon, delta)-close.
 
     It is the larger of two hockey-stick divergences, for adding and for removing the canary.
     """
@@ -69,7 +69,7 @@ def delta_at(pair: DensityPair, epsilon: float) -> float:
 
 
 def epsilon_at(pair: DensityPair, delta: float) -> float:
-    """Returns the smallest epsilon >= 0 such that the observations of both worlds are (epsilon, delta)-close.
+    """Returns the smallest epsilon >= 0 such that the observations in both worlds are (epsilon, delta)-close.
 
     Raises:
       InputError: If delta is out of range or too small for the grid's error, or epsilon exceeds 512.

@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 
 
 class Interval(NamedTuple):
-    """Two-sided confidence limits of rates, as arrays with the shape of the counts."""
+    """Two-sided confidence limits for rates, as arrays with the shape of the counts."""
 
     lower: Array
     upper: Array
@@ -61,7 +61,7 @@ def find_bracket(holds: Callable[[Any], Any], first: Array | float) -> tuple[Arr
 
     Args:
       holds: Maps parameters with the shape of `first` to booleans: whether each condition is true. All
-        conditions must be true at 0 and false at large parameters; otherwise the search does not end.
+        conditions must be true at 0 and false at large parameters; otherwise the search never ends.
       first: The first parameters to try, above 0, of any shape.
     """
     high = np.asarray(first, float)

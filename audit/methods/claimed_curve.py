@@ -208,7 +208,7 @@ def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> Clai
 
 
 def find_least_mu(counted: Exceedances, confidence: float) -> float:
-    """Returns the largest mu such that the runs refute the claim of mu-GDP, or 0 if they refute no mu."""
+    """Returns the largest mu such that the runs refute a claim of mu-GDP, or 0 if they refute none."""
     return find_largest_refuted(
         lambda mu: examine_claim(counted, gaussian_power(mu), confidence).refuted,
         first=1.0,
@@ -246,7 +246,7 @@ def find_main_threshold(counted: Exceedances, power: Power) -> int:
 def _compute_log_factors(counted: Exceedances, allowed: Array) -> Array:
     """Returns log(1 + c (h_i(t) / m(a(t)) - 1)) for run i, bet c and threshold t, of shape (R, bets, T).
 
-    `allowed` (T,) has the m(a(t)).
+    `allowed` (T,) holds the m(a(t)).
     """
     gains = counted.fractions / np.maximum(allowed, 1e-300) - 1  # avoids a division by 0
     bets = BETS

@@ -94,7 +94,7 @@ class Auc(NamedTuple):
     """The area under the ROC curve.
 
     Attributes:
-      value: P(score in > score out) + P(equal) / 2 over all pairs.
+      value: P(in-score > out-score) + P(equal) / 2 over all pairs.
       standard_error: The standard deviation of the value under the null hypothesis of no leakage.
     """
 

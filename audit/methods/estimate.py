@@ -2,8 +2,8 @@
 
 Scores come from independent runs with the canary (in) and without it (out):
 
-    in_sample        hidden-state paper, Algorithm 4: the best of all thresholds, evaluated on the scores that
-                     chose it. An Estimate, not a confidence bound (Errata H10)
+    in_sample        hidden-state paper, Algorithm 4: the best of all thresholds on the same scores. An
+                     Estimate, not a confidence bound (Errata H10)
     if_gaussian      an exact test (`exact`) of most scores, at a rank chosen using a twentieth of them
     assumption_free  the same with an eighth, testing the trade-off function of (epsilon, delta)-DP itself
 
@@ -112,7 +112,7 @@ class ScoreMethod(Method):
     """A method for one canary per run, or for fresh directions.
 
     Attributes:
-      compute: Maps (scores in, scores out, delta, confidence), or (design, delta, confidence), to the
+      compute: Maps (in-scores, out-scores, delta, confidence), or (design, delta, confidence), to the
         method's bound or estimate.
     """
 
@@ -128,7 +128,7 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
     """Returns the estimate from the hidden-state paper (Algorithm 4), which is not a confidence bound.
 
     Its mu is the largest over all thresholds, at least 0, and its epsilon that of this mu's Gaussian curve.
-    At each threshold, mu is that of the Gaussian trade-off curve through the Clopper-Pearson upper limits of
+    At each threshold, mu is that of the Gaussian trade-off curve through the Clopper-Pearson upper limits on
     both error rates (Errata H12 of experiments/hidden_state/README.md). Thresholds are midpoints between
     neighbouring distinct scores. If there are more than 200,000, we only use every k-th to save time.
 
@@ -262,7 +262,7 @@ def _test_splits(
     """
     pooled = np.concatenate([scores_in, scores_out])
     values, places = np.unique(pooled, return_inverse=True)
-    # We replace scores by their ranks, so the order of runs and the scores' unit do not matter.
+    # We replace scores by their ranks, so neither the order of runs nor the unit of scores matters.
     worlds = np.split(places, [len(scores_in)])
     counts = [np.bincount(world, minlength=len(values)) for world in worlds]
     ordered = [np.sort(world).astype(float) for world in worlds]

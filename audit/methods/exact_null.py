@@ -69,7 +69,7 @@ _MAX_LOG = 700.0  # avoids overflow in exp
 
 
 def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
-    """Returns the log probability that a left-out canary's cosine exceeds each of the levels, of any shape.
+    """Returns the log probability that a left-out canary's cosine exceeds each of the `levels` (any shape).
 
     Ranks among M fresh draws (M = `design.draws` > 0) are stored as cosines with the same probabilities,
     which are multiples of 1 / (M + 1). So we round down to a multiple above 0.
@@ -210,7 +210,7 @@ def compute_exceedances(design: Fresh) -> Exceedances:
     """
     levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
     fractions = _compute_fractions(_select_present(design), levels)
-    in_order = design.in_order or len(design.cosines) == 1  # a single run is in order
+    in_order = design.in_order or len(design.cosines) == 1  # a single run is always in order
     first_log_p_values = np.zeros(0)
     if in_order and has_many_canaries(design):
         first_log_p_values = _compute_log_p_values(design)

@@ -300,8 +300,8 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
 
     At each score, we predict a parameter from three estimates of the error rates (`thresholds.Candidates`).
     The usual choice is the best score for normal distributions. If these predict 0 everywhere, it is the
-    score with the smallest sum of counted rates. Another score replaces the usual choice if its raised rates
-    predict a larger parameter than the counted rates of the usual choice.
+    score with the smallest sum of counted rates. A different score replaces the usual choice if its raised
+    rates predict a larger parameter than the counted rates of the usual choice.
 
     `pilot` holds the runs used for this choice. `sizes` holds the other runs' errors, but we use only the
     numbers of runs and guesses. `error` is the error probability of each rate's limit.
@@ -315,7 +315,7 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     runs = np.array([[len(sizes.alarms)], [len(sizes.misses)]])
 
     def predict(rates: Array) -> Array:
-        """Returns the parameter (T,) of the curve through approximate upper limits of rates (2, T).
+        """Returns the parameter (T,) of the curve through approximate upper limits on rates (2, T).
 
         We add two errors to a rate p. First, its estimate has the variance scale * p (1 - p) / guesses, and
         differs from p by more than x with probability at most about exp(-x^2 / (2 variance)). Second, with

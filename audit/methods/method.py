@@ -20,7 +20,7 @@ NOT_SIMULATED = NoiseFloor(math.nan, math.nan, 0)
 
 
 class Assumption(NamedTuple):
-    """Wordings of a bound's assumption, or of the reason why an estimate is not a bound.
+    """Phrases that state a bound's assumption, or why an estimate is not a bound.
 
     Attributes:
       text: The text in JSON, and next to a bound that is not in a table.

@@ -148,7 +148,7 @@ def _draw_fits(rng: np.random.Generator, law: Gaussian, canaries: int) -> Gaussi
 def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
     """Returns the in-sample estimate of epsilon, the largest over all thresholds, called eps_lo in papers.
 
-    At each threshold, epsilon is that of the trade-off curve through upper limits of both error rates
+    At each threshold, epsilon is that of the trade-off curve through upper limits on both error rates
     (`conversions.epsilon_from_rates`). If all canaries are observed, the false-positive rate is known: the
     tail of a cosine's null distribution. For 1,000 or more dimensions, we use the tail of the normal limit,
     like the code of Andrew et al. (2024). Otherwise, we count unobserved canaries above the threshold. Even

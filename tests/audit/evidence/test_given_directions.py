@@ -159,7 +159,7 @@ def test_canaries_that_are_out_say_the_law_where_those_in_take_part_unequally():
     cosines = draw_null_cosines(rng, (10, 100), 10_000)
     present = rng.random(cosines.shape) < 0.8
     unequal = cosines + present * rng.choice([0.0, 0.08], cosines.shape)
-    with pytest.raises(InputError, match="leave out some canaries by coins"):
+    with pytest.raises(InputError, match="use coins to leave out some canaries"):
         given(unequal, 10_000)
     found = given(unequal, 10_000, presence=present)
     assert exact_null.bound_directions(found, 1e-5, 0.95).epsilon > 5
