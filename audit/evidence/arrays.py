@@ -1,6 +1,6 @@
 """Checks that a user's arrays contain real numbers.
 
-We reject masks, imaginary parts, dates and records because NumPy would convert or drop them silently.
+We reject masks, imaginary parts, dates and records because NumPy would silently convert or drop them.
 """
 
 import hashlib
@@ -13,20 +13,20 @@ from audit.errors import InputError, require
 Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]
 Integers = NDArray[np.int64]
-MAX_SCORE = 1e100  # squares of scores overflow from 1e154 on, and sums of squares earlier
+MAX_SCORE = 1e100  # squares of scores overflow above 1e154, and sums of squares even earlier
 
 
 def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
-    """Returns a user's values as an array of real numbers. The type and the shape do not change.
+    """Returns a user's values as an array of real numbers, with the same type and shape.
 
     Booleans, bfloat16 and JAX arrays are valid.
 
     Args:
-      name: a plural noun for the values, at the start of messages: "the scores".
+      name: a plural noun for the values, used to start messages: "the scores".
       values: an array, or lists of numbers.
 
     Raises:
-      InputError: for values that are not real numbers, masked entries, or rows of unequal lengths.
+      InputError: for values that are not real numbers, masked entries, or rows of unequal length.
     """
     try:
         array = np.asarray(values)
@@ -55,7 +55,7 @@ def bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
 
     Raises InputError unless the result has the given shape and all values are 0 or 1.
     """
-    array = floats("the bits of presence", presence)
+    array = floats("the presence bits", presence)
     if array.ndim == 1:
         array = array[:, None]
     require(
@@ -66,11 +66,11 @@ def bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
 
 
 def scores(name: str, values: ArrayLike) -> Array:
-    """Returns a user's scores as float64; raises InputError for booleans, and as `real` does."""
+    """Returns a user's scores as float64; raises InputError for booleans and whatever `real` rejects."""
     array = real(name, values)
     require(
         array.dtype.kind != "b",
-        f"{name} are booleans, presence bits instead of scores: give scores[presence] and scores[~presence], "
+        f"{name} are booleans, like presence bits: give scores[presence] and scores[~presence], "
         "or guesses as 1 and 0",
     )
     return floats(name, array)
@@ -89,7 +89,7 @@ def matrix(name: str, values: ArrayLike) -> Array:
 def cosines(name: str, values: ArrayLike) -> Array:
     """Returns a user's cosines, clipped to [-1, 1], with NaN for values that are not finite.
 
-    Raises InputError if an absolute value exceeds 1 by more than rounding explains.
+    Raises InputError if an absolute value exceeds 1 by more than rounding error.
     """
     array = scores(name, values)
     array = np.where(np.isfinite(array), array, np.nan)
@@ -108,7 +108,7 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
     scores. We do not drop failed runs, because bounds would then assume that no run fails.
 
     Args:
-      worlds: arrays of scores of any shapes, ranked together. `require_apart` rejects results that overflow.
+      worlds: arrays of scores, of any shape, ranked together. `require_apart` rejects results that overflow.
     """
     scores = np.concatenate([*map(np.ravel, worlds)])
     finite = scores[np.isfinite(scores)]
@@ -133,14 +133,14 @@ def hash_ranks(*worlds: Integers) -> int:
 
 
 def require_few_failed(name: str, failed: Bits) -> None:
-    """Raises InputError if more than half of the scores are NaN, from failed runs.
+    """Raises InputError if more than half of the scores are NaN because runs failed.
 
     `name` is a plural noun for the scores, and `failed` is a mask of any shape.
     """
     number = int(failed.sum())
     require(
         number <= failed.size / 2,
-        f"{number:,} of {failed.size:,} {name} are NaN, more than 50%, because runs failed: make training "
+        f"{number:,} of {failed.size:,} {name} are NaN (more than 50%) because runs failed: make training "
         "stable, for instance with a smaller learning rate, and train again",
     )
 
@@ -153,7 +153,7 @@ def require_apart(scores: Array) -> None:
     largest = np.abs(scores).max()
     require(
         largest <= MAX_SCORE,
-        f"scores reach {largest:.3g}: divide all scores by one number, so none exceeds {MAX_SCORE:g}",
+        f"scores reach {largest:.3g}: divide all scores by the same number, so none exceeds {MAX_SCORE:g}",
     )
     require(
         np.ptp(scores) > 0,

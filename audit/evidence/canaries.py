@@ -1,25 +1,25 @@
-"""Scores of canaries, and the errors that a threshold makes in each run.
+"""Scores of canaries, and the errors made by a threshold in each run.
 
 A canary is in if the run inserted it, and out if not. A miss is a canary that is in but guessed to be out; a
 false alarm is the reverse. There are two designs. In both, runs are independent, each has K canaries from the
 same distribution, and a guess depends only on its canary.
 
-Sets (LiDP paper, Section 3): the runs of one set insert K canaries and give misses. The other runs insert
-K - 1 canaries and score left-out canaries, which give false alarms. Given the other canaries, a left-out
+Sets (LiDP paper, Section 3): the runs of one set insert K canaries and yield misses. The other runs insert K
+- 1 canaries and score left-out canaries, which yield false alarms. Given the other canaries, a left-out
 canary is a fresh draw.
 
-Coins: every canary of every run is in with probability 1/2, independently, so every run gives misses and
+Coins: every canary of every run is in with probability 1/2, independently, so every run yields misses and
 false alarms. Fix a canary k and all other coins. Then runs with k in and with k out are neighbours, so if the
-mechanism is f-DP, the error rates of guesses about k satisfy FNR_k >= f(FPR_k). The expectation of
-2 / K sum_k coin_k miss_k is the mean of FNR_k over k, even if the canaries of a run depend on each other.
-(The fraction of misses among inserted canaries has a different expectation.)
+mechanism is f-DP, the error rates of guesses about k satisfy FNR_k >= f(FPR_k). The expectation of 2 / K
+sum_k coin_k miss_k is the mean of FNR_k over k, even if the canaries of a run depend on each other. (The
+fraction of misses among inserted canaries has a different expectation.)
 
 A user's coins may be unfair. If every coin has probability p, the factors are 1 / p and 1 / (1 - p) instead
 of 2. Confidence limits for p, with a tenth of the bound's error probability, give 1 / p_low and
 1 / (1 - p_high), which overestimate both rates.
 
-If a mechanism is f-DP, FNR >= f(FPR) for all neighbours and rejection regions. On average over random
-canaries, data and regions, E[FNR] >= E[f(FPR)] >= f(E[FPR]), since f is convex. So upper limits of both
+If a mechanism is f-DP, FNR >= f(FPR) for all neighbours and rejection regions. Averaging over random
+canaries, data and regions gives E[FNR] >= E[f(FPR)] >= f(E[FPR]), since f is convex. So upper limits on both
 average rates give a lower bound on the privacy parameter.
 """
 
@@ -43,25 +43,25 @@ from audit.evidence.arrays import (
 from audit.laws import cosine_law, intervals
 from audit.written import counted
 
-_PILOT_FRACTION = 0.05  # of a set's runs, to choose the threshold
+_PILOT_FRACTION = 0.05  # share of each set's runs used to choose the threshold
 _MIN_PILOT = 4  # runs
-_LIMITS_FRACTION = 0.1  # of a bound's error probability, for the limits of a user's coins
-# How many quantiles of a known distribution figures show.
+_LIMITS_FRACTION = 0.1  # share of a bound's error probability spent on limits for a user's coins
+# How many quantiles of a known distribution are shown in figures.
 _MIN_QUANTILES = 1_000
 _MAX_QUANTILES = 20_000
-FAILED = -1.0  # the cosine of failed runs, below all others
+FAILED = -1.0  # the cosine assigned to failed runs, below all others
 # The dimension d of the cosines that represent ranks. Up to 9 standard deviations, sqrt(d) times such a
 # cosine is normal to within 1e-11.
 RANK_DIMENSION = 10**12
 
 
 class RunErrors(NamedTuple):
-    """Each run's errors, if we guess that canaries with scores above a threshold are in.
+    """Each run's errors when canaries with scores above a threshold are guessed to be in.
 
     Attributes:
       misses: (n,) how many canaries of each run were in but not above the threshold.
       alarms: (m,) how many canaries of each run were out but above the threshold.
-      canaries_in, canaries_out: how many canaries of a run can give a miss, and how many a false alarm.
+      canaries_in, canaries_out: how many canaries per run can be misses, and how many false alarms.
       scale_in: the mean of scale_in * misses / canaries_in is at least the average false-negative rate.
       scale_out: the mean of scale_out * alarms / canaries_out is at least the average false-positive rate.
       paired: True if misses and alarms come from the same runs (m = n); else they are independent.
@@ -78,7 +78,7 @@ class RunErrors(NamedTuple):
     def rates(self) -> tuple[Array, Array]:
         """Returns each run's estimates of the false-positive rate (m,) and the false-negative rate (n,).
 
-        An estimate may reach its scale, 2 for fair coins.
+        An estimate can be as large as its scale (2 for fair coins).
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
@@ -90,12 +90,12 @@ class RunErrors(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """A threshold and its errors.
+    """A threshold and the errors it makes.
 
     Attributes:
       threshold: canaries with higher scores are guessed to be in.
-      pilot: the errors in the runs that chose the threshold.
-      rest: the errors in the other runs, for a bound.
+      pilot: the errors in the runs used to choose the threshold.
+      rest: the errors in the other runs, used for the bound.
     """
 
     threshold: float
@@ -104,11 +104,11 @@ class Counted(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """A table with a row for each run, as in a file, to find repeated rows.
+    """A table with one row per run, as in a file, used to find repeated rows.
 
     Attributes:
       scores: (n, K), K scores in each of n rows.
-      presence: (n, K), True if the canary of a score was in; None if the design has no presence bits.
+      presence: (n, K), True if the score's canary was in; None if the design has no presence bits.
       has_no_ties: True if independent scores are never equal, except those of failed runs.
     """
 
@@ -118,12 +118,12 @@ class Rows(NamedTuple):
 
 
 class Coins(NamedTuple):
-    """The scores of runs with a fair coin for each canary.
+    """The scores from runs that flip a fair coin for each canary.
 
     Attributes:
       scores: (R, K) float64, the scores of K canaries in each of R runs.
       presence: (R, K) bool, True if the canary was in.
-      given: True if the coins are a user's, and may be unfair.
+      given: True if the coins come from a user and may be unfair.
       failed: the number of scores from failed runs.
     """
 
@@ -142,16 +142,16 @@ class Coins(NamedTuple):
         return [Rows(self.scores, self.presence)]
 
     def select(self, chosen: Bits | Integers) -> "Coins":
-        """Returns some of the runs; `chosen` is an array of indices or a mask."""
+        """Returns the chosen runs; `chosen` is an array of indices or a mask."""
         return self._replace(scores=self.scores[chosen], presence=self.presence[chosen])
 
     def __str__(self) -> str:
         return f"{_describe_shape(self.scores)}, each inserted by its own coin"
 
     def split(self) -> tuple["Coins", "Coins"]:
-        """Returns (pilot, rest): the runs that choose a threshold, and the other runs."""
+        """Returns (pilot, rest): the runs used to choose a threshold, and the other runs."""
         ranks = np.searchsorted(np.unique(self.scores), self.scores)  # among the distinct scores
-        # To seed the draw, each pair of rank and bit becomes a different integer.
+        # To seed the draw, each (rank, bit) pair is mapped to a different integer.
         pilot, rest = _draw_pilots(2 * ranks + self.presence)
         return self.select(*pilot), self.select(*rest)
 
@@ -160,7 +160,7 @@ class Coins(NamedTuple):
         return self.scores[self.presence], self.scores[~self.presence]
 
     def errors(self, threshold: float) -> RunErrors:
-        """Returns each run's errors, if we guess that canaries with scores above a threshold are in."""
+        """Returns each run's errors when canaries with scores above a threshold are guessed to be in."""
         guessed_in = self.scores > threshold
         misses = (self.presence & ~guessed_in).sum(1, dtype=np.float64)
         alarms = (~self.presence & guessed_in).sum(1, dtype=np.float64)
@@ -170,8 +170,8 @@ class Coins(NamedTuple):
     def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:
         """Returns errors with larger scales if coins may be unfair, and the remaining error probability.
 
-        `error` is the error probability of a bound. For a user's coins, confidence limits on the probability
-        of "in" spend a tenth of it. Our own coins are fair and change nothing.
+        `error` is the error probability of a bound. For a user's coins, a tenth of it is spent on confidence
+        limits for the probability of "in". Our own coins are fair, so nothing changes.
         """
         if not self.given:
             return errors, error
@@ -199,7 +199,7 @@ class Sets(NamedTuple):
 
     @property
     def canaries(self) -> tuple[int, int]:
-        """Returns (K, M): how many canaries a run with them inserts, and how many any other run scores."""
+        """Returns (K, M): how many canaries are inserted per run with them, and scored per other run."""
         return self.inserted.shape[1], self.fresh.shape[1]
 
     def rows(self) -> list[Rows]:
@@ -207,7 +207,7 @@ class Sets(NamedTuple):
         return [Rows(self.inserted), Rows(self.fresh)]
 
     def select(self, runs_in: Bits | Integers, runs_out: Bits | Integers) -> "Sets":
-        """Returns some runs of each set, given their indices or a mask."""
+        """Returns the chosen runs of each set, given their indices or a mask."""
         return self._replace(inserted=self.inserted[runs_in], fresh=self.fresh[runs_out])
 
     def __str__(self) -> str:
@@ -216,8 +216,8 @@ class Sets(NamedTuple):
         )
 
     def split(self) -> tuple["Sets", "Sets"]:
-        """Returns (pilot, rest), each with runs of both sets: pilot runs choose a threshold."""
-        # Ranks among the distinct scores seed the draw.
+        """Returns (pilot, rest), each with runs from both sets; pilot runs are used to choose a threshold."""
+        # The draw is seeded with ranks among the distinct scores.
         distinct = np.unique(np.concatenate(self.pooled()))
         ranks_in = np.searchsorted(distinct, self.inserted)
         ranks_out = np.searchsorted(distinct, self.fresh)
@@ -244,7 +244,7 @@ Design = Sets | Coins
 
 
 class Fresh(NamedTuple):
-    """Scores of canaries that every run drew afresh. Left-out canaries have a known score distribution.
+    """Scores of canaries drawn afresh in every run. Left-out canaries have a known score distribution.
 
     Ranks among fresh draws are stored as cosines in RANK_DIMENSION dimensions (`audit.evidence.ranks`).
 
@@ -253,9 +253,9 @@ class Fresh(NamedTuple):
       presence: (R, K), True if the canary was in.
       dimension: d, the dimension of the directions.
       plain: True if a canary's score does not depend on other canaries' directions; False for ranks.
-      given: True if scores and directions are a user's.
-      in_order: True if rows are sorted by when their runs started.
-      draws: M, the number of fresh draws for a run's ranks; 0 for cosines.
+      given: True if scores and directions come from a user.
+      in_order: True if rows are sorted by the start times of their runs.
+      draws: M, the number of fresh draws per run for ranks; 0 for cosines.
       ranked: (R, K + M), a user's scores of canaries and fresh draws, before ties were broken; else None.
     """
 
@@ -281,7 +281,7 @@ class Fresh(NamedTuple):
         return [Rows(self.cosines, self.presence, has_no_ties)]
 
     def select(self, chosen: Bits | Integers) -> "Fresh":
-        """Returns some of the runs; `chosen` is an array of indices or a mask."""
+        """Returns the chosen runs; `chosen` is an array of indices or a mask."""
         selected = self._replace(cosines=self.cosines[chosen], presence=self.presence[chosen])
         if self.ranked is None:
             return selected
@@ -319,10 +319,10 @@ class Fresh(NamedTuple):
         return int(np.count_nonzero(self.cosines == FAILED))
 
     def pooled(self) -> tuple[Array, Array]:
-        """Returns scores for figures: of canaries that were in, (n,), and of left-out ones, (m,).
+        """Returns scores for figures: those of inserted canaries, (n,), and of left-out canaries, (m,).
 
         The latter are quantiles of their known distribution at evenly spaced levels. There are n of them, but
-        at least 1,000 and at most 20,000. Ranks become normal deviates, the highest for rank 1.
+        at least 1,000 and at most 20,000. Ranks are converted to normal deviates, the highest for rank 1.
         """
         cosines_in = self.cosines[self.presence]
         quantiles = int(np.clip(cosines_in.size, _MIN_QUANTILES, _MAX_QUANTILES))
@@ -338,7 +338,7 @@ class Fresh(NamedTuple):
 
 
 def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
-    """Returns a user's scores and coins, after all checks except those for fair coins.
+    """Returns a user's scores and coins, after all checks except those for fairness.
 
     Args:
       scores: (R, K), for K canaries in each of R runs; NaN for a failed run.
@@ -351,7 +351,7 @@ def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
     present = arrays.bits(presence, values.shape)
     require(
         present.any() and not present.all(),
-        "presence puts all canaries into one world: both are needed",
+        "presence puts all canaries in the same world: both are needed",
     )
     failed = _count_failed(values)
     (ranked,) = rank_all(values)  # finite, with failed runs below all others
@@ -366,16 +366,16 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
       scores_in: (n,) or (n, K), the scores of n runs with the canaries; higher means in, NaN for a failed
         run.
       scores_out: (m,) or (m, M), the scores of left-out canaries in m other runs. Each of these runs must
-        insert K - 1 further canaries; otherwise bounds would be too high.
+        insert K - 1 other canaries; otherwise bounds would be too high.
 
     Raises:
       InputError: for values that are not scores, if `scores_out` are presence bits, if a world is empty, or
         if scores are all equal or mostly NaN.
     """
     matrices = []
-    for name, values in (("the scores in", scores_in), ("the scores out", scores_out)):
+    for name, values in (("the in-scores", scores_in), ("the out-scores", scores_out)):
         array = arrays.scores(name, values)
-        require(array.size, f"{name} are empty: give runs of both worlds")
+        require(array.size, f"{name} are empty: give runs from both worlds")
         one_each = array[:, None] if array.ndim == 1 else array
         matrices.append(arrays.matrix(name, one_each))
     _require_no_presence(*matrices)
@@ -387,7 +387,7 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
 
 
 def _require_no_presence(scores_in: Array, scores_out: Array) -> None:
-    """Raises InputError if `scores_out` seem to be the presence bits of `scores_in`."""
+    """Raises InputError if `scores_out` look like the presence bits of `scores_in`."""
     only_bits_out = np.array_equal(np.unique(scores_out), (0, 1))
     # If `scores_in` are whole numbers too, both arrays may be guesses or votes.
     known_in = scores_in[~np.isnan(scores_in)]
@@ -395,13 +395,13 @@ def _require_no_presence(scores_in: Array, scores_out: Array) -> None:
     is_presence = only_bits_out and has_fractions_in and scores_in.shape == scores_out.shape
     require(
         not is_presence,
-        "the scores out are only 0 and 1, presence bits instead of scores: give the scores of each world, "
+        "the out-scores are only 0 and 1, like presence bits: give the scores of each world, "
         "scores[presence] and scores[~presence]",
     )
 
 
 def _count_failed(*worlds: Array) -> int:
-    """Returns how many scores are NaN, from failed runs; raises InputError if more than half are."""
+    """Returns how many scores are NaN because runs failed; raises InputError if more than half are."""
     failed = np.isnan(np.concatenate([*map(np.ravel, worlds)]))
     require_few_failed("scores", failed)
     return int(failed.sum())
@@ -414,13 +414,13 @@ def _describe_shape(scores: Array) -> str:
 
 
 def _draw_pilots(*sets: Integers) -> tuple[list[Integers], list[Integers]]:
-    """Draws pilot runs from each set of runs: a twentieth, but at least 4.
+    """Draws a twentieth of each set's runs, but at least 4, as pilot runs.
 
-    They choose the threshold, and the rest give the bound. The sorted scores seed the draw, so the order of
-    runs and canaries does not matter.
+    They are used to choose the threshold, and the rest to compute the bound. The draw is seeded with the
+    sorted scores, so the order of runs and canaries does not matter.
 
     Args:
-      sets: (runs, K), the scores of each set as integers, such as ranks.
+      sets: (runs, K), the scores in each set as integers, such as ranks.
 
     Returns:
       (pilot, rest), each with the indices of its runs in every set.

@@ -7,8 +7,8 @@ uniform direction has standard deviation 1/sqrt(d). Let x = s sqrt(d) be the ste
 is at most 0.4. For n independent cosines, that is at most 0.4 x sqrt(n) standard deviations of the fraction.
 - The probability of a cosine beyond T standard deviations grows by a factor of about exp(T x / 2).
 
-MAX_STEP is the largest allowed x. At this x, the fraction of 200 runs with 256 canaries grows by 0.09
-standard deviations. The probability at T = 40, the last threshold of `exact_null`, grows by a factor of 1.02.
+MAX_STEP is the largest allowed x. At this x, the fraction grows by 0.09 standard deviations for 200 runs of
+256 canaries. The probability at T = 40, the last threshold of `exact_null`, grows by a factor of 1.02.
 """
 
 import math
@@ -19,12 +19,12 @@ from audit.errors import InputError
 from audit.evidence.arrays import Array
 from audit.written import counted
 
-MAX_STEP = 1e-3  # of the grid, in standard deviations of a uniform direction's cosine
+MAX_STEP = 1e-3  # the largest grid step, in standard deviations of a uniform direction's cosine
 _PRECISION = 2.0**-23  # the largest relative distance between a rounded float32 cosine and the grid
 
 
 def count_needed_decimals(dimension: int) -> int:
-    """Returns how many decimals rounded cosines need for 10^-decimals sqrt(dimension) <= MAX_STEP."""
+    """Returns the smallest number of decimals with 10^-decimals sqrt(dimension) <= MAX_STEP."""
     return math.ceil(math.log10(dimension) / 2 - math.log10(MAX_STEP))
 
 
@@ -60,8 +60,8 @@ def _find_decimals(cosines: Array, most: int) -> int | None:
         distances = np.abs(sizes - np.round(sizes / step) * step)
         if np.any(distances > tolerances):
             continue
-        # The probability that an unrounded cosine is this close to the grid. The cosines were rounded if the
-        # product over all of them is below 1e-6.
+        # The probability that an unrounded cosine is this close to the grid. We conclude that cosines were
+        # rounded if the product over all of them is below 1e-6.
         chances = np.minimum(2 * tolerances / step, 1.0)
         if np.log(chances).sum() < np.log(1e-6):
             return decimals

@@ -1,13 +1,13 @@
-"""Tests that reject a user's unfair or dependent coins before a bound uses them.
+"""Tests that reject a user's unfair or dependent coins before they are used for a bound.
 
-Bounds from a single run need an independent fair coin for each canary. Bounds from several runs need coins
-with the same probability, which they estimate (`canaries.Coins.widen`). Each test is exact or conservative
-for fair coins (R, K):
+Bounds from a single run need an independent fair coin for each canary. Bounds from several runs need
+independent coins that share one probability, which they estimate (`canaries.Coins.widen`). Each test is exact
+or conservative for fair coins (R, K):
 
     totals       the number of heads among all coins, and in each row and column: Binomial(n, 1/2), two-sided
     lags         how many bits differ from the bit L places later, for L = 1, 2, ...: for each L, the pairs
                  form no cycle, so their differences are also fair coins
-    dispersion   sum_r (2 S_r - K)^2 over the rows' totals S_r: Chernoff's bound, from the exact distribution
+    dispersion   sum_r (2 S_r - K)^2 over the rows' totals S_r: a Chernoff bound, from the exact distribution
                  of a total
 """
 
@@ -23,7 +23,7 @@ from audit.evidence.arrays import Array, Bits, Integers
 from audit.written import counted
 
 ERROR = 1e-6  # the largest probability of rejecting fair coins
-# The values of t for Chernoff's bound on a chi-squared-like sum X. E[exp(t X)] is finite below t = 1/2.
+# The values of t for the Chernoff bound on a chi-squared-like sum X. E[exp(t X)] is finite below t = 1/2.
 _TILTS = np.concatenate([-np.geomspace(100.0, 1e-4, 100), np.geomspace(1e-4, 0.45, 100)])
 
 
@@ -38,16 +38,16 @@ _PLURAL = {"run": "runs", "canary": "canaries"}
 
 
 def require_fair(presence: Bits) -> None:
-    """Raises InputError if bits (R, K) are very unlikely for fair independent coins.
+    """Raises InputError if bits (R, K) are very unlikely for independent fair coins.
 
-    Fair coins are rejected with a probability of at most ERROR, 1e-6, which the tests share (Bonferroni).
+    Fair coins are rejected with probability at most ERROR = 1e-6, split among the tests (Bonferroni).
     """
     tests = list(_tests(presence))
     worst = min(tests)  # the smallest p-value
     if worst.log_p < np.log(ERROR / len(tests)):
         raise InputError(
-            f"{worst.message} (p = {np.exp(worst.log_p):.1g} for fair coins): presence has to be drawn by "
-            "fair independent coins"
+            f"{worst.message} (p = {np.exp(worst.log_p):.1g} for fair coins): presence must be drawn with "
+            "independent fair coins"
         )
 
 
@@ -56,7 +56,7 @@ def _tests(presence: Bits) -> Iterator[_Test]:
     total = int(presence.sum())
     message = f"{total:,} of {presence.size:,} canaries are in"
     yield _Test(float(_log_binomial(total, presence.size)), message)
-    # Messages call a row and a column by these names.
+    # The names for a row and a column in messages.
     for bits, row, column in ((presence, "run", "canary"), (presence.T, "canary", "run")):
         totals = bits.sum(1)
         rows, width = bits.shape
@@ -73,27 +73,27 @@ def _log_binomial(counts: Integers | int, coins: int) -> Array:
     `counts` (any shape) are the numbers of heads. A p-value is twice the smaller binomial tail, at most 1.
     """
     tail = special.bdtr(np.minimum(counts, coins - counts), coins, 0.5)
-    with np.errstate(divide="ignore"):  # a tail that underflows to 0 has the log -inf
+    with np.errstate(divide="ignore"):  # the log of a tail that underflows to 0 is -inf
         log_p = np.log(2 * tail)
     return np.minimum(log_p, 0.0)
 
 
 def _test_totals(totals: Integers, coins: int, row: str) -> _Test:
-    """Tests if a row has too many or too few heads, given each row's number of heads among `coins` coins.
+    """Tests whether any row has too many or too few heads among its `coins` coins, given the totals.
 
     The p-value is the smallest over all rows, times the number of rows (Bonferroni).
     """
     log_ps = _log_binomial(totals, coins)
     worst = int(np.argmin(log_ps))
-    message = f"{row} {worst} has {totals[worst]:,} of {coins:,} coins in"
+    message = f"{row} {worst} has {totals[worst]:,} heads among {coins:,} coins"
     return _Test(float(log_ps[worst] + np.log(len(totals))), message)
 
 
 def _test_lags(bits: Bits, column: str) -> _Test:
-    """Tests if bits (rows, columns) at some distance within a row are equal, or different, too often.
+    """Tests whether bits (rows, columns) a fixed distance apart in a row agree, or differ, too often.
 
-    Distances are 1 to 64 columns, but at most half a row, to leave many pairs. The p-value is the smallest
-    over all distances, times their number (Bonferroni).
+    Distances are 1 to 64 columns, but at most half a row, so that many pairs remain. The p-value is the
+    smallest over all distances, times their number (Bonferroni).
     """
     most_lags = min(64, bits.shape[1] // 2)
     compared = []
@@ -105,16 +105,16 @@ def _test_lags(bits: Bits, column: str) -> _Test:
 
     log_p, lag, changes, pairs = min(compared)  # the most extreme lag
     distance = counted(lag, column, _PLURAL[column])
-    message = f"coins that lie {distance} apart differ {changes:,} times of {pairs:,}"
+    message = f"coins {distance} apart differ in {changes:,} of {pairs:,} cases"
     return _Test(log_p + np.log(most_lags), message)
 
 
 def _test_dispersion(totals: Integers, width: int, row: str) -> _Test:
-    """Tests if the totals of rows of K = `width` coins differ too much or too little.
+    """Tests whether the totals of rows of K = `width` coins vary too much or too little.
 
     The statistic X is the sum over rows of (2 S_r - K)^2 / K, where S_r is a row's total. Its p-value is
-    twice Chernoff's bound, the minimum over t of exp(-t x) E[exp(t X)], where x is the observed X. Positive t
-    bound the upper tail, negative t the lower. The moments come from the binomial distribution of a total.
+    twice the Chernoff bound, the minimum over t of exp(-t x) E[exp(t X)], where x is the observed X. Positive
+    t bound the upper tail, negative t the lower. The moments come from the binomial distribution of a total.
     """
     # The possible totals of a row within 40 standard deviations. Others have negligible probability.
     middle = width // 2
@@ -132,7 +132,7 @@ def _test_dispersion(totals: Integers, width: int, row: str) -> _Test:
     log_p = float(log_bounds.min()) + np.log(2)  # two sides
     deviation = np.sqrt(observed / rows * width) / 2
     message = (
-        f"how many coins of a {row} are in varies by {deviation:.3g}, "
-        f"fair coins' by {fair_deviation:.3g}"
+        f"the number of heads per {row} has a standard deviation of {deviation:.3g}, "
+        f"but {fair_deviation:.3g} for fair coins"
     )
     return _Test(min(log_p, 0.0), message)

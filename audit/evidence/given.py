@@ -1,10 +1,10 @@
 """Checks a user's scores and returns them as evidence.
 
-There is a function for each design of an audit with R runs and K canaries per run:
+There is one function per audit design, for R runs and K canaries per run:
 
     two_worlds(scores_in, scores_out)   runs with the canary or canaries, and other runs without
-    coins(scores, presence)             (R, K) scores of canaries that fair coins put in or out
-    cosines(values, dimension)          (R, K) cosines with directions that every run drew afresh and inserted
+    coins(scores, presence)             (R, K) scores of canaries put in or out by fair coins
+    cosines(values, dimension)          (R, K) cosines with directions drawn afresh and inserted in every run
     ranks(scores, fresh)                (R, K) scores of canaries, (R, M) of fresh draws from their generator
 """
 
@@ -26,7 +26,7 @@ two_worlds = canaries.make_sets
 
 
 def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
-    """Returns the evidence from canaries that independent fair coins put in or out.
+    """Returns the evidence from canaries put in or out by independent fair coins.
 
     Args:
       scores: (R, K), scores of any kind for K canaries in each of R runs; higher means in, NaN for a failed
@@ -58,7 +58,7 @@ def cosines(
     leave_one_out: bool = False,
     in_order: bool = False,
 ) -> Fresh | OneRun:
-    """Returns the evidence from cosines with uniform directions, which every run drew afresh and inserted.
+    """Returns the evidence from cosines with uniform directions, drawn afresh and inserted in every run.
 
     The result is a `OneRun` for a single run, (1, K), unless `leave_one_out`. Its bounds assume that a cosine
     does not depend on other canaries' directions. Otherwise, the result is a `Fresh`.
@@ -67,10 +67,10 @@ def cosines(
       values: (R, K), cosines of K canaries in each of R runs; (R,) for one canary per run; (1, K) for a
         single run. NaN for a failed run.
       dimension: d, the number of trained parameters.
-      presence: 1 if a fair coin put the canary in, else 0, in the shape of `values`; None if all were in.
+      presence: 1 if a fair coin put the canary in, else 0, with the shape of `values`; None if all were in.
       leave_one_out: True if a cosine used the other canaries' directions (`audit.directions.cosines`).
-      in_order: True if rows are sorted by when their runs started. The bound is then the largest after any
-        number of runs, and is valid whenever you stop. Not used for a `OneRun`.
+      in_order: True if rows are sorted by the start times of their runs. The bound is then the largest one
+        after any number of runs, and is valid whenever you stop. Ignored for a `OneRun`.
 
     Raises:
       InputError: for invalid shapes or values.
@@ -80,7 +80,7 @@ def cosines(
     >>> str(audit.cosines(values, dimension=62_006))
     '10 runs x 256 fresh directions, all inserted'
     """
-    # We would mistake the columns of a DataFrame for canaries.
+    # The columns of a DataFrame would be mistaken for canaries.
     require(not hasattr(values, "columns"), "cosines must be an array, got a table")
     array = arrays.scores("the cosines", values)
     require_type("leave_one_out", leave_one_out, bool)
@@ -90,7 +90,7 @@ def cosines(
 
 
 def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> OneRun:
-    """Returns the evidence from the cosines of a single run that has no coins.
+    """Returns the evidence from the cosines of a single run without coins.
 
     Args:
       observed: (K,) cosines of inserted canaries.
@@ -100,14 +100,14 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
     """
     size = given_directions.require_dimension(dimension)
     run = make_cosines(observed, unobserved, size)
-    # With a fitted null, cosines may be maxima over rounds, and the checks of `given` do not apply.
+    # With a fitted null, cosines may be maxima over rounds, and the checks in `given` do not apply.
     if not len(run.unobserved):
-        given_directions.given(run.observed[None], size)  # only for its checks
+        given_directions.given(run.observed[None], size)  # called only for its checks
     return OneRun(coins=None, cosines=run)
 
 
 def hash_evidence(evidence: Evidence) -> str:
-    """Returns the SHA-256, in hex, of the evidence's arrays and numbers, without boolean options."""
+    """Returns the hex SHA-256 of the evidence's arrays and numbers, ignoring boolean options."""
     parts = [part for part in evidence if not isinstance(part, bool)]
     text = json.dumps(parts, default=np.ndarray.tolist)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -116,12 +116,12 @@ def hash_evidence(evidence: Evidence) -> str:
 def _cosines_of_one_run(values: arrays.Array, dimension: int, presence: ArrayLike | None) -> OneRun:
     """Returns the evidence from a single run's cosines (K,) and presence, (K,) or (1, K).
 
-    Without presence (None), all canaries are in.
+    If presence is None, all canaries are in.
     """
     if presence is None:
         return paired_cosines(values, None, dimension)
     size = given_directions.require_dimension(dimension)
-    bits = np.atleast_2d(arrays.floats("the bits of presence", presence))
+    bits = np.atleast_2d(arrays.floats("the presence bits", presence))
     present = given_directions.check_bits(bits, (1, len(values)))
     fair_coins.require_fair(present)
     drawn = Coins(values[None], present, given=True)

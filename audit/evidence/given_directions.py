@@ -1,25 +1,25 @@
-"""Checks a user's cosines with fresh directions.
+"""Checks user-supplied cosines with fresh directions.
 
 `exact_null` assumes directions that are uniform in R^d and new in every run. We reject
 
 - a spread above 1/sqrt(d), which means that d counts parameters that are not trained. Insertion shifts a
 cosine but does not widen the spread, so we measure it about the run's mean (with one canary per run, about
 the mean of all). With at least MIN_COSINES left-out canaries, `exact_null.law_test` tests those instead;
-- columns with different means, as when one seed draws the directions of all runs (analysis of variance over
-at least 3 runs of MIN_COSINES canaries);
-- a run whose sum of squared cosines is larger than any vector allows (`require_possible`).
+- columns with different means, as when the directions of all runs are drawn with the same seed (analysis of
+variance over at least 3 runs of MIN_COSINES canaries);
+- a run whose sum of squared cosines is larger than possible for any vector (`require_possible`).
 
-Each check except the last rejects valid cosines with a probability of at most about LEVEL. A run's
-leave-one-out cosines depend on each other. Their squares vary as if only a fraction 1 - K/d of them were
-independent, and as if divided by a sum with d - K degrees of freedom per run. So we compare all spreads to
-Fisher's F with these degrees of freedom. In simulations, the error is at most LEVEL for K/d up to 1.
+Each check except the last rejects valid cosines with probability at most about LEVEL. A run's leave-one-out
+cosines depend on each other. Their squares vary as if only a fraction 1 - K/d of them were independent, and
+as if divided by a sum with d - K degrees of freedom per run. So we compare all spreads to Fisher's F
+distribution with these degrees of freedom. In simulations, the error rate is at most LEVEL for K/d up to 1.
 
 If all canaries are inserted, the checks cannot detect directions that are not uniform (such as coordinates)
-or that the training knows; signs or runs selected by score; or a dimension that is slightly too large. They
-may also miss that all runs used one seed.
+or that are known during training; signs or runs selected by score; or a dimension that is slightly too large.
+They may also fail to notice that all runs used the same seed.
 
-The cosines of a failed run are NaN, and we replace them with -1. Without the canary, failure does not depend
-on the direction, so the known probability of a cosine above t remains an upper bound.
+The cosines of a failed run are NaN, which we replace with -1. Without the canary, failure does not depend on
+the direction, so the known probability of a cosine above t remains an upper bound.
 """
 
 from typing import Any
@@ -37,7 +37,7 @@ from audit.evidence.repeats import check_either
 from audit.laws import cosine_law
 
 LEVEL = 1e-6  # each test's probability of rejecting valid cosines
-MIN_COSINES = 10  # with fewer cosines, or fewer canaries per run, there is no test
+MIN_COSINES = 10  # no test is run with fewer cosines or fewer canaries per run
 MAX_DIMENSION = 10**13
 
 
@@ -68,11 +68,11 @@ def given(
 
 
 def _require_fresh(design: Fresh) -> None:
-    """Raises InputError if each canary seems to have the same direction in every run."""
+    """Raises InputError if each canary appears to have the same direction in every run."""
     require(
         columns_p_value(design.cosines, _find_inserted(design)) >= LEVEL,
         "directions look the same in every run: draw them afresh, or shuffle each run's cosines if they are "
-        "sorted or canaries take part unequally",
+        "sorted or some canaries are used more than others",
     )
 
 
@@ -84,7 +84,7 @@ def _find_inserted(design: Fresh) -> Bits:
 def require_possible(cosines: Array, dimension: int, leave_one_out: bool) -> None:
     """Raises InputError if a run's squared cosines sum to more than uniform directions allow.
 
-    Valid cosines are rejected with a probability of at most 1e-9.
+    Valid cosines are rejected with probability at most 1e-9.
 
     Args:
       cosines: (R, K), the cosines of all canaries, in and out; FAILED for a failed run.
@@ -104,7 +104,7 @@ def require_possible(cosines: Array, dimension: int, leave_one_out: bool) -> Non
     largest = int(np.argmax(sums))
     if sums[largest] <= limit * (1 + 1e-6):  # float32 has relative errors of about 1e-7
         return
-    advice = "give each direction's cosine with one vector, divided by both lengths"
+    advice = "give each direction's inner product with one vector, divided by both lengths"
     if not leave_one_out:
         advice += ", and `leave_one_out=True` if the other directions were projected out"
     raise InputError(
@@ -114,15 +114,15 @@ def require_possible(cosines: Array, dimension: int, leave_one_out: bool) -> Non
 
 
 def require_dimension(dimension: Any) -> int:
-    """Returns a user's dimension as an int; raises InputError for another type or range."""
+    """Returns a user's dimension as an int; raises InputError if its type or value is invalid."""
     return whole_number("dimension", dimension, least=2, most=MAX_DIMENSION)
 
 
 def columns_p_value(cosines: Array, presence: Bits) -> float:
-    """Returns the p-value of an F-test (analysis of variance) that all canaries have the same mean over runs.
+    """Returns the p-value of an F-test (analysis of variance) of whether all canaries have the same mean.
 
-    The test subtracts each run's mean first. The p-value is 1 for fewer than 3 runs or 10 canaries, for too
-    few cosines to use, or if cosines do not differ within any run.
+    The test subtracts each run's mean first. The p-value is 1 if there are fewer than 3 runs or 10 canaries,
+    or too few cosines to use, or if cosines do not vary within any run.
 
     Args:
       cosines: (R, K), the cosines of K canaries in each of R runs.
@@ -135,7 +135,7 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
     total = np.square(deviations).sum()  # the sum of squares within and between canaries
     between = (deviations.sum(0) ** 2 / np.maximum(runs_of_canary, 1)).sum()
     number = presence.sum()
-    # Each run's mean uses a degree of freedom, and so does each canary's mean except one.
+    # Each run's mean uses up a degree of freedom, and so does each canary's mean except one.
     freedom_between = np.count_nonzero(runs_of_canary) - 1
     freedom_within = number - np.count_nonzero(presence.any(1)) - freedom_between
     # Cosines of a run that differ by 1e-12 or less count as equal.
@@ -147,16 +147,16 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
 
 
 def describe_dimension(design: Fresh) -> str:
-    """Returns a note on how a user's dimension was tested: by left-out cosines, by the spread, or not."""
+    """Returns a note on how a user's dimension was tested: by left-out cosines, by spread, or not at all."""
     number_out = len(design.out())
     _, freedom = measure_spread(design)
     tested = "not tested: there are too few cosines"
     if number_out >= MIN_COSINES:
         cosines = f"{number_out:,} cosines of canaries that were not inserted"
-        tested = f"tested by {cosines}, which shows only a large excess"
+        tested = f"tested with {cosines}, which would reveal only a large excess"
     elif freedom >= MIN_COSINES - 1:  # as in `_require_spread`
         cosines = f"the spread of {_find_inserted(design).sum():,} cosines"
-        tested = f"tested by {cosines}, which shows only a large excess"
+        tested = f"tested with {cosines}, which would reveal only a large excess"
     return (
         f"dimension {design.dimension:,} was {tested}; "
         "a dimension that is too large makes bounds wrong"
@@ -174,7 +174,7 @@ def measure_spread(design: Fresh) -> tuple[float, int]:
     """
     cosines = design.cosines
     presence = _find_inserted(design)
-    if cosines.shape[1] == 1:  # transpose, to have a single mean
+    if cosines.shape[1] == 1:  # transpose to get a single mean
         cosines = cosines.T
         presence = presence.T
     deviations = _about_means(cosines, presence)
@@ -205,7 +205,7 @@ def check_bits(presence: ArrayLike | None, shape: tuple[int, ...]) -> Bits:
     if presence is None:
         return np.ones(shape, bool)
     bits = arrays.bits(presence, shape)
-    require(bits.any(), "presence puts all canaries out: at least one must be in")
+    require(bits.any(), "presence leaves out all canaries: at least one must be in")
     return bits
 
 
@@ -220,8 +220,9 @@ def _about_means(cosines: Array, presence: Bits) -> Array:
 def _require_spread(design: Fresh) -> None:
     """Raises InputError if the spread of inserted canaries' cosines is significantly above 1/sqrt(d).
 
-    A smaller spread is allowed, since bounds remain valid if the dimension is too small. We do not test if
-    there are too few cosines, or enough left-out canaries for a better test (`exact_null.law_test`).
+    A smaller spread is allowed, since bounds remain valid if the dimension is too small. We skip the test if
+    there are too few cosines, or if there are enough left-out canaries for a better one
+    (`exact_null.law_test`).
     """
     squares, freedom = measure_spread(design)
     if len(design.out()) >= MIN_COSINES or freedom < MIN_COSINES - 1:
@@ -241,7 +242,7 @@ def _require_spread(design: Fresh) -> None:
         return
     suggested = max(round(freedom / squares), 1)
     raise InputError(
-        f"`dimension={dimension}`: cosines spread by {np.sqrt(ratio):.3g} / sqrt(d), but those of uniform "
-        f"directions spread by 1 / sqrt(d); these suggest d of about {suggested:,}: count only trained "
-        "parameters, or leave out some canaries by coins if they take part unequally"
+        f"`dimension={dimension}`: cosines have a spread of {np.sqrt(ratio):.3g} / sqrt(d), not 1 / sqrt(d) "
+        f"as for uniform directions; this suggests that d is about {suggested:,}: count only trained "
+        "parameters, or use coins to leave out some canaries if they are used unequally"
     )

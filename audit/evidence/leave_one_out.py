@@ -13,9 +13,9 @@ from audit.evidence.arrays import Array
 def cosines(gram: Array, products: Array, squared_length: float) -> Array:
     """Returns the leave-one-out cosines cos(v_j, u_j), (K,) in [-1, 1], for K directions v_j.
 
-    u is the movement of the parameters. u_j is u minus its projection onto the span of the other K - 1
-    directions. Let the rows of V be the directions, let G = V V', w = G^-1 V u, and let g be the diagonal
-    of G^-1. Let r = |u|^2 - (V u)' w, the squared length of the part of u outside the span of all directions.
+    u is the change in the parameters. u_j is u minus its projection onto the span of the other K - 1
+    directions. Let the rows of V be the directions, let G = V V', w = G^-1 V u, and let g be the diagonal of
+    G^-1. Let r = |u|^2 - (V u)' w, the squared length of the part of u outside the span of all directions.
     Then
 
         cos(v_j, u_j) = (w_j / g_j) / sqrt(r + w_j^2 / g_j).
@@ -26,7 +26,7 @@ def cosines(gram: Array, products: Array, squared_length: float) -> Array:
 
     Args:
       gram: G (K, K), the Gram matrix of directions with unit length; K is less than the dimension.
-      products: V u (K,), the inner products of each direction with u.
+      products: V u (K,), the inner product of each direction with u.
       squared_length: |u|^2, above 0.
 
     Raises:
@@ -39,7 +39,7 @@ def cosines(gram: Array, products: Array, squared_length: float) -> Array:
         raise InputError(message) from None
     inverse = linalg.cho_solve(factor, np.eye(len(gram)))
     g = np.diag(inverse)
-    # If a smaller share of a direction's squared length is outside the others' span, it may be rounding.
+    # A smaller share of a direction's squared length outside the others' span may be due to rounding.
     require((1 / g > 1e-9 * np.diag(gram)).all(), message)
     w = inverse @ products
     r = max(float(squared_length - products @ w), 0.0)  # rounding may make it negative

@@ -10,7 +10,7 @@ from audit.evidence import arrays
 from audit.evidence.arrays import Array
 from audit.evidence.canaries import Coins
 
-MIN_CANARIES = 10  # observed, and also unobserved if there are any
+MIN_CANARIES = 10  # for observed canaries, and for unobserved ones if there are any
 
 
 class Cosines(NamedTuple):
@@ -57,21 +57,21 @@ class OneRun(NamedTuple):
         return self.cosines.observed, self.cosines.unobserved
 
     def __str__(self) -> str:
-        """Returns the number of canaries in words, with their coins or their null distribution."""
+        """Returns a description: the number of canaries, and their coins or their null distribution."""
         if self.cosines is None:
             canaries_in, canaries_out = self.canaries
             return f"{canaries_in + canaries_out:,}, each inserted by its own fair coin"
         observed, unobserved, dimension = self.cosines
         counted = f"{len(observed):,} observed"
         if len(unobserved):
-            return f"{counted} and {len(unobserved):,} unobserved; the null is fitted to the unobserved"
+            return f"{counted} and {len(unobserved):,} unobserved; the null is fitted to the latter"
         return (
             f"{counted}; the null is the exact distribution of a cosine in {dimension:,} dimensions"
         )
 
 
 def make_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
-    """Returns a single run's cosines, after checks of their values but not of their distribution.
+    """Returns a single run's cosines, after checking their values but not their distribution.
 
     Args:
       observed: (K,) cosines of inserted canaries.
@@ -79,7 +79,7 @@ def make_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: i
       dimension: d, the number of trained parameters.
 
     Raises:
-      InputError: for an array of another shape, or an invalid cosine.
+      InputError: for an array of the wrong shape, or an invalid cosine.
     """
     left_out = np.empty(0)
     if unobserved is not None:
@@ -95,7 +95,7 @@ def _check_cosines(name: str, values: ArrayLike) -> Array:
     array = arrays.cosines(f"the {name} cosines", values)
     require(
         array.ndim == 1,
-        f"the {name} cosines have shape {array.shape}: give one for each canary, (K,)",
+        f"the {name} cosines have shape {array.shape}: give one per canary, (K,)",
     )
     size = len(array)
     require(size >= MIN_CANARIES, f"there are {size} {name} cosines: give at least {MIN_CANARIES}")

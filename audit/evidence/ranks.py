@@ -1,8 +1,8 @@
 """Ranks of canaries among fresh draws. The rank of a left-out canary has a known distribution.
 
 A run's K canaries are drawn independently from a generator. After training, M fresh examples are drawn from
-the same generator, and one function scores all of them on the released model. If canary k was left out, it
-and the M fresh draws are exchangeable given the model. So if ties are broken at random,
+the same generator, and all of them are scored with one function on the released model. If canary k was left
+out, it and the M fresh draws are exchangeable given the model. So if ties are broken at random,
 
     P_out(rank of canary k among itself and the fresh draws <= r) = r / (M + 1)    exactly,
 
@@ -37,15 +37,15 @@ def ranks(
     """Returns the evidence from canaries of any kind, ranked among fresh draws from the same generator.
 
     Every run draws its own K canaries, independently of each other, and inserts them. Afterwards M fresh
-    examples are drawn. One function scores all of them on the released model, without knowing which were
+    examples are drawn. The same function scores all of them on the released model, without knowing which were
     inserted. Do not drop any of them afterwards.
 
     Args:
-      scores: (R, K) scores of K canaries in R runs; higher means in. NaN for a failed run, in `fresh` too.
+      scores: (R, K) scores of K canaries in R runs; higher means in. NaN for a failed run, also in `fresh`.
       fresh: (R, M) scores of the fresh draws.
-      presence: 1 if a fair coin put the canary in, else 0, in the shape of `scores`; None if all were in.
-      initial: (scores, fresh) on the initial model, to test that both come from one generator.
-      in_order: True if rows are sorted by when their runs started. The bound is then valid whenever you
+      presence: 1 if a fair coin put the canary in, else 0, with the shape of `scores`; None if all were in.
+      initial: (scores, fresh) on the initial model, to test that both come from the same generator.
+      in_order: True if rows are sorted by the start times of their runs. The bound is then valid whenever you
         stop.
 
     Raises:
@@ -70,7 +70,7 @@ def ranks(
     has_failed = np.isnan(ranked).all(axis=1, keepdims=True)  # (R, 1)
     require_few_failed("rows of scores", has_failed)
     present = check_bits(presence, canary_scores.shape)
-    ranked = np.where(has_failed, 0.0, ranked)  # any number: failed runs get other cosines below
+    ranked = np.where(has_failed, 0.0, ranked)  # a placeholder: failed runs get their cosines below
     ranks_of_runs = rank_among(ranked[:, :-draws], ranked[:, -draws:])
     return Fresh(
         cosines=np.where(has_failed, FAILED, convert_to_cosines(ranks_of_runs, draws)),
@@ -117,7 +117,7 @@ def _require_one_law(initial: Any) -> None:
 
 
 def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
-    """Returns a cosine in RANK_DIMENSION dimensions for each rank, so methods for cosines apply.
+    """Returns a cosine in RANK_DIMENSION dimensions for each rank, so that methods for cosines can be used.
 
     A left-out canary has a rank of at most r with probability r / (M + 1). Rank r becomes the cosine that a
     uniform direction exceeds with this probability, lowered by a billionth to prevent rounding from lifting
@@ -158,12 +158,12 @@ def measure_law(ranks: Integers, is_out: Bits, draws: int) -> float:
 
 
 def describe_draws(design: Fresh) -> str:
-    """Returns a note on a user's fresh draws: the probability of the highest rank, and the test."""
+    """Returns a note on a user's fresh draws: the highest rank's probability, and how they were tested."""
     number_out = len(design.out())
     tested = "not compared to fresh draws, since all were inserted"
     if number_out:
         tested = (
-            f"compared to fresh draws by {number_out:,} ranks of canaries that were not inserted"
+            f"compared to fresh draws using {number_out:,} ranks of canaries that were not inserted"
         )
     return f"the highest rank has a probability of 1 / {design.draws + 1:,}; canaries were {tested}"
 
@@ -186,19 +186,20 @@ def _check_pair(scores: ArrayLike, fresh: ArrayLike) -> tuple[Array, Array]:
 def rank_among(scores: ArrayLike, fresh: ArrayLike) -> Integers:
     """Returns the rank (R, K) of each canary among itself and its run's fresh draws; 1 is the highest score.
 
-    The order of ties is random, with the run's row as the seed.
+    Ties are broken at random, with the run's row as the seed.
 
     Args:
       scores: (R, K) scores of canaries; higher means in.
       fresh: (R, M) scores of fresh draws on the same models.
 
     Raises:
-      InputError: if the shapes do not fit, or a value is NaN.
+      InputError: if the shapes do not match, or a value is NaN.
     """
     canary_scores, fresh_scores = _check_pair(scores, fresh)
     missing = np.isnan(canary_scores).sum() + np.isnan(fresh_scores).sum()
     require(
-        not missing, f"{missing} scores are NaN: score canaries and fresh draws by one function"
+        not missing,
+        f"{missing} scores are NaN: score canaries and fresh draws with the same function",
     )
     rows = []
     for run, (own, drawn) in enumerate(zip(canary_scores, fresh_scores, strict=True)):

@@ -1,12 +1,13 @@
 """Finds rows of scores that look like pasted copies of other rows.
 
-Bounds assume that rows are independent training runs. If a file has each run twice, bounds are wrong in 8% of
-audits instead of 5%; with each run five times, in 28% (by simulation). But different runs can have equal
-scores, such as votes. So we read a suspicious file in two ways: with all rows, which is valid if they are
-independent runs, and with each repeated row counted once, which is valid if they are copies. The smaller
-bound is always valid, so a wrong suspicion only costs power. Rows are suspicious
+Bounds assume that rows are independent training runs. In simulations, bounds are wrong in 8% of audits
+instead of 5% if a file contains each run twice, and in 28% if it contains each run five times. But different
+runs can have equal scores, for example if scores are votes. So we read a suspicious file in two ways: with
+all rows, which is valid if they are independent runs, and with each repeated row counted once, which is valid
+if they are copies. The smaller bound is always valid, so a false suspicion only costs power. Rows are
+suspicious
 
-- if they occur as many times as pasted rows do (`_look_pasted`);
+- if they occur as often as pasted rows do (`_look_pasted`);
 - if they repeat several different scores, or scores that are never equal in independent runs, such as
 cosines.
 
@@ -52,9 +53,9 @@ def count_once(evidence: Evidence) -> CountedOnce | None:
 
 
 def check_either(check: Callable[[Any], None], evidence: Evidence) -> None:
-    """Calls `check` on evidence and, if this fails and rows look like copies, on each row counted once.
+    """Calls `check` on evidence; if it fails and rows look like copies, calls it with each row counted once.
 
-    Raises the InputError of `check` if both calls fail.
+    Raises the InputError from `check` if both calls fail.
     """
     try:
         check(evidence)
@@ -92,15 +93,16 @@ def _find_repeats(table: Rows) -> Bits:
 
 
 def _look_pasted(counts: Integers) -> bool:
-    """Returns True if independent rows rarely repeat as they do here.
+    """Returns True if independent rows would rarely repeat in this way.
 
     `counts` (m,) is how many times each of the m different rows occurs. Let f_k be the number of
-    different rows that occur k times. In a Poisson number of independent rows, a row that is expected l times
-    occurs k times with probability e^-l l^k / k!. By the Cauchy-Schwarz inequality, for any distribution of
-    the rows, k E[f_k]^2 <= (k + 1) E[f_(k - 1)] E[f_(k + 1)] for k >= 2. Rows that were copied k - 1 times
-    violate this inequality. We allow each f_k to be two standard deviations from its mean by chance.
+    different rows that occur k times. If the number of independent rows is Poisson, a row with l expected
+    occurrences occurs k times with probability e^-l l^k / k!. By the Cauchy-Schwarz inequality, for any
+    distribution of the rows, k E[f_k]^2 <= (k + 1) E[f_(k - 1)] E[f_(k + 1)] for k >= 2. Rows that were
+    copied k - 1 times violate this inequality. We allow each f_k to be two standard deviations from its mean
+    by chance.
     """
-    f = np.append(np.bincount(counts, minlength=2), 0)  # f_0, f_1, ...; f_0 is unknown, and 0 here
+    f = np.append(np.bincount(counts, minlength=2), 0)  # f_0, f_1, ...; f_0 is unknown and set to 0
     slack = 2 * np.sqrt(f)  # f_k is about Poisson, so its standard deviation is about sqrt(f_k)
     least = f - slack
     most = f + slack + 1  # f_k may be 0 although its mean is not

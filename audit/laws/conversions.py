@@ -7,7 +7,7 @@ A lower bound on mu implies a lower bound on epsilon only if the mechanism's tra
 (Errata H11).
 
 Sources: Dong, Roth and Su, "Gaussian differential privacy" (2022); the hidden-state paper (Cebere, Bellet and
-Papernot, 2025), Appendix A.1. experiments/hidden_state/README.md lists its errata, numbered H.
+Papernot, 2025), Appendix A.1. experiments/hidden_state/README.md lists its errata, numbered H1, H2, ...
 """
 
 import numpy as np
@@ -61,7 +61,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
     It solves delta(epsilon) = delta (Errata H15), and is 0 if delta(0) <= delta.
 
     Raises:
-      InputError: Unless mu >= 0 and 0 < delta < 1.
+      InputError: If mu < 0, or delta is not between 0 and 1.
     """
     require(mu >= 0, f"`mu` must be at least 0, got {mu}")
     require_delta(delta)
@@ -85,7 +85,7 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
     """Returns the largest mu such that a mu-GDP mechanism is (epsilon, delta)-DP.
 
     Raises:
-      InputError: Unless epsilon >= 0 and 0 < delta < 1.
+      InputError: If epsilon < 0, or delta is not between 0 and 1.
     """
     require(epsilon >= 0, f"`epsilon` must be at least 0, got {epsilon}")
     require_delta(delta)
@@ -95,7 +95,7 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
     def compute_excess(mu: float) -> float:
         """Returns log delta(epsilon) of a mu-GDP mechanism minus log delta, but at least -1e6."""
         log_delta = log_delta_from_mu(mu, epsilon)
-        return max(float(log_delta - np.log(delta)), -1e6)  # the root search cannot use -inf
+        return max(float(log_delta - np.log(delta)), -1e6)  # the root search cannot handle -inf
 
     # At mu = sqrt(2 epsilon), the first term of delta(epsilon) is 1/2, so few doublings are needed.
     _, high = find_bracket(lambda mu: compute_excess(mu) < 0, first=np.sqrt(2 * epsilon) + 1)
@@ -135,7 +135,7 @@ def epsilon_from_rates(
 
 
 def gaussian_trade_off(mu: float, false_positive_rate: ArrayLike) -> Array:
-    """Returns the Gaussian trade-off function G_mu: the least false-negative rate at a false-positive rate.
+    """Returns the Gaussian trade-off function G_mu: the lowest false-negative rate at a false-positive rate.
 
     G_mu(a) = Phi(Phi^-1(1 - a) - mu) (hidden-state paper, Equation 7).
     """
@@ -143,12 +143,12 @@ def gaussian_trade_off(mu: float, false_positive_rate: ArrayLike) -> Array:
 
 
 def approximate_dp_trade_off(epsilon: float, false_positive_rate: Array, delta: float) -> Array:
-    """Returns the trade-off function of (epsilon, delta)-DP: the least false-negative rate.
+    """Returns the trade-off function of (epsilon, delta)-DP: the lowest false-negative rate.
 
     At a false-positive rate a, this is max{0, 1 - delta - e^eps a, e^-eps (1 - delta - a)} (hidden-state
     paper, Equation 6 with Errata H6).
     """
-    largest_slope = np.exp(min(epsilon, 700.0))  # exp of more overflows
+    largest_slope = np.exp(min(epsilon, 700.0))  # avoids overflow in exp
     steep = 1 - delta - largest_slope * false_positive_rate
     flat = np.exp(-epsilon) * (1 - delta - false_positive_rate)
     return np.maximum(0.0, np.maximum(steep, flat))
@@ -175,5 +175,5 @@ def mass_between(edges: Array) -> Array:
     """Returns the mass of N(0, 1) between neighbouring `edges` (..., n), precise in both tails."""
     from_below = np.diff(special.ndtr(edges))
     from_above = -np.diff(special.ndtr(-edges))
-    # A difference is precise if both probabilities are small, so above 0 we use the upper tails.
+    # A difference of small probabilities is more precise, so above 0 we use the upper tails.
     return np.where(edges[..., :-1] > 0, from_above, from_below)

@@ -19,8 +19,8 @@ LEVELS = (0.15, 0.10, 0.05, 0.025, 0.01)  # significance levels of the normality
 def log_sf(cosine: ArrayLike, dimension: int) -> Array:
     """Returns log P(T > t) for the cosine T between a fixed and a uniformly random direction in R^d.
 
-    The relative error of the probability is at most 1e-9 down to 1e-280. Below that, the result is an
-    upper bound that exceeds the log by at most 0.001 or float64's relative precision.
+    The relative error is at most 1e-9 for probabilities down to 1e-280. Below that, the result is an upper
+    bound that exceeds the log by at most 0.001 or float64's relative precision.
 
     Args:
       cosine: t in [-1, 1], any shape.
@@ -32,7 +32,7 @@ def log_sf(cosine: ArrayLike, dimension: int) -> Array:
         f"`dimension={dimension}`: give the number of trained parameters, at least 2",
     )
     tail = special.betaincc(0.5, (dimension - 1) / 2, t * t) / 2  # P(T > |t|)
-    least = 1e-280  # a smaller incomplete beta function may underflow
+    least = 1e-280  # smaller values of the incomplete beta function may underflow
     log_near_tail = np.log(np.maximum(tail, least))
     log_tail = np.where(tail > least, log_near_tail, _limit_far_tail(np.abs(t), dimension))
     return np.where(t >= 0, log_tail, np.log1p(-tail))
@@ -48,7 +48,7 @@ def log_density(cosine: Array, dimension: int) -> Array:
 
 
 def quantile(probability: Array, dimension: int) -> Array:
-    """Returns t with P(T <= t) = probability, for the cosine T between a fixed and a uniform direction."""
+    """Returns the t with P(T <= t) = probability for the cosine T between a fixed and a uniform direction."""
     # T^2 has the distribution Beta(1/2, (d - 1) / 2), and both signs of T are equally likely.
     tail = np.minimum(probability, 1 - probability)
     squares = special.betainccinv(0.5, (dimension - 1) / 2, 2 * tail)
@@ -60,8 +60,8 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
 
     The vector may depend on the directions. Let s be the largest singular value of the K x d matrix V of
     directions. The largest possible sum is s^2. Multiply each row of V by the length of an independent normal
-    vector in R^d. Then the product's entries are independent and normal. Its largest singular value is at
-    most sqrt(K) + sqrt(d) + g with E[exp(x g)] <= exp(x^2 / 2) (Davidson and Szarek, 2001, Theorem II.13).
+    vector in R^d. Then the entries of the product are independent and normal. Its largest singular value is
+    at most sqrt(K) + sqrt(d) + g with E[exp(x g)] <= exp(x^2 / 2) (Davidson and Szarek, 2001, Theorem II.13).
     Given V, this value is a convex function of the lengths. So its average is at least s times the mean
     length m, and by Jensen's inequality E[exp(x m s)] <= exp(x (sqrt(K) + sqrt(d)) + x^2 / 2). Hence
 
@@ -72,7 +72,7 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
       dimension: d >= 2.
       error: The probability that some vector's sum exceeds the bound.
     """
-    limit = np.sqrt(canaries) + np.sqrt(dimension) + np.sqrt(-2 * np.log(error))  # on m s
+    limit = np.sqrt(canaries) + np.sqrt(dimension) + np.sqrt(-2 * np.log(error))  # bound on m s
     return float(min(limit**2 / (dimension - 0.5), canaries))  # a squared cosine is at most 1
 
 
@@ -80,10 +80,10 @@ def limit_left_out_squares(canaries: int, dimension: int, error: float) -> float
     """Returns an upper bound on the sum of squared leave-one-out cosines of K uniform directions.
 
     A leave-one-out cosine is between a direction and a vector orthogonal to the other K - 1 directions. Its
-    square is at most the squared length of the direction's part outside their span. This length has the
-    distribution Beta((d - K + 1) / 2, (K - 1) / 2). All K cosines may reach their limits at once, so the
-    bound is K times the upper quantile at level error / K. `limit_squares` describes the arguments; K is from
-    2 to d.
+    square is at most the squared length of the direction's part outside their span. This squared length
+    follows the distribution Beta((d - K + 1) / 2, (K - 1) / 2). All K cosines may reach their limits at once,
+    so the bound is K times the upper quantile at level error / K. `limit_squares` describes the arguments; K
+    must be between 2 and d.
     """
     outside = (dimension - canaries + 1) / 2
     inside = (canaries - 1) / 2
@@ -109,8 +109,8 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
 
     A^2 = -n - sum_i (2 i - 1) / n (log Phi(z_i) + log Phi(-z_(n + 1 - i))) for the standardised values z_1
     <= ... <= z_n. The critical values are those of Stephens (1974; Errata O10 of
-    experiments/one_shot/README.md). There must be at least 8 values, because the correction for n fails below
-    that, and they must not all be equal.
+    experiments/one_shot/README.md). There must be at least 8 values, because the correction for n breaks down
+    below that, and they must not all be equal.
     """
     x = np.sort(np.asarray(values, float))
     n = len(x)
@@ -140,7 +140,7 @@ def simulate(rng: Generator, canaries: int, dimension: int, sigma: float) -> Arr
 def draw_canaries(rng: Generator, canaries: int, dimension: int) -> Array:
     """Draws k < d uniform unit vectors in R^d. Rows (k, k) are their coordinates in a basis of their span.
 
-    In the Gram-Schmidt basis, a normal vector after i others has i normal coordinates in the others' span.
+    In the Gram-Schmidt basis, a normal vector that follows i others has i normal coordinates in their span.
     The length of its component orthogonal to this span follows a chi distribution with d - i degrees of
     freedom (Bartlett's decomposition).
     """
@@ -167,18 +167,18 @@ def draw_cosines(rng: Generator, canaries: Array, dimension: int, sigma: float) 
 
 
 def _limit_far_tail(t: Array, dimension: int) -> Array:
-    """Returns an upper bound on log P(T > t) for t in [0, 1] of any shape, precise if P(T > t) is tiny.
+    """Returns an upper bound on log P(T > t) for t in [0, 1] of any shape, tight when P(T > t) is tiny.
 
     The density of the cosine T at u is (1 - u^2)^k / B(1/2, (d - 1) / 2) with k = (d - 3) / 2. For u > t, we
     multiply it by u / t, which is above 1. The integral of the product over u > t is
 
         (1 - t^2)^(k + 1) / (2 (k + 1) t B(1/2, (d - 1) / 2)).
 
-    It is at most 1 + 1 / (d t^2) times P(T > t), about 1.001 times if the probability is below 1e-280.
+    It is at most 1 + 1 / (d t^2) times P(T > t), or about 1.001 times below 1e-280.
     """
     half = (dimension - 1) / 2  # k + 1
     with np.errstate(divide="ignore"):
-        # The first formula keeps the digits of t^2 for small t, the second those of 1 - t for t near 1.
+        # The first formula preserves the digits of t^2 for small t, the second those of 1 - t for t near 1.
         near_0 = np.log1p(-t * t)
         near_1 = np.log((1 - t) * (1 + t))
         log_kernel = np.where(t < 0.5, near_0, near_1)

@@ -1,7 +1,7 @@
 """The trade-off curve, hockey-stick divergence, epsilon and mu of two densities on a common grid.
 
 We approximate integrals by sums over the grid's points, times the spacing. If an integrand has a kink, we
-split its cell by linear interpolation, so the error is proportional to the squared spacing.
+split the cell around it by linear interpolation, so the error is proportional to the squared spacing.
 """
 
 from typing import NamedTuple
@@ -40,7 +40,7 @@ class DensityPair(NamedTuple):
 def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
     """Returns the hockey-stick divergence of q from p, the integral of max(q - e^epsilon p, 0).
 
-    We sum trapezoids, and split those that contain a change of sign. The densities p and q (n,) are at evenly
+    We sum trapezoids, and split those in which the sign changes. The densities p and q (n,) are at evenly
     spaced points. epsilon may be negative. Source: Balle and Wang, 2018.
     """
     excess = q - np.exp(epsilon) * p
@@ -58,7 +58,7 @@ def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
 
 
 def delta_at(pair: DensityPair, epsilon: float) -> float:
-    """Returns the smallest delta such that the observations of both worlds are (epsilon, delta)-close.
+    """Returns the smallest delta such that the observations in both worlds are (epsilon, delta)-close.
 
     It is the larger of two hockey-stick divergences, for adding and for removing the canary.
     """
@@ -69,10 +69,10 @@ def delta_at(pair: DensityPair, epsilon: float) -> float:
 
 
 def epsilon_at(pair: DensityPair, delta: float) -> float:
-    """Returns the smallest epsilon >= 0 such that the observations of both worlds are (epsilon, delta)-close.
+    """Returns the smallest epsilon >= 0 such that the observations in both worlds are (epsilon, delta)-close.
 
     Raises:
-      InputError: delta is out of range or too small for the grid's error, or epsilon is above 512.
+      InputError: If delta is out of range or too small for the grid's error, or epsilon exceeds 512.
     """
     conversions.require_delta(delta)
     # An error of a thousandth of delta does not change the displayed digits of epsilon.
@@ -106,7 +106,7 @@ class ErrorRates(NamedTuple):
 def error_rates(pair: DensityPair, thresholds: Array | float) -> ErrorRates:
     """Returns the false-positive and false-negative rates of guessing "in" above each of the thresholds.
 
-    Both have the thresholds' shape. We sum the densities' tails beyond each edge of the grid's cells, and
+    Both have the shape of `thresholds`. We sum the densities' tails beyond each edge of the grid's cells, and
     interpolate the logarithms of these sums between edges.
     """
     # Each point represents the cell around it. At the cell's upper edge, the upper tail of p excludes the
@@ -135,7 +135,7 @@ def trade_off_curve(pair: DensityPair) -> ErrorRates:
 def mu_at(pair: DensityPair, thresholds: Array | float) -> Array:
     """Returns the mu of the Gaussian trade-off curve through the error rates at each of the thresholds.
 
-    It is the limit, for many runs, of audits that assume a Gaussian curve and use this threshold.
+    As the number of runs grows, audits that assume a Gaussian curve and use this threshold converge to it.
     """
     rates = error_rates(pair, thresholds)
     return conversions.mu_from_rates(rates.false_positive, rates.false_negative)

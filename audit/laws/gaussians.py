@@ -1,13 +1,13 @@
 """The exact (epsilon, delta) between two Gaussians with any means and variances, in log space.
 
 The privacy loss log p / q of P = N(m1, s1^2) against Q = N(m2, s2^2) is a quadratic a x^2 + b x + c. So the
-event that it exceeds epsilon is a half-line, an interval, or the outside of an interval. The delta of P
+event that it exceeds epsilon is a half-line, an interval, or the complement of an interval. The delta of P
 against Q is P(event) - e^epsilon Q(event). We return the larger of this delta and that of Q against P. In
 units of P, with m = (m2 - m1) / s1 and s = s2 / s1,
 
     a = (1 / s^2 - 1) / 2,    b = -m / s^2,    c = m^2 / (2 s^2) + log s.
 
-If the variances are equal, one root is infinite, and its sign depends on that of b (Errata O3 of
+If the variances are equal, one root is infinite, and its sign depends on the sign of b (Errata O3 of
 experiments/one_shot/README.md).
 
 Source: Andrew et al., "One-shot empirical privacy estimation for federated learning" (ICLR 2024), Appendix A.
@@ -24,7 +24,7 @@ from audit.laws.intervals import Array, bisect, find_bracket
 
 
 class Gaussian(NamedTuple):
-    """The normal distribution N(mean, deviation^2); both may be arrays, which broadcast."""
+    """The normal distribution N(mean, deviation^2); both parameters may be arrays, which broadcast."""
 
     mean: Array | float
     deviation: Array | float
@@ -51,7 +51,7 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
     delta down to 1e-200, and is rounded up.
 
     Raises:
-      InputError: Unless 0 < delta < 1.
+      InputError: If delta is not between 0 and 1.
     """
     conversions.require_delta(delta)
     target = np.log(delta)
@@ -67,11 +67,11 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
 
 
 def measure_normality(deviates: Array, independent: float) -> float:
-    """Returns the p-value of a test that `deviates` (n,) are N(0, 1).
+    """Returns the p-value of a test of whether `deviates` (n,) follow N(0, 1).
 
     It combines two tests (Bonferroni): the Kolmogorov-Smirnov test and a two-sided chi-squared test of the
-    mean square. The latter detects a wrong spread from fewer deviates. `independent` is the effective number
-    of independent deviates.
+    mean square. The latter needs fewer deviates to detect a wrong spread. `independent` is the effective
+    number of independent deviates.
     """
     from scipy import stats  # slow to load
 
@@ -89,18 +89,18 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
 
     The event is that the privacy loss a x^2 + b x + c exceeds epsilon (see the module's docstring). If a > 0,
     these x are outside the two roots of a x^2 + b x + c - epsilon, and if a < 0, between the roots. If a = 0,
-    they form a half-line: the outside of an interval with an infinite end.
+    they form a half-line: the complement of an interval with one infinite end.
 
     The arguments broadcast, with epsilon at least 0. The result is -inf if delta is 0.
     """
-    with np.errstate(all="ignore"):  # `has_event` replaces the invalid cases
+    with np.errstate(all="ignore"):  # invalid cases are replaced below (`has_event`)
         square = s * s
         a = (1 - s) * (1 + s) / (2 * square)
         b = -m / square
         c_minus_eps = m * m / (2 * square) + np.log(s) - eps
         discriminant = b * b - 4 * a * c_minus_eps
-        # The roots are q / a and (c - eps) / q, where q = -(b +- sqrt(discriminant)) / 2. If both
-        # terms have the sign of b, they do not cancel.
+        # The roots are q / a and (c - eps) / q, where q = -(b +- sqrt(discriminant)) / 2. Giving both terms
+        # the sign of b avoids cancellation.
         sign = np.where(b < 0, -1.0, 1.0)
         root = np.sqrt(np.maximum(discriminant, 0.0))
         q = -(b + sign * root) / 2

@@ -1,7 +1,7 @@
 """Confidence limits for a binomial rate, and searches for the parameter at which a condition becomes false.
 
-Clopper-Pearson limits have at least the stated coverage at every rate. Jeffreys limits have it only on
-average over rates, so bounds do not use them.
+Clopper-Pearson limits have at least the stated coverage at every rate. Jeffreys limits have this coverage
+only on average over rates, so bounds do not use them.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 
 
 class Interval(NamedTuple):
-    """Two-sided confidence limits of rates, as arrays with the shape of the counts."""
+    """Two-sided confidence limits for rates, as arrays with the shape of the counts."""
 
     lower: Array
     upper: Array
@@ -32,7 +32,7 @@ def clopper_pearson_upper(
     Args:
       count: The numbers of successes, any shape. The limits have the same shape.
       trials: The number of trials: one for all counts, or one for each count.
-      error: The largest probability that the success probability exceeds its limit.
+      error: The maximum probability that the success probability exceeds its limit.
       prior: 1, or 1/2 for Jeffreys limits (see the module's docstring).
     """
     k = np.asarray(count, float)
@@ -55,13 +55,13 @@ def clopper_pearson(count: ArrayLike, trials: int, confidence: float) -> Interva
 
 
 def find_bracket(holds: Callable[[Any], Any], first: Array | float) -> tuple[Array, Array]:
-    """Returns intervals (low, high) of parameters at which conditions become false.
+    """Returns parameter intervals (low, high) in which conditions become false.
 
     The search doubles each `high` until its condition is false there.
 
     Args:
       holds: Maps parameters with the shape of `first` to booleans: whether each condition is true. All
-        conditions must be true at 0 and false at large parameters; otherwise the search does not end.
+        conditions must be true at 0 and false at large parameters; otherwise the search never ends.
       first: The first parameters to try, above 0, of any shape.
     """
     high = np.asarray(first, float)
@@ -75,11 +75,11 @@ def find_bracket(holds: Callable[[Any], Any], first: Array | float) -> tuple[Arr
 
 
 def find_largest_refuted(is_refuted: Callable[[float], bool], first: float, halvings: int) -> float:
-    """Returns the largest parameter that the data refute, rounded down to a refuted one, or else 0.
+    """Returns the largest parameter that the data refute, rounded down to a refuted one, or 0 if none.
 
     Args:
       is_refuted: Returns True if the data refute a parameter. They must then refute all smaller ones too.
-      first: The first parameter to try, above 0. We double it until it is not refuted.
+      first: The first parameter to try, above 0. We double it until it is no longer refuted.
       halvings: The number of bisections after that.
     """
     if not is_refuted(0.0):
@@ -91,7 +91,7 @@ def find_largest_refuted(is_refuted: Callable[[float], bool], first: float, halv
 def bisect(
     holds: Callable[[Any], Any], low: Array | float, high: Array | float, halvings: int
 ) -> tuple[Array, Array]:
-    """Returns shorter intervals (low, high) of parameters at which conditions become false.
+    """Returns shorter parameter intervals (low, high) in which conditions become false.
 
     Each condition is true at `low` and false at a larger `high`, both of any shape. We halve each interval
     `halvings` times. `find_bracket` describes `holds`.

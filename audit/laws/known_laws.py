@@ -26,8 +26,8 @@ class Kernel(NamedTuple):
     """A standard distribution.
 
     Attributes:
-      name: Its name in `scipy.stats`, which is slow to load, so we load it only when needed.
-      distribution: Its distribution function, for arrays of any shape.
+      name: Its name in `scipy.stats`, loaded only when needed because this is slow.
+      distribution: Its cumulative distribution function, for arrays of any shape.
       shape: Its shape parameters in SciPy.
     """
 
@@ -53,7 +53,7 @@ class ScoreFamily(NamedTuple):
     """A family of pairs of score distributions, with and without the canary.
 
     Attributes:
-      kernel: The distribution that each part of a mixture shifts and scales.
+      kernel: The distribution that is shifted and scaled for each part of a mixture.
       parts: Maps (parameter, inserted) to the parts of the mixture with or without the canary.
     """
 
@@ -87,9 +87,9 @@ class ScoreFamily(NamedTuple):
         return total
 
     def quantiles(self, levels: Array, parameter: float) -> Array:
-        """Returns quantiles (n,) at levels (n,) of the even mixture of scores with and without the canary.
+        """Returns quantiles (n,) at levels (n,) of the equal mixture of scores with and without the canary.
 
-        We interpolate them linearly on a grid with step 0.03.
+        We interpolate them linearly on a grid with a step of 0.03.
         """
         x = np.linspace(-_REACH, _REACH, 4_001)
         below_in = self.distribution(x, parameter, inserted=True)
@@ -105,7 +105,7 @@ def compute_epsilon(family: ScoreFamily, parameter: float, delta: float) -> floa
     parameters and delta from 1e-9 to 0.5.
 
     Raises:
-      InputError: Unless 0 < delta < 1.
+      InputError: If delta is not between 0 and 1.
     """
     x = np.linspace(-_REACH, _REACH, 400_001)
     density_in = family.density(x, parameter, inserted=True)
@@ -125,7 +125,7 @@ def _shifted(shift: float, inserted: bool) -> list[MixturePart]:
 
 
 def _response_parts(epsilon: float, inserted: bool) -> list[MixturePart]:
-    """Returns N(5, 1), with log odds epsilon if inserted, else -epsilon, and N(-5, 1): a noisy bit."""
+    """Returns a noisy bit: N(5, 1) or N(-5, 1), with log odds epsilon if inserted, else -epsilon."""
     rate = special.expit(epsilon if inserted else -epsilon)
     return [MixturePart(rate, centre=5.0), MixturePart(1 - rate, centre=-5.0)]
 

@@ -1,4 +1,4 @@
-"""Tests of the mean of independent values in [0, 1] by betting, valid for every n and any distribution.
+"""Betting tests for the mean of independent values in [0, 1], valid for every n and any distribution.
 
 A gambler bets that the mean is below m, and stakes lambda on each value. The capital grows from 1 to
 
@@ -8,8 +8,8 @@ If the mean is at least m, the expected capital is at most 1, so it reaches 1 / 
 `error` (Markov). The same is true for mixtures of stakes, and for products over independent values. Source:
 Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting" (JRSS B, 2023).
 
-We choose the bets using a *pilot*: runs that we then do not count. Most of the capital is on the pilot's best
-bet.
+We choose the bets using a *pilot*: runs that are then not counted. Most of the capital goes on the bet that
+is best in the pilot.
 
 *From means to a privacy parameter.* The null hypothesis H(t) states that the average rates (a, b) of false
 positives and false negatives satisfy b >= f_t(a) (`audit.evidence.canaries`), for a family f_t that decreases
@@ -49,8 +49,8 @@ _WEIGHTS = 1 / (1 + np.geomspace(1 / 64, 64.0, 25))  # w, the weights of false n
 STAKES = np.append(0.0, np.geomspace(0.02, 64.0, 36))
 # Neighbours of the best stake, as offsets in STAKES.
 _NEIGHBOUR_OFFSETS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])
-# The indices in STAKES of the bets on a single error rate: every third stake above 0. These bets gain most at
-# the ends of a curve.
+# The indices in STAKES of the bets on a single error rate: every third stake above 0. These bets gain the
+# most at the ends of a curve.
 _SINGLE_PLACES = np.arange(1, STAKES.size, 3)
 
 # The capital on the best bet for the pilot, on each of its neighbours, and on each bet on a single error
@@ -79,9 +79,9 @@ def compute_log_growth(values: Array, means: Array, stakes: Array, most: float =
     gains = means[:, None] - distinct
     growth = np.full((stakes.size, means.size), -np.inf)
     for row, stake in zip(growth, stakes, strict=True):
-        allowed = stake * (most - means) <= 1  # a value of `most` loses no more than the capital
+        allowed = stake * (most - means) <= 1  # a value of `most` costs no more than the capital
         with np.errstate(divide="ignore"):
-            # A return of -1 is the loss of the whole capital. Rounding may give less.
+            # A return of -1 means losing the entire capital. Rounding may give a lower value.
             returns = np.maximum(stake * gains[allowed], -1.0)
             row[allowed] = np.log1p(returns) @ counts
     return growth
@@ -96,7 +96,7 @@ def mix_bets(growth: Array, capital: Array) -> Array:
 
 
 def lower_bound(family: Family, counted: Counted, error: float) -> float:
-    """Returns the lower bound on the privacy parameter by the betting test.
+    """Returns the lower bound on the privacy parameter from the betting test.
 
     It is 0 if the curve through the observed error rates has a parameter of at most 0.
 
@@ -105,7 +105,7 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
       counted: The errors at a threshold, in the pilot's runs and in the counted runs.
       error: The probability that the bound exceeds the truth.
     """
-    target = -np.log(error)  # the log capital that rejects a parameter
+    target = -np.log(error)  # the log capital needed to reject a parameter
     errors = counted.rest
     choose_bets = _bet_on_coins if errors.paired else _bet_on_sets  # paired: from the same runs
     find_least_capital = choose_bets(family, counted, target)
@@ -125,11 +125,11 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
 def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
     """Returns a function from a parameter to the smallest log capital on its curve, for two sets of runs.
 
-    A bet is a pair of stakes: on the false positives of runs out, and on the false negatives of runs in. We
-    choose bets that should reach a log capital of `target`.
+    A bet is a pair of stakes: on the false positives of runs without canaries, and on the false negatives of
+    runs with them. We choose bets that should reach a log capital of `target`.
     """
-    predicted = []  # for runs out, then in: the growth that the pilot predicts for the counted runs
-    growth = []  # for runs out, then in: the log growth of the counted runs, (STAKES, _LEVELS)
+    predicted = []  # for runs without, then with canaries: the growth predicted for the counted runs
+    growth = []  # for runs without, then with canaries: the log growth, (STAKES, _LEVELS)
     for pilot, rates in zip(counted.pilot.rates(), counted.rest.rates(), strict=True):
         runs_per_pilot_run = len(rates) / len(pilot)
         predicted.append(runs_per_pilot_run * compute_log_growth(pilot, _COARSE_LEVELS, STAKES))
@@ -164,7 +164,7 @@ def _choose_pairs(
       family: The trade-off functions f_t.
       growth_out: (S, levels) the predicted log growth of STAKES on false positives, at _COARSE_LEVELS.
       growth_in: (S, levels) the same for false negatives.
-      target: The log capital that rejects a parameter.
+      target: The log capital needed to reject a parameter.
 
     Returns:
       (the indices in STAKES (L,) of the stakes on false positives, those on false negatives), in the order of
@@ -172,15 +172,15 @@ def _choose_pairs(
     """
 
     def find_margins(parameter: float) -> Array:
-        """Returns by how much each pair's least log capital exceeds the target, of shape (S, S).
+        """Returns by how much each pair's lowest log capital exceeds the target, of shape (S, S).
 
-        The first axis has the stakes on false positives. We skip a cell of the parameter's curve if a bet on
-        a single set of runs reaches the target there.
+        The first axis is for the stakes on false positives. We skip a cell of the parameter's curve if a bet
+        on a single set of runs reaches the target there.
         """
         # The log growth of each stake at the corner of each cell, (S, cells).
         at_corners_out = growth_out[:, :-1]
         at_corners_in = growth_in[:, _find_corners(family, parameter, _COARSE_LEVELS)]
-        # The larger log growth of the best bets on a single set of runs, at each cell's corner.
+        # The log growth of the best bet on a single set of runs, at each cell's corner.
         best_single = np.maximum(
             at_corners_out[_SINGLE_PLACES].max(0), at_corners_in[_SINGLE_PLACES].max(0)
         )
@@ -190,10 +190,11 @@ def _choose_pairs(
         least = sums.min(-1, initial=np.inf)  # infinite if no cell remains
         return least + np.log(_CAPITAL_ON_BEST) - target
 
-    # The first pair that suffices. If no pair does, `argmax` gives the first one, with stakes of 0.
+    # The first pair that suffices. If no pair does, `argmax` returns the first one, with stakes of 0.
     is_sufficient = _find_margins_at_largest(find_margins) >= 0
     best_out, best_in = np.unravel_index(is_sufficient.argmax(), is_sufficient.shape)
-    # Stakes above 0 form a geometric grid, so a common offset of indices multiplies both stakes by a factor.
+    # Stakes above 0 form a geometric grid, so adding an offset to both indices multiplies both stakes by the
+    # same factor.
     neighbours_out = np.clip(best_out + _NEIGHBOUR_OFFSETS, 1, STAKES.size - 1)
     neighbours_in = np.clip(best_in + _NEIGHBOUR_OFFSETS, 1, STAKES.size - 1)
     no_stake = np.zeros_like(_SINGLE_PLACES)
@@ -203,7 +204,7 @@ def _choose_pairs(
 
 
 def _find_margins_at_largest(find_margins: Callable[[float], Array]) -> Array:
-    """Returns the margins of bets, of any shape, at the largest parameter that some bet should reject.
+    """Returns the margins of bets, of any shape, at the largest parameter that one of them should reject.
 
     `find_margins` maps a parameter to margins. A bet should reject the parameter if its margin is at least 0.
     """
@@ -261,8 +262,8 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
     are other stakes on the same z, and bets on a single error rate, with weight 0 or 1.
 
     We scale the pilot's log growth to the number of counted runs. A bet's *critical* mean is the smallest
-    mean of z for a log capital of `target`. The bet should reject a parameter if the mean of z is at least
-    critical on the whole curve, except at points that bets on a single rate should reject.
+    mean of z at which its log capital reaches `target`. The bet should reject a parameter if the mean of z is
+    at least critical along the whole curve, except at points that bets on a single rate should reject.
 
     Returns:
       (the weights in z (L,), the stakes (L,)), in the order of CAPITAL
@@ -272,7 +273,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
     runs_per_pilot_run = len(counted.rest.misses) / len(counted.pilot.misses)
 
     def find_critical_means(weight: float, tried: Array, capital: float) -> Array:
-        """Returns the critical mean of z for each stake `tried`, of shape (stakes,).
+        """Returns the critical mean of z for each stake in `tried`, of shape (stakes,).
 
         A bet starts with `capital`. The result is one of _COARSE_MEANS, or 2, which no mean reaches.
         """
@@ -282,7 +283,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
         first_means = _COARSE_MEANS[sufficient.argmax(1)]
         return np.where(sufficient.any(1), first_means, 2.0)
 
-    # Bets on a single error rate should reject all points of a curve with a rate that is at least critical.
+    # Bets on a single error rate should reject all points of a curve where that rate is at least critical.
     critical_rate_out = find_critical_means(0.0, single_stakes, _CAPITAL_ON_SINGLE).min()
     critical_rate_in = find_critical_means(1.0, single_stakes, _CAPITAL_ON_SINGLE).min()
     critical_means = np.array(

@@ -1,4 +1,4 @@
-"""Tests a claimed trade-off curve if the null distribution of scores is known exactly.
+"""Tests a claimed trade-off curve when the null distribution of scores is known exactly.
 
 A claim states that any test with false-positive rate a has a power of at most m(a). We know the rate a(t) at
 which left-out canaries exceed a threshold t, both for fresh directions (`exact_null`) and for ranks among
@@ -7,14 +7,14 @@ runs, the capital against the claim is a mixture, over thresholds t and bets c, 
 
     prod_i (1 + c (h_i(t) / m(a(t)) - 1)),    0 < c < 1.
 
-Here h_i(t) is the fraction of run i's canaries above t. If no second run can follow, c = 1, and the e-value
-is a weighted mean of h(t) / m(a(t)) over thresholds. Unlike in `exact_null`, canaries cannot choose a
-threshold for others: the curve would allow more than m(a(t)) there.
+Here h_i(t) is the fraction of run i's canaries above t. If there can be no second run, c = 1, and the e-value
+is a weighted mean of h(t) / m(a(t)) over thresholds. Unlike in `exact_null`, some canaries cannot be used to
+choose a threshold for others: the curve would then allow more than m(a(t)).
 
 *The first run.* If it has at least 500 canaries, we also bet on its p-values. A canary's p-value is the
 probability that a left-out canary scores at least as high. A bet at rate a multiplies its stake by h / m(a),
-where h is the fraction of p-values up to a. The claim determines the rates of five bets: j hits, p-values up
-to the bet's rate, suffice to refute the claim (j = 1, 2, 4, 8, 16).
+where h is the fraction of p-values up to a. The claim determines the rates of five bets: j hits (p-values up
+to the bet's rate) suffice to refute the claim, for j = 1, 2, 4, 8, 16.
 """
 
 from bisect import bisect_left
@@ -34,17 +34,17 @@ Power = Callable[[Array], Array]  # m: false-positive rates -> the largest power
 # deviates for other scores. If mu is 4, scores are around 4. A left-out score exceeds 7 with probability
 # 1e-12.
 NEAR = np.arange(0.0, 7.01, 0.5)
-# For leaks far beyond usual claims. At 37, the rate is the smallest float.
+# For leaks far beyond typical claims. At 37, the rate is close to the smallest positive float.
 FAR = np.append(np.arange(7.5, 12.1, 0.5), np.arange(13.0, 37.1))
 THRESHOLDS = np.append(NEAR, FAR)
 # c, the fraction of a component's capital that is staked on each run. Small bets detect small departures from
 # the claim in many runs, and large bets detect large departures in one or two runs.
 BETS = np.array([0.05, 0.2, 0.5, 0.9])
 
-MIN_FIRST = 500  # canaries in the first run, for bets on its p-values
+MIN_FIRST = 500  # canaries needed in the first run for bets on its p-values
 FIRST_STAKE = 0.5  # the fraction of each component's capital that is staked on these bets
 _REFUTING_HITS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])  # j, for each of J = 5 bets
-_REFUTING_CAPITAL = 20.0  # refutes a claim at confidence 0.95
+_REFUTING_CAPITAL = 20.0  # refutes a claim with 95% confidence
 # The rates that these bets may use, in ascending order.
 _RATES = np.append(0.0, special.ndtr(np.arange(-37.0, 0.01, 0.05)))
 
@@ -55,8 +55,8 @@ class Exceedances(NamedTuple):
     Attributes:
       fractions: (R, T) the fraction of each run's inserted canaries above each of the first T THRESHOLDS.
       log_rates: (T,) log a(t), the log of the exact probability that a left-out canary exceeds a threshold t.
-      in_order: Whether rows are in start order.
-      is_only_run: Whether no other run can follow. We then stake the whole capital on this run.
+      in_order: Whether rows are sorted by the start times of their runs.
+      is_only_run: Whether no other run can follow. If so, we stake the whole capital on this run.
       first_log_p_values: (K,) the log p-values of the first run's canaries, ascending; empty if we do not bet
         on them.
     """
@@ -83,11 +83,11 @@ class Allowed(NamedTuple):
 
 
 class Departure(NamedTuple):
-    """The smallest departure from a claim that the test would refute.
+    """The smallest departure from a claim that the test would detect.
 
     Attributes:
       noise: The actual noise as a multiple of the claimed noise, below 1.
-      probability: The probability that runs like these refute the claim at this noise level.
+      probability: The probability that runs like these would refute the claim at this noise level.
     """
 
     noise: float
@@ -95,14 +95,14 @@ class Departure(NamedTuple):
 
 
 class ClaimTest(NamedTuple):
-    """The result of the test of a claim.
+    """The result of testing a claim.
 
     Attributes:
       e_value: The evidence against the claim; its mean is at most 1 if the claim is true.
       refuted: Whether the e-value has reached 1 / (1 - confidence).
-      runs: The number of runs until the refutation; all runs if the claim is not refuted or the order is
-        unknown.
-      seen: The smallest departure that the test would detect; None if there is none or we did not search.
+      runs: The number of runs needed to refute the claim; all runs if the claim is not refuted or the order
+        is unknown.
+      seen: The smallest departure that the test would detect; None if there is none or it was not computed.
     """
 
     e_value: float
@@ -130,10 +130,10 @@ def examine_claim(counted: Exceedances, power: Power, confidence: float) -> Clai
 
 
 def choose_refuting_powers(canaries: int) -> Array:
-    """Returns the power m (J,) that a claim must allow if j hits among K `canaries` are to refute it.
+    """Returns the power m (J,) at which j hits among K `canaries` are just enough to refute a claim.
 
     Each of the J bets has its own j. A hit is a p-value up to the bet's rate. j hits multiply the bet's stake
-    by j / (K m), which makes it _REFUTING_CAPITAL.
+    by j / (K m), which raises it to _REFUTING_CAPITAL.
     """
     stake_per_bet = FIRST_STAKE / _REFUTING_HITS.size
     return stake_per_bet * _REFUTING_HITS / (_REFUTING_CAPITAL * canaries)
@@ -155,7 +155,7 @@ def tabulate_claim(counted: Exceedances, power: Power) -> Allowed:
 
 
 def compute_log_capital(counted: Exceedances, allowed: Allowed) -> Array:
-    """Returns the log of the capital after each of R runs, shape (R,), of a gambler who bets against a claim.
+    """Returns the log capital, of shape (R,), of a gambler who bets against a claim, after each of R runs.
 
     The gambler starts with a capital of 1, split among components: one for each of THRESHOLDS and each bet c.
     If `counted` has only the first T thresholds, the capital on the others is lost. In the first run, each
@@ -190,9 +190,10 @@ def compute_payoff(log_p_values: Array, log_rates: Array, allowed: Array) -> flo
 
 
 def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> ClaimTest:
-    """Returns the result of a claim's test, from the log capital (R,) against the claim after each run.
+    """Returns the result of testing a claim, given the log capital (R,) against it after each run.
 
-    If rows are in start order, the largest capital decides (Ville's inequality), otherwise the last one.
+    If rows are in start order, the largest capital decides (Ville's inequality); otherwise, the last one
+    does.
     """
     log_capital_needed = -np.log1p(-confidence)  # log(1 / error)
     reached = log_capital[-1]
@@ -202,12 +203,12 @@ def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> Clai
         refuting = np.flatnonzero(log_capital >= log_capital_needed)
         if refuting.size:
             runs = int(refuting[0]) + 1
-    e_value = float(np.exp(min(reached, 700.0)))  # exp of more overflows
+    e_value = float(np.exp(min(reached, 700.0)))  # avoids overflow in exp
     return ClaimTest(e_value, refuted=bool(reached >= log_capital_needed), runs=runs)
 
 
 def find_least_mu(counted: Exceedances, confidence: float) -> float:
-    """Returns the largest mu such that the runs refute the claim of mu-GDP, or 0 if they refute no mu."""
+    """Returns the largest mu such that the runs refute a claim of mu-GDP, or 0 if they refute none."""
     return find_largest_refuted(
         lambda mu: examine_claim(counted, gaussian_power(mu), confidence).refuted,
         first=1.0,
@@ -231,13 +232,13 @@ def trace_least_mu(counted: Exceedances, least_mu: float, confidence: float) -> 
 
 
 def find_main_threshold(counted: Exceedances, power: Power) -> int:
-    """Returns the index of the threshold with most of the capital against a claim after all runs.
+    """Returns the index of the threshold with the most capital against a claim after all runs.
 
     This ignores bets on p-values.
     """
     allowed = power(np.exp(counted.log_rates))
     log_components = _compute_log_factors(counted, allowed).sum(axis=0)  # (bets, T)
-    # A threshold's bets start with equal capital. Their number does not change the largest.
+    # A threshold's bets start with equal capital. Their number does not affect which threshold has the most.
     by_threshold = special.logsumexp(log_components, axis=0) + np.log(split_capital())
     return int(by_threshold.argmax())
 
@@ -245,7 +246,7 @@ def find_main_threshold(counted: Exceedances, power: Power) -> int:
 def _compute_log_factors(counted: Exceedances, allowed: Array) -> Array:
     """Returns log(1 + c (h_i(t) / m(a(t)) - 1)) for run i, bet c and threshold t, of shape (R, bets, T).
 
-    `allowed` (T,) has the m(a(t)).
+    `allowed` (T,) holds the m(a(t)).
     """
     gains = counted.fractions / np.maximum(allowed, 1e-300) - 1  # avoids a division by 0
     bets = BETS
@@ -258,7 +259,7 @@ def _compute_log_factors(counted: Exceedances, allowed: Array) -> Array:
 def split_capital(near: int = len(NEAR), far: int = len(FAR)) -> Array:
     """Returns the starting capital (near + far,) on each threshold: 95% on the near ones, 5% on the far ones.
 
-    `near` and `far` are threshold counts.
+    `near` and `far` are numbers of thresholds.
     """
     return np.repeat([(1 - 0.05) / near, 0.05 / far], [near, far])
 
@@ -286,9 +287,9 @@ def find_least_departure(
 ) -> Departure | None:
     """Returns the smallest departure of the noise from the claim `power` that 9 of 10 audits would detect.
 
-    It is estimated from simulated audits with the design of `counted`, and not a confidence bound. If the
-    noise is r < 1 times the claimed noise, the mean score is 1 / r times as large. Returns None if fewer
-    audits detect even a tenth of the claimed noise.
+    It is estimated from simulated audits with the design of `counted`, and is not a confidence bound. If the
+    noise is r < 1 times the claimed noise, the mean score is 1 / r times as large. Returns None if fewer than
+    9 of 10 audits would detect even a tenth of the claimed noise.
     """
     thresholds = THRESHOLDS
     if scores.mean < NEAR[-1] - 3:
@@ -297,12 +298,12 @@ def find_least_departure(
         thresholds = NEAR
     counted = counted._replace(log_rates=counted.log_rates[: thresholds.size])
     allowed = tabulate_claim(counted, power)
-    # The estimate of a probability of 0.9 has a standard error of 0.02 with 200 audits, and 0.07 with 20.
+    # If the probability is 0.9, its estimate has a standard error of 0.02 with 200 audits, and 0.07 with 20.
     num_audits = int(np.clip(10_000 // scores.runs, 20, 200))
     within = max(scores.within, 1e-9)  # above 0, as `draw_fractions` requires
 
     def estimate_refutation_probability(noise_ratio: float) -> float:
-        """Returns the fraction of simulated audits that refute the claim at this ratio of actual noise."""
+        """Returns the fraction of simulated audits that refute the claim at this noise ratio."""
         rng = np.random.default_rng(0)  # the same draws at every ratio
         deviations = scores.between * rng.standard_normal((num_audits, scores.runs, 1))
         means = scores.mean / noise_ratio + deviations
@@ -318,8 +319,8 @@ def find_least_departure(
             refuted.append(test.refuted)
         return float(np.mean(refuted))
 
-    # The ratios decrease. With less noise, more audits refute the claim, so bisection finds the first ratio
-    # that 9 of 10 audits detect.
+    # The ratios are in descending order. With less noise, more audits refute the claim, so bisection finds
+    # the first ratio that 9 of 10 audits detect.
     noise_ratios = np.append(np.arange(0.995, 0.9, -0.005), np.arange(0.9, 0.09, -0.01))
     place = bisect_left(noise_ratios, 0.9, key=estimate_refutation_probability)
     if place == noise_ratios.size:

@@ -25,15 +25,15 @@ class TradeOffCurve(NamedTuple):
     false_negative_limits: Interval
 
     def band(self, false_positive_rates: ArrayLike) -> Interval:
-        """Returns limits (n,) for the least false-negative rate of threshold tests at n false-positive rates.
+        """Returns limits (n,) on the lowest false-negative rate of threshold tests at n false-positive rates.
 
-        At a rate a, the best test has the lowest threshold with a true false-positive rate of at most a. The
-        first threshold with an upper false-positive limit of at most a is certainly high enough, so its upper
-        false-negative limit is the upper limit at a. The last threshold with a lower false-positive limit
+        At a rate a, the best test has the lowest threshold whose true false-positive rate is at most a. The
+        first threshold whose upper false-positive limit is at most a is certainly high enough, so its upper
+        false-negative limit is the upper limit at a. The last threshold whose lower false-positive limit is
         above a is certainly too low, so its lower false-negative limit is the lower limit at a.
         """
         rates = np.asarray(false_positive_rates, float)
-        # Limits decrease along the thresholds, so we negate them for `searchsorted`.
+        # Limits decrease as thresholds increase, so we negate them for `searchsorted`.
         first_sure = np.searchsorted(-self.false_positive_limits.upper, -rates, side="left")
         first_possible = np.searchsorted(-self.false_positive_limits.lower, -rates, side="left")
         # With 0.0 in front, lower[i] belongs to threshold i - 1, the last one that is certainly too low. The
@@ -46,8 +46,8 @@ class TradeOffCurve(NamedTuple):
 def trade_off_curve(scores_in: Array, scores_out: Array, confidence: float) -> TradeOffCurve:
     """Returns the empirical trade-off curve of threshold tests, with simultaneous confidence limits.
 
-    Scores in have shape (n,), scores out (m,). The worlds are independent, so each world's limits have the
-    square root of `confidence` as their confidence.
+    In-scores have shape (n,), out-scores (m,). The worlds are independent, so the confidence of each world's
+    limits is the square root of `confidence`.
     """
     error = 1 - np.sqrt(confidence)
     # The thresholds: -inf, and the scores of both worlds at the ranks of the limits.
@@ -71,12 +71,12 @@ def _choose_ranks(trials: int) -> Integers:
 
 
 def limit_rates(counts: ArrayLike, trials: int, error: float) -> Interval:
-    """Returns limits for a distribution function at k points, from the counts (k,) of scores below each.
+    """Returns limits on a distribution function at k points, given the counts (k,) of scores below each.
 
-    With probability at least 1 - error, all limits are valid at once, for any number of points. The
+    With probability at least 1 - error, all limits are valid simultaneously, for any number of points. The
     `trials` scores must be independent.
     """
-    # At the r-th smallest of n scores, the distribution function has the distribution Beta(r, n + 1 - r).
+    # At the r-th smallest of n scores, the distribution function follows Beta(r, n + 1 - r).
     ranks = _choose_ranks(trials)
     ranks_from_top = trials + 1 - ranks
     error_of_limit = error / len(ranks) / 2  # Bonferroni; limits are two-sided
@@ -94,7 +94,7 @@ class Auc(NamedTuple):
     """The area under the ROC curve.
 
     Attributes:
-      value: P(score in > score out) + P(equal) / 2 over all pairs.
+      value: P(in-score > out-score) + P(equal) / 2 over all pairs.
       standard_error: The standard deviation of the value under the null hypothesis of no leakage.
     """
 
@@ -112,7 +112,7 @@ def auc(scores_in: Array, scores_out: Array) -> Auc:
 
     The standard error is sqrt((n_in + n_out + 1) / (12 n_in n_out)), for independent scores with the same
     distribution in both worlds (Mann and Whitney, 1947, Section 4). If there are ties, it is an upper bound.
-    Unlike the standard errors of Hanley and McNeil or DeLong, it is not 0 if chance separates a few scores.
+    Unlike the standard errors of Hanley and McNeil or DeLong, it is not 0 if a few scores separate by chance.
     """
     n_in = len(scores_in)
     n_out = len(scores_out)
@@ -124,18 +124,18 @@ def auc(scores_in: Array, scores_out: Array) -> Auc:
 def true_positive_rate(scores_in: Array, scores_out: Array, false_positive_rate: float) -> float:
     """Returns the true-positive rate at a false-positive rate: a point on the ROC curve.
 
-    The threshold is the smallest score out such that at most the fraction `false_positive_rate` of the scores
-    out (n_out,) is above it. The result is not a bound, because the threshold is chosen using the same scores
-    it is evaluated on. Source: Carlini et al., 2022.
+    The threshold is the smallest out-score such that at most a fraction `false_positive_rate` of the
+    out-scores (n_out,) is above it. The result is not a bound, because the threshold is chosen using the same
+    scores it is evaluated on. Source: Carlini et al., 2022.
 
     Raises:
-      InputError: The rate is out of range.
+      InputError: If the rate is out of range.
     """
     require(
         0 <= false_positive_rate < 1,
         f"`false_positive_rate` must be at least 0 and below 1, got {false_positive_rate}",
     )
-    # The number of scores out that may exceed the threshold. The last factor corrects products that rounding
+    # The number of out-scores that may exceed the threshold. The last factor corrects products that rounding
     # puts just below a whole number.
     allowed = int(false_positive_rate * len(scores_out) * (1 + 1e-12))
     threshold = np.sort(scores_out)[len(scores_out) - 1 - allowed]
@@ -151,13 +151,13 @@ class Rate(NamedTuple):
 
 
 class Attack(NamedTuple):
-    """How well an attack guesses.
+    """How successful an attack's guesses are.
 
     Attributes:
       accuracy: The fraction of correct guesses if both worlds are equally likely.
       found_at_1_percent: The true-positive rate at a false-positive rate of 1%; None with fewer than 100
-        scores out.
-      found_at_01_percent: The same at 0.1%; None with fewer than 1,000 scores out.
+        out-scores.
+      found_at_01_percent: The same at 0.1%; None with fewer than 1,000 out-scores.
     """
 
     accuracy: Rate
@@ -168,8 +168,8 @@ class Attack(NamedTuple):
 def attack(scores_in: Array, scores_out: Array) -> Attack:
     """Returns an attack's accuracy, and its true-positive rates at 1% and 0.1% false positives.
 
-    The limits take thresholds as given, although these depend on the same scores. So they do not bound the
-    leakage. For the accuracy, we guess "in" if a score is above the median of the even mixture of both
+    The limits treat thresholds as fixed, although these depend on the same scores, so they do not bound the
+    leakage. For the accuracy, we guess "in" if a score is above the median of the equal mixture of both
     worlds, "out" if it is below, and at random if it is equal. Scores are (n,) in and (m,) out.
     """
     middle = _find_median_of_mixture(scores_in, scores_out)
@@ -187,7 +187,7 @@ def attack(scores_in: Array, scores_out: Array) -> Attack:
 
 
 def _find_point(scores_in: Array, scores_out: Array, false_positive_rate: float) -> Rate | None:
-    """Returns `true_positive_rate` with its limits, or None if the rate does not allow a false positive."""
+    """Returns `true_positive_rate` with its limits, or None if the rate allows no false positive."""
     if false_positive_rate * len(scores_out) < 1:
         return None
     value = true_positive_rate(scores_in, scores_out, false_positive_rate)
@@ -203,7 +203,7 @@ def _find_median_of_mixture(scores_in: Array, scores_out: Array) -> float:
     n_in = len(scores_in)
     n_out = len(scores_out)
     weights = np.repeat([n_out, n_in], [n_in, n_out])  # proportional to 1 / n_in and 1 / n_out
-    # The lower and the upper median, which differ at a gap.
+    # The lower and upper medians, which differ if there is a gap.
     low = np.quantile(scores, 0.5, weights=weights, method="inverted_cdf")
     high = -np.quantile(-scores, 0.5, weights=weights, method="inverted_cdf")
     return float(low / 2 + high / 2)  # the sum might overflow
@@ -212,7 +212,7 @@ def _find_median_of_mixture(scores_in: Array, scores_out: Array) -> float:
 def _limit_rate(value: float, guesses: int, confidence: float) -> Rate:
     """Returns a fraction of correct guesses, `value`, with two-sided Clopper-Pearson limits.
 
-    A tie is half a correct guess, so we round the number of correct guesses.
+    A tie counts as half a correct guess, so we round the number of correct guesses.
     """
     right = round(value * guesses)
     lower, upper = intervals.clopper_pearson(right, guesses, confidence)

@@ -2,19 +2,19 @@
 
 Scores come from independent runs with the canary (in) and without it (out):
 
-    in_sample        hidden-state paper, Algorithm 4: the best of all thresholds, evaluated on the scores that
-                     chose it. An Estimate, not a confidence bound (Errata H10)
-    if_gaussian      a twentieth of the scores choose a rank for an exact test of the rest (`exact`)
+    in_sample        hidden-state paper, Algorithm 4: the best of all thresholds on the same scores. An
+                     Estimate, not a confidence bound (Errata H10)
+    if_gaussian      an exact test (`exact`) of most scores, at a rank chosen using a twentieth of them
     assumption_free  the same with an eighth, testing the trade-off function of (epsilon, delta)-DP itself
 
 The first two give mu, which determines epsilon if the trade-off curve is Gaussian (Errata H11 of
 experiments/hidden_state/README.md).
 
 A bound depends only on the ranks of the scores. We choose its threshold using a *pilot*, a part of the
-scores. With a single split into pilot and rest, the bound would be random. So we draw 21 splits, seeded by a
-hash of the ranks, and take the median of their bounds, each at 11/21 of the error. If the median is above the
-true value, 11 of 21 tests reject a true hypothesis. By Markov's inequality, the probability of this is at
-most `error` (Meinshausen, Meier and Buehlmann, "p-Values for high-dimensional regression", 2009).
+scores. With a single split into pilot and rest, the bound would depend on chance. So we draw 21 splits,
+seeded by a hash of the ranks, and take the median of their bounds, each at 11/21 of the error. If the median
+is above the true value, 11 of 21 tests reject a true hypothesis. By Markov's inequality, the probability of
+this is at most `error` (Meinshausen, Meier and Buehlmann, "p-Values for high-dimensional regression", 2009).
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ _REJECTING = 11  # how many splits must reject: more than half
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Counted:
-    """The common fields of a bound and an estimate.
+    """The fields shared by bounds and estimates.
 
     Attributes:
       epsilon: The bound or estimate of epsilon at `delta`.
@@ -74,8 +74,8 @@ class Bound(_Counted):
 
     Attributes:
       assumes: The bound's assumption.
-      holds: False if the scores refute the assumption and make the bound invalid.
-      counted: A description of the counts, if these are not the errors at a threshold.
+      holds: False if the scores refute the assumption, which makes the bound invalid.
+      counted: A description of the counts, if they are not the errors at a threshold.
       false_positive_rate: The exact rate at the threshold, if it is known without a count.
       path: (R,) the bound after each run, if it is valid after any number of runs; else empty.
     """
@@ -92,7 +92,7 @@ class Estimate(_Counted):
     """A value that is not a confidence bound and never decides a verdict.
 
     Attributes:
-      confidence: The confidence level in the formula. The estimate does not have this level.
+      confidence: The nominal confidence level in the formula, which the estimate does not guarantee.
       caveat: Why the estimate is not a bound.
       standard_error: The standard error of epsilon for independent canaries; NaN if it is unknown.
       noise_floor: The estimate's values without any leakage; NOT_SIMULATED for most methods.
@@ -112,7 +112,7 @@ class ScoreMethod(Method):
     """A method for one canary per run, or for fresh directions.
 
     Attributes:
-      compute: Maps (scores in, scores out, delta, confidence), or (design, delta, confidence), to the
+      compute: Maps (in-scores, out-scores, delta, confidence), or (design, delta, confidence), to the
         method's bound or estimate.
     """
 
@@ -120,20 +120,20 @@ class ScoreMethod(Method):
 
 
 def findings(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> list[Finding]:
-    """Returns every method's bound or estimate from finite scores in, (n,), and scores out, (m,)."""
+    """Returns every method's bound or estimate from finite in-scores (n,) and out-scores (m,)."""
     return [method.compute(scores_in, scores_out, delta, confidence) for method in METHODS.values()]
 
 
 def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Estimate:
-    """Returns the estimate of the hidden-state paper (Algorithm 4), which is not a confidence bound.
+    """Returns the estimate from the hidden-state paper (Algorithm 4), which is not a confidence bound.
 
-    It has the largest mu of all thresholds, at least 0, and the epsilon of this mu's Gaussian curve. At each
-    threshold, mu is that of the Gaussian trade-off curve through the Clopper-Pearson upper limits of both
-    error rates (Errata H12 of experiments/hidden_state/README.md). Thresholds are midpoints between
+    Its mu is the largest over all thresholds, at least 0, and its epsilon that of this mu's Gaussian curve.
+    At each threshold, mu is that of the Gaussian trade-off curve through the Clopper-Pearson upper limits on
+    both error rates (Errata H12 of experiments/hidden_state/README.md). Thresholds are midpoints between
     neighbouring distinct scores. If there are more than 200,000, we only use every k-th to save time.
 
-    Scores are (n,) in and (m,) out, and at least two must differ. `confidence` is that of each error rate's
-    two-sided limits.
+    Scores are (n,) in and (m,) out, and at least two must differ. `confidence` is the level of each error
+    rate's two-sided limits.
     """
     distinct = np.unique(np.concatenate([scores_in, scores_out]))
     points = distinct[:-1] / 2 + distinct[1:] / 2  # the sum of two scores might overflow
@@ -161,9 +161,9 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
 
 
 def if_gaussian(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
-    """Returns the lower bound on mu by an exact test (see `exact`), and the epsilon of its Gaussian curve.
+    """Returns the lower bound on mu from an exact test (see `exact`), and the epsilon of its Gaussian curve.
 
-    Scores in have shape (n,), scores out (m,). We report the threshold and errors of the split with the
+    In-scores have shape (n,), out-scores (m,). We report the threshold and errors of the split with the
     median bound.
     """
     mu, counts = _test_splits(scores_in, scores_out, exact.GAUSSIAN, confidence)
@@ -179,7 +179,7 @@ def if_gaussian(scores_in: Array, scores_out: Array, delta: float, confidence: f
 
 
 def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
-    """Returns the lower bound on epsilon by an exact test of (epsilon, delta)-DP itself (see `exact`).
+    """Returns the lower bound on epsilon from an exact test of (epsilon, delta)-DP itself (see `exact`).
 
     It is valid for any trade-off curve. With n scores per world, it is at most about log(n / 2).
     `if_gaussian` describes the arguments and counts.
@@ -198,8 +198,8 @@ def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidenc
 def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: float) -> float:
     """Returns the largest parameter of a family, mu or epsilon, that these numbers of scores can prove.
 
-    To prove it, a test must have no errors, and use the lowest score in or the highest score out as its
-    threshold. Even perfectly separated scores may prove less, because we may choose another threshold.
+    To prove it, a test must make no errors, and use the lowest in-score or the highest out-score as its
+    threshold. Even perfectly separated scores may prove less, because we may choose a different threshold.
     """
     rest_in = n_in - _find_pilot_size(n_in, family)
     rest_out = n_out - _find_pilot_size(n_out, family)
@@ -262,14 +262,14 @@ def _test_splits(
     """
     pooled = np.concatenate([scores_in, scores_out])
     values, places = np.unique(pooled, return_inverse=True)
-    # We replace scores by their ranks, so the order of runs and the scores' unit do not matter.
+    # We replace scores by their ranks, so neither the order of runs nor the unit of scores matters.
     worlds = np.split(places, [len(scores_in)])
     counts = [np.bincount(world, minlength=len(values)) for world in worlds]
     ordered = [np.sort(world).astype(float) for world in worlds]
     level = (1 - confidence) * _REJECTING / _SPLITS  # of each split's test
     tests = []  # the input of each split's exact test
     counts_of_splits = []
-    # The scores' ranks are the seed, so the same scores always give the same splits.
+    # The scores' ranks serve as the seed, so the same scores always give the same splits.
     for root in np.random.SeedSequence(hash_ranks(*counts)).spawn(_SPLITS):
         rng = np.random.default_rng(root)
         drawn = ordered
@@ -280,13 +280,12 @@ def _test_splits(
         pilot_out, rest_out = _split(drawn[1], family, rng)
         n_in = len(rest_in)
         n_out = len(rest_out)
-        # The threshold is the rank-th lowest of the other inserted scores, or the rank-th highest score of
-        # left-out canaries.
+        # The threshold is the rank-th lowest in-score or the rank-th highest out-score outside the pilot.
         is_in, rank = thresholds.choose_on_pilot(pilot_in, pilot_out, n_in, n_out, family, level)
         place = rest_in[rank - 1] if is_in else rest_out[-rank]
         false_negatives = int(np.searchsorted(rest_in, place))
         false_positives = n_out - int(np.searchsorted(rest_out, place, side="right"))
-        # The world that the threshold is from has rank - 1 errors. We test the errors of the other world.
+        # The world that the threshold comes from has rank - 1 errors. We test the errors in the other world.
         test = exact.Counts(rank=rank, scores=n_out, errors=false_negatives, trials=n_in)
         if is_in:
             test = exact.Counts(rank=rank, scores=n_in, errors=false_positives, trials=n_out)

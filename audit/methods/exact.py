@@ -3,15 +3,15 @@
 The null hypothesis H(t) states that the mechanism is f_t-DP, for a family of symmetric trade-off functions
 f_t that decrease in t (Gaussian: t = mu; approximate DP: t = epsilon at a fixed delta).
 
-The threshold is the r-th lowest of n scores in. The rank r must not depend on these scores. Of m scores out,
-x are above the threshold. For any distribution of scores, the false-negative rate at the threshold is at most
-a random U ~ Beta(r, n - r + 1). Given the threshold, x is Binomial(m, a) with a >= f_t(U). So under H(t), the
-probability of at most x false positives is at most
+The threshold is the r-th lowest of n in-scores (of inserted canaries). The rank r must not depend on these
+scores. Of m out-scores (of left-out canaries), x are above the threshold. For any distribution of scores, the
+false-negative rate at the threshold is at most a random U ~ Beta(r, n - r + 1). Given the threshold, x is
+Binomial(m, a) with a >= f_t(U). So under H(t), the probability of at most x false positives is at most
 
     p_t(x) = E[ P(Binomial(m, f_t(U)) <= x) ],
 
 an integral over a known distribution. p_t(x) increases with t, and the bound solves p_t(x) = error. The same
-is true if the worlds are exchanged.
+is true if the worlds are swapped.
 
 The caller puts equal scores in random order. A threshold among them is a randomised test, so its error rates
 also satisfy the trade-off function.
@@ -39,7 +39,7 @@ class Family(NamedTuple):
     """A family of symmetric trade-off functions f_t that decrease in their parameter t.
 
     Attributes:
-      trade_off: Maps (parameter, false-positive rates) to the least false-negative rates, in [0, 1].
+      trade_off: Maps (parameter, false-positive rates) to the lowest false-negative rates, in [0, 1].
       parameter: Maps (false-positive rates, false-negative rates) to the parameter of the curve through each
         pair.
     """
@@ -63,11 +63,11 @@ class Counts(NamedTuple):
     """The errors at a threshold that is itself a score from one of the worlds, its "own" world.
 
     Attributes:
-      rank: r, the threshold's rank in its own world, from the lowest score in, or from the highest score out.
-        The rank - 1 scores before it are that world's errors.
-      scores: n, the number of scores of the threshold's own world.
+      rank: r, the threshold's rank in its own world, counted from the lowest in-score or the highest
+        out-score. The rank - 1 scores before it are that world's errors.
+      scores: n, the number of scores in the threshold's own world.
       errors: x, the number of errors in the other world.
-      trials: m, the number of scores of the other world.
+      trials: m, the number of scores in the other world.
     """
 
     rank: int
@@ -122,11 +122,12 @@ def _compute_rates(rank: int, scores: int) -> Array:
 
 
 def _compute_p_value(family: Family, parameter: float, counts: Counts) -> float:
-    """Returns the p-value of the other world's errors, if the mechanism is f-DP for the parameter's f.
+    """Returns the p-value of the other world's errors, under the hypothesis that the mechanism is f-DP.
 
-    It is the mean of P(Binomial(trials, f(U)) <= errors), where U ~ Beta(rank, scores - rank + 1) limits the
-    error rate in the threshold's own world. f decreases, so the probability is largest at the upper end of a
-    cell of U. We weight these values by the cells' probabilities, so the p-value is conservative.
+    It is the mean of P(Binomial(trials, f(U)) <= errors), where the parameter determines f, and U ~
+    Beta(rank, scores - rank + 1) limits the error rate in the threshold's own world. f decreases, so the
+    probability is largest at the upper end of a cell of U. We weight these values by the cells'
+    probabilities, so the p-value is conservative.
     """
     other_rates = family.trade_off(parameter, _compute_rates(counts.rank, counts.scores))
     probabilities = special.bdtr(float(counts.errors), counts.trials, other_rates)

@@ -17,12 +17,13 @@ If epsilon is true, both are nonnegative supermartingales that start at 1. Our r
 N(nu, 1) to N(0, 1), divided by e^epsilon and clipped to [1, 20]. Thresholds and nu are on the scale of
 Student's T.
 
-*The first run.* Unless the order of several runs is unknown, we stake a part of the capital on the mean of
+*The first run.* Unless the order of several runs is unknown, part of the capital is staked on the mean of
 h(t) / m(t) over certain thresholds, with c = 1. With at least 500 canaries, these thresholds depend on the
 tested epsilon. With fewer, they are fixed. If canaries are also scored without leave-one-out (`plain`), and
-at least 40 are inserted, half of them choose a threshold t for the other half. Then P_in(t chosen, hit) <=
-e^epsilon P_out(t chosen) a(t) + d(t), where the sum of d(t) over t is at most delta. So for any eta in (0,
-1), the fraction of hits, divided by max(e^epsilon a(t) / (1 - eta), delta / eta), has a mean of at most 1.
+at least 40 are inserted, half of them are used to choose a threshold t for the other half. Then P_in(t
+chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t), where the sum of d(t) over t is at most delta. So for
+any eta in (0, 1), the fraction of hits, divided by max(e^epsilon a(t) / (1 - eta), delta / eta), has a mean
+of at most 1.
 """
 
 from bisect import bisect_left
@@ -47,26 +48,28 @@ EXACT_NULL = FRESH_DIRECTIONS.free
 EXACT_NULL_GDP = "exact_null_gdp"
 LAW_LEVEL = 1e-6  # the null distribution is refuted if left-out canaries have a smaller p-value
 
-# Thresholds on the scale of Student's T: dense at the scores of common claims, and sparse beyond.
+# Thresholds on the scale of Student's T: dense around the scores expected for common claims, and sparse
+# beyond.
 _NEAR_STUDENT = np.arange(0.5, 9.51, 0.25)
 _FAR_STUDENT = np.arange(10.0, 41.0)
 STUDENT = np.append(_NEAR_STUDENT, _FAR_STUDENT)
 # c, the fraction of a component's capital that is staked on each run, and the fraction of a threshold's
-# capital that starts on each c. Half of it is on the largest three, because a few runs decide most audits.
+# capital that starts on each c. Half of it is on the largest three, because most audits are decided by a few
+# runs.
 BETS = np.append(np.geomspace(3e-4, 0.9, 12), [0.97, 0.995])
 _BET_FRACTIONS = np.append(np.full(11, 0.5 / 11), [0.1, 0.1, 0.3])
 _NUM_THRESHOLD_BETS = STUDENT.size * BETS.size  # components that bet on a threshold
 _SHIFTS = np.geomspace(0.5, 12.0, 24)  # nu of the ramps, in standard deviations of a cosine
-_RAMPS_TOP = 20.0  # 20 times the stake refutes at confidence 0.95
+_RAMPS_TOP = 20.0  # 20 times the stake refutes with 95% confidence
 
 _MIN_PILOT = 20  # canaries used to choose a threshold for at least 20 others
 _EPSILON_STEP = 2.0**-6  # bounds on epsilon are multiples of this step
 _TINY = 1e-300  # avoids a division by 0 and the logarithm of 0
-_MAX_LOG = 700.0  # exp of more overflows
+_MAX_LOG = 700.0  # avoids overflow in exp
 
 
 def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
-    """Returns the log probability that a left-out canary's cosine exceeds each of the levels, of any shape.
+    """Returns the log probability that a left-out canary's cosine exceeds each of the `levels` (any shape).
 
     Ranks among M fresh draws (M = `design.draws` > 0) are stored as cosines with the same probabilities,
     which are multiples of 1 / (M + 1). So we round down to a multiple above 0.
@@ -95,13 +98,13 @@ def cosine_of(student: Array, dimension: int) -> Array:
 
 
 def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
-    """Returns the bound on epsilon by the method "exact_null".
+    """Returns the bound on epsilon from the method "exact_null".
 
-    Only inserted canaries count. If the rows are in start order, `path` has a valid bound after each run. If
-    left-out canaries refute the null distribution, epsilon is 0 and `holds` is False.
+    Only inserted canaries count. If the rows are in start order, `path` holds a valid bound after each run.
+    If left-out canaries refute the null distribution, epsilon is 0 and `holds` is False.
 
     Raises:
-      InputError: No canary was inserted.
+      InputError: If no canary was inserted.
     """
     capital = Capital(design, delta)
     target = -np.log(1 - confidence)  # the log capital that refutes an epsilon
@@ -186,7 +189,7 @@ def has_law(design: Fresh) -> bool:
 
 
 def law_test(cosines: ArrayLike, dimension: int) -> float:
-    """Returns the p-value of a test that left-out canaries' cosines have their null distribution in R^d.
+    """Returns the p-value of a test of whether left-out cosines have their null distribution in R^d.
 
     The cosines, (n,) or (R, K), must be independent: each has a different direction, and the other vectors do
     not depend on these directions. At LAW_LEVEL, 9 of 10 audits detect a `dimension` that is wrong by a
@@ -207,7 +210,7 @@ def compute_exceedances(design: Fresh) -> Exceedances:
     """
     levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
     fractions = _compute_fractions(_select_present(design), levels)
-    in_order = design.in_order or len(design.cosines) == 1  # a single run is in order
+    in_order = design.in_order or len(design.cosines) == 1  # a single run is always in order
     first_log_p_values = np.zeros(0)
     if in_order and has_many_canaries(design):
         first_log_p_values = _compute_log_p_values(design)
@@ -256,7 +259,7 @@ def expand_to_runs(design: Fresh, values: Array) -> Array:
 
 
 def _select_present(design: Fresh) -> list[Array]:
-    """Returns the inserted canaries' cosines, (K,) for each run with any; raises InputError if no run has."""
+    """Returns the inserted canaries' cosines, (K,) for each run with any; raises InputError if none has."""
     rows = zip(design.cosines, design.presence, strict=True)
     runs = [row[bits] for row, bits in rows if bits.any()]
     require(runs, "no canary is in: train more runs")
@@ -288,12 +291,12 @@ _GIVEN_RANKS = Assumption(
 )
 
 
-_OF_GDP = "epsilon is that of a GDP guarantee"
+_OF_GDP = "epsilon is for a GDP guarantee"
 _ANY_GDP = Assumption(
     text="a GDP guarantee",
     word="any GDP",
     sentence=f"{_OWN.sentence}; {_OF_GDP}",
-    note="rejects any GDP guarantee below this mu; epsilon is that of this mu",
+    note="rejects any GDP guarantee with a smaller mu; epsilon follows from this mu",
     gaussian=True,
 )
 
@@ -321,7 +324,7 @@ class FirstBet(NamedTuple):
       on_ramps: The fraction of the initial capital on ramps; the rest is on thresholds.
       staked: The fraction of each component's capital that is staked on this bet.
       win: Maps epsilon to the payoff of a stake of 1; its mean is at most 1 if epsilon is true.
-      chosen: The threshold, as a cosine, that half of the canaries chose; None if they did not choose one.
+      chosen: The threshold, as a cosine, that was chosen using half of the canaries; None if there is none.
     """
 
     on_ramps: float
@@ -331,7 +334,7 @@ class FirstBet(NamedTuple):
 
 
 class Capital:
-    """The capital of a mixture of bets against epsilon, as a function of epsilon (module's docstring).
+    """The capital of a mixture of bets against each epsilon (see the module's docstring).
 
     It has T * C components for T thresholds and C bets, grouped by threshold, followed by V components for
     ramps. The total starts at 1.
@@ -359,7 +362,7 @@ class Capital:
         """Returns the log factors (n, T * C + V) by which n runs multiply the capital of each component.
 
         `fractions` (n, T) are h_i(t), the fractions of each run's cosines above the thresholds. The module's
-        docstring has the formulas; ramps use min(m(t), 1).
+        docstring gives the formulas; ramps use min(m(t), 1).
         """
         largest_means = _limit_means(epsilon, self._log_rates, self._delta)  # m(t)
         gains = fractions / largest_means - 1
@@ -393,9 +396,9 @@ class Capital:
         return after_first + counts[occur] @ self.log_factors(self._rows[occur], epsilon)
 
     def find_main_threshold(self, epsilon: float) -> float:
-        """Returns the threshold, as a cosine, with most of the capital against epsilon after all runs.
+        """Returns the threshold, as a cosine, with the most capital against epsilon after all runs.
 
-        If the only run's canaries chose a threshold, we return that one.
+        If the only run's canaries were used to choose a threshold, we return that one.
         """
         chosen = self.first_bet.chosen
         if self.num_runs == 1 and chosen is not None:
@@ -504,7 +507,7 @@ def _bet_at_tested_rates(log_p_values: Array, delta: float) -> Callable[[float],
 def _bet_on_half(bet: FirstBet, cosines: Array, design: Fresh, delta: float) -> FirstBet:
     """Returns a bet that is mostly on a threshold chosen for half of the first run's cosines (n,).
 
-    The other half chooses the threshold. A fifth of the stake remains on `bet`.
+    The threshold is chosen using the other half. A fifth of the stake remains on `bet`.
     """
     pilot, rest = split_pilot(cosines, cosines.size // 2)
     threshold = _choose_threshold(cosines[pilot], rest.size, design.dimension)
@@ -528,7 +531,7 @@ def has_many_canaries(design: Fresh) -> bool:
 
 
 def _compute_log_p_values(design: Fresh) -> Array:
-    """Returns the log p-values (K,) of the canaries inserted in the first run with any, in ascending order.
+    """Returns the ascending log p-values (K,) of the canaries in the first run with inserted canaries.
 
     A canary's p-value is the probability that a left-out canary scores at least as high.
     """
@@ -553,12 +556,12 @@ def split_pilot(values: Array, size: int) -> tuple[Integers, Integers]:
 def _choose_threshold(pilot: Array, canaries: int, dimension: int) -> float:
     """Returns the threshold, as a cosine, that should prove the largest epsilon for the other `canaries`.
 
-    We predict their cosines by a normal distribution fitted to the pilot's cosines (n,), and maximize
-    log(h / a). Here h is the expected fraction above the threshold minus two standard deviations, and a is
-    the probability that a left-out canary exceeds it.
+    We model their cosines as normal, with a fit to the pilot's cosines (n,), and maximize log(h / a). Here h
+    is the expected fraction above the threshold minus two standard deviations, and a is the probability that
+    a left-out canary exceeds it.
     """
     root = np.sqrt(dimension)
-    # A grid of cosines times sqrt(d). `geomspace` needs an end above 10, even if the dimension is small.
+    # A grid of cosines times sqrt(d). `geomspace` needs an endpoint above 10, even if the dimension is small.
     near = np.arange(100) / 10
     far = np.geomspace(10, max(root, 11), 400)
     units = np.append(near, far)

@@ -1,4 +1,4 @@
-"""Tests whether the trade-off curve is Gaussian. Bounds on mu need this for their epsilon.
+"""Tests whether the trade-off curve is Gaussian, as required to convert bounds on mu to epsilon.
 
 The null hypothesis states that some increasing map makes the scores of both worlds normal, with equal
 variance. This is equivalent to a Gaussian trade-off curve. We count the scores in cells between pooled
@@ -7,9 +7,9 @@ Three statistics measure the misfit:
 
     cells     the likelihood ratio against any two multinomials
     spread    Rao's score for a quadratic term in the log-likelihood ratio
-    tails     Rao's score, one-sided, for a cubic term: far scores reveal less than for a Gaussian curve
+    tails     Rao's score, one-sided, for a cubic term: far scores reveal less than under a Gaussian curve
 
-We compute the p-value from tables drawn from the fit, because chi-squared distributions are wrong if the
+We compute the p-value from tables drawn from the fit, because chi-squared distributions are inaccurate if the
 worlds hardly overlap. If the curve is Gaussian, the p-value is below 0.05 in at most 5% of audits, up to the
 error of a parametric bootstrap.
 
@@ -17,7 +17,7 @@ We also report the power against four other curves with the same fitted mu: Lapl
 noise, and a noisy bit. Passing the test does not prove that the curve is Gaussian, since that also depends on
 rates below 1/n.
 
-A *table* has counts (2, cells), with the world "out" (canary left out) first.
+A *table* holds counts (2, cells), with the world "out" (canary left out) first.
 """
 
 import functools
@@ -66,7 +66,7 @@ class _Null(NamedTuple):
 
 
 def examine(scores_in: Array, scores_out: Array) -> float:
-    """Returns the p-value of a test that scores, (n,) in and (m,) out, have a Gaussian trade-off curve.
+    """Returns the p-value of a test of whether scores, (n,) in and (m,) out, have a Gaussian curve.
 
     It is 1 if no test is possible (`_fit_null`).
     """
@@ -98,7 +98,7 @@ def _fit_null(scores_in: Array, scores_out: Array) -> _Null | None:
     in higher cells than the other's (a single cell may be shared), since mu is then unbounded.
     """
     table = count_in_cells(scores_in, scores_out)
-    cells_out = np.flatnonzero(table[0])  # the indices of cells with scores out, ascending
+    cells_out = np.flatnonzero(table[0])  # the indices of cells with out-scores, ascending
     cells_in = np.flatnonzero(table[1])
     have_overlap = cells_out[-1] > cells_in[0] and cells_in[-1] > cells_out[0]
     if table.shape[1] < 3 or not have_overlap:
@@ -135,8 +135,8 @@ def _compute_statistics(tables: Array, fits: Fit) -> Array:
 def _compute_p_values(statistics: Array, drawn: Array) -> Array:
     """Returns the test's p-values from its three statistics, of shape (..., 3): cells, spread and tails.
 
-    A statistic's p-value is the tail of a distribution with the mean and variance of the statistics `drawn`
-    (n, 3) under the null: gamma for cells and spread, and normal for tails. If r > 0 of the n drawn
+    A statistic's p-value is a tail probability of a distribution with the mean and variance of the statistics
+    `drawn` (n, 3) under the null: gamma for cells and spread, and normal for tails. If r > 0 of the n drawn
     statistics reach the observed one, we use at least (r + 1) / (n + 1), which is valid for any distribution.
     The result is the smallest of the three p-values after a Bonferroni correction.
     """
@@ -154,22 +154,23 @@ def _compute_p_values(statistics: Array, drawn: Array) -> Array:
     reaching = (drawn >= statistics[..., None, :]).sum(-2)
     empirical = (reaching + 1) / (len(drawn) + 1)
     p_values = np.maximum(smooth, np.where(reaching, empirical, 0.0))
-    # Tails get most of the level, since this misfit makes an epsilon that is computed from mu too large.
+    # Most of the significance level is allotted to tails, since this misfit makes the epsilon computed from
+    # mu too large.
     corrected = p_values / [0.2, 0.2, 0.6]
     return np.minimum(corrected.min(-1), 1.0)
 
 
 def _simulate_rejection_rate(family: ScoreFamily, null: _Null) -> float:
-    """Returns how often the test rejects simulated scores from a family of other curves.
+    """Returns how often the test rejects simulated scores from a family of non-Gaussian curves.
 
-    The number of scores is the observed one. The family's parameter gives the same fitted |mu|.
+    The number of scores is as observed, and the family's parameter is chosen to give the same fitted |mu|.
     """
     cells = null.table.shape[1]
     sizes = null.table.sum(1)
     mus = _tabulate_fitted_mus(family, cells)
     parameter = float(np.interp(abs(null.fit.mu), mus, _PARAMETERS))
     probabilities = _compute_cell_probabilities(family, parameter, cells)
-    # The fit to the expected counts is near the fits to all drawn tables.
+    # The fit to the expected counts is close to the fits to all drawn tables.
     start = fit_tables(probabilities * sizes[:, None])
     statistics = _draw_statistics(sizes, probabilities, start)
     p_values = _compute_p_values(statistics, null.drawn)
@@ -188,7 +189,7 @@ def _tabulate_fitted_mus(family: ScoreFamily, cells: int) -> Array:
 def _compute_cell_probabilities(family: ScoreFamily, parameter: float, cells: int) -> Array:
     """Returns the probability (2, cells) of each cell for a family's scores, with the world "out" first.
 
-    Cuts are quantiles of the even mixture of both worlds.
+    Cuts are quantiles of the equal mixture of both worlds.
     """
     cuts = family.quantiles(np.arange(1, cells) / cells, parameter)
     worlds = [family.distribution(cuts, parameter, inserted) for inserted in (False, True)]
@@ -198,9 +199,9 @@ def _compute_cell_probabilities(family: ScoreFamily, parameter: float, cells: in
 def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
     """Returns the table (2, cells) of scores, (n,) in and (m,) out, with the world "out" first.
 
-    If both worlds get equal weight, each of the 2 to 16 cells contains about the same fraction of the scores.
-    If both had the size of the smaller one, the cells would contain at least 8 scores on average. Equal
-    scores share a cell. We drop empty cells.
+    With equal weight for both worlds, each of the 2 to 16 cells contains about the same fraction of the
+    scores. If both had the size of the smaller one, the cells would contain at least 8 scores on average.
+    Equal scores share a cell. Empty cells are dropped.
     """
     pooled = np.concatenate([scores_out, scores_in])
     values, ranks = np.unique(pooled, return_inverse=True)
@@ -220,7 +221,7 @@ def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
 
 
 def approximate_fit(table: Array) -> Fit:
-    """Returns a fit to tables (..., 2, cells) near the maximum-likelihood fit, as a start for `fit_tables`.
+    """Returns a fit to tables (..., 2, cells) near the maximum-likelihood fit, to initialise `fit_tables`.
 
     mu is a weighted mean, over cuts, of the distance between both worlds' normal quantiles. Each cut is where
     the mixture of N(0, 1) and N(mu, 1) has the observed fraction of scores below it.
@@ -286,7 +287,7 @@ def _expand(fit: Fit) -> _Cells:
 
 
 def _compute_information(jacobian: Array, weights: Array) -> Array:
-    """Returns Fisher's information J' diag(weights) J, of shape (..., p, p).
+    """Returns the Fisher information J' diag(weights) J, of shape (..., p, p).
 
     A small ridge makes it invertible.
 
@@ -302,14 +303,14 @@ def fit_tables(table: Array, start: Fit | None = None) -> Fit:
     """Returns the maximum-likelihood fit to tables (..., 2, cells), by eight steps of Fisher scoring.
 
     Let J be the Jacobian of the cell probabilities P, and W = diag(sizes / P). A step solves J' W J step = J'
-    (counts / P). The default start is `approximate_fit`; eight steps from there converge.
+    (counts / P). The default start is `approximate_fit`, from which eight steps are enough to converge.
     """
     sizes = table.sum(-1, keepdims=True)
     fit = start or approximate_fit(table)
     for _ in range(8):
         cells = _expand(fit)
         information = _compute_information(cells.jacobian, sizes / cells.probabilities)
-        # The letters of the axes: w world, c cell, p parameter.
+        # Axes: w world, c cell, p parameter.
         gradient = np.einsum("...wcp,...wc->...p", cells.jacobian, table / cells.probabilities)
         step = np.linalg.solve(information, gradient[..., None])[..., 0]
         fit = _take_step(fit, step)
@@ -323,7 +324,7 @@ def _take_step(fit: Fit, step: Array) -> Fit:
     move a parameter by more than 1.
     """
     gaps = np.diff(fit.cuts)
-    closing = -np.diff(step[..., :-1])  # by how much the step makes each gap smaller
+    closing = -np.diff(step[..., :-1])  # by how much the step shrinks each gap
     allowed = 0.7 * gaps / np.maximum(closing, _TINY)
     ratios = np.where(closing > 0, allowed, 1.0)
     largest = np.maximum(np.abs(step).max(-1), 1)
@@ -350,13 +351,13 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
 
     A term f multiplies the fitted density of the world "in" by exp(c f), up to a constant; the fit has c = 0.
     The statistic is the derivative, with respect to c, of the log likelihood of tables (..., 2, cells). We
-    divide it by its standard deviation, given that cuts and mu are fitted. Under the null, it is about
-    standard normal if cells contain many scores.
+    divide it by its standard deviation, given that cuts and mu are fitted. Under the null, it is
+    approximately standard normal if cells contain many scores.
     """
     cells = _expand(fit)
     derivatives = _differentiate_by_terms(fit, cells)
     inverse_variances = table.sum(-1, keepdims=True) / cells.probabilities
-    # The letters of the axes: w world, c cell, q term, p parameter of the fit.
+    # Axes: w world, c cell, q term, p parameter of the fit.
     score = np.einsum("...wcq,...wc->...q", derivatives, table / cells.probabilities)
     # The variance of the score is the information about c minus the part explained by the cuts and mu.
     information = np.einsum("...wcq,...wc->...q", derivatives**2, inverse_variances)
@@ -384,7 +385,7 @@ def _differentiate_by_terms(fit: Fit, cells: _Cells) -> Array:
     means = moments.sum(-2) / cells.probabilities.sum(-2) - fit.mu[..., None] / 2
     direction = np.where(fit.mu < 0, 1.0, -1.0)[..., None]
     terms = np.stack([means**2, direction * means**3], -1)
-    # A term only changes the world "in". The derivative of a cell's probability is the probability times (the
+    # A term changes only the world "in". The derivative of a cell's probability is the probability times (the
     # term minus its mean).
     in_cells = cells.probabilities[..., 1, :, None]
     term_means = (in_cells * terms).sum(-2, keepdims=True)

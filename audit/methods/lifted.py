@@ -9,14 +9,14 @@
 The LiDP paper is Pillutla et al. (NeurIPS 2023). `audit.evidence.canaries` explains why average error rates
 satisfy the trade-off inequality, and `betting` explains how we test it. We choose the threshold and the bets
 using a *pilot*: some of the runs, drawn with a hash of all runs as the seed. So neither the order of runs and
-canaries nor an increasing map of all scores changes a bound.
+canaries nor an increasing map of all scores affects a bound.
 
-*Exchangeable bits* (LiDP paper, Section 4 and Appendix). A run gives a bit for each of K canaries: 1 for an
+*Exchangeable bits* (LiDP paper, Section 4 and Appendix). A run yields a bit for each of K canaries: 1 for an
 error, else 0. Let S be their sum, and mu_l the mean of C(S, l) / C(K, l), which we estimate from n runs.
 `_bound_variance` derives the estimate's variance. A bound of order 1 uses the variance mu_1 - mu_1^2 of a
 single bit. A bound of order L = 2, 4, 8, ... first computes limits for mu_j with L/2 < j <= L in the same
-way, and then descends to mu_1. Each of the L limits gets 1/L of the error. The authors' code differs at order
-4 (Errata L1 in experiments/lidp/README.md).
+way, and then descends to mu_1. Each of the L limits is allotted 1/L of the error. The authors' code differs
+at order 4 (Errata L1 in experiments/lidp/README.md).
 """
 
 import dataclasses
@@ -96,7 +96,7 @@ class CanaryMethod(Method):
             mu = proven
             epsilon = conversions.epsilon_from_mu(mu, delta)
         if assumes == NOTHING:
-            # Runs out are neighbours of the runs in only if they contain the other K - 1 canaries.
+            # Runs without a canary are neighbours of runs with it only if they contain the other K - 1.
             if not errors.paired and errors.canaries_in > 1:
                 assumes = OTHERS_IN
             elif widened is not errors:
@@ -125,7 +125,9 @@ def count(design: Design, family: Family, error: float) -> Counted:
     `error`.
     """
     pilot, rest = design.split()
-    sizes = rest.errors(0.0)  # for the run and guess counts, which no threshold changes
+    sizes = rest.errors(
+        0.0
+    )  # for the numbers of runs and guesses, which are the same for any threshold
     threshold = _choose_threshold(pilot, sizes, family, error)
     return Counted(threshold, pilot.errors(threshold), rest.errors(threshold))
 
@@ -133,7 +135,7 @@ def count(design: Design, family: Family, error: float) -> Counted:
 def _prove_lidp(
     order: int, compute_limits: ComputeLimits, family: Family, counted: Counted, error: float
 ) -> float:
-    """Returns the parameter, at least 0, of the family's curve through upper limits of both error rates.
+    """Returns the parameter, at least 0, of the family's curve through upper limits on both error rates.
 
     Each limit gets half of the bound's error probability, and uses moments of each run's errors up to
     `order`, a power of two. `compute_limits` is `wilson` or `bernstein`. Source: Pillutla et al., 2023.
@@ -153,8 +155,7 @@ def _prove_lidp(
 def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANCE_OF_BIT) -> Limits:
     """Returns Wilson's limits (lower, upper) for the mean of n values in [0, 1], asymptotic in n.
 
-    They enclose the x with (x - mean)^2 <= z^2 / n * variance(x), where z is the normal quantile of 1 -
-    error.
+    They enclose the values x with (x - mean)^2 <= z^2 / n * variance(x), where z = Phi^-1(1 - error).
 
     Args:
       mean: The average of the n values.
@@ -173,8 +174,8 @@ def bernstein(
 ) -> Limits:
     """Returns Bernstein's limits (lower, upper) for the mean of n values in [0, 1], valid for every n.
 
-    They are the x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n), where L = log(1 / error).
-    `wilson` describes the arguments.
+    They are the values x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n), where L = log(1 /
+    error). `wilson` describes the arguments.
     """
     log_per_value = np.log(1 / error) / n  # L / n
     shift = 2 * log_per_value / 3
@@ -210,7 +211,7 @@ def exchangeable_limits(
 ) -> Limits:
     """Returns confidence limits (lower, upper) for the mean mu_1 of exchangeable bits, from sums in n runs.
 
-    Source: LiDP paper, Algorithm 2 and Appendix, extended to orders from 8 on by the same recursion.
+    Source: LiDP paper, Algorithm 2 and Appendix, extended to orders 8 and above by the same recursion.
 
     Args:
       sums: (n,) the sum of each run's bits.
@@ -246,7 +247,7 @@ def moments(sums: Array, canaries: int, order: int) -> list[float]:
 def _bound_variance(j: int, canaries: int, limits: dict[int, Limits]) -> VarianceBound:
     """Returns an upper bound on the variance of a run's estimate of the moment mu_j, as a function of mu_j.
 
-    mu_j is the probability that j random canaries all give an error. Two random sets of j canaries share i
+    mu_j is the probability that j random canaries all yield errors. Two random sets of j canaries share i
     with probability h(i), and the variance is sum_i h(i) mu_(2 j - i) - mu_j^2. Identical sets (i = j) give
     the linear term. Other sets give the constant, from the upper limits for mu_(j + 1), ..., mu_(2 j).
     """
@@ -287,7 +288,7 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
     """Returns the bounds of all methods that accept this number of canaries, in the order of METHODS.
 
     Raises:
-      InputError: Too few runs.
+      InputError: If there are too few runs.
     """
     canaries = min(design.canaries)
     methods = [method for method in METHODS.values() if method.canaries <= canaries]
@@ -295,15 +296,15 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
 
 
 def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: float) -> float:
-    """Returns the score in the pilot that should prove the largest parameter as a threshold.
+    """Returns the pilot score that should prove the largest parameter when used as a threshold.
 
     At each score, we predict a parameter from three estimates of the error rates (`thresholds.Candidates`).
     The usual choice is the best score for normal distributions. If these predict 0 everywhere, it is the
-    score with the smallest sum of counted rates. Another score replaces the usual choice if its raised rates
-    predict a larger parameter than the counted rates of the usual choice.
+    score with the smallest sum of counted rates. A different score replaces the usual choice if its raised
+    rates predict a larger parameter than the counted rates of the usual choice.
 
-    `pilot` has the runs used to choose. `sizes` has the other runs' errors, but we use only the run and
-    guess counts. `error` is the error probability of each rate's limit.
+    `pilot` holds the runs used for this choice. `sizes` holds the other runs' errors, but we use only the
+    numbers of runs and guesses. `error` is the error probability of each rate's limit.
     """
     log_inverse_error = -np.log(error)
     guesses_in, guesses_out = sizes.guesses()
@@ -314,12 +315,12 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     runs = np.array([[len(sizes.alarms)], [len(sizes.misses)]])
 
     def predict(rates: Array) -> Array:
-        """Returns the parameter (T,) of the curve through approximate upper limits of rates (2, T).
+        """Returns the parameter (T,) of the curve through approximate upper limits on rates (2, T).
 
         We add two errors to a rate p. First, its estimate has the variance scale * p (1 - p) / guesses, and
         differs from p by more than x with probability at most about exp(-x^2 / (2 variance)). Second, with
-        probability `error`, n runs miss a kind of run that has the frequency log(1 / error) / n. A run's
-        estimate is at most `scale`, so such runs may add this frequency times `scale`.
+        probability `error`, n runs include none of a kind that occurs with frequency log(1 / error) / n. A
+        run's estimate is at most `scale`, so such runs may add this frequency times `scale`.
         """
         variances = scales * rates * (1 - rates) / guesses
         error_of_guesses = np.sqrt(2 * log_inverse_error * variances)

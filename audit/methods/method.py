@@ -1,4 +1,4 @@
-"""The record of a method: the texts and markers of a bound or an estimate in reports.
+"""The record of a method: the text and marker used for a bound or an estimate in reports.
 
 A method is a function and its record in the same file, as in `estimate.py`. This module does not load SciPy.
 """
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class NoiseFloor(NamedTuple):
-    """The mean and the 95% quantile of an estimate's epsilon in `audits` simulated audits of no leakage."""
+    """The mean and the 95% quantile of an estimate's epsilon in `audits` simulated audits without leakage."""
 
     mean: float
     quantile_95: float
@@ -20,7 +20,7 @@ NOT_SIMULATED = NoiseFloor(math.nan, math.nan, 0)
 
 
 class Assumption(NamedTuple):
-    """Texts that state a bound's assumption, or why an estimate is not a bound.
+    """Phrases that state a bound's assumption, or why an estimate is not a bound.
 
     Attributes:
       text: The text in JSON, and next to a bound that is not in a table.
@@ -44,7 +44,7 @@ class Assumption(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Method:
-    """A method's texts in reports. Subclasses add the function that computes its result.
+    """The description of a method for reports. Subclasses add the function that computes its result.
 
     Attributes:
       name: The name in tables, figures and JSON.
@@ -69,15 +69,15 @@ FRESH_DIRECTIONS = Pair("exact_null", "exact_null")
 NO_BOUND = "(no bound)"
 NOTHING = Assumption("nothing", "nothing", "independent runs")
 COINS = Assumption(
-    "independent coins with one probability",
+    "independent coins with the same probability",
     "coins",
     "independent runs; each canary is inserted by its own coin, and all coins have the same probability",
     "each canary inserted by its own coin, all coins with the same probability",
 )
 OTHERS_IN = Assumption(
-    "runs out contain the other K - 1 canaries",
-    "nothing",  # except how the runs are made
-    "independent runs; runs out insert K - 1 other canaries in addition to those that they score, else "
+    "runs without a canary contain the other K - 1 canaries",
+    "nothing",  # apart from how the runs are made
+    "independent runs; runs that score left-out canaries also insert K - 1 others, else "
     "bounds are too high",
 )
 ACCOUNTED = Assumption(

@@ -1,14 +1,14 @@
 """Lower bounds on epsilon from a single run with many canaries, which may depend on each other.
 
-    exact_null         from cosines of uniformly random canaries, all inserted: `exact_null` of a single run
+    exact_null         from cosines of uniformly random canaries, all inserted: `exact_null` for a single run
     one_run_guesses    from fair coins: correct guesses against (epsilon, delta)-DP
     one_run_gaussian   from fair coins: correct guesses against mu-GDP
 
-*Guesses.* For each of m canaries, a fair coin decides whether it is inserted. From the release, an adversary
-guesses exactly r of the coins, and v guesses are right. Only the coins must be independent. We guess the r
-coins whose scores are farthest from the median: "inserted" if the score is above the median, else "left out".
-We choose r using some of the canaries, a pilot. Errata O11 of experiments/one_shot/README.md has the
-assumptions.
+*Guesses.* For each of m canaries, a fair coin decides whether it is inserted. Based on the release, an
+adversary guesses exactly r of the coins, and v guesses are right. Only the coins need to be independent. We
+guess the r coins whose scores are farthest from the median: "inserted" if the score is above the median, else
+"left out". We choose r using some of the canaries, a pilot. Errata O11 of experiments/one_shot/README.md
+lists the assumptions.
 
     log_p_approximate   Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run" (2023),
                         Theorem 5.2: with W ~ Binomial(r, e^eps / (1 + e^eps)),
@@ -47,8 +47,8 @@ from audit.methods.method import GAUSSIAN_CURVE, Assumption
 
 ONE_RUN_GUESSES = "one_run_guesses"
 ONE_RUN_GAUSSIAN = "one_run_gaussian"
-LEAST_COINS = 40  # the smallest pilot has half of them
-# We choose one of these fractions of the coins to guess.
+LEAST_COINS = 40  # half of them make up the smallest pilot
+# The fractions of coins to guess, from which we choose one.
 _GUESSED = np.append(np.geomspace(0.02, 0.5, 8), np.linspace(0.6, 1.0, 5))
 
 
@@ -100,10 +100,10 @@ def make_design(cosines: Cosines) -> Fresh:
 def bound_by_guesses(coins: Coins, delta: float, confidence: float) -> list[Bound]:
     """Returns the bounds `one_run_guesses` and `one_run_gaussian` for a single run with fair coins.
 
-    Both count correct guesses of at most 20,000 coins.
+    Both count correct guesses among at most 20,000 coins.
 
     Raises:
-      InputError: There are fewer than 40 canaries.
+      InputError: If there are fewer than 40 canaries.
     """
     return [compute(coins, delta, confidence) for compute in OF_COINS.values()]
 
@@ -115,7 +115,7 @@ def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     """
     error = 1 - confidence
     ordered = _split_and_order(design)
-    # At delta = 0, a smaller upper limit of the fraction of wrong guesses gives a larger bound. So we choose
+    # At delta = 0, a smaller upper limit on the fraction of wrong guesses gives a larger bound. So we choose
     # the number of guesses with the smallest limit. The pilot predicts how many are wrong, and we round this
     # number up to be conservative.
     choices = ordered.guess_counts
@@ -180,7 +180,7 @@ class _OrderedCoins(NamedTuple):
     Attributes:
       right: (coins,) the numbers of correct guesses among the 1, 2, ... most certain guesses.
       guess_counts: (choices,) the numbers of guesses to choose from.
-      expected_right: (choices,) the fraction of correct guesses that the pilot predicts for each number.
+      expected_right: (choices,) the fraction of correct guesses predicted from the pilot for each number.
     """
 
     right: Integers
@@ -190,7 +190,7 @@ class _OrderedCoins(NamedTuple):
     def count_guesses(self, guesses: int) -> tuple[int, dict[str, Any]]:
         """Returns (how many of the most certain `guesses` are correct, the counts as fields of `Bound`).
 
-        `Bound` has no fields for guesses. We report them as scores in, and wrong ones as false negatives.
+        `Bound` has no fields for guesses. We report them as in-scores, and wrong ones as false negatives.
         """
         right = int(self.right[guesses - 1])
         return right, {
@@ -290,10 +290,10 @@ def log_p_approximate(
 def gaussian_refutes(
     canaries: int, guesses: ArrayLike, right: ArrayLike, mu: ArrayLike, error: float
 ) -> Bits:
-    """Returns True, element by element, if a number of correct guesses refutes mu-GDP at the level `error`.
+    """Returns, for each element, whether a number of correct guesses refutes mu-GDP at the level `error`.
 
     Let q_j be the probability of at least j correct guesses, and S_j = q_j + q_(j+1) + ... We start at q_v =
-    S_v = error, and compute the least q_j that mu-GDP allows for j = v - 1, ..., 0 (see the module's
+    S_v = error, and compute the smallest q_j that mu-GDP allows for j = v - 1, ..., 0 (see the module's
     docstring). If q_0 would exceed 1, mu-GDP implies that q_v is below the error, so we refute mu.
 
     Args:
@@ -301,7 +301,7 @@ def gaussian_refutes(
       guesses: r, the number of guessed coins.
       right: v, the number of correct guesses, at most r.
       mu: The hypotheses; guesses, right and mu broadcast to the shape of the result.
-      error: The level of the test.
+      error: The significance level of the test.
     """
     r, v, mus = np.broadcast_arrays(guesses, right, mu)
     q = np.full(r.shape, error)  # q_(j+1) at the start of a step, q_j at its end

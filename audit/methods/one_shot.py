@@ -5,7 +5,7 @@ released vector. Otherwise, the cosine has the null distribution in `cosine_law`
 
     one_shot_fitted            the exact epsilon of N(0, 1/d) against N(mean, deviation^2), fitted to cosines
     one_shot_equal_variance    the same against N(mean, 1/d): the estimate in Table 1 (Errata O1)
-    one_shot_jeffreys          eps_lo: the best of all thresholds, each with Jeffreys limits
+    one_shot_jeffreys          eps_lo: the best of all thresholds, using Jeffreys limits
     one_shot_clopper_pearson   the same with Clopper-Pearson limits
 
 These are not confidence bounds. The first two ignore the error of the fit. The last two choose the threshold
@@ -42,7 +42,7 @@ _SIMULATED_FITS = 2000
 def fit(values: Array, dimension: int) -> Gaussian:
     """Returns the means and standard deviations (...,) of cosines (..., K), in units of 1/sqrt(d).
 
-    As in Andrew et al. (2024), the divisor of the variance is K, not K - 1.
+    As in Andrew et al. (2024), the variance has the divisor K, not K - 1.
     """
     root = np.sqrt(dimension)
     return Gaussian(values.mean(-1) * root, values.std(-1) * root)
@@ -84,7 +84,7 @@ def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
 def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
     """Returns an estimate that depends only on the means and standard deviations of a run's cosines.
 
-    The null is N(0, 1/d), or is fitted to the unobserved cosines if we have any. The standard error comes
+    The null is N(0, 1/d), or is fitted to the unobserved cosines if there are any. The standard error comes
     from 2,000 simulated fits to samples from the fitted distributions. `name` is a key of FITTED. The
     result's confidence of 0.95 has no effect.
     """
@@ -106,7 +106,7 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
         confidence=0.95,
         n_in=observed,
         n_out=unobserved,
-        caveat="a Gaussian fit taken for the truth",
+        caveat="a Gaussian fit treated as exact",
         standard_error=float(compute(redrawn_null, redrawn_seen, delta).std()),
         noise_floor=noise_floor(name, observed, unobserved, delta),
     )
@@ -148,12 +148,12 @@ def _draw_fits(rng: np.random.Generator, law: Gaussian, canaries: int) -> Gaussi
 def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
     """Returns the in-sample estimate of epsilon, the largest over all thresholds, called eps_lo in papers.
 
-    At each threshold, epsilon is that of the trade-off curve through upper limits of both error rates
+    At each threshold, epsilon is that of the trade-off curve through upper limits on both error rates
     (`conversions.epsilon_from_rates`). If all canaries are observed, the false-positive rate is known: the
-    tail of a cosine's null distribution. From 1,000 dimensions on, we use the tail of the normal limit, like
-    the code of Andrew et al. (2024). Otherwise, we count unobserved canaries above the threshold. Even at a
-    fixed threshold, both rates' limits are valid only with probability 1 - 2 error (Errata O8 of
-    experiments/one_shot/README.md).
+    tail of a cosine's null distribution. For 1,000 or more dimensions, we use the tail of the normal limit,
+    like the code of Andrew et al. (2024). Otherwise, we count unobserved canaries above the threshold. Even
+    at a fixed threshold, the limits on both rates hold jointly only with probability 1 - 2 error (Errata O8
+    of experiments/one_shot/README.md).
 
     `error` is the one-sided error of each rate's limit. `prior` is 1/2 for Jeffreys limits, and 1 for
     Clopper-Pearson limits.

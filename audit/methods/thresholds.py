@@ -15,9 +15,11 @@ from audit.methods.exact import GAUSSIAN, Family
 
 # These constants are tuned to give large bounds. Bounds are valid for any values.
 _PRIOR = 5.0  # the number of imaginary normal scores added to a pilot's counts
-_MIN_STEADY = 8  # a rank's counts are reliable if at least 8 of the pilot's own scores are up to it
+_MIN_STEADY = (
+    8  # a rank's counts are reliable if at least 8 of the pilot's own scores lie within it
+)
 _MAX_MISFIT = 1.8  # in standard deviations; a larger misfit contradicts normal distributions
-_RELATIVE_ERROR = 1.7  # of a bound predicted from the counts of n scores per world, times sqrt(n)
+_RELATIVE_ERROR = 1.7  # times sqrt(n), for a bound predicted from the counts of n scores per world
 _RAISE = 1.5  # standard deviations added to rates, since the best of many counts may be lucky
 
 
@@ -25,8 +27,8 @@ class ErrorCounts(NamedTuple):
     """Error counts at k thresholds.
 
     Attributes:
-      false_positives: (k,) the number of scores out above each threshold.
-      false_negatives: (k,) the number of scores in at or below it.
+      false_positives: (k,) the number of out-scores above each threshold.
+      false_negatives: (k,) the number of in-scores at or below it.
     """
 
     false_positives: Integers
@@ -44,8 +46,8 @@ class Rank(NamedTuple):
     """A threshold that is one of the scores outside the pilot, given by its rank among them.
 
     Attributes:
-      is_in: True if the threshold is a score in, False if it is a score out.
-      rank: The threshold is the `rank`-th lowest score in, or the `rank`-th highest score out.
+      is_in: True if the threshold is an in-score, False if it is an out-score.
+      rank: The threshold is the `rank`-th lowest in-score, or the `rank`-th highest out-score.
     """
 
     is_in: bool
@@ -57,9 +59,9 @@ def choose_on_pilot(
 ) -> Rank:
     """Chooses the rank of a threshold among the scores outside a pilot, using only the pilot's scores.
 
-    It should prove the largest lower bound on a privacy parameter. `_judge_ranks` predicts the bounds for the
-    ranks 1, 2, 4, ... of each world in two ways: from normal distributions with the pilot's area under the
-    ROC curve, which varies little between pilots, and from the pilot's error counts.
+    The aim is to prove the largest lower bound on a privacy parameter. `_judge_ranks` predicts the bounds for
+    the ranks 1, 2, 4, ... of each world in two ways: from normal distributions with the pilot's area under
+    the ROC curve, which varies little between pilots, and from the pilot's error counts.
 
     The usual choice is the best rank for normal distributions. For a Gaussian curve it is final, because an
     increasing map makes scores normal. For other families, the rank with the best counts replaces it if the
@@ -75,7 +77,7 @@ def choose_on_pilot(
         return Rank(is_in=True, rank=1)
 
     mu = _estimate_separation(pilot_in, pilot_out)
-    # `_judge_ranks` ranks from the lowest score. Negating all scores makes the highest scores out the lowest.
+    # `_judge_ranks` ranks from the lowest score. Negating all scores makes the highest out-scores the lowest.
     by_in = _judge_ranks(pilot_in, pilot_out, n_in, n_out, mu, family, error)
     by_out = _judge_ranks(-pilot_out, -pilot_in, n_out, n_in, mu, family, error)
     from_normal, from_counts, num_beyond, misfits = np.hstack([by_in, by_out])
@@ -87,7 +89,7 @@ def choose_on_pilot(
             best = np.argmax(np.where(is_steady, from_counts, -np.inf))
         elif from_counts.max() > (1 + relative_error) * max(from_counts[best], 0.0):
             best = np.argmax(from_counts)
-    # Column j of each world is rank 2^j. The columns of the scores in come first.
+    # Column j of each world is rank 2^j. The columns of the in-scores come first.
     ranks_in = by_in.shape[1]
     if best < ranks_in:
         return Rank(is_in=True, rank=2 ** int(best))
@@ -105,13 +107,13 @@ def _judge_ranks(
 ) -> Array:
     """Predicts the bounds for thresholds at ranks 1, 2, 4, ... among the scores of one world, "own".
 
-    A threshold is the r-th lowest score of the own world, with r at most half the number of scores. We guess
-    that lower scores are from the other world. So the errors are the r - 1 lower scores of the own world, and
-    the scores of the other world above the threshold.
+    A threshold is the r-th lowest score in its own world, with r at most half the number of scores. We guess
+    that lower scores are from the other world. So the errors are the r - 1 lower scores in its own world, and
+    the scores in the other world above the threshold.
 
     Args:
-      own: The pilot's scores of the own world.
-      other: The pilot's scores of the other world, most of them lower.
+      own: The pilot's scores in the threshold's own world.
+      other: The pilot's scores in the other world, most of them lower.
       n_own, n_other: The numbers of scores that will be counted.
       mu: The distance between the means of both worlds, in standard deviations, if they are normal.
       family: The trade-off functions, which must be symmetric.
@@ -124,9 +126,9 @@ def _judge_ranks(
         same choice.
     """
     ranks = 2 ** np.arange(max(n_own // 2, 1).bit_length())  # 1, 2, 4, ... up to n_own / 2
-    levels = ranks / (n_own + 1)  # the expected fraction of the own world below the threshold
-    # The rank of the pilot's own score nearest to each threshold. We use that the k-th lowest of n scores is
-    # near the quantile of level k / (n + 1).
+    levels = ranks / (n_own + 1)  # the expected fraction of its own world below the threshold
+    # The rank of the pilot's own score nearest to each threshold. We use the fact that the k-th lowest of n
+    # scores is near the quantile of level k / (n + 1).
     gaps = len(own) + 1
     places = np.maximum(np.rint(levels * gaps), 1.0)
     score_at_place = np.sort(own)[places.astype(int) - 1]
@@ -134,8 +136,8 @@ def _judge_ranks(
     # The fraction of the other world below the pilot's score, and below the threshold, if both are normal.
     normal_at_place = special.ndtr(mu + special.ndtri(places / gaps))
     normal_at_level = special.ndtr(mu + special.ndtri(levels))
-    # We combine the count with the normal prior. From the pilot's score to the threshold, we let the fraction
-    # change by the same factor as for normal distributions.
+    # We combine the count with the normal prior. From the pilot's score to the threshold, we assume that the
+    # fraction changes by the same factor as for normal distributions.
     size = len(other)
     fractions = (below + _PRIOR * normal_at_place) / (size + _PRIOR)
     fractions = np.minimum(fractions * normal_at_level / normal_at_place, 1.0)
@@ -167,13 +169,13 @@ def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
 def count_ordered_pairs(scores_in: Array, scores_out: Array) -> float:
     """Returns the Mann-Whitney statistic of scores, (n,) in and (m,) out.
 
-    It is the number of pairs with a larger score in. Ties count half.
+    It is the number of pairs in which the in-score is larger. Ties count as half.
     """
     ordered = np.sort(scores_out)
     looked_up = np.sort(scores_in)  # looking up sorted scores is much faster
     below = np.searchsorted(ordered, looked_up, "left").sum()
     below_or_equal = np.searchsorted(ordered, looked_up, "right").sum()
-    return float(below + below_or_equal) / 2  # only the second sum has ties
+    return float(below + below_or_equal) / 2  # only the second sum includes ties
 
 
 class Candidates(NamedTuple):
@@ -204,7 +206,7 @@ def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
     pooled = np.concatenate([pilot_in, pilot_out])
     distinct, counts = np.unique(pooled, return_counts=True)
 
-    # We model scores out as N(0, 1) and scores in as N(mu, 1). Each threshold corresponds to a z such that
+    # We model out-scores as N(0, 1) and in-scores as N(mu, 1). Each threshold corresponds to a z such that
     # the fraction of the mixture below z is the fraction of the pilot's scores below the threshold.
     mu = _estimate_separation(pilot_in, pilot_out)
     total = n_in + n_out

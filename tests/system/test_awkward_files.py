@@ -135,7 +135,7 @@ def test_guesses_are_scores_and_a_presence_is_not():
     scores = rng.normal(size=500)
     presence = rng.random(500) < 0.5
     for bits in (presence, presence.astype(float).tolist()):
-        with pytest.raises(InputError, match="out are .*, presence bits instead of scores: give"):
+        with pytest.raises(InputError, match="out-scores are .*, like presence bits: give"):
             audit.bounds(scores, bits)
 
 

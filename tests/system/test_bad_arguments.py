@@ -231,7 +231,7 @@ CASES = (  # (a call, part of the line that refuses it)
     (at(audit.bounds, IN, OUT, confidence=95), "did you mean 0.95?"),
     (at(audit.coins, MATRIX, MATRIX), "presence"),
     (at(audit.cosines, MATRIX, 200), "divide by both lengths"),
-    (at(audit.cosines, MATRIX / 10, 2000), "these suggest d of about"),
+    (at(audit.cosines, MATRIX / 10, 2000), "this suggests that d is about"),
     (lambda: audit.bounds(IN, OUT).report(5), "`path` must be a path"),
     (at(of_loss, features=FEATURES * np.nan), "features have 200 values that are infinite"),
     (at(of_loss, labels=LABELS[:30]), "there are 40 features and 30 labels"),

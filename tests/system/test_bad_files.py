@@ -72,9 +72,9 @@ BAD_ARRAYS = (
     ({"scores": np.ones((9, 2)), "presence": np.ones((9, 2))}, "both are needed"),
     (
         {"scores": COINS, "presence": np.tile(COINS[:1], (60, 1))},
-        "presence has to be drawn by fair independent coins",
+        "presence must be drawn with independent fair coins",
     ),
-    ({"in": COINS * 1e307, "out": COINS - 1e300}, "divide all scores by one number"),
+    ({"in": COINS * 1e307, "out": COINS - 1e300}, "divide all scores by the same number"),
     ({"in": IN * 0, "out": OUT * 0}, "equal"),
 )
 BAD_COSINES = (

@@ -49,7 +49,7 @@ def test_an_estimate_is_no_bound_and_what_nothing_can_be_concluded_from_is_refus
     found = conclude(make_sets(*WORLDS), DpSgd(4.0, 250))
     assert found.finding("in_sample") == found.estimates[0]
     assert found.estimates[0] not in found.bounds
-    with pytest.raises(InputError, match="the scores in are empty"):
+    with pytest.raises(InputError, match="the in-scores are empty"):
         conclude(make_sets(np.array([]), WORLDS[1]))
     assert found.upper_bound == accounting.epsilon_upper_bound(4.0, 250, 1e-5)
     assert found.mu_upper_bound == accounting.mu_upper_bound(4.0, 250)

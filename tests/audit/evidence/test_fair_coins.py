@@ -17,29 +17,29 @@ UNFAIR = {
     ),
     "one canary": (
         FAIR | (np.arange(8) == 3),
-        r"canary 3 has 200 of 200 coins in \(p = 1e-59 ",
+        r"canary 3 has 200 heads among 200 coins \(p = 1e-59 ",
     ),
     "one run": (
         (RNG.random((80, 64)) < 0.5) | (np.arange(80) == 3)[:, None],
-        "run 3 has 64 of 64 coins in",
+        "run 3 has 64 heads among 64 coins",
     ),
-    "one draw for all runs": (np.tile(FAIR[:1], (100, 1)), "1 run apart differ 0 times of 792"),
+    "one draw for all runs": (np.tile(FAIR[:1], (100, 1)), "1 run apart differ in 0 of 792"),
     "runs pasted four times": (
         np.repeat(FAIR[:25], 4, 0),
-        "coins that lie . runs? apart differ",
+        "coins . runs? apart differ",
     ),
     "half of each run": (
         RNG.random((200, 64)).argsort(1) < 32,
-        "of a run are in varies by 0, fair coins' by 4",
+        "heads per run has a standard deviation of 0, but 4 for fair",
     ),
     "runs of their own rate": (
         RNG.random((200, 64)) < 0.3 + 0.4 * RNG.random((200, 1)),
-        "of a run are in varies by",
+        "heads per run has a standard deviation of",
     ),
-    "in turns": (np.arange(200)[None] % 2, "1 canary apart differ 199 times of 199"),
+    "in turns": (np.arange(200)[None] % 2, "1 canary apart differ in 199 of 199"),
     "a pattern again and again": (
         np.tile([1, 1, 0, 1, 0, 0, 1, 0], 100)[None],
-        "4 canaries apart differ 796 times of 796",
+        "4 canaries apart differ in 796 of 796",
     ),
     "first half of runs in": (np.sort(RNG.random((400, 1)) < 0.5, axis=0), "1 run apart differ"),
 }
@@ -49,7 +49,7 @@ UNFAIR = {
 def test_what_is_no_fair_coin_is_refused_in_one_line(bits, says):
     with pytest.raises(InputError, match=says) as refused:
         fair_coins.require_fair(np.asarray(bits, bool))
-    assert "\n" not in str(refused.value) and "drawn by fair independent coins" in str(
+    assert "\n" not in str(refused.value) and "drawn with independent fair coins" in str(
         refused.value
     )
 

@@ -189,7 +189,7 @@ def test_one_generator_passes_on_the_initial_model_and_where_canaries_are_out():
     design = audit.ranks(scores + 3 * presence, fresh, presence, initial=(scores, fresh))
     result = audit.bounds(design)
     shown = " ".join(str(result).split())
-    assert result.epsilon > 1 and "compared to fresh draws by 600 ranks" in shown
+    assert result.epsilon > 1 and "compared to fresh draws using 600 ranks" in shown
 
 
 BAD = {
@@ -203,9 +203,9 @@ BAD = {
     "most runs failed": (
         (np.where(np.arange(RUNS)[:, None] < 7, np.nan, SCORES),) * 2,
         {},
-        "7 of 12 rows of scores are NaN, more than 50%",
+        r"7 of 12 rows of scores are NaN \(more than 50%\)",
     ),
-    "all out": ((SCORES, FRESH), {"presence": np.zeros(SCORES.shape)}, "puts all canaries out"),
+    "all out": ((SCORES, FRESH), {"presence": np.zeros(SCORES.shape)}, "leaves out all canaries"),
 }
 
 

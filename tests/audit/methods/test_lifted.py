@@ -64,7 +64,9 @@ def test_sets_of_runs_assume_that_runs_out_hold_the_other_canaries():
 
     words = find_words(normal_sets(1.0, 100, 4))
     assert (
-        words["lifted"] == words["lidp_bernstein_4"] == "runs out contain the other K - 1 canaries"
+        words["lifted"]
+        == words["lidp_bernstein_4"]
+        == "runs without a canary contain the other K - 1 canaries"
     )
     assert find_words(normal_coins(1.0, 100, 4))["lifted"] == "nothing"
     single = Sets(*normal_sets(1.0, 100, 1))
