@@ -279,14 +279,14 @@ def test_wrong_noise_may_be_stated(stated):
     step, batch = make_logistic_step()
     (finding,) = check_logistic(step, batch, noise_multiplier=stated, seeds=400).findings
     assert finding.check == "noise"
-    assert ("More noise than stated loses no privacy" in finding.meaning) == (stated < 1)
+    assert ("Excess noise does not weaken privacy" in finding.meaning) == (stated < 1)
     assert float(finding.fix.split()[-1]) == pytest.approx(1, rel=0.1)
 
 
 def test_wrong_noise_where_clipping_is_not_seen_may_be_of_a_step_of_another_size():
     step, batch = make_logistic_step(divide_by_norm, lambda noise: 0.5 * noise, bound=np.inf)
     report = check_logistic(step, batch, seeds=400)
-    assert "noise of 0." in report.verdict and "or the whole step has another size" in flatten(
+    assert "noise of 0." in report.verdict and "or the whole step has a different size" in flatten(
         report
     )
 
@@ -342,7 +342,7 @@ def test_each_layer_clipped_by_itself_with_noise_for_all_is_a_step_of_another_si
         return after
 
     report = audit.check_step(clip_layers, start, batch, **STATED, seeds=64)
-    assert [finding.name for finding in report.findings] == ["a step of another size than stated"]
+    assert [finding.name for finding in report.findings] == ["a step of a different size than stated"]
     assert "C sqrt(2) of 2 layers, each clipped to C" in flatten(report)
 
 
