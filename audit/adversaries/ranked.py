@@ -171,7 +171,9 @@ class _RankExamples:
             return self.score_examples(examples, final, state.reference)
 
         starts = jnp.arange(0, total, block)
-        scores = jax.lax.map(score_block, starts).ravel()  # the last block may extend beyond the list
+        scores = jax.lax.map(
+            score_block, starts
+        ).ravel()  # the last block may extend beyond the list
         return count_below(scores[:total], places, state.tie_key)
 
 

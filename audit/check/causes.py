@@ -317,9 +317,7 @@ def _find_change(m: Measured, row: str) -> tuple[Any, ...]:
             fix = KEEP_FINITE
         elif ratio == 0:
             name = "steps with an empty batch are skipped"
-            fix = (
-                "add noise even if the batch is empty and the sum is zero: a step must not reveal that"
-            )
+            fix = "add noise even if the batch is empty and the sum is zero: a step must not reveal that"
         elif abs(ratio * size - 1) < 0.15:  # the noise is proportional to 1 / size
             name = "normalised by the batch's actual size"
             fix = "divide by the stated batch size, a constant, not by the number of examples"

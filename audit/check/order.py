@@ -84,7 +84,7 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
 
 
 def choose_neighbours(examples: int) -> Integers:
-    """Returns the indices of about 1,500 examples in pairs of neighbours, or of all examples if there are fewer."""
+    """Returns the indices of about 1,500 examples in pairs of neighbours, or of all if there are fewer."""
     first = np.linspace(0, examples - 2, 750).astype(int)
     return np.unique([first, first + 1])
 

@@ -147,7 +147,7 @@ class StepProbe:
         return np.bincount(self.layer, values)
 
     def _call(self, rows: Columns, seed: int) -> dict[str, Any]:
-        """Takes a step on the batch `rows`, and returns its arrays keyed by path; raises the errors that `run` does.
+        """Takes a step on the batch `rows`, and returns its arrays by path; raises the same errors as `run`.
 
         The step gets copies of the parameters, because it may change them in place or donate them to JAX.
         """

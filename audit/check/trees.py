@@ -86,7 +86,7 @@ def restore(values: Array, leaf: Any) -> Any:
 
 
 def get_spacing(leaf: Any) -> float:
-    """Returns the machine epsilon of an array's floating-point type: the distance from 1 to the next float."""
+    """Returns the machine epsilon of an array's floating-point type: the gap from 1 to the next number."""
     bits = {"bfloat16": 7, "float16": 10, "float32": 23}  # of the fraction; float64 has 52
     return 2.0 ** -bits.get(str(leaf.dtype).split(".")[-1], 52)  # removes "torch."
 

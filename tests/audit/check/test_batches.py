@@ -190,7 +190,8 @@ class TestLoaders:
         loader = self.make_loader(batch_size=15, sampler=sampler)
         text = explain(self.check(loader))
         assert (
-            "the stated rate divided by 2, as for one of 2 workers" in text and "shuffled batches" in text
+            "the stated rate divided by 2, as for one of 2 workers" in text
+            and "shuffled batches" in text
         )
 
     @pytest.mark.slow

@@ -342,7 +342,9 @@ def test_each_layer_clipped_by_itself_with_noise_for_all_is_a_step_of_another_si
         return after
 
     report = audit.check_step(clip_layers, start, batch, **STATED, seeds=64)
-    assert [finding.name for finding in report.findings] == ["a step of a different size than stated"]
+    assert [finding.name for finding in report.findings] == [
+        "a step of a different size than stated"
+    ]
     assert "C sqrt(2) of 2 layers, each clipped to C" in flatten(report)
 
 
