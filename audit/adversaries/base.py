@@ -151,8 +151,8 @@ class Shapes(NamedTuple):
 def check_shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
     """Checks and returns the shapes of an adversary's results.
 
-    `state` is from its `init`, and `parameters` is p. JAX traces the functions without running them. Any
-    exceptions they raise propagate.
+    `state` is from its `init`, and `parameters` is p. JAX traces the functions without running them. Their
+    exceptions propagate.
 
     Raises:
       InputError: craft or score returns a shape that violates the contract.
@@ -316,7 +316,7 @@ class AdversaryFields:
         return 5000
 
     def deciding(self) -> dict[str, Any]:
-        """Returns the non-default fields that determine scores, and the version if it is above 1."""
+        """Returns the non-default fields that determine scores, and the version if above 1."""
         decisive = deciding(self)
         if self.version > 1:
             decisive["version"] = self.version

@@ -103,8 +103,8 @@ class GcR(AdversaryFields):
     canary = "along a random coordinate"
     description = (
         "GC-R: draws a coordinate of the model at random and inserts a gradient of norm C along it. Its "
-        "score is how far the final model moved along that coordinate. If every run draws its own, the "
-        "score is the rank of this movement among all other coordinates."
+        "score is how far the final model moved along that coordinate. If every run draws its own "
+        "coordinate, the score is the rank of this movement among those of all others."
     )
     biased = True
     afresh: bool = described(

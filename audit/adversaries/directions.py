@@ -172,8 +172,8 @@ def random_directions(canaries: int, expect: Expect) -> Adversary:
 
     The score of canary k is the cosine between u_k and expected - final. `expect` maps (craft, state,
     theta_0) to the expected model (p,). If the expected model is trained without noise, the difference is
-    mainly due to noise and canaries. The state stores only keys, from which directions are redrawn whenever
-    they are needed.
+    mainly due to noise and canaries. The state stores only keys, from which directions are redrawn when
+    needed.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
@@ -195,9 +195,9 @@ def final_cosines(canaries: int, origin: Rehearse = initial_model) -> Adversary:
 
     Args:
       canaries: K.
-      origin: theta_0 (p,) -> a model (p,). With `initial_model`, cosines are with the change due to training.
-        With `zero_model`, they are with the final weights, as in the paper, which include the initial
-        weights, so the cosines are smaller.
+      origin: theta_0 (p,) -> a model (p,). `initial_model` gives cosines with the change due to training.
+        `zero_model` gives cosines with the final weights, as in the paper. These include the initial weights,
+        so the cosines are smaller.
     """
     return random_directions(canaries, lambda craft, state, theta_0: origin(theta_0))
 

@@ -31,7 +31,7 @@ from audit.adversaries.base import (
 from audit.errors import require
 from audit.settings.fields import described
 
-_BLOCK = 4096  # the number of examples to convert to float64 at a time, to save memory
+_BLOCK = 4096  # examples to convert to float64 at a time, to save memory
 _POISON_LABEL = 5  # as in the LiDP paper's code (Errata L10)
 
 

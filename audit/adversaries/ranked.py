@@ -26,7 +26,7 @@ from audit.adversaries.base import (
 )
 from audit.settings.fields import described
 
-_BLOCK = 512  # the number of examples to draw and score at a time
+_BLOCK = 512  # examples to draw and score at a time
 MAX_DRAWS = 10_000_000  # up to this size, counts are exact in float32
 
 # (key, number) -> mechanism.Examples: random features (number, ...) with labels (number, ...).

@@ -52,7 +52,7 @@ class SphereFields(AdversaryFields):
     description = (
         "Fresh directions: every run draws new directions on the sphere and inserts a gradient of norm C "
         "along each. A score is the cosine between a direction and the difference between the model that the "
-        "adversary expects and the final model. With many canaries, it leaves out the other directions."
+        "adversary expects and the final model. With many canaries, scores leave out the other directions."
     )
     any_time = True
     usual_runs = 60
@@ -191,7 +191,7 @@ def fresh_directions(
       leave_one_out: True to project the other canaries' directions out of u before computing each cosine. K
         must then be at most half the number of parameters, to keep the Gram matrix well conditioned in
         float32.
-      null: whether all canaries are inserted, and m, the number of coordinates that the directions use.
+      null: whether all canaries are inserted, and m, the number of coordinates that directions use.
       within: (m,) the indices of these coordinates; None for all.
     """
 

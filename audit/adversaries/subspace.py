@@ -16,7 +16,7 @@ from audit.errors import number, require
 AUTO = "auto"
 ALL = "all"
 
-_MAX_SHOWN = 5  # the maximum number of names in a message
+_MAX_SHOWN = 5  # the most names in a message
 
 
 class Subspace(NamedTuple):
@@ -50,8 +50,8 @@ def choose_tensors(
         Tensors with `requires_grad=False` are not trained.
       canaries: the number of canaries per run, each with its own direction.
       within: the name of a tensor, a pattern such as "*lora*", or a list of these. "auto" chooses the largest
-        suitable tensor, which must be float32 or float64, trained, and not tied to another. "all" chooses all
-        such tensors.
+        suitable tensor (float32 or float64, trained, and not tied to another). "all" chooses all such
+        tensors.
 
     Raises:
       InputError: no tensor has such a name; a chosen tensor is unsuitable; or the number of canaries exceeds

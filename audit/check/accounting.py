@@ -15,7 +15,7 @@ from audit.errors import InputError, number, require, whole_number
 from audit.laws import conversions
 from audit.written import at_least_digits, at_most_digits, counted
 
-_CLOSE = 2e-3  # the largest relative difference that we expect between accountants
+_CLOSE = 2e-3  # the largest relative difference expected between accountants
 _PASSING = 1 - _CLOSE  # the smallest claim that passes, divided by epsilon
 _LEAST_RATE = 1e-9  # one example per batch out of 10^9, the most examples that we allow
 _GRIDS = (4e-4, 1e-4, 2.5e-5, 6e-6)  # spacings of the grids of privacy losses, divided by epsilon
@@ -138,7 +138,7 @@ def _account(claimed: float, composition: Composition, delta: float) -> tuple[fl
 
 
 def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[str, float]]:
-    """Yields descriptions of common accounting mistakes, each with the epsilon that it gives."""
+    """Yields descriptions of common accounting mistakes, each with its epsilon."""
     sigma, steps, rate = composition
     batches = count_batches(rate)
     length = math.ceil(1 / rate - 1e-6)  # len(loader); 1e-6 ignores rounding
@@ -146,7 +146,7 @@ def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[
         "epochs are counted as steps": (sigma, max(round(steps / batches), 1), rate),
         "only one epoch is counted": (sigma, batches, rate),
         # The noise's standard deviation, sigma C, is mistaken for sigma.
-        "sigma is counted with C = 2": (2 * sigma, steps, rate),
+        "sigma is computed with C = 2": (2 * sigma, steps, rate),
         "sigma is squared": (sigma**2, steps, rate),
         f"the rate is 1 / len(loader) = 1 / {length} = {1 / length:.4g}": (
             sigma,
@@ -156,7 +156,7 @@ def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[
     }
     for count in (2, 4, 8):
         part = rate / count
-        mistakes[f"the rate is of one of {count} workers, {part:.4g}"] = (sigma, steps, part)
+        mistakes[f"the rate is that of one of {count} workers, {part:.4g}"] = (sigma, steps, part)
         pieces = f"each of {count} parts of a batch is counted as a step, at rate {part:.4g}"
         mistakes[pieces] = (sigma, steps * count, part)
     for name, numbers in mistakes.items():

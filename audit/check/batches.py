@@ -34,7 +34,7 @@ _TITLES = {
     CYCLIC: "cyclic",
 }
 UNRECOGNISED = ""  # Poisson batches, or none of the other kinds
-ANOTHER_RATE = "a sampling rate that differs from the stated rate"  # the name of a finding
+ANOTHER_RATE = "a different sampling rate than stated"  # the name of a finding
 _SAMPLE = "sample every example independently in every batch: do not cut, pad or skip batches"
 _MAX_BATCHES = 2000
 _LOG_CERTAIN = math.log(1e-9)  # batches less likely than this are not Poisson
@@ -200,7 +200,7 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
     if assumed != POISSON:
         _drop_poisson_tests(drawn, rows, kind, assumed)
     findings = []
-    # If the kind of batches is unrecognised, the rejected tests of Poisson sampling are the findings.
+    # If the kind is unrecognised, the rejected tests of Poisson sampling are the findings.
     if kind != assumed and (kind != UNRECOGNISED or assumed != POISSON):
         title = _TITLES.get(kind, "other")
         why = ""
@@ -216,7 +216,7 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
                 "(audit.sampler_claims) prints their epsilon",
             )
         )
-        # The kind of batches already explains rejections in these rows.
+        # The kind of batches explains rejections in these rows.
         for row in ("spread of sizes", "every example"):
             rows[row] = rows[row]._replace(findings=())
     return make_report("batches", rows, findings)._replace(figures=figures)

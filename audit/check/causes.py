@@ -24,7 +24,7 @@ _CLIP = (
     "B once"
 )
 KEEP_FINITE = (
-    "clip with C / max(C, norm), replace non-finite gradients with 0, never divide by a batch size"
+    "clip with C / max(C, norm), replace non-finite gradients with 0, never divide by actual sizes"
 )
 
 
@@ -51,7 +51,7 @@ class Cause(NamedTuple):
 
 def explain(m: Measured) -> Iterator[CheckFinding]:
     """Yields the bugs: for each symptom that no other bug explains, the first cause that fits."""
-    done = set()  # symptoms that need no cause because they are absent, hidden or already explained
+    done = set()  # symptoms that need no cause, as they are absent, hidden or explained
     if m.movement_obstacle:
         done |= {"sensitivity", "excess"}
     if not m.tried.violations:
@@ -230,10 +230,10 @@ def _find_left_out(m: Measured, least: float) -> str:
 
 
 def _find_missing(m: Measured) -> str:
-    """Returns where noise is sometimes missing: "steps" or "numbers of some steps"; "" if it never is."""
+    """Returns where noise is sometimes missing: "steps" or "parameters in some steps"; "" if it never is."""
     if m.ties != AT_ONE:
         return ""
-    return "steps" if noise.count_repeats(m.drawn) else "numbers of some steps"
+    return "steps" if noise.count_repeats(m.drawn) else "parameters in some steps"
 
 
 def _find_repeats(m: Measured) -> Any:
@@ -269,9 +269,9 @@ def _find_silent(m: Measured) -> str:
 def _fit_deviation(m: Measured) -> tuple[Any, ...]:
     """Returns the noise's wrong deviation, a text with its range and the mistakes that fit, and sigma.
 
-    The deviation is taken over the layers with a rejected test, or over all trained layers if there are none.
-    Sigma is that of the layer with the least noise. Returns () if the deviation is right, or if another bug
-    explains it.
+    The deviation is over the layers with a rejected test or, if there are none, all trained layers. Sigma is
+    that of the layer with the least noise. Returns () if the deviation is right, or if another bug explains
+    it.
     """
     given = m.drawn.given
     # The test assumes independent numbers. So shared noise may explain a rejection, but not a factor of 2.
@@ -340,9 +340,9 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
         "First look for an operation that mixes examples.",
     ),
     (
-        "each number clipped separately",
+        "each parameter clipped separately",
         _is_clipped_by_number,
-        "No number moves by more than C.",
+        "No parameter moves by more than C.",
     ),
     (
         "layers clipped separately",
@@ -352,23 +352,23 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     (
         "{0} left out of the clipping norm, or of clipping",
         functools.partial(_find_left_out, least=0.96),
-        "The norm of the other layers stops at C.",
+        "The norm of the other layers never exceeds C.",
     ),
     (
         "{0}",
         _fit_plateau,
-        "Extreme examples stop at {m.tried.plateau:.4g} times the stated clipping norm. Possible "
+        "Movements are limited to {m.tried.plateau:.4g} times the stated clipping norm. Possible "
         "explanation: {1}.",
     ),
     (
-        "no clipping of single examples",
+        "no clipping of individual examples",
         lambda m: m.tried.reach > 16,  # the largest k that `find_factors` tries
         "",
     ),
     (
         "{0} clipped separately from other layers",
         functools.partial(_find_separate_layers, least=1),
-        "Its norm stops at C while other layers move too.",
+        "Its norm is at most C while other layers move too.",
     ),
     (
         _EXCESS,
@@ -378,7 +378,7 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     (
         _EXCESS,
         lambda m: True,  # if no earlier cause fits
-        "Examples do not stop at C: is there any clipping, are min and max swapped, and does the norm "
+        "Movements are not limited to C: is there any clipping, are min and max swapped, and does the norm "
         "include all parameters?",
     ),
 ]
@@ -425,7 +425,7 @@ CAUSES = [
         "sensitivity",
         "{0}",
         lambda m: not m.tried.violations and not m.tried.clips_by_layer and _fit_plateau(m),
-        "Extreme examples stop at {m.tried.plateau:.4g} times eta C / B, but the stated noise assumes 1. "
+        "Movements are limited to {m.tried.plateau:.4g} times eta C / B, but the stated noise assumes 1. "
         "This loses no privacy, but noise hides more of the gradient. Possible explanation: {1}.",
         "divide the clipped sum once, by the stated B",
     ),
@@ -454,7 +454,7 @@ CAUSES = [
         "no noise in some {0}",
         _find_missing,
         "These {0} are often identical for two seeds, so they reveal the sum of gradients.",
-        "add noise to all numbers at every step: look for a condition, a mask or a skipped call",
+        "add noise to all parameters at every step: look for a condition, a mask or a skipped call",
         explains=OTHER_ROWS,
     ),
     Cause(
@@ -468,11 +468,11 @@ CAUSES = [
     ),
     Cause(
         "independence",
-        "noise shared by several numbers",
+        "noise shared by several parameters",
         lambda m: "; ".join(m.related),
         "Some sums or differences of parameters have less noise than the accountant assumes: see {0}.",
         "draw a number for every parameter, with a different key in every layer and a different generator on "
-        "every worker; do not subtract the mean of the numbers",
+        "every worker; do not subtract the mean of these numbers",
         explains=OTHER_ROWS,  # whose tests assume independent numbers
     ),
     Cause(
@@ -486,7 +486,7 @@ CAUSES = [
         "noise",
         "no noise in {0}",
         _find_silent,
-        "These numbers are the same for every seed.",
+        "These parameters are the same for every seed.",
         "add noise of deviation sigma C to all entries of the sum, including embedding rows that no example "
         "uses; leave parameters that are not trained out of `params`",
         explains=("noise and data", "empty batch"),
@@ -518,7 +518,7 @@ CAUSES = [
     ),
     Cause(
         "shape",
-        "noise on a grid that the sum is not on",
+        "noise on a grid, added to a sum that is not",
         lambda m: m.ties == GRID,
         "The noise has only a few values. Different gradients shift them differently, so a single step "
         "reveals its gradients.",

@@ -104,7 +104,7 @@ def _test_steps(noise: Array) -> _Tested:
 def _report(strategy: Strategy, noise: Array) -> CheckReport:
     """Returns the report on noise (T, d), in stated deviations.
 
-    If steps are correlated, this explains a wrong size, which is then not reported.
+    If steps are correlated, this explains a wrong size, so we do not report the size.
     """
     whitened = _test_steps(strategy.multiply(noise))
     ratio = whitened.ratio

@@ -83,7 +83,7 @@ class Measured(NamedTuple):
 
     @property
     def phrases(self) -> Phrases:
-        """The phrases for the array library of the parameters."""
+        """The phrases for the parameters' array library."""
         return _PHRASES.get(self.probe.library, _NUMPY)
 
     @property
@@ -97,7 +97,7 @@ class Measured(NamedTuple):
         """True if two calls with the same seed differ like two draws of the noise.
 
         Their difference then has standard deviation sqrt(2) sigma in each trained parameter, and its norm has
-        standard deviation sigma. We allow 3.3 standard deviations, for a test at level 0.001.
+        standard deviation sigma. We test at level 0.001 (3.3 standard deviations).
         """
         sigma = self.probe.settings.noise_multiplier
         expected = sigma * (2 * np.sum(self.probe.is_trained)) ** 0.5

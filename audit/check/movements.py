@@ -244,8 +244,8 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
     something happens after the noise, such as clamping.
 
     Returns:
-      The difference that exceeds its tolerance most, among several choices of the parts; or the reason why it
-      is unknown: that it depends on the seed, or the last error if the step rejects all parts.
+      The difference that exceeds its tolerance most, among several choices of the parts; or why it is
+      unknown: it depends on the seed, or the step rejects all parts (its last error).
     """
     measured = []
     reason = tried.refusal

@@ -33,7 +33,8 @@ CLAMPED_SUM = "at ends of the sum"
 OTHER_ROWS = ("independence", "shape", "noise and data", "empty batch")
 _MIN_DEVIATION = 0.01  # anything smaller, in stated deviations, counts as no noise
 _MIN_TIES = 30  # this many ties beyond chance indicate repeated values
-# The sum is on the grid if more than this share of the ties that another batch adds is with the given batch.
+# The sum is on the grid if the given batch shares more than this fraction of the ties that another batch
+# adds.
 _MAX_SHARED = 0.15
 
 
@@ -149,8 +150,8 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
 
     # We leave out parameters for which one standard deviation spans fewer than 32 floating-point steps, since
     # the tests would detect the rounding. We take the step size six deviations away, because selecting by
-    # drawn values would cut off the tails of the noise. If noise is much larger than stated, coarser rounding
-    # is fine; two draws differ by up to about ten deviations.
+    # drawn values would cut off the noise's tails. If noise is much larger than stated, coarser rounding is
+    # fine; two draws differ by up to about ten deviations.
     deviation = probe.settings.deviation
     difference = probe.run(probe.rows, 1) - probe.base
     larger_deviation = max(deviation, 0.1 * np.max(np.abs(difference)))
@@ -395,7 +396,7 @@ def _mark_ties(draws: Vector, tolerances: Vector) -> Mask:
 def count_repeats(drawn: DrawnNoise) -> int:
     """Returns how many seeds exactly repeat another seed's noise; 0 if this may be due to chance."""
     values = drawn.given.values
-    # With fewer than eight numbers of a 16-bit type, all of them may repeat by chance.
+    # Fewer than eight 16-bit numbers may all repeat by chance.
     if 0 < np.sum(np.any(values, axis=0)) < 8:
         return 0
     return len(values) - len(np.unique(values, axis=0))

@@ -97,7 +97,7 @@ def examine_pairs(
     Args:
       together: (n, n) how often two examples occur together in a group.
       examples: (n,) the indices of the examples.
-      rate: the probability that two examples occur together in a group, under the null hypothesis.
+      rate: the probability that they do so in a group, under the null hypothesis.
       groups: what the groups are, "batches" or "passes".
       count: the number of groups.
     """

@@ -53,7 +53,7 @@ class CheckFinding(NamedTuple):
 
 
 class CheckOutcome(NamedTuple):
-    """The observations of a check, before the tests of all checks are judged together.
+    """The observations of a check, before all tests are judged together.
 
     Attributes:
       text: the measurements, or the reason why the check could not run.
@@ -86,7 +86,7 @@ class CheckReport(NamedTuple):
       needed: the names of the rows that must run for the subject to pass.
       p_values: the p-values of the statistical tests, before Holm's correction, keyed by "row: test".
       figures: the measurements for JSON and pictures.
-      provenance: the date, the location of the code, the stated numbers and the library versions.
+      provenance: the date, code location, stated numbers and library versions.
     """
 
     subject: str

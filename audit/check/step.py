@@ -53,7 +53,7 @@ def check_step(
       clipping_norm, noise_multiplier, learning_rate: the stated C, sigma and eta; the noise on the sum of
         clipped gradients has standard deviation sigma C.
       batch_size: B, the constant by which the sum is divided; for Poisson sampling, the expected batch size.
-      **options: `seeds`, the number of noise draws (by default, as many as the tests need and as fit into 20
+      **options: `seeds`, the number of noise draws (by default, as many as the tests need, within 20
         seconds); and `tell`, a function to call with progress lines.
 
     Raises:
@@ -206,8 +206,8 @@ def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
     level = LEVEL / num_tests
     low, high = np.sqrt(stats.chi2.ppf([level / 2, 1 - level / 2], freedom) / freedom)
     text = (
-        f"deviation {given.deviation:.4g} times eta sigma C / B with {len(given.draws):,} seeds; from "
-        f"{low:.3g} to {high:.3g} passes"
+        f"deviation {given.deviation:.4g} times eta sigma C / B with {len(given.draws):,} seeds; "
+        f"{low:.3g} to {high:.3g} would pass"
     )
     is_measured = given.freedom > 0
     hidden = np.flatnonzero(m.probe.is_layer_trained & ~is_measured)

@@ -130,7 +130,7 @@ def _forget_failed_call(model: Any, optimizer: Any) -> None:
 
 
 def _list_dropout(model: Any) -> Iterator[tuple[Any, str]]:
-    """Yields each module that has a dropout probability, and the name of the attribute that holds it.
+    """Yields each module with a dropout probability, and the attribute that holds it.
 
     This is `p` in dropout modules, and `dropout` in recurrent layers and attention. We do not call
     `model.eval()`, because it would also disable the Opacus hooks.

@@ -23,7 +23,7 @@ Data = tuple[Array, ...]
 
 # The maximum size K * p of the drawn directions (K, p) that a segment keeps in memory.
 _MAX_STORED = 1 << 25
-BLOCK = 1 << 12  # the number of coordinates of a direction that are drawn with one key
+BLOCK = 1 << 12  # the number of coordinates drawn with one key
 # The mesh axis along which devices share each step of a run.
 STEP_AXIS = "parts"
 
@@ -43,7 +43,7 @@ class Hardware(NamedTuple):
 
 
 def local_hardware() -> Hardware:
-    """Returns the kind, number and memory of the devices available to this process."""
+    """Returns the kind, number and memory of this process's devices."""
     devices = jax.local_devices()
     if devices[0].platform == "cpu":
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -177,7 +177,7 @@ class Directions(NamedTuple):
     within: Array | None = None
 
     def select(self, theta: Array) -> Array:
-        """Returns the entries of theta at the coordinates in which directions are drawn, of shape (m,)."""
+        """Returns the entries of theta in which directions are drawn, of shape (m,)."""
         return theta if self.within is None else theta[self.within]
 
     def spread(self, values: Array, theta: Array) -> Array:
@@ -301,7 +301,7 @@ def sum_canaries(
     if isinstance(crafted, Directions):
         like = crafted.select(theta)
         # Runs under `vmap` share the mask but not the presence. We draw all directions that the mask allows,
-        # so that the loops of all runs take the same number of steps.
+        # so that the loops of all runs take equally many steps.
         masks = jnp.broadcast_to(mask, weights.shape)
         total = _add_terms(
             masks, weights, like, lambda k: draw_unit_direction(crafted.keys[k], like)
@@ -369,8 +369,8 @@ def make_inserter(
     """Returns a function (step, theta, mask) -> the sum of a step's clipped canaries, of shape (p,).
 
     If canaries are the same at every step, we sum them once per segment, unless they join steps at random or
-    the mask is (K,). If random directions join steps at random, we draw them once per segment, provided that
-    they fit into memory.
+    the mask is (K,). We draw random directions that join steps at random once per segment, if they fit into
+    memory.
 
     `state` is the run before the segment's first step. `run_key` is for `canaries.join`. The other arguments
     are those of `sum_canaries`.
@@ -419,8 +419,7 @@ def no_canaries() -> Canaries:
 def fixed_shuffle(key: Array, n_examples: int, batch_size: int, steps: int) -> Array:
     """Draws mini-batches (steps, B) of example indices.
 
-    In each epoch, the examples are shuffled and cut into batches, and those that do not fill a batch are
-    dropped.
+    In each epoch, we shuffle the examples, cut them into batches, and drop those that do not fill a batch.
     """
     per_epoch = n_examples // batch_size
     epochs = math.ceil(steps / per_epoch)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from audit.errors import require
 
-ABSENT = -1  # the index that stands for a missing client
+ABSENT = -1  # marks a missing client
 Indices = NDArray[np.int32]
 Mask = NDArray[np.float32]
 
@@ -54,7 +54,7 @@ def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
 def by_size(cohorts: Indices, counts: NDArray[np.integer]) -> Indices:
     """Sorts each round's clients (rounds, W) by their example counts, counts[client], largest first.
 
-    Clients that train at the same time then take about the same number of steps.
+    Clients that train together then take about equally many steps.
     """
     order = np.argsort(-counts[cohorts], axis=1, kind="stable")
     return np.take_along_axis(cohorts, order, axis=1)

@@ -32,7 +32,7 @@ from audit.mechanism.base import (
 )
 from audit.mechanism.clipping.base import Batch, ClippedSum
 
-_THETAS_IN_MEMORY = 4  # the number of vectors (p,) that a run's step keeps
+_THETAS_IN_MEMORY = 4  # vectors (p,) held in memory by a run's step
 
 
 class Coefficients(NamedTuple):

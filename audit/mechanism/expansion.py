@@ -53,7 +53,7 @@ _RELATIVE = 0.1
 _ABSOLUTE = 5e-4
 # If derivatives at models stretch by 1 + x, we trust derivatives on lines up to 1 + MAX_MARGIN x.
 MAX_MARGIN = 10
-_SLOPES_PER_SECANT = 4  # the number of derivatives along a secant, excluding its end
+_SLOPES_PER_SECANT = 4  # derivatives measured along a secant, excluding its end
 
 Vector = NDArray[np.float64]
 Stretches = TypeVar("Stretches", float, Vector)
@@ -77,8 +77,7 @@ class Line(NamedTuple):
     Attributes:
       length: The length of each secant.
       reach: The number of secants on either side of the model.
-      derivative: The largest factor by which this step's derivative stretches distances at any measured
-        model.
+      derivative: The largest stretch of distances by this step's derivative, over all measured models.
       largest_derivative: The largest `derivative` of all measured steps.
     """
 
@@ -384,7 +383,7 @@ def worst_on_lines(
 
     Args:
       step, theta, batch: The step, the model (p,) before it, and its mini-batch.
-      directions: (n, p) the directions of the lines, of any length. A length of 0 counts as stretch 1.
+      directions: (n, p) the lines' directions, of any length. A length of 0 counts as stretch 1.
       line: The secants on each line.
     """
     along = jnp.asarray(directions, jnp.float32)

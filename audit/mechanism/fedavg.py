@@ -8,7 +8,7 @@ denominator, the mean number of clients per round. If quantile_rate is above 0, 
 updates' norms (Andrew et al., 2021). If a client's SGD diverges, the model becomes NaN.
 
 All draws in round t use the key fold_in(run_key, t). The noise uses this key directly, as in DP-SGD. The
-noise on the count and the clients' shuffles fold a constant into it.
+count noise and the clients' shuffles fold a constant into it.
 """
 
 import math
@@ -43,7 +43,7 @@ from audit.mechanism.cohorts import ABSENT
 # below p.
 _SHUFFLE = zlib.crc32(b"shuffle")
 _COUNT = zlib.crc32(b"count")
-_THETAS_IN_MEMORY = 6  # the number of vectors (p,) that a run's round keeps
+_THETAS_IN_MEMORY = 6  # vectors (p,) held in memory by a run's round
 
 
 class Federated(NamedTuple):
@@ -101,7 +101,7 @@ class Sums(NamedTuple):
     Attributes:
       updates: the sum of the clipped updates, of shape (p,).
       unclipped: the sum () of 1/2 for each unclipped update and -1/2 for each clipped update. A participant
-        changes it by 1/2, half as much as it would change a count.
+        changes it by 1/2, half as much as a count would change.
     """
 
     updates: Array

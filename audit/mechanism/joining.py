@@ -43,7 +43,7 @@ def draw_by_epochs(batches: int, shuffles: bool) -> Join:
 
     def join(presence: Array, run_key: Array, step: Array) -> Array:
         """Returns an array (K,): 1 for an inserted canary that joins the step, else 0."""
-        # All steps of an epoch use the same key, so they draw the same places, which are the canaries' steps.
+        # All steps of an epoch use the same key, so they draw the same places (the canaries' steps).
         first_step = step // batches * batches
         step_key = jax.random.fold_in(run_key, first_step)
         key = jax.random.fold_in(step_key, _PLACES)

@@ -73,7 +73,7 @@ def _at_precision(function: F, precision: str) -> F:
     if precision == "tf32":
         backend = jax.default_backend()
         require(backend == "gpu", f"`precision=tf32` needs a GPU, but JAX runs on a {backend}")
-        precision = "tensorfloat32"  # the name that JAX uses
+        precision = "tensorfloat32"  # the JAX name
 
     return jax.default_matmul_precision(precision)(function)
 
@@ -168,7 +168,7 @@ def build(
     elif sampler.batches:  # a canary joins one step of each epoch
         join = joining.draw_by_epochs(sampler.batches, shuffles=sampler.name == SHUFFLED)
 
-    # Canaries may be gradients, which must be computed with the same precision as in training.
+    # Canaries may be gradients, which need the same precision as training.
     craft = _at_precision(adversary.craft, fields.precision)
     return game.Game(
         mechanism=mechanism,
@@ -252,7 +252,7 @@ def _rehearse(
 
 
 def provenance(dataset: Dataset) -> dict[str, Any]:
-    """Returns the source of the data, the process's library versions and device, and the time, by key."""
+    """Returns the data source, library versions, this process's device, and the time, keyed by name."""
     return {
         "data": dataset.source,
         "audit": __version__,

@@ -227,8 +227,7 @@ class Player:
         state, _, theta_0 = attack
         _check_shapes(adversary, state, theta_0)
 
-        # By converting hyperparameters to arrays, we make them arguments of the programs instead of compiled
-        # constants.
+        # As arrays, hyperparameters become arguments of the programs instead of compiled constants.
         hyper = jax.tree.map(jnp.float32, game.hyper)
         segments = ensemble.segments(game.schedule, game.segment_steps)
         shared = (hyper, game.data, segments, attack)
@@ -315,7 +314,7 @@ def _prepare_attack(game: Game) -> tuple[Tree, Array, Array]:
     return state, assumed, theta_0
 
 
-@partial(jax.jit, static_argnums=0)  # so that equal functions are checked only once
+@partial(jax.jit, static_argnums=0)  # to check equal functions only once
 def _check_shapes(adversary: Adversary, state: Tree, theta_0: Array) -> None:
     """Raises InputError if the adversary's functions break the contract of `Adversary`."""
     check_shapes(adversary, state, theta_0.size)

@@ -12,9 +12,9 @@ paper, Equation 2).
     book_keeping            dense, narrow         no                  one backward pass, one contraction
     unfolded_book_keeping   dense, convolutions   for narrow layers   likewise
 
-A gradient of norm 0 adds 0. C = inf disables clipping. A NaN gradient makes the sum NaN. In tests, strategies
-agree within 1e-5 C per coordinate in float32, for C and norms between 1e-12 and 1e12. This requires JAX's
-matmul precision "float32", which is not the default on GPUs.
+A gradient of norm 0 contributes 0. C = inf disables clipping. A NaN gradient makes the sum NaN. In tests,
+strategies agree within 1e-5 C per coordinate in float32, for C and norms between 1e-12 and 1e12. This
+requires JAX's matmul precision "float32", which is not the default on GPUs.
 """
 
 import functools

@@ -4,8 +4,8 @@ We support dense layers, convolutions, group and layer normalisation, and module
 
 A linear layer multiplies each of L input vectors of K numbers by its kernel (K, O). The L vectors of a
 convolution are its patches; a dense layer has one vector. They are rows (L, K) if channels are last, and
-columns (K, L) if channels are first, so that we never need to transpose patches. From the columns a (B, K, L)
-and the output gradients g (B, O, L), or from rows, we compute one of
+columns (K, L) if channels are first, so we never transpose patches. From the columns a (B, K, L) and the
+output gradients g (B, O, L), or from rows, we compute one of
 
     if L = 1                ||gradient||^2 = ||g||^2 ||a||^2; the sum is one product of a and scaled g
     if K O < L (K + O)      the gradients a g^T (B, K, O) of all examples, and from them their norms and sum
@@ -118,8 +118,8 @@ def pass_through(layer: Any, x: Array) -> Call | None:
     # The layer's parameters must vary only along the last axis, and it must not average over devices.
     is_last = getattr(layer, "feature_axes", -1) in (-1, (-1,))
     if is_norm and is_last and layer.axis_name is None:
-        # The scale's gradient needs the normalised inputs. We compute them with a copy of the layer that has
-        # no parameters and is detached from the network.
+        # The scale's gradient needs the normalised inputs. A copy of the layer, without parameters and
+        # detached from the network, computes them.
         without_parameters = layer.clone(use_scale=False, use_bias=False, parent=None)
         normalised: Any = without_parameters.apply({}, x)
         output = normalised * params.get("scale", 1.0) + bias

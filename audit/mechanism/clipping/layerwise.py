@@ -28,9 +28,9 @@ from audit.mechanism.clipping.base import (
 )
 from audit.mechanism.clipping.layers import Call, Factors, Measure, measure_gradients, pass_through
 
-# The number of bytes that a model's layers may store for a block. On a CPU, it is the fastest choice between
-# 0.6 and 2.5 MiB for four ConvNets. It is at least _BLOCK_BY_PARAMETERS times the parameters' bytes, since
-# every block reads and writes them.
+# The number of bytes that a model's layers may store for a block. On a CPU, this was the fastest of 0.6 to
+# 2.5 MiB for four ConvNets. It is at least _BLOCK_BY_PARAMETERS times the parameters' bytes, since every
+# block reads and writes them.
 _CPU_BLOCK = 5 << 18
 _ACCELERATOR_BLOCK = 1 << 30
 _BLOCK_BY_PARAMETERS = 4
@@ -59,8 +59,7 @@ def unfolded_book_keeping(
         """Computes the batch's clipped sum, of shape (p,), block by block."""
         params = unravel(theta)
         features, _ = batch
-        # The calls for a single example determine the layers' output shapes and the number of examples in a
-        # block.
+        # The calls for one example determine the layers' output shapes and the examples per block.
         _, calls = jax.eval_shape(lambda x: _apply(module, params, x, None), features[0])
         shapes = {path: call.shape for path, call in calls.items()}
         budget = max(block_bytes, _BLOCK_BY_PARAMETERS * _count_bytes(params))
@@ -103,7 +102,7 @@ def unfolded_book_keeping(
 
 
 def _count_bytes(tree: Any) -> int:
-    """Returns the total number of bytes of all arrays in a pytree."""
+    """Returns the total bytes of all arrays in a pytree."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 

@@ -321,7 +321,7 @@ def test_a_sum_that_is_rounded_to_the_grid_of_its_noise_is_right():
         return w - 0.5 / 32 * np.round(8 * total) / 8
 
     report = check_logistic(step, batch, seeds=400)
-    assert "grid that the sum is not on" in report.verdict
+    assert "grid, added to a sum that is not" in report.verdict
     rounded = check_logistic(round_all, batch, seeds=400)
     assert "grid" not in rounded.verdict
 
