@@ -132,11 +132,11 @@ def cut(size):
     ("draw", "rate", "assumed", "verdict"),
     [
         (lambda seed: draw_balls_in_bins(seed, 1000, 64), 1 / 64, "balls_in_bins", "PASSED"),
-        (cut(100), 0.3, "shuffled", "FAILED: another sampling"),
+        (cut(100), 0.3, "shuffled", "FAILED: a different sampling"),
         (cut(300), 0.3, "shuffled", "PASSED"),
         (cut(300), 0.25, "shuffled", "PASSED"),
-        (cut(16), 1 / 64, "shuffled", "FAILED: another sampling"),
-        (lambda seed: draw_fixed(seed, 1000, 2, 500), 0.0015, "fixed", "FAILED: another sampling"),
+        (cut(16), 1 / 64, "shuffled", "FAILED: a different sampling"),
+        (lambda seed: draw_fixed(seed, 1000, 2, 500), 0.0015, "fixed", "FAILED: a different sampling"),
     ],
 )
 def test_sizes_are_compared_with_the_exact_expected_size(draw, rate, assumed, verdict):

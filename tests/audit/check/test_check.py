@@ -387,7 +387,7 @@ def test_a_report_is_json_a_page_and_an_exception(tmp_path):
     )
     text = report.page(tmp_path / "page.html").read_text()
     assert "<img" in text and "Fix: " in text and "Check of a step of DP-SGD" in text
-    with pytest.raises(FindingsError, match="C is left out"):
+    with pytest.raises(FindingsError, match=r"C is\s+left out"):
         report.raise_for_findings()
     audit.check_step(**plant_bug("numpy"), seeds=400).raise_for_findings()
 
