@@ -30,7 +30,8 @@ class TriedExamples:
       probe: the step.
       examples: the examples by name, each as a batch of one row.
       movements: how far each example moves the step, by name.
-      by_row: how far the step moves if two very different examples are swapped in a row, keyed by row index.
+      by_row: how far the step moves if a row's example is swapped for a very different one, keyed by row
+        index.
       refusal: why examples replaced the first row; "" if they were added to the batch.
     """
 

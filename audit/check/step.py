@@ -211,9 +211,7 @@ def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
     )
     is_measured = given.freedom > 0
     hidden = np.flatnonzero(m.probe.is_layer_trained & ~is_measured)
-    is_hidden = (
-        not freedom or len(hidden) > 0
-    )  # a single hidden layer suffices, since it may have no noise
+    is_hidden = not freedom or len(hidden) > 0  # one hidden layer suffices: it may lack noise
     if is_hidden:
         where = m.name_layers(hidden) or "the parameters"
         text = f"the noise is below the rounding of {where}: use float64 or a larger learning rate; {text}"

@@ -78,9 +78,7 @@ class TorchStep:
           AttributeError: `clipping_norm` is given, and the optimizer has no `max_grad_norm`.
         """
         torch = sys.modules["torch"]  # loaded, since the model is a torch module
-        with (
-            torch.no_grad()
-        ):  # not `load_state_dict`, because a state dict contains tied parameters twice
+        with torch.no_grad():  # not `load_state_dict`: state dicts list tied parameters twice
             for name, buffer in self._model.named_buffers():
                 buffer.copy_(self._buffers[name])
             for name, parameter in self._trained.items():

@@ -369,8 +369,8 @@ def make_inserter(
     """Returns a function (step, theta, mask) -> the sum of a step's clipped canaries, of shape (p,).
 
     If canaries are the same at every step, we sum them once per segment, unless they join steps at random or
-    the mask is (K,). We draw random directions that join steps at random once per segment, if they fit into
-    memory.
+    the mask is (K,). If random directions join steps at random and fit into memory, we draw them once per
+    segment.
 
     `state` is the run before the segment's first step. `run_key` is for `canaries.join`. The other arguments
     are those of `sum_canaries`.

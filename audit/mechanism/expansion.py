@@ -77,7 +77,7 @@ class Line(NamedTuple):
     Attributes:
       length: The length of each secant.
       reach: The number of secants on either side of the model.
-      derivative: The largest stretch of distances by this step's derivative, over all measured models.
+      derivative: The largest stretch by this step's derivative, over all measured models.
       largest_derivative: The largest `derivative` of all measured steps.
     """
 

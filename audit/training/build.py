@@ -193,9 +193,7 @@ def _make_schedule(setting: Setting, examples: int) -> Schedule:
     schedule = setting.schedule
     key = game.root(setting.seed, "batches")
     batches = base.fixed_shuffle(key, examples, setting.mechanism.batch_size, schedule.steps)
-    repetitions = (
-        setting.sampling.times
-    )  # the number of steps that a canary joins; 0 for other samplers
+    repetitions = setting.sampling.times  # how many steps a canary joins; 0 for other samplers
     if not repetitions:
         mask = base.insertion_mask(schedule.steps, schedule.periodicity, schedule.place)
         return Schedule(batches, mask)

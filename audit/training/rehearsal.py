@@ -4,8 +4,8 @@ These runs train like the audit's runs, with and without canaries, but with diff
 is the largest value over all runs. We measure small models at every step, but large models only at some
 steps. A step between two measured steps takes the larger of their values.
 
-To find jumps in the gradient near a model, we also measure secants: how much a step stretches line segments
-on lines through the model. The lines follow the noise, the gradient and the canaries, because other runs may
+To find jumps in the gradient near a model, we also measure secants: how much a step stretches segments of
+lines through the model. The lines follow the noise, the gradient and the canaries, because other runs may
 move in these directions.
 """
 

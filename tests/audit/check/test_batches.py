@@ -136,7 +136,12 @@ def cut(size):
         (cut(300), 0.3, "shuffled", "PASSED"),
         (cut(300), 0.25, "shuffled", "PASSED"),
         (cut(16), 1 / 64, "shuffled", "FAILED: a different sampling"),
-        (lambda seed: draw_fixed(seed, 1000, 2, 500), 0.0015, "fixed", "FAILED: a different sampling"),
+        (
+            lambda seed: draw_fixed(seed, 1000, 2, 500),
+            0.0015,
+            "fixed",
+            "FAILED: a different sampling",
+        ),
     ],
 )
 def test_sizes_are_compared_with_the_exact_expected_size(draw, rate, assumed, verdict):
