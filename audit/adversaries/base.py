@@ -1,10 +1,10 @@
 """The interface of an adversary: fields, and pure functions as in an Optax transformation.
 
 "In" is the world with the canary, and a higher score means "more likely in". An adversary has K canaries per
-run (K = 1 in the hidden-state paper). A separate bit decides whether each canary is in or out.
+run (K = 1 in the hidden-state paper), each in or out according to its own bit.
 
-Adversaries import `jax`, `jnp`, `mechanism` and types from here. These modules load at first use, because
-`--help` needs the fields of adversaries even without the extra `train`.
+Adversaries import `jax`, `jnp`, `mechanism` and types from here. These modules are imported on first use,
+because `--help` needs the adversaries' fields even without the `train` extra.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ else:
 Init = Callable[[Array, Array, Array], Tree]
 # (state, seen, the final model (p,), theta_0 (p,)) -> scores (K,): a higher score means "more likely in".
 Score = Callable[[Tree, Tree, Array, Array], Array]
-# (craft, state, theta_0 (p,)) -> the final model (p,) that an adversary expects, not knowing the noise and
-# the coins: training has no noise, and each canary is scaled by its probability of insertion.
+# (craft, state, theta_0 (p,)) -> the final model (p,) that an adversary expects without knowing the noise or
+# coin flips: trained without noise, with each canary scaled by its probability of insertion.
 Expect = Callable[[Craft, Tree, Array], Array]
 # (theta (p,), (features, label)) -> the loss of a single example, ().
 ExampleLoss = Callable[[Array, tuple[Array, Array]], Array]
@@ -76,15 +76,16 @@ class Observer(NamedTuple):
 
 
 class NullLaw(NamedTuple):
-    """The known properties of the null distribution: the distribution of scores of canaries that are out.
+    """What is known about the null distribution, the distribution of held-out canaries' scores.
 
     Attributes:
       all_in: True if every run inserts all canaries. The known distribution then replaces the scores of
-        canaries that are out.
-      dimension: m, if the score of a canary that is out is the cosine between a uniformly random direction in
-        m parameters and a vector that does not depend on it; otherwise 0. Runs may share directions.
-      draws: M, if a run compares its canaries with M other draws, and a score is the number of these that
-        score below the canary; otherwise 0.
+        held-out canaries.
+      dimension: m, if a held-out canary's score is the cosine between a uniformly random direction in m
+        parameters and a vector that does not depend on this direction; otherwise 0. Runs may share
+        directions.
+      draws: M, if each run compares its canaries with M other draws, and a canary's score is the number of
+        draws that score below it; otherwise 0.
     """
 
     all_in: bool = False
@@ -96,9 +97,9 @@ class Adversary(NamedTuple):
     """An adversary: its choices before training, its canaries, and its scores of the final model.
 
     All functions except init are compiled. Audits with equal functions (`==`) share compiled programs. So use
-    module functions instead of lambdas, and keep values that differ between audits in the state. If a value
-    must be compiled in, make it a field of a frozen dataclass with `__call__`. A function's programs keep the
-    objects that it refers to in memory, so only init should use the data.
+    module-level functions instead of lambdas, and keep values that differ between audits in the state. If a
+    value must be compiled in, make it a field of a frozen dataclass with `__call__`. Compiled programs keep
+    the objects that their functions refer to in memory, so only init should use the data.
 
     Attributes:
       init: (key, theta_0, clipping_norm) -> the state, made before training.
@@ -112,7 +113,7 @@ class Adversary(NamedTuple):
       crafts_constant: True if craft returns the same canaries at every step.
       draw: (state, run key) -> the state that craft and score get in that run, if every run has its own
         canaries. If it is None, all runs share the canaries.
-      null: the known properties of the scores of canaries that are out.
+      null: what is known about the scores of held-out canaries.
     """
 
     init: Init
@@ -135,7 +136,7 @@ class Adversary(NamedTuple):
 
 
 def craft_same(state: Any, step: Array, theta: Array) -> Any:
-    """Returns the field `canaries` of the adversary's state at every step."""
+    """Returns the adversary state's `canaries` at every step."""
     return state.canaries
 
 
@@ -148,7 +149,7 @@ class Shapes(NamedTuple):
 
 
 def check_shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
-    """Checks the shapes of an adversary's results, and returns them.
+    """Checks and returns the shapes of an adversary's results.
 
     `state` is from its `init`, and `parameters` is p. JAX traces the functions without running them. Their
     exceptions propagate.
@@ -218,7 +219,7 @@ class Knowledge(NamedTuple):
     is_rehearsed: Callable[[int], bool] = lambda parameters: True
 
     def count_inputs(self) -> int:
-        """Returns the number of floats that enter the model's first layer for one example.
+        """Returns the number of floats per example that the model's first layer takes.
 
         Raises InputError if the layer takes integers, because poisoned examples are floats.
         """
@@ -260,7 +261,7 @@ def describe_view(sees_every_model: bool) -> str:
     """Describes, for reports, which of a run's models an adversary sees."""
     if sees_every_model:
         return "No hidden state: the adversary sees the model after every step."
-    return "Hidden state: the adversary sees the final model only, no model in between."
+    return "Hidden state: the adversary sees only the final model, not the models before it."
 
 
 @dataclass(frozen=True)
@@ -275,7 +276,7 @@ class AdversaryFields:
         known if training examples do not move that coordinate.
       reads_theta: True if its canaries depend on the model, as in `Adversary`. The hidden-state bound then
         needs a single canary.
-      version: the version of its stored scores. Audits with an older version train again.
+      version: the version of its stored scores. Increasing it makes audits train again.
     """
 
     name: ClassVar[str]
@@ -315,7 +316,7 @@ class AdversaryFields:
         return 5000
 
     def deciding(self) -> dict[str, Any]:
-        """Returns the fields that determine scores and are not at their defaults, and a version above 1."""
+        """Returns the non-default fields that determine scores, and the version if above 1."""
         decisive = deciding(self)
         if self.version > 1:
             decisive["version"] = self.version

@@ -1,6 +1,6 @@
 """Gradients of norm C along a single coordinate: the random (GC-R) and simulated (GC-S) biased dimensions.
 
-They are from the hidden-state paper, Section 4 and Appendix C, Algorithms 2 to 4. An update subtracts the
+Both are from the hidden-state paper, Section 4 and Appendix C, Algorithms 2 to 4. An update subtracts the
 gradient, so the score of coordinate d is theta_0[d] - final[d] (Errata H3).
 """
 
@@ -32,10 +32,10 @@ from audit.settings.fields import described
 Choose = Callable[[Array, Array], Array]
 
 _NUM_NOISY_SIMULATIONS = 4  # in the noisy variants of GC-S
-_MAX_RANKED = 2**24  # float32 represents ranks exactly up to here
+_MAX_RANKED = 2**24  # up to this size, ranks are exact in float32
 
 # Noisy simulations use the run's noise and clipping; noiseless ones use neither. Both measure how far each
-# coordinate moves, either at each step or between the initial and the final model.
+# coordinate moves, either at each step or from the initial to the final model.
 GC_S_VARIANTS = (
     "noiseless_per_step",
     "noisy_per_step",
@@ -49,9 +49,9 @@ class GcS(AdversaryFields):
     """GC-S, the simulated biased dimension (hidden-state paper, Algorithm 3).
 
     It simulates training runs, adds up each coordinate's movement over them, and chooses the coordinates that
-    move least. In the "per_step" variants, a movement is the sum of squared updates. The paper takes the
-    square root of the total over all runs, but this does not change the ranking (Errata H4). In the
-    "final_model" variants, a movement is the coordinate's distance between the final model and theta_0.
+    move least. In the "per_step" variants, a coordinate's movement is its sum of squared updates. The paper
+    takes the square root of the total over all runs, but this does not change the ranking (Errata H4). In the
+    "final_model" variants, it is the coordinate's distance from theta_0 to the final model.
     """
 
     name = "gc_s"
@@ -103,8 +103,8 @@ class GcR(AdversaryFields):
     canary = "along a random coordinate"
     description = (
         "GC-R: draws a coordinate of the model at random and inserts a gradient of norm C along it. Its "
-        "score is how far the final model moved along that coordinate. If every run draws its own, the "
-        "score is the rank of this movement among all other coordinates."
+        "score is how far the final model moved along that coordinate. If every run draws its own "
+        "coordinate, the score is the rank of this movement among those of all others."
     )
     biased = True
     afresh: bool = described(
@@ -130,8 +130,8 @@ class GcR(AdversaryFields):
 
 
 def _choose_at_random(canaries: int, key: Array, theta_0: Array) -> Array:
-    """Draws the distinct coordinates (K,) of K canaries uniformly from those of theta_0 (p,)."""
-    if canaries == 1:  # drawing in another way would change stored scores
+    """Draws K distinct coordinates (K,), one per canary, uniformly from those of theta_0 (p,)."""
+    if canaries == 1:  # drawing differently would change stored scores
         return jax.random.randint(key, (1,), 0, theta_0.size)
     return jax.random.choice(key, theta_0.size, (canaries,), replace=False)
 
@@ -140,7 +140,7 @@ class BiasedDimensions(NamedTuple):
     """The state of the adversary with K coordinates.
 
     Attributes:
-      dimensions: (K,) the distinct coordinates, one for each canary.
+      dimensions: (K,) the distinct coordinates, one per canary.
       canaries: each has the entry C at its coordinate; an array (1, p) if K = 1.
       expected: (K,) the expected final values of these coordinates.
     """
@@ -175,7 +175,7 @@ def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
         most = theta_0.size
         require(
             canaries <= most,
-            f"`canaries` must be at most {most}, the number of the model's coordinates, got {canaries}",
+            f"`canaries` must be at most {most}, the number of model coordinates, got {canaries}",
         )
         dimensions = choose(key, theta_0)
         at_start = theta_0[dimensions]
@@ -253,7 +253,7 @@ class FreshCoordinates(NamedTuple):
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns, for each canary, how many coordinates without a canary moved down less, (K,).
 
-        A coordinate moves down by expected - final, and an inserted canary increases this. `count_below`
+        A coordinate moves down by expected - final, which an inserted canary increases. `count_below`
         excludes the canaries' coordinates from the count, and breaks ties at random.
         """
         return count_below(self.expected - final, self.canaries.indices, self.tie_key)

@@ -29,7 +29,7 @@ from audit.errors import require
 from audit.settings.fields import described
 
 _TINY = 1e-30  # avoids 0 / 0
-# The maximum K * p of stored directions (K, p): 1 GiB of float32.
+# The maximum size K * p of stored directions (K, p): 1 GiB of float32.
 _MAX_KEPT = 1 << 28
 
 
@@ -38,7 +38,7 @@ class CotS(AdversaryFields):
     """CotS: gradients along random directions, each scored by its direction's cosine with a vector.
 
     If `cots_score` is "weights", the vector is the negated final model. Otherwise it is theta_0 - final for a
-    single canary, and expected - final for several. The expected model is trained without noise and with each
+    single canary, or expected - final for several. The expected model is trained without noise and with each
     canary scaled by its probability of insertion.
     """
 
@@ -110,7 +110,7 @@ class RandomDirection(NamedTuple):
     origin: Array
 
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
-        """Returns the cosine (1,) between the canary and the displacement origin - final; 0 if it is zero."""
+        """Returns the canary's cosine (1,) with the displacement origin - final; 0 without displacement."""
         direction = self.canaries[0]
         displacement = self.origin - final
         lengths = jnp.linalg.norm(direction) * jnp.linalg.norm(displacement)
@@ -124,7 +124,7 @@ def initial_model(theta_0: Array) -> Array:
 
 
 def zero_model(theta_0: Array) -> Array:
-    """Returns zeros (p,) as the origin; the displacement is then minus the final weights."""
+    """Returns zeros (p,) as the origin, so the displacement is the negated final weights."""
     return jnp.zeros_like(theta_0)
 
 
@@ -159,7 +159,7 @@ class RandomDirections(NamedTuple):
     origin: Array
 
     def draw(self, key: Array) -> RandomDirections:
-        """Returns the state in a run with new directions, drawn from the run's key."""
+        """Returns the state for a run, with new directions drawn from the run's key."""
         return self._replace(keys=jax.random.split(key, len(self.keys)))
 
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
@@ -171,8 +171,9 @@ def random_directions(canaries: int, expect: Expect) -> Adversary:
     """Returns the adversary that inserts K canaries C * u_k, for uniformly random unit vectors u_k.
 
     The score of canary k is the cosine between u_k and expected - final. `expect` maps (craft, state,
-    theta_0) to the expected model (p,). If it is trained without noise, the difference is mainly due to noise
-    and canaries. The state stores only keys; each use draws the directions again.
+    theta_0) to the expected model (p,). If the expected model is trained without noise, the difference is
+    mainly due to noise and canaries. The state stores only keys, from which directions are redrawn when
+    needed.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
@@ -188,14 +189,14 @@ def random_directions(canaries: int, expect: Expect) -> Adversary:
 
 
 def final_cosines(canaries: int, origin: Rehearse = initial_model) -> Adversary:
-    """Returns the one-shot adversary that scores by the final model (Andrew et al., 2024, Algorithm 2).
+    """Returns the one-shot adversary that scores the final model (Andrew et al., 2024, Algorithm 2).
 
     The score of canary k is the cosine between its direction u_k and origin(theta_0) - final.
 
     Args:
       canaries: K.
       origin: theta_0 (p,) -> a model (p,). `initial_model` gives cosines with the change due to training.
-        `zero_model` gives cosines with the final weights, as in the paper; these include the initial weights,
+        `zero_model` gives cosines with the final weights, as in the paper. These include the initial weights,
         so the cosines are smaller.
     """
     return random_directions(canaries, lambda craft, state, theta_0: origin(theta_0))
@@ -236,20 +237,20 @@ class OneShot(NamedTuple):
     def observe(self, seen: Seen, step: Array, theta: Array) -> Seen:
         """Returns the record after a step that moved the model from seen.theta to theta (p,).
 
-        SGD with momentum moves by learning rate * gradient + momentum * the last move. Subtracting the second
-        term leaves a vector along the gradient. `largest` keeps the maximum of its old values and this
-        vector's cosines with the directions.
+        SGD with momentum moves the model by learning rate * gradient + momentum * the last move. Subtracting
+        the second term leaves a vector along the gradient. `largest` keeps the maximum of its old values and
+        this vector's cosines with the directions.
         """
         move = seen.theta - theta
         along_gradient = move - self.momentum * seen.move
-        if len(self.units):  # the directions fitted into memory
+        if len(self.units):  # the directions fit into memory
             cosines = self.units @ _scale_to_unit(along_gradient)
         else:
             cosines = _compute_cosines(self.keys, along_gradient)
         return Seen(theta, move, jnp.maximum(seen.largest, cosines))
 
     def score(self, seen: Seen, final: Array, theta_0: Array) -> Array:
-        """Returns the largest cosine of each canary over all steps, (K,)."""
+        """Returns each canary's largest cosine over all steps, (K,)."""
         return seen.largest
 
 
@@ -262,7 +263,7 @@ def largest_cosines(canaries: int, momentum: float = 0.0) -> Adversary:
     Args:
       canaries: K.
       momentum: the momentum of the server's SGD. We subtract momentum * the last move from each move, which
-        leaves a vector along the gradient; if it is 0, we use moves.
+        leaves a vector along the gradient. If momentum is 0, this is the move itself.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> OneShot:

@@ -1,4 +1,4 @@
-"""Canaries that are examples: steps insert their clipped gradients, and their losses determine the scores.
+"""Canaries that are examples: steps insert their clipped gradients, and scores are based on their losses.
 
 - The loss baseline (L, hidden-state paper, Section 5.1, "Baseline adversary") flips a training point's label.
 - Data poisoning (LiDP paper, Section 6 and Appendix F) uses examples along directions of small variance,
@@ -31,7 +31,7 @@ from audit.adversaries.base import (
 from audit.errors import require
 from audit.settings.fields import described
 
-_BLOCK = 4096  # examples converted to float64 at once, to save memory
+_BLOCK = 4096  # examples to convert to float64 at a time, to save memory
 _POISON_LABEL = 5  # as in the LiDP paper's code (Errata L10)
 
 
@@ -48,7 +48,7 @@ class Loss(AdversaryFields):
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns the adversary; raises InputError for a regression or more canaries than examples."""
+        """Returns the adversary; raises InputError for regression or for more canaries than examples."""
         features, labels = knowledge.data
         classes = knowledge.count_classes()
         loss = knowledge.model.loss
@@ -148,7 +148,7 @@ class ClipBkd(AdversaryFields):
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns the adversary; raises InputError for several canaries or unsuitable data or labels."""
+        """Returns the adversary; raises InputError for multiple canaries or unsuitable data or labels."""
         require(
             knowledge.canaries == 1,
             f"`canaries={knowledge.canaries}`: ClipBKD has one canary; choose `adversary=poisoned`",
@@ -240,7 +240,7 @@ class _MinusLoss:
 
 
 class Principal(NamedTuple):
-    """The mean and the principal directions of examples with shape (...) and d entries, in float64.
+    """The mean and the principal directions, in float64, of examples with shape (...) and d entries.
 
     Attributes:
       mean: the mean of the examples, (...).

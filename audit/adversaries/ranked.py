@@ -1,7 +1,7 @@
 """Canaries that every run draws anew, ranked among fresh draws from the same generator.
 
-Among M fresh draws, the rank of a canary that is out is uniform on 1 to M + 1 (`audit.evidence.ranks`). The
-canary's score is the number of fresh draws below it, so the rank is M + 1 minus this score.
+A held-out canary's rank among M fresh draws is uniform on 1 to M + 1 (`audit.evidence.ranks`). The canary's
+score is the number of fresh draws below it, so the rank is M + 1 minus this score.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from audit.adversaries.base import (
 )
 from audit.settings.fields import described
 
-_BLOCK = 512  # examples that are drawn and scored at once
-MAX_DRAWS = 10_000_000  # float32 represents counts up to here exactly
+_BLOCK = 512  # examples to draw and score at a time
+MAX_DRAWS = 10_000_000  # up to this size, counts are exact in float32
 
 # (key, number) -> mechanism.Examples: random features (number, ...) with labels (number, ...).
 Generator = Callable[[Array, int], Any]
@@ -64,7 +64,7 @@ class RandomExamples(AdversaryFields):
         """Returns the adversary. Its random examples have the shape and scale of the training data."""
         features, labels = knowledge.data
         label_entries = _fit_entries(labels)
-        if knowledge.classes:  # the data may not contain the largest class
+        if knowledge.classes:  # the data may lack the largest class
             label_entries = replace(label_entries, largest=knowledge.classes - 1)
         return fresh_examples(
             generate=RandomExampleGenerator(_fit_entries(features), label_entries),
@@ -80,7 +80,7 @@ class Draws(NamedTuple):
 
     Attributes:
       canaries: the K examples.
-      fresh_key: the key for the M fresh examples and the canaries' positions among them.
+      fresh_key: the key for the M fresh examples and for the canaries' positions among them.
       tie_key: the key for random tie-breaking.
       reference: (p,) the model with which we compare final models, the same in all runs.
     """
@@ -140,7 +140,7 @@ class _DrawExamples:
 
 @dataclass(frozen=True)
 class _RankExamples:
-    """Counts for each of K canaries how many of M fresh examples score below it."""
+    """Counts how many of M fresh examples score below each of K canaries."""
 
     generate: Generator
     score_examples: ScoreExamples
@@ -150,8 +150,8 @@ class _RankExamples:
     def __call__(self, state: Draws, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns the counts (K,).
 
-        We put the canaries at random positions in a list of fresh examples. To save memory, we draw and
-        score the list in blocks: a fresh example for each position, unless a canary replaces it.
+        We put the canaries at random positions in a list of otherwise fresh examples. To save memory, we draw
+        and score the list in blocks, with a fresh example at each position not taken by a canary.
         """
         total = self.canaries + self.fresh
         places = _draw_places(state.fresh_key, self.canaries, total)
@@ -161,7 +161,7 @@ class _RankExamples:
             """Returns the scores (block,) of the examples at positions start to start + block - 1."""
             drawn = self.generate(jax.random.fold_in(state.fresh_key, start), block)
             is_here = (start <= places) & (places < start + block)
-            # Canaries of other blocks get the row index `block`, which is out of range, so `set` drops them.
+            # Canaries in other blocks get the row index `block`, which is out of range, so `set` drops them.
             rows = jnp.where(is_here, places - start, block)
 
             def insert(drawn_part: Array, canary_part: Array) -> Array:
@@ -171,7 +171,9 @@ class _RankExamples:
             return self.score_examples(examples, final, state.reference)
 
         starts = jnp.arange(0, total, block)
-        scores = jax.lax.map(score_block, starts).ravel()  # the last block may exceed the list
+        scores = jax.lax.map(
+            score_block, starts
+        ).ravel()  # the last block may extend beyond the list
         return count_below(scores[:total], places, state.tie_key)
 
 
@@ -262,6 +264,6 @@ def _fit_entries(values: Array) -> RandomEntries:
     shape = values.shape[1:]
     dtype = str(values.dtype)
     if jnp.issubdtype(values.dtype, jnp.integer):
-        # `RandomEntries` has no negative integers.
+        # `RandomEntries` does not draw negative integers.
         return RandomEntries(shape, dtype, largest=max(0, int(values.max())))
     return RandomEntries(shape, dtype, float(values.mean()), float(values.std()))

@@ -2,10 +2,10 @@
 
 A score is the cosine between a canary's direction and u = expected - final. `final` is the final model, and
 `expected` is a model trained without noise or canaries, or theta_0 if noise far outweighs all other movement.
-If a canary is out, its score has an exactly known distribution (`audit.methods.exact_null`).
+The distribution of a held-out canary's score is known exactly (`audit.methods.exact_null`).
 
-Many canaries disturb each other's scores. Leave-one-out scores remove the part of u along the other canaries'
-directions.
+With many canaries, each disturbs the others' scores. Leave-one-out scores remove the part of u along the
+other canaries' directions.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _TINY = 1e-30  # avoids 0 / 0
 _INVERSION_ERROR = 1e-8  # the norm of I - G X for the computed inverse X of a Gram matrix G
 _MIN_EDGE = 0.2  # see `_eigenvalue_limits`
-# We use leave-one-out scores if the other canaries add more than this fraction to a score's variance.
+# We use leave-one-out scores if the other canaries increase a score's variance by more than this fraction.
 _MAX_INTERFERENCE = 0.01
 
 
@@ -52,7 +52,7 @@ class SphereFields(AdversaryFields):
     description = (
         "Fresh directions: every run draws new directions on the sphere and inserts a gradient of norm C "
         "along each. A score is the cosine between a direction and the difference between the model that the "
-        "adversary expects and the final model. With many canaries, it leaves out the other directions."
+        "adversary expects and the final model. With many canaries, scores leave out the other directions."
     )
     any_time = True
     usual_runs = 60
@@ -74,7 +74,7 @@ class SphereFields(AdversaryFields):
         """Returns the adversary; raises InputError for an unsuitable tensor or too many canaries."""
         canaries = knowledge.canaries
         require(
-            canaries > 1 or not self.coins, "`coins` are for several canaries: raise `canaries`"
+            canaries > 1 or not self.coins, "`coins` needs several canaries: increase `canaries`"
         )
         within = _find_indices(knowledge.model, canaries, self.within)
         parameters = knowledge.model.n_parameters if within is None else len(within)
@@ -86,7 +86,7 @@ class SphereFields(AdversaryFields):
         from_canaries = canaries * knowledge.insertions**2
         interferes = from_canaries > _MAX_INTERFERENCE * from_noise
         rehearse: Rehearse = initial_model
-        if knowledge.is_rehearsed(parameters):  # the noise does not hide all other movement
+        if knowledge.is_rehearsed(parameters):  # noise does not drown out all other movement
             rehearse = knowledge.rehearsal()
         return fresh_directions(
             canaries,
@@ -98,7 +98,7 @@ class SphereFields(AdversaryFields):
 
 
 def _find_indices(model: Model, canaries: int, within: str) -> Array | None:
-    """Returns the indices (m,) in theta of the parameters that directions use; None for all of theta.
+    """Returns the indices (m,) in theta of the parameters that the directions use, or None for all of theta.
 
     `within` is a tensor's name, "auto" or "all" (`choose_tensors`). Raises InputError if no tensor has that
     name, or if `canaries` exceeds half the number of chosen parameters.
@@ -188,8 +188,9 @@ def fresh_directions(
     Args:
       canaries: K.
       rehearse: theta_0 (p,) -> the expected model (p,).
-      leave_one_out: True to project the other canaries' directions out of u before each cosine. K must then
-        be at most half the number of parameters, to keep the Gram matrix well conditioned in float32.
+      leave_one_out: True to project the other canaries' directions out of u before computing each cosine. K
+        must then be at most half the number of parameters, to keep the Gram matrix well conditioned in
+        float32.
       null: whether all canaries are inserted, and m, the number of coordinates that directions use.
       within: (m,) the indices of these coordinates; None for all.
     """
@@ -215,13 +216,13 @@ def fresh_directions(
 def _sum_blocks(keys: Array, u: Array, measure: Callable[[Array], Array]) -> tuple[Array, Array]:
     """Returns the dot products (K,) of K random vectors with u, and the sum of measure(block) over blocks.
 
-    The vectors (m,) are standard normal. To save memory, we draw a block of B coordinates of all vectors at a
+    The vectors (m,) are standard normal. To save memory, we draw B coordinates (a block) of all vectors at a
     time. The last block is zero beyond coordinate m.
 
     Args:
       keys: (K, blocks), the keys that draw the blocks of the vectors.
       u: (m,).
-      measure: maps a block (K, B) to an array, and a block of zeros to zeros.
+      measure: maps a block (K, B) to an array; must map a block of zeros to zeros.
     """
     blocks = keys.shape[1]
     size = min(mechanism.BLOCK, u.size)
@@ -250,8 +251,8 @@ def _sum_blocks(keys: Array, u: Array, measure: Callable[[Array], Array]) -> tup
 def _inverse(gram: Array, parameters: int) -> Array:
     """Inverts the Gram matrix G (K, K) of K <= p / 2 uniformly random unit vectors of R^p.
 
-    It uses Newton's iteration X <- X (2 I - G X), because LAPACK hangs on a CPU if several devices of a
-    process call it. Each iteration squares the error |I - G X|. If the eigenvalues of G are between `low` and
+    It uses Newton's iteration X <- X (2 I - G X), because LAPACK hangs on a CPU if several of a process's
+    devices call it. Each iteration squares the error |I - G X|. If the eigenvalues of G are between `low` and
     `high`, we start from the multiple of I with the smallest error, X = 2 / (high + low) I. Its error is
     (high - low) / (high + low).
     """
@@ -272,12 +273,12 @@ def _eigenvalue_limits(canaries: int, parameters: int) -> tuple[float, float]:
 
     For large p, the eigenvalues lie between the edges (1 - s)^2 and (1 + s)^2 with s^2 = K / p (Marchenko and
     Pastur). The extreme eigenvalues fluctuate around the edges (Johnstone 2001, Theorem 1.1). Our bounds are
-    wider by six times the scale of these fluctuations. For small p, this may exceed the lower edge, so `low`
-    is at least _MIN_EDGE times that edge.
+    wider by six times the scale of these fluctuations. For small p, this margin may exceed the lower edge, so
+    `low` is at least _MIN_EDGE times that edge.
     """
     lower_root = math.sqrt(parameters) - math.sqrt(canaries)
     upper_root = math.sqrt(parameters) + math.sqrt(canaries)
-    # Relative to the edge root^2 / p, its fluctuations have the scale (K p)^(-1/6) root^(-2/3).
+    # Relative to the edge root^2 / p, the fluctuations have the scale (K p)^(-1/6) root^(-2/3).
     scale = 6 * (canaries * parameters) ** (-1 / 6)
     lower_factor = max(1 - scale * lower_root ** (-2 / 3), _MIN_EDGE)
     upper_factor = 1 + scale * upper_root ** (-2 / 3)

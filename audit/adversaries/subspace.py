@@ -1,4 +1,4 @@
-"""Chooses which parameters of a large model the canaries' directions use.
+"""Chooses which of a large model's parameters the canaries' directions use.
 
 A random direction in m fixed parameters needs only m random numbers. The null distribution of its score
 remains exact, and the power is the same as for a direction in all parameters. The choice must not depend on
@@ -16,16 +16,16 @@ from audit.errors import number, require
 AUTO = "auto"
 ALL = "all"
 
-_MAX_SHOWN = 5  # names in a message
+_MAX_SHOWN = 5  # the most names in a message
 
 
 class Subspace(NamedTuple):
-    """The tensors that directions use.
+    """The tensors that the directions use.
 
     Attributes:
       names: their names, in the order of the model's parameters.
       dimension: m, the number of their parameters.
-      parameters: the number of all trained parameters.
+      parameters: the total number of trained parameters.
     """
 
     names: tuple[str, ...]
@@ -48,9 +48,10 @@ def choose_tensors(
     Args:
       parameters: the model's arrays or tensors by name, such as dict(model.named_parameters()) in PyTorch.
         Tensors with `requires_grad=False` are not trained.
-      canaries: the number of canaries per run, each with a direction.
+      canaries: the number of canaries per run, each with its own direction.
       within: the name of a tensor, a pattern such as "*lora*", or a list of these. "auto" chooses the largest
-        suitable tensor: float32 or float64, trained, and not tied to another. "all" chooses all such tensors.
+        suitable tensor (float32 or float64, trained, and not tied to another). "all" chooses all such
+        tensors.
 
     Raises:
       InputError: no tensor has such a name; a chosen tensor is unsuitable; or the number of canaries exceeds

@@ -1,4 +1,4 @@
-"""Compares a claimed epsilon with an accountant's, and names mistakes that explain a difference."""
+"""Compares a claimed epsilon with an accountant's, and names mistakes that would explain a difference."""
 
 import contextlib
 import math
@@ -15,9 +15,9 @@ from audit.errors import InputError, number, require, whole_number
 from audit.laws import conversions
 from audit.written import at_least_digits, at_most_digits, counted
 
-_CLOSE = 2e-3  # the largest relative difference between accountants
+_CLOSE = 2e-3  # the largest relative difference expected between accountants
 _PASSING = 1 - _CLOSE  # the smallest claim that passes, divided by epsilon
-_LEAST_RATE = 1e-9  # one example per batch from 10^9 examples, the most that we allow
+_LEAST_RATE = 1e-9  # one example per batch out of 10^9, the most examples that we allow
 _GRIDS = (4e-4, 1e-4, 2.5e-5, 6e-6)  # spacings of the grids of privacy losses, divided by epsilon
 _MAX_LOSSES = 10**6  # the largest number of privacy losses on a grid for one step
 
@@ -41,7 +41,7 @@ def check_accounting(
       noise_multiplier: sigma, the standard deviation of the noise divided by the clipping norm.
       steps: the number of training steps.
       sampling_rate: the probability that a step uses an example.
-      examples: the size of the data set, to judge delta, if it is known.
+      examples: the size of the data set, if known, to judge delta.
 
     Raises:
       InputError: a number is out of range.
@@ -67,7 +67,7 @@ def check_accounting(
         outcomes["delta"] = _check_delta(delta, examples)
     report = make_report("accounting", outcomes)
     stated = {"epsilon": epsilon, "delta": delta, **composition._asdict()}
-    return report.add_provenance(None, stated)  # None: no code of the caller was run
+    return report.add_provenance(None, stated)  # None: the check runs none of the caller's code
 
 
 def read_sampling_rate(sampling_rate: Any) -> float:
@@ -83,7 +83,7 @@ def count_batches(sampling_rate: float) -> int:
 
 
 def _check_epsilon(claimed: float, composition: Composition, delta: float) -> CheckOutcome:
-    """Checks a claimed epsilon; counts as not tried if no grid decides whether the claim is too low."""
+    """Checks a claimed epsilon; counts as not run if no grid can decide whether the claim is too low."""
     accounted, error = _account(claimed, composition, delta)
     epsilon = at_most_digits(accounted)
     text = f"dp-accounting gives {epsilon} at delta {delta:g} (tolerance {100 * _CLOSE:g}%)"
@@ -115,7 +115,8 @@ def _account(claimed: float, composition: Composition, delta: float) -> tuple[fl
     A coarse grid of privacy losses makes epsilon too large, so we refine the grid until it decides whether
     the claim is too low. The error is proportional to the square of a small spacing, or to the square root of
     a large one. So a grid that is 4 times finer removes at least half of the error, and what remains is at
-    most the difference between the last two epsilons. Accounting that ignores the sampling rate uses no grid.
+    most the difference between the last two epsilons. Accounting that ignores the sampling rate does not need
+    a grid.
     """
     epsilon = accounting.participant_upper_bound(composition, delta)
     if not accounting.counts_sampling(composition):
@@ -137,7 +138,7 @@ def _account(claimed: float, composition: Composition, delta: float) -> tuple[fl
 
 
 def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[str, float]]:
-    """Yields common accounting mistakes, in words, and the epsilon that each gives."""
+    """Yields descriptions of common accounting mistakes, each with its epsilon."""
     sigma, steps, rate = composition
     batches = count_batches(rate)
     length = math.ceil(1 / rate - 1e-6)  # len(loader); 1e-6 ignores rounding
@@ -145,7 +146,7 @@ def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[
         "epochs are counted as steps": (sigma, max(round(steps / batches), 1), rate),
         "only one epoch is counted": (sigma, batches, rate),
         # The noise's standard deviation, sigma C, is mistaken for sigma.
-        "sigma is counted with C = 2": (2 * sigma, steps, rate),
+        "sigma is computed with C = 2": (2 * sigma, steps, rate),
         "sigma is squared": (sigma**2, steps, rate),
         f"the rate is 1 / len(loader) = 1 / {length} = {1 / length:.4g}": (
             sigma,
@@ -155,7 +156,7 @@ def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[
     }
     for count in (2, 4, 8):
         part = rate / count
-        mistakes[f"the rate is of one of {count} workers, {part:.4g}"] = (sigma, steps, part)
+        mistakes[f"the rate is that of one of {count} workers, {part:.4g}"] = (sigma, steps, part)
         pieces = f"each of {count} parts of a batch is counted as a step, at rate {part:.4g}"
         mistakes[pieces] = (sigma, steps * count, part)
     for name, numbers in mistakes.items():

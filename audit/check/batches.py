@@ -1,4 +1,4 @@
-"""Checks whether batches have the sizes and the examples that the accountant assumes."""
+"""Checks whether batches have the sizes and contain the examples that the accountant assumes."""
 
 import math
 from typing import Any, NamedTuple
@@ -34,10 +34,10 @@ _TITLES = {
     CYCLIC: "cyclic",
 }
 UNRECOGNISED = ""  # Poisson batches, or none of the other kinds
-ANOTHER_RATE = "another sampling rate than stated"  # the name of a finding
+ANOTHER_RATE = "a different sampling rate than stated"  # the name of a finding
 _SAMPLE = "sample every example independently in every batch: do not cut, pad or skip batches"
 _MAX_BATCHES = 2000
-_LOG_CERTAIN = math.log(1e-9)  # less likely batches are not Poisson
+_LOG_CERTAIN = math.log(1e-9)  # batches less likely than this are not Poisson
 
 
 class _DrawnBatches(NamedTuple):
@@ -72,10 +72,10 @@ def check_batches(
     """Checks whether a loader draws batches with the sampler and rate that the accountant assumes.
 
     Args:
-      draw: a torch or Opacus loader with a batch sampler that gives the indices; a batch sampler; an iterable
-        over batches of indices, such as a loader on `range(examples)`; or a function from a seed to the
-        batches of one pass over the loader, or to a single batch. A batch is an array of example indices,
-        which start at 0. The seeds are 0, 1, ...; a stateful loader may ignore them.
+      draw: a torch or Opacus loader whose batch sampler yields the indices; a batch sampler; an iterable over
+        batches of indices, such as a loader on `range(examples)`; or a function from a seed to the batches of
+        one pass over the loader, or to a single batch. A batch is an array of example indices, which start at
+        0. The seeds are 0, 1, ...; a stateful loader may ignore them.
       examples: the size of the data set; by default, that of the loader.
       sampling_rate: the assumed probability that a batch includes an example.
       assumed: the assumed sampler: "poisson", "fixed" (a fixed number of examples without replacement),
@@ -111,7 +111,7 @@ def check_batches(
         order = examine_order(draw_pass, examples, batches, kind == BALLS_IN_BINS)
         if order.repeats:
             kind = CYCLIC
-        if not order.is_once:  # examples are repeated later in a pass
+        if not order.is_once:  # examples recur later in a pass
             kind = UNRECOGNISED
     stated = {"examples": examples, "sampling_rate": rate, "assumed": assumed}
     return _report(drawn, kind, order, assumed).add_provenance(draw, stated)
@@ -138,22 +138,22 @@ def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
 
 
 def _recognise_kind(drawn: _DrawnBatches) -> str:
-    """Returns the kind of batches if they are clearly not Poisson, otherwise UNRECOGNISED.
+    """Returns the kind of batches if they are clearly not Poisson; otherwise UNRECOGNISED.
 
     If no example occurs twice in an epoch, the batches are shuffled, or balls in bins if their sizes vary.
-    If all sizes are equal, the batches have a fixed size. Poisson batches look like this with a probability
-    below 1e-9.
+    If all sizes are equal, the batches have a fixed size. The probability that Poisson batches look like this
+    is below 1e-9.
     """
     sizes = drawn.sizes
     is_once = True
-    log_once = 0.0  # log of the probability that Poisson batches have no example twice in an epoch
+    log_once = 0.0  # log of the probability that Poisson batches use no example twice in an epoch
     for drawn_pass in drawn.passes:
         batches = drawn_pass.batches[: count_batches(drawn.sampling_rate)]
         is_once &= not _is_repeated(np.concatenate(batches))
         log_once += drawn.examples * stats.binom.logcdf(1, len(batches), drawn.measured_rate)
     if is_once and log_once < _LOG_CERTAIN:
-        # Shuffled batches that are not empty have sizes that differ by at most 1. Or all batches have the
-        # same size, except for the last of a pass, which may be empty.
+        # Shuffled batches that are not empty have sizes that differ by at most 1. Alternatively, all batches
+        # have the same size, except for the last of a pass, which may be empty.
         is_shuffled = np.ptp(sizes[sizes > 0]) <= 1 or len(np.unique(sizes)) <= 2
         return SHUFFLED if is_shuffled else BALLS_IN_BINS
 
@@ -188,10 +188,10 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
             not_uniform = CheckFinding(
                 "order",
                 "an order that is not uniform",
-                f"{order.seen} If an attacker guesses an example's step, this order reveals more than a "
-                "uniform order.",
+                f"{order.seen} This order reveals more than a uniform order to an attacker who guesses an "
+                "example's step.",
                 "draw a new uniform permutation of all examples in every pass (no buffer, shards or groups "
-                "by length), or account for any order: claim (audit.sampler_claims) bounds it as any_order",
+                "by length), or account for any order: see any_order in claim (audit.sampler_claims)",
             )
             rows["order"] = _describe_test(
                 f"tested over {order.passes} passes", order.p_value, not_uniform
@@ -199,7 +199,7 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
     if assumed != POISSON:
         _drop_poisson_tests(drawn, rows, kind, assumed)
     findings = []
-    # If batches are unrecognised, the rejected tests of Poisson sampling are findings.
+    # If the kind is unrecognised, the rejected tests of Poisson sampling are the findings.
     if kind != assumed and (kind != UNRECOGNISED or assumed != POISSON):
         title = _TITLES.get(kind, "other")
         why = ""
@@ -224,7 +224,7 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
 def _drop_poisson_tests(
     drawn: _DrawnBatches, rows: dict[str, CheckOutcome], kind: str, assumed: str
 ) -> None:
-    """Removes the tests of Poisson sampling from `rows`, if the accountant assumes other batches.
+    """Removes the tests of Poisson sampling from `rows`, if the accountant assumes different batches.
 
     Measurements stay. The stated rate may differ by 1%, and fixed-size batches must still use all examples
     equally often.
@@ -248,7 +248,7 @@ def _describe_test(text: str, p_value: float, finding: CheckFinding) -> CheckOut
 
 
 def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
-    """Tests whether the total size of all batches fits the stated rate, and describes the test's power.
+    """Tests whether the total size is consistent with the stated rate, and describes the test's power.
 
     The total is binomial, with relative standard deviation sqrt((1 - rate) / mean). A two-sided normal test
     detects a difference of z(level / 2) + z(0.1) standard deviations with probability 0.9, where z are upper
@@ -266,13 +266,13 @@ def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
 
     length = len(drawn.passes[0].batches)
     parts = round(stated / rate)
-    # A mistake fits if its rate is within four standard errors plus 0.1% of the measured rate.
+    # A mistake fits if its rate is within four standard errors, plus 0.1%, of the measured rate.
     close = 4 * math.sqrt(rate * (1 - rate) / trials) + 1e-3 * rate
     why = ""
     if abs(1 / length - rate) < close:
         why = f" It is 1 / {length} = {1 / length:.4g}, one over the loader's length."
     elif parts > 1 and abs(stated / parts - rate) < close:
-        why = f" It is the stated rate over {parts}, as for one of {parts} workers or parts of a batch."
+        why = f" It is the stated rate divided by {parts}, as for one of {parts} workers or parts of a batch."
     finding = CheckFinding(
         "batch size",
         ANOTHER_RATE,
@@ -288,7 +288,7 @@ def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
 def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
     """Tests whether sizes vary like binomial numbers, and whether batches are cut or padded to one size.
 
-    The tests use the measured rate, so a wrong rate does not fail them.
+    The tests use the measured rate, so a wrong rate does not make them fail.
     """
     sizes = drawn.sizes
     law = stats.binom(drawn.examples, drawn.measured_rate)
@@ -305,10 +305,10 @@ def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
         if none_larger < none_smaller:
             side = "more"
             edge = sizes.max()
-        name = "batches cut or filled at a size"
+        name = "batches cut or filled to a size"
         meaning = (
             f"No batch has {side} than {edge} examples, and {np.sum(sizes == edge)} of {len(sizes)} batches "
-            f"have exactly {edge}. Some Poisson batches would have {side}."
+            f"have exactly {edge}. Some Poisson batches would have {side} than that."
         )
         fix = "do not cut, fill or skip batches, or account for truncated Poisson batches"
     finding = CheckFinding("spread of sizes", name, meaning, fix)
@@ -320,8 +320,8 @@ def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
 def _test_spread(counts: Any, law: Any) -> float:
     """Tests whether counts vary like draws from `law`, a scipy.stats distribution; returns the p-value.
 
-    The scaled sum of squares is treated as chi-square, with degrees of freedom that match its variance, which
-    depends on the law's kurtosis.
+    The scaled sum of squares is treated as chi-square, with degrees of freedom chosen to match its variance,
+    which depends on the law's kurtosis.
     """
     mean, variance, excess_kurtosis = law.stats("mvk")
     freedom = 2 / (2 + excess_kurtosis)
@@ -332,7 +332,8 @@ def _test_spread(counts: Any, law: Any) -> float:
 def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
     """Tests whether about 1,500 examples are drawn equally often and independently of each other."""
     observed = choose_neighbours(drawn.examples)
-    # (batches, observed) 1 if a batch contains the observed example; floats have fast matrix products.
+    # (batches, observed) 1 if a batch contains the observed example; floats, because their matrix products
+    # are fast.
     members = np.array([np.isin(observed, batch) for batch in drawn.batches], np.float32)
     counts = members.sum(axis=0)
     batches = len(members)
@@ -362,7 +363,7 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
 
 
 def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
-    """Checks that no batch has an example twice, and that no batch repeats another.
+    """Checks that no batch contains an example twice, and that no batch repeats another.
 
     A repeated batch is a bug only if it is very unlikely for Poisson batches, and never if batches are
     cyclic.
@@ -378,14 +379,14 @@ def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
             CheckFinding(
                 "indices",
                 "an example twice in a batch",
-                f"{with_copies} of {batches} batches have an example twice. It then counts twice, so the "
-                "sensitivity is 2 C or more.",
+                f"{with_copies} of {batches} batches contain an example twice. It then counts twice, so "
+                "the sensitivity is 2 C or more.",
                 "draw without replacement, or clip the sum of an example's copies",
             )
         )
     contents = [np.sort(batch).tobytes() for batch in drawn.batches if len(batch)]
     repeated = len(contents) - len(set(contents))
-    # The probability that both or neither of two batches contain an example. A union bound covers pairs.
+    # The probability that both or neither of two batches contain an example. A union bound covers all pairs.
     log_same_choice = math.log(drawn.measured_rate**2 + (1 - drawn.measured_rate) ** 2)
     log_repeats = drawn.examples * log_same_choice + math.log(batches**2 / 2)
     if repeated and kind != CYCLIC and log_repeats < _LOG_CERTAIN:
@@ -393,7 +394,7 @@ def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
             CheckFinding(
                 "indices",
                 "a repeated batch",
-                f"{repeated} of {batches} batches have exactly the examples of another batch.",
+                f"{repeated} of {batches} batches have exactly the same examples as another batch.",
                 "draw every batch anew: look for padding, a cache, or a repeated final batch",
             )
         )

@@ -1,4 +1,4 @@
-"""A table of the mistakes that explain wrong measurements of a step, with their signatures and fixes.
+"""A table of mistakes that explain wrong measurements of a step, with their signatures and fixes.
 
 C, sigma, eta and B are the stated clipping norm, noise multiplier, learning rate and batch size. Movements
 are in units of eta C / B, noise in eta sigma C / B.
@@ -26,7 +26,7 @@ _CLIP = (
     "B once"
 )
 KEEP_FINITE = (
-    "clip with C / max(C, norm), replace non-finite gradients with 0, never divide by a size"
+    "clip with C / max(C, norm), replace non-finite gradients with 0, never divide by actual sizes"
 )
 
 
@@ -36,7 +36,7 @@ class Cause(NamedTuple):
     Attributes:
       symptom: the row of the report that shows the mistake, or a key of `_ROWS`.
       name: its name.
-      signature: a function of the measurements m that returns a false value if the mistake does not fit.
+      signature: a function of the measurements m that returns a falsy value if the mistake does not fit.
         Otherwise, it returns True, or the value or values for {0}, {1}, ... in the texts. {m} is m.
       meaning: the observation, and its effect on privacy.
       fix: an instruction.
@@ -53,7 +53,7 @@ class Cause(NamedTuple):
 
 def explain(m: Measured) -> Iterator[CheckFinding]:
     """Yields the bugs: for each symptom that no other bug explains, the first cause that fits."""
-    done = set()  # symptoms that need no cause: absent, hidden or explained
+    done = set()  # symptoms that need no cause, as they are absent, hidden or explained
     if m.movement_obstacle:
         done |= {"sensitivity", "excess"}
     if not m.tried.violations:
@@ -70,8 +70,8 @@ def explain(m: Measured) -> Iterator[CheckFinding]:
             done |= {cause.symptom, *cause.explains}
 
 
-# Mistakes that multiply a size by a power of a quantity: by name, the quantity and the power. In names, {k}
-# is the quantity's value.
+# Mistakes that multiply a size by a power of a quantity, as {name: (quantity, power)}. In names, {k} is the
+# value of the quantity.
 _ANY_SIZE = {
     "C is left out": ("clipping_norm", -1),
     "divided by the batch size twice": ("batch_size", -1),
@@ -94,11 +94,11 @@ FACTORS: dict[str, dict[str, tuple[str, float]]] = {
     },
     "noise": {
         **_ANY_SIZE,
-        "divided by sqrt(B) too much": ("batch_size", -0.5),
+        "divided by an extra sqrt(B)": ("batch_size", -0.5),
         "divided by sqrt(B), or drawn for every example": ("batch_size", 0.5),
-        "sigma is squared: a variance taken for a deviation": ("noise_multiplier", 1),
+        "sigma is squared: a variance mistaken for a deviation": ("noise_multiplier", 1),
         "sigma is left out": ("noise_multiplier", -1),
-        "the root of sigma C: a deviation taken for a variance": ("sigma C", -0.5),
+        "the root of sigma C: a deviation mistaken for a variance": ("sigma C", -0.5),
         "made for C sqrt({k}), of {k} layers each clipped to C": ("layers", 0.5),
         "noise added {k} times, by accumulated batches or workers": ("k", 0.5),
         "one draw added {k} times, by workers with one generator, or for {k} C": ("k", 1),
@@ -109,7 +109,7 @@ FACTORS: dict[str, dict[str, tuple[str, float]]] = {
 
 
 def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> list[str]:
-    """Returns the names of the mistakes in `FACTORS` that explain a wrong factor, the best fit first.
+    """Returns the names of the mistakes in `FACTORS` that explain a wrong factor, best fit first.
 
     `size` is a key of `FACTORS`, `factor` is the measured size divided by the stated size, and `tolerance` is
     the largest relative error of a fit.
@@ -136,12 +136,12 @@ def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> lis
 def _fit_size(m: Measured) -> tuple[float, str] | tuple[()]:
     """Returns a wrong factor that movements and noise share, and the mistakes that fit; () if there is none.
 
-    The factor is the plateau, the norm of the largest movements. If examples replace a row (`refusal`), it
-    is the reach, the largest movement, or about the noise's deviation if that is larger, because the reach
-    may be a tenth too small.
+    The factor is the plateau, the norm of the largest movements. If examples replace a row (`refusal`), it is
+    the reach (the largest movement), or about the noise's deviation if that is larger, because the reach may
+    be too small by a tenth.
     """
     tried = m.tried
-    # If examples change each other's gradients (`interacts`), movements do not show a factor.
+    # If examples change each other's gradients (`interacts`), movements do not reveal a factor.
     if m.movement_obstacle or m.noise_obstacle or m.interacts or tried.tolerance > COARSE:
         return ()
     deviation = m.drawn.given.deviation
@@ -150,7 +150,7 @@ def _fit_size(m: Measured) -> tuple[float, str] | tuple[()]:
     factor = tried.plateau
     if tried.refusal:
         factor = max(tried.reach, deviation * (1 - error))
-    # Movements below C may be due to short gradients, so a smaller factor needs proof of clipping.
+    # Movements below C may be due to short gradients, so a factor below 1 needs proof of clipping.
     is_larger = factor > 1 + SAME + 2 * tried.tolerance
     is_smaller = factor < 1 - error and tried.is_clipped
     # No example exceeds the factor (up to 1%), and one comes within a tenth of the noise's deviation.
@@ -169,7 +169,7 @@ def _fit_size(m: Measured) -> tuple[float, str] | tuple[()]:
 
 
 def _fit_plateau(m: Measured) -> Any:
-    """Returns the best explanation of the observed clipping norm, and all of them; or a false value."""
+    """Returns the best explanation of the observed clipping norm, and all of them; or a falsy value."""
     tried = m.tried
     fits = find_factors(m, "movements", tried.plateau, _AT_C + tried.tolerance)
     if tried.violations and not fits:
@@ -178,7 +178,7 @@ def _fit_plateau(m: Measured) -> Any:
 
 
 def _find_rows(m: Measured) -> str:
-    """Names the batch rows in which examples exceed C, if other rows and added examples do not; or ""."""
+    """Names the rows in which examples exceed C, if other rows and added examples do not; otherwise ""."""
     by_row = m.tried.by_row
     rows = [row for row in sorted(by_row) if by_row[row].excess > 1]
     listed = ", ".join(map(str, rows[:8]))
@@ -197,8 +197,8 @@ def _is_clipped_by_number(m: Measured) -> bool:
 def _find_separate_layers(m: Measured, least: int) -> str:
     """Returns the names of the layers that a single example moves by C.
 
-    It is the example with the most such layers. Returns "" if there are fewer than `least`, or if any example
-    moves a layer by more than C.
+    We choose the example with the most such layers. Returns "" if there are fewer than `least`, or if any
+    example moves a layer by more than C.
     """
     norms = m.tried.collect("layer_norms")
     error = _AT_C + m.tried.tolerance
@@ -213,7 +213,8 @@ def _find_left_out(m: Measured, least: float) -> str:
     """Returns the names of the layers that make examples exceed C, if all others stay within C; otherwise "".
 
     We try each layer, all vectors (biases), and the 2, 3, ... layers that move most, up to half of the
-    layers. In the other layers, two examples must reach the norm `least`, as if these layers are clipped.
+    layers. In the other layers, two examples must reach the norm `least`, as they do if these layers are
+    clipped.
     """
     norms = m.tried.collect("layer_norms")
     count = norms.shape[1]
@@ -231,18 +232,18 @@ def _find_left_out(m: Measured, least: float) -> str:
 
 
 def _find_missing(m: Measured) -> str:
-    """Returns where noise is sometimes missing, "steps" or "numbers of some steps"; "" if it is not."""
+    """Returns where noise is sometimes missing: "steps" or "parameters in some steps"; "" if it never is."""
     if m.ties != AT_ONE:
         return ""
-    return "steps" if noise.count_repeats(m.drawn) else "numbers of some steps"
+    return "steps" if noise.count_repeats(m.drawn) else "parameters in some steps"
 
 
 def _find_repeats(m: Measured) -> Any:
     """Returns "several seeds" or "every seed", how many seeds repeat noise, and the number of seeds.
 
-    The result is false if noise does not repeat. If all seeds give the same step, an empty batch shows
-    whether it has noise. If the step rejects an empty batch, we use each example four times instead: for the
-    sum of gradients g and noise z, the two batches move the step by g + z and 4 g + z.
+    The result is falsy if noise does not repeat. If all seeds give the same step, an empty batch shows
+    whether the step has noise. If the step rejects an empty batch, we use each example four times instead:
+    for the sum of gradients g and noise z, the two batches move the step by g + z and 4 g + z.
     """
     others = m.drawn.others
     draws = m.drawn.given.draws
@@ -268,10 +269,11 @@ def _find_silent(m: Measured) -> str:
 
 
 def _fit_deviation(m: Measured) -> tuple[Any, ...]:
-    """Returns the noise's wrong deviation, a text on its range and the mistakes that fit, and sigma.
+    """Returns the noise's wrong deviation, a text with its range and the mistakes that fit, and sigma.
 
-    The deviation is that of the layers with a rejected test, or else of all trained layers. Sigma is that of
-    the layer with the least noise. Returns () if the deviation is right, or if another bug explains it.
+    The deviation is over the layers with a rejected test or, if there are none, all trained layers. Sigma is
+    that of the layer with the least noise. Returns () if the deviation is right, or if another bug explains
+    it.
     """
     given = m.drawn.given
     # The test assumes independent numbers. So shared noise may explain a rejection, but not a factor of 2.
@@ -288,14 +290,14 @@ def _fit_deviation(m: Measured) -> tuple[Any, ...]:
     error = min(0.01 + 4 / (2 * np.sum(freedom)) ** 0.5, 0.05)
     fits = find_factors(m, "noise", deviation, error)
     if not m.tried.is_clipping_seen:
-        fits.append("the whole step has another size than stated: clipping was not seen")
+        fits.append("the whole step has a different size than stated: clipping was not seen")
     low = np.min(deviations)
     text = (
-        f"{low:.3g} to {np.max(deviations):.3g} times eta sigma C / B in {m.name_layers(layers)}. It fits: "
-        f"{'; or '.join(fits) or 'no known mistake'}."
+        f"{low:.3g} to {np.max(deviations):.3g} times eta sigma C / B in {m.name_layers(layers)}. Possible "
+        f"explanation: {'; or '.join(fits) or 'none known'}."
     )
     if low > 1:
-        text += " More noise than stated loses no privacy."
+        text += " Excess noise does not weaken privacy."
     multiplier = np.min(given.deviations[trained]) * m.probe.settings.noise_multiplier
     return deviation, text, multiplier
 
@@ -303,7 +305,7 @@ def _fit_deviation(m: Measured) -> tuple[Any, ...]:
 def _find_change(m: Measured, row: str) -> tuple[Any, ...]:
     """Returns the bug, the batch, the ratio of deviations and a fix for the first batch with different noise.
 
-    Only compares batches of the report row `row`. Returns () if their noise does not differ.
+    Compares only batches in the report row `row`. Returns () if their noise does not differ.
     """
     for batch, other in m.drawn.others.items():
         if noise.row_of(batch) != row or not (other.not_finite or batch in m.rejected[row]):
@@ -312,15 +314,13 @@ def _find_change(m: Measured, row: str) -> tuple[Any, ...]:
         # Relative to the given batch. Steps with an empty batch may divide by 1 instead of 0.
         size = {QUARTER: 0.25, FOURFOLD: 4.0, EMPTY: 1 / len(m.probe.rows[0])}.get(batch, 0)
         name = "noise that depends on the batch"
-        fix = "use only sigma, C and B for the deviation of the noise, and add it once per step"
+        fix = "compute the noise's deviation from only sigma, C and B, and add the noise once per step"
         if other.not_finite:
             name = NOT_FINITE
             fix = KEEP_FINITE
         elif ratio == 0:
             name = "steps with an empty batch are skipped"
-            fix = (
-                "add noise even if the batch is empty and the sum is zero: no step may reveal that"
-            )
+            fix = "add noise even if the batch is empty and the sum is zero: a step must not reveal that"
         elif abs(ratio * size - 1) < 0.15:  # the noise is proportional to 1 / size
             name = _BY_SIZE
             fix = _DIVIDE
@@ -340,14 +340,14 @@ def _is_due_to_size(m: Measured) -> bool:
     return is_by_size and is_added and tried.largest[1].norm < 2
 
 
-# Maps each symptom that is not itself a row name to its row in the report.
+# The report row of each symptom that is not itself a row name.
 _ROWS = {"excess": "sensitivity", "noise that is not finite": "noise", "buffers": "noise"}
-# Mistakes in clipping: name, signature, and a text that follows the description of the largest movement.
+# Mistakes in clipping: name, signature, and a text to append to the description of the largest movement.
 _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     (
         "rows of the batch that are not clipped",
         _find_rows,
-        "It does so in {0}.",
+        "This happens in {0}.",
     ),
     (
         _EXCESS,
@@ -355,35 +355,35 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
         "First look for an operation that mixes examples.",
     ),
     (
-        "clipped number by number",
+        "each parameter clipped separately",
         _is_clipped_by_number,
-        "No number moves by more than C.",
+        "No parameter moves by more than C.",
     ),
     (
-        "layers clipped by themselves",
+        "layers clipped separately",
         functools.partial(_find_separate_layers, least=2),
-        "Several layers stop at C with one example: {0}.",
+        "Several layers reach exactly C with one example: {0}.",
     ),
     (
         "{0} left out of the clipping norm, or of clipping",
         functools.partial(_find_left_out, least=0.96),
-        "The other layers stop at C.",
+        "The norm of the other layers never exceeds C.",
     ),
     (
         "{0}",
         _fit_plateau,
-        "Extreme examples stop at {m.tried.plateau:.4g} times the stated clipping norm. It fits: "
-        "{1}.",
+        "Movements are limited to {m.tried.plateau:.4g} times the stated clipping norm. Possible "
+        "explanation: {1}.",
     ),
     (
-        "no clipping of single examples",
+        "no clipping of individual examples",
         lambda m: m.tried.reach > 16,  # the largest k that `find_factors` tries
         "",
     ),
     (
-        "{0} clipped apart from other layers",
+        "{0} clipped separately from other layers",
         functools.partial(_find_separate_layers, least=1),
-        "It stops at C while other layers move too.",
+        "Its norm is at most C while other layers move too.",
     ),
     (
         _EXCESS,
@@ -393,8 +393,8 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     (
         _EXCESS,
         lambda m: True,  # if no earlier cause fits
-        "Examples do not stop at C: is there any clipping, are min and max exchanged, and does the norm "
-        "include all numbers?",
+        "Movements are not limited to C: is there any clipping, are min and max swapped, and does the norm "
+        "include all parameters?",
     ),
 ]
 # For each symptom, the most specific causes come first.
@@ -420,18 +420,18 @@ CAUSES = [
         "separation",
         "examples change each other's gradients",
         lambda m: m.interacts,
-        "Two parts of a batch together do not move the step by the sum of their separate movements: the "
+        "The movement due to two parts of a batch together is not the sum of their separate movements: the "
         "difference is {m.interaction.norm:.3g} eta C / B.",
-        "look for an operation that mixes examples: clipping the batch's gradient as a whole (such as by "
+        "look for an operation that mixes examples: clipping the batch's gradient as a whole (such as with "
         "clip_grad_norm_), batch norm, division by the actual size, a clipping norm or weights computed from "
         "the batch, microbatches clipped as one, a loss over pairs, a mean over a batch's tokens",
     ),
     Cause(
         "sensitivity",
-        "a step of another size than stated",
+        "a step of a different size than stated",
         _fit_size,
-        "Movements and noise are both {0:.4g} times the stated eta C / B, which loses no privacy. It fits: "
-        "{1}.",
+        "Movements and noise are both {0:.4g} times their stated size, which loses no privacy. Possible "
+        "explanation: {1}.",
         "state the learning rate, clipping norm and batch size that the step uses, or divide by the stated "
         "batch size",
         explains=("excess",),
@@ -440,15 +440,15 @@ CAUSES = [
         "sensitivity",
         "{0}",
         lambda m: not m.tried.violations and not m.tried.clips_by_layer and _fit_plateau(m),
-        "Extreme examples stop at {m.tried.plateau:.4g} times eta C / B, while the stated noise is for 1. "
-        "This loses no privacy, but the noise hides more of the gradient. It fits: {1}.",
+        "Movements are limited to {m.tried.plateau:.4g} times eta C / B, but the stated noise assumes 1. "
+        "This loses no privacy, but noise hides more of the gradient. Possible explanation: {1}.",
         "divide the clipped sum once, by the stated B",
     ),
     Cause(
         "excess",
         NOT_FINITE,
         lambda m: m.tried.largest[1].norm == np.inf,
-        "{m.largest} The model then shows whether the batch contains this example.",
+        "{m.largest} The model then reveals whether the batch contains this example.",
         KEEP_FINITE,
     ),
     Cause(
@@ -475,8 +475,8 @@ CAUSES = [
         "noise",
         "no noise in some {0}",
         _find_missing,
-        "These {0} are often the same for two seeds, so they reveal the sum of gradients.",
-        "add noise to all numbers at every step: look for a condition, a mask or a skipped call",
+        "These {0} are often identical for two seeds, so they reveal the sum of gradients.",
+        "add noise to all parameters at every step: look for a condition, a mask or a skipped call",
         explains=OTHER_ROWS,
     ),
     Cause(
@@ -484,17 +484,17 @@ CAUSES = [
         "the same noise for {0}",
         _find_repeats,
         "{1} of {2} seeds produce exactly the same noise as another seed: two steps reveal the gradients.",
-        "create the generator once, before training, or seed it with the step's whole seed: "
+        "create the generator once, before training, or seed it with the step's full seed: "
         "{m.phrases.generator}",
         explains=("noise", *OTHER_ROWS),
     ),
     Cause(
         "independence",
-        "noise shared by several numbers",
+        "noise shared by several parameters",
         lambda m: "; ".join(m.related),
-        "Some sums or differences of numbers have less noise than the accountant assumes: see {0}.",
-        "draw a number for every parameter, with another key in every layer and another generator on every "
-        "worker; do not subtract the mean of the numbers",
+        "Some sums or differences of parameters have less noise than the accountant assumes: see {0}.",
+        "draw a number for every parameter, with a different key in every layer and a different generator on "
+        "every worker; do not subtract the mean of these numbers",
         explains=OTHER_ROWS,  # whose tests assume independent numbers
     ),
     Cause(
@@ -508,9 +508,9 @@ CAUSES = [
         "noise",
         "no noise in {0}",
         _find_silent,
-        "These numbers are the same for every seed.",
-        "add noise of deviation sigma C to all numbers of the sum, including embedding rows that no example "
-        "uses; leave numbers that are not trained out of `params`",
+        "These parameters are the same for every seed.",
+        "add noise of deviation sigma C to all entries of the sum, including embedding rows that no example "
+        "uses; leave parameters that are not trained out of `params`",
         explains=("noise and data", "empty batch"),
     ),
     Cause(
@@ -540,7 +540,7 @@ CAUSES = [
     ),
     Cause(
         "shape",
-        "noise on a grid that the sum is not on",
+        "noise on a grid, added to a sum that is not",
         lambda m: m.ties == GRID,
         "The noise has only a few values. Different gradients shift them differently, so a single step "
         "reveals its gradients.",
@@ -550,7 +550,7 @@ CAUSES = [
         "shape",
         "noise that is not normal",
         lambda m: m.rejected["shape"],
-        "The draws, or their norms, are not distributed like those of Gaussian noise.",
+        "The draws or their norms are not distributed like those of Gaussian noise.",
         "draw it with normal(), not uniform() or laplace(), not truncated; do not normalise it, and do not "
         "clip after adding it",
     ),
@@ -558,7 +558,7 @@ CAUSES = [
         "buffers",
         "{0} is released with the model and has no noise",
         lambda m: ", ".join(sorted(getattr(m.probe.step, "changed_buffers", ()))),
-        "The data change this buffer, and it is neither clipped nor noised.",
-        "switch it off (track_running_stats=False in batch norm), or compute it from public data",
+        "This buffer depends on the data, and it is neither clipped nor noised.",
+        "turn it off (track_running_stats=False in batch norm), or compute it from public data",
     ),
 ]

@@ -1,8 +1,8 @@
 """Checks a matrix mechanism's noise over many steps: undoes the strategy, and tests for white noise.
 
 For the mechanism's strategy matrix S (T, T) and the noise N (T, d) of T steps, the entries of S N divided by
-eta sigma C / B are independent standard normal numbers. A single step cannot reveal a lost state or another
-strategy.
+eta sigma C / B are independent standard normal numbers. A single step cannot reveal a lost state or a
+different strategy.
 """
 
 import math
@@ -46,12 +46,12 @@ def check_noise(
     learning_rate: float = 1.0,
     batch_size: float = 1.0,
 ) -> CheckReport:
-    """Checks whether the noise of T steps has the size and the correlations of a matrix mechanism.
+    """Checks whether the noise of T steps has the size and correlations of a matrix mechanism's noise.
 
     Args:
-      draw: (T, d) the noise of T steps in d parameters, or a function that returns it. Take steps on an empty
-        batch, or subtract steps without noise on the same batches. 100 steps with 1,000 parameters suffice
-        for most bugs.
+      draw: (T, d) the noise of T steps in d parameters, or a function that returns it. Take steps on empty
+        batches, or subtract noiseless steps on the same batches. 100 steps with 1,000 parameters suffice for
+        most bugs.
       strategy: "independent", "lambda:0.9", "sqrt", "bsr:16" or "bisr:16", a file, or the coefficients (n,)
         or matrix (T, T) of the strategy S (see `audit.MatrixMechanism`).
       noise_multiplier: sigma, the standard deviation of the raw noise divided by C, for S as given, without
@@ -60,7 +60,7 @@ def check_noise(
         gradients by eta / B.
 
     Raises:
-      InputError: `draw` fails or does not give a finite matrix, or a number is out of range.
+      InputError: `draw` fails or does not return a finite matrix, or a number is out of range.
 
     >>> import numpy as np
     >>> raw = np.random.default_rng(0).normal(size=(50, 1000))
@@ -104,7 +104,7 @@ def _test_steps(noise: Array) -> _Tested:
 def _report(strategy: Strategy, noise: Array) -> CheckReport:
     """Returns the report on noise (T, d), in stated deviations.
 
-    Correlated steps explain a wrong size, which is then not reported.
+    If steps are correlated, this explains a wrong size, so we do not report the size.
     """
     whitened = _test_steps(strategy.multiply(noise))
     ratio = whitened.ratio
@@ -127,7 +127,7 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
                 "size",
                 name,
                 f"Undoing the strategy leaves noise of {ratio:.4g} eta sigma C / B.{why}",
-                "state the deviation of the raw noise for S as it is, without scaling its columns",
+                "state the deviation of the raw noise for S as given, without scaling its columns",
             )
         )
     outcomes = {
@@ -147,9 +147,9 @@ def _explain_correlations(
 ) -> tuple[str, str, str]:
     """Returns the name, meaning and fix of the bug that explains correlated steps.
 
-    A mechanism that lost its state restarted at the first step that is correlated with an earlier step. If we
-    undo the strategy separately before this step and from it on, steps are independent, or two of them share
-    their noise. `whitened` is the test after undoing the strategy for all steps together.
+    If a mechanism lost its state, it restarted at the first step that is correlated with an earlier step. If
+    we then undo the strategy separately before this step and from it on, steps are independent, or two of
+    them share their noise. `whitened` is the test after undoing the strategy for all steps together.
     """
     raw = _test_steps(noise)
     if raw.p_value > LEVEL:
@@ -162,10 +162,10 @@ def _explain_correlations(
     # The smallest significant correlation: a two-sided test of T (T - 1) / 2 pairs of steps.
     threshold = stats.norm.isf(LEVEL / steps**2) / np.sqrt(size)
     is_correlated = np.any(np.triu(np.abs(whitened.correlations)) > threshold, axis=0)
-    restart = max(int(np.argmax(is_correlated)), 1)  # at least one step comes before
+    restart = max(int(np.argmax(is_correlated)), 1)  # at least one step precedes the restart
     parts = [strategy.multiply(noise[:restart]), strategy.multiply(noise[restart:])]
     joined = _test_steps(np.concatenate(parts))
-    # Between the steps before the restart and those after it.
+    # Correlations between steps before the restart and steps after it.
     across = np.abs(joined.correlations[:restart, restart:])
     first, second = np.unravel_index(np.argmax(across), across.shape)
     if across[first, second] > 0.9:
@@ -183,8 +183,8 @@ def _explain_correlations(
             "store the state of the noise in checkpoints, and restore it when training resumes",
         )
     return (
-        "noise of another strategy",
+        "noise of a different strategy",
         f"After undoing the strategy, different steps are still correlated (p {whitened.p_value:.2g}).",
-        "compare the coefficients: are they those of S or its inverse? Does training start with an empty "
+        "compare the coefficients: are they those of S, or of its inverse? Does training start with an empty "
         "state?",
     )

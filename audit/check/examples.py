@@ -9,8 +9,8 @@ from audit.check import trees
 from audit.check.trees import Array, Columns
 from audit.errors import require, shown
 
-_SCALES = (1, 1e3, -1e3, 100, 30, 10, 3, 0.1, 1e-3, 0)  # factors of the features
-_IGNORED = -100  # the label that losses for language models ignore, in torch and most libraries
+_SCALES = (1, 1e3, -1e3, 100, 30, 10, 3, 0.1, 1e-3, 0)  # factors that scale the features
+_IGNORED = -100  # the label that language model losses ignore in torch and most libraries
 
 
 def read_columns(batch: Any) -> Columns:
@@ -21,7 +21,7 @@ def read_columns(batch: Any) -> Columns:
     """
     columns = list(map(trees.to_numpy, trees.collect_leaves("batch", batch).values()))
     require(
-        columns, f"`batch={shown(batch)}` has no array: give features, and labels if there are any"
+        columns, f"`batch={shown(batch)}` has no arrays: give features, and labels if there are any"
     )
     shape = columns[0].shape
     for column in columns:
@@ -31,7 +31,7 @@ def read_columns(batch: Any) -> Columns:
             column.shape[:1] == shape[:1] != (),  # () for an array without axes
             f"`batch` has arrays of shapes {shape} and {column.shape}: give one row per example",
         )
-    require(len(columns[0]), "`batch` has no example: give at least one")
+    require(len(columns[0]), "`batch` has no examples: give at least one")
     return columns
 
 
@@ -41,12 +41,12 @@ def join(*batches: Columns) -> Columns:
 
 
 def take(columns: Columns, rows: Any) -> Columns:
-    """Returns some rows of a batch; `rows` is a list of indices or a slice."""
+    """Returns the given rows of a batch; `rows` is a list of indices or a slice."""
     return [column[rows] for column in columns]
 
 
 def replace_rows(rows: Columns, examples: Mapping[int, Columns]) -> Columns:
-    """Returns a copy of `rows` in which `examples`, batches of one row keyed by row index, replace rows."""
+    """Returns a copy of `rows` with some replaced by `examples`, batches of one row keyed by row index."""
     replaced = list(map(np.copy, rows))
     for row, example in examples.items():
         for column, values in zip(replaced, example, strict=True):
@@ -73,10 +73,10 @@ def scale_features(examples: Columns, scale: float, batch: Columns) -> Columns:
 def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
     """Returns examples that test a step's clipping, each as a batch of one row, keyed by description.
 
-    They are the first and the last example with their own and with other labels, and with features scaled by
+    They are the first and the last example, with original and changed labels, and with features scaled by
     several factors.
     """
-    # Keyed by content to omit equal examples, which several factors may give if integers are clipped.
+    # Keyed by content to omit duplicates, which several factors may produce if integers are clipped.
     examples: dict[Any, tuple[str, Columns]] = {}
     for place, row in (("the first example", 0), ("the last example", -1)):
         original = take(batch, [row])
@@ -96,8 +96,8 @@ def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
 def _list_other_labels(labels: Array, label: Array) -> dict[str, Array]:
     """Returns labels to try instead of `label`, all of shape (1, ...), keyed by a description of the change.
 
-    They are another example's label; 1,000 times the label if it is a float; and only the first token, if the
-    labels are padded sequences of tokens.
+    They are another example's label; 1,000 times the label, if it is a float; and just the first token, if
+    the labels are padded sequences of tokens.
     """
     others = {}
     differs = np.any(labels != label, axis=tuple(range(1, labels.ndim)))  # for each example
@@ -113,10 +113,10 @@ def _list_other_labels(labels: Array, label: Array) -> dict[str, Array]:
 
 
 def find_padding(labels: Array) -> int | None:
-    """Returns the token that pads all labels to the same length; None if they do not seem to be padded.
+    """Returns the token that pads all labels to the same length; None if they do not appear to be padded.
 
-    Only integers of shape (rows, tokens) can be padded. The token is -100 if it occurs. Otherwise, some label
-    must end in this token twice, and in every label, only the token itself may follow it.
+    Only integers of shape (rows, tokens) can be padded. The token is -100 if it occurs. Otherwise, at least
+    one label must end in this token twice, and in every label, it may be followed only by itself.
     """
     if labels.ndim != 2 or labels.shape[1] < 2 or labels.dtype.kind not in "iu":
         return None

@@ -1,4 +1,4 @@
-"""Reads the batches of any loader as indices of the data set."""
+"""Reads batches from any loader as indices into the data set."""
 
 import functools
 import itertools
@@ -10,7 +10,7 @@ import numpy as np
 from audit.check.trees import Array, Integers
 from audit.errors import InputError, describe_error, require, shown, whole_number
 
-MAX_BATCHES = 100_000  # in a pass that `claim` reads to its end
+MAX_BATCHES = 100_000  # in a pass that `claim` reads to the end
 
 Draw = Callable[[int], Any]
 Indices = range  # a data set whose examples are their indices, for torch's and Opacus's loaders
@@ -25,7 +25,7 @@ class DrawnPass(NamedTuple):
 
     Attributes:
       batches: the example indices of each batch that was read.
-      is_whole: True if the pass has no other batches.
+      is_whole: True if the pass has no further batches.
     """
 
     batches: list[Integers]
@@ -39,7 +39,7 @@ def make_draw(loader: Any) -> Draw:
       loader: such a function, or a loader or an iterable as in `check_batches`.
 
     Raises:
-      InputError: the loader is not callable or iterable, or can only be iterated once.
+      InputError: the loader is neither callable nor iterable, or can be iterated only once.
     """
     if not isinstance(loader, Iterable):
         require(
@@ -53,7 +53,7 @@ def make_draw(loader: Any) -> Draw:
     sampler = batch_sampler if isinstance(batch_sampler, Iterable) else loader
     require(
         not isinstance(sampler, Iterator),
-        f"`draw={shown(loader)}` can only be iterated once: give a function that creates it",
+        f"`draw={shown(loader)}` can be iterated only once: give a function that creates it",
     )
     return functools.partial(_iterate, loader, sampler)
 
@@ -81,18 +81,18 @@ def join_batches(draw: Draw, count: int) -> Draw:
 
 
 def _is_single(given: Any) -> bool:
-    """Returns True if a result of `draw` is a single batch of indices, not a pass."""
+    """Returns True if `draw` returned a single batch of indices instead of a pass."""
     if not hasattr(given, "__getitem__"):  # an iterator over batches
         return False
     if not len(given):
-        return hasattr(given, "dtype")  # an empty array is a batch, an empty list a pass
-    is_column = getattr(given, "shape", ())[1:] == (1,)  # as from np.argwhere
+        return hasattr(given, "dtype")  # an empty array is a batch, but an empty list is a pass
+    is_column = getattr(given, "shape", ())[1:] == (1,)  # as returned by np.argwhere
     # An index is an int or an array without axes, and a batch is an array or a list.
     return is_column or isinstance(given[0], int) or getattr(given[0], "ndim", 1) == 0
 
 
 def count_examples(loader: Any, examples: int | None) -> int:
-    """Returns the number of examples: the stated number, or if it is None, the length of `loader.dataset`.
+    """Returns the stated number of examples, or the length of `loader.dataset` if it is None.
 
     Raises InputError if neither is known, or if the number is out of range.
     """
@@ -106,23 +106,23 @@ def count_examples(loader: Any, examples: int | None) -> int:
 def call_user(call: Callable[[], Any], where: str = "") -> Any:
     """Returns the result of `call`, which calls the user's function `draw`.
 
-    Raises InputError if the function fails or exits; `where`, such as " with seed 0", completes the message.
+    Raises InputError if the function fails or exits, with `where` in the message, such as " with seed 0".
     """
     try:
         return call()
-    except InputError:  # its message is already for the user
+    except InputError:  # its message is already meant for the user
         raise
     except (Exception, SystemExit) as error:
         raise InputError(f"`draw` failed{where}: {describe_error(error)}") from error
 
 
 def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
-    """Returns the batches that `draw` gives for a seed, at most `most` of them.
+    """Returns the batches that `draw` gives for a seed, up to `most` of them.
 
     Raises InputError if `draw` fails, or does not return indices from 0 to `examples` - 1.
     """
     drawn: DrawnPass = call_user(lambda: _read_batches(draw(seed), most), f" with seed {seed}")
-    require(drawn.batches, f"`draw` gave no batch with seed {seed}: return batches of indices")
+    require(drawn.batches, f"`draw` gave no batches with seed {seed}: return batches of indices")
     indices = np.concatenate(drawn.batches)
     is_inside = (indices >= 0) & (indices < examples)
     require(
@@ -147,7 +147,7 @@ def _read_batches(given: Any, most: int) -> DrawnPass:
 
 
 def _to_array(batch: Any) -> Array:
-    """Returns a batch of any library as a NumPy array; a column or a row becomes a vector.
+    """Returns a batch from any library as a NumPy array; a column or a row becomes a vector.
 
     Raises InputError if its parts have different shapes.
     """

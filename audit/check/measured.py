@@ -1,4 +1,4 @@
-"""Measures a step for the report and for the causes of bugs."""
+"""Measures a step, for the report and to find the causes of bugs."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from audit.check.noise import CLAMPED_SUM, CONSECUTIVE, FEATURES, FOURFOLD
 from audit.check.probe import Movement, StepProbe
 from audit.check.report import LEVEL, find_rejected_tests
 
-_ADAM = "this looks like Adam, or the sign of the gradient (all numbers move equally far): "
+_ADAM = "this looks like Adam, or the sign of the gradient (all parameters move equally far): "
 _ALL_CLIPPED = (
     "every example with an effect is clipped, which hides interactions: state a larger clipping norm, or let "
     "the step take clipping_norm="
@@ -20,35 +20,35 @@ _ALL_CLIPPED = (
 
 
 class Phrases(NamedTuple):
-    """Parts of messages, in the terms of the step's array library.
+    """Parts of messages, phrased for the step's array library.
 
     Attributes:
       gradient, clip, generator: how to return the private gradient, clip an example, and seed a generator.
-      random: what may make the effect of an example random, such as dropout.
+      random: what may make an example's effect random, such as dropout.
     """
 
     gradient: str
     clip: str
     generator: str
-    random: str = "is dropout on? Augmentation and sampling have this effect too"
+    random: str = "is dropout on? Augmentation and sampling also have this effect"
 
 
 _NUMPY = Phrases(
     gradient="return the private gradient, the clipped and noisy mean, with learning_rate=1",
-    clip="by one np.linalg.norm of each example's numbers",
+    clip="with one np.linalg.norm over all of each example's gradient",
     generator="np.random.default_rng(seed)",
 )
 _PHRASES = {
     "torch": Phrases(
         gradient="return `p.grad` after clipping and noise, with learning_rate=1",
-        clip="by Opacus, or vmap over grad and one norm of all tensors",
+        clip="with Opacus, or with vmap over grad and one norm over all tensors",
         generator="torch.Generator().manual_seed(seed)",
         random="is dropout on? Set `m.p = 0.0` in every Dropout (model.eval() would remove Opacus's hooks)",
     ),
     "jaxlib": Phrases(
         gradient="return the private gradient that `optimizer.update` gets, with learning_rate=1",
-        clip="by jax_privacy.clipped_grad, or optax.projections.projection_l2_ball under vmap",
-        generator="jax.random.key(seed), split for the layers",
+        clip="with jax_privacy.clipped_grad, or optax.projections.projection_l2_ball under vmap",
+        generator="jax.random.key(seed), split across layers",
     ),
 }
 
@@ -60,7 +60,7 @@ class Measured(NamedTuple):
       probe: the step.
       replay: the difference between two calls with the same batch and seed.
       tried: how far each example moves the step.
-      drawn: the noise, a DrawnNoise; None if no noise is stated.
+      drawn: the noise, a DrawnNoise; None if the stated noise is 0.
       ties: the kind of repeated values in the noise (see `find_ties`); otherwise "".
       movement_obstacle: the reason why movements do not show sensitivity; "" if they do.
       noise_obstacle: the reason why the noise cannot be tested; "" if it can.
@@ -83,13 +83,13 @@ class Measured(NamedTuple):
 
     @property
     def phrases(self) -> Phrases:
-        """The phrases for the parameters' library."""
+        """The phrases for the parameters' array library."""
         return _PHRASES.get(self.probe.library, _NUMPY)
 
     @property
     def replays(self) -> bool:
         """True if two calls with the same seed give the same parameters, up to rounding."""
-        # The tolerance of a huge difference may be infinite.
+        # For a huge difference, the tolerance may be infinite.
         return self.replay.norm <= min(self.replay.tolerance, 1e100)
 
     @property
@@ -97,7 +97,7 @@ class Measured(NamedTuple):
         """True if two calls with the same seed differ like two draws of the noise.
 
         Their difference then has standard deviation sqrt(2) sigma in each trained parameter, and its norm has
-        standard deviation sigma. We test at level 0.001: 3.3 standard deviations.
+        standard deviation sigma. We test at level 0.001 (3.3 standard deviations).
         """
         sigma = self.probe.settings.noise_multiplier
         expected = sigma * (2 * np.sum(self.probe.is_trained)) ** 0.5
@@ -111,18 +111,18 @@ class Measured(NamedTuple):
 
     @property
     def largest(self) -> str:
-        """The largest movement, in words: in total and in each of the first eight layers."""
+        """A description of the largest movement, in total and in each of the first eight layers."""
         example, movement = self.tried.largest
         layers = zip(self.probe.layer_names[:8], movement.layer_norms, strict=False)
         by_layer = ", ".join(f"{name} {norm:.3g}" for name, norm in layers)
         return (
-            f"One example moves the step by {movement.norm:.4g} times eta C / B, with {example}; by layer: "
+            f"One example moves the step by {movement.norm:.4g} eta C / B, with {example}; by layer: "
             f"{by_layer}."
         )
 
     @property
     def related(self) -> list[str]:
-        """The names of the rejected tests for independence between parameters of one step."""
+        """The names of the rejected tests of independence between the parameters of one step."""
         return [name for name in self.rejected["independence"] if name != CONSECUTIVE]
 
     def name_layers(self, layers: Any) -> str:
@@ -133,11 +133,11 @@ class Measured(NamedTuple):
 def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], object]) -> Measured:
     """Replays a step, tries examples, draws its noise, and tests the noise.
 
-    `seeds` is the number of noise draws, or None for the default. `tell` gets progress lines. Raises
+    `seeds` is the number of noise draws, or None for the default. `tell` receives progress lines. Raises
     RefusedError if the step fails on the given batch.
     """
     began = time.perf_counter()
-    again = probe.run(probe.rows, 0)  # compiled already, by the probe's first call
+    again = probe.run(probe.rows, 0)  # already compiled by the probe's first call
     seconds = time.perf_counter() - began
     # About 50 steps for examples, and 250 for seeds.
     tell(
@@ -198,9 +198,9 @@ def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
 def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
     """Returns the p-values of the noise tests, by row and test.
 
-    If the noise differs only on larger batches, the cause may be an operation after the noise that only
-    changes large sums, such as a projection. The seed then changes an example's effect on these batches, but
-    not on the given batch. We omit the tests, since the noise may be correct.
+    If the noise differs only on larger batches, the cause may be an operation after the noise that changes
+    only large sums, such as a projection. The seed then changes an example's effect on these batches, but not
+    on the given batch. We omit the tests, since the noise may be correct.
     """
     p_values = noise.run_tests(m.drawn)
     tests = p_values["noise and data"]
@@ -216,8 +216,8 @@ def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
 def _is_changed_after_noise(m: Measured, effect: SeedEffect) -> bool:
     """Returns True if a seed changes an example's effect through dropout or an operation after the noise.
 
-    Other causes are noise scaled by an example, and noise drawn for each part of a batch. The latter is
-    larger than stated, and has no effect in a batch of one row.
+    Other causes are noise scaled by an example, and noise drawn for each part of a batch. The latter makes
+    the noise larger than stated, but has no effect for a batch of one row.
     """
     if effect.scales_noise or not effect.excess > 0:
         return False

@@ -16,10 +16,10 @@ from audit.check.examples import replace_rows
 from audit.check.probe import Movement, RefusedError, StepProbe
 from audit.check.trees import Columns, Vector
 
-COARSE = 0.05  # with a larger tolerance, a movement of C cannot be distinguished from a smaller one
+COARSE = 0.05  # above this tolerance, a movement of C cannot be distinguished from a smaller one
 SAME = 3e-3  # the largest relative difference between norms that count as equal
 _PARALLEL = 0.98  # the absolute cosine above which two vectors count as parallel
-_SEED = 20_240_101  # of the random choice of rows
+_SEED = 20_240_101  # for the random choice of rows
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ class TriedExamples:
       probe: the step.
       examples: the examples by name, each as a batch of one row.
       movements: how far each example moves the step, by name.
-      by_row: how far the step moves if two very different examples are exchanged in a row, by row index.
+      by_row: how far the step moves if a row's example is swapped for a very different one, keyed by row
+        index.
       refusal: why examples replaced the first row; "" if they were added to the batch.
     """
 
@@ -53,7 +54,7 @@ class TriedExamples:
 
     @cached_property
     def finite(self) -> dict[str, Movement]:
-        """The finite movements, by name of the example, the largest first."""
+        """The finite movements, keyed by the name of the example, largest first."""
         finite = [item for item in self.movements.items() if item[1].norm < np.inf]
         return dict(sorted(finite, key=lambda item: -item[1].norm))
 
@@ -68,7 +69,7 @@ class TriedExamples:
 
     @cached_property
     def largest(self) -> tuple[str, Movement]:
-        """A description of the change that moves the step most, and the movement."""
+        """The change that moves the step most, as a description and a movement."""
         return max(self.described.items(), key=lambda item: item[1].norm)
 
     @cached_property
@@ -78,9 +79,9 @@ class TriedExamples:
 
     @cached_property
     def plateau(self) -> float:
-        """The norm of the four largest movements; 0 if their norms differ, or if examples replaced a row.
+        """The norm of the four largest movements; 0 if they differ in norm, or if examples replaced a row.
 
-        Clipping gives all large gradients the same norm, but not the differences between clipped gradients.
+        Clipping gives all large gradients the same norm, but differences between clipped gradients vary.
         """
         norms = self.collect("norm")
         if self.refusal or len(norms) < 4 or norms[0] > norms[3] * (1 + SAME):
@@ -100,8 +101,8 @@ class TriedExamples:
         largest = max(norms, default=0.0)
         if not self.refusal or not self.finite:
             return largest
-        # The replaced row's contribution is the origin, so the others are twice the movements. A QR
-        # decomposition's factor R has the same distances in fewer coordinates.
+        # With the replaced row's contribution as the origin, the others are twice the movements. The factor R
+        # of a QR decomposition preserves their distances in fewer coordinates.
         factor = np.linalg.qr(2 * self.collect("vector").T, mode="r")
         points = np.insert(factor, 0, 0, axis=1).T
         center = np.mean(points, axis=0)
@@ -112,13 +113,13 @@ class TriedExamples:
 
     @cached_property
     def is_clipped(self) -> bool:
-        """True if the plateau is equally high at other, random parameters.
+        """True if the plateau is equally high at different, random parameters.
 
-        Then it is due to clipping: other bounds on the norm of gradients depend on the parameters.
+        It is then due to clipping, because other bounds on gradient norms depend on the parameters.
         """
         if not self.plateau or self.tolerance > COARSE:
             return False
-        # Frozen parameters, such as variances, stay as they are, since some must be positive.
+        # Frozen parameters stay as they are, since some, such as variances, must be positive.
         moves = self.probe.is_trained * np.random.default_rng(0).normal(size=self.probe.start.size)
         try:
             elsewhere = self.probe.change(start=self.probe.start + moves)
@@ -137,7 +138,7 @@ class TriedExamples:
         num_layers = np.sum(is_trained)
         if self.refusal or num_layers < 2 or len(self.finite) < 4:
             return False
-        # (examples, trained layers) the norms, divided by each layer's share of C; each column is sorted.
+        # (examples, trained layers) the norms, divided by each layer's share of C, with each column sorted.
         norms = np.sort(self.collect("layer_norms")[:, is_trained] * np.sqrt(num_layers), axis=0)
         error = SAME + self.tolerance
         return bool(np.max(norms) < 1 + error and np.max(norms[-4]) > 1 - error)
@@ -164,7 +165,7 @@ class TriedExamples:
     def run_in_place(
         self, names: Iterable[str], rows: Columns, row: int, seed: int
     ) -> list[Vector]:
-        """Returns the parameters (p,) after a step for each of these examples in the row `row` of `rows`."""
+        """Returns the parameters (p,) after a step with each of these examples in row `row` of `rows`."""
         batches = [replace_rows(rows, {row: self.examples[name]}) for name in names]
         return [self.probe.run(batch, seed) for batch in batches]
 
@@ -200,7 +201,7 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
     order = np.random.default_rng(_SEED).permutation(num_rows).tolist()
     # We try both ends, then 16 rows to detect a bug in every m-th row for m up to 16, then random rows.
     ranked = dict.fromkeys([0, num_rows - 1, *range(min(16, num_rows)), *order])
-    # Each row takes two steps, so all take about six seconds.
+    # Each row takes two steps, so all of them take about six seconds.
     count = int(np.clip(3 / seconds, 4, 64))
     by_row = {}
     for row in list(ranked)[:count]:
@@ -208,7 +209,7 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
             first, second = tried.run_in_place(tried.opposites, probe.rows, row, seed=0)
         except RefusedError:
             break
-        # Exchanging two clipped examples moves the sum by up to 2 C.
+        # Exchanging one clipped example for another moves the sum by up to 2 C.
         by_row[row] = probe.measure([second], [first], probe.rows, factor=0.5)
     return replace(tried, by_row=by_row)
 
@@ -245,7 +246,7 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
 
     Returns:
       The difference that exceeds its tolerance most, among several choices of the parts; or why it is
-      unknown: it depends on the seed, or the step's last error if it rejects all parts.
+      unknown: it depends on the seed, or the step rejects all parts (its last error).
     """
     measured = []
     reason = tried.refusal
@@ -278,7 +279,8 @@ def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:
     """
     columns = list(tried.examples.values())
     if not tried.refusal:
-        # The first part has an odd length, so a step that clips pairs of examples forms one across parts.
+        # The first part has an odd length, so a step that clips pairs of examples forms a pair across the
+        # parts.
         half = (len(columns) // 2) | 1
         parts = columns, columns[:half], columns[half:]
         yield [examples.join(rows, *part) for part in parts]
@@ -306,7 +308,7 @@ def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> 
       The change that exceeds its tolerance most. Its excess is NaN if the step rejects these batches.
     """
     unknown = SeedEffect(np.nan, scales_noise=False)
-    if not tried.by_row:  # the step does not take replaced rows, or ignores examples
+    if not tried.by_row:  # the step rejects replaced rows or ignores examples
         return unknown
     probe = tried.probe
     names = list(tried.finite)

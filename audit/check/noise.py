@@ -1,6 +1,6 @@
 """Statistical tests of a step's noise over many seeds.
 
-The unit of noise is its stated standard deviation, eta sigma C / B (learning rate, noise multiplier, clipping
+Noise is in units of its stated standard deviation, eta sigma C / B (learning rate, noise multiplier, clipping
 norm, batch size). We subtract the mean over n seeds, which leaves n - 1 degrees of freedom per parameter.
 """
 
@@ -31,21 +31,22 @@ CLAMPED_SUM = "at ends of the sum"
 
 # Rows of the report after "noise".
 OTHER_ROWS = ("independence", "shape", "noise and data", "empty batch")
-_MIN_DEVIATION = 0.01  # a smaller deviation, in stated deviations, counts as no noise
-_MIN_TIES = 30  # this many ties beyond chance show repeated values
-# The sum is on the grid if the given batch shares more of the ties that another batch adds.
+_MIN_DEVIATION = 0.01  # anything smaller, in stated deviations, counts as no noise
+_MIN_TIES = 30  # this many ties beyond chance indicate repeated values
+# The sum is on the grid if the given batch shares more than this fraction of the ties that another batch
+# adds.
 _MAX_SHARED = 0.15
 
 
 class StepNoise(NamedTuple):
-    """The noise of steps with n seeds on one batch, stored for k of the parameters.
+    """The noise of steps on one batch with n seeds, stored for k of the parameters.
 
     Attributes:
       draws: (n, k) how far each step moves these parameters, in stated deviations.
       deviations: (layers,) the standard deviation of the noise in each layer, in stated deviations.
       freedom: (layers,) the degrees of freedom of these deviations; 0 in layers that are not trained.
-      silent: (layers,) the number of parameters that do not depend on the seed, although their rounding is
-        fine enough to show noise.
+      silent: (layers,) the number of parameters that do not depend on the seed although they are rounded
+        finely enough to show noise.
       not_finite: the number of seeds that give NaN or infinity in any parameter.
     """
 
@@ -63,7 +64,7 @@ class StepNoise(NamedTuple):
     @property
     def values(self) -> Vector:
         """(n, k) The draws minus their mean over seeds."""
-        noise = self.draws - self.draws[0]  # so equal draws give exactly 0
+        noise = self.draws - self.draws[0]  # so that equal draws give exactly 0
         return noise - noise.mean(axis=0)
 
 
@@ -76,8 +77,8 @@ class DrawnNoise(NamedTuple):
       rounding: (k,) the spacing of floating-point numbers at the largest plausible values, in stated
         deviations.
       given: the noise on the given batch.
-      others: the noise on other batches, by name.
-      refused: the step's error for each batch that it rejects, by name.
+      others: the noise on other batches, keyed by name.
+      refused: the step's error for each batch that it rejects, keyed by name.
     """
 
     probe: StepProbe
@@ -97,13 +98,13 @@ class DrawnNoise(NamedTuple):
 
     @property
     def has_noise(self) -> Mask:
-        """(k,) True for parameters with noise on the given batch."""
+        """(k,) True for parameters that have noise on the given batch."""
         return self.given.values.std(axis=0) > _MIN_DEVIATION
 
     def group_noise(self) -> dict[str, Vector]:
         """Returns the noise on the given batch by group, of shape (n, p) for n seeds and p parameters.
 
-        The groups are all parameters with noise, and those in each layer that has at least two.
+        The groups are all parameters with noise, and those within each layer that has at least two.
         """
         values = self.given.values[:, self.has_noise]
         layer = self.layer[self.has_noise]
@@ -113,7 +114,7 @@ class DrawnNoise(NamedTuple):
         return groups
 
     def is_sign_step(self) -> bool:
-        """Returns True if all parameters that move do so equally far on every batch, as in Adam's first step.
+        """Returns True if all parameters that move do so equally on every batch, as in Adam's first step.
 
         We ignore the smallest and largest 5%: Adam moves a parameter less if its gradient is near 0.
         """
@@ -122,12 +123,12 @@ class DrawnNoise(NamedTuple):
             distances = np.abs(noise.draws[noise.draws != 0])
             if distances.size:
                 quantiles += np.nanquantile(distances, [0.05, 0.95]).tolist()
-        # A single batch, with two quantiles, shows too little. We allow differences of up to 15%.
+        # A single batch, with two quantiles, is not enough evidence. We allow differences of up to 15%.
         return len(quantiles) > 2 and bool(np.max(quantiles) < 1.15 * np.min(quantiles))
 
 
 def make_batches(rows: Columns) -> dict[str, Columns]:
-    """Returns batches, by name, on which the noise must have the same deviation as on `rows`."""
+    """Returns batches, keyed by name, on which the noise must have the same deviation as on `rows`."""
     return {
         QUARTER: examples.take(rows, slice(0, max(1, len(rows[0]) // 4))),
         FOURFOLD: examples.join(rows, rows, rows, rows),
@@ -139,30 +140,30 @@ def make_batches(rows: Columns) -> dict[str, Columns]:
 def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNoise:
     """Draws the noise of a step with many seeds, on the given batch and on other batches.
 
-    `seeds` is the number of seeds for the given batch. If it is None, we use the number that the tests need,
-    or that 20 seconds allow if a step takes `seconds`. Raises RefusedError if the step fails on this batch.
+    `seeds` is the number of seeds for the given batch. If it is None, we use as many as the tests need, or as
+    fit into 20 seconds if a step takes `seconds`. Raises RefusedError if the step fails on this batch.
     """
-    # Each seed gives a parameter one degree of freedom. We want 320 for each layer and 20,000 in total, with
+    # Each seed adds one degree of freedom per parameter. We want 320 in each layer and 20,000 in total, with
     # 64 to 2,000 seeds. If this takes over 20 seconds, we use fewer seeds, but at least 12.
     needed = max(320 / min(probe.sizes), 20_000 / probe.start.size, 64)
     count = seeds or int(max(min(needed, 2000, 20 / seconds), 12))
 
     # We leave out parameters for which one standard deviation spans fewer than 32 floating-point steps, since
     # the tests would detect the rounding. We take the step size six deviations away, because selecting by
-    # drawn values would remove the noise's tails. Noise that is much larger than stated allows coarser
-    # rounding; two draws differ by up to about ten deviations.
+    # drawn values would cut off the noise's tails. If noise is much larger than stated, coarser rounding is
+    # fine; two draws differ by up to about ten deviations.
     deviation = probe.settings.deviation
     difference = probe.run(probe.rows, 1) - probe.base
     larger_deviation = max(deviation, 0.1 * np.max(np.abs(difference)))
     spacing = trees.compute_ulp(np.abs(probe.base) + 6 * larger_deviation, probe.spacings)
     is_fine = spacing <= larger_deviation / 32
-    # To bound memory, we only store the first parameters of each layer, about 60,000 in total.
+    # To limit memory, we store only the first parameters of each layer, about 60,000 in total.
     num_stored = max(60_000 // len(probe.layer_names), 256)
     place_in_layer = np.arange(probe.start.size) - np.searchsorted(probe.layer, probe.layer)
     is_kept = is_fine & (place_in_layer < num_stored)
 
-    # The seeds are consecutive, like step numbers. The first depends on the step: with fixed seeds, a chance
-    # correlation in a generator would fail every step.
+    # The seeds are consecutive, like step numbers. The first depends on the step, since with fixed seeds, a
+    # chance correlation in a generator would make every step fail.
     numbers = repr(probe.settings).encode() + probe.start.tobytes()
     first_seed = zlib.crc32(numbers) % 2**30
     end = first_seed + count
@@ -226,7 +227,7 @@ def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
             p_values["independence"] |= _test_independence(name, values)
             p_values["shape"] |= _test_shape(name, values)
         for batch, noise in drawn.others.items():
-            if not noise.not_finite:  # NaN and infinity are findings without a test
+            if not noise.not_finite:  # NaN and infinity are findings even without a test
                 p_values[row_of(batch)][batch] = _test_batch(drawn, noise)
     return p_values
 
@@ -239,9 +240,9 @@ def _test_shape(name: str, values: Vector) -> dict[str, float]:
     """
     p_values = {}
     seeds, size = values.shape
-    if name == ALL_LAYERS and values.size >= 1000:  # the test needs this many numbers
+    if name == ALL_LAYERS and values.size >= 1000:  # the test needs at least this many numbers
         p_values["distribution"] = stats.normaltest(values, axis=None).pvalue
-    if size >= 8:  # the cube root is less normal with fewer parameters
+    if size >= 8:  # with fewer parameters, the cube root is less normal
         squares = np.sum(values**2, axis=1)
         roots = np.cbrt(squares / np.mean(squares))
         ratio = np.var(roots, ddof=1) * 9 * size / 2
@@ -272,7 +273,7 @@ def _test_deviations(drawn: DrawnNoise) -> dict[str, float]:
 
 
 def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
-    """Tests whether noise on another batch is equally large, by F-tests of the layers (Bonferroni)."""
+    """Tests whether noise is equally large on another batch, by an F-test for each layer (Bonferroni)."""
     is_noisy = drawn.given.deviations > _MIN_DEVIATION
     variance_ratio = (drawn.given.deviations / other.deviations)[is_noisy] ** 2
     slack = (1 + 2 * drawn.tolerance) ** 2  # rounding may change both deviations by the tolerance
@@ -304,9 +305,10 @@ def _compute_covariance_p_value(noise: Vector) -> float:
 
     The statistic is tr(S1 S2) for the covariance matrices S1 and S2 of two halves of the seeds. It estimates
     tr(S^2) for the true covariance matrix S, which is smallest if the parameters are independent. Shared
-    draws increase it, whatever their positions and signs. `noise` (n, p) has variance 1 in every parameter.
+    draws increase it, regardless of their positions and signs. `noise` (n, p) has variance 1 in every
+    parameter.
     """
-    half = min(len(noise) // 2, 500)  # at most 500, to bound the time
+    half = min(len(noise) // 2, 500)  # at most 500, to limit the time
     first = noise[:half] - noise[:half].mean(axis=0)
     second = noise[half : 2 * half] - noise[half : 2 * half].mean(axis=0)
     statistic = np.sum((first @ second.T) ** 2) / np.mean(second**2)
@@ -335,12 +337,12 @@ def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) 
 def find_ties(drawn: DrawnNoise) -> str:
     """Finds noise that is equal (tied) for different seeds more often than chance and rounding explain.
 
-    Continuous noise rarely ties, unlike clamped noise or noise on a grid. If the step rounds or clamps the
-    noisy sum instead, draws with another batch have the same values. Then the noise may be correct.
+    Continuous noise rarely ties, unlike clamped noise or noise on a grid. If the step instead rounds or
+    clamps the noisy sum, draws on another batch have the same values. The noise may then be correct.
 
     Returns:
       AT_ENDS if most ties are at a parameter's smallest and largest values, as in clamped noise; AT_ONE if
-      they are at one value of each parameter, as if noise is sometimes missing; GRID if they are elsewhere;
+      they are at one value of each parameter, as when noise is sometimes missing; GRID if they are elsewhere;
       CLAMPED_SUM if the noisy sum is clamped or set to one value, such as 0; otherwise "".
     """
     columns = drawn.has_noise
@@ -357,10 +359,10 @@ def find_ties(drawn: DrawnNoise) -> str:
     # probability 2^-22.
     rates = 2 * tolerances / np.sqrt(4 * np.pi) / np.std(draws, axis=0) + 2.0**-22
     expected = np.sum(rates) * math.comb(seeds, 2)
-    # Consecutive ties belong to one value that several draws share.
+    # Consecutive ties are at a single value that several draws share.
     num_values = count - np.count_nonzero(is_tie[1:] & is_tie[:-1])
-    # Clamped noise has few draws at the ends, but noise with two values has all draws there. A Poisson number
-    # of ties exceeds three times its mean plus 4 with a probability below 1e-4.
+    # Clamped noise has few draws at the ends, but two-valued noise has all draws there. The probability that
+    # a Poisson number of ties exceeds three times its mean plus 4 is below 1e-4.
     is_clamped = 3 * expected + 4 < num_at_ends < 0.5 * draws.size and num_at_ends > 0.5 * count
     kind = GRID
     if is_clamped:
@@ -370,9 +372,9 @@ def find_ties(drawn: DrawnNoise) -> str:
     elif num_values < 1.5 * size:  # about one tied value for each parameter, not two
         kind = AT_ONE
 
-    # Draws with another batch add ties among themselves, and shared ties with the given batch. Without
-    # another batch, draws share all ties with themselves: we assume that the sum is rounded or clamped.
-    # Larger features may not change the sum of clipped gradients, so they show nothing.
+    # Draws on another batch add ties among themselves, and shared ties with the given batch. Without another
+    # batch, draws share all ties with themselves: we assume that the sum is rounded or clamped. Larger
+    # features may leave the sum of clipped gradients unchanged, so they prove nothing.
     batches = [noise for name, noise in drawn.others.items() if name != FEATURES]
     for other in batches or [drawn.given]:
         others = other.draws[:, columns]
@@ -394,7 +396,7 @@ def _mark_ties(draws: Vector, tolerances: Vector) -> Mask:
 def count_repeats(drawn: DrawnNoise) -> int:
     """Returns how many seeds exactly repeat another seed's noise; 0 if this may be due to chance."""
     values = drawn.given.values
-    # In a 16-bit type, fewer than eight numbers may all repeat by chance.
+    # Fewer than eight 16-bit numbers may all repeat by chance.
     if 0 < np.sum(np.any(values, axis=0)) < 8:
         return 0
     return len(values) - len(np.unique(values, axis=0))

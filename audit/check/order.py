@@ -1,7 +1,7 @@
-"""Tests whether the order of examples is uniform, and redrawn in every pass.
+"""Tests whether the order of examples is uniform and redrawn in every pass.
 
 Under the null hypothesis, every pass is an independent, uniform permutation of the data, cut into batches of
-the observed sizes. We ignore the order within a batch, and treat omitted examples as another batch.
+the observed sizes. We ignore the order within batches, and treat omitted examples as an additional batch.
 """
 
 import math
@@ -18,14 +18,14 @@ from audit.check.trees import Array, Integers
 
 
 class OrderTest(NamedTuple):
-    """The order of examples in passes of a loader.
+    """The order of examples in passes over a loader.
 
     Attributes:
       passes: the number of drawn passes.
       batches: the smallest number of batches in a pass.
       is_once: True if each pass uses an example at most once.
-      repeats: True if all passes are the same.
-      p_value: the p-value of a uniform order, from all tests together (Bonferroni).
+      repeats: True if all passes are identical.
+      p_value: the combined p-value of all tests of a uniform order (Bonferroni).
       seen: the observation of the test with the smallest p-value.
     """
 
@@ -51,11 +51,11 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     `sizes_vary`, also tests whether each example is in an independent, random batch (balls in bins). Raises
     InputError if `draw` fails or does not return indices of the data set.
     """
-    # With `least` passes, an example that is always in the same batch has p-value 1e-6.
+    # With `least` passes, an example that is always in the same batch has a p-value of 1e-6.
     least = 1 + math.ceil(math.log(1e6 * examples) / math.log(batches))
-    affordable = min(4_000_000 // examples, 20_000 // batches, 64)  # limits memory and time
+    affordable = min(4_000_000 // examples, 20_000 // batches, 64)  # to limit memory and time
     count = max(affordable, least, 8)
-    # (passes, examples) the batch index of each example; omitted examples have the index `batches`.
+    # (passes, examples) the batch index of each example; for omitted examples, it is `batches`.
     steps = np.full((count, examples), batches, np.int32)
     sizes = np.zeros((count, batches), int)
     for i in range(count):
@@ -70,7 +70,7 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     return OrderTest(
         passes=count,
         batches=int((sizes > 0).sum(axis=1).min()),
-        is_once=bool(sizes.sum() == np.sum(steps < batches)),  # `steps` counts an example once
+        is_once=bool(sizes.sum() == np.sum(steps < batches)),  # `steps` counts each example once
         repeats=bool(np.all(steps == steps[0])),
         p_value=min(1.0, len(tests) * min(tests).p_value),
         seen=min(tests).sentence,
@@ -91,7 +91,7 @@ def examine_pairs(
     Args:
       together: (n, n) how often two examples occur together in a group.
       examples: (n,) the indices of the examples.
-      rate: the probability of this in a group, under the null hypothesis.
+      rate: the probability that they do so in a group, under the null hypothesis.
       groups: what the groups are, "batches" or "passes".
       count: the number of groups.
     """
@@ -105,14 +105,14 @@ def examine_pairs(
 
 
 def _test_single_batch(steps: Integers, sizes: Integers) -> Observation:
-    """Tests the example that is in the same batch most often, with a union bound over examples and batches.
+    """Tests the example that is most often in the same batch, with a union bound over examples and batches.
 
     `steps` (passes, examples) has the batch index of each example, or the number of batches if a pass omits
     the example. `sizes` (passes, batches) has the sizes of the batches.
     """
     passes, examples = steps.shape
     batches = sizes.shape[1]
-    # One number for each pair of a batch and an example.
+    # One number per pair of a batch and an example.
     pairs = steps.astype(np.int64) * examples + np.arange(examples)
     values, counts = np.unique(pairs[steps < batches], return_counts=True)
     most = counts.max()
@@ -123,15 +123,15 @@ def _test_single_batch(steps: Integers, sizes: Integers) -> Observation:
 
 
 def _test_places(steps: Integers) -> Observation:
-    """Tests whether an example's batch depends on its place in the data, by a chi-square test."""
+    """Tests whether an example's batch depends on its position in the data, with a chi-square test."""
     passes, examples = steps.shape
     tenth_of_example = np.arange(examples) * 10 // examples
     table = contingency.crosstab(np.tile(tenth_of_example, passes), steps.ravel())
     result = stats.chi2_contingency(table.count, correction=False)
     # Each pass has fixed margins, which multiplies the statistic's mean by examples / (examples - 1).
     statistic = result.statistic * (examples - 1) / examples
-    p_value = stats.chi2.sf(statistic, max(result.dof, 1))  # a single batch gives dof 0
-    return Observation(p_value, "An example's batch depends on its place in the data.")
+    p_value = stats.chi2.sf(statistic, max(result.dof, 1))  # dof is 0 for a single batch
+    return Observation(p_value, "An example's batch depends on its position in the data.")
 
 
 def _test_sizes(sizes: Integers, examples: int) -> Observation:
@@ -139,15 +139,15 @@ def _test_sizes(sizes: Integers, examples: int) -> Observation:
     expected = examples / sizes.shape[1]
     law = stats.chi2(sizes.size - len(sizes))  # each pass has a fixed total
     p_value = compute_two_sided_p_value(law, np.sum((sizes - expected) ** 2) / expected)
-    return Observation(p_value, "Sizes vary more or less than in balls-in-bins batches.")
+    return Observation(p_value, "Batch sizes vary more or less than for balls-in-bins batches.")
 
 
 def _test_pairs(steps: Integers) -> list[Observation]:
-    """Tests how often examples are in the same batch: the pair that is together most often, and all pairs.
+    """Tests how often examples are in the same batch, for the most frequent pair and for all pairs.
 
-    Let x be 1 if two examples are together in a pass, otherwise 0. The statistic for all pairs multiplies the
-    centered x of two passes, and sums over pairs of passes and of about 1,500 examples. It is scaled to the
-    mean and deviation of a chi-square distribution. `steps` is as in `_test_single_batch`.
+    Let x be 1 if two examples are together in a pass, otherwise 0. The statistic for all pairs is the product
+    of two passes' centered x, summed over pairs of passes and over pairs of about 1,500 examples. It is
+    scaled to the mean and deviation of a chi-square distribution. `steps` is as in `_test_single_batch`.
     """
     passes, examples = steps.shape
     pairs = sum(np.sum(sizes * (sizes - 1)) for sizes in map(np.bincount, steps))
@@ -167,7 +167,7 @@ def _test_pairs(steps: Integers) -> list[Observation]:
     squares = np.sum((together - passes * rate) ** 2)
     of_single_passes = np.sum(together * (1 - 2 * rate) + passes * rate**2)
     deviation = 2 * math.sqrt(len(together) * pairs_of_passes) * rate * (1 - rate)
-    # The chi-square distribution with the same skewness.
+    # We use the chi-square distribution with the same skewness.
     freedom = pairs_of_passes * (1 / rate - 1) ** 2
     statistic = freedom + math.sqrt(2 * freedom) * (squares - of_single_passes) / deviation
     p_value = stats.chi2.sf(statistic, freedom)

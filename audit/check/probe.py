@@ -13,7 +13,7 @@ from audit.check.trees import Columns, Mask, Vector
 from audit.errors import InputError, describe_error, number, require, shown
 
 Step = Callable[[Any, Any, int], Any]
-_RETURN = "return a tree like that of the parameters"
+_RETURN = "return a tree with the same structure as the parameters"
 
 
 class StepSettings(NamedTuple):
@@ -25,10 +25,10 @@ class StepSettings(NamedTuple):
     batch_size: float
 
     def read(self) -> "StepSettings":
-        """Returns the numbers as floats; raises InputError if one is out of range or not a number."""
+        """Returns the settings as floats; raises InputError if one is out of range or not a number."""
         for name, value in self._asdict().items():
             stated = number(name, value, float)
-            # In this range, squares of the numbers' products and quotients do not overflow in float64.
+            # In this range, squares of products and quotients of these numbers do not overflow in float64.
             is_in_range = 1e-30 <= stated < 1e30 or (name == "noise_multiplier" and stated == 0)
             require(is_in_range, f"`{name}={stated:g}`: give a number above 0 and below 1e30")
         return StepSettings(*map(float, self))
@@ -45,10 +45,10 @@ class StepSettings(NamedTuple):
 
 
 class Movement(NamedTuple):
-    """How far a change of the batch moves the step, in units of eta C / B.
+    """How far a change to the batch moves the step, in units of eta C / B.
 
     Attributes:
-      norm: the Euclidean norm over all parameters, without the average effect of rounding.
+      norm: the Euclidean norm over all parameters, corrected for the average effect of rounding.
       tolerance: the largest plausible effect of rounding on the norm.
       layer_norms: (layers,) the norms within each layer.
       vector: (p,) the movement of each parameter.
@@ -80,20 +80,20 @@ class StepProbe:
       settings: the stated numbers.
       rows: the given batch, as NumPy arrays.
       layer_names: (layers,) the path of each layer in the parameter tree.
-      sizes, dimensions: (layers,) each layer's number of parameters, and of axes.
+      sizes, dimensions: (layers,) each layer's number of parameters, and its number of axes.
       library: the package of the parameter arrays: "torch", "jaxlib" or "numpy".
       layer: (p,) the layer index of each parameter.
       start: (p,) the parameters before the step.
       base: (p,) the parameters after the step on `rows` with seed 0.
       spacings: (p,) the machine epsilon of each returned parameter's floating-point type.
-      is_trained: (p,) True for parameters that differed from `base` after any step so far.
+      is_trained: (p,) True for parameters that have differed from `base` after any step so far.
     """
 
     def __init__(self, step: Step, params: Any, batch: Any, settings: StepSettings) -> None:
         """Takes a step on the given batch with seed 0.
 
         Raises:
-          InputError: the parameters, the batch or the step have the wrong type, or the step does not return
+          InputError: the parameters, the batch or the step has the wrong type, or the step does not return
             parameters.
           RefusedError: the step fails on the given batch.
         """
@@ -111,7 +111,7 @@ class StepProbe:
             if "float" in str(leaf.dtype) and 0 not in leaf.shape:
                 layers[name] = leaf
                 self.library = type(leaf).__module__.split(".")[0]
-        require(layers, f"`params={shown(params)}` has no floating-point array: give parameters")
+        require(layers, f"`params={shown(params)}` has no floating-point arrays: give parameters")
         self.layer_names = list(layers)
         self.sizes = [math.prod(leaf.shape) for leaf in layers.values()]
         self.dimensions = np.array([len(leaf.shape) for leaf in layers.values()])
@@ -147,7 +147,7 @@ class StepProbe:
         return np.bincount(self.layer, values)
 
     def _call(self, rows: Columns, seed: int) -> dict[str, Any]:
-        """Takes a step on the batch `rows`, and returns its arrays by path; raises the errors of `run`.
+        """Takes a step on the batch `rows`, and returns its arrays by path; raises the same errors as `run`.
 
         The step gets copies of the parameters, because it may change them in place or donate them to JAX.
         """
@@ -167,25 +167,25 @@ class StepProbe:
         )
         try:
             result = self.step(params, batch, seed)
-        except InputError:  # its message is already for the user
+        except InputError:  # its message is already meant for the user
             raise
-        except (Exception, SystemExit) as error:  # of the caller's code
+        except (Exception, SystemExit) as error:  # raised by the caller's code
             raise RefusedError(describe_error(error)) from error
         return trees.collect_leaves("step", result)
 
     def _read_numbers(self, leaves: Mapping[str, Any]) -> Vector:
-        """Returns the layers in `leaves` as a vector (p,); raises InputError if a layer has another size."""
+        """Returns the layers in `leaves` as a vector (p,); raises InputError if a layer's size differs."""
         missing = [name for name in self.layer_names if name not in leaves]
         require(not missing, f"`step` returned no {', '.join(missing[:5])!r}: {_RETURN}")
         layers = [trees.to_numpy(leaves[name]).ravel() for name in self.layer_names]
         same_sizes = list(map(np.size, layers)) == self.sizes
-        require(same_sizes, f"`step` returned parameters of other shapes: {_RETURN}")
+        require(same_sizes, f"`step` returned parameters of different shapes: {_RETURN}")
         return np.concatenate(layers)
 
     def with_larger_norm(self) -> "StepProbe | None":
         """Returns a probe with 100 C instead of C, which also scales the noise.
 
-        Returns None if the step does not take the argument `clipping_norm`, or ignores it.
+        Returns None if the step does not accept the argument `clipping_norm`, or ignores it.
         """
         clipping_norm = 100 * self.settings.clipping_norm
         settings = self.settings._replace(clipping_norm=clipping_norm)
@@ -197,7 +197,7 @@ class StepProbe:
         return None if np.array_equal(changed.base, self.base) else changed
 
     def change(self, **attributes: Any) -> "StepProbe":
-        """Returns a probe with some attributes replaced, such as `start`, and with the resulting `base`.
+        """Returns a probe with some attributes replaced, such as `start`, and with `base` recomputed.
 
         Raises:
           RefusedError: the step fails.
@@ -219,9 +219,9 @@ class StepProbe:
           factor: the factor.
 
         Returns:
-          The movement. Its tolerance is the change of the norm if rounding changes its square by six standard
-          deviations, plus a margin. If the difference is not finite, the norm is infinite and the tolerance
-          is 0.
+          The movement. Its tolerance is how much the norm changes if rounding changes its square by six
+          standard deviations, plus a margin. If the difference is not finite, the norm is infinite and the
+          tolerance is 0.
         """
         steps = len(added) + len(subtracted)
         vector = factor * (np.sum(added, axis=0) - np.sum(subtracted, axis=0)) / self.settings.unit
@@ -241,7 +241,7 @@ class StepProbe:
         # except in the parameter with the largest error.
         deviation = np.sqrt(4 * true_norm**2 * np.max(variance) + 2 * np.sum(variance**2))
         tolerance = np.sqrt(true_norm**2 + 6 * deviation) - true_norm
-        # The margins cover other rounding, and the rounding of norms when the step clips.
+        # The margins cover other rounding, including that of norms when the step clips.
         tolerance += (steps / 2) ** 2 * 5e-4 + 4 * self._coarsest
         return Movement(norm, float(tolerance), layer_norms, vector)
 
@@ -253,7 +253,7 @@ class StepProbe:
         move are not rounded. `after` (p,) are the parameters after a step on the batch `rows`.
         """
         update = after - self.start
-        # A step may return the private gradient instead of the parameters. We assume this in layers that are
+        # A step may return the private gradient instead of the parameters. We assume this for layers that are
         # closer to 0 than to their start. The update is then the gradient.
         is_gradient = self.sum_layers(after**2) < self.sum_layers(update**2)
         update = np.where(is_gradient[self.layer], after, update)
@@ -264,6 +264,6 @@ class StepProbe:
         count = 4 + len(rows[0])
         rounding = np.sqrt(result_spacings**2 + count * update_spacings**2) / self.settings.unit
         is_moved = after != self.start
-        if self.settings.noise_multiplier:  # then all parameters of a trained layer move
+        if self.settings.noise_multiplier:  # all parameters of a trained layer then move
             is_moved = self.sum_layers(is_moved | self.is_trained)[self.layer] > 0
         return np.where(is_moved, rounding, 0)

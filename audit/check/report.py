@@ -18,7 +18,7 @@ FAILED = "failed"
 UNTRIED = "could not be tried"
 LEVEL = 0.001  # the family-wise error rate of all statistical tests of a report
 _WIDTH = 80  # characters per line
-_INDENT = 35  # the width of the columns "check" and "result"
+_INDENT = 35  # the combined width of the columns "check" and "result"
 _LIBRARIES = ("numpy", "jax", "jax_privacy", "torch", "opacus", "tensorflow", "dp_accounting")
 
 
@@ -28,7 +28,7 @@ class Check(NamedTuple):
     Attributes:
       name: its name.
       result: PASSED, FAILED or UNTRIED.
-      seen: the names of the bugs, then the measurements or the reason why the check could not run.
+      seen: the names of the bugs, then the measurements, or the reason why the check could not run.
     """
 
     name: str
@@ -37,10 +37,10 @@ class Check(NamedTuple):
 
 
 class CheckFinding(NamedTuple):
-    """A bug, in words.
+    """A description of a bug.
 
     Attributes:
-      check: the name of the report row that shows it.
+      check: the name of the report row that it belongs to.
       name: its name.
       meaning: the observation, and its effect on privacy.
       fix: an instruction.
@@ -53,13 +53,13 @@ class CheckFinding(NamedTuple):
 
 
 class CheckOutcome(NamedTuple):
-    """The observations of a check, before all checks are judged together.
+    """The observations of a check, before all tests are judged together.
 
     Attributes:
       text: the measurements, or the reason why the check could not run.
       tried: True if the check could run.
-      findings: the bugs. If the check has statistical tests, they are only reported if one rejects.
-      p_values: the p-values of the statistical tests, by name.
+      findings: the bugs. If the check has statistical tests, they are reported only if one rejects.
+      p_values: the p-values of the statistical tests, keyed by name.
       figures: the measurements for JSON and pictures.
     """
 
@@ -86,7 +86,7 @@ class CheckReport(NamedTuple):
       needed: the names of the rows that must run for the subject to pass.
       p_values: the p-values of the statistical tests, before Holm's correction, keyed by "row: test".
       figures: the measurements for JSON and pictures.
-      provenance: the date, the code's location, the stated numbers and library versions.
+      provenance: the date, code location, stated numbers and library versions.
     """
 
     subject: str
@@ -148,7 +148,7 @@ class CheckReport(NamedTuple):
 
     def page(self, path: str | Path) -> Path:
         """Writes the report as an HTML page, with pictures of violations, and returns its path."""
-        # Only the page needs matplotlib.
+        # Only the page needs Matplotlib.
         from audit import errors
         from audit.report import check_page
         from audit.storage import files
@@ -184,8 +184,8 @@ def make_report(
 
     Args:
       subject, needed: see `CheckReport`; by default, all rows are needed.
-      outcomes: the outcome of each check, by the name of its row, in the order of the table.
-      findings: bugs to report in addition to those in `outcomes`, whatever the tests show.
+      outcomes: the outcome of each check, keyed by its row name, in the order of the table.
+      findings: bugs to report in addition to those in `outcomes`, regardless of the tests.
     """
     rejected = find_rejected_tests({row: outcomes[row].p_values for row in outcomes})
     given = list(findings)
@@ -197,13 +197,13 @@ def make_report(
         figures |= outcome.figures
         p_values |= {f"{row}: {test}": outcome.p_values[test] for test in outcome.p_values}
         bugs_of_row = [bug for bug in given if bug.check == row]
-        # The bugs of checks without statistical tests do not need a rejected test.
+        # If a check has no statistical tests, its bugs do not require a rejected test.
         if rejected[row] or not outcome.p_values:
             bugs_of_row += outcome.findings
         bugs += bugs_of_row
         names = list(dict.fromkeys(bug.name for bug in bugs_of_row))
         if rejected[row] and not names:
-            # A bug is reported in one row, but may cause rejections in others.
+            # A bug is reported in only one row, but may cause rejections in others.
             names = ["not as expected: see the findings below"]
         result = PASSED
         if names:
@@ -218,11 +218,11 @@ def make_report(
 def find_rejected_tests(p_values: Mapping[str, Mapping[str, float]]) -> dict[str, list[str]]:
     """Returns the names of the tests that Holm's method rejects at the family-wise error rate LEVEL, by row.
 
-    A test with a p-value of NaN is not rejected, but counts as a test.
+    A test whose p-value is NaN is not rejected, but still counts as a test.
     """
     # Sorting puts NaN last.
     values = np.sort([value for tests in p_values.values() for value in tests.values()])
-    # Holm divides the level by the number of tests that are not rejected yet.
+    # Holm's method divides the level by the number of tests not rejected so far.
     is_small = values <= LEVEL / np.arange(len(values), 0, -1)
     num_rejected = np.argmin([*is_small, False])  # the number of tests before the first False
     rejected = {}

@@ -26,7 +26,7 @@ class StepOptions(NamedTuple):
     """The options of `check_step`."""
 
     seeds: int | None = None
-    tell: Callable[[str], object] = str  # shows no progress
+    tell: Callable[[str], object] = str  # by default, shows no progress
 
 
 def check_step(
@@ -43,17 +43,17 @@ def check_step(
     """Checks whether a step of DP-SGD clips, adds noise and averages correctly, without training a model.
 
     Args:
-      step: a function (params, batch, seed) -> params that takes a step of plain SGD, or the first step with
-        momentum. The integer `seed` determines all randomness. For other optimizers, return the private
-        gradient instead of the parameters, with learning_rate=1.
-      params: the parameters before the step, as arrays or tensors in dicts, lists or tuples. The step gets
-        copies.
-      batch: the same, with one row per example; labels last. The check also tries the first and the last
+      step: a function (params, batch, seed) -> params that takes a step of plain SGD, or the first step of
+        SGD with momentum. The integer `seed` determines all randomness. For other optimizers, return the
+        private gradient instead of the parameters, with learning_rate=1.
+      params: the parameters before the step, as arrays or tensors in dicts, lists or tuples. The step
+        receives copies.
+      batch: likewise, with one row per example and labels last. The check also tries the first and the last
         example with scaled features.
       clipping_norm, noise_multiplier, learning_rate: the stated C, sigma and eta; the noise on the sum of
         clipped gradients has standard deviation sigma C.
       batch_size: B, the constant by which the sum is divided; for Poisson sampling, the expected batch size.
-      **options: `seeds`, the number of noise draws (by default, the number that the tests need, within 20
+      **options: `seeds`, the number of noise draws (by default, as many as the tests need, within 20
         seconds); and `tell`, a function to call with progress lines.
 
     Raises:
@@ -100,7 +100,7 @@ def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
     outcomes = dict.fromkeys(ROWS, _untried(m.noise_obstacle))
     replayed = "same seed, same step"
     if not m.replays:
-        replayed = f"two calls with one seed differ by {m.replay.norm:.3g} eta C / B"
+        replayed = f"two calls with the same seed differ by {m.replay.norm:.3g} eta C / B"
     outcomes["replay"] = CheckOutcome(replayed)
     movement_rows = ("signal", "sensitivity", "separation")
     outcomes |= dict.fromkeys(movement_rows, _untried(m.movement_obstacle))
@@ -120,9 +120,9 @@ def _untried(reason: str, **figures: Any) -> CheckOutcome:
 
 
 def _describe_signal(tried: TriedExamples) -> CheckOutcome:
-    """Describes whether each trained layer is moved by some example.
+    """Describes whether every trained layer is moved by at least one example.
 
-    A layer that no example moves may be correct, so it is not a finding.
+    It may be correct that no example moves a layer, so this is not a finding.
     """
     names = np.array(tried.probe.layer_names)
     is_trained = tried.probe.is_layer_trained
@@ -131,9 +131,9 @@ def _describe_signal(tried: TriedExamples) -> CheckOutcome:
     dead = names[is_trained & ~(peaks > 0)]  # includes NaN
     if len(dead):
         return _untried(
-            f"no example moves {', '.join(dead[:6])}, only noise does: begin at trained parameters (an "
+            f"no example moves {', '.join(dead[:6])}, only noise does: start from trained parameters (an "
             "adapter's factor has no gradient if the other factor is zero), look for a detached layer, or "
-            "freeze layers that never have a gradient, such as the key bias of attention"
+            "freeze layers that never have a gradient, such as the attention key bias"
         )
     smallest = np.argmin(np.where(is_trained, peaks, np.inf))
     return CheckOutcome(
@@ -160,19 +160,19 @@ def _describe_sensitivity(tried: TriedExamples) -> CheckOutcome:
 
 
 def _describe_rounding(tolerance: float) -> CheckOutcome:
-    """Returns the outcome of a check that rounding hides."""
+    """Returns the outcome of a check that rounding makes impossible."""
     return _untried(
-        f"rounding hides it (tolerance {tolerance:.2g} C): use float64 or a larger learning rate, or return "
-        "the private gradient in float32 with learning_rate=1"
+        f"rounding hides the effect (tolerance {tolerance:.2g} C): use float64 or a larger learning rate, or "
+        "return the private gradient in float32 with learning_rate=1"
     )
 
 
 def _describe_separation(m: Measured) -> CheckOutcome:
-    """Describes whether two parts of a batch together move the step by the sum of their movements."""
+    """Describes whether the joint movement of two parts of a batch is the sum of their separate movements."""
     measured = m.interaction
     if isinstance(measured, str):  # the reason why it was not measured
         if len(m.probe.rows[0]) == 1 and m.tried.refusal:  # the step rejects an added example
-            return CheckOutcome("the step takes batches of one row only")
+            return CheckOutcome("the step accepts only batches of one row")
         return _untried(measured)
     if not np.isfinite(measured.norm):
         return _untried("the step is not finite")
@@ -180,8 +180,8 @@ def _describe_separation(m: Measured) -> CheckOutcome:
     if measured.tolerance > 2 * COARSE and not m.interacts:
         return _describe_rounding(measured.tolerance)
     text = (
-        f"two parts of a batch and the sum of their effects differ by {measured.norm:.2g} C "
-        f"(tolerance {measured.tolerance:.2g})"
+        "the joint effect of two parts of a batch differs from the sum of their effects by "
+        f"{measured.norm:.2g} C (tolerance {measured.tolerance:.2g})"
     )
     if m.tried.refusal:
         text += f"; rows were replaced, since {m.tried.refusal}"
@@ -190,8 +190,8 @@ def _describe_separation(m: Measured) -> CheckOutcome:
 
 def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
     """Describes the noise tests, by report row. Deviations are in units of eta sigma C / B."""
-    given = m.drawn.given  # the noise at the given batch
-    reason = "no noise is seen, or it is rounded, clamped or projected: return the noisy sum"
+    given = m.drawn.given  # the noise on the given batch
+    reason = "no noise was seen, or it is rounded, clamped or projected: return the noisy sum"
     outcomes = dict.fromkeys(m.p_values, _untried(reason))
     for batch, error in m.drawn.refused.items():
         outcomes[noise.row_of(batch)] = _untried(f"the step refused {batch}: {error}")
@@ -200,18 +200,18 @@ def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
             text = f"{counted(len(tested), 'test')}, smallest p-value {min(tested.values()):.2g}"
             outcomes[row] = CheckOutcome(text, p_values=tested)
 
-    # Deviations in this range pass the test of all layers together, with a Bonferroni correction.
+    # Deviations in this range pass the joint test of all layers, with a Bonferroni correction.
     freedom = np.sum(given.freedom)  # 0 if no layer's noise was measured
     num_tests = sum(map(len, m.p_values.values()))
     level = LEVEL / num_tests
     low, high = np.sqrt(stats.chi2.ppf([level / 2, 1 - level / 2], freedom) / freedom)
     text = (
-        f"deviation {given.deviation:.4g} times eta sigma C / B with {len(given.draws):,} seeds; from "
-        f"{low:.3g} to {high:.3g} passes"
+        f"deviation {given.deviation:.4g} times eta sigma C / B with {len(given.draws):,} seeds; "
+        f"{low:.3g} to {high:.3g} would pass"
     )
     is_measured = given.freedom > 0
     hidden = np.flatnonzero(m.probe.is_layer_trained & ~is_measured)
-    is_hidden = not freedom or len(hidden) > 0  # one hidden layer suffices: it may have no noise
+    is_hidden = not freedom or len(hidden) > 0  # one hidden layer suffices: it may lack noise
     if is_hidden:
         where = m.name_layers(hidden) or "the parameters"
         text = f"the noise is below the rounding of {where}: use float64 or a larger learning rate; {text}"

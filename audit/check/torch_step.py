@@ -1,4 +1,4 @@
-"""A step for `check_step` from torch training code."""
+"""Turns torch training code into a step for `check_step`."""
 
 import copy
 import sys
@@ -11,7 +11,7 @@ from audit.errors import require, shown
 
 
 class TorchStep:
-    """A step for `check_step` that returns the private gradient of torch code with any optimizer.
+    """A step for `check_step` that returns the private gradient computed by torch code with any optimizer.
 
     Check it with learning_rate=1. Every call starts from the given parameters, and from the buffers and the
     optimizer state at construction. Dropout is disabled, because it makes an example's effect random. The
@@ -24,7 +24,7 @@ class TorchStep:
         `zero_grad`, `backward` and `optimizer.step`. It leaves the clipped and noisy gradient in `p.grad`.
 
     Attributes:
-      params: copies of the trained parameters at construction, by name.
+      params: copies of the trained parameters at construction, keyed by name.
       changed_buffers: the names of floating-point buffers whose values depend on the data.
 
     Raises:
@@ -65,20 +65,20 @@ class TorchStep:
     def __call__(
         self, params: Any, batch: Any, seed: int, clipping_norm: float | None = None
     ) -> dict[str, Any]:
-        """Takes one step, and returns the clipped and noisy gradient by parameter name.
+        """Takes one step, and returns the clipped and noisy gradient, keyed by parameter name.
 
         Args:
           params: the parameters before the step, by name.
           batch: the arguments of `train_batch`.
           seed: the global seed of torch.
-          clipping_norm: another clipping norm for an Opacus optimizer, or None.
+          clipping_norm: a different clipping norm for an Opacus optimizer, or None.
 
         Raises:
           InputError: `train_batch` takes several private steps.
           AttributeError: `clipping_norm` is given, and the optimizer has no `max_grad_norm`.
         """
         torch = sys.modules["torch"]  # loaded, since the model is a torch module
-        with torch.no_grad():  # not `load_state_dict`: a state dict has tied parameters twice
+        with torch.no_grad():  # not `load_state_dict`: state dicts list tied parameters twice
             for name, buffer in self._model.named_buffers():
                 buffer.copy_(self._buffers[name])
             for name, parameter in self._trained.items():
@@ -128,9 +128,9 @@ def _forget_failed_call(model: Any, optimizer: Any) -> None:
 
 
 def _list_dropout(model: Any) -> Iterator[tuple[Any, str]]:
-    """Yields each module with a dropout probability, and the name of this attribute.
+    """Yields each module with a dropout probability, and the attribute that holds it.
 
-    It is `p` in dropout modules, and `dropout` in recurrent layers and attention. We do not call
+    This is `p` in dropout modules, and `dropout` in recurrent layers and attention. We do not call
     `model.eval()`, because it would also disable the Opacus hooks.
     """
     for module in model.modules():

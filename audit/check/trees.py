@@ -1,4 +1,4 @@
-"""Converts arrays of any library to NumPy and back, without importing JAX or torch."""
+"""Converts arrays from any library to NumPy and back, without importing JAX or torch."""
 
 import copy
 import sys
@@ -26,7 +26,7 @@ def map_tree(tree: Any, function: Callable[[str, Any], Any], name: str, path: st
       path: the path of this tree within the whole tree.
 
     Raises:
-      InputError: the tree has other leaves.
+      InputError: the tree has any other leaves.
     """
 
     def map_child(key: Any, child: Any) -> Any:
@@ -35,7 +35,7 @@ def map_tree(tree: Any, function: Callable[[str, Any], Any], name: str, path: st
     if tree is None:
         return None
     if hasattr(tree, "dtype") and hasattr(tree, "shape"):
-        # An array that is the whole tree has no path, but needs a name.
+        # If the whole tree is one array, it has no path, but needs a name.
         return function(path or "parameters", tree)
     if isinstance(tree, dict):
         mapped = copy.copy(tree)  # keeps the default of a defaultdict
@@ -61,7 +61,7 @@ def map_tree(tree: Any, function: Callable[[str, Any], Any], name: str, path: st
 
 
 def collect_leaves(name: str, tree: Any) -> dict[str, Any]:
-    """Returns the arrays of a tree by path; error messages call the tree `name`."""
+    """Returns the arrays of a tree, keyed by path; error messages call the tree `name`."""
     leaves: dict[str, Any] = {}
     map_tree(tree, leaves.setdefault, name)
     return leaves
@@ -86,7 +86,7 @@ def restore(values: Array, leaf: Any) -> Any:
 
 
 def get_spacing(leaf: Any) -> float:
-    """Returns the machine epsilon of an array's floating-point type, the distance from 1 to the next."""
+    """Returns the machine epsilon of an array's floating-point type: the gap from 1 to the next number."""
     bits = {"bfloat16": 7, "float16": 10, "float32": 23}  # of the fraction; float64 has 52
     return 2.0 ** -bits.get(str(leaf.dtype).split(".")[-1], 52)  # removes "torch."
 
@@ -94,8 +94,8 @@ def get_spacing(leaf: Any) -> float:
 def compute_ulp(values: Vector, spacings: Vector) -> Vector:
     """Returns the distance from each number to the next number of its floating-point type.
 
-    `spacings` has the machine epsilon of each number's type. For 0, the result is half of it, as for a number
-    just below 1. The true distance is much smaller.
+    `spacings` has the machine epsilon of each number's type. For 0, the result is half the machine epsilon,
+    as for a number just below 1, although the true distance is much smaller.
     """
     # frexp writes a number as m 2^e with 0.5 <= m < 1. The spacing in [2^(e-1), 2^e) is 2^(e-1) times the
     # machine epsilon, which is the spacing in [1, 2).

@@ -21,20 +21,20 @@ Scalar = Array | float
 # Features (N, ...), labels (N, ...), and further arrays that a mechanism needs.
 Data = tuple[Array, ...]
 
-# The maximum number of entries of the drawn directions (K, p) that a segment keeps in memory.
+# The maximum size K * p of the drawn directions (K, p) that a segment keeps in memory.
 _MAX_STORED = 1 << 25
-BLOCK = 1 << 12  # the number of a direction's coordinates that one key draws
-# The mesh axis of the devices that share each step of a run.
+BLOCK = 1 << 12  # the number of coordinates drawn with one key
+# The mesh axis along which devices share each step of a run.
 STEP_AXIS = "parts"
 
 
 class Hardware(NamedTuple):
-    """The devices that run programs. All are of the same kind.
+    """The devices that run programs, all of the same kind.
 
     Attributes:
       is_cpu: True for a CPU, False for an accelerator.
       number: the number of devices.
-      memory: the memory of each device in bytes.
+      memory: each device's memory in bytes.
     """
 
     is_cpu: bool
@@ -49,16 +49,16 @@ def local_hardware() -> Hardware:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return Hardware(is_cpu=True, number=len(devices), memory=memory // len(devices))
     stats = devices[0].memory_stats() or {}  # None if the device reports no memory statistics
-    # The default of 4 GiB is conservative: fewer runs train at once.
+    # The default of 4 GiB is conservative, so fewer runs may train at once.
     memory = stats.get("bytes_limit", 4 << 30)
     return Hardware(is_cpu=False, number=len(devices), memory=memory)
 
 
 def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *shared: Any) -> int:
-    """Estimates how many bytes a run's step needs, to decide how many runs train at once.
+    """Estimates how many bytes one run's step needs, to decide how many runs to train at once.
 
     On a CPU, it adds up the sizes of all results that depend on the run's parameters, because these should
-    fit into the cache. On other devices, it returns the peak memory of the compiled step. The step does not
+    fit into the cache. On other devices, it returns the peak memory of the compiled step. The step is not
     run, and its arguments do not count.
 
     Args:
@@ -76,19 +76,19 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
         thetas = jax.ShapeDtypeStruct((runs, *theta.shape), theta.dtype)
         program = jax.make_jaxpr(mapped)(thetas, *shared)
         written.append(_count_written(program.jaxpr))
-    # The difference leaves out results that all runs share.
+    # The difference excludes results that all runs share.
     return written[1] - written[0]
 
 
 def _count_written(jaxpr: Jaxpr) -> int:
-    """Counts the bytes of all results in a program, including the programs inside it.
+    """Counts the bytes of all results in a program, including those of nested programs.
 
     The body of a `lax.scan` counts once per iteration, and the body of a `lax.while_loop` once. The branches
     of a `lax.cond` do not count, because we do not search tuples.
     """
     total = 0
     for equation in jaxpr.eqns:
-        programs = []  # inside this equation
+        programs = []  # nested in this equation
         for value in equation.params.values():
             program = getattr(value, "jaxpr", value)  # unwraps a ClosedJaxpr
             if hasattr(program, "eqns"):
@@ -104,14 +104,14 @@ def _count_written(jaxpr: Jaxpr) -> int:
 
 
 class Hyperparameters(NamedTuple):
-    """The traced scalars of a training run.
+    """The hyperparameters of a training run, as traced scalars.
 
     Attributes:
       learning_rate: eta.
       clipping_norm: C, the maximum L2 norm of a clipped gradient.
       noise_multiplier: sigma; the noise has standard deviation sigma * C.
       own: the hyperparameters of a specific mechanism, such as `fedavg.Federated`.
-      weight_decay: lambda, the weight decay of DP-SGD. None leaves the term out of the program.
+      weight_decay: lambda, the weight decay of DP-SGD. None omits the term from the program.
     """
 
     learning_rate: Scalar
@@ -121,7 +121,7 @@ class Hyperparameters(NamedTuple):
     weight_decay: Scalar | None = None
 
     def deviation(self, norm: Scalar) -> Array:
-        """Returns sigma * norm, the noise's standard deviation; 0 if sigma is 0 and norm is infinite."""
+        """Returns sigma * norm, the standard deviation of the noise; 0 if sigma is 0 and norm is infinite."""
         return jnp.where(self.noise_multiplier > 0, self.noise_multiplier * norm, 0.0)
 
 
@@ -129,7 +129,7 @@ class Schedule(NamedTuple):
     """The mini-batches and insertion mask of a segment.
 
     Attributes:
-      batches: indices of examples, of shape (steps, B).
+      batches: example indices, of shape (steps, B).
       mask: 1 if a step inserts canaries, else 0; (steps,) for all canaries together, or (steps, K).
     """
 
@@ -145,7 +145,7 @@ class State(NamedTuple):
       optimizer: the optimizer's state.
       step: the number of completed steps, ().
       seen: the adversary's record of the iterates; () if it sees only the last iterate.
-      noise: the earlier noise that correlated noise depends on; () if noise is independent.
+      noise: the past noise that correlated noise depends on; () if noise is independent.
     """
 
     theta: Array
@@ -166,7 +166,7 @@ class Coordinates(NamedTuple):
 
 
 class Directions(NamedTuple):
-    """K canaries of norm C in random directions, which the mechanism draws when it uses them.
+    """K canaries of norm C in random directions, which the mechanism draws whenever it needs them.
 
     Attributes:
       keys: one per direction, (K,), or one per BLOCK coordinates of each direction, (K, blocks).
@@ -177,7 +177,7 @@ class Directions(NamedTuple):
     within: Array | None = None
 
     def select(self, theta: Array) -> Array:
-        """Returns the coordinates of theta in which directions are drawn, of shape (m,)."""
+        """Returns the entries of theta in which directions are drawn, of shape (m,)."""
         return theta if self.within is None else theta[self.within]
 
     def spread(self, values: Array, theta: Array) -> Array:
@@ -194,7 +194,7 @@ class Examples(NamedTuple):
     labels: Array
 
     def losses(self, loss: Loss, theta: Array) -> Array:
-        """Returns loss(theta, (feature, label)) of each example, of shape (K,)."""
+        """Returns loss(theta, (feature, label)) for each example, of shape (K,)."""
         return jax.vmap(loss, (None, 0))(theta, (self.features, self.labels))
 
 
@@ -214,12 +214,12 @@ class Canaries(NamedTuple):
 
     Attributes:
       craft: (step, theta) -> the canaries of that step.
-      presence: (K,), traced: 1 for a canary that is in, 0 for a canary that is out, or a probability for
-        `join`.
+      presence: (K,), traced: 1 for an inserted canary, 0 for a held-out canary, or a probability for `join`.
       observe: (seen, step, iterate after the step) -> the next State.seen; None if the adversary sees only
         the last iterate.
       crafts_constant: True if craft returns the same canaries for every step and theta.
-      join: draws the canaries that join a step; None if a canary that is in joins all steps of the mask.
+      join: draws the canaries that join a step; None if an inserted canary joins all steps allowed by the
+        mask.
     """
 
     craft: Callable[[Array, Array], Crafted]
@@ -243,7 +243,8 @@ class Canaries(NamedTuple):
 
 # (hyper, state before, data, schedule, canaries, the run's key) -> the state after the schedule's last step.
 # The draws of step t come from fold_in(run_key, t), so they do not depend on where segments begin. All
-# arguments are traced except the functions in `canaries`: one program serves runs with and without canaries.
+# arguments are traced except the functions in `canaries`, so one program serves runs with and without
+# canaries.
 Segment = Callable[[Hyperparameters, State, Data, Schedule, Canaries, Array], State]
 
 
@@ -277,7 +278,7 @@ def sum_canaries(
       canaries, step, theta: the K canaries, the step, and the model before it, (p,).
       clipping_norm: C.
       mask: 1 to insert canaries, else 0; () for all, or (K,) for each.
-      clipped_sum: the clipping strategy; only needed for canaries that are examples.
+      clipped_sum: the clipping strategy; needed only for canaries that are examples.
     """
     crafted = canaries.craft(step, theta)
     weights = canaries.presence * mask  # (K,), 0 for canaries that are not inserted
@@ -300,7 +301,7 @@ def sum_canaries(
     if isinstance(crafted, Directions):
         like = crafted.select(theta)
         # Runs under `vmap` share the mask but not the presence. We draw all directions that the mask allows,
-        # so the loops of all runs take the same steps.
+        # so that the loops of all runs take equally many steps.
         masks = jnp.broadcast_to(mask, weights.shape)
         total = _add_terms(
             masks, weights, like, lambda k: draw_unit_direction(crafted.keys[k], like)
@@ -316,11 +317,11 @@ def _add_terms(
 ) -> Array:
     """Returns the sum of weights[k] * compute_term(k) over all k with selected[k] > 0.
 
-    Computing one term at a time saves memory. `selected` and `weights` are (K,). `like` is any array with a
-    term's shape and dtype.
+    Computing one term at a time saves memory. `selected` and `weights` are (K,). `like` is any array with the
+    shape and dtype of a term.
     """
 
-    Carry = tuple[Array, Array]  # (`selected`, with 0 for terms in the total; the total)
+    Carry = tuple[Array, Array]  # (`selected`, with 0 for terms already in the total; the total)
 
     def any_left(carry: Carry) -> Array:
         remaining, _ = carry
@@ -338,11 +339,11 @@ def _add_terms(
 def draw_unit_direction(key: Array, like: Array) -> Array:
     """Draws a uniformly random unit vector with the shape (p,) and dtype of `like`.
 
-    `key` is a single key (), or an array (blocks,) with a key for every BLOCK coordinates.
+    `key` is a single key (), or an array (blocks,) with one key per BLOCK coordinates.
     """
     if jnp.ndim(key):
         blocks = jax.vmap(lambda block_key: draw_block(block_key, like))(key)
-        normal = blocks.ravel()[: like.size]  # the last block may exceed p
+        normal = blocks.ravel()[: like.size]  # the last block may extend beyond p
     else:
         normal = jax.random.normal(key, like.shape, like.dtype)
     return normal / jnp.linalg.norm(normal)
@@ -351,7 +352,7 @@ def draw_unit_direction(key: Array, like: Array) -> Array:
 def draw_block(key: Array, like: Array) -> Array:
     """Draws a block of the standard normal vector that `draw_unit_direction` scales to length 1.
 
-    A block has min(BLOCK, p) coordinates. Callers must drop those beyond p. `like` is any array with the
+    A block has min(BLOCK, p) coordinates. Callers must drop any beyond p. `like` is any array with the
     vector's shape (p,) and dtype.
     """
     size = min(BLOCK, like.size)
@@ -368,7 +369,8 @@ def make_inserter(
     """Returns a function (step, theta, mask) -> the sum of a step's clipped canaries, of shape (p,).
 
     If canaries are the same at every step, we sum them once per segment, unless they join steps at random or
-    the mask is (K,). We draw random directions that join at random once per segment if they fit into memory.
+    the mask is (K,). If random directions join steps at random and fit into memory, we draw them once per
+    segment.
 
     `state` is the run before the segment's first step. `run_key` is for `canaries.join`. The other arguments
     are those of `sum_canaries`.
@@ -417,7 +419,7 @@ def no_canaries() -> Canaries:
 def fixed_shuffle(key: Array, n_examples: int, batch_size: int, steps: int) -> Array:
     """Draws mini-batches (steps, B) of example indices.
 
-    Each epoch shuffles the examples, cuts them into batches, and drops those that do not fill a batch.
+    In each epoch, we shuffle the examples, cut them into batches, and drop those that do not fill a batch.
     """
     per_epoch = n_examples // batch_size
     epochs = math.ceil(steps / per_epoch)
@@ -461,8 +463,8 @@ def rehearse(
     If a coin flip decides whether a canary is inserted, set its presence to the probability of insertion.
     """
     silent = hyper._replace(noise_multiplier=jnp.float32(0))
-    # Only a federated mechanism needs the key, to shuffle its clients' examples. We name the generator, since
-    # JAX's default may change.
+    # Only a federated mechanism needs the key, to shuffle its clients' examples. We name the generator,
+    # because the default in JAX may change.
     key = jax.random.key(0, impl="threefry2x32")
     start = mechanism.start(theta_0)
     final = mechanism.segment(silent, start, data, schedule, canaries, key)

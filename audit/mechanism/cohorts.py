@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from audit.errors import require
 
-ABSENT = -1  # the index of a missing client
+ABSENT = -1  # marks a missing client
 Indices = NDArray[np.int32]
 Mask = NDArray[np.float32]
 
@@ -28,7 +28,7 @@ def shuffled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
 
 
 def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
-    """Draws a mask (rounds, canaries): 1 if a canary joins a round. Each canary joins `repetitions` rounds.
+    """Draws a mask (rounds, canaries), 1 if a canary joins a round. Each canary joins `repetitions` rounds.
 
     We cut the run into `repetitions` parts of equal length, which may begin in the middle of a round. Each
     part deals a permutation of all canaries evenly to its rounds, so each canary joins one of them.
@@ -38,8 +38,8 @@ def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
     for i in range(repetitions):
         part_key = jax.random.fold_in(key, i)
         order = np.asarray(jax.random.permutation(part_key, canaries))
-        # The previous part may end within this part's first round. Canaries already dealt to that round go to
-        # the end of the order, so none is dealt to it twice.
+        # The previous part may end within this part's first round. Canaries already dealt to that round move
+        # to the end of the order, so that none is dealt to it twice.
         first_round = i * rounds // repetitions
         is_dealt = mask[first_round] > 0
         order = order[np.argsort(is_dealt[order], kind="stable")]
@@ -54,7 +54,7 @@ def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
 def by_size(cohorts: Indices, counts: NDArray[np.integer]) -> Indices:
     """Sorts each round's clients (rounds, W) by their example counts, counts[client], largest first.
 
-    Clients that train at once then take about the same number of steps.
+    Clients that train together then take about equally many steps.
     """
     order = np.argsort(-counts[cohorts], axis=1, kind="stable")
     return np.take_along_axis(cohorts, order, axis=1)

@@ -32,11 +32,11 @@ from audit.mechanism.base import (
 )
 from audit.mechanism.clipping.base import Batch, ClippedSum
 
-_THETAS_IN_MEMORY = 4  # vectors (p,) that a run's step keeps
+_THETAS_IN_MEMORY = 4  # vectors (p,) held in memory by a run's step
 
 
 class Coefficients(NamedTuple):
-    """The coefficients of correlated noise, traced: `Hyperparameters.own` of DP-SGD.
+    """The traced coefficients of correlated noise, which are `Hyperparameters.own` of DP-SGD.
 
     The noise of step t is n_t = (sum_j A_j z_{t-j} - sum_{j>0} B_j n_{t-j}) / B_0. The raw noise z_t is
     independent across steps. So n = S^-1 z for the strategy matrix S = B / A.
@@ -51,7 +51,7 @@ class Coefficients(NamedTuple):
 
 
 class DPSGD(NamedTuple):
-    """The DP-SGD settings that are compiled in.
+    """The DP-SGD settings that are compiled into programs.
 
     Attributes:
       clipped_sum: the clipping strategy.
@@ -68,7 +68,7 @@ def mechanism(choices: DPSGD) -> Mechanism:
     """Returns DP-SGD as a `Mechanism` (`audit.mechanism.base`)."""
 
     def start(theta_0: Array) -> State:
-        """Returns the state before the first step, without earlier noise."""
+        """Returns the state before the first step, without any earlier noise."""
         optimizer = choices.optimizer(0.0)  # its state does not depend on the learning rate
         earlier: Tree = ()  # for b = 1, since JAX cannot place an empty array on several devices
         if choices.bands > 1:
@@ -104,7 +104,7 @@ def mechanism(choices: DPSGD) -> Mechanism:
             lambda array: jax.ShapeDtypeStruct((batch_size, *array.shape[1:]), array.dtype), data
         )
         theta = jax.typeof(theta_0)
-        clipping_norm = jnp.float32(1)  # only its type matters
+        clipping_norm = jnp.float32(1)  # only the type matters
         of_sum = step_memory(choices.clipped_sum, theta, batch, clipping_norm)
         return of_sum + _THETAS_IN_MEMORY * theta_0.nbytes
 
@@ -128,7 +128,8 @@ def step(
     norm = jnp.asarray(hyper.clipping_norm)
     clipped_gradients = choices.clipped_sum(state.theta, batch, norm)
     deviation = hyper.deviation(norm)
-    # `hyper.own` has the coefficients of correlated noise. `earlier` is the noise to keep for the next step.
+    # `hyper.own` holds the coefficients of correlated noise. `earlier` is the noise to keep for the next
+    # step.
     noise, earlier = _draw_step_noise(hyper.own, state, run_key, deviation)
     total = clipped_gradients + extra + noise
 
@@ -149,11 +150,11 @@ def step(
 def _draw_step_noise(
     coefficients: Coefficients | tuple[()], state: State, run_key: Array, deviation: Array
 ) -> tuple[Array, Tree]:
-    """Draws the noise of the step after `state`, of shape (p,), and returns it with the next `State.noise`.
+    """Draws the noise for the step after `state`, of shape (p,), and returns it with the next `State.noise`.
 
     The noise of step t is n_t = (sum_j A_j z_{t-j} - sum_{j>0} B_j n_{t-j}) / B_0, for the numerator B and
-    the denominator A. The raw noise z_t comes from fold_in(run_key, t), so a step can draw earlier raw noise
-    again. `State.noise` stores only the last b - 1 vectors n, newest first, of shape (b - 1, p).
+    the denominator A. The raw noise z_t is drawn with fold_in(run_key, t), so a step can redraw earlier raw
+    noise. `State.noise` stores only the last b - 1 vectors n, newest first, of shape (b - 1, p).
     `coefficients` is () for independent noise. `deviation` is sigma C, the standard deviation of raw noise.
     """
     theta = state.theta
@@ -165,7 +166,7 @@ def _draw_step_noise(
         denominator = denominator[state.step]
 
     def add(total: Array, term: tuple[Array, Array]) -> tuple[Array, None]:
-        """Adds A_j z_{t-j} for the lag j = `lag`, or 0 if step t - j is before the first step."""
+        """Adds A_j z_{t-j} for the lag j = `lag`, or 0 if step t - j precedes the first step."""
         lag, coefficient = term
         key = jax.random.fold_in(run_key, jnp.maximum(state.step - lag, 0))
         raw = draw_noise(key, deviation, theta)
@@ -182,8 +183,8 @@ def _draw_step_noise(
 def draw_noise(key: Array, deviation: Array, theta: Array) -> Array:
     """Draws a vector from N(0, deviation^2 I), with the shape (p,) and dtype of theta.
 
-    On a CPU, the draw is in a branch, because XLA would not vectorise it together with the gradients. If the
-    deviation is 0, the branch skips the draw.
+    On a CPU, the draw is placed in a branch, because XLA would not vectorise it together with the gradients.
+    If the deviation is 0, the branch skips the draw.
     """
 
     def draw() -> Array:

@@ -17,14 +17,14 @@ from audit.mechanism.base import STEP_AXIS, Hardware, Schedule, Tree, local_hard
 
 SEGMENT_STEPS = 250
 
-# Steps that need more bytes do not fit into a CPU core's cache.
+# Steps that need more bytes than this do not fit into a CPU core's cache.
 _CACHE_BYTES = 32 << 20
 _MEMORY_FRACTION = 0.25
 # A chunk has at least this many runs, because they share computations that depend only on the data.
 _MIN_CHUNK = 4
 _MAX_CHUNK = 8192
 
-# An array is split over devices by its leading axis of runs (0), or copied to each device (None).
+# An array is split over devices along its leading axis of runs (0), or copied to each device (None).
 _SPECS = {0: PartitionSpec("runs"), None: PartitionSpec()}
 
 # The size of each `lru_cache` of compiled programs.
@@ -32,9 +32,9 @@ MAX_PROGRAMS = 64
 
 
 class Placement(NamedTuple):
-    """Places arrays on a mesh of devices: split by run over its first axis, or copied to each device.
+    """Places arrays on a mesh of devices: split by run over the first mesh axis, or copied to each device.
 
-    The devices along the second axis share the steps of a run, for a mechanism that `spreads`.
+    With a mechanism that `spreads`, the devices along the second axis share the steps of a run.
     """
 
     mesh: Mesh
@@ -44,8 +44,8 @@ class Placement(NamedTuple):
         """Returns a placement that divides runs over all devices of this process.
 
         For a mechanism that `spreads`, give the number of `runs` that train at once. If there are more
-        devices than runs, several devices share a run. The number of the mesh's rows is the largest divisor
-        of the number of devices that is at most `runs`.
+        devices than runs, several devices share a run. The mesh has as many rows as the largest divisor of
+        the number of devices that is at most `runs`.
         """
         devices = np.array(jax.local_devices())
         number = len(devices)
@@ -57,7 +57,7 @@ class Placement(NamedTuple):
         return cls(Mesh(devices.reshape(rows, -1), axes, axis_types=types))
 
     def by_run(self, tree: Tree) -> Tree:
-        """Splits arrays by their leading axis of runs. The rows of the mesh must divide its length."""
+        """Splits arrays along their leading axis of runs. The number of mesh rows must divide its length."""
         return jax.device_put(tree, NamedSharding(self.mesh, _SPECS[0]))
 
     def everywhere(self, tree: Tree) -> Tree:
@@ -70,9 +70,10 @@ class Placement(NamedTuple):
         axes: tuple[int | None, ...],
         donated: tuple[int, ...] = (),
     ) -> jax.stages.Wrapped:
-        """Returns a function of a single run, compiled as a function of many runs.
+        """Compiles a function of a single run as a function of many runs.
 
-        Every device maps it over its own runs. Keep the result, since another call would compile it again.
+        Every device maps the function over its own runs. Keep the result, since calling this again would
+        recompile it.
 
         Args:
           axes: for each argument, 0 if it has a leading axis of runs, None if all runs share it.
@@ -89,7 +90,7 @@ class Placement(NamedTuple):
 
 
 def segments(schedule: Schedule, longest: int = SEGMENT_STEPS) -> list[Schedule]:
-    """Cuts a schedule into segments of equal length, at most `longest` steps. The last may be shorter."""
+    """Cuts a schedule into segments of equal length, up to `longest` steps. The last may be shorter."""
     steps = len(schedule.mask)
     count = math.ceil(steps / longest)
     length = math.ceil(steps / count)

@@ -9,11 +9,11 @@ where H is the Jacobian of d. The square of this value is 1 + eta m, for the lar
 
     (J'J - I) / eta = -(H + H') + eta H'H.
 
-`largest_expansion` finds m with Lanczos iterations on this matrix; on J'J, they would converge slowly.
-Products with H' are vector-Jacobian products of the clipped sum. We transpose them for products with H,
+`largest_expansion` finds m with Lanczos iterations on this matrix, because they would converge slowly on J'J.
+Products with H' are vector-Jacobian products of the clipped sum. For products with H, we transpose them,
 because layers with a custom backward pass do not support forward differentiation.
 
-Derivatives at a point do not detect nearby jumps of d. `worst_on_lines` searches for jumps with secants.
+Derivatives at a point do not reveal nearby jumps in d, so `worst_on_lines` searches for jumps with secants.
 """
 
 import math
@@ -34,18 +34,18 @@ from scipy.stats import norm
 from audit.mechanism.base import Hyperparameters
 from audit.mechanism.clipping.base import Batch, ClippedSum
 
-# The measured constant c is too low by at most this fraction of |c - 1|, plus _ROUNDING.
+# The measured constant c may be too low by at most this fraction of |c - 1|, plus _ROUNDING.
 TOLERANCE = 0.05
 _ROUNDING = 1e-6
 _MISSED = 0.003  # the probability that a random start misses a larger constant
 # Up to this number of parameters, we compute the whole Jacobian. Lanczos iterations need fewer products, but
-# each product is a separate call, which costs more.
+# each of them is a separate call, which costs more.
 MAX_WHOLE = 128
 # If these iterations do not suffice, we compute the whole Jacobian, up to _MAX_WHOLE_AFTERWARDS parameters.
 _MAX_ITERATIONS = 200
 _MAX_WHOLE_AFTERWARDS = 2000
-_LARGE = 10_000  # parameters
-_MAX_ITERATIONS_OF_LARGE = 48  # each stores a vector of all parameters
+_LARGE = 10_000  # in parameters
+_MAX_ITERATIONS_OF_LARGE = 48  # each stores a vector (p,)
 _LINES_AT_ONCE = 16
 # If derivatives stretch by 1 + x, secants may stretch by 1 + (1 + _RELATIVE) x + _ABSOLUTE. The margin allows
 # for float32 rounding, and for larger derivatives between the measured points.
@@ -53,14 +53,14 @@ _RELATIVE = 0.1
 _ABSOLUTE = 5e-4
 # If derivatives at models stretch by 1 + x, we trust derivatives on lines up to 1 + MAX_MARGIN x.
 MAX_MARGIN = 10
-_SLOPES_PER_SECANT = 4  # derivatives along a secant, without its end
+_SLOPES_PER_SECANT = 4  # derivatives measured along a secant, excluding its end
 
 Vector = NDArray[np.float64]
 Stretches = TypeVar("Stretches", float, Vector)
 
 
 class Expansion(NamedTuple):
-    """The largest stretch of distances by a step at a model, and its direction.
+    """The largest factor by which a step stretches distances at a model, and its direction.
 
     Attributes:
       constant: The largest singular value of the step's Jacobian.
@@ -77,7 +77,7 @@ class Line(NamedTuple):
     Attributes:
       length: The length of each secant.
       reach: The number of secants on either side of the model.
-      derivative: The largest stretch by this step's derivative at any measured model.
+      derivative: The largest stretch by this step's derivative, over all measured models.
       largest_derivative: The largest `derivative` of all measured steps.
     """
 
@@ -88,11 +88,11 @@ class Line(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """The stretch of a displacement u from x by a step phi.
+    """The factor by which a step phi stretches a displacement u from x.
 
     Attributes:
       secant: |phi(x + u) - phi(x)| / |u|.
-      derivative: The largest stretch that derivatives along the displacement explain.
+      derivative: The largest stretch that derivatives along the displacement can explain.
     """
 
     secant: float
@@ -115,13 +115,13 @@ class StepMap:
 
     @jax.jit
     def descend(self, theta: Array, batch: Batch) -> Array:
-        """Returns d(theta), of shape (p,): the mean clipped gradient plus the weight decay's term."""
+        """Returns d(theta), of shape (p,): the mean clipped gradient plus the weight decay term."""
         total = self.clipped_sum(theta, batch, jnp.float32(self.clipping_norm))
         return total / len(batch[1]) + self.weight_decay * theta
 
 
 def make_step_map(clipped_sum: ClippedSum, hyper: Hyperparameters) -> StepMap:
-    """Returns the map of a step of plain SGD with these hyperparameters."""
+    """Returns the map of a plain SGD step with these hyperparameters."""
     return StepMap(
         clipped_sum,
         learning_rate=float(hyper.learning_rate),
@@ -169,9 +169,9 @@ def _on_lines(
     directions: Array,
     positions: Array,
 ) -> Array:
-    """Returns stretches minus 1 along lines through theta, one row for each line.
+    """Returns stretches minus 1 along lines through theta, one row per line.
 
-    `measure_along` is `_measure_secants` or `_measure_slopes`. `directions` (n, p) have any length. A
+    `measure_along` is `_measure_secants` or `_measure_slopes`. `directions` (n, p) may have any length. A
     direction of length 0 gives a row of zeros. `positions` (m,) are signed distances from theta.
     """
 
@@ -181,7 +181,7 @@ def _on_lines(
         unit = direction / jnp.where(length > 0, length, 1.0)
         return measure_along(step, theta, batch, unit, positions)
 
-    # For large models, compiling a program that measures several lines at once is slow.
+    # For large models, it is slow to compile a program that measures several lines at once.
     at_once = _LINES_AT_ONCE if theta.size < _LARGE else None
     return jax.lax.map(measure, directions, batch_size=at_once)
 
@@ -235,15 +235,15 @@ def largest_expansion(
     start: Vector | None = None,
     seed: int | tuple[int, ...] = 0,
 ) -> Expansion:
-    """Returns the largest singular value c of a step's Jacobian J, and the direction that it stretches.
+    """Returns the largest singular value c of a step's Jacobian J, and the direction that J stretches by c.
 
-    For more than MAX_WHOLE parameters, Lanczos iterations find a value that is too low by at most TOLERANCE
-    |c - 1| and rounding, with probability 99.7% (`_find_largest_eigenvalue`). If they do not get this close,
+    For more than MAX_WHOLE parameters, Lanczos iterations find a value that, with probability 99.7%, is too
+    low by at most TOLERANCE |c - 1| and rounding (`_find_largest_eigenvalue`). If they do not get this close,
     we compute c from the whole Jacobian or, for more than 2,000 parameters, return an upper bound.
 
     Args:
       step, theta, batch: The step, the model (p,) before it, and its mini-batch.
-      start: (p,) a guess of the most stretched direction, such as an earlier step's, to save iterations. A
+      start: (p,) a guess at the most stretched direction, such as an earlier step's, to save iterations. A
         wrong guess does no harm.
       seed: The seed for the random half of the starting vector.
     """
@@ -258,7 +258,7 @@ def largest_expansion(
         return np.asarray(_multiply(step, pull_back, jnp.float32(v)), np.float64)
 
     def find_limit(eigenvalue: float) -> float:
-        """Returns the eigenvalue of the largest constant that is close enough to that of `eigenvalue`."""
+        """Returns the eigenvalue for the largest constant close enough to the one for `eigenvalue`."""
         constant = _find_constant(step, eigenvalue)
         largest = constant + TOLERANCE * abs(constant - 1) + _ROUNDING
         return (largest**2 - 1) / step.learning_rate  # inverts `_find_constant`
@@ -303,16 +303,17 @@ def _find_largest_eigenvalue(
     The start must be random: independent normal numbers of variance 1, plus any fixed vector. After iteration
     k, we know k + 1 polynomials p_j such that the vectors p_j(matrix) start / |start| are orthonormal. Let w
     be the fraction of the start's squared length along the eigenvectors of an eigenvalue lambda. Then
-    w sum_j p_j(lambda)^2 <= 1. The magnitude of a normal number is below q = 0.0038 with probability at most
-    0.3% (_MISSED). So w is at least (q / |start|)^2 with probability 99.7%, and lambda is not an eigenvalue
-    if the sum exceeds (|start| / q)^2. Above the largest eigenvalue found, the sum increases with lambda.
+    w sum_j p_j(lambda)^2 <= 1. The probability that the magnitude of a normal number is below q = 0.0038 is
+    at most 0.3% (_MISSED). So w is at least (q / |start|)^2 with probability 99.7%, and lambda is not an
+    eigenvalue if the sum exceeds (|start| / q)^2. Above the largest eigenvalue found, the sum increases with
+    lambda.
 
     Args:
       multiply: Returns the product of the matrix and a vector of shape (p,).
       start: (p,) the random start.
       max_iterations: The maximum number of iterations, up to p.
-      find_limit: Maps the largest eigenvalue found to the largest number that is close enough to it. The
-        iterations end once they show that no eigenvalue exceeds that number.
+      find_limit: Maps the largest eigenvalue found to the largest number that is close enough to it.
+        Iterations end once they show that no eigenvalue exceeds that number.
 
     Returns:
       (the largest eigenvalue found, its unit eigenvector (p,), True) if the iterations show this; else (an
@@ -375,15 +376,15 @@ def _sum_squares(diagonal: list[float], off_diagonal: list[float], x: float) -> 
 def worst_on_lines(
     step: StepMap, theta: Array, batch: Batch, directions: Vector, line: Line
 ) -> Stretch:
-    """Finds the secant, on lines through theta, whose stretch most exceeds the one that derivatives explain.
+    """Finds the secant on lines through theta whose stretch most exceeds what derivatives explain.
 
-    Consecutive secants detect every jump of the step on a line: some secant covers at least half of a jump
-    that is shorter than a secant. The search does not detect jumps off the lines.
+    Consecutive secants detect every jump of the step on a line: at least one secant covers half or more of
+    any jump that is shorter than a secant. The search does not detect jumps off the lines.
 
     Args:
       step, theta, batch: The step, the model (p,) before it, and its mini-batch.
-      directions: (n, p) the lines' directions, of any length. Length 0 counts as stretch 1.
-      line: The secants of each line.
+      directions: (n, p) the lines' directions, of any length. A length of 0 counts as stretch 1.
+      line: The secants on each line.
     """
     along = jnp.asarray(directions, jnp.float32)
     numbers = jnp.arange(-line.reach, line.reach + 1, dtype=jnp.float32)
@@ -406,7 +407,7 @@ def worst_on_lines(
 def _find_slopes(
     step: StepMap, theta: Array, batch: Batch, directions: Array, line: Line
 ) -> Vector:
-    """Returns the largest stretch by a derivative along each secant, (n, 2 reach) for n lines."""
+    """Returns the largest stretch by any derivative along each secant, (n, 2 reach) for n lines."""
     places = jnp.arange(2 * line.reach * _SLOPES_PER_SECANT + 1, dtype=jnp.float32)
     positions = line.length * (places / _SLOPES_PER_SECANT - line.reach)
     gains = _on_lines(_measure_slopes, step, theta, batch, directions, positions)
@@ -417,6 +418,6 @@ def _find_slopes(
 
 
 def compute_excess(secant: Stretches, derivative: Stretches) -> Stretches:
-    """Returns the secants' stretch minus the largest stretch that derivatives allow; above 0 for a jump."""
+    """Returns the secants' stretch minus the largest that derivatives allow; above 0 if there is a jump."""
     allowed = (1 + _RELATIVE) * (derivative - 1) + _ABSOLUTE
     return secant - 1 - allowed

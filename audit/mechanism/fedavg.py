@@ -7,8 +7,8 @@ Here Z_t ~ N(0, (sigma C_t)^2 I), m_tk is 1 if canary k joins round t, b_k is it
 denominator, the mean number of clients per round. If quantile_rate is above 0, C_t follows a quantile of the
 updates' norms (Andrew et al., 2021). If a client's SGD diverges, the model becomes NaN.
 
-The draws of round t come from the key fold_in(run_key, t). The noise uses this key directly, as in DP-SGD.
-The count's noise and the clients' shuffles fold a constant into it.
+All draws in round t use the key fold_in(run_key, t). The noise uses this key directly, as in DP-SGD. The
+count noise and the clients' shuffles fold a constant into it.
 """
 
 import math
@@ -39,15 +39,15 @@ from audit.mechanism.base import (
 from audit.mechanism.clipping.base import scale_to_norm
 from audit.mechanism.cohorts import ABSENT
 
-# We fold these numbers into a round's key. They exceed any p, since the noise uses the key with the counters
+# We fold these numbers into a round's key. They exceed any p, since the noise uses the key with counters
 # below p.
 _SHUFFLE = zlib.crc32(b"shuffle")
 _COUNT = zlib.crc32(b"count")
-_THETAS_IN_MEMORY = 6  # vectors (p,) that a run's round keeps
+_THETAS_IN_MEMORY = 6  # vectors (p,) held in memory by a run's round
 
 
 class Federated(NamedTuple):
-    """The traced scalars that only DP-FedAvg has: its `Hyperparameters.own`.
+    """The traced scalars specific to DP-FedAvg: its `Hyperparameters.own`.
 
     Attributes:
       client_learning_rate: the learning rate of the clients' SGD.
@@ -66,13 +66,13 @@ class Federated(NamedTuple):
 
 
 class FedAvg(NamedTuple):
-    """The DP-FedAvg settings that are compiled in.
+    """The DP-FedAvg settings that are compiled into programs.
 
     Attributes:
       losses: (parameter tree, (features (B, ...), labels (B, ...))) -> each example's loss, (B,).
       unravel: theta (p,) -> the parameter tree.
       batch_size, epochs: the batch size and the number of epochs of the clients' SGD.
-      most_examples: the largest client's number of examples.
+      most_examples: the number of examples of the largest client.
       block: the number of clients that `vmap` trains at once. Blocks train one after the other.
       optimizer: learning rate -> the server's Optax optimizer.
       spreads: True if the clients of a round are split across devices.
@@ -89,7 +89,7 @@ class FedAvg(NamedTuple):
 
 
 class Server(NamedTuple):
-    """The server between two rounds: its optimizer's state, and `scale`, C_t / C_0."""
+    """The server's state between two rounds: that of its optimizer, and `scale`, C_t / C_0."""
 
     optimizer: Tree
     scale: Array
@@ -101,7 +101,7 @@ class Sums(NamedTuple):
     Attributes:
       updates: the sum of the clipped updates, of shape (p,).
       unclipped: the sum () of 1/2 for each unclipped update and -1/2 for each clipped update. A participant
-        changes it by 1/2, half as much as a count.
+        changes it by 1/2, half as much as a count would change.
     """
 
     updates: Array
@@ -131,10 +131,10 @@ def mechanism(choices: FedAvg) -> Mechanism:
         canaries: Canaries,
         run_key: Array,
     ) -> State:
-        """Takes the rounds of a schedule. `state.optimizer` is a `Server`."""
+        """Runs the rounds of a schedule. `state.optimizer` is a `Server`."""
 
         def advance(state: State, now: Schedule) -> tuple[State, None]:
-            """Takes one round, given its cohort (W,) and the mask of canaries, () or (K,)."""
+            """Runs one round, given its cohort (W,) and the mask of canaries, () or (K,)."""
             cohort, mask = now
             key = jax.random.fold_in(run_key, state.step)
             norm = hyper.clipping_norm * state.optimizer.scale  # C_t
@@ -230,7 +230,7 @@ def cohort_sums(
         is_present = members != ABSENT
         _, _, _, all_counts = data
         counts = jnp.where(is_present, all_counts[members], 0)
-        # All clients of a block take as many steps as the largest client needs.
+        # All clients in a block take as many steps as the largest client needs.
         steps = choices.epochs * _count_batches(choices, jnp.max(counts))
         rate = own.client_learning_rate
         train = partial(
@@ -239,7 +239,8 @@ def cohort_sums(
         updates = jax.vmap(train)(members)  # (b, p)
 
         squared_norms = jnp.sum(updates**2, axis=1)
-        # Clipping would silently turn an update into 0 if its squared norm overflows, so we use NaN.
+        # If an update's squared norm overflows, clipping would silently turn the update into 0, so we use
+        # NaN.
         squared_norms = jnp.where(squared_norms < jnp.inf, squared_norms, jnp.nan)
         weights = is_present.astype(theta.dtype)
         unclipped = jnp.sum(weights * ((squared_norms <= norm**2) - 0.5))
@@ -266,7 +267,7 @@ def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
     missing = per_device * devices - cohort.size
     padded = jnp.pad(cohort, (0, missing), constant_values=ABSENT)
     by_device = padded.reshape(per_device, devices)
-    # Cohorts list the largest clients first. To balance the work, we reverse every other row.
+    # Cohorts list the largest clients first. To balance the load, we reverse every other row.
     backwards = by_device[1::2, ::-1]
     by_device = by_device.at[1::2].set(backwards)
     device = jax.lax.axis_index(STEP_AXIS) if choices.spreads else 0
@@ -287,14 +288,14 @@ def _local_update(
     Args:
       theta, data: the model before the round, (p,), and the data of `mechanism`.
       client: the client's index, or ABSENT.
-      steps: the number of SGD steps, at least those that this client needs. Further steps have no effect.
+      steps: the number of SGD steps, at least as many as this client needs. Additional steps have no effect.
       rate: the learning rate.
       shuffles: the round's key for the clients' shuffles.
     """
     features, labels, starts, counts = data
     count = jnp.where(client != ABSENT, counts[client], 0)
     order = _draw_orders(choices, jax.random.fold_in(shuffles, client), count)
-    # An absent client has no batches. A count of 1 avoids division by 0.
+    # An absent client has no batches, so a count of 1 avoids division by 0.
     per_epoch = jnp.maximum(_count_batches(choices, count), 1)
 
     def advance(i: Array, before: Tree) -> Tree:
@@ -308,7 +309,7 @@ def _local_update(
         rows = starts[client] + jnp.where(has_weight, drawn, 0)
 
         def mean_loss(parameters: Tree) -> Array:
-            """Returns the mean loss over places with weight; 0 if no place has weight."""
+            """Returns the mean loss over places with weight; 0 if there are none."""
             batch = (features[rows], labels[rows])
             losses = choices.losses(parameters, batch)
             total = jnp.sum(jnp.where(has_weight, losses, 0.0))
@@ -331,7 +332,7 @@ def _draw_orders(choices: FedAvg, key: Array, count: Array) -> Array:
     """Draws the order of a client's examples in each epoch, as indices (epochs, most_examples).
 
     The first `count` indices are the client's examples, shuffled. The others are never read. If every
-    client's examples fit into one mini-batch, their order does not matter and is not drawn.
+    client's examples fit into one mini-batch, the order does not matter and is not drawn.
     """
     shape = (choices.epochs, choices.most_examples)
     positions = jnp.arange(choices.most_examples)

@@ -1,4 +1,4 @@
-"""Draws which canaries join each step of a run: functions of the type `audit.mechanism.base.Join`.
+"""Draws which canaries join each step of a run: functions of type `audit.mechanism.base.Join`.
 
 Draws depend only on the run's key and the step, not on chunks or segments.
 """
@@ -13,21 +13,21 @@ from jax import Array
 
 from audit.mechanism.base import Join
 
-# We fold these numbers into a step's key. They exceed any p, since the step's noise uses the key with the
+# We fold these numbers into a step's key. They exceed any p, since the step's noise uses the key with
 # counters below p.
 _COINS = zlib.crc32(b"joins")
 _PLACES = zlib.crc32(b"places")
 
 
 def draw_by_coins(presence: Array, run_key: Array, step: Array) -> Array:
-    """Draws which of K canaries join a step, by independent coin flips (Poisson sampling).
+    """Draws which of K canaries join a step, with independent coin flips (Poisson sampling).
 
-    `presence` (K,) is the sampling rate for a canary that is in, and 0 for a canary that is out. Returns an
-    array (K,): 1.0 for a canary that joins the step, else 0.0.
+    `presence` (K,) is the sampling rate for an inserted canary, and 0 for a held-out canary. Returns an array
+    (K,): 1.0 for a canary that joins the step, else 0.0.
     """
-    step_key = jax.random.fold_in(run_key, step)  # the noise uses it too
+    step_key = jax.random.fold_in(run_key, step)  # also used by the noise
     coins_key = jax.random.fold_in(step_key, _COINS)
-    # "high" draws more random bits, which small probabilities need.
+    # "high" draws more random bits, as small probabilities require.
     joins = jax.random.bernoulli(coins_key, presence, mode="high")
     return joins.astype(jnp.float32)
 
@@ -42,8 +42,8 @@ def draw_by_epochs(batches: int, shuffles: bool) -> Join:
     """
 
     def join(presence: Array, run_key: Array, step: Array) -> Array:
-        """Returns an array (K,): 1 for a canary that is in and joins the step, else 0."""
-        # All steps of an epoch use the same key, so they draw the same places: the canaries' steps.
+        """Returns an array (K,): 1 for an inserted canary that joins the step, else 0."""
+        # All steps of an epoch use the same key, so they draw the same places (the canaries' steps).
         first_step = step // batches * batches
         step_key = jax.random.fold_in(run_key, first_step)
         key = jax.random.fold_in(step_key, _PLACES)

@@ -1,4 +1,4 @@
-"""Builds the game of a setting: its model, mechanism, adversary, mini-batches and data."""
+"""Builds the game for a setting: its model, mechanism, adversary, mini-batches and data."""
 
 import platform
 import zlib
@@ -30,8 +30,8 @@ from audit.version import __version__
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# JAX finds a compiled program by the function from which it was compiled. So we cache functions that make
-# functions: they must return the same object for the same arguments.
+# JAX looks up a compiled program by the function that it was compiled from. So we cache functions that make
+# functions, because they must return the same object for the same arguments.
 
 OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
     "sgd": optax.sgd,
@@ -46,7 +46,7 @@ class Trainee(NamedTuple):
 
     Attributes:
       classes: the number of classes; 0 if labels are not classes.
-      clipping: the name of its clipping strategy (`make_clipped_sum`).
+      clipping: the name of its clipping strategy (see `make_clipped_sum`).
     """
 
     model: Model
@@ -59,7 +59,7 @@ def make_clipped_sum(clipping: str, model: Model) -> ClippedSum:
     """Returns the function that computes the sum of a model's clipped gradients.
 
     `clipping` names the strategy: "book_keeping" for narrow dense networks, "unfolded" for more kinds of
-    layers, or "per_example", which is the slowest and works for all models.
+    layers, or "per_example", which is the slowest but works for all models.
     """
     if clipping == "per_example":
         return per_example(model.loss)
@@ -69,11 +69,11 @@ def make_clipped_sum(clipping: str, model: Model) -> ClippedSum:
 
 @lru_cache(MAX_PROGRAMS)
 def _at_precision(function: F, precision: str) -> F:
-    """Returns the function with matrix products in `precision`: "float32" or, on a GPU, "tf32"."""
+    """Returns the function, with matrix products computed in `precision`: "float32" or, on a GPU, "tf32"."""
     if precision == "tf32":
         backend = jax.default_backend()
         require(backend == "gpu", f"`precision=tf32` needs a GPU, but JAX runs on a {backend}")
-        precision = "tensorfloat32"  # JAX's name
+        precision = "tensorfloat32"  # the JAX name
 
     return jax.default_matmul_precision(precision)(function)
 
@@ -95,7 +95,7 @@ def build(
     Args:
       setting: the training and its adversary.
       dataset: the training data.
-      trained: a custom model; None for the repository's model that the setting names.
+      trained: a custom model; None for the repository's model named in the setting.
       own: a custom adversary; None for the setting's adversary.
 
     Raises:
@@ -105,13 +105,13 @@ def build(
     examples = len(dataset.labels)
     require(
         fields.batch_size <= examples,
-        f"`batch_size={fields.batch_size}` is more than the data's {examples} examples: lower it",
+        f"`batch_size={fields.batch_size}` is more than the {examples} examples in the data: lower it",
     )
 
     trained = trained or trainee(setting.model, dataset)
-    decay = fields.weight_decay or None  # with None, programs do not compute a decay
+    decay = fields.weight_decay or None  # with None, programs do not include a decay term
     if fields.optimizer == "adamw":
-        decay = fields.weight_decay  # even if 0, because the default of Optax is not 0
+        decay = fields.weight_decay  # even if 0, because the Optax default is not 0
     hyper = Hyperparameters(
         fields.learning_rate,
         fields.clipping_norm,
@@ -132,7 +132,8 @@ def build(
     def expect(craft: base.Craft, state: base.Tree, theta_0: Array) -> Array:
         """Returns the final model (p,) that an adversary expects: training from theta_0 without noise.
 
-        A canary's weight is 1/2, for its coin, times the probability that a step uses an inserted canary.
+        A canary's weight is 1/2, for its coin flip, times the probability that a step uses an inserted
+        canary.
         """
         probability = 1 / sampler.batches if sampler.batches else sampler.rate
         weights = jnp.full(setting.canaries, 0.5 * probability)
@@ -167,7 +168,7 @@ def build(
     elif sampler.batches:  # a canary joins one step of each epoch
         join = joining.draw_by_epochs(sampler.batches, shuffles=sampler.name == SHUFFLED)
 
-    # Canaries may be gradients, which must have the precision of training.
+    # Canaries may be gradients, which need the same precision as training.
     craft = _at_precision(adversary.craft, fields.precision)
     return game.Game(
         mechanism=mechanism,
@@ -192,7 +193,7 @@ def _make_schedule(setting: Setting, examples: int) -> Schedule:
     schedule = setting.schedule
     key = game.root(setting.seed, "batches")
     batches = base.fixed_shuffle(key, examples, setting.mechanism.batch_size, schedule.steps)
-    repetitions = setting.sampling.times  # the number of a canary's steps; 0 for other samplers
+    repetitions = setting.sampling.times  # how many steps a canary joins; 0 for other samplers
     if not repetitions:
         mask = base.insertion_mask(schedule.steps, schedule.periodicity, schedule.place)
         return Schedule(batches, mask)
@@ -212,7 +213,7 @@ def _read_noise(setting: Setting) -> Coefficients | tuple[()]:
 
 
 def make_dpsgd(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:
-    """Returns the part of DP-SGD's configuration that is compiled into programs."""
+    """Returns the part of the DP-SGD configuration that is compiled into programs."""
     fields = setting.mechanism
     clipped_sum = make_clipped_sum(trained.clipping, trained.model)
     coefficients = _read_noise(setting)
@@ -249,7 +250,7 @@ def _rehearse(
 
 
 def provenance(dataset: Dataset) -> dict[str, Any]:
-    """Returns the data's source, this process's library versions and device, and the time, by name."""
+    """Returns the data source, library versions, this process's device, and the time, keyed by name."""
     return {
         "data": dataset.source,
         "audit": __version__,

@@ -1,4 +1,4 @@
-"""Builds a federated setting's game from its clients."""
+"""Builds the game for a federated setting from its clients."""
 
 import hashlib
 import math
@@ -23,7 +23,7 @@ from audit.tasks.task import Clients, Test, federated_task
 from audit.training import game
 from audit.training.game import Game
 
-_SEGMENT_CLIENTS = 250  # the approximate number of client updates between two checkpoints
+_SEGMENT_CLIENTS = 250  # the approximate number of client updates between checkpoints
 _MAX_TEST_EXAMPLES = 10_000
 _MAX_TEST_LABELS = 100_000
 
@@ -33,9 +33,9 @@ class Participation(NamedTuple):
 
     Attributes:
       clients: (T, W) the indices of each round's clients.
-      canaries: (T, K) 1 for rounds in which the canary, if inserted, takes part; else 0.
-      mean: the expected number of participants in a round: clients and inserted canaries.
-      most: the most rounds in which any client takes part.
+      canaries: (T, K) 1 for rounds in which the canary takes part if it is inserted; else 0.
+      mean: the expected number of participants in a round, including clients and inserted canaries.
+      most: the largest number of rounds in which any client takes part.
     """
 
     clients: NDArray[np.int32]
@@ -48,7 +48,7 @@ def checksum(clients: Clients) -> str:
     """Returns the SHA-256, in hex, of the clients' features, labels and example counts."""
     digest = hashlib.sha256()
     for array in (clients.features, clients.labels, clients.counts):
-        # Arrays of different shapes or dtypes may have the same bytes.
+        # Arrays with different shapes or dtypes may have the same bytes.
         digest.update(f"{array.dtype}{array.shape}".encode())
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
@@ -61,7 +61,7 @@ def rounds(setting: FederatedSetting, clients: Clients) -> Participation:
     """
     key = game.root(setting.seed, "batches")
     members = cohorts.shuffled(key, clients.number, setting.rounds, setting.cohort)
-    # Another key would change the scores of existing stores.
+    # A different key would change the scores of existing stores.
     canary_key = jax.random.fold_in(key, 1)
     mask = cohorts.repeated(canary_key, setting.canaries, setting.rounds, setting.repetitions)
     return Participation(
@@ -74,7 +74,7 @@ def rounds(setting: FederatedSetting, clients: Clients) -> Participation:
 
 
 def build(setting: FederatedSetting, clients: Clients, participation: Participation) -> Game:
-    """Builds the game of a federated setting: how DP-FedAvg trains, and how the adversary attacks."""
+    """Builds the game for a federated setting: how DP-FedAvg trains, and how the adversary attacks."""
     round_noise = noise(setting)
     hyper = Hyperparameters(
         setting.learning_rate,
@@ -97,7 +97,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
 
     def rehearse(theta_0: Array) -> Array:
         """Returns the final model (p,) of training from theta_0 without noise or canaries."""
-        # Only a `Placement` can spread clients over devices.
+        # Clients can be spread over devices only by a `Placement`.
         on_one_device = fedavg.mechanism(choices._replace(spreads=False))
         # The schedule's mask is (T, K), which does not fit K = 0 canaries.
         without_canaries = schedule._replace(mask=jnp.zeros(len(batches)))
@@ -120,11 +120,11 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
 def _make_adversary(
     setting: FederatedSetting, parameters: int, rehearse: Callable[[Array], Array]
 ) -> Adversary:
-    """Returns the one-shot adversary for the setting's field `observe`.
+    """Returns the one-shot adversary that the setting's field `observe` selects.
 
-    "all" uses cosines with the model's move in each round, and "means" with the noisy mean of the round's
+    "all" uses cosines with the model's move in each round, and "means" with the noisy mean of each round's
     updates. The other values use only the final model. With "fresh", every run draws its own directions. This
-    makes left-out canaries' cosines independent between runs, as bounds from several runs require.
+    makes the cosines of held-out canaries independent between runs, as bounds from several runs require.
     `parameters` is p, and `rehearse` maps theta_0 (p,) to the final model (p,) without noise or canaries.
     """
     observe = setting.observe
@@ -142,7 +142,7 @@ def _make_adversary(
 def choose(setting: FederatedTraining, model: Model, most_examples: int) -> fedavg.FedAvg:
     """Returns the DP-FedAvg configuration that is compiled into programs on a CPU.
 
-    `most_examples` is the number of examples of the largest client.
+    `most_examples` is the number of examples that the largest client has.
     """
     return fedavg.FedAvg(
         losses_by_example(model),

@@ -1,4 +1,4 @@
-"""Runs an audit: trains the missing runs, concludes from all scores, and writes the conclusion."""
+"""Runs an audit: trains the missing runs, draws conclusions from all scores, and writes them."""
 
 import json
 import math
@@ -28,17 +28,17 @@ from audit.written import USUAL_LEVEL, Level
 
 PAGE = "report.html"
 
-# (conclusion) -> the fewest runs that are enough; None if more are needed.
+# (conclusion) -> the smallest number of runs that suffices; None if more are needed.
 Until = Callable[[Conclusion], int | None]
 
 
 class GameRecipe(NamedTuple):
-    """Functions that make a game from data, and can be sent to other processes.
+    """Functions that make a game from data and that can be sent to other processes.
 
     Attributes:
-      key: a string that is the same for equal games on equal data.
+      key: a string that is the same for identical games on identical data.
       make: (data) -> the game; raises InputError if the data do not fit.
-      about: (data) -> the versions and devices of the calling process, by name.
+      about: (data) -> the versions and devices of the calling process, keyed by name.
     """
 
     key: str
@@ -57,10 +57,10 @@ class Trainer(Protocol):
         """
 
     def stage(self, runs: int) -> int:
-        """Returns how many of `runs` runs to train before the rule `Request.until` is checked again."""
+        """Returns how many of `runs` runs to train before checking the rule `Request.until` again."""
 
     def about(self) -> dict[str, Any]:
-        """Returns the versions and devices of the training process, by name."""
+        """Returns the versions and devices of the training process, keyed by name."""
 
 
 class LocalTrainer:
@@ -86,10 +86,10 @@ class Request(NamedTuple):
       dataset: the training data.
       runs: the number of runs; with `until`, the maximum number.
       recipe: makes the game.
-      level: the delta and the confidence of the bounds.
+      level: the delta and confidence level of the bounds.
       find_constants: (store) -> the Lipschitz constants of the training steps; None if unknown.
       model: the checksum of a custom model; None for one of the repository's models.
-      until: the rule that may end training before `runs` runs; None to train all.
+      until: the rule that may end training before `runs` runs; None to train all of them.
     """
 
     setting: Setting
@@ -116,11 +116,11 @@ class Finished(NamedTuple):
     """A finished audit.
 
     Attributes:
-      request: the request; its `runs` is now the number of runs in `scores`.
+      request: the request, with `runs` set to the number of runs in `scores`.
       store: the store of the setting.
       scores: the scores of all runs.
       conclusion: the conclusion from the scores.
-      provenance: the versions and devices of the training, by name.
+      provenance: the versions and devices used for training, keyed by name.
       trained: the cost of training in this process; None if the store already had all runs.
     """
 
@@ -173,12 +173,12 @@ def audit(
     engines: AbstractContextManager[Any] | None = None,
     report: Progress | None = None,
 ) -> Finished:
-    """Trains the runs that are not in the store, and concludes from all runs.
+    """Trains the runs that are not in the store, and draws a conclusion from all runs.
 
     Args:
-      out: the folder of all stores.
+      out: the folder that contains all stores.
       engines: a context manager that yields an engine, entered only if runs are missing. The engine's method
-        `trainer` maps (recipe, data) to a `Trainer`. By default, this process trains.
+        `trainer` maps (recipe, data) to a `Trainer`. By default, training happens in this process.
       report: called with the number of runs trained since the last call, instead of a progress bar.
 
     Raises:
@@ -190,7 +190,7 @@ def audit(
     store = make.open_store(out, setting, dataset, model=request.model)
     request = _stop_where_proven(request, store)
     if not store.missing(request.runs):
-        # The store may not have a result yet.
+        # The store may not contain a result yet.
         provenance = store.result().provenance or request.recipe.about(dataset)
         scores = store.load(request.runs)
     else:
@@ -240,11 +240,11 @@ def until_multiple(multiple: float) -> Until:
     """
 
     def count_runs(conclusion: Conclusion) -> int | None:
-        """Returns the fewest runs that are enough; None if more are needed or no claim is given."""
+        """Returns the smallest number of runs that suffices; None if more are needed or no claim is given."""
         claim = conclusion.tightest
         if claim is None:
             return None
-        mu = conclusion.tightest_mu  # None without an upper bound on mu
+        mu = conclusion.tightest_mu  # None if there is no upper bound on mu
         if mu is None:
             return _count_runs_to_prove(multiple * claim.epsilon, conclusion.path)
         epsilon = conversions.epsilon_from_mu(multiple * mu, conclusion.delta)
@@ -254,21 +254,21 @@ def until_multiple(multiple: float) -> Until:
 
 
 def until_refuted(conclusion: Conclusion) -> int | None:
-    """Returns the number of runs after which the claim was refuted; None if it is not refuted."""
+    """Returns the number of runs after which the claim was refuted; None if it was not."""
     test = conclusion.claim_test
     return test.runs if test is not None and test.refuted else None
 
 
 def _count_runs_to_prove(epsilon: float, path: Sequence[float]) -> int | None:
-    """Returns the smallest number of runs with a lower bound of at least `epsilon`, or None.
+    """Returns the smallest number of runs for which the lower bound is at least `epsilon`, or None.
 
-    `path` has the lower bounds after 1, 2, ... runs.
+    `path` contains the lower bounds after 1, 2, ... runs.
     """
     return next((runs for runs, proven in enumerate(path, 1) if proven >= epsilon), None)
 
 
 def _stop_where_proven(request: Request, store: Store) -> Request:
-    """Returns the request, with fewer runs if the rule `until` finds that fewer stored runs suffice."""
+    """Returns the request, with fewer runs if the rule `until` is satisfied by fewer stored runs."""
     stored = min(store.runs_held(), request.runs)
     if not stored or request.until is None:
         return request
@@ -279,8 +279,8 @@ def _stop_where_proven(request: Request, store: Store) -> Request:
 def _train(request: Request, store: Store, trainer: Trainer, report: Progress | None) -> Trained:
     """Trains the missing runs, reports progress or shows a progress bar, and returns the scores.
 
-    With a rule `until`, it trains in stages, and returns only the scores of the first runs that suffice. How
-    many suffice does not depend on the stage size.
+    With a rule `until`, it trains in stages, and returns only the scores of the first runs that suffice. The
+    number that suffices does not depend on the stage size.
     """
     most = request.runs
     stage = most
@@ -301,7 +301,7 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
             seconds += trained.seconds
             trained = trained._replace(trained_runs=trained_runs, seconds=seconds)
             if request.until is None:
-                break  # the first stage had all runs
+                break  # the first stage included all runs
             conclusion = request.conclude(store, trained.scores)
             upper_bound = conclusion.upper_bound or math.inf
             status = f"proven {at_least(conclusion.epsilon, 1)} of {at_most(upper_bound, 1)}"

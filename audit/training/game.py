@@ -10,7 +10,7 @@ An audit has R runs with K canaries each. All randomness comes from keys derived
     presence  fold_in(key, i): which of several canaries run i inserts
     own       fold_in(key, i): the canaries of run i, if every run draws its own
 
-So a run's draws do not depend on chunks, devices or interruptions.
+As a result, a run's draws do not depend on chunks, devices or interruptions.
 """
 
 import functools
@@ -59,10 +59,10 @@ class Game(NamedTuple):
       data: the training data.
       hyper: the mechanism's hyperparameters.
       schedule: the mini-batches, and the steps that insert canaries.
-      seed: the seed of all randomness.
+      seed: the seed for all randomness.
       unknown_initialisation: True if each run draws its own theta_0. The adversary then assumes a separate
         draw.
-      join: draws the inserted canaries that join a step, unknown to the adversary; None if all of them join.
+      join: draws which inserted canaries join a step, unknown to the adversary; None if they all join.
       sampling_rate: the probability that an inserted canary joins a step under Poisson sampling; else 1.
       segment_steps: the largest number of steps between two progress reports or checkpoints.
     """
@@ -93,15 +93,15 @@ class Game(NamedTuple):
         return np.asarray(jax.vmap(toss)(self.run_keys("presence", runs)))
 
     def run_keys(self, name: str, runs: NDArray[np.int64]) -> Array:
-        """Returns a key for each of the runs with these indices (R,): its index folded into a named key."""
+        """Returns a key for each run with these indices (R,), with the index folded into a named key."""
         fold = jax.vmap(jax.random.fold_in, (None, 0))
         return fold(root(self.seed, name), jnp.asarray(runs, jnp.uint32))
 
     def describe_scores(self, first: int, scores: Array) -> Scores:
         """Returns the scores (n, K) of the runs first, ..., first + n - 1 as a record for the store.
 
-        The record also contains the canaries' presence, `NullLaw.dimension` and `NullLaw.draws`. Raises
-        InputError if a score is not finite, which means that its model diverged.
+        The record also contains which canaries are present, `NullLaw.dimension` and `NullLaw.draws`. Raises
+        InputError if a score is not finite, which means that the model diverged.
         """
         scores_64 = np.asarray(scores, np.float64)
         diverged = np.flatnonzero(~np.isfinite(scores_64).all(axis=1))
@@ -119,8 +119,8 @@ class Draws(NamedTuple):
     """The random inputs of R runs; inside compiled programs, those of a single run.
 
     Attributes:
-      presence: (R, K) 0 for canaries that are out; `Game.sampling_rate` for others.
-      noise_keys: (R,) the keys of the noise.
+      presence: (R, K) 0 for held-out canaries; `Game.sampling_rate` for others.
+      noise_keys: (R,) the keys for the noise.
       own_keys: (R,) the keys for `Adversary.draw_for_run`, which draws a run's own canaries.
     """
 
@@ -136,7 +136,7 @@ class Midway(NamedTuple):
       first: the index of its first run.
       steps: the number of completed steps.
       thetas: the models (R, p).
-      state: the adversary's state, common to all runs.
+      state: the adversary's state, shared by all runs.
     """
 
     first: int
@@ -149,7 +149,7 @@ Watch = Callable[[Midway], object]  # called after each segment
 
 
 def root(seed: int, name: str) -> Array:
-    """Returns the key for a seed and one of the names in the module's docstring."""
+    """Returns the key for a seed and one of the names in the module docstring."""
     key = jax.random.key(seed, impl="threefry2x32")
     return jax.random.fold_in(key, zlib.crc32(name.encode()))
 
@@ -166,7 +166,7 @@ def chunk_size(game: Game, runs: int) -> int:
 def _estimate_memory(
     mechanism: Mechanism, init: Callable[[Array], Array], data: Any, batch_size: int
 ) -> int:
-    """Returns the estimated bytes of memory for a step of one run; `data` are the arrays' `jax.typeof`."""
+    """Returns the estimated bytes of memory for a step of one run; `data` has the arrays' `jax.typeof`."""
     theta_0 = init(jax.random.key(0))  # for its shape
     return mechanism.memory(theta_0, data, batch_size)
 
@@ -174,18 +174,18 @@ def _estimate_memory(
 def final_scores(game: Game, thetas: Array, first: int) -> Scores:
     """Returns the scores of the final models (R, p) of the runs first, ..., first + R - 1.
 
-    The adversary must see only final models. Raises InputError if a model diverged.
+    The adversary must see only the final models. Raises InputError if a model diverged.
     """
     state, assumed_theta_0, _ = _prepare_attack(game)
     own_keys = game.run_keys("own", np.arange(first, first + len(thetas)))
-    seen = ()  # the record of an adversary that sees only final models
-    # Only the keys and models have an axis of runs.
+    seen = ()  # the record of an adversary that sees only the final model
+    # Only the keys and models have an axis for runs.
     score = jax.jit(jax.vmap(game.adversary.score_run, (None, 0, None, 0, None)))
     return game.describe_scores(first, score(state, own_keys, seen, thetas, assumed_theta_0))
 
 
 class Player:
-    """Trains chunks of a game's runs. Its compiled programs and shared arrays stay on the devices."""
+    """Trains a game's runs in chunks. The compiled programs and shared arrays stay on the devices."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class Player:
         Args:
           chunk: the number of runs in a chunk.
           progress: called with 0 after compilation, and after each segment with the number of runs times the
-            fraction of their steps in the segment.
+            segment's share of their steps.
           checkpoints: the folder for checkpoints. An interrupted chunk continues from its last checkpoint,
             with bit-identical scores.
           watch: called with the chunk after each segment.
@@ -213,21 +213,21 @@ class Player:
         self._progress = progress
         self._checkpoints = checkpoints
         self._watch = watch
-        # A mechanism that spreads each step over devices can use more devices than a chunk has runs.
+        # A mechanism that spreads each step over devices can use more devices than there are runs in a chunk.
         placement = Placement.local(chunk if game.mechanism.spreads else None)
         self._placement = placement
-        # The mesh axis "runs" splits a chunk into equal parts. We pad shorter chunks to this width, which
-        # lets them use the same programs.
+        # The mesh axis "runs" splits a chunk into equal parts. We pad shorter chunks to this width, so that
+        # they can use the same programs.
         parts = placement.mesh.shape["runs"]
         self._width = math.ceil(chunk / parts) * parts
 
-        # Programs do not call `init`, which may hold the data and would keep them in memory.
+        # Programs do not call `init`, which may refer to the data and would thus keep them in memory.
         adversary = game.adversary._replace(init=None)  # type: ignore[arg-type]
         attack = _prepare_attack(game)
         state, _, theta_0 = attack
         _check_shapes(adversary, state, theta_0)
 
-        # As arrays, hyperparameters are arguments of the programs, not compiled constants.
+        # As arrays, hyperparameters become arguments of the programs instead of compiled constants.
         hyper = jax.tree.map(jnp.float32, game.hyper)
         segments = ensemble.segments(game.schedule, game.segment_steps)
         shared = (hyper, game.data, segments, attack)
@@ -237,7 +237,7 @@ class Player:
         init = game.init if game.unknown_initialisation else None
         programs = _map_programs(game.mechanism, adversary, init, game.join, placement)
         self._begin, self._train, self._score = programs
-        # Compile before the training time is measured. Only the last segment may have a different length.
+        # We compile before measuring the training time. Only the last segment may differ in length.
         states, draws = self._draw(np.arange(self._width))
         for segment in (self._segments[0], self._segments[-1]):
             arguments = (self._hyper, states, self._data, segment, self._state, draws)
@@ -266,7 +266,7 @@ class Player:
             states = self._placement.by_run(states)
         for number, segment in enumerate(self._segments[done:], done + 1):
             states = self._train(self._hyper, states, self._data, segment, self._state, draws)
-            jax.block_until_ready(states)  # JAX returns before the computation ends
+            jax.block_until_ready(states)  # JAX calls return before the computation ends
             self._progress(size * len(segment.mask) / len(self._game.schedule.mask))
             if self._watch is not None:
                 thetas = states.theta[:size]  # without padding
@@ -279,7 +279,7 @@ class Player:
         return self._game.describe_scores(first, scores[:size])  # without padding
 
     def _name_chunk(self, first: int) -> str:
-        """Returns the name for checkpoints of the chunk that begins with run `first`."""
+        """Returns the name of the checkpoints for the chunk that begins with run `first`."""
         return f"{first:07d}_{self._width}_{len(self._segments)}x{len(self._segments[0].mask)}"
 
     def _draw(self, runs: NDArray[np.int64]) -> tuple[State, Draws]:
@@ -314,13 +314,13 @@ def _prepare_attack(game: Game) -> tuple[Tree, Array, Array]:
     return state, assumed, theta_0
 
 
-@partial(jax.jit, static_argnums=0)  # checks equal functions only once
+@partial(jax.jit, static_argnums=0)  # to check equal functions only once
 def _check_shapes(adversary: Adversary, state: Tree, theta_0: Array) -> None:
     """Raises InputError if the adversary's functions break the contract of `Adversary`."""
     check_shapes(adversary, state, theta_0.size)
 
 
-# The cache keeps all arguments in memory, so the game with its data is not an argument.
+# The cache keeps all arguments in memory, so we do not pass the game, which contains the data.
 @functools.lru_cache(ensemble.MAX_PROGRAMS)
 def _map_programs(
     mechanism: Mechanism,
@@ -329,7 +329,7 @@ def _map_programs(
     join: Join | None,
     placement: Placement,
 ) -> tuple[Wrapped, Wrapped, Wrapped]:
-    """Returns three programs for a chunk: they begin its runs, train a segment, and score the models (R, K).
+    """Returns three programs for a chunk, which begin its runs, train a segment, and score the models (R, K).
 
     `init` maps a run's key to its own theta_0 (p,); it is None if all runs share theta_0.
     """
@@ -338,7 +338,7 @@ def _map_programs(
     def begin(key: Array, theta_0: Array, state: Tree, assumed_theta_0: Array) -> State:
         """Returns a run's state before the first step, from its own initial model or the shared theta_0.
 
-        An observer begins its record from the adversary's `state` and the theta_0 that the adversary assumes.
+        An observer starts its record from the adversary's `state` and the theta_0 that the adversary assumes.
         """
         if init is not None:
             theta_0 = init(key)
@@ -399,17 +399,17 @@ def train(
 ) -> Trained:
     """Trains the missing runs of a store chunk by chunk, and returns the scores of all runs.
 
-    Only one process at a time may train in a store. If memory runs out, chunks are halved.
+    Only one process at a time may train in a store. If memory runs out, the chunk size is halved.
 
     Args:
       store: the store of scores and checkpoints.
       runs: the total number of runs.
       chunk: the number of runs in a chunk; None for `chunk_size`.
-      checkpoint_seconds: the minimum time between two checkpoints.
+      checkpoint_seconds: the minimum time between checkpoints.
       progress, watch: as in `Player`.
 
     Raises:
-      InputError: memory runs out with a single run at a time, or a model diverged.
+      InputError: memory runs out even with one run at a time, or a model diverged.
     """
     if not store.missing(runs):
         return Trained(store.load(runs))
@@ -422,7 +422,7 @@ def train(
         while missing := store.missing(runs):
             try:
                 player = Player(game, size, progress, checkpoints, watch)
-                begin = time.perf_counter()  # after compilation
+                begin = time.perf_counter()  # excludes compilation
                 for scores in player.play_all(missing):
                     store.save(scores)
                     trained_runs += len(scores.scores)

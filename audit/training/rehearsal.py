@@ -1,8 +1,8 @@
-"""Measures how much training steps stretch the distance between models, in runs that no audit uses.
+"""Measures how much training steps stretch the distance between models, in runs separate from any audit.
 
-These runs train like the audit's runs, with and without canaries, but with other noise. A step's constant is
-the largest value over all runs. We measure small models at every step, and large models at some steps. A step
-between two measured steps takes the larger of their values.
+These runs train like the audit's runs, with and without canaries, but with different noise. A step's constant
+is the largest value over all runs. We measure small models at every step, but large models only at some
+steps. A step between two measured steps takes the larger of their values.
 
 To find jumps in the gradient near a model, we also measure secants: how much a step stretches segments of
 lines through the model. The lines follow the noise, the gradient and the canaries, because other runs may
@@ -30,7 +30,7 @@ from audit.settings.setting import MAX_RUNS
 from audit.training import game as games
 from audit.training.game import Game, Midway
 
-# This divided by the number of parameters is the default number of measured steps per run, within limits.
+# Dividing this by the number of parameters gives the default number of measured steps per run, within limits.
 _PARAMETERS_TIMES_STEPS = 600_000
 _MAX_MEASURED = 1250
 _MIN_MEASURED = 20
@@ -40,13 +40,13 @@ _LARGE = 10_000  # with more parameters, measuring a step takes seconds
 
 
 class Effort(NamedTuple):
-    """The amount of work in a measurement.
+    """The amount of work that a measurement takes.
 
     Attributes:
       runs: The number of runs; every other run has the canary.
       steps: The maximum number of steps per run at which we measure derivatives.
       walked: The maximum number of steps per run at which we measure secants.
-      reach: The number of secants on a line, on each side of the model.
+      reach: The number of secants on each side of the model along a line.
     """
 
     runs: int
@@ -56,7 +56,7 @@ class Effort(NamedTuple):
 
 
 class Rehearsal(NamedTuple):
-    """The result of a measurement of T-step runs.
+    """The result of measuring runs of T steps.
 
     Attributes:
       constants: (T,) the largest singular value of each step's Jacobian, over all runs.
@@ -96,7 +96,7 @@ def rehearse(
     distances: NDArray[np.float64],
     progress: Progress = lambda steps: None,
 ) -> Rehearsal:
-    """Trains a few runs that no audit uses, and measures how much their steps stretch distances.
+    """Trains a few runs separate from any audit, and measures how much their steps stretch distances.
 
     Args:
       game: The audited game of T steps, which trains by plain SGD.
@@ -113,14 +113,14 @@ def rehearse(
     insert = _make_inserter(game, clipped_sum)
     lengths = _choose_lengths(game, distances)
     steps_with_lines = _choose_steps_with_lines(distances, effort)
-    # An audit's runs have indices below MAX_RUNS, so these runs have other randomness. The first index is
+    # An audit's runs have indices below MAX_RUNS, so these runs have different randomness. The first index is
     # even, because odd-numbered runs insert a single canary.
     first = MAX_RUNS + MAX_RUNS % 2
     indices_of_runs = np.arange(first, first + runs)
     own_keys = game.run_keys("own", indices_of_runs)
-    constants: dict[int, float] = {}  # by measured step
+    constants: dict[int, float] = {}  # keyed by measured step
     secants: list[Stretch] = []
-    # By run, the direction (p,) that its last measured step stretched most.
+    # The direction (p,) that each run's last measured step stretched most, keyed by run.
     directions: dict[int, NDArray[np.float64]] = {}
 
     def measure(step: int, thetas: Array, inserted: Array) -> None:
@@ -130,7 +130,7 @@ def rehearse(
         """
         indices = game.schedule.batches[step]
         batch = (game.data[0][indices], game.data[1][indices])
-        models = jnp.asarray(np.asarray(thetas))  # copies them to a single device
+        models = jnp.asarray(np.asarray(thetas))  # copied to a single device
         by_run = []
         for run, theta in enumerate(models):
             # The search starts from the direction of the last measured step, which is often close.
@@ -147,7 +147,8 @@ def rehearse(
                 derivative=constants[step],
                 largest_derivative=max(constants.values()),
             )
-            # With a single canary, one of two neighbouring runs has it, so their difference shows its effect.
+            # If there is a single canary, one of two neighbouring runs has it, so their difference shows its
+            # effect.
             to_next = jnp.roll(models, -1, axis=0) - models
             at_random = np.random.default_rng(step).normal(size=models.shape)
             for run, theta in enumerate(models):
@@ -159,7 +160,7 @@ def rehearse(
         progress(1.0)
 
     def watch(midway: Midway) -> None:
-        """Measures the step that follows a segment, if there is one, at a chunk's models."""
+        """Measures the step after a segment, if there is one, at a chunk's models."""
         if midway.steps < steps:
             inserted = insert(midway.state, own_keys, midway.thetas, midway.steps)
             measure(midway.steps, midway.thetas, inserted)
@@ -176,10 +177,10 @@ def rehearse(
 def _make_inserter(
     game: Game, clipped_sum: ClippedSum
 ) -> Callable[[Tree, Array, Array, int], Array]:
-    """Returns a function that computes a single canary's clipped contribution to a step of each run.
+    """Returns a function that computes a single canary's clipped contribution to a step in each run.
 
     It maps (the adversary's state, the runs' own keys (R,), models (R, p), step t) to (R, p). At step t, it
-    uses canary t modulo K, to use all canaries in turn.
+    uses canary t modulo K, so that all canaries take turns.
     """
     adversary = game.adversary
     clipping_norm = jnp.float32(game.hyper.clipping_norm)
@@ -200,7 +201,7 @@ def _make_inserter(
 def _choose_steps_with_lines(distances: NDArray[np.float64], effort: Effort) -> set[int]:
     """Returns the steps at which we measure secants: up to `effort.walked` of the measured steps.
 
-    They are spread evenly over the measured steps before which the two coupled models differ, or over all
+    They are spread evenly over those measured steps before which the two coupled models differ, or over all
     measured steps if the models never differ. `distances` (T,) are as in `rehearse`.
     """
     steps = len(distances)
@@ -215,8 +216,8 @@ def _choose_steps_with_lines(distances: NDArray[np.float64], effort: Effort) -> 
 def _choose_lengths(game: Game, distances: NDArray[np.float64]) -> NDArray[np.float64]:
     """Returns the length of secants at each step, (T,): the distance between the two coupled models.
 
-    If they are equal before a step, it is their largest distance at any step, because short secants would
-    show only rounding errors. `distances` (T,) are as in `rehearse`.
+    If the models are equal before a step, the length is their largest distance at any step, because short
+    secants would show only rounding errors. `distances` (T,) are as in `rehearse`.
     """
     batch_size = game.schedule.batches.shape[1]
     unit = float(game.hyper.learning_rate) * float(game.hyper.clipping_norm) / batch_size
@@ -224,12 +225,12 @@ def _choose_lengths(game: Game, distances: NDArray[np.float64]) -> NDArray[np.fl
 
 
 def _are_separate(distances: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Returns (T,), True for steps at which the distance exceeds _MIN_FRACTION of the maximum."""
+    """Returns an array (T,), True for steps at which the distance exceeds _MIN_FRACTION of the maximum."""
     return distances > _MIN_FRACTION * distances.max()
 
 
 def _fill_steps(constants: dict[int, float], steps: int) -> NDArray[np.float64]:
-    """Returns a constant for each of T = `steps` steps (T,), from {measured step: constant} in step order.
+    """Returns a constant for each of T = `steps` steps (T,), given {measured step: constant} in step order.
 
     A step between two measured steps takes the larger of their constants. Steps after the last measured step
     take its constant.

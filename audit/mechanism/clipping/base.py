@@ -12,9 +12,9 @@ paper, Equation 2).
     book_keeping            dense, narrow         no                  one backward pass, one contraction
     unfolded_book_keeping   dense, convolutions   for narrow layers   likewise
 
-A gradient of norm 0 adds 0. C = inf disables clipping. A NaN gradient makes the sum NaN. In tests, strategies
-agree within 1e-5 C per coordinate in float32, for C and norms between 1e-12 and 1e12. This requires JAX's
-matmul precision "float32", which is not the default on GPUs.
+A gradient of norm 0 contributes 0. C = inf disables clipping. A NaN gradient makes the sum NaN. In tests,
+strategies agree within 1e-5 C per coordinate in float32, for C and norms between 1e-12 and 1e12. This
+requires JAX's matmul precision "float32", which is not the default on GPUs.
 """
 
 import functools
@@ -34,14 +34,14 @@ Batch = tuple[Array, Array]
 ClippedSum = Callable[[Array, Batch, Array], Array]
 Loss = Callable[[Array, tuple[Array, Array]], Array]
 Criterion = Callable[[Array, Array], Array]
-# The smallest squared norm that we divide by. Its square root is far below the norms that we support.
+# The smallest squared norm that we divide by. Its square root is far below any norm that we support.
 _TINY = 1e-30
-# Up to this number of terms per example, we write out products and sums as additions.
+# Products and sums with up to this many terms per example are written out as additions.
 _UNROLLED = 32
 
 
 class UnknownLayer(TypeError):
-    """A strategy does not support a parameter's layer, or the layer is called twice."""
+    """Raised if a strategy does not support a parameter's layer, or if the layer is called twice."""
 
 
 @jax.custom_jvp
@@ -64,7 +64,7 @@ def _differentiate_scale(
     squared_change, clipping_change = changes
     scale = scale_to_norm(squared_norm, clipping_norm)
     is_clipped = scale < 1
-    # An unclipped gradient may have norm 0. Its scale has derivative 0, so any divisor will do.
+    # An unclipped gradient may have norm 0. The derivative of its scale is 0, so any divisor will do.
     squared_divisor = jnp.where(is_clipped, squared_norm, 1.0)
     clipping_divisor = jnp.where(is_clipped, clipping_norm, 1.0)
     # For a squared norm r the scale C r^(-1/2) changes by C r^(-1/2) (dC / C - dr / (2 r)).
@@ -87,7 +87,7 @@ def per_example(loss: Loss) -> ClippedSum:
     """Returns the strategy for any loss(theta (p,), (feature, label)): per-example gradients with `vmap`."""
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
-        """Returns the clipped sum, of shape (p,). All gradients (B, p) are in memory."""
+        """Returns the clipped sum, of shape (p,). All gradients (B, p) are held in memory."""
         compute_gradients = jax.vmap(jax.grad(loss), (None, 0))
         separated = separate(theta, batch)  # works around a limitation of JAX
         gradients = compute_gradients(theta, separated)
@@ -102,7 +102,7 @@ def separate(theta: Array, batch: Batch) -> Batch:
     """Returns the same batch, with features of shape (B, ...) that JAX treats as dependent on theta.
 
     This works around a limitation of JAX 0.10 to 0.12. On a mesh of devices, JAX cannot take per-example
-    gradients of convolution kernels if callers `vmap` over thetas that share features. If the features seem
+    gradients of convolution kernels if callers `vmap` over thetas that share features. If the features appear
     to depend on theta, `vmap` copies them for each theta. XLA removes the selection from the program.
     """
     features, labels = batch
@@ -122,8 +122,8 @@ def book_keeping(
     the inputs and the output gradients, which are scaled by min(1, C / norm). Examples are columns, which
     fill vector registers even if layers are narrow.
 
-    If a function between the layers is not elementwise, it mixes examples, and the sum is wrong. Compare a
-    module's sum with that of `per_example` first.
+    If a function between the layers is not elementwise, it mixes examples, and the sum is wrong. So first
+    compare a module's sum with that of `per_example`.
 
     Args:
       module: module.apply({"params": unravel(theta)}, x (features,)) gives logits (outputs,).
@@ -138,10 +138,11 @@ def book_keeping(
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns the clipped sum, of shape (p,), of the gradients for features (B, inputs) and their labels.
 
-        We add zeros, the "taps" (outputs, B), to every dense layer's output, to get the gradient there.
+        We add zeros, the "taps" (outputs, B), to every dense layer's output, to obtain the gradient at that
+        point.
         """
         features, labels = batch
-        columns = features.T  # an example in each column
+        columns = features.T  # one example per column
         params = unravel(theta)
         taps = {}
         for path, value in flatten_dict(params).items():
@@ -155,7 +156,7 @@ def book_keeping(
             """Returns (the summed loss, each layer's input by its path); fills `reads_features`."""
 
             def compute(layer: nn.Module, inputs: Array) -> tuple[Array, Array] | None:
-                """Returns (a dense layer's output plus its tap, its input), or None for another layer.
+                """Returns (a dense layer's output plus its tap, its input), or None for any other layer.
 
                 It adds a layer to `reads_features` if its input is the features, `columns`.
                 """
@@ -167,7 +168,7 @@ def book_keeping(
                 if inputs is columns:
                     reads_features.add(layer.path)
                 kernel = parameters["kernel"]
-                # XLA fuses written-out sums with later operations, but not a matrix product.
+                # XLA can fuse written-out sums with later operations, but not a matrix product.
                 is_small = kernel.size <= _UNROLLED
                 product = _small_product(kernel, inputs) if is_small else kernel.T @ inputs
                 output = product + parameters["bias"][:, None] + taps[layer.path]
@@ -192,7 +193,7 @@ def book_keeping(
             scaled = gradient * scales
             if path in reads_features:
                 # One product gives both sums, with a row of ones as the bias's input. In other layers, this
-                # concatenation would copy the inputs for every theta.
+                # concatenation would copy the inputs for each theta.
                 bias_input = jnp.ones((1, len(labels)), columns.dtype)
                 all_inputs = jnp.concatenate([inputs[path], bias_input])
                 both = scaled @ all_inputs.T  # (outputs, inputs + 1)
@@ -212,14 +213,14 @@ def apply(
     x: Array,
     compute: Callable[[nn.Module, Array], tuple[Array, Note] | None],
 ) -> tuple[Array, dict[Path, Note]]:
-    """Applies a module to x, with layers that a clipping strategy computes.
+    """Applies a module to x, letting a clipping strategy compute its layers.
 
     Args:
       compute: (layer, its input) -> (its output, the strategy's notes for the backward pass), or None to let
         Flax compute the layer.
 
     Returns:
-      (the module's output, the strategy's notes by the layer's path).
+      (the module's output, the strategy's notes keyed by the layer's path).
 
     Raises:
       UnknownLayer: `compute` returns None for a layer with a parameter, or a layer is called twice.
@@ -230,7 +231,7 @@ def apply(
         """Intercepts each call of a module's method. Flax passes the method and its arguments."""
         inputs = [*args, *kwargs.values()]
         computed = None
-        # Strategies do not support calls with further arguments, such as a normalisation's mask.
+        # Strategies do not support calls with additional arguments, such as the mask of a normalisation.
         if context.method_name == "__call__" and len(inputs) == 1:
             computed = compute(context.module, inputs[0])
         if computed is None:
@@ -246,12 +247,12 @@ def apply(
     for *path, _ in flatten_dict(params):
         if tuple(path) not in notes:
             name = "/".join(path) or "the module itself"
-            raise UnknownLayer(f"{name}: not a layer of one input that this strategy can sum")
+            raise UnknownLayer(f"{name}: not a single-input layer that this strategy can sum")
     return result, notes
 
 
 def is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
-    """Returns True if a layer computes exactly the function of Flax's class `kind`, in float32.
+    """Returns True if a layer computes exactly the same function as Flax's class `kind`, in float32.
 
     Subclasses, other dtypes, and a custom `dot_general` or `conv_general_dilated` may differ.
     """

@@ -3,7 +3,7 @@
 We support dense layers, convolutions, group and layer normalisation, and modules that define `unfold`.
 
 A linear layer multiplies each of L input vectors of K numbers by its kernel (K, O). The L vectors of a
-convolution are its patches; a dense layer has one vector. They are rows (L, K) if the channels are last, and
+convolution are its patches; a dense layer has one vector. They are rows (L, K) if channels are last, and
 columns (K, L) if channels are first, so we never transpose patches. From the columns a (B, K, L) and the
 output gradients g (B, O, L), or from rows, we compute one of
 
@@ -13,8 +13,8 @@ output gradients g (B, O, L), or from rows, we compute one of
 
 The first and last forms compute ghost norms, without per-example gradients (Goodfellow, 2015, arXiv
 1510.01799; Li et al., 2022, "Large Language Models Can Be Strong Differentially Private Learners", Section
-4). We choose the form with the fewest multiply-adds for each layer: mixed ghost clipping (Bu, Mao and Xu,
-2022, arXiv 2205.10683).
+4). For each layer, we choose the form with the fewest multiply-adds, known as mixed ghost clipping (Bu, Mao
+and Xu, 2022, arXiv 2205.10683).
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ class Factors(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """The norms and the weighted sum of the gradients of B examples at one parameter of a layer.
+    """The norms and the weighted sum of B examples' gradients for one parameter of a layer.
 
     Attributes:
       squares: the squared norms of the gradients, (B,).
@@ -103,13 +103,13 @@ def pass_through(layer: Any, x: Array) -> Call | None:
 
     # The output of a module with these methods is kernel.T @ unfold(x) + bias, (O, L), reshaped to
     # output_shape(x) with channels first. The kernel is reshaped to (K, O). Each of the L columns of
-    # unfold(x), (K, L), has the inputs for one output place. fold(kernel, gradient, x) is the gradient at x,
-    # given the gradient (..., O, L) at the product.
+    # unfold(x), (K, L), holds the inputs for one output place. fold(kernel, gradient, x) is the gradient at
+    # x, given the gradient (..., O, L) at the product.
     if all(hasattr(layer, name) for name in ("unfold", "fold", "output_shape")):
         columns = layer.unfold(x)
         kernel = params["kernel"].reshape(columns.shape[0], -1)
         product = _product(layer, kernel, x, columns)
-        # Without this barrier, a GPU would write the bias to memory once for each place.
+        # Without this barrier, a GPU would write the bias to memory once per place.
         product = jax.lax.optimization_barrier(product)
         output = product + bias[:, None]
         return Call(output.reshape(layer.output_shape(x)), columns, channels_last=False)
@@ -118,8 +118,8 @@ def pass_through(layer: Any, x: Array) -> Call | None:
     # The layer's parameters must vary only along the last axis, and it must not average over devices.
     is_last = getattr(layer, "feature_axes", -1) in (-1, (-1,))
     if is_norm and is_last and layer.axis_name is None:
-        # The scale's gradient needs the normalised inputs. A copy of the layer without parameters, detached
-        # from the network, computes them.
+        # The scale's gradient needs the normalised inputs. A copy of the layer, without parameters and
+        # detached from the network, computes them.
         without_parameters = layer.clone(use_scale=False, use_bias=False, parent=None)
         normalised: Any = without_parameters.apply({}, x)
         output = normalised * params.get("scale", 1.0) + bias
@@ -130,7 +130,7 @@ def pass_through(layer: Any, x: Array) -> Call | None:
 
 
 def measure_gradients(names: set[str], calls: Call, gradients: Array) -> dict[str, Measure]:
-    """Measures the gradients of B examples at a layer's parameters; returns a `Measure` by parameter name.
+    """Measures B examples' gradients for a layer's parameters; returns the `Measure` of each, keyed by name.
 
     Args:
       names: the parameters' names, among "bias", "scale" and "kernel".
@@ -156,7 +156,8 @@ def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
 
     The gradient at x comes from `layer.fold`, not from the gradient at the columns. Under `vmap` over
     examples, we compute a batched product with contiguous rows. JAX's default, one large product, would first
-    copy the columns into another order. With our rule, JAX can differentiate the product only under `vmap`.
+    copy the columns into a different order. With our rule, JAX can differentiate the product only under
+    `vmap`.
     """
 
     @jax.custom_vjp
@@ -185,7 +186,7 @@ def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
     def map_product(size: int, are_batched: Any, *factors: Array) -> tuple[Array, bool]:
         """Computes the product under `vmap`; the mapped axis comes first in the batched factors."""
         kernel_is_batched, *_ = are_batched
-        if not kernel_is_batched:  # `batched` accepts columns with further leading axes
+        if not kernel_is_batched:  # `batched` accepts columns with additional leading axes
             return batched(*factors), True
         axes = [0 if is_batched else None for is_batched in are_batched]
         return jax.vmap(batched, axes)(*factors), True
@@ -194,23 +195,23 @@ def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
 
 
 def _measure_vectors(by_example: Array) -> Measure:
-    """Measures per-example gradients (B, n) at a bias or a scale."""
+    """Measures per-example gradients (B, n) for a bias or a scale."""
     squares = jnp.sum(by_example**2, axis=1)
     return Measure(squares, lambda scales: scales @ by_example)
 
 
 def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Measure:
-    """Measures the gradients of B examples at a kernel, in the form that takes the fewest multiply-adds.
+    """Measures B examples' gradients for a kernel, in the form that takes the fewest multiply-adds.
 
-    Forming an example's gradient takes L K O multiply-adds, and the Gram form (module's docstring) takes
-    L^2 (K + O).
+    Forming an example's gradient takes L K O multiply-adds, and the Gram form (see the module docstring)
+    takes L^2 (K + O).
 
     Args:
       saved: the inputs of the product, (B, L, K) if `channels_last`, else (B, K, L).
       gradients: the gradients at its output, (B, L, O) if `channels_last`, else (B, O, L).
     """
-    # Subscripts of inputs, outputs and gradients: examples b, places l, inputs k, outputs o. In this order,
-    # forming the gradients copies the least memory.
+    # Subscripts of inputs, outputs and gradients: examples b, places l, inputs k, outputs o. With the axes in
+    # this order, forming the gradients copies the least memory.
     subscripts = "blk,blo,bok" if channels_last else "bkl,bol,bko"
     inputs, outputs, formed = subscripts.split(",")
     length = saved.shape[inputs.index("l")]
@@ -268,11 +269,11 @@ def _patch_rows(layer: nn.Conv, x: Array) -> Array:
         pads = jax.lax.padtype_to_pads(x.shape[:2], window, strides, padding)
     x = jnp.pad(x, (*pads, (0, 0)))
 
-    # The number of window positions in the padded image, at stride 1.
+    # The number of window positions in the padded image for stride 1.
     height = x.shape[0] - window[0] + 1
     width = x.shape[1] - window[1] + 1
     down, across = strides
-    # For each pixel (i, j) of the window, the image values there as the window moves, (H', W', C).
+    # For each pixel (i, j) of the window, the image values that it covers as the window moves, (H', W', C).
     shifted = []
     for i, j in np.ndindex(*window):
         rows = x[i : i + height : down]

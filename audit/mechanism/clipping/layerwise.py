@@ -1,8 +1,8 @@
-"""Book-keeping layer by layer: per-example gradient norms from one backward pass over a block of examples.
+"""Book-keeping layer by layer: per-example gradient norms from one backward pass per block of examples.
 
 Book-keeping (Bu et al., 2022, arXiv 2210.00038) stores the results of a backward pass, and computes the sum
-of clipped gradients from them. `layers` computes each layer's norms. We store the results of only one block
-at a time, which fit into a processor's cache, and the factors of dense kernels' sums (`Factors`).
+of clipped gradients from them. `layers` computes each layer's norms. We store the results for only one block
+at a time, which fit into a processor's cache, and the factors of the sums for dense kernels (`Factors`).
 """
 
 import math
@@ -28,14 +28,14 @@ from audit.mechanism.clipping.base import (
 )
 from audit.mechanism.clipping.layers import Call, Factors, Measure, measure_gradients, pass_through
 
-# The number of bytes that a model's layers may store for a block: on a CPU, the fastest of 0.6 to 2.5 MiB for
-# four ConvNets. It is at least _BLOCK_BY_PARAMETERS times the parameters' bytes, since every block reads and
-# writes them.
+# The number of bytes that a model's layers may store for a block. On a CPU, this was the fastest of 0.6 to
+# 2.5 MiB for four ConvNets. It is at least _BLOCK_BY_PARAMETERS times the parameters' bytes, since every
+# block reads and writes them.
 _CPU_BLOCK = 5 << 18
 _ACCELERATOR_BLOCK = 1 << 30
 _BLOCK_BY_PARAMETERS = 4
 
-_Shapes = dict[Path, tuple[int, int]]  # `Call.shape` by layer
+_Shapes = dict[Path, tuple[int, int]]  # `Call.shape` keyed by layer
 _Block = tuple[Array, Array, Array]  # features (b, ...), labels (b, ...), weights (b,)
 _Pass = tuple[Array, dict[Path, Call]]  # (logits or losses, each layer's call by its path)
 
@@ -43,7 +43,7 @@ _Pass = tuple[Array, dict[Path, Call]]  # (logits or losses, each layer's call b
 def unfolded_book_keeping(
     module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion
 ) -> ClippedSum:
-    """Returns the strategy for modules of the layers in `layers`, with any functions between them.
+    """Returns the strategy for modules made up of the layers in `layers`, with any functions between them.
 
     Args:
       module: module.apply({"params": unravel(theta)}, x) gives a single example's logits.
@@ -56,10 +56,10 @@ def unfolded_book_keeping(
     block_bytes = _CPU_BLOCK if local_hardware().is_cpu else _ACCELERATOR_BLOCK
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
-        """Returns the batch's clipped sum, of shape (p,), block by block."""
+        """Computes the batch's clipped sum, of shape (p,), block by block."""
         params = unravel(theta)
         features, _ = batch
-        # One example's calls determine the layers' output shapes and the number of examples in a block.
+        # The calls for one example determine the layers' output shapes and the examples per block.
         _, calls = jax.eval_shape(lambda x: _apply(module, params, x, None), features[0])
         shapes = {path: call.shape for path, call in calls.items()}
         budget = max(block_bytes, _BLOCK_BY_PARAMETERS * _count_bytes(params))
@@ -68,7 +68,7 @@ def unfolded_book_keeping(
         by_path = flatten_dict(params)
 
         def add_block(totals: dict[Path, Array], block: _Block) -> tuple[Any, Any]:
-            """Adds a block's sums to the totals, by parameter; returns the factors of the other sums.
+            """Adds a block's sums to each parameter's total; returns the factors of the other sums.
 
             Adding kernels' sums would read and write whole kernels in every block. So `scan` stacks the
             factors of all blocks, and we multiply them at the end.
@@ -102,7 +102,7 @@ def unfolded_book_keeping(
 
 
 def _count_bytes(tree: Any) -> int:
-    """Returns the bytes of all arrays in a pytree."""
+    """Returns the total bytes of all arrays in a pytree."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
@@ -125,7 +125,7 @@ def _cut_into_blocks(batch: Batch, max_examples: int) -> _Block:
 def _measure_block(
     module: nn.Module, params: Any, criterion: Criterion, shapes: _Shapes, block: _Block
 ) -> dict[Path, dict[str, Measure]]:
-    """Measures the gradients of a block's examples; returns a Measure by layer and parameter name."""
+    """Measures the gradients of a block's examples; returns Measures keyed by layer and parameter name."""
     features, labels, _ = block
 
     def total_loss(taps: dict[Path, Array]) -> _Pass:

@@ -146,7 +146,7 @@ def _fix_size(step, size):
     """Returns a step that refuses batches of other sizes, as programs of static shapes do."""
 
     def fixed(params, batch, seed):
-        assert len(batch[1]) == size, "a batch of another size"
+        assert len(batch[1]) == size, "a batch of a different size"
         return step(params, batch, seed)
 
     return fixed

@@ -3,8 +3,8 @@
 
 ROWS = "rows of the batch that are not clipped"
 INTERACT = "examples change each other's gradients"
-SIZE = "a step of another size than stated"
-GRID = "noise on a grid that the sum is not on"
+SIZE = "a step of a different size than stated"
+GRID = "noise on a grid, added to a sum that is not"
 ADAM = "this looks like Adam"
 DROPOUT = "is dropout on?"
 NOT_NORMAL = "noise that is not normal"
@@ -101,7 +101,7 @@ TORCH = [
      "        before = gradients if i == 0 else [a + b for a, b in zip(before, gradients)]\n        gradients = before\n        norm =",
      INTERACT),
     ("tensors by themselves", "            total += factor * gradient", "            total += gradient * (1.2 / gradient.norm()).clamp(max=1)",
-     "clipped by themselves"),
+     "clipped separately"),
     ("min for max", "clamp(max=1)", "clamp(min=1)", "an example that moves the step by more than C"),
     ("sigma left out", "0.9 * 1.2", "1.2", "sigma is left out"),
     ("uniform noise", "torch.randn(value.shape, generator=generator)",
@@ -111,7 +111,7 @@ TORCH = [
     ("noise of two workers", "noise = 0.9", "noise = 2**0.5 * 0.9", "noise added 2 times"),
     ("the rate twice", "0.25 * (sums", "0.25 * 0.25 * (sums", SIZE),
     ("a generator a tensor", "        noise =", "        generator = torch.Generator().manual_seed(seed)\n        noise =",
-     "noise shared by several numbers"),
+     "noise shared by several parameters"),
     ("the sum is clipped", "    after = {}\n",
      "    s = torch.sqrt(sum(t.square().sum() for t in sums.values()))\n"
      "    sums = {k: t * (1.2 / s.clamp(min=1e-9)).clamp(max=1) for k, t in sums.items()}\n    after = {}\n", INTERACT),
@@ -119,13 +119,13 @@ TORCH = [
 JAX = [
     ("pairs of examples", "    sums =", "    clipped = jax.tree.map(lambda g: g.reshape(-1, 2, *g.shape[1:]).sum(1), gradients)\n"
      "    clipped = jax.vmap(lambda g: optax.projections.projection_l2_ball(g, 1.2))(clipped)\n    sums =", INTERACT),
-    ("a key for all", "jax.random.normal(key,", "jax.random.normal(keys[0],", "noise shared by several numbers"),
+    ("a key for all", "jax.random.normal(key,", "jax.random.normal(keys[0],", "noise shared by several parameters"),
     ("a fixed key", "jax.random.key(seed)", "jax.random.key(1)", EVERY_SEED),
-    ("by sqrt(B)", "noise = 0.9", "noise = 0.25 * 0.9", "divided by sqrt(B) too much"),
+    ("by sqrt(B)", "noise = 0.9", "noise = 0.25 * 0.9", "divided by an extra sqrt(B)"),
     ("C left out", "0.9 * 1.2 *", "0.9 *", "C is left out"),
     ("noise of four workers", "noise = 0.9", "noise = 2 * 0.9", "noise added 4 times"),
     ("tensors by themselves", "optax.projections.projection_l2_ball(g, 1.2)",
-     "jax.tree.map(lambda leaf: optax.projections.projection_l2_ball(leaf, 1.2), g)", "w clipped apart from other layers"),
+     "jax.tree.map(lambda leaf: optax.projections.projection_l2_ball(leaf, 1.2), g)", "w clipped separately from other layers"),
     ("dropout", "    x, y = batch\n",
      "    x, y = batch\n    x = x * jax.random.bernoulli(jax.random.key(seed + 7), 0.7, x.shape) / 0.7\n", DROPOUT),
     ("a mean of weights", "- 0.25 * (sums[name] + noise) / 16", "- 0.1 * 0.25 * (sums[name] + noise) / 16", SIZE),

@@ -39,7 +39,7 @@ def test_a_claim_that_is_too_low_has_a_finding_whose_advice_is_accepted():
     [
         (0.01, 100, 0.01, "only one epoch is counted"),
         (0.01, 10, 0.01, "epochs are counted as steps"),
-        (0.01, 1000, 0.01 / 4, "the rate is of one of 4 workers, 0.0025"),
+        (0.01, 1000, 0.01 / 4, "the rate is that of one of 4 workers, 0.0025"),
         (0.01, 4000, 0.01 / 4, "each of 4 parts of a batch is counted as a step, at rate 0.0025"),
         (0.064, 1000, 1 / 16, "the rate is 1 / len(loader) = 1 / 16 = 0.0625"),
     ],
@@ -54,7 +54,7 @@ def test_a_mistake_that_gives_the_claim_is_named(stated, steps, rate, cause):
 def test_causes_that_give_the_same_claim_are_all_named():
     """One epoch, and sigma counted with C = 2, give 0.550 and 0.552."""
     text = flatten(audit.check_accounting(0.551, DELTA, **TRAINING))
-    assert "only one epoch is counted, or if sigma is counted with C = 2" in text
+    assert "only one epoch is counted, or if sigma is computed with C = 2" in text
 
 
 @pytest.mark.slow

@@ -68,7 +68,7 @@ WRONG = {
     "of a worker": (
         lambda seed: draw_poisson(seed, rate=RATE / 4),
         RATE,
-        "the stated rate over 4, as for one of 4 workers",
+        "the stated rate divided by 4, as for one of 4 workers",
     ),
 }
 
@@ -132,11 +132,16 @@ def cut(size):
     ("draw", "rate", "assumed", "verdict"),
     [
         (lambda seed: draw_balls_in_bins(seed, 1000, 64), 1 / 64, "balls_in_bins", "PASSED"),
-        (cut(100), 0.3, "shuffled", "FAILED: another sampling"),
+        (cut(100), 0.3, "shuffled", "FAILED: a different sampling"),
         (cut(300), 0.3, "shuffled", "PASSED"),
         (cut(300), 0.25, "shuffled", "PASSED"),
-        (cut(16), 1 / 64, "shuffled", "FAILED: another sampling"),
-        (lambda seed: draw_fixed(seed, 1000, 2, 500), 0.0015, "fixed", "FAILED: another sampling"),
+        (cut(16), 1 / 64, "shuffled", "FAILED: a different sampling"),
+        (
+            lambda seed: draw_fixed(seed, 1000, 2, 500),
+            0.0015,
+            "fixed",
+            "FAILED: a different sampling",
+        ),
     ],
 )
 def test_sizes_are_compared_with_the_exact_expected_size(draw, rate, assumed, verdict):
@@ -190,7 +195,8 @@ class TestLoaders:
         loader = self.make_loader(batch_size=15, sampler=sampler)
         text = explain(self.check(loader))
         assert (
-            "the stated rate over 2, as for one of 2 workers" in text and "shuffled batches" in text
+            "the stated rate divided by 2, as for one of 2 workers" in text
+            and "shuffled batches" in text
         )
 
     @pytest.mark.slow
@@ -225,7 +231,7 @@ class TestLoaders:
     @pytest.mark.parametrize(
         ("loader", "says"),
         [
-            (iter([[1, 2]]), "can only be iterated once"),
+            (iter([[1, 2]]), "can be iterated only once"),
             (lambda seed: 5, "`draw` gave 5: return batches of indices"),
             (lambda seed: 1 / 0, "`draw` failed with seed 0: ZeroDivisionError"),
             (lambda seed: [[0.5, 1.5]], "not vectors of indices"),

@@ -33,9 +33,9 @@ BROKEN = {
         [draw(steps=50), draw(seed=1, steps=46)]
     ),
     "independent noise": draw("independent"),
-    "noise of another strategy": draw("lambda:0.77"),
-    "noise of another strategy, of fewer bands": draw("bsr:4"),
-    "noise of another strategy, an inverse": draw("bisr:3"),
+    "noise of a different strategy": draw("lambda:0.77"),
+    "noise of a different strategy, of fewer bands": draw("bsr:4"),
+    "noise of a different strategy, an inverse": draw("bisr:3"),
     "raw noise of 0.9": draw(sigma=1.8),
 }
 
@@ -117,6 +117,6 @@ def test_the_command_checks_noise_of_a_file(forked, tmp_path):
     flags = "--noise=mine.py:noise", "--noise_multiplier=2"
     assert forked("check", *flags, "--strategy=bsr:4", folder=tmp_path).status == 0
     other = forked("check", *flags, "--strategy=bsr:16", folder=tmp_path)
-    assert other.status == 3 and "noise of another strategy" in other.stdout
+    assert other.status == 3 and "noise of a different strategy" in other.stdout
     unknown = forked("check", *flags, "--strategy=banded", folder=tmp_path)
     assert unknown.stderr.startswith("error: --strategy=banded is not a strategy")

@@ -73,13 +73,13 @@ def seen_twice(gradients):
 
 
 BUGS = {
-    "noise shared by several numbers, less their mean": make_step(centred),
+    "noise shared by several parameters, less their mean": make_step(centred),
     "noise that is not normal": make_step(of_one_length),
-    "noise shared by several numbers, less the mean of all": make_step(centred_over_all),
-    "no noise in some numbers": make_step(lambda rng: normal(rng) * rng.integers(0, 2, 44)),
+    "noise shared by several parameters, less the mean of all": make_step(centred_over_all),
+    "no noise in some parameters": make_step(lambda rng: normal(rng) * rng.integers(0, 2, 44)),
     "noise that is clamped": make_step(lambda rng: normal(rng).clip(-3, 3)),
     "no noise in some steps": make_step(lambda rng: normal(rng) * (rng.random() < 0.5)),
-    "noise shared by several numbers": make_step(in_half_of_the_dimensions),
+    "noise shared by several parameters": make_step(in_half_of_the_dimensions),
     "the same noise for several seeds": make_step(seeds=64),
     "the same noise for every seed": make_step(seeds=1),
     "clipping in 2 pieces (": make_step(clipping=in_pieces),
