@@ -380,8 +380,10 @@ def find_ties(drawn: DrawnNoise) -> str:
         others = other.draws[:, columns]
         added = np.count_nonzero(_mark_ties(np.concatenate([draws, others]), tolerances)) - count
         shared = added - np.count_nonzero(_mark_ties(others, tolerances))
+        # A sum on a grid shares a part of all added ties. A clamped sum has about one shared tie for each
+        # value that it repeats, so half of these values are a second limit.
         limit = _MAX_SHARED * added
-        if kind != GRID:  # a clamped sum has most of its tied values on other batches too
+        if kind != GRID:
             limit = min(limit, 0.5 * num_values)
         if shared > limit:
             return "" if kind == GRID else CLAMPED_SUM

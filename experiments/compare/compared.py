@@ -84,7 +84,7 @@ class Compared:
     )
     delta: float = described("delta of all results.", default=1e-5, above=0, below=1)
     confidence: float = described("Confidence of the lower bounds.", default=0.95, above=0, below=1)
-    seed: int = described("Seed of all randomness.", default=0, least=0, most=MAX_SEED)
+    seed: int = described("Seed for all randomness.", default=0, least=0, most=MAX_SEED)
 
 
 def validate(compared: Compared) -> None:
