@@ -110,7 +110,7 @@ def test_the_fcnn_figures_are_trained_once_and_then_known_to_be_done(
     assert max(map(len, listed.splitlines())) <= 80
     stamps = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*")}
     again = run_command("sweep", "--name=figure_4,figure_1c", *flags)
-    assert again.returncode == 0 and "12 cells are done" in again.stdout and again.stderr == ""
+    assert again.returncode == 0 and "12 cells are already done" in again.stdout and again.stderr == ""
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*")} == stamps
 
 
@@ -119,7 +119,7 @@ def test_that_all_is_done_is_known_without_jax_or_data(tmp_path):
         fill(tmp_path, cell, 40)
     module = ("-X", "importtime", "-m", "experiments.commands.sweep")
     process = python(*module, "--name=figure_1c", "--scale=smoke", f"--out={tmp_path}")
-    assert process.returncode == 0 and "6 cells are done" in process.stdout
+    assert process.returncode == 0 and "6 cells are already done" in process.stdout
     loaded = {line.rsplit("|")[-1].strip() for line in process.stderr.splitlines()}
     assert "audit.storage.store" in loaded and not loaded & {"jax", "matplotlib", "scipy"}
 
