@@ -110,7 +110,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
       seed: the seed of all runs' directions, known only to the auditor.
       run: the run's index; each run has its own directions.
       count: the number of directions.
-      present: True to insert them; False for a rehearsal, which must not have noise either.
+      present: True to insert them; False for a rehearsal, which must also run without noise.
       parameters: the parameters that the directions span, chosen before training; by default all that the
         optimizer trains. In a large model, a single tensor gives the same power and is faster.
 

@@ -71,7 +71,7 @@ class _Computed:
 
 @functools.lru_cache(MAX_PROGRAMS)
 def _share(computed: _Computed) -> Any:
-    """Returns the functions or, from the cache, those of the first call with the same hash.
+    """Returns the functions or, because of `lru_cache`, those of the first call with the same hash.
 
     JAX looks up compiled programs by function identity. A notebook cell that runs again defines equal but
     distinct functions. Replacing them with the earlier ones avoids compiling again.

@@ -131,7 +131,7 @@ class StepProbe:
 
         Raises:
           InputError: the step does not return parameters.
-          RefusedError: the step fails on this batch, or exits.
+          RefusedError: the step raises an error or exits on this batch.
         """
         after = self._read_numbers(self._call(rows, seed))
         self.is_trained |= after != self.base
@@ -234,8 +234,8 @@ class StepProbe:
         # by the sum of their variances.
         variance = steps * self.compute_rounding(subtracted[0], rows) ** 2 / 12
         norm = float(np.sqrt(max(np.sum(squares) - np.sum(variance), 0)))
-        # The error depends on the true norm. For two steps, we use the measured norm, but at least C. For an
-        # interaction (four steps), we use 0, as in a correct step.
+        # The error depends on the true norm. For two steps, we use the measured norm or C, whichever is
+        # larger. For an interaction (four steps), we use 0, as in a correct step.
         true_norm = max(norm, 1.0) if steps == 2 else 0.0
         # The variance of |v + e|^2 for |v| = true_norm and independent normal errors e is largest if v is 0
         # except in the parameter with the largest error.

@@ -160,7 +160,7 @@ def _describe_sensitivity(tried: TriedExamples) -> CheckOutcome:
 
 
 def _describe_rounding(tolerance: float) -> CheckOutcome:
-    """Returns the outcome of a check that rounding makes impossible."""
+    """Returns the outcome to report if rounding makes a check impossible."""
     return _untried(
         f"rounding hides the effect (tolerance {tolerance:.2g} C): use float64 or a larger learning rate, or "
         "return the private gradient in float32 with learning_rate=1"
@@ -210,8 +210,9 @@ def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
         f"{low:.3g} to {high:.3g} would pass"
     )
     is_measured = given.freedom > 0
+    # Rounding hides the noise in these layers. Any of them may lack noise, so the row cannot pass.
     hidden = np.flatnonzero(m.probe.is_layer_trained & ~is_measured)
-    is_hidden = not freedom or len(hidden) > 0  # one hidden layer suffices: it may lack noise
+    is_hidden = not freedom or len(hidden) > 0
     if is_hidden:
         where = m.name_layers(hidden) or "the parameters"
         text = f"the noise is below the rounding of {where}: use float64 or a larger learning rate; {text}"

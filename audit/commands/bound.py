@@ -137,7 +137,7 @@ def _conclude(
 
 
 def _compare_with_card(paths: Sequence[Path]) -> None:
-    """Prints that a card agrees with the scores, or prints the first difference and exits with status 3."""
+    """Reports whether a card agrees with the scores; if not, exits with status 3."""
     from audit.report.card import find_difference, read_card
 
     cli.refuse((*_CLAIM, *_CHOICES), "conflicts with --card: drop it")

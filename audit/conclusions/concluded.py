@@ -107,7 +107,7 @@ def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Con
     )
     if claim is None:
         return concluded
-    last_model = claim.last_model(level.delta)
+    last_model = claim.last_model(level.delta)  # its bound, or None
     composition = claim.composition
     concluded = concluded._replace(
         claim=claim,
@@ -119,7 +119,7 @@ def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Con
     if composition is None or composition.sampling_rate == 1:  # canaries are not sampled
         return concluded
     steps = composition.insertions
-    if last_model is not None:  # the schedule has an insertion every k steps
+    if last_model is not None:  # its schedule inserts every k steps; otherwise, every step inserts
         steps *= last_model.periods.k
     return concluded._replace(expected=expected_epsilon(composition, steps, level.delta))
 

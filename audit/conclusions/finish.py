@@ -195,7 +195,10 @@ def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
 
 
 def _describe_constant_world(worlds: Worlds) -> str:
-    """Returns a sentence if all scores in one world are equal, else ""; see `_find_doubt`."""
+    """Returns a sentence if all scores in one world are equal while the others vary; otherwise "".
+
+    Scores that equal an extreme of the other world may be saturated, so they are no reason for doubt.
+    """
     for name, scores, others in (("in", *worlds), ("out", *worlds[::-1])):
         is_constant = len(scores) >= _MIN_EQUAL and np.ptp(scores) == 0
         is_saturated = scores[0] in (others.min(), others.max())

@@ -231,7 +231,7 @@ def trace_least_mu(counted: Exceedances, least_mu: float, confidence: float) -> 
     return path
 
 
-def find_main_threshold(counted: Exceedances, power: Power) -> int:
+def find_richest_threshold(counted: Exceedances, power: Power) -> int:
     """Returns the index of the threshold with the most capital against a claim after all runs.
 
     This ignores bets on p-values.

@@ -170,7 +170,7 @@ def attack(scores_in: Array, scores_out: Array) -> Attack:
 
     The limits treat thresholds as fixed, although these depend on the same scores, so they do not bound the
     leakage. For the accuracy, we guess "in" if a score is above the median of the equal mixture of both
-    worlds, "out" if it is below, and at random if it is equal. Scores are (n,) in and (m,) out.
+    worlds, "out" if it is below, and at random if it is equal. In-scores have shape (n,), out-scores (m,).
     """
     middle = _find_median_of_mixture(scores_in, scores_out)
     right_in = (scores_in > middle).mean() + (scores_in == middle).mean() / 2
@@ -195,7 +195,7 @@ def _find_point(scores_in: Array, scores_out: Array, false_positive_rate: float)
 
 
 def _find_median_of_mixture(scores_in: Array, scores_out: Array) -> float:
-    """Returns the median of all scores, (n,) in and (m,) out, with equal total weight for both worlds.
+    """Returns the median of in-scores (n,) and out-scores (m,), with equal total weight for both worlds.
 
     If exactly half of the weight is below a gap between scores, the median is the middle of the gap.
     """

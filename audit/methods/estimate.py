@@ -132,7 +132,7 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
     both error rates (Errata H12 of experiments/hidden_state/README.md). Thresholds are midpoints between
     neighbouring distinct scores. If there are more than 200,000, we only use every k-th to save time.
 
-    Scores are (n,) in and (m,) out, and at least two must differ. `confidence` is the level of each error
+    At least two of all scores must differ. `confidence` is the level of each error
     rate's two-sided limits.
     """
     distinct = np.unique(np.concatenate([scores_in, scores_out]))
@@ -252,7 +252,7 @@ def _find_pilot_size(scores: int, family: exact.Family) -> int:
 def _test_splits(
     scores_in: Array, scores_out: Array, family: exact.Family, confidence: float
 ) -> tuple[float, dict[str, Any]]:
-    """Returns the bound on a family's parameter from 21 splits of the scores, of shape (n,) in and (m,) out.
+    """Returns the bound on a family's parameter from 21 splits of in-scores (n,) and out-scores (m,).
 
     In each split, we choose a threshold using a pilot sample of both worlds' scores, and run an exact test on
     the other scores. To reject a parameter, 11 tests must reject it (see the module's docstring).

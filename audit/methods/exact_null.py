@@ -121,7 +121,7 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
         epsilon=epsilon * holds,
         delta=delta,
         confidence=confidence,
-        **_describe_threshold(design, capital.find_main_threshold(epsilon)),
+        **_describe_threshold(design, capital.find_richest_threshold(epsilon)),
         assumes=_choose_assumption(design),
         holds=holds,
         path=tuple((path * holds).tolist()),
@@ -140,7 +140,7 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
     path = np.zeros(0)  # stays empty if the order is unknown
     if holds and counted.in_order:
         path = expand_to_runs(design, claimed_curve.trace_least_mu(counted, mu, confidence))
-    place = claimed_curve.find_main_threshold(counted, claimed_curve.gaussian_power(mu))
+    place = claimed_curve.find_richest_threshold(counted, claimed_curve.gaussian_power(mu))
     threshold = float(cosine_of(claimed_curve.THRESHOLDS[place], design.dimension))
     assumes = _choose_assumption(design)
     text = _ANY_GDP.text
@@ -395,7 +395,7 @@ class Capital:
         occur = counts > 0
         return after_first + counts[occur] @ self.log_factors(self._rows[occur], epsilon)
 
-    def find_main_threshold(self, epsilon: float) -> float:
+    def find_richest_threshold(self, epsilon: float) -> float:
         """Returns the threshold, as a cosine, with the most capital against epsilon after all runs.
 
         If the only run's canaries were used to choose a threshold, we return that one.

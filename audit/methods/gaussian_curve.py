@@ -66,7 +66,7 @@ class _Null(NamedTuple):
 
 
 def examine(scores_in: Array, scores_out: Array) -> float:
-    """Returns the p-value of a test of whether scores, (n,) in and (m,) out, have a Gaussian curve.
+    """Returns the p-value of a test of whether in-scores (n,) and out-scores (m,) have a Gaussian curve.
 
     It is 1 if no test is possible (`_fit_null`).
     """
@@ -92,7 +92,7 @@ def power(scores_in: Array, scores_out: Array) -> float:
 
 
 def _fit_null(scores_in: Array, scores_out: Array) -> _Null | None:
-    """Fits the null hypothesis to scores, (n,) in and (m,) out, and simulates the statistics under the fit.
+    """Fits the null hypothesis to in-scores (n,) and out-scores (m,), and simulates the statistics under it.
 
     Returns None if no test is possible: if there are fewer than three cells, or if one world's scores are all
     in higher cells than the other's (a single cell may be shared), since mu is then unbounded.
@@ -197,7 +197,7 @@ def _compute_cell_probabilities(family: ScoreFamily, parameter: float, cells: in
 
 
 def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
-    """Returns the table (2, cells) of scores, (n,) in and (m,) out, with the world "out" first.
+    """Returns the table (2, cells) of in-scores (n,) and out-scores (m,), with the world "out" first.
 
     With equal weight for both worlds, each of the 2 to 16 cells contains about the same fraction of the
     scores. If both had the size of the smaller one, the cells would contain at least 8 scores on average.

@@ -36,7 +36,7 @@ class ErrorCounts(NamedTuple):
 
 
 def count_errors(scores_in: Array, scores_out: Array, thresholds: Array) -> ErrorCounts:
-    """Counts the errors of guessing "in" above each of k thresholds, for scores (n,) in and (m,) out."""
+    """Counts the errors of guessing "in" above each threshold (k,), given in-scores (n,), out-scores (m,)."""
     not_above_out = np.searchsorted(np.sort(scores_out), thresholds, side="right")
     not_above_in = np.searchsorted(np.sort(scores_in), thresholds, side="right")
     return ErrorCounts(len(scores_out) - not_above_out, not_above_in)
@@ -167,7 +167,7 @@ def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
 
 
 def count_ordered_pairs(scores_in: Array, scores_out: Array) -> float:
-    """Returns the Mann-Whitney statistic of scores, (n,) in and (m,) out.
+    """Returns the Mann-Whitney statistic of in-scores (n,) and out-scores (m,).
 
     It is the number of pairs in which the in-score is larger. Ties count as half.
     """
@@ -197,7 +197,7 @@ class Candidates(NamedTuple):
 
 
 def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
-    """Returns estimated error rates at a pilot's distinct scores, given its scores (n,) in and (m,) out.
+    """Returns estimated error rates at a pilot's distinct scores, given in-scores (n,), out-scores (m,).
 
     The estimates depend only on the order of the scores.
     """

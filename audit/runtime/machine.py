@@ -63,7 +63,7 @@ def prepare_jax(cpu_devices: int = 0) -> None:
     # JAX raises AssertionError if CUDA is requested but not installed.
     except (RuntimeError, AssertionError) as error:
         problem = f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}"
-        reason = shown(str(error)) or "JAX finds no such device"
+        reason = shown(str(error)) or "JAX found no such device"
         raise InputError(f"{problem}: {reason}; unset it, or set it to cpu") from None
 
 

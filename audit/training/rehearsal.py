@@ -112,7 +112,7 @@ def rehearse(
     step_map = expansion.make_step_map(clipped_sum, game.hyper)
     insert = _make_inserter(game, clipped_sum)
     lengths = _choose_lengths(game, distances)
-    steps_with_lines = _choose_steps_with_lines(distances, effort)
+    steps_with_secants = _choose_steps_with_secants(distances, effort)
     # An audit's runs have indices below MAX_RUNS, so these runs have different randomness. The first index is
     # even, because odd-numbered runs insert a single canary.
     first = MAX_RUNS + MAX_RUNS % 2
@@ -140,7 +140,7 @@ def rehearse(
             directions[run] = found.direction
             by_run.append(found.constant)
         constants[step] = max(by_run)
-        if step in steps_with_lines:
+        if step in steps_with_secants:
             line = expansion.Line(
                 length=float(lengths[step]),
                 reach=effort.reach,
@@ -198,7 +198,7 @@ def _make_inserter(
     return insert
 
 
-def _choose_steps_with_lines(distances: NDArray[np.float64], effort: Effort) -> set[int]:
+def _choose_steps_with_secants(distances: NDArray[np.float64], effort: Effort) -> set[int]:
     """Returns the steps at which we measure secants: up to `effort.walked` of the measured steps.
 
     They are spread evenly over those measured steps before which the two coupled models differ, or over all

@@ -42,8 +42,8 @@ _SIZES = {
 _MIN_MU = 1e-6  # replaces mu = 0, which would need an infinite noise multiplier
 # The probability that a (0, delta)-DP mechanism reveals a canary's bit; also its delta.
 _REVEAL_PROBABILITY = 0.01
-# A mechanism that reveals several coins at once reveals 3 sqrt(n) of n. This adds 1.5 sqrt(n) correct
-# guesses, three standard deviations of the number of lucky guesses.
+# A mechanism that reveals several coins at once reveals 3 sqrt(n) of the n coins. This adds 1.5 sqrt(n)
+# correct guesses, three standard deviations of the number of lucky guesses.
 _REVEALED_PER_ROOT = 3
 _REVEALING_SCORE = 10.0  # far from the noise
 _WEAK_MU = 0.5  # the mu of the weakly leaking half of the runs in the mixture

@@ -187,6 +187,7 @@ def _tilt(dots: Array, cohort: int, tilt: float) -> _TiltedCohort:
     # All cohorts are equally likely. Their number is the binomial coefficient (clients, cohort).
     clients = len(dots)
     log_cohorts = -special.betaln(cohort + 1, clients - cohort + 1) - np.log(clients + 1)
+    # The last value is `log_moment`.
     return _TiltedCohort(dots, cohort, tilt, joins, log_product - cohort * log_odds - log_cohorts)
 
 

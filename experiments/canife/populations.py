@@ -171,7 +171,8 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
 
     theta = jax.jit(model.init)(root(setting.seed, "theta"))
     samples = make_samples(setting, model)
-    # The key does not matter: images are not drawn, and drawing from a drawn text returns the same text.
+    # With the key, the loss draws a text from character probabilities. The texts here are already drawn, so
+    # their probabilities are 0 or 1, and images need no draw: any key gives the same gradient.
     gradient = partial(jax.grad(samples.loss), key=jax.random.key(0))
     return Population(
         split,

@@ -241,7 +241,8 @@ def cross_at_first_step(process: Process, epsilon: float) -> float:
 def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Floats, Floats]:
     """Returns the densities (2, n) of theta_T, and the T - 1 thresholds that maximize delta at epsilon.
 
-    Each threshold is where the increasing likelihood ratio of theta (with versus without the canary) crosses
+    A step moves theta up if it is above the step's threshold, and down otherwise. To maximize delta, the
+    threshold is where the increasing likelihood ratio of theta (with versus without the canary) crosses
     e^epsilon. If it never does, the threshold is at the edge of the grid's accurate range.
     """
     pair = stepper.start()
@@ -358,6 +359,7 @@ def simulate(
 ) -> Iterator[Floats]:
     """Simulates R runs on a crafted landscape with the same threshold, in units of C, at every step.
 
+    The first step inserts the canary with noise sigma, and later steps have noise sigma / B (`Process`).
     `presence` (R,) is True for runs with the canary. Yields theta_1, ..., theta_T of all runs, of shape (R,)
     each, in units of C.
     """

@@ -472,7 +472,8 @@ def make_bounds_table(title: str, records: Records) -> OwnTable:
     columns = [field("attack", "epsilon of", width=40, left=True), field("canaries", "K", width=6)]
     for method, (label, *_) in _METHODS.items():
         columns.append(field(method, label, _show_bound, width=8, none="-"))
-    return _make_table(title, columns, select(records, over="K"), [_RULE])
+    over_canaries = select(records, over="K")  # with all runs, for each number of canaries K
+    return _make_table(title, columns, over_canaries, [_RULE])
 
 
 _make_table = partial(own_table, section="heading")

@@ -83,5 +83,5 @@ def select(records: Records, **values: Any) -> list[Record]:
 
 
 def make_csv(records: Records) -> bytes:
-    """Formats at least one record as CSV, with a column for each field of the first record."""
+    """Formats a nonempty list of records as CSV, with a column for each field of the first record."""
     return Table(list(map(field, records[0])), records).csv()

@@ -161,7 +161,7 @@ _DIRECTION = re.compile(r" *(?:Enter|Re-enter|Exit|Exeunt)\b")
 
 def _read_text(content: bytes) -> Arrays:
     """Parses the complete works into role names, the lengths of the roles' texts, and the joined texts."""
-    # "utf-8-sig" drops a byte order mark. Bytes that are not UTF-8 become unknown characters.
+    # "utf-8-sig" drops a byte order mark. Invalid UTF-8 is decoded as replacement characters.
     texts_by_role = collect_roles(content.decode("utf-8-sig", errors="replace"))
     require(texts_by_role, "it must contain plays with speakers, laid out like the package's text")
     texts = [encode(text) for text in texts_by_role.values()]

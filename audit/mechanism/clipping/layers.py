@@ -156,8 +156,8 @@ def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
 
     The gradient at x comes from `layer.fold`, not from the gradient at the columns. Under `vmap` over
     examples, we compute a batched product with contiguous rows. JAX's default, one large product, would first
-    copy the columns into a different order. With our rule, JAX can differentiate the product only under
-    `vmap`.
+    copy the columns into a different order. With our rule, derivatives must be taken
+    inside `vmap`, example by example.
     """
 
     @jax.custom_vjp

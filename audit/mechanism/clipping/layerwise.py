@@ -29,8 +29,8 @@ from audit.mechanism.clipping.base import (
 from audit.mechanism.clipping.layers import Call, Factors, Measure, measure_gradients, pass_through
 
 # The number of bytes that a model's layers may store for a block. On a CPU, this was the fastest of 0.6 to
-# 2.5 MiB for four ConvNets. It is at least _BLOCK_BY_PARAMETERS times the parameters' bytes, since every
-# block reads and writes them.
+# 2.5 MiB for four ConvNets. It is at least _BLOCK_BY_PARAMETERS times the size of the parameters in
+# bytes, since every block reads and writes them.
 _CPU_BLOCK = 5 << 18
 _ACCELERATOR_BLOCK = 1 << 30
 _BLOCK_BY_PARAMETERS = 4

@@ -110,7 +110,9 @@ def test_the_fcnn_figures_are_trained_once_and_then_known_to_be_done(
     assert max(map(len, listed.splitlines())) <= 80
     stamps = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*")}
     again = run_command("sweep", "--name=figure_4,figure_1c", *flags)
-    assert again.returncode == 0 and "12 cells are already done" in again.stdout and again.stderr == ""
+    assert (
+        again.returncode == 0 and "12 cells are already done" in again.stdout and again.stderr == ""
+    )
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*")} == stamps
 
 
