@@ -154,8 +154,9 @@ def _draw_step_noise(
 
     A strategy with numerator B and denominator A gives the noise n of all steps by sum_j B_j n_{t-j} =
     sum_j A_j z_{t-j}. So n_t = (sum_j A_j z_{t-j} - sum_{j>0} B_j n_{t-j}) / B_0. The raw noise z_t is drawn
-    with fold_in(run_key, t), so a step can redraw earlier raw noise. `State.noise` stores only the last b - 1 vectors n, newest first, of shape (b - 1, p).
-    `coefficients` is () for independent noise. `deviation` is sigma C, the standard deviation of raw noise.
+    with fold_in(run_key, t), so a step can redraw earlier raw noise. `State.noise` stores only the last b - 1
+    vectors n, newest first, of shape (b - 1, p). `coefficients` is () for independent noise. `deviation` is
+    sigma C, the standard deviation of raw noise.
     """
     theta = state.theta
     if not coefficients:
