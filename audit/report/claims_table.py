@@ -12,7 +12,7 @@ from audit.report.table import at_least, at_most, format_table
 
 _COLUMNS = 80
 _IF_LINEAR = """\
-last model, if losses are linear: roughly what an honest training run leaks. It is not a bound: with  \
+last model, if losses are linear: roughly what an honest training run leaks. It is not a bound: with \
 other losses, the last model may leak as much as all models together."""
 _show_upper = partial(at_most, decimals=2)
 
