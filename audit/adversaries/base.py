@@ -292,13 +292,13 @@ class AdversaryFields:
 
     @property
     def any_time(self) -> bool:
-        """True if every run draws its own canaries. Bounds are then valid whenever the audit stops."""
+        """True if every run draws its own canaries. Bounds then hold at any time that the audit stops."""
         return False
 
     @property
     def inserts_all(self) -> bool:
         """True if every run inserts all canaries, without coin flips."""
-        return self.any_time
+        return self.any_time  # the known null distribution then replaces held-out canaries
 
     @property
     def sees_every_model(self) -> bool:
@@ -316,8 +316,8 @@ class AdversaryFields:
         return 5000
 
     def deciding(self) -> dict[str, Any]:
-        """Returns the non-default fields that determine scores, and the version if above 1."""
-        decisive = deciding(self)
+        """Returns its part of a store's identity: the non-default fields, and the version if above 1."""
+        decisive = deciding(self)  # the function, not this method
         if self.version > 1:
             decisive["version"] = self.version
         return decisive

@@ -72,6 +72,7 @@ class GcS(AdversaryFields):
         hyper = knowledge.hyper
         simulations = _NUM_NOISY_SIMULATIONS
         if self.gc_s.startswith("noiseless"):
+            # Noiseless variants do not clip either.
             hyper = hyper._replace(clipping_norm=jnp.inf, noise_multiplier=0.0)
             simulations = 1  # without noise, all simulations would be the same
         per_step = self.gc_s.endswith("per_step")
@@ -197,7 +198,8 @@ def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
 def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
     """Returns the adversary that inserts gradients along new coordinates in each run.
 
-    Raises InputError for too many canaries or coordinates.
+    It ranks each among the coordinates without a canary. Raises InputError if these are fewer than half of
+    all, or too many to count exactly in float32.
     """
     canaries = knowledge.canaries
     parameters = knowledge.model.n_parameters

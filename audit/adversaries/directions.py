@@ -57,7 +57,7 @@ class CotS(AdversaryFields):
 
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns the adversary with one direction, or with several directions in the same training run."""
-        origin = ORIGINS[self.cots_score]
+        origin = ORIGINS[self.cots_score]  # theta_0 -> the model from which to measure displacement
         if knowledge.canaries == 1:
             return random_direction(origin)
         if origin is zero_model:  # cosines with the final weights need no expected model
@@ -279,7 +279,7 @@ def largest_cosines(canaries: int, momentum: float = 0.0) -> Adversary:
         craft_directions,
         OneShot.score,
         canaries=canaries,
-        observer=Observer(begin=OneShot.begin, observe=OneShot.observe),
+        observer=Observer(OneShot.begin, OneShot.observe),
         crafts_constant=True,
     )
 

@@ -124,6 +124,7 @@ class Poisoned(AdversaryFields):
             mean, directions = find_principal(knowledge)
             drawn = jax.random.randint(key, (canaries,), self.first_direction, self.end_direction)
             chosen = directions[np.asarray(drawn)]
+            # As in the LiDP paper's text, or as in its code (Errata L10).
             features = 10 * chosen if self.as_printed else mean + chosen
             return mechanism.Examples(jnp.asarray(features, jnp.float32), labels)
 
@@ -159,9 +160,10 @@ class ClipBkd(AdversaryFields):
         rehearse = knowledge.rehearsal()
 
         def init(key: Array, theta_0: Array, clipping_norm: Array) -> mechanism.Examples:
-            """Makes the example. Its label has the highest loss under the rehearsed model."""
+            """Makes the example. Its label has the highest loss under a model trained without it."""
             mean, directions = find_principal(knowledge)
             theta = rehearse(theta_0)
+            # The last direction has the smallest variance.
             features = jnp.asarray(mean + directions[-1], jnp.float32)
 
             losses = jax.vmap(lambda label: loss(theta, (features, label)))(jnp.arange(classes))
@@ -270,7 +272,7 @@ def principal(examples: NDArray[np.float32]) -> Principal:
 
     # eigh returns eigenvectors as columns, largest eigenvalue last.
     directions = np.linalg.eigh(scatter)[1].T[::-1]
-    # The sign of an eigenvector is arbitrary.
+    # The sign of an eigenvector is arbitrary, so we make its largest entry positive.
     largest_entry = np.abs(directions).argmax(1)[:, None]
     signs = np.sign(np.take_along_axis(directions, largest_entry, 1))
     return Principal(mean.reshape(shape), (directions * signs).reshape(-1, *shape))

@@ -150,8 +150,9 @@ class _RankExamples:
     def __call__(self, state: Draws, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns the counts (K,).
 
-        We put the canaries at random positions in a list of otherwise fresh examples. To save memory, we draw
-        and score the list in blocks, with a fresh example at each position not taken by a canary.
+        We put the canaries at random positions in a list of otherwise fresh examples, because rounding may
+        depend on the position. To save memory, we draw and score the list in blocks, with a fresh example at
+        each position not taken by a canary.
         """
         total = self.canaries + self.fresh
         places = _draw_places(state.fresh_key, self.canaries, total)

@@ -80,13 +80,14 @@ class SphereFields(AdversaryFields):
         parameters = knowledge.model.n_parameters if within is None else len(within)
         # The noise and the other canaries move the model along a canary's direction by random amounts. In
         # units of learning rate * C / batch size, their variances are noise_steps * sigma^2 and
-        # canaries * insertions^2 / parameters. We multiply both by `parameters`.
+        # canaries * insertions^2 / parameters. We multiply both by `parameters`. If the canaries add over 1%,
+        # scores leave out the other canaries' directions.
         sigma = float(knowledge.hyper.noise_multiplier)
         from_noise = parameters * knowledge.noise_steps * sigma**2
         from_canaries = canaries * knowledge.insertions**2
         interferes = from_canaries > _MAX_INTERFERENCE * from_noise
-        rehearse: Rehearse = initial_model
-        if knowledge.is_rehearsed(parameters):  # noise does not drown out all other movement
+        rehearse: Rehearse = initial_model  # expects theta_0, if noise drowns out other movement
+        if knowledge.is_rehearsed(parameters):
             rehearse = knowledge.rehearsal()
         return fresh_directions(
             canaries,
@@ -273,8 +274,9 @@ def _eigenvalue_limits(canaries: int, parameters: int) -> tuple[float, float]:
 
     For large p, the eigenvalues lie between the edges (1 - s)^2 and (1 + s)^2 with s^2 = K / p (Marchenko and
     Pastur). The extreme eigenvalues fluctuate around the edges (Johnstone 2001, Theorem 1.1). Our bounds are
-    wider by six times the scale of these fluctuations. For small p, this margin may exceed the lower edge, so
-    `low` is at least _MIN_EDGE times that edge.
+    wider by six times the scale of these fluctuations, almost five of their standard deviations. For small
+    p, this margin may exceed the lower edge. So that `low` is positive, it is at least _MIN_EDGE times
+    that edge.
     """
     lower_root = math.sqrt(parameters) - math.sqrt(canaries)
     upper_root = math.sqrt(parameters) + math.sqrt(canaries)

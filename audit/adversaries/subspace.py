@@ -77,6 +77,7 @@ def choose_tensors(
     for name in names:
         require(not problems[name], f"`within={name}` {problems[name]}: choose another tensor")
     dimension = sum(sizes[name] for name in names)
+    # With more canaries, the Gram matrix of their directions might be ill-conditioned.
     require(
         2 * canaries <= dimension,
         f"`canaries` must be at most {dimension // 2}, half the parameters of "

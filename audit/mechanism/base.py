@@ -84,7 +84,7 @@ def _count_written(jaxpr: Jaxpr) -> int:
     """Counts the bytes of all results in a program, including those of nested programs.
 
     The body of a `lax.scan` counts once per iteration, and the body of a `lax.while_loop` once. The branches
-    of a `lax.cond` do not count, because we do not search tuples.
+    of a `lax.cond` do not count: JAX stores them in a tuple, which we do not search.
     """
     total = 0
     for equation in jaxpr.eqns:

@@ -137,7 +137,7 @@ def step(
     optimizer = choices.optimizer(hyper.learning_rate)
     decay = hyper.weight_decay
     if decay is not None and choices.optimizer == optax.adamw:
-        optimizer = optax.adamw(hyper.learning_rate, weight_decay=decay)
+        optimizer = optax.adamw(hyper.learning_rate, weight_decay=decay)  # applies the decay itself
     elif decay is not None:
         mean += decay * state.theta
 

@@ -105,8 +105,8 @@ def chunk_size(runs: int, bytes_per_run: int, hardware: Hardware | None = None) 
     """Returns the number of runs to train at once, for chunks of about the same size.
 
     Every device trains at least 1 and at most _MAX_CHUNK runs at once. Together, their steps take at most
-    _MEMORY_FRACTION of the device's memory. On a CPU, they also take at most _CACHE_BYTES, or the bytes of
-    _MIN_CHUNK runs if that is more.
+    _MEMORY_FRACTION of the device's memory. On a CPU, they must also fit into the cache (_CACHE_BYTES), but
+    _MIN_CHUNK runs may exceed it, because they share computations.
 
     Args:
       runs: the total number of runs.

@@ -171,6 +171,8 @@ def _on_lines(
 ) -> Array:
     """Returns stretches minus 1 along lines through theta, one row per line.
 
+    Stretches are close to 1, so their differences from 1 are more accurate in float32.
+
     `measure_along` is `_measure_secants` or `_measure_slopes`. `directions` (n, p) may have any length. A
     direction of length 0 gives a row of zeros. `positions` (m,) are signed distances from theta.
     """
@@ -258,7 +260,7 @@ def largest_expansion(
         return np.asarray(_multiply(step, pull_back, jnp.float32(v)), np.float64)
 
     def find_limit(eigenvalue: float) -> float:
-        """Returns the eigenvalue for the largest constant close enough to the one for `eigenvalue`."""
+        """Converts an eigenvalue to the constant, adds the tolerance, and converts the result back."""
         constant = _find_constant(step, eigenvalue)
         largest = constant + TOLERANCE * abs(constant - 1) + _ROUNDING
         return (largest**2 - 1) / step.learning_rate  # inverts `_find_constant`
@@ -396,6 +398,7 @@ def worst_on_lines(
     derivatives = np.full(secants.shape, line.derivative)
     if (compute_excess(secants, derivatives) > 0).any():
         slopes = _find_slopes(step, theta, batch, along, line)
+        # Far larger derivatives than those at the models belong to jumps, and must not explain them.
         limit = 1 + MAX_MARGIN * max(line.largest_derivative - 1, 0)
         trusted = np.minimum(slopes, limit)
         derivatives = np.maximum(derivatives, trusted)
@@ -418,6 +421,9 @@ def _find_slopes(
 
 
 def compute_excess(secant: Stretches, derivative: Stretches) -> Stretches:
-    """Returns the secants' stretch minus the largest that derivatives allow; above 0 if there is a jump."""
+    """Returns the secants' stretch minus the largest that derivatives allow; above 0 if there is a jump.
+
+    A margin allows for float32 rounding, and for larger derivatives between the measured points.
+    """
     allowed = (1 + _RELATIVE) * (derivative - 1) + _ABSOLUTE
     return secant - 1 - allowed

@@ -136,10 +136,10 @@ def mechanism(choices: FedAvg) -> Mechanism:
         def advance(state: State, now: Schedule) -> tuple[State, None]:
             """Runs one round, given its cohort (W,) and the mask of canaries, () or (K,)."""
             cohort, mask = now
-            key = jax.random.fold_in(run_key, state.step)
+            step = state.step
+            key = jax.random.fold_in(run_key, step)
             norm = hyper.clipping_norm * state.optimizer.scale  # C_t
             sums = cohort_sums(choices, hyper.own, state.theta, norm, data, cohort, key)
-            step = state.step
             joining = canaries.joining(step, run_key)
             inserted = sum_canaries(joining, step, state.theta, norm, mask)
             # Canaries count as clipped, because directions are scaled to norm C_t.

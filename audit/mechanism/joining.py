@@ -32,7 +32,7 @@ def draw_by_coins(presence: Array, run_key: Array, step: Array) -> Array:
     return joins.astype(jnp.float32)
 
 
-@functools.lru_cache
+@functools.lru_cache  # JAX shares compiled programs only between identical functions
 def draw_by_epochs(batches: int, shuffles: bool) -> Join:
     """Returns a function that lets each canary join one random step in each epoch of `batches` steps.
 

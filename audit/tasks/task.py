@@ -234,7 +234,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 def tasks() -> Mapping[str, Task]:
     """Returns the repository's tasks that train on examples, keyed by model; {} if `models/` is missing."""
     try:
-        return _import_catalogue("").TASKS
+        return _import_catalogue("").TASKS  # a model's name would only be used in an error
     except InputError:
         return {}
 
@@ -265,7 +265,7 @@ def _import_catalogue(model: str) -> Any:
     """
     problem = f"`model={model}` is a model of the repository"
     require(
-        (_ROOT / "run.sh").is_file(),
+        (_ROOT / "run.sh").is_file(),  # only in a clone
         f"{problem}: pass your own model to audit.audit_loss, or run your script in a clone of the "
         "repository",
     )

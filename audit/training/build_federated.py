@@ -140,9 +140,9 @@ def _make_adversary(
 
 
 def choose(setting: FederatedTraining, model: Model, most_examples: int) -> fedavg.FedAvg:
-    """Returns the DP-FedAvg configuration that is compiled into programs on a CPU.
+    """Returns the DP-FedAvg configuration that is compiled into programs for one CPU.
 
-    `most_examples` is the number of examples that the largest client has.
+    The server uses SGD without momentum. `most_examples` is the number of examples of the largest client.
     """
     return fedavg.FedAvg(
         losses_by_example(model),

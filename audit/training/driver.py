@@ -304,6 +304,7 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
                 break  # the first stage included all runs
             conclusion = request.conclude(store, trained.scores)
             upper_bound = conclusion.upper_bound or math.inf
+            # Both rounded to 1 decimal, the lower bound down and the upper bound up.
             status = f"proven {at_least(conclusion.epsilon, 1)} of {at_most(upper_bound, 1)}"
             if enough := request.until(conclusion):
                 return trained._replace(scores=store.load(enough))

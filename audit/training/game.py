@@ -149,7 +149,7 @@ Watch = Callable[[Midway], object]  # called after each segment
 
 
 def root(seed: int, name: str) -> Array:
-    """Returns the key for a seed and one of the names in the module docstring."""
+    """Returns the key for a seed and a kind of random draw, such as "noise" (see the module docstring)."""
     key = jax.random.key(seed, impl="threefry2x32")
     return jax.random.fold_in(key, zlib.crc32(name.encode()))
 
@@ -269,8 +269,14 @@ class Player:
             jax.block_until_ready(states)  # JAX calls return before the computation ends
             self._progress(size * len(segment.mask) / len(self._game.schedule.mask))
             if self._watch is not None:
-                thetas = states.theta[:size]  # without padding
-                self._watch(Midway(first, int(states.step[0]), thetas, self._state))
+                self._watch(
+                    Midway(
+                        first,
+                        steps=int(states.step[0]),
+                        thetas=states.theta[:size],  # without padding
+                        state=self._state,
+                    )
+                )
             if checkpoints is not None and number < len(self._segments):
                 checkpoints.offer(name, number, states)
         scores = self._score(
@@ -279,7 +285,10 @@ class Player:
         return self._game.describe_scores(first, scores[:size])  # without padding
 
     def _name_chunk(self, first: int) -> str:
-        """Returns the name of the checkpoints for the chunk that begins with run `first`."""
+        """Returns the name of the checkpoints for the chunk that begins with run `first`.
+
+        Chunks with a different width or different segments cannot use them.
+        """
         return f"{first:07d}_{self._width}_{len(self._segments)}x{len(self._segments[0].mask)}"
 
     def _draw(self, runs: NDArray[np.int64]) -> tuple[State, Draws]:
@@ -369,6 +378,7 @@ def _map_programs(
     # 0 marks arguments with a leading axis of runs.
     return (
         placement.over_runs(begin, (0, None, None, None)),
+        # The states after a segment overwrite the argument `before`.
         placement.over_runs(take_segment, (None, 0, None, None, None, 0), donated=(1,)),
         placement.over_runs(adversary.score_run, (None, 0, 0, 0, None)),
     )

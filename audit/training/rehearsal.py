@@ -202,7 +202,7 @@ def _choose_steps_with_secants(distances: NDArray[np.float64], effort: Effort) -
     """Returns the steps at which we measure secants: up to `effort.walked` of the measured steps.
 
     They are spread evenly over those measured steps before which the two coupled models differ, or over all
-    measured steps if the models never differ. `distances` (T,) are as in `rehearse`.
+    measured steps if the models never differ. `distances` (T,) are those between these models.
     """
     steps = len(distances)
     measured = np.arange(0, steps, _choose_interval(steps, effort))
@@ -217,7 +217,8 @@ def _choose_lengths(game: Game, distances: NDArray[np.float64]) -> NDArray[np.fl
     """Returns the length of secants at each step, (T,): the distance between the two coupled models.
 
     If the models are equal before a step, the length is their largest distance at any step, because short
-    secants would show only rounding errors. `distances` (T,) are as in `rehearse`.
+    secants would show only rounding errors. `distances` (T,) are in units of learning rate * clipping norm /
+    batch size.
     """
     batch_size = game.schedule.batches.shape[1]
     unit = float(game.hyper.learning_rate) * float(game.hyper.clipping_norm) / batch_size
@@ -225,7 +226,10 @@ def _choose_lengths(game: Game, distances: NDArray[np.float64]) -> NDArray[np.fl
 
 
 def _are_separate(distances: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Returns an array (T,), True for steps at which the distance exceeds _MIN_FRACTION of the maximum."""
+    """Returns an array (T,), True for steps at which the distance exceeds _MIN_FRACTION of the maximum.
+
+    Models at a smaller distance count as equal.
+    """
     return distances > _MIN_FRACTION * distances.max()
 
 

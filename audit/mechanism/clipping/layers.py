@@ -47,7 +47,8 @@ class Measure(NamedTuple):
 
     Attributes:
       squares: the squared norms of the gradients, (B,).
-      contract: scales (B,) -> the sum of the scaled gradients, for a kernel (K, O) or as `Factors`.
+      contract: scales (B,) -> the sum of the scaled gradients: (n,) for a bias or scale; (K, O), or the
+        `Factors` of this sum, for a kernel.
     """
 
     squares: Array
@@ -156,8 +157,8 @@ def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
 
     The gradient at x comes from `layer.fold`, not from the gradient at the columns. Under `vmap` over
     examples, we compute a batched product with contiguous rows. JAX's default, one large product, would first
-    copy the columns into a different order. With our rule, derivatives must be taken
-    inside `vmap`, example by example.
+    copy the columns into a different order. With our rule, derivatives must be taken inside `vmap`, for each
+    example.
     """
 
     @jax.custom_vjp
@@ -184,7 +185,7 @@ def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
 
     @product.def_vmap
     def map_product(size: int, are_batched: Any, *factors: Array) -> tuple[Array, bool]:
-        """Computes the product under `vmap`; the mapped axis comes first in the batched factors."""
+        """Returns the product under `vmap`, and True: it has the mapped axis first, as batched factors do."""
         kernel_is_batched, *_ = are_batched
         if not kernel_is_batched:  # `batched` accepts columns with additional leading axes
             return batched(*factors), True
@@ -203,8 +204,9 @@ def _measure_vectors(by_example: Array) -> Measure:
 def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Measure:
     """Measures B examples' gradients for a kernel, in the form that takes the fewest multiply-adds.
 
-    Forming an example's gradient takes L K O multiply-adds, and the Gram form (see the module docstring)
-    takes L^2 (K + O).
+    If L = 1, a gradient is an outer product, so its norm is the product of two norms. Otherwise, forming an
+    example's gradient takes L K O multiply-adds. The Gram form, the sum over l, m of (a_l . a_m)(g_l . g_m)
+    for inputs a and gradients g, takes L^2 (K + O).
 
     Args:
       saved: the inputs of the product, (B, L, K) if `channels_last`, else (B, K, L).

@@ -62,6 +62,7 @@ def unfolded_book_keeping(
         # The calls for one example determine the layers' output shapes and the examples per block.
         _, calls = jax.eval_shape(lambda x: _apply(module, params, x, None), features[0])
         shapes = {path: call.shape for path, call in calls.items()}
+        # Every block reads and writes all parameters, so it should be larger than they are.
         budget = max(block_bytes, _BLOCK_BY_PARAMETERS * _count_bytes(params))
         max_examples = max(1, budget // _count_bytes(calls))
         blocks = _cut_into_blocks(batch, max_examples)
@@ -125,11 +126,17 @@ def _cut_into_blocks(batch: Batch, max_examples: int) -> _Block:
 def _measure_block(
     module: nn.Module, params: Any, criterion: Criterion, shapes: _Shapes, block: _Block
 ) -> dict[Path, dict[str, Measure]]:
-    """Measures the gradients of a block's examples; returns Measures keyed by layer and parameter name."""
+    """Measures the gradients of a block's examples; returns Measures keyed by layer and parameter name.
+
+    `shapes` are those of the layers' outputs for one example.
+    """
     features, labels, _ = block
 
     def total_loss(taps: dict[Path, Array]) -> _Pass:
-        """Returns (the block's summed loss, each layer's calls by its path), adding taps as in `_apply`."""
+        """Returns (the block's summed loss, each layer's calls by its path).
+
+        It adds the taps (zeros) to the layers' outputs, to obtain the gradients there.
+        """
         logits, calls = jax.vmap(partial(_apply, module, params))(features, taps)
         losses = jax.vmap(criterion)(logits, labels)
         return jnp.sum(losses), calls
