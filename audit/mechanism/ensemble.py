@@ -24,9 +24,6 @@ _MEMORY_FRACTION = 0.25
 _MIN_CHUNK = 4
 _MAX_CHUNK = 8192
 
-# An array is split over devices along its leading axis of runs (0), or copied to each device (None).
-_SPECS = {0: PartitionSpec("runs"), None: PartitionSpec()}
-
 # The size of each `lru_cache` of compiled programs.
 MAX_PROGRAMS = 64
 
@@ -58,11 +55,11 @@ class Placement(NamedTuple):
 
     def by_run(self, tree: Tree) -> Tree:
         """Splits arrays along their leading axis of runs. The number of mesh rows must divide its length."""
-        return jax.device_put(tree, NamedSharding(self.mesh, _SPECS[0]))
+        return jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec("runs")))
 
     def everywhere(self, tree: Tree) -> Tree:
         """Copies arrays to each device."""
-        return jax.device_put(tree, NamedSharding(self.mesh, _SPECS[None]))
+        return jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec()))
 
     def over_runs(
         self,
@@ -79,11 +76,13 @@ class Placement(NamedTuple):
           axes: for each argument, 0 if it has a leading axis of runs, None if all runs share it.
           donated: the positions of the arguments whose buffers the results may reuse.
         """
+        # Arguments are split over devices along their axis of runs, or copied to each device.
+        specs = {0: PartitionSpec("runs"), None: PartitionSpec()}
         mapped = jax.shard_map(
             jax.vmap(function, axes),
             mesh=self.mesh,
-            in_specs=tuple(map(_SPECS.get, axes)),
-            out_specs=_SPECS[0],
+            in_specs=tuple(map(specs.get, axes)),
+            out_specs=specs[0],
             check_vma=False,  # devices that share a run compute the same result
         )
         return jax.jit(mapped, donate_argnums=donated)

@@ -126,7 +126,8 @@ def build(
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
         """Simulates a training run from theta_0 (p,) without canaries; its noise is drawn from `key`."""
-        arrays = jax.tree.map(jnp.float32, hyper)  # Python floats would be weakly typed
+        # As in training. Python floats would be weakly typed.
+        arrays = jax.tree.map(jnp.float32, hyper)
         return _simulate(mechanism, arrays, theta_0, data, schedule.batches, key)
 
     def expect(craft: base.Craft, state: base.Tree, theta_0: Array) -> Array:
