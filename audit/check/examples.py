@@ -10,6 +10,7 @@ from audit.check.trees import Array, Columns
 from audit.errors import require, shown
 
 _SCALES = (1, 1e3, -1e3, 100, 30, 10, 3, 0.1, 1e-3, 0)  # factors that scale the features
+_MAX_ROWS = 16  # the number of rows whose examples are tried
 _IGNORED = -100  # the label that language model losses ignore in torch and most libraries
 
 
@@ -74,18 +75,22 @@ def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
     """Returns examples that test a step's clipping, each as a batch of one row, keyed by description.
 
     They are the first and the last example, with original and changed labels, and with features scaled by
-    several factors.
+    several factors; and the next examples as they are, because clipping may depend on an example's values.
     """
     # Keyed by content to omit duplicates, which several factors may produce if integers are clipped.
     examples: dict[Any, tuple[str, Columns]] = {}
-    for place, row in (("the first example", 0), ("the last example", -1)):
+    last = len(batch[0]) - 1
+    names = {last: "the last example", 0: "the first example"}
+    for row in [0, last, *range(1, min(last, _MAX_ROWS))]:
         original = take(batch, [row])
         variants = {"": original}
-        if len(batch) > 1:
+        place = names.get(row, f"example {row}")
+        scales = _SCALES if row in names else [1]
+        if len(batch) > 1 and row in names:
             for change, label in _list_other_labels(batch[-1], original[-1]).items():
                 variants[change] = [*original[:-1], label]
         for change, variant in variants.items():
-            for scale in _SCALES:
+            for scale in scales:
                 example = scale_features(variant, scale, batch)
                 content = tuple(column.tobytes() for column in example)
                 scaled = "" if scale == 1 else f", features times {scale:g}"

@@ -56,7 +56,8 @@ class TriedExamples:
     def finite(self) -> dict[str, Movement]:
         """The finite movements, keyed by the name of the example, largest first."""
         finite = [item for item in self.movements.items() if item[1].norm < np.inf]
-        return dict(sorted(finite, key=lambda item: -item[1].norm))
+        # Rounded, so that equal norms stay in order: extreme examples before others.
+        return dict(sorted(finite, key=lambda item: -round(item[1].norm, 3)))
 
     def collect(self, attribute: str) -> Vector:
         """Returns an attribute of the movements in `finite`, such as "norm", as an array (examples, ...)."""
@@ -159,7 +160,8 @@ class TriedExamples:
         # `finite` begins with the largest movement.
         names = list(self.finite)
         vectors = self.collect("vector")
-        farthest = np.argmax(np.linalg.norm(vectors - vectors[0], axis=1))
+        distances = np.linalg.norm(vectors - vectors[0], axis=1)
+        farthest = np.argmax(np.round(distances, 3))  # the first of equals, as in `finite`
         return names[0], names[farthest]
 
     def run_in_place(

@@ -48,6 +48,7 @@ class StepNoise(NamedTuple):
       silent: (layers,) the number of parameters that do not depend on the seed although they are rounded
         finely enough to show noise.
       not_finite: the number of seeds that give NaN or infinity in any parameter.
+      reference: (k,) these parameters after a step with seed 0.
     """
 
     draws: Vector
@@ -55,6 +56,7 @@ class StepNoise(NamedTuple):
     freedom: Vector
     silent: Vector
     not_finite: int
+    reference: Vector
 
     @property
     def deviation(self) -> Any:
@@ -206,7 +208,7 @@ def _draw_at(
     freedom = probe.sum_layers(is_kept) * (len(seeds) - 1) * probe.is_layer_trained
     deviations = np.sqrt(probe.sum_layers(squares) / np.maximum(freedom, 1))
     silent = probe.sum_layers(is_fine & ~differs)
-    return StepNoise(draws, deviations, freedom, silent, not_finite)
+    return StepNoise(draws, deviations, freedom, silent, not_finite, reference[is_kept])
 
 
 def row_of(batch: str) -> str:
@@ -374,18 +376,25 @@ def find_ties(drawn: DrawnNoise) -> str:
 
     # Draws on another batch add ties among themselves, and shared ties with the given batch. Without another
     # batch, draws share all ties with themselves: we assume that the sum is rounded or clamped. Larger
-    # features may leave the sum of clipped gradients unchanged, so they prove nothing.
+    # features may leave the sum of clipped gradients unchanged, so they prove nothing. Nor do parameters with
+    # the same sum on both batches, such as unused embedding rows; we use them only if there are no others.
     batches = [noise for name, noise in drawn.others.items() if name != FEATURES]
     for other in batches or [drawn.given]:
-        others = other.draws[:, columns]
-        added = np.count_nonzero(_mark_ties(np.concatenate([draws, others]), tolerances)) - count
-        shared = added - np.count_nonzero(_mark_ties(others, tolerances))
+        moved = (other.reference != drawn.given.reference)[columns]
+        if not np.any(moved):
+            moved[:] = True
+        others = other.draws[:, columns][:, moved]
+        both = np.concatenate([draws[:, moved], others])
+        added = _count_ties(both, tolerances[moved]) - np.count_nonzero(is_tie[:, moved])
+        shared = added - _count_ties(others, tolerances[moved])
         # A sum on a grid shares a part of all added ties. A clamped sum has about one shared tie for each
         # value that it repeats, so half of these values are a second limit.
         limit = _MAX_SHARED * added
         if kind != GRID:
             limit = min(limit, 0.5 * num_values)
-        if shared > limit:
+        # As above, shared ties by chance are fewer than three times their mean plus 4.
+        by_chance = np.sum(rates[moved]) * seeds * len(others)
+        if shared > max(limit, 3 * by_chance + 4):
             return "" if kind == GRID else CLAMPED_SUM
     return kind
 
@@ -393,6 +402,11 @@ def find_ties(drawn: DrawnNoise) -> str:
 def _mark_ties(draws: Vector, tolerances: Vector) -> Mask:
     """Sorts each column of draws (n, p), and returns whether neighbours tie, of shape (n - 1, p)."""
     return np.diff(np.sort(draws, axis=0), axis=0) <= tolerances
+
+
+def _count_ties(draws: Vector, tolerances: Vector) -> int:
+    """Returns how many neighbours in the sorted columns of draws (n, p) tie."""
+    return np.count_nonzero(_mark_ties(draws, tolerances))
 
 
 def count_repeats(drawn: DrawnNoise) -> int:
