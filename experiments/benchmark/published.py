@@ -150,7 +150,10 @@ def one_run(
 
 
 def mahloujifar(coins: int, guesses: int, right: int, delta: float, error: float) -> float:
-    """Returns the bound of Mahloujifar, Melis and Chaudhuri (2024, Algorithm 3) for a Gaussian curve."""
+    """Returns the bound of Mahloujifar, Melis and Chaudhuri (2024, Algorithm 3) for a Gaussian curve.
+
+    Of the `guesses` about the coins, `right` are correct. They refute each smaller mu at level `error`.
+    """
     mu = one_run_bounds.mu_from_guesses(coins, guesses, right, error)
     return conversions.epsilon_from_mu(mu, delta)
 
@@ -182,7 +185,7 @@ def one_shot_fit(name: str, directions: Fresh, delta: float, confidence: float) 
 def one_shot_lower_value(prior: float, directions: Fresh, delta: float, confidence: float) -> float:
     """Returns One-shot's (2024) eps_lo, the largest epsilon over all thresholds for a cosine.
 
-    The epsilon at a threshold comes from the exact false-positive rate and a confidence bound on the
+    The epsilon at a threshold comes from the known false-positive rate and a confidence bound on the
     false-negative rate (`one_shot.in_sample`). `prior` is the parameter of this bound's beta prior: 1/2 for
     Jeffreys, 1 for Clopper-Pearson. All canaries of the single run are inserted.
     """
