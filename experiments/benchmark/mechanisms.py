@@ -42,8 +42,7 @@ _SIZES = {
 _MIN_MU = 1e-6  # replaces mu = 0, which would need an infinite noise multiplier
 # The probability that a (0, delta)-DP mechanism reveals a canary's bit; also its delta.
 _REVEAL_PROBABILITY = 0.01
-# A mechanism that reveals several coins at once reveals 3 sqrt(n) of the n coins. This adds 1.5 sqrt(n)
-# correct guesses, three standard deviations of the number of lucky guesses.
+# How many of n coins a mechanism reveals at once, per sqrt(n).
 _REVEALED_PER_ROOT = 3
 _REVEALING_SCORE = 10.0  # far from the noise
 _WEAK_MU = 0.5  # the mu of the weakly leaking half of the runs in the mixture
@@ -124,7 +123,8 @@ def _draw_revealing(rng: Generator, setting: KnownMechanism) -> Coins:
     """
     n = setting.canaries
     presence = laws.toss(rng, setting)  # (1, n)
-    # 3 sqrt(n) coins, far more than luck can add.
+    # These 3 sqrt(n) coins add 1.5 sqrt(n) correct guesses, three standard deviations of the number of
+    # lucky guesses.
     num_revealed = round(_REVEALED_PER_ROOT * np.sqrt(n))
     scores = rng.standard_normal((1, n))
     # With this probability, each coin is revealed with _REVEAL_PROBABILITY, as (0, delta)-DP allows.

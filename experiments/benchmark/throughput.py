@@ -72,8 +72,8 @@ class Training(NamedTuple):
       run: Trains briefly and returns the number of steps, summed over models. Peers take one step on each of
         the problem's mini-batches.
       device: The kind of device, such as "cpu".
-      get_theta: Returns the current parameters (p,) of the first model, in the engine's order. A test
-        compares them with ours. Our engine does not keep parameters.
+      get_theta: Returns the current parameters (p,) of the first model, in the engine's order, for a test.
+        None for our engine, which does not keep them.
     """
 
     run: Callable[[], int]

@@ -187,7 +187,9 @@ def _tilt(dots: Array, cohort: int, tilt: float) -> _TiltedCohort:
     # All cohorts are equally likely. Their number is the binomial coefficient (clients, cohort).
     clients = len(dots)
     log_cohorts = -special.betaln(cohort + 1, clients - cohort + 1) - np.log(clients + 1)
-    # Up to the omitted factor, M(s) is e^log_product / e^(cohort * log_odds) / the number of cohorts.
+    # A given cohort joins with probability exp(cohort * log_odds + s * sum - log_product). Over all cohorts,
+    # this adds up to the factor that `log_moment` omits. So M(s), the mean of exp(s * sum), is this factor
+    # times exp(log_moment).
     return _TiltedCohort(dots, cohort, tilt, joins, log_product - cohort * log_odds - log_cohorts)
 
 
