@@ -21,8 +21,8 @@ class Scale(NamedTuple):
     """The size of the benchmark.
 
     Attributes:
-      audits: The number of audits per cell, for an estimator with cost 1.
-      sizes: The sizes of the audits (see `make_known`), or () for each mechanism's own sizes.
+      audits: The number of audits per cell, for a fast estimator.
+      sizes: The numbers of runs or canaries in an audit, or () for each mechanism's own numbers.
       claim_audits: The number of audits of a claim for each number of runs.
       max_runs: The largest number of training runs in an audit of a claim.
     """
@@ -37,7 +37,7 @@ SCALES = {"smoke": Scale(10, (100,)), "full": Scale(1000, (), 40, 20_000)}
 
 
 class AuditedCell(NamedTuple):
-    """Audits of a mechanism by an estimator, each of size n (see `BenchmarkedMechanism.make_known`)."""
+    """Audits of a mechanism by an estimator. Each has size n, a number of runs, or of canaries in one run."""
 
     estimator: str
     mechanism: str
@@ -97,10 +97,10 @@ def list_cells(
     cells = []
     for name in mechanisms:
         mechanism = MECHANISMS[name]
-        for n in scale.sizes or mechanism.sizes:
+        for n in scale.sizes or mechanism.sizes:  # () means the mechanism's own
             for estimator in map(ESTIMATORS.__getitem__, estimators):
                 fits = estimator.design == mechanism.design
-                if fits and estimator.find_version():
+                if fits and estimator.find_version():  # "" if not installed
                     audits = max(scale.audits // estimator.cost, 1)
                     cells.append(AuditedCell(estimator.name, name, n, audits, seed))
     return cells
@@ -110,7 +110,7 @@ def list_claims(estimators: Iterable[str], scale: Scale, seed: int) -> list[Clai
     """Returns cells that measure how many runs each estimator needs to refute a false claim.
 
     The scale's `claim_audits` is the number of audits for a fast estimator. Slow estimators get fewer, but at
-    least 10 if `claim_audits` allows.
+    least 10 if `claim_audits` allows, to see whether half of them refute the claim.
     """
     cells = []
     for name in estimators:
@@ -120,7 +120,7 @@ def list_claims(estimators: Iterable[str], scale: Scale, seed: int) -> list[Clai
 
 
 def _find_file(cell: Cell, folder: Path) -> Path:
-    """Returns the file for a cell's record. Its name depends on the cell and the estimator's version."""
+    """Returns the file for a cell's record. A new version of the estimator gets a new file."""
     identity = json.dumps([*cell, ESTIMATORS[cell.estimator].find_version()])
     return folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
 

@@ -112,10 +112,11 @@ class BenchmarkedMechanism(NamedTuple):
     def make_known(self, seed: int, n: int, audits: int = 1) -> KnownMechanism:
         """Returns the mechanism for `audits` audits of size n.
 
-        The size is the number of runs per world for ONE_CANARY, of runs for SEVERAL, and of canaries for
-        designs with a single run. The evidence depends only on the seed, the mechanism's name and n, so it is
-        the same for all estimators.
+        The size is the number of runs per world (with and without the canary) for ONE_CANARY, of runs for
+        SEVERAL, and of canaries for designs with a single run. The evidence depends only on the seed, the
+        mechanism's name and n, so it is the same for all estimators.
         """
+        # The defaults are for designs with a single run.
         runs = {ONE_CANARY: 2 * n, SEVERAL: n}.get(self.design, 1)
         canaries = {ONE_CANARY: 1, SEVERAL: NUM_CANARIES}.get(self.design, n)
         return KnownMechanism(

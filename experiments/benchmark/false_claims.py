@@ -32,7 +32,6 @@ from experiments.sweeps.records import Record
 CLAIMED_MU = math.sqrt(250) / 4  # 250 steps with noise multiplier 4
 NOISE = 0.9  # the ratio of the actual noise to the claimed noise
 _MIN_RUNS = 10  # no estimator refutes a claim with fewer than five runs per world
-# A run with a thousand directions is as slow as a thousand runs with one canary.
 _MAX_RUNS_OF_DIRECTIONS = 100
 _SEARCH_PRECISION = 1.1  # the search's precision in the number of runs, as a ratio
 # For each design, the law of Gaussian scores for any mu, and the audit size (see `make_known`).
@@ -73,7 +72,8 @@ class ClaimCell(NamedTuple):
         if estimator.design in (ONE_CANARY, SEVERAL):
             min_runs = _MIN_RUNS
             max_runs = self.max_runs
-        elif _tests_curve(estimator):
+        elif _tests_curve(estimator):  # our estimators for directions, which accept several runs
+            # A run with a thousand directions is as slow as a thousand runs with one canary.
             max_runs = min(self.max_runs, _MAX_RUNS_OF_DIRECTIONS)
         runs = self._find_fewest_runs(min_runs, max_runs)
         false_fraction = 0.0
@@ -86,23 +86,23 @@ class ClaimCell(NamedTuple):
             "false_refutations": round(false_fraction * self.audits),
         }
 
-    def _find_fewest_runs(self, too_few: int, enough: int) -> int | None:
+    def _find_fewest_runs(self, least: int, most: int) -> int | None:
         """Returns the smallest number of runs at which half of the audits refute the claim, to within 10%.
 
         Args:
-          too_few: The smallest possible number of runs, which is returned if it is enough.
-          enough: The largest possible number of runs. If it is not enough, None is returned.
+          least: The smallest possible number of runs, which is returned if it is enough.
+          most: The largest possible number of runs. If it is not enough, None is returned.
         """
 
         def refutes(runs: int) -> bool:
             """Returns True if at least half of the audits with `runs` runs refute the claim."""
             return self.find_refuted_fraction(runs, NOISE) >= 0.5
 
-        if not refutes(enough):
+        if not refutes(most):
             return None
-        if refutes(too_few):
-            return too_few
-        return find_fewest_runs(refutes, too_few, enough, _SEARCH_PRECISION)
+        if refutes(least):
+            return least
+        return find_fewest_runs(refutes, least, most, _SEARCH_PRECISION)
 
     def find_refuted_fraction(self, runs: int, noise: float) -> float:
         """Returns the fraction of audits with `runs` runs that refute the claim.
@@ -111,15 +111,15 @@ class ClaimCell(NamedTuple):
         """
         estimator = ESTIMATORS[self.estimator]
         audit = _audit_curve if _tests_curve(estimator) else estimator.audit
-        law, size = _AUDITS[estimator.design]
+        law, size = _AUDITS[estimator.design]  # `size`: canaries in a single run
         # `calibrate` finds the fraction of audits with an epsilon above the truth. We pass the claimed
         # epsilon as the truth, so these audits refute the claim.
         claim = conversions.epsilon_from_mu(CLAIMED_MU, DELTA)
         tested = law._replace(truth=lambda setting: claim, audit=audit)
-        mu = CLAIMED_MU / noise
-        mechanism = BenchmarkedMechanism(estimator.design, "false claim", tested, mu)
+        mu = CLAIMED_MU / noise  # less noise leaks more
+        mechanism = BenchmarkedMechanism(estimator.design, name="false claim", law=tested, mu=mu)
         setting = mechanism.make_known(self.seed, size, self.audits)
-        # `stream` gives each number of runs different evidence.
+        # `stream`, a part of the seed, gives each number of runs different evidence.
         [row] = calibrate(setting._replace(runs=runs, stream=(runs,)))  # a row for the estimator
         return row.exceeding
 

@@ -33,7 +33,10 @@ def draw_figure(estimators: Records) -> Figure:
 
 
 def _draw_wrong_audits(axis: Axes, estimators: Records) -> None:
-    """Draws each estimator's largest fraction of audits above the truth, and a line at the allowed level."""
+    """Draws each estimator's fraction of audits above the true epsilon, in the cell where it is largest.
+
+    A line marks the allowed fraction.
+    """
     scale_and_inverse = (lambda fraction: np.sqrt(np.maximum(fraction, 0)), np.square)
     axis.set_xscale("function", functions=scale_and_inverse)
     _draw_dots(axis, estimators, name="too_much", edge=1.0)

@@ -42,8 +42,7 @@ _SIZES = {
 _MIN_MU = 1e-6  # replaces mu = 0, which would need an infinite noise multiplier
 # The probability that a (0, delta)-DP mechanism reveals a canary's bit; also its delta.
 _REVEAL_PROBABILITY = 0.01
-# A mechanism that reveals several coins at once reveals 3 sqrt(n) of the n coins. This adds 1.5 sqrt(n)
-# correct guesses, three standard deviations of the number of lucky guesses.
+# How many of n coins a mechanism reveals at once, per sqrt(n).
 _REVEALED_PER_ROOT = 3
 _REVEALING_SCORE = 10.0  # far from the noise
 _WEAK_MU = 0.5  # the mu of the weakly leaking half of the runs in the mixture
@@ -124,9 +123,11 @@ def _draw_revealing(rng: Generator, setting: KnownMechanism) -> Coins:
     """
     n = setting.canaries
     presence = laws.toss(rng, setting)  # (1, n)
+    # These 3 sqrt(n) coins add 1.5 sqrt(n) correct guesses, three standard deviations of the number of
+    # lucky guesses.
     num_revealed = round(_REVEALED_PER_ROOT * np.sqrt(n))
     scores = rng.standard_normal((1, n))
-    # So a given coin is revealed with probability _REVEAL_PROBABILITY, as (0, delta)-DP allows.
+    # With this probability, each coin is revealed with _REVEAL_PROBABILITY, as (0, delta)-DP allows.
     if rng.random() < _REVEAL_PROBABILITY * n / num_revealed:
         revealed = rng.permutation(n)[:num_revealed]
         signs = 2 * presence[0, revealed] - 1  # 1 if inserted, otherwise -1
@@ -136,18 +137,18 @@ def _draw_revealing(rng: Generator, setting: KnownMechanism) -> Coins:
 
 def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Fresh:
     """Draws cosines between a run's noisy release and its inserted directions, which are uniform."""
-    sigma = 1 / max(setting.mu, _MIN_MU)
+    sigma = 1 / max(setting.mu, _MIN_MU)  # finite if mu is 0
     cosines = cosine_law.simulate(rng, setting.canaries, setting.dimension, sigma)[None]  # one run
     return Fresh(cosines, np.ones(cosines.shape, bool), setting.dimension)
 
 
-def _nothing_leaks(setting: KnownMechanism) -> float:
+def _zero_truth(setting: KnownMechanism) -> float:
     """Returns 0, the true epsilon of a (0, delta)-DP mechanism."""
     return 0.0
 
 
 def _failing_truth(setting: KnownMechanism) -> float:
-    """Returns the true epsilon of a Gaussian mechanism if half of its runs fail visibly.
+    """Returns the true epsilon of a Gaussian mechanism if half of its runs fail, and an attacker sees which.
 
     A failed run does not leak, so delta at each epsilon is half that of mu-GDP.
     """
@@ -174,8 +175,8 @@ def _make_law(
 
 _MIXTURE = ScoreFamily(known_laws.NORMAL, _mixture_parts)
 _GAUSSIAN_WORLDS = _make_law(_draw_worlds, known_laws.GAUSSIAN)
-_REVEALING = Law(partial(_draw_worlds, _sample_revealing), _nothing_leaks, breaks=_CURVED)
-_REVEALING_COINS = Law(_draw_revealing, _nothing_leaks, breaks=_CURVED)
+_REVEALING = Law(partial(_draw_worlds, _sample_revealing), _zero_truth, breaks=_CURVED)
+_REVEALING_COINS = Law(_draw_revealing, _zero_truth, breaks=_CURVED)
 _TIED = Law(_draw_tied, laws.gaussian_truth, breaks=frozenset([INDEPENDENT]))
 _FAILING = laws.FAILING_COINS._replace(truth=_failing_truth, breaks=_CURVED | {INDEPENDENT})
 _UNFAIR = _make_law(_draw_coins, known_laws.GAUSSIAN, frozenset([FAIR]), probability=0.9)
@@ -214,7 +215,7 @@ def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
             if mu in (0.0, 1.0):
                 mechanism = mechanism._replace(sizes=all_sizes)
             yield mechanism
-        for name, family, parameter in _CURVES:
+        for name, family, parameter in _CURVES:  # score families such as Laplace
             law = _make_law(draw, family, _CURVED)
             yield record(prefix + name, law=law, mu=parameter)
         if design == ONE_CANARY:
@@ -224,7 +225,7 @@ def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
             continue  # the mechanisms below need several canaries
         yield record(f"{prefix}tied canaries", law=_TIED, mu=1.0, sizes=all_sizes)
         yield record(f"{prefix}failing runs", law=_FAILING, mu=2.0)
-        yield record(f"{prefix}nine tenths in", law=_UNFAIR, mu=1.0)
+        yield record(f"{prefix}nine tenths in", law=_UNFAIR, mu=1.0)  # by unfair coins
     yield BenchmarkedMechanism(
         ONE_RUN, "coins: (0, delta)", _REVEALING_COINS, mu=0.0, delta=_REVEAL_PROBABILITY
     )

@@ -16,7 +16,6 @@ from audit.methods.method import NO_BOUND, Assumption
 from experiments.benchmark.contract import DIRECTIONS, ONE_CANARY, ONE_RUN, OURS, SEVERAL, Estimator
 
 _COSTS = {"lifted": 5, "lifted_gaussian": 10}  # the costs of slow methods (`Estimator.cost`)
-# The methods for a single run's coins are functions, which have no `assumes` attribute.
 _ASSUMPTIONS = {
     one_run_bounds.ONE_RUN_GUESSES: one_run_bounds.FAIR_COINS,
     one_run_bounds.ONE_RUN_GAUSSIAN: one_run_bounds.FAIR_COINS_GAUSSIAN,
@@ -59,8 +58,8 @@ def from_directions(
     method: ScoreMethod, directions: Fresh, delta: float, confidence: float
 ) -> float:
     """Returns a method's lower bound on epsilon from the cosines of fresh directions."""
-    # `plain` means that a cosine does not depend on the directions of other canaries, and `given` that the
-    # cosines count as user data.
+    # `plain` means that a cosine does not depend on the directions of other canaries. `given` means that the
+    # cosines count as a user's, so the bound assumes that directions were drawn as reported.
     marked = directions._replace(plain=True, given=True)
     return method.compute(marked, delta, confidence).epsilon
 
@@ -103,6 +102,7 @@ def _make_estimators() -> Iterator[Estimator]:
     )
     for design, methods, call in designs:
         for name, method in methods.items():
+            # Methods for a single run's coins are functions without `assumes`.
             documented = _ASSUMPTIONS.get(name) or method.assumes
             yield _make_estimator(name, design, documented, partial(call, method))
 

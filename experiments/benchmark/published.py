@@ -94,8 +94,6 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
     depends on mu_3 and mu_4. So the code bounds the moments from mu_4 down to mu_1, and replaces each moment
     in a variance with its bound. The bound on mu_2 is 1 if its quadratic equation has no root.
 
-    For mu_2, the code's variance has h_0 (mu_4 - mu_3^2) instead of h_0 (mu_4 - mu_2^2) (Errata L1).
-
     Args:
       sums: (n,) the number of counted canaries in each run, such as false alarms.
       canaries: K, the number of canaries in a run.
@@ -116,7 +114,7 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
     # Wilson's upper bound on mu_2 is the larger root x of (x - mean)^2 = cut * variance(x), with cut = z^2 /
     # n and variance(x) = h_2 x + constant - (1 - h_0) x^2: a x^2 - 2 b x + (mean^2 - cut * constant) = 0.
     cut = special.ndtri(1 - level) ** 2 / n
-    # The public code has mu_3^2 instead of mu_2^2 (Errata L1).
+    # The public code has mu_3^2 where mu_2^2 is correct (Errata L1).
     constant = h_1 * mu_3 + h_0 * (mu_4 - mu_3**2)
     a = 1 + cut * (1 - h_0)
     b = means[2] + cut * h_2 / 2
@@ -150,7 +148,10 @@ def one_run(
 
 
 def mahloujifar(coins: int, guesses: int, right: int, delta: float, error: float) -> float:
-    """Returns the bound of Mahloujifar, Melis and Chaudhuri (2024, Algorithm 3) for a Gaussian curve."""
+    """Returns the bound of Mahloujifar, Melis and Chaudhuri (2024, Algorithm 3) for a Gaussian curve.
+
+    Of the `guesses` about the coins, `right` are correct. `error` is the bound's error probability.
+    """
     mu = one_run_bounds.mu_from_guesses(coins, guesses, right, error)
     return conversions.epsilon_from_mu(mu, delta)
 
@@ -182,7 +183,7 @@ def one_shot_fit(name: str, directions: Fresh, delta: float, confidence: float) 
 def one_shot_lower_value(prior: float, directions: Fresh, delta: float, confidence: float) -> float:
     """Returns One-shot's (2024) eps_lo, the largest epsilon over all thresholds for a cosine.
 
-    The epsilon at a threshold comes from the exact false-positive rate and a confidence bound on the
+    The epsilon at a threshold comes from the known false-positive rate and a confidence bound on the
     false-negative rate (`one_shot.in_sample`). `prior` is the parameter of this bound's beta prior: 1/2 for
     Jeffreys, 1 for Clopper-Pearson. All canaries of the single run are inserted.
     """

@@ -46,7 +46,7 @@ def _summarize(estimator: Estimator, cells: Records, tests: int) -> Record:
     """Returns an estimator's row of the table, without the column for refuted claims.
 
     `cells` are the estimator's records (`AuditedCell.measure`); their `broken` field lists the assumptions
-    that the mechanism violates. `tests` is as in `exceeds_level`.
+    that the mechanism violates. `tests` is the number of `exceeds_level` tests for all estimators.
     """
     meeting = [cell for cell in cells if not cell["broken"]]
     violating = [cell for cell in cells if cell["broken"]]
@@ -79,7 +79,8 @@ def _find_worst_fraction(cells: Records) -> float | None:
 def show_runs(claim: Record, tests: int) -> str:
     """Formats the number of runs that refute a false claim, with * if a true claim is refuted too often.
 
-    `claim` is a record of `ClaimCell.measure`. `tests` is as in `exceeds_level`.
+    `claim` is a record of `ClaimCell.measure`. `tests` is the number of such tests for all estimators, by
+    which a Bonferroni correction divides the error probability.
     """
     if claim["runs"] is None:
         return f">{claim['max_runs']:,}"
@@ -94,9 +95,9 @@ def make_summary_table(cells: Records, claims: Records) -> Table[Record]:
 
     `cells` are records of `AuditedCell.measure`, and `claims` are records of `ClaimCell.measure`.
     """
-    tests = sum(map(is_held_to_level, cells))
-    # An estimator's runs until it refutes the claim. Each claim is a test, so their number is that of tests.
-    runs = {claim["estimator"]: show_runs(claim, len(claims)) for claim in claims}
+    tests = sum(map(is_held_to_level, cells))  # a test for each of these cells
+    # The runs until the claim is refuted. There is one test, on a true claim, for each record.
+    runs = {claim["estimator"]: show_runs(claim, tests=len(claims)) for claim in claims}
     records = []
     for estimator in sorted(ESTIMATORS.values(), key=lambda record: DESIGNS.index(record.design)):
         estimators_cells = select(cells, estimator=estimator.name)
@@ -105,9 +106,9 @@ def make_summary_table(cells: Records, claims: Records) -> Table[Record]:
             record["runs_until_refuted"] = runs.get(estimator.name, "")
             records.append(record)
     fraction = partial(field, show=".0%")
-    columns = (
+    columns = (  # those without a heading are only in the CSV
         field("estimator", head="estimator", width=40, left=True),
-        *map(field, ("assumption", "claims_level", "cells", "too_much", "cells_over_level")),  # CSV
+        *map(field, ("assumption", "claims_level", "cells", "too_much", "cells_over_level")),
         Column(value=_show_worst_fraction, head="too\nmuch", width=7),
         fraction("elsewhere", head="\nelse", width=5),
         fraction("proven", head="\nproven", width=6),

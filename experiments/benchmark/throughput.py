@@ -55,7 +55,7 @@ class Problem(NamedTuple):
     Attributes:
       setting: The audit's setting.
       dataset: The training examples.
-      batches: (steps, B) the indices of each mini-batch's examples, for at most `_CALL_STEPS` steps.
+      batches: (steps, B) the indices of each mini-batch's examples, for at most 10 steps.
       theta_0: (p,) the initial parameters. The PyTorch engines draw their own.
     """
 
@@ -72,8 +72,8 @@ class Training(NamedTuple):
       run: Trains briefly and returns the number of steps, summed over models. Peers take one step on each of
         the problem's mini-batches.
       device: The kind of device, such as "cpu".
-      get_theta: Returns the current parameters (p,) of the first model, in the engine's order. A test
-        compares them with ours. Our engine does not keep parameters.
+      get_theta: Returns the current parameters (p,) of the first model, in the engine's order, for a test.
+        None for our engine, which does not keep them.
     """
 
     run: Callable[[], int]
@@ -112,7 +112,7 @@ def make_problem(model: str, user_file: UserFile) -> Problem:
 
 
 def build_problem(setting: Setting, dataset: Dataset) -> Problem:
-    """Returns the problem of training with a setting on a data set."""
+    """Returns the problem of training with a setting on a data set, with its first ten mini-batches."""
     from audit.training import build, game
 
     audited = build.build(setting, dataset)
@@ -138,7 +138,7 @@ def find_fastest(engine: Engine, problem: Problem) -> Training:
     It skips larger numbers of models if their per-example gradients may not fit in CPU or GPU memory.
     """
     floats_per_model = problem.setting.mechanism.batch_size * problem.theta_0.size
-    max_floats = _MAX_CPU_FLOATS
+    max_floats = _MAX_CPU_FLOATS  # until we know the device
     by_rate: dict[float, Training] = {}
     for models in engine.model_counts:
         if by_rate and models * floats_per_model > max_floats:
@@ -162,6 +162,7 @@ def make_ours(problem: Problem, models: int) -> Training:
 
     audited = build.build(problem.setting, problem.dataset)
     chunk_size = game.chunk_size(audited, _AUDITED_RUNS)
+    # This is lazy: each chunk is trained when it is requested.
     chunks = game.Player(audited, chunk_size).play_all([(0, _ENDLESS_RUNS)])
 
     def run() -> int:
@@ -269,7 +270,7 @@ def _make_torch_network(problem: Problem) -> Any:
         layers += [nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)]
         layers += [nn.Flatten(), nn.Linear(400, 120), nn.ReLU()]
         layers += [nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)]
-    else:
+    else:  # resnet18
         layers = [*normed(3, 64, 3, 1), nn.ReLU(), Block(64, 64, 1), Block(64, 64, 1)]
         for channels in (64, 128, 256):
             features = 2 * channels
@@ -424,10 +425,10 @@ def measure(
     Raises:
       InputError: The data cannot be read, or an engine fails.
     """
-    # The problem is created in another process, so this process does not start JAX.
+    # With `processes` above 1, another process creates the problem, so this one does not start JAX.
     [(_, problem)] = as_completed(partial(make_problem, user_file=user_file), [model], processes=2)
     records: list[Record] = []
-    teams = []
+    teams = []  # the connections to each engine's processes
     with contextlib.ExitStack() as stack:
         for name in engines:
             team = [stack.enter_context(_start_engine(name, problem))]

@@ -23,7 +23,10 @@ _ZERO_OR_COUNT: dict[str, Any] = {"default": 0, "least": 0, "most": 10**7}
 
 @dataclasses.dataclass(frozen=True)
 class Attacked(FederatedTraining):
-    """The settings of a training run under attack. The settings and the data determine every result."""
+    """The settings of a training run under attack. The settings and the data determine every result.
+
+    The attack designs canaries with mock clients and scores them in simulated (mock) rounds.
+    """
 
     model: str = described(
         "two_layer, linear, mlp (Fashion-MNIST), convnet, resnet18 (CIFAR-10), or character_lstm "

@@ -86,8 +86,8 @@ def compute_log_density(
 ) -> LogDensity:
     """Returns the log density of a round's score without the canary, on an evenly spaced grid.
 
-    The grid extends 9 standard deviations of the score on each side of its mean, plus `reach`. Each point
-    uses the tilt with the nearest mean (see the module docstring).
+    The grid extends 9 standard deviations of the score on each side of its mean, plus `reach`. A tilt s
+    weights the density by e^(s x). Each point uses the tilt whose mean is nearest, to avoid cancellation.
 
     Args:
       dots, cohort: See `simulate_scores`.
@@ -187,7 +187,9 @@ def _tilt(dots: Array, cohort: int, tilt: float) -> _TiltedCohort:
     # All cohorts are equally likely. Their number is the binomial coefficient (clients, cohort).
     clients = len(dots)
     log_cohorts = -special.betaln(cohort + 1, clients - cohort + 1) - np.log(clients + 1)
-    # The last value is `log_moment`.
+    # A given cohort joins with probability exp(cohort * log_odds + s * sum - log_product). Over all cohorts,
+    # this adds up to the factor that `log_moment` omits. So M(s), the mean of exp(s * sum), is this factor
+    # times exp(log_moment).
     return _TiltedCohort(dots, cohort, tilt, joins, log_product - cohort * log_odds - log_cohorts)
 
 
@@ -236,6 +238,7 @@ def _compute_ratios(tilted: _TiltedCohort, times: Array) -> NDArray[np.complex12
     coefficients = np.zeros((tilted.size + 1, len(times)), np.complex128)  # of z^0, ..., z^size
     coefficients[0] = 1
     for dot, joins in zip(tilted.dots, tilted.joins, strict=True):
+        # Multiplies the polynomial by the client's factor.
         joined = joins * np.exp(1j * times * dot) * coefficients[:-1]
         coefficients *= 1 - joins
         coefficients[1:] += joined

@@ -47,7 +47,10 @@ training: epsilon up to this round, composed from the published estimates"""
 
 
 def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
-    """Returns a data frame with a row for each measured round; the module docstring describes its columns."""
+    """Returns a data frame with a row for each measured round; the module docstring describes its columns.
+
+    `published` and names in `_then` are epsilons at the paper's delta, 1/n for n scores.
+    """
     paper_delta = 1 / setting.scores
     sigma = setting.noise_multiplier
     mu = 1 / sigma if sigma else np.inf  # of a perfect canary

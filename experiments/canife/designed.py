@@ -33,7 +33,10 @@ Design = Callable[[Array, Tree, Array, Array], tuple[Tree, Array]]
 
 
 def compute_penalty(setting: Attacked, gradient: Array, updates: Array) -> Array:
-    """Returns the setting's penalty (see above) for a gradient (p,) and clipped updates (n, p)."""
+    """Returns the setting's penalty for a gradient (p,) and clipped updates (n, p).
+
+    It punishes short gradients and inner products with updates (formulas: module docstring).
+    """
     norm = jnp.sqrt(jnp.sum(gradient**2) + _TINY**2)
     if setting.penalty == "as_run":
         shortfall = jnp.maximum(setting.norm_constant - norm, 0.0) ** 2

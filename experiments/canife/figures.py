@@ -60,7 +60,7 @@ def draw(sweep: AblationSweep, evidence: Evidence) -> Drawn:
     for cell in sweep.cells:
         setting, numbers = cell.request
         rounds = measured.read_rounds(evidence.held.open(identity(setting)), numbers)
-        if len(rounds) == cell.runs:
+        if len(rounds) == cell.runs:  # each round counts as a run
             stored.append((setting, curves.summarize(setting, rounds)))
     missing = len(sweep.cells) - len(stored)
     if not stored:

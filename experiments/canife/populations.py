@@ -160,10 +160,10 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
 
     def train(state: base.State, first: int, rounds: int) -> base.State:
         """Draws cohorts for several rounds and trains on them; see `Population`."""
-        cohorts = []
-        for number in range(first, first + rounds):
-            clients = split.train.number
-            cohorts.append(draw_clients(setting, f"cohort {number}", clients, setting.cohort))
+        cohorts = [
+            draw_clients(setting, f"cohort {number}", split.train.number, setting.cohort)
+            for number in range(first, first + rounds)
+        ]
         batches = jnp.asarray(np.stack(cohorts), jnp.int32)
         schedule = base.Schedule(batches, mask=jnp.zeros(rounds))  # no round inserts a canary
         after: base.State = play_rounds(state, arrays, schedule)
@@ -177,9 +177,9 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
     return Population(
         split,
         samples,
-        make_design(setting, samples.loss),
-        jax.jit(gradient),
-        _compile_updates(setting, choices, hyper.own),
+        design=make_design(setting, samples.loss),
+        gradient=jax.jit(gradient),
+        updates=_compile_updates(setting, choices, hyper.own),
         start=mechanism.start(theta),
         train=train,
         accuracy=build_federated.accuracy(setting, split.train, split.test),

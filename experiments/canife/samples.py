@@ -123,6 +123,7 @@ class TextSamples(NamedTuple):
     def from_example(self, features: NDArray[Any], label: Any) -> Sample:
         """Returns a sample with large log weights for the tokens of the example's text."""
         text = np.append(features, label[-1])  # the last character occurs only as a label
+        # The first token is 1.
         content = _TOKEN_WEIGHT * jax.nn.one_hot(text - 1, len(self.alphabet))
         return Sample(content, jnp.zeros(0))
 

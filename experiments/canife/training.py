@@ -1,8 +1,7 @@
 """Trains a model with DP-FedAvg and takes measurements at regular intervals.
 
-Each measurement involves designing a canary for the frozen model, simulating mock rounds, and computing the
-scores for the published estimate and the exact epsilons. A training run that was killed can be resumed with
-bit-identical results.
+Each measurement designs a canary for the frozen model, simulates mock rounds, and computes their scores and
+exact epsilons. A training run that was killed can be resumed with bit-identical results.
 """
 
 import dataclasses

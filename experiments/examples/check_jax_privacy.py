@@ -48,5 +48,5 @@ def step(params: Any, batch: Any, seed: int) -> Any:
     after = {}
     for key, (name, value) in zip(keys, params.items(), strict=True):
         noise = deviation * jax.random.normal(key, value.shape)
-        after[name] = value - 0.5 * (gradients[name] + noise)
+        after[name] = value - 0.5 * (gradients[name] + noise)  # eta = 0.5
     return after

@@ -18,7 +18,7 @@ stated: dict[str, Any] = {
 
 
 def step(params: Any, batch: Any, seed: int) -> Any:
-    """Returns the parameters after a step of DP-SGD with the stated hyperparameters.
+    """Returns the parameters after a step of DP-SGD with C = 1.5, sigma = 1.1, eta = 0.5 and B = 32.
 
     `params` has the weights (8,) and the bias (1,), and `batch` has features (n, 8) and labels 0 or 1. The
     size n may differ from the expected batch size.

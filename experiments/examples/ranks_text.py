@@ -40,7 +40,7 @@ def draw_digits(number: int) -> Tensor:
 
 
 def score(model: Tensor, digits: Tensor) -> Tensor:
-    """Returns the model's log likelihoods (n,) of digit strings (n, LENGTH)."""
+    """Returns the log likelihoods (n,) of digit strings (n, LENGTH), given their first digits."""
     logits = predict(model, digits[:, :-1])
     return -cross_entropy(logits.transpose(1, 2), digits[:, 1:], reduction="none").sum(1)
 

@@ -237,7 +237,7 @@ def _read_answers(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
     records = []
     for cell in sweep.cells:
         panel, audit = cell.request
-        audit = audit._replace(**evidence.levels._asdict())
+        audit = audit._replace(**evidence.levels._asdict())  # delta and confidence
         answer = find_answer(evidence.held, audit.setting())
         if answer is not None:
             records.append(_describe(panel, audit, answer))

@@ -180,8 +180,7 @@ def _draw_inserted_scores(rng: np.random.Generator, audit: MechanismAudit) -> Ar
     # (n, K): each run's release, projected onto the span of its canaries.
     released = rows.sum(1) + audit.sigma * rng.standard_normal((runs, canaries))
     # (n, K, K) times (n, K, 1): inner products of each canary with its run's release.
-    scores = np.matmul(rows, released[:, :, None])[:, :, 0]
-    return np.asarray(scores)
+    return np.asarray(np.matmul(rows, released[:, :, None])[:, :, 0])
 
 
 def _draw_fresh_scores(rng: np.random.Generator, audit: MechanismAudit) -> Array:

@@ -34,5 +34,5 @@ class MechanismAudit(NamedTuple):
 
     @property
     def sigma(self) -> float:
-        """The standard deviation of the noise."""
+        """The standard deviation of the noise, by accounting for the claimed epsilon."""
         return math.sqrt(SIGMA_SQUARED[self.epsilon])

@@ -193,7 +193,7 @@ def _list_mechanisms(size: Extent) -> list[Cell]:
         dimension=_DIMENSION,
         epsilon=4.0,
         seeds=size.seeds,
-        **Level()._asdict(),
+        **Level()._asdict(),  # the default delta and confidence
     )
     cells = []
     over_n = base._replace(epsilon=1.0)

@@ -277,6 +277,7 @@ def draw_grid(
     It draws the histograms for Tables 2 and 5, and Figures 2 and 3. If `final_first` is True, the final
     model's row comes first.
     """
+    # By name, the observer of all iterates comes first.
     records = sorted(map(_add_panel, runs), key=itemgetter("observer"), reverse=final_first)
     columns = len({run["noise"] for run in runs})
     return draw_panels_of(records, title, draw_panel, _PANEL_SIZE, across=columns, ylabel=ylabel)
@@ -284,9 +285,8 @@ def draw_grid(
 
 def draw_densities(title: str, runs: Records) -> Figure:
     """Draws Figure 1 from records of `read_runs`: densities of cosines by data set and noise multiplier."""
-    records = []
-    for run in select(runs, observer=_OBSERVERS["final"]):
-        records.append({**run, "panel": f"{run['plan'].label}\n{_describe(run)}"})
+    final = select(runs, observer=_OBSERVERS["final"])
+    records = [{**run, "panel": f"{run['plan'].label}\n{_describe(run)}"} for run in final]
     return draw_panels_of(records, title, _draw_densities, _PANEL_SIZE, across=4, ylabel="density")
 
 
@@ -473,7 +473,7 @@ def make_densities_table(title: str, runs: Records) -> OwnTable:
             "rejected_at": normality.rejected_at,
         }
         records.append(record)
-    columns = [
+    columns = [  # field, heading, format, width
         field("clients", "", width=16, left=True),
         field("noise", "noise", ".3g", 9),
         field("repetitions", "times", width=7),
@@ -487,14 +487,13 @@ def make_densities_table(title: str, runs: Records) -> OwnTable:
 
 def make_splits_table(title: str, splits: Records) -> OwnTable:
     """Returns the table of Figure 4: quantiles of estimates, for records of `read_splits`."""
-    columns = [
+    columns = [  # field, heading, format, width
         field("noise", "noise", ".3g", 7, left=True),
         field("observer", "observed", width=14, left=True),
-        field("x", "quantile", width=8)._replace(key="quantile"),
+        field("x", "quantile", width=8)._replace(key="quantile"),  # the column in the CSV
+        *(field(name, name, ".4g", 14) for name in _SPLITS),
+        field("analytical", "analytical", ".4g", 12),
     ]
-    for name in _SPLITS:
-        columns.append(field(name, name, ".4g", 14))
-    columns.append(field("analytical", "analytical", ".4g", 12))
     note = "quantiles of the estimate over experiments, not a bound"
     return own_table(title, columns, splits, [_RULE, note])
 

@@ -200,7 +200,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     images, text, splits = SIZES[scale]
     simulations = Simulations()
     if scale == "smoke":
-        simulations = Simulations((1.0, 2.0), (1000,), simulations=5)
+        simulations = Simulations(sigmas=(1.0, 2.0), dimensions=(1000,), simulations=5)
     all_sweeps = [
         PlannedSweep("one_shot_table_1", "Estimates of a known epsilon", cells=(), plan=simulations)
     ]

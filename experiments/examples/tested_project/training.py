@@ -44,6 +44,7 @@ def train(seed: int, inserted: Any = 0.0) -> Any:
     """Returns the weights (64,) after all steps. Each step adds the gradient `inserted` to its sum."""
     weights = np.zeros(64)
     for step in range(STEPS):
+        # The seeds end in 0 for batches, and in 1 for noise.
         rows = draw_batch((seed, step, 0))
         weights = take_step(weights, (FEATURES[rows], LABELS[rows]), (seed, step, 1), inserted)
     return weights
