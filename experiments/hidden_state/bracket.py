@@ -132,7 +132,7 @@ def list_measured(sweep: Sweep) -> list[Setting]:
 
 
 def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list[Record]:
-    """Returns the rows from `gather_rows`, with upper bounds from `_find_upper`."""
+    """Returns the rows from `gather_rows`, with upper bounds on the last model's epsilon (`_find_upper`)."""
     measured = {_describe_training(setting): setting for setting in list_measured(sweep)}
     rows = gather_rows(points)
     for row in rows:
@@ -327,21 +327,22 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
                 runs: part.finding(method.name).epsilon for runs, part in first_runs.items()
             }
         for runs, epsilon in epsilons.items():
-            row = {
-                "x": runs,
-                "panel": point.panel,
-                "method": method.name,
-                "legend": method.legend,
-                "canaries": cell.setting.canaries,
-                "epsilon": epsilon,
-                "upper_bound": point.upper_bound(),
-                "predicted": point.predicted(),
-                # `holds` is False if the scores reject the bound's assumption.
-                "assumes": method.assumes.word if bound.holds else "REJECTED",
-                # Only fresh directions yield bounds from 1 and 3 runs.
-                "is_shown": runs in (1, 3, *_SHOWN_RUNS, cell.runs),
-            }
-            rows.append(row)
+            rows.append(
+                {
+                    "x": runs,
+                    "panel": point.panel,
+                    "method": method.name,
+                    "legend": method.legend,
+                    "canaries": cell.setting.canaries,
+                    "epsilon": epsilon,
+                    "upper_bound": point.upper_bound(),
+                    "predicted": point.predicted(),
+                    # `holds` is False if the scores reject the bound's assumption.
+                    "assumes": method.assumes.word if bound.holds else "REJECTED",
+                    # Only fresh directions yield bounds from 1 and 3 runs.
+                    "is_shown": runs in (1, 3, *_SHOWN_RUNS, cell.runs),
+                }
+            )
     return rows
 
 
@@ -377,7 +378,7 @@ def draw_correlated(
         row |= {
             "strategy": mechanism.noise,
             "noise_multiplier": sigma,
-            "linear": claim.last_model_if_linear(delta),
+            "linear": claim.last_model_if_linear(delta),  # predicted if losses are linear
         }
     figure = draw_panels_of(
         rows,

@@ -70,7 +70,10 @@ class Process(NamedTuple):
 
     @property
     def step_deviation(self) -> float:
-        """The standard deviation sigma / B of the noise in each step after the first, in units of C."""
+        """The standard deviation sigma / B of the noise in each step after the first, in units of C.
+
+        Later steps average B gradients. The first is not divided by B (Errata H5).
+        """
         return self.noise_multiplier / self.batch_size
 
 
@@ -93,6 +96,7 @@ class Stepper:
         self.process = process
         sigma = process.noise_multiplier
         deviation = process.step_deviation
+        # This resolves a step's noise, and where the likelihood ratio crosses e^epsilon.
         self.spacing = float(min(deviation, sigma / _PER_SIGMA)) / PER_DEVIATION
         # With little noise per step, the densities keep sharp edges at the thresholds.
         if process.batch_size / sigma >= _FINE_RATIO:
@@ -101,6 +105,7 @@ class Stepper:
         # The mean of theta starts at 0 or 1, and each later step moves it by 1.
         num_moves = float(process.steps - 1)
         largest_mean = num_moves + 1
+        # Less than 1e-20 of the mass lies beyond _MARGIN standard deviations.
         total_deviation = np.sqrt(sigma**2 + num_moves * deviation**2)
         half_width = int(np.ceil((largest_mean + _MARGIN * total_deviation) / self.spacing))
         where = f"`steps={process.steps}`: with sigma {sigma:g} and B = {process.batch_size},"
@@ -183,6 +188,7 @@ def _compute_weights_above(points: Floats, spacing: float, threshold: float) -> 
     cell = int(position)
     fraction = position - cell  # the fraction of the cell below the threshold
     weights = np.zeros(len(points))
+    # The terms with `fraction` integrate the interpolant from the threshold to the cell's end.
     weights[cell] = (1 - fraction) ** 2 / 2
     weights[cell + 1] = 5 / 12 + (1 - fraction**2) / 2
     weights[cell + 2] = 13 / 12
@@ -363,7 +369,7 @@ def simulate(
     `presence` (R,) is True for runs with the canary. Yields theta_1, ..., theta_T of all runs, of shape (R,)
     each, in units of C.
     """
-    # Each process gets its own noise.
+    # Each process gets its own noise. Seeds are integers.
     millionths = round(1e6 * process.noise_multiplier)
     rng = np.random.default_rng([seed, process.batch_size, millionths])
     theta = presence + process.noise_multiplier * rng.normal(size=len(presence))
@@ -377,8 +383,8 @@ def simulate(
 def _estimate_in_sample(process: Process, threshold: float, study: Study) -> list[float]:
     """Returns the paper's in-sample estimates of epsilon after each step, of shape (T,), from simulated runs.
 
-    Every step uses the same threshold, in units of C. The scores after a step are the values of theta in all
-    runs.
+    They choose a test and count its errors on the same scores, so they are not bounds. The scores after a
+    step are the values of theta in all runs. Every step uses the same threshold, in units of C.
     """
     present = np.arange(study.runs) % 2 == 1
     estimates = []

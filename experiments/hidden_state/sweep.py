@@ -225,7 +225,8 @@ def _on_logistic(at: Sequence[float], field: str, **fields: Any) -> list[Lines]:
     for decay in (0.0, 1e-3, 1e-2):
         panel = f"weight decay {decay:g}"
         fields = {**fields, "weight_decay": decay}
-        lines.append(Lines("logistic", [GC_S[0], FRESH], at, field, panel, fields))
+        series = [GC_S[0], FRESH]
+        lines.append(Lines("logistic", series, at=at, field=field, panel=panel, fields=fields))
     return lines
 
 
@@ -399,7 +400,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 def _make_norms_sweep(sizes: Sizes, max_runs: int) -> Sweep:
     """Returns the sweep of Figure 8: for each model, a cell that measures the norms of L's canaries at k = 1.
 
-    A cell has as many runs as L's audit at the same scale, but at most `max_runs`.
+    L inserts a mislabelled example. A cell has as many runs as L's audit at the same scale, but at most
+    `max_runs`.
     """
     cells = []
     for model in ("fcnn", *_IMAGE_MODELS):
