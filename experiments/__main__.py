@@ -33,9 +33,7 @@ def main() -> None:
     if is_flag and arguments[0] not in (*dispatch.HELP, "--version"):
         arguments = ["audit", *arguments]
     command = arguments[0]
-    if (
-        command in _PARALLEL
-    ):  # it starts a process for each core, so a process needs only one thread
+    if command in _PARALLEL:  # it starts a process for each core, so each needs only one thread
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if command in _TOOLS:
         sys.exit(_TOOLS[command](arguments[1:]))
@@ -74,7 +72,7 @@ def _python(arguments: Sequence[str]) -> int:
         )
     except InputError as error:
         frames = traceback.extract_tb(error.__traceback__)
-        # The script may call itself. The message shows the innermost line.
+        # The script's functions may call each other. We show the innermost line.
         lines = [frame.lineno for frame in frames if frame.filename == script]
         return dispatch.report_error(f"{script} line {lines[-1]}: {error}")
     return 0
@@ -89,7 +87,7 @@ def _test(arguments: Sequence[str]) -> int:
     if "--slow" in arguments or os.environ.get("CI") in ("true", "1"):
         marks = ""
     rest = [argument for argument in arguments if argument != "--slow"]
-    # Each process runs whole files, in the usual order, so tests in a file share their fixtures.
+    # Each process runs whole files, so that their tests share fixtures.
     flags = ("-n", "auto", "--dist=loadfile", "--no-loadscope-reorder", "--durations=30")
     return _run_module("pytest", *flags, "-m", marks, *rest)
 

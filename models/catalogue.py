@@ -187,7 +187,7 @@ _SHIRTS = _FASHION_MNIST._replace(
     shape=(784,),
 )
 _SHAKESPEARE = _describe(SHAKESPEARE, "Shakespeare", load_sequences, 52_341, (80,))
-# Computed features have no checksum, because their lowest bits differ between machines.
+# The lowest bits of computed features differ between machines.
 _FEATURES = _CIFAR10._replace(
     name="mobilenet_features",
     checksum=None,

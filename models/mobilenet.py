@@ -1,8 +1,7 @@
 """The features that a pretrained MobileNetV2 (Sandler et al., 2018) computes from CIFAR-10 images.
 
 DP-SGD trains only the network's last layer (hidden-state paper, Remark 2 and Figure 13), so we store the
-outputs of the other layers as data. A Python package provides torchvision's ImageNet weights. We fold batch
-norm into the convolutions.
+outputs of the other layers as data. A Python package provides torchvision's ImageNet weights.
 """
 
 import hashlib

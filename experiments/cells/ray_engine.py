@@ -1,7 +1,6 @@
 """Trains on a Ray cluster. Workers train chunks of runs or complete cells; this process stores the results.
 
-Each task gets one GPU, or as many cores as the smallest node has. So all tasks have the same devices, and
-scores are bit-identical to those from one node.
+All tasks have the same devices (`Cluster`), so scores are bit-identical to those from one node.
 """
 
 import contextlib
@@ -31,7 +30,7 @@ Arguments = tuple[Any, ...]
 Ended = tuple[Arguments, Callable[[], Any]]
 _MAX_RETRIES = 20  # how many times a task is retried after its worker or node dies
 _STAGE = 64  # runs between two computations of the bounds
-_ENVIRONMENT = {  # environment variables for Ray, unless the user sets them
+_ENVIRONMENT = {  # environment variables for Ray
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",
     # Ray gives up on an unreachable host after the sum of these two times. The default is 7 minutes.
@@ -45,7 +44,7 @@ def prepare(
 ) -> tuple[int, dict[str, Any]]:
     """Prepares a worker. Returns the chunk size, at most `runs`, and the worker's versions and devices.
 
-    `devices` is the number of CPU devices to use, or 0 to use GPUs. `recipe` makes the game from the data.
+    `devices` is the number of CPU devices, or 0 for GPUs. `recipe` makes the game from the data.
     """
     prepare_jax(devices)
     game = recipe.make(data)
@@ -55,7 +54,7 @@ def prepare(
 def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> Scores:
     """Trains the runs first, ..., stop - 1 of `chunk` = (first, stop) on a worker, and returns their scores.
 
-    `devices` is the number of CPU devices to use, or 0 to use GPUs. `recipe` makes the game from the data.
+    `devices` is the number of CPU devices, or 0 for GPUs.
     """
     prepare_jax(devices)
     first, stop = chunk
@@ -77,8 +76,8 @@ def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> Scor
 def do_cell(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
     """Completes a cell on a worker, in a temporary folder because the store is on another machine.
 
-    `devices` is the number of CPU devices to use, or 0 to use GPUs. Returns the contents of the cell's files,
-    keyed by path within the folder.
+    `devices` is the number of CPU devices, or 0 for GPUs. Returns the contents of the cell's files, keyed by
+    path within the folder.
     """
     prepare_jax(devices)
     contents = {}

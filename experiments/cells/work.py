@@ -75,7 +75,7 @@ class SweepProgress:
         """Counts a cell as finished, even if it did not report all of its runs."""
         self._num_finished += 1
         self._seconds_finished += cell.seconds
-        self._bar.update(self._seconds_finished - self._bar.n)  # n is the bar's position
+        self._bar.update(self._seconds_finished - self._bar.n)
         self._bar.set_description_str(f"{self._num_finished}/{self._num_cells} cells:")
 
 

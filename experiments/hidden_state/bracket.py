@@ -47,7 +47,7 @@ from experiments.sweeps.sweep import OwnTable, Sweep
 
 ESTIMATE = "estimate"
 COMPOSITION = "composition"
-_MARGIN = 10  # figures also show what the bounds would be if steps expanded ten times as much
+_MARGIN = 10  # figures also show the bounds if steps expand ten times as much
 _MAX_EPSILON = 1e3  # infinite interval ends are drawn at this value
 _EPSILON_TICKS = (0.3, 1, 3, 10, 30)  # on a logarithmic axis
 _LINES = {  # keyed by field: label, color, and marker and line format
@@ -327,22 +327,21 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
                 runs: part.finding(method.name).epsilon for runs, part in first_runs.items()
             }
         for runs, epsilon in epsilons.items():
-            rows.append(
-                {
-                    "x": runs,
-                    "panel": point.panel,
-                    "method": method.name,
-                    "legend": method.legend,
-                    "canaries": cell.setting.canaries,
-                    "epsilon": epsilon,
-                    "upper_bound": point.upper_bound(),
-                    "predicted": point.predicted(),
-                    # `holds` is False if the scores reject the bound's assumption.
-                    "assumes": method.assumes.word if bound.holds else "REJECTED",
-                    # Only fresh directions yield bounds from 1 and 3 runs.
-                    "is_shown": runs in (1, 3, *_SHOWN_RUNS, cell.runs),
-                }
-            )
+            row = {
+                "x": runs,
+                "panel": point.panel,
+                "method": method.name,
+                "legend": method.legend,
+                "canaries": cell.setting.canaries,
+                "epsilon": epsilon,
+                "upper_bound": point.upper_bound(),
+                "predicted": point.predicted(),
+                # `holds` is False if the scores reject the bound's assumption.
+                "assumes": method.assumes.word if bound.holds else "REJECTED",
+                # Only fresh directions yield bounds from 1 and 3 runs.
+                "is_shown": runs in (1, 3, *_SHOWN_RUNS, cell.runs),
+            }
+            rows.append(row)
     return rows
 
 

@@ -12,9 +12,8 @@ smaller bound holds for all losses with these constants.
 The latch remembers in its last iterate whether a large sum occurred in a shuffled training run. Along a
 direction v, the target's gradient is C, or zero if the target is replaced, and all other gradients are -C. So
 the sum of the target's batch exceeds other sums by 2 C or by C. In units of C and relative to the other sums,
-a step adds this height plus noise to theta, which starts at 0. Before this, the other examples reset theta to
-0 if it is below a threshold c, and push it up further if it is above c. So the last iterate exceeds c if
-theta ever did.
+a step adds this height plus noise to theta, which starts at 0. Before this, the other examples reset theta or
+push it up further (`compute_latch_rate`).
 
 Losses with such gradients exist. Their slope along v is -C (1 - eta) plus a term that does the resetting or
 pushing. Each of a batch's B examples contributes at most eta C to this term, which is periodic in theta with
@@ -101,10 +100,10 @@ def compute_latch_rate(
 ) -> float:
     """Returns the probability that a latch's last iterate exceeds the threshold c.
 
-    Up to c, a latch resets theta to 0, and beyond c, it pushes theta up. So the last iterate exceeds c if
-    theta exceeded c after any step. Until then, each step sets theta to noise with standard
-    deviation sigma, plus the height h if the batch contains the target. After E epochs of b batches, the
-    probability is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E. Logarithms and expm1 keep small
+    A latch is a crafted loss that resets theta to 0 below c, and pushes it further up above c. So the last
+    iterate exceeds c if theta exceeded c after any step. Until then, each step sets theta to noise with
+    standard deviation sigma, plus the height h if the batch contains the target. After E epochs of b batches,
+    the probability is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E. Logarithms and expm1 keep small
     probabilities accurate.
 
     Args:

@@ -6,11 +6,9 @@ units of the clipping norm C (hidden-state paper, Section 6 and Equation 3; Erra
     theta_1 ~ N(0, sigma^2) without the canary, N(1, sigma^2) with it
     theta_(t+1) = theta_t + s_t(theta_t) + N(0, (sigma / B)^2),   s_t = +1 above h_t and -1 below
 
-We compute the densities of theta_t by quadrature. The grid's spacing is at most sigma / B / 8 to resolve a
-step's noise, and at most sigma / 32 to resolve where the likelihood ratio crosses e^epsilon. A step splits
-the density at h_t, shifts both parts and convolves them with the Gaussian. Unlike an FFT, this preserves the
-*relative* accuracy of the tails. The mass that leaves the grid is below 1e-20. Halving the spacing changes
-epsilon by less than 0.1% (tested).
+We compute the densities of theta_t by quadrature (`Stepper`). A step splits the density at h_t, shifts both
+parts and convolves them with the Gaussian. Unlike an FFT, this preserves the *relative* accuracy of the
+tails. Halving the grid's spacing changes epsilon by less than 0.1% (tested).
 
 The optimal adversary. Let p_t and q_t be the densities of theta_t without and with the canary, and
 g_t = q_t - e^epsilon p_t. For a fixed epsilon, the adversary maximizes D_T, the integral of max(g_T, 0),
@@ -47,11 +45,11 @@ from experiments.sweeps.records import Record
 HALF = 0.5  # the paper's threshold, in units of C
 PER_DEVIATION = 8  # grid points per standard deviation of a step's noise
 _NUM_SEARCHED = 49  # thresholds that Algorithm 6 tries
-_MARGIN = 11.0  # standard deviations of theta_T between the largest mean and the grid's edge
+_MARGIN = 11.0  # standard deviations of theta_T beyond the largest mean
 _PER_SIGMA = 4  # the grid has at least 4 * PER_DEVIATION points per sigma
 _KERNEL_REACH = 14.0  # standard deviations at which the Gaussian kernel is cut off
 _MAX_HALF_WIDTH = 400_000  # half the maximum number of grid points, to limit time and memory
-_FINE_RATIO = 9.0  # if B / sigma is at least this, the grid spacing is a third of the usual
+_FINE_RATIO = 9.0  # the smallest B / sigma that gets a finer grid
 _MIN_DENSITY = 1e-290  # well above 2e-308, the smallest normal float64
 
 

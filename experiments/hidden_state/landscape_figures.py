@@ -1,7 +1,4 @@
-"""Draws figures of the crafted landscape: exact epsilons next to those claimed by Gaussian conversions.
-
-The only curves computed here are those of the paper's Example 1 and Figure 6b.
-"""
+"""Draws figures of the crafted landscape: exact epsilons next to those claimed by Gaussian conversions."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -92,15 +89,14 @@ def make_table(audits: Records) -> Table[Record]:
     rows = []
     for audit in audits:
         for adversary, exact in audit["exact"].items():
-            rows.append(
-                {
-                    **audit,
-                    "adversary": adversary,
-                    "epsilon_gaussian": exact["claimed"][-1],
-                    "epsilon_exact": exact["epsilon"][-1],
-                    "epsilon_upper": audit["upper"],
-                }
-            )
+            row = {
+                **audit,
+                "adversary": adversary,
+                "epsilon_gaussian": exact["claimed"][-1],
+                "epsilon_exact": exact["epsilon"][-1],
+                "epsilon_upper": audit["upper"],
+            }
+            rows.append(row)
     columns = [
         field("noise_multiplier", "sigma", "g")._replace(key="sigma"),
         field("batch_size", "batch_size"),

@@ -111,7 +111,7 @@ EXPANSION = "expansion"  # the experiment's name
 _USUAL_EFFORT = (4, 1250)
 EFFORTS = {"wide_fcnn": (4, 223), "convnet": (2, 20), "gelu_convnet": (2, 20)}
 _COMPILING_SECONDS = 15.0
-# The time to measure a step, in training steps of a large model; at least _MIN_SECONDS.
+# The time to measure a step of a large model, and of any model.
 _NUM_TRAINING_STEPS = 300
 _MIN_SECONDS = 0.005
 

@@ -86,7 +86,7 @@ LANDSCAPES = [Landscape(*line.split("; ")) for line in _LANDSCAPES.splitlines()]
 def compute_weights(curvatures: Array) -> Array:
     """Returns the weights w_t (T,) of steps in the last model, for curvatures a_t (T,).
 
-    What step t adds to the model, its noise and any canary, contributes w_t times to the last model:
+    The last model is the sum of w_t times the noise and any canary that step t adds:
 
         w_(t-1) = (1 + BETA - a_t) w_t - BETA w_(t+1),   w_T = 1, w_(T+1) = 0.
     """
@@ -153,18 +153,17 @@ def make_rows(study: Study) -> list[Record]:
         bound = estimate.METHODS[IF_GAUSSIAN].compute(*scores, study.delta, study.confidence)
         # On linear losses, SGD's steps preserve distances, as along a constant direction.
         linear = conversions.epsilon_from_mu(sgd["mu_constant_direction"], study.delta)
-        rows.append(
-            {
-                **landscape._asdict(),
-                "k": landscape.k,
-                "linear": linear,
-                "sgd_bound": sgd["epsilon_bound"],
-                "mu": mu,
-                "epsilon": conversions.epsilon_from_mu(mu, study.delta),
-                "simulated": bound.epsilon,
-                "composition": composition,
-            }
-        )
+        row = {
+            **landscape._asdict(),
+            "k": landscape.k,
+            "linear": linear,
+            "sgd_bound": sgd["epsilon_bound"],
+            "mu": mu,
+            "epsilon": conversions.epsilon_from_mu(mu, study.delta),
+            "simulated": bound.epsilon,
+            "composition": composition,
+        }
+        rows.append(row)
     return rows
 
 

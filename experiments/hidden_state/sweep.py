@@ -1,8 +1,6 @@
 """Cells for the figures of the hidden-state paper that require training, at three scales.
 
-Six figures are not in the paper. `proven` shows lower bounds from fresh directions for the paper's models.
-`bracket_k` and `bracket_steps` compare audits of a convex model with its hidden-state bound. `bracket` and
-`bracket_rates` do the same for neural networks. `matrix` compares DP-SGD with correlated noise.
+Six figures are not in the paper: `proven`, `matrix`, and four whose names begin with `bracket`.
 
     smoke    seconds per figure: a few runs of a few steps, to test the code
     laptop   at most an hour per figure on two cores: the full FCNN, and fewer runs of the image models, with
