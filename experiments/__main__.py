@@ -53,8 +53,8 @@ def _python(arguments: Sequence[str]) -> int:
     """Run your script: ./run.sh python mine.py
 
     The script's folder comes last in the search path, so a models.py next to the script does not replace
-    ours. If the script raises InputError or imports a missing package that only examples need, this prints
-    one line and returns status 2.
+    ours. If the script raises InputError or imports a missing package that examples use, this prints one
+    line and returns status 2.
     """
     script = next(iter(arguments), "python")  # without arguments, the message names the command
     if not Path(script).is_file():

@@ -69,7 +69,7 @@ def _resize(row: Task, size: str) -> Task:
     form = f"{wrong}: give {row.sizes} with a width divisible by 4, such as gpt:128x3"
     require(re.fullmatch("[1-9][0-9]{0,3}x[1-9][0-9]?", size), form)
     width, layers = map(int, size.split("x"))
-    require(width % 4 == 0, form)  # there are 4 attention heads
+    require(width % 4 == 0, form)  # for 4 attention heads
     # The cost of a step relative to the default, 5 blocks of width 256.
     work = layers * width**2 / (5 * 256**2)
     fixed, per_example = row.step_seconds

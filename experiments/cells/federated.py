@@ -81,8 +81,8 @@ def open_store(out: Path, setting: FederatedSetting, federation: Federation) -> 
 def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScores | None:
     """Returns the stored cosines and accuracies of a setting's first runs.
 
-    It ignores the stored checksum of the clients' data, so the data need not be loaded. Returns None if the
-    cosines of any of these runs are missing. Some accuracies may be missing.
+    It ignores the checksum of the clients' data, so they need not be loaded. Returns None if the cosines of
+    any of these runs are missing. Some accuracies may be missing.
     """
     store = held.open(federated_identity(setting))
     if store is None or store.missing(runs):

@@ -131,7 +131,7 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
     charges = []
     sum_of_squares = 0.0  # of mu over all rounds
     counts = rounds.count_rounds(numbers, attacked.rounds)
-    estimate_delta = 1 / attacked.scores  # the paper's choice for this number of scores in a round
+    estimate_delta = 1 / attacked.scores  # the paper's choice; a round has `scores` scores
     for measured, count in zip(canife_measured.read_rounds(store, numbers), counts, strict=True):
         estimate = rounds.best_epsilon(measured.scores_in, measured.scores_out, estimate_delta)
         # If the estimate is infinite, `renyi_charge` returns the mechanism's own noise multiplier.

@@ -35,7 +35,7 @@ BETA = 0.9
 
 
 class Landscape(NamedTuple):
-    """A convex loss, given by its curvatures as text, which is also written to the CSV.
+    """A convex loss, given by its curvatures as text, which the CSV also shows.
 
     Attributes:
       most: The largest allowed curvature, eta L.
