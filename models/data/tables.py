@@ -60,7 +60,7 @@ def load_prices(user_file: UserFile) -> Dataset:
     columns, source, checksum = load_arrays(HOUSING, user_file)
     features = _standardise_features(columns).astype(np.float64)
     norms = np.sqrt((features**2).sum(axis=1, keepdims=True))
-    # Dividing by the larger of the two does both. _BELOW_1 allows for rounding to float32.
+    # This shortens long rows and divides by PRICES_NORM at once. _BELOW_1 allows for rounding to float32.
     shortened = features / np.maximum(norms, PRICES_NORM) * _BELOW_1
     prices = _standardise(columns[TARGET])
     return Dataset(shortened.astype(np.float32), prices, source, checksum)
