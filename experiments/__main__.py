@@ -15,7 +15,7 @@ from audit.runtime import installed
 PACKAGES = ("experiments.commands", "audit.commands")
 _ROOT = Path(__file__).resolve().parents[1]
 _EXAMPLES_PACKAGES = ("torch", "opacus")  # optional packages that examples import
-# Commands that start a process for each core. Each process then uses one thread for matrix products.
+# Commands that start a process for each core.
 _PARALLEL = ("benchmark", "landscape", "plan", "sweep", "test")
 
 
@@ -33,10 +33,11 @@ def main() -> None:
     if is_flag and arguments[0] not in (*dispatch.HELP, "--version"):
         arguments = ["audit", *arguments]
     command = arguments[0]
-    if command in _PARALLEL:
+    if command in _PARALLEL:  # it starts a process for each core, so each needs only one thread
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if command in _TOOLS:
         sys.exit(_TOOLS[command](arguments[1:]))
+    # The help lists these tools after the commands, which are modules in PACKAGES.
     summaries = {name: str(tool.__doc__).partition("\n")[0] for name, tool in _TOOLS.items()}
     try:
         dispatch.run("./run.sh", PACKAGES, arguments, summaries)
@@ -52,10 +53,10 @@ def _python(arguments: Sequence[str]) -> int:
     """Run your script: ./run.sh python mine.py
 
     The script's folder comes last in the search path, so a models.py next to the script does not replace
-    ours. If the script raises InputError or imports a package for examples that is missing, this prints one
+    ours. If the script raises InputError or imports a missing package that examples use, this prints one
     line and returns status 2.
     """
-    script = next(iter(arguments), "python")
+    script = next(iter(arguments), "python")  # without arguments, the message names the command
     if not Path(script).is_file():
         return dispatch.report_error(f"{script}: give a script, such as mine.py")
     sys.argv = list(arguments)
@@ -71,9 +72,9 @@ def _python(arguments: Sequence[str]) -> int:
         )
     except InputError as error:
         frames = traceback.extract_tb(error.__traceback__)
+        # The script's functions may call each other. We show the innermost line.
         lines = [frame.lineno for frame in frames if frame.filename == script]
-        innermost = lines[-1]
-        return dispatch.report_error(f"{script} line {innermost}: {error}")
+        return dispatch.report_error(f"{script} line {lines[-1]}: {error}")
     return 0
 
 
@@ -86,18 +87,19 @@ def _test(arguments: Sequence[str]) -> int:
     if "--slow" in arguments or os.environ.get("CI") in ("true", "1"):
         marks = ""
     rest = [argument for argument in arguments if argument != "--slow"]
+    # Each process runs whole files, so that their tests share fixtures.
     flags = ("-n", "auto", "--dist=loadfile", "--no-loadscope-reorder", "--durations=30")
     return _run_module("pytest", *flags, "-m", marks, *rest)
 
 
 def _lint(arguments: Sequence[str]) -> int:
     """Run ruff and mypy; arguments go to ruff check."""
-    statuses = (
+    # All three run, even if one fails.
+    return max(
         _run_module("ruff", "check", ".", *arguments),
         _run_module("ruff", "format", "--check", "."),
         _run_module("mypy"),
     )
-    return max(statuses)
 
 
 def _docs(arguments: Sequence[str]) -> int:
@@ -117,7 +119,10 @@ def _ray(arguments: Sequence[str]) -> int:
 
 
 def _run_module(name: str, *arguments: str) -> int:
-    """Runs `python -m NAME ARGUMENTS` in the repository's root, and returns the exit status."""
+    """Runs `python -m NAME ARGUMENTS` in the repository's root, and returns the exit status.
+
+    With -P, Python does not search this folder for modules.
+    """
     return subprocess.run([sys.executable, "-P", "-m", name, *arguments], cwd=_ROOT).returncode
 
 

@@ -69,7 +69,7 @@ def _resize(row: Task, size: str) -> Task:
     form = f"{wrong}: give {row.sizes} with a width divisible by 4, such as gpt:128x3"
     require(re.fullmatch("[1-9][0-9]{0,3}x[1-9][0-9]?", size), form)
     width, layers = map(int, size.split("x"))
-    require(width % 4 == 0, form)
+    require(width % 4 == 0, form)  # for 4 attention heads
     # The cost of a step relative to the default, 5 blocks of width 256.
     work = layers * width**2 / (5 * 256**2)
     fixed, per_example = row.step_seconds
@@ -119,7 +119,7 @@ def _load_roles(setting: Dealing, user_file: UserFile) -> Federation:
     """Loads the `setting.clients` largest roles of Shakespeare's plays as clients; 0 means all roles."""
     roles = load_shakespeare(user_file)
     by_size = np.argsort(-roles.counts, kind="stable")  # roles of equal size keep their order
-    return Federation(select(roles, by_size[: setting.clients or None]), None)
+    return Federation(select(roles, by_size[: setting.clients or None]), test=None)
 
 
 # Reasons why a model's steps have no known Lipschitz constant.
@@ -187,7 +187,7 @@ _SHIRTS = _FASHION_MNIST._replace(
     shape=(784,),
 )
 _SHAKESPEARE = _describe(SHAKESPEARE, "Shakespeare", load_sequences, 52_341, (80,))
-# Computed features have no checksum, because their lowest bits differ between machines.
+# The lowest bits of computed features differ between machines.
 _FEATURES = _CIFAR10._replace(
     name="mobilenet_features",
     checksum=None,

@@ -16,7 +16,7 @@ from audit.tasks.model import Model, flat_model
 from models.data.images import FASHION_MNIST_MEAN, FASHION_MNIST_STD
 from models.layers import normalised
 
-_BELOW_1 = 1 - 1e-6  # keeps features within the norm after rounding to float32
+_BELOW_1 = 1 - 1e-6
 TWO_LAYER_WIDTH = 64
 # With features of at most this norm, softmax gradients have a norm of at most 1 (`softmax_head`).
 SOFTMAX_NORM = 0.5**0.5

@@ -54,7 +54,7 @@ def gpt(n_features: int = shakespeare.LENGTH, width: int = 256, layers: int = 5)
 
     Args:
       n_features: the number of characters in a sequence.
-      width: the width of embeddings and blocks, a multiple of 4.
+      width: the width of embeddings and blocks, a multiple of 4, the number of attention heads.
       layers: the number of blocks.
     """
     module = GPT(shakespeare.VOCABULARY, width, layers)

@@ -1,8 +1,7 @@
 """The features that a pretrained MobileNetV2 (Sandler et al., 2018) computes from CIFAR-10 images.
 
 DP-SGD trains only the network's last layer (hidden-state paper, Remark 2 and Figure 13), so we store the
-outputs of the other layers as data. A Python package provides torchvision's ImageNet weights. We fold batch
-norm into the convolutions.
+outputs of the other layers as data. A Python package provides torchvision's ImageNet weights.
 """
 
 import hashlib
@@ -221,11 +220,9 @@ def _read_wheel(folder: Path) -> Arrays:
 
 def _select(raw: Arrays) -> Arrays:
     """Returns the tensors of the network as little-endian float32, without its scalar counters."""
-    selected = {}
-    for name, tensor in raw.items():
-        if tensor.ndim:
-            selected[name] = np.ascontiguousarray(tensor, "<f4")
-    return selected
+    return {
+        name: np.ascontiguousarray(tensor, "<f4") for name, tensor in raw.items() if tensor.ndim
+    }
 
 
 WEIGHTS = Recipe(

@@ -33,6 +33,7 @@ def audit_cell(audited: Audited) -> Cell:
         from audit.training import driver  # loads SciPy
 
         request = driver.make_request(setting, dataset, runs)
+        # `parent` is the root of all stores.
         driver.keep(driver.audit(request, store.path.parent, report=progress))
 
     name = f"{audited.series}, seed {setting.seed}, {audited.panel}"

@@ -52,8 +52,8 @@ class DataSets:
     def checksum(self, model: str) -> str | None:
         """Returns the checksum of a model's data; None for features that are computed on this machine.
 
-        The last bits of computed features differ between machines. A user's file is loaded to get its
-        checksum.
+        The last bits of computed features differ between machines. A user's file is loaded to compute its
+        checksum. Without one, this is the checksum of the published data.
         """
         data = task(model).data
         if data.checksum is not None and self._files.get(data.file) is not None:
@@ -114,7 +114,8 @@ class Cell(NamedTuple):
       open: (the root of all stores, data sets) -> the cell's store.
       do: (store, data sets, progress); computes the missing results. It calls `progress` with the number of
         runs finished since the last call.
-      request: The specification of the work, for the paper's figures.
+      request: The specification of the work, with which figures find its results. Its type depends on the
+        kind of cell.
       audited: The audit, or None for other kinds of cells.
     """
 
@@ -142,7 +143,7 @@ def read_answer(store: Store) -> dict[str, Any] | None:
     try:
         return dict(json.loads(content))
     except (ValueError, TypeError):
-        files.set_aside(store.path / _ANSWER, "it counts as missing")
+        files.set_aside(store.path / _ANSWER, "it counts as missing")  # renames it and reports this
         return None
 
 

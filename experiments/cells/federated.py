@@ -50,10 +50,18 @@ def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: flo
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
         """Trains the missing runs of all settings."""
+        # `parent` is the root of all stores.
         train(settings, runs, store.path.parent, data.clients(setting), progress)
 
-    identity = json.dumps(federated_identity(setting))
-    return Cell(name, identity, runs, seconds, is_done, open=open_cell, do=do)
+    return Cell(
+        name=name,
+        identity=json.dumps(federated_identity(setting)),
+        runs=runs,
+        seconds=seconds,
+        is_done=is_done,
+        open=open_cell,
+        do=do,
+    )
 
 
 def final(setting: FederatedSetting) -> FederatedSetting:
@@ -71,9 +79,10 @@ def open_store(out: Path, setting: FederatedSetting, federation: Federation) -> 
 
 
 def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScores | None:
-    """Returns the stored cosines and accuracies of a setting's first runs, for any clients.
+    """Returns the stored cosines and accuracies of a setting's first runs.
 
-    Returns None if the cosines of any of these runs are missing. Some accuracies may be missing.
+    It ignores the checksum of the clients' data, so they need not be loaded. Returns None if the cosines of
+    any of these runs are missing. Some accuracies may be missing.
     """
     store = held.open(federated_identity(setting))
     if store is None or store.missing(runs):
@@ -144,5 +153,6 @@ def train(
             store.save(games.final_scores(game, midway.thetas, midway.first))
 
     for i, (game, store) in enumerate(pairs):
+        # The stores before this one are already complete.
         watch_chunk = functools.partial(watch, store, pairs[i + 1 :])
         games.train(game, store, runs, progress=progress, watch=watch_chunk)

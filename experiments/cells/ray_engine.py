@@ -1,7 +1,6 @@
 """Trains on a Ray cluster. Workers train chunks of runs or complete cells; this process stores the results.
 
-Each task gets one GPU, or as many cores as the smallest node has. So all tasks have the same devices, and
-scores are bit-identical to those from one node.
+All tasks have the same devices (`Cluster`), so scores are bit-identical to those from one node.
 """
 
 import contextlib
@@ -31,7 +30,7 @@ Arguments = tuple[Any, ...]
 Ended = tuple[Arguments, Callable[[], Any]]
 _MAX_RETRIES = 20  # how many times a task is retried after its worker or node dies
 _STAGE = 64  # runs between two computations of the bounds
-_ENVIRONMENT = {  # environment variables for Ray, unless the user sets them
+_ENVIRONMENT = {  # environment variables for Ray
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",
     # Ray gives up on an unreachable host after the sum of these two times. The default is 7 minutes.
@@ -45,7 +44,7 @@ def prepare(
 ) -> tuple[int, dict[str, Any]]:
     """Prepares a worker. Returns the chunk size, at most `runs`, and the worker's versions and devices.
 
-    `devices` is the number of CPU devices to use, or 0 to use GPUs. `recipe` makes the game from the data.
+    `devices` is the number of CPU devices, or 0 for GPUs. `recipe` makes the game from the data.
     """
     prepare_jax(devices)
     game = recipe.make(data)
@@ -55,14 +54,14 @@ def prepare(
 def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> Scores:
     """Trains the runs first, ..., stop - 1 of `chunk` = (first, stop) on a worker, and returns their scores.
 
-    For the other arguments, see `prepare`.
+    `devices` is the number of CPU devices, or 0 for GPUs.
     """
     prepare_jax(devices)
     first, stop = chunk
     size = stop - first
     key = (recipe.key, size)
     try:
-        if key not in _PLAYER:
+        if key not in _PLAYER:  # a worker keeps its last player, which holds compiled programs
             _PLAYER.clear()
             _PLAYER[key] = Player(recipe.make(data), size)
         return _PLAYER[key].play(first, size)
@@ -77,7 +76,8 @@ def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> Scor
 def do_cell(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
     """Completes a cell on a worker, in a temporary folder because the store is on another machine.
 
-    `devices` is as in `prepare`. Returns the contents of the cell's files, keyed by path within the folder.
+    `devices` is the number of CPU devices, or 0 for GPUs. Returns the contents of the cell's files, keyed by
+    path within the folder.
     """
     prepare_jax(devices)
     contents = {}
@@ -90,7 +90,7 @@ def do_cell(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
     return contents
 
 
-# Only the worker's last player, keyed by the recipe's key and the chunk size. It keeps compiled programs.
+# The worker's last player, keyed by the recipe's key and the chunk size.
 _PLAYER: dict[tuple[str, int], Player] = {}
 
 
@@ -128,7 +128,7 @@ class Cluster:
     def run(self, function: Callable[..., Any], arguments: Iterable[Arguments]) -> Iterator[Ended]:
         """Calls a function on workers, once for each tuple in `arguments`, and yields tasks as they end.
 
-        A call is function(devices, *the tuple); `prepare` describes `devices`.
+        A call is function(devices, *the tuple). `devices` is the task's number of CPU devices, or 0 for GPUs.
         """
         # With max_calls=0, a worker stays alive after a task and keeps its compiled programs.
         options = {"max_retries": _MAX_RETRIES, "max_calls": 0, **self._resources}
@@ -180,7 +180,7 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
         # token keeps out other users of this machine.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    os.environ |= _ENVIRONMENT | os.environ
+    os.environ |= _ENVIRONMENT | os.environ  # the user's variables win
     try:
         import ray
 
@@ -219,7 +219,7 @@ class RayTrainer:
     def __init__(self, cluster: Cluster, recipe: GameRecipe, data: Dataset) -> None:
         """Sends the recipe and data to the nodes; raises InputError if a worker cannot make the game."""
         self._cluster = cluster
-        self._game = (recipe, cluster.share(data))
+        self._game = (recipe, cluster.share(data))  # arguments of `prepare` and `train`
         # `train` asks for the chunk size again, when it knows the number of runs.
         _, versions_and_devices = cluster.call(prepare, *self._game, 1)
         self.about = lambda: versions_and_devices  # the method of `Trainer`
@@ -231,7 +231,7 @@ class RayTrainer:
             size, _ = self._cluster.call(prepare, *self._game, max_chunk)
             missing = store.missing(runs)
             tasks = [(*self._game, chunk) for chunk in cut(missing, size)]
-            progress(0)
+            progress(0)  # until this call, a progress bar shows "compiling"
             for _, get in self._cluster.run(train, tasks):
                 scores = get()
                 store.save(scores)
@@ -245,7 +245,7 @@ class RayTrainer:
 
 
 def do_all(cluster: Cluster, cells: list[Cell], place: work.Workplace) -> work.Outcome:
-    """Completes a sweep's cells, each as a task, and reports failed cells; see `work.do_all`."""
+    """Completes a sweep's cells, each as a task, and reports failed cells on stderr."""
     outcome = work.Outcome(completed=[], failed=[])
     opened = []
     with store.hold(place.out), contextlib.closing(work.SweepProgress(cells)) as progress:

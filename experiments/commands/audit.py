@@ -118,7 +118,7 @@ def _parse_until(text: str | None) -> "Until | None":
     try:
         value = float(text.removesuffix("x"))
     except ValueError:
-        value = math.nan
+        value = math.nan  # rejected below
     require(
         0 < value < math.inf,
         f"--until={text}: give an epsilon above 0, a multiple of the claim such as 0.9x, or refuted",

@@ -62,6 +62,7 @@ def main() -> None:
             f"{package} is not installed, skipping its estimators: {installed.pip_install(package)}",
             file=sys.stderr,
         )
+    # These cells measure how many runs each estimator needs to refute a false claim.
     claims = list_claims(dict.fromkeys(cell.estimator for cell in cells), scale, FLAGS.seed)
 
     stored = folder / "cells"

@@ -45,7 +45,7 @@ def main() -> None:
     from experiments.canife import curves, figures, measured, training
 
     setting, store = training.prepare(setting, out, data)
-    numbers = setting.measured()
+    numbers = setting.measured()  # of rounds to measure
     with hold(store.path):
         missing = len(numbers) - len(measured.read_rounds(store, numbers))
         with machine.bar(missing, lambda: "measuring", "rounds") as progress:

@@ -67,9 +67,13 @@ def main() -> None:
     each = conclude_each_run(
         scores, dimension, law_holds=sees_final_model, level=level, claim=claim
     )
-    accuracies = read_accuracies(store, runs)
-    together = conclude_together(scores, level, claim)
-    audit = federated_table.FederatedAudit(each, of_canary, of_client, accuracies, together)
+    audit = federated_table.FederatedAudit(
+        runs=each,
+        canary=of_canary,
+        client=of_client,
+        accuracies=read_accuracies(store, runs),
+        together=conclude_together(scores, level, claim),
+    )
     circumstances = {
         "setting": dataclasses.asdict(setting),
         "data": clients.source,

@@ -133,6 +133,7 @@ def _conclude(audit: Audited, place: Workplace, level: Level) -> Result:
 
     dataset = place.data.load(audit.setting.model)
     folder = make.open_store(place.out, audit.setting, dataset).path
+    # The conclusion from the stored scores, and facts for the audit's page.
     subject = subjects.describe_setting(folder, *level, audit.runs)
     return Result(subject.conclusion, subject=lambda: subject, folder=folder)
 

@@ -31,9 +31,10 @@ cli.define_out("Folder for results; figures go to the subfolder landscape.")
 
 
 def main() -> None:
-    """Prints and plots the epsilon of training on two landscapes: the paper's and the latch.
+    """Prints and plots the epsilon of training on two crafted losses: the paper's landscape and the latch.
 
-    With --momentum, prints epsilons only for convex landscapes with momentum.
+    The latch's last iterate reveals whether the gradients of any batch had a large sum. With --momentum,
+    prints epsilons only for convex landscapes with momentum.
     """
     level = cli.level()
     # Some estimates use half of the runs to choose a threshold and the other half to test it. Each half needs

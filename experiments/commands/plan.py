@@ -118,16 +118,16 @@ def show_bounds(bounds: Sequence[calibration.Calibration]) -> str:
     """Returns a table of an audit's simulated bounds: a row for each method, with its mean and quantiles."""
     setting = bounds[0].setting  # the same in all rows
     truth = bounds[0].true_epsilon
-    records = []
-    for row in bounds:
-        record = {
+    records = [
+        {
             "method": row.method,
             "mean": f"{row.mean_epsilon:.3f}",
             "5%": f"{row.low_epsilon:.3f}",
             "95%": f"{row.high_epsilon:.3f}",
             "of truth": f"{row.mean_epsilon / truth:.0%}",
         }
-        records.append(record)
+        for row in bounds
+    ]
     canaries = ""
     if setting.canaries > 1:
         canaries = f" of {setting.canaries} canaries"
@@ -156,6 +156,7 @@ def _print_bugs(setting: Setting) -> None:
         needed = planning.runs_until_refuted(mu, factor, canaries, FLAGS.confidence, _SEED)
         record = {"noise / claimed": f"{factor:g}"}
         for name, runs in (("half of audits", needed.median), ("9 of 10", needed.most)):
+            # Audits that need more runs than this count as infinite.
             record[name] = "over 1,000" if math.isinf(runs) else f"{runs:,.0f}"
         records.append(record)
     title = (

@@ -99,7 +99,7 @@ def make_attacked(compared: Compared) -> Attacked:
     return Attacked(
         model=compared.model,
         rounds=compared.steps,
-        # CANIFE measures the rounds 1, 1 + every, ...
+        # CANIFE measures the rounds 1, 1 + every, ...: here, _MEASURED_ROUNDS of them.
         every=math.ceil(compared.steps / _MEASURED_ROUNDS),
         cohort=compared.batch_size,
         design_steps=compared.design_steps,

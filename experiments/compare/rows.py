@@ -131,9 +131,10 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
     charges = []
     sum_of_squares = 0.0  # of mu over all rounds
     counts = rounds.count_rounds(numbers, attacked.rounds)
-    estimate_delta = 1 / attacked.scores  # the paper's choice
+    estimate_delta = 1 / attacked.scores  # the paper's choice; a round has `scores` scores
     for measured, count in zip(canife_measured.read_rounds(store, numbers), counts, strict=True):
         estimate = rounds.best_epsilon(measured.scores_in, measured.scores_out, estimate_delta)
+        # If the estimate is infinite, `renyi_charge` returns the mechanism's own noise multiplier.
         noise = rounds.renyi_charge(estimate.epsilon, estimate_delta, attacked.noise_multiplier)
         charges.append(Charge(noise, sampling_rate=1.0, rounds=count))
         sum_of_squares += count * conversions.mu_from_epsilon(measured.exact, attacked.delta) ** 2
@@ -162,6 +163,7 @@ def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Tabl
         field("assumes", "assumes", left=True),
         Column(key="upper_bound", value=lambda row: upper),
     ]
+    # A line below the table, aligned with its columns.
     upper_bound = f"{'upper bound':<20} {'accounting':<23} {'':>10} {at_most(upper):>7}"
     notes = _NOTES.format(
         confidence=show_level(compared.confidence),
@@ -234,6 +236,6 @@ def _find_look(row: Record) -> tuple[str, str]:
         return FADED, "rejected: the curve is not Gaussian"
     if row["assumes"] == ESTIMATE:
         return IN, "estimate, not a bound"
-    if row["assumes"] in _ANY_CURVE:
+    if row["assumes"] in _ANY_CURVE:  # none of these limits the shape of the trade-off curve
         return FREE, "bound for any curve"
     return OUT, "bound under an assumption"

@@ -47,7 +47,7 @@ from experiments.sweeps.sweep import OwnTable, Sweep
 
 ESTIMATE = "estimate"
 COMPOSITION = "composition"
-_MARGIN = 10  # figures also show what the bounds would be if steps expanded ten times as much
+_MARGIN = 10  # figures also show the bounds if steps expand ten times as much
 _MAX_EPSILON = 1e3  # infinite interval ends are drawn at this value
 _EPSILON_TICKS = (0.3, 1, 3, 10, 30)  # on a logarithmic axis
 _LINES = {  # keyed by field: label, color, and marker and line format
@@ -132,7 +132,7 @@ def list_measured(sweep: Sweep) -> list[Setting]:
 
 
 def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list[Record]:
-    """Returns the rows from `gather_rows`, with upper bounds from `_find_upper`."""
+    """Returns the rows from `gather_rows`, with upper bounds on the last model's epsilon (`_find_upper`)."""
     measured = {_describe_training(setting): setting for setting in list_measured(sweep)}
     rows = gather_rows(points)
     for row in rows:
@@ -377,7 +377,7 @@ def draw_correlated(
         row |= {
             "strategy": mechanism.noise,
             "noise_multiplier": sigma,
-            "linear": claim.last_model_if_linear(delta),
+            "linear": claim.last_model_if_linear(delta),  # predicted if losses are linear
         }
     figure = draw_panels_of(
         rows,

@@ -12,9 +12,8 @@ smaller bound holds for all losses with these constants.
 The latch remembers in its last iterate whether a large sum occurred in a shuffled training run. Along a
 direction v, the target's gradient is C, or zero if the target is replaced, and all other gradients are -C. So
 the sum of the target's batch exceeds other sums by 2 C or by C. In units of C and relative to the other sums,
-a step adds this height plus noise to theta, which starts at 0. Before this, the other examples reset theta to
-0 if it is below a threshold c, and push it up further if it is above c. So the last iterate exceeds c if
-theta ever did.
+a step adds this height plus noise to theta, which starts at 0. Before this, the other examples reset theta or
+push it up further (`compute_latch_rate`).
 
 Losses with such gradients exist. Their slope along v is -C (1 - eta) plus a term that does the resetting or
 pushing. Each of a batch's B examples contributes at most eta C to this term, which is periodic in theta with
@@ -51,14 +50,15 @@ _GRID = 1e-3  # the accountant's grid spacing of privacy losses, for Poisson sam
 def exact_mu(shifts: Array, slopes: Array, noise: Array | float) -> float:
     """Returns mu of a quadratic's last iterate, which is Gaussian with and without the canary.
 
-    Each step multiplies the earlier shifts and noise by its slope.
+    The last iterate is the sum of r_t (s_t b + n_t z_t), where b is 1 with the canary and 0 without it, z_t ~
+    N(0, 1), and r_t is the product of the slopes after step t.
 
     Args:
       shifts: The canary's shift s_t in each step, of shape (T,).
       slopes: The slopes c'_t, of shape (T,).
       noise: The standard deviations n_t of the noise, of shape (T,), or one number for all steps.
     """
-    # (T,): for each step, the product of all later slopes.
+    # r_t, of shape (T,). The slice reverses the slopes and leaves out the first.
     remaining = np.append(np.cumprod(slopes[:0:-1])[::-1], 1.0)
     return float(abs(remaining @ shifts) / np.linalg.norm(remaining * noise))
 
@@ -66,7 +66,8 @@ def exact_mu(shifts: Array, slopes: Array, noise: Array | float) -> float:
 def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Record:
     """Compares the convex landscape with the hidden-state bound for one schedule.
 
-    The landscape's slopes should attain the bound, so `mu_exact` should equal `mu_bound`.
+    On the landscape, a one-dimensional quadratic, each step multiplies theta by its slope. These slopes
+    should attain the bound, so `mu_exact` should equal `mu_bound`.
 
     Args:
       k: The number of steps in a period.
@@ -99,9 +100,10 @@ def compute_latch_rate(
 ) -> float:
     """Returns the probability that a latch's last iterate exceeds the threshold c.
 
-    It does if theta exceeded c after any step. Until then, each step sets theta to noise with standard
-    deviation sigma, plus the height h if the batch contains the target. After E epochs of b batches, the
-    probability is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E. Logarithms and expm1 keep small
+    A latch is a crafted loss that resets theta to 0 below c, and pushes it further up above c. So the last
+    iterate exceeds c if theta exceeded c after any step. Until then, each step sets theta to noise with
+    standard deviation sigma, plus the height h if the batch contains the target. After E epochs of b batches,
+    the probability is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E. Logarithms and expm1 keep small
     probabilities accurate.
 
     Args:
@@ -124,6 +126,8 @@ def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Rec
       `poisson`, the accountant's epsilon. The lower bound uses the best threshold among multiples of 0.01 C,
       up to 2 C plus 8 standard deviations of the noise.
     """
+    # Let P and Q be the probabilities of exceeding a threshold with and without the target. P is at most
+    # e^epsilon Q + delta, so epsilon is at least log((P - delta) / Q).
     compute_rate = partial(compute_latch_rate, sigma, batches, epochs)
     best = 0.0
     for threshold in np.arange(0.0, HEIGHT_IN + 8 * sigma, 0.01):
@@ -133,7 +137,7 @@ def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Rec
             best = max(best, math.log(excess / false_positives))
     # With Poisson sampling, each step would include the target with probability 1 / b.
     steps = Composition(sigma, batches * epochs, 1 / batches)
-    poisson = accounting.account_sampled(steps, _GRID).get_epsilon(delta)
+    poisson = accounting.account_sampled(steps, grid=_GRID).get_epsilon(delta)
     return {
         "sigma": sigma,
         "batches": batches,

@@ -6,11 +6,9 @@ units of the clipping norm C (hidden-state paper, Section 6 and Equation 3; Erra
     theta_1 ~ N(0, sigma^2) without the canary, N(1, sigma^2) with it
     theta_(t+1) = theta_t + s_t(theta_t) + N(0, (sigma / B)^2),   s_t = +1 above h_t and -1 below
 
-We compute the densities of theta_t by quadrature. The grid's spacing is at most sigma / B / 8 to resolve a
-step's noise, and at most sigma / 32 to resolve where the likelihood ratio crosses e^epsilon. A step splits
-the density at h_t, shifts both parts and convolves them with the Gaussian. Unlike an FFT, this preserves the
-*relative* accuracy of the tails. The mass that leaves the grid is below 1e-20. Halving the spacing changes
-epsilon by less than 0.1% (tested).
+We compute the densities of theta_t by quadrature (`Stepper`). A step splits the density at h_t, shifts both
+parts and convolves them with the Gaussian. Unlike an FFT, this preserves the *relative* accuracy of the
+tails. Halving the grid's spacing changes epsilon by less than 0.1% (tested).
 
 The optimal adversary. Let p_t and q_t be the densities of theta_t without and with the canary, and
 g_t = q_t - e^epsilon p_t. For a fixed epsilon, the adversary maximizes D_T, the integral of max(g_T, 0),
@@ -47,11 +45,11 @@ from experiments.sweeps.records import Record
 HALF = 0.5  # the paper's threshold, in units of C
 PER_DEVIATION = 8  # grid points per standard deviation of a step's noise
 _NUM_SEARCHED = 49  # thresholds that Algorithm 6 tries
-_MARGIN = 11.0  # standard deviations of theta_T between the largest mean and the grid's edge
+_MARGIN = 11.0  # standard deviations of theta_T beyond the largest mean
 _PER_SIGMA = 4  # the grid has at least 4 * PER_DEVIATION points per sigma
 _KERNEL_REACH = 14.0  # standard deviations at which the Gaussian kernel is cut off
 _MAX_HALF_WIDTH = 400_000  # half the maximum number of grid points, to limit time and memory
-_FINE_RATIO = 9.0  # if B / sigma is at least this, the grid spacing is a third of the usual
+_FINE_RATIO = 9.0  # the smallest B / sigma that gets a finer grid
 _MIN_DENSITY = 1e-290  # well above 2e-308, the smallest normal float64
 
 
@@ -70,7 +68,10 @@ class Process(NamedTuple):
 
     @property
     def step_deviation(self) -> float:
-        """The standard deviation sigma / B of the noise in each step after the first, in units of C."""
+        """The standard deviation sigma / B of the noise in each step after the first, in units of C.
+
+        Later steps average B gradients. The first is not divided by B (Errata H5).
+        """
         return self.noise_multiplier / self.batch_size
 
 
@@ -93,6 +94,7 @@ class Stepper:
         self.process = process
         sigma = process.noise_multiplier
         deviation = process.step_deviation
+        # This resolves a step's noise, and where the likelihood ratio crosses e^epsilon.
         self.spacing = float(min(deviation, sigma / _PER_SIGMA)) / PER_DEVIATION
         # With little noise per step, the densities keep sharp edges at the thresholds.
         if process.batch_size / sigma >= _FINE_RATIO:
@@ -101,6 +103,7 @@ class Stepper:
         # The mean of theta starts at 0 or 1, and each later step moves it by 1.
         num_moves = float(process.steps - 1)
         largest_mean = num_moves + 1
+        # Less than 1e-20 of the mass lies beyond _MARGIN standard deviations.
         total_deviation = np.sqrt(sigma**2 + num_moves * deviation**2)
         half_width = int(np.ceil((largest_mean + _MARGIN * total_deviation) / self.spacing))
         where = f"`steps={process.steps}`: with sigma {sigma:g} and B = {process.batch_size},"
@@ -183,6 +186,7 @@ def _compute_weights_above(points: Floats, spacing: float, threshold: float) -> 
     cell = int(position)
     fraction = position - cell  # the fraction of the cell below the threshold
     weights = np.zeros(len(points))
+    # The terms with `fraction` integrate the interpolant from the threshold to the cell's end.
     weights[cell] = (1 - fraction) ** 2 / 2
     weights[cell + 1] = 5 / 12 + (1 - fraction**2) / 2
     weights[cell + 2] = 13 / 12
@@ -363,7 +367,7 @@ def simulate(
     `presence` (R,) is True for runs with the canary. Yields theta_1, ..., theta_T of all runs, of shape (R,)
     each, in units of C.
     """
-    # Each process gets its own noise.
+    # Each process gets its own noise. Seeds are integers.
     millionths = round(1e6 * process.noise_multiplier)
     rng = np.random.default_rng([seed, process.batch_size, millionths])
     theta = presence + process.noise_multiplier * rng.normal(size=len(presence))
@@ -377,8 +381,8 @@ def simulate(
 def _estimate_in_sample(process: Process, threshold: float, study: Study) -> list[float]:
     """Returns the paper's in-sample estimates of epsilon after each step, of shape (T,), from simulated runs.
 
-    Every step uses the same threshold, in units of C. The scores after a step are the values of theta in all
-    runs.
+    They choose a test and count its errors on the same scores, so they are not bounds. The scores after a
+    step are the values of theta in all runs. Every step uses the same threshold, in units of C.
     """
     present = np.arange(study.runs) % 2 == 1
     estimates = []

@@ -1,7 +1,4 @@
-"""Draws figures of the crafted landscape: exact epsilons next to those claimed by Gaussian conversions.
-
-The only curves computed here are those of the paper's Example 1 and Figure 6b.
-"""
+"""Draws figures of the crafted landscape: exact epsilons next to those claimed by Gaussian conversions."""
 
 from collections.abc import Iterator
 from functools import partial

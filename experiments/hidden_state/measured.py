@@ -99,6 +99,7 @@ def canary_norms(game: "Game", runs: NDArray[np.int64]) -> Norms:
         return norms
 
     hyper = jax.tree.map(jnp.float32, game.hyper)  # as in training
+    # Runs differ only in their keys, so only the keys have an axis for runs.
     compute = jax.jit(jax.vmap(norms_of_run, (None, None, None, 0)))
     keys = {name: game.run_keys(name, runs) for name in ("theta", "canary", "noise")}
     norms = compute(hyper, game.data, game.schedule, keys)
@@ -110,7 +111,7 @@ EXPANSION = "expansion"  # the experiment's name
 _USUAL_EFFORT = (4, 1250)
 EFFORTS = {"wide_fcnn": (4, 223), "convnet": (2, 20), "gelu_convnet": (2, 20)}
 _COMPILING_SECONDS = 15.0
-# Measuring a step takes as long as this many training steps of a large model, and at least _MIN_SECONDS.
+# The time to measure a step of a large model, and of any model.
 _NUM_TRAINING_STEPS = 300
 _MIN_SECONDS = 0.005
 
@@ -136,6 +137,7 @@ def expansion_cell(setting: Setting) -> Cell:
     cell = setting_cell(name, setting, runs, is_complete, do, EXPANSION)
     steps = setting.schedule.steps
     step_training = step_seconds(setting)
+    # Measuring a step takes as long as this many training steps, but small models have a fixed cost.
     step_measuring = max(_NUM_TRAINING_STEPS * step_training, _MIN_SECONDS)
     run_seconds = steps * step_training + min(steps, max_steps) * step_measuring
     return cell._replace(seconds=_COMPILING_SECONDS + runs * run_seconds, request=setting)

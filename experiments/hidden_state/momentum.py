@@ -5,13 +5,8 @@ The heavy-ball method with momentum beta, on a one-dimensional quadratic with cu
     theta_(t+1) = theta_t + beta (theta_t - theta_(t-1)) - a_t theta_t + s_t b + sigma z_t,   a_t = eta h_t,
 
 where z_t ~ N(0, 1), b is 1 with the canary and 0 without, and s_t is the canary's sign, or 0 if step t does
-not insert it. The last model is the sum of w_t (s_t b + sigma z_t), with the weights
-
-    w_(t-1) = (1 + beta - a_t) w_t - beta w_(t+1),   w_T = 1, w_(T+1) = 0.
-
-With s_t = sign(w_t) at insertions, the mu of the last model is exactly
-
-    (sum of |w_t| over insertions) / (sigma * sqrt(sum of w_t^2 over all steps)).
+not insert it. The last model is the sum of w_t (s_t b + sigma z_t), with the weights of `compute_weights`.
+With s_t = sign(w_t) at insertions, `compute_mu` is exact.
 
 In this module, curvatures are the a_t, which include the learning rate eta. They repeat with a period of k
 steps, except in the last steps. They are at least 0, so the losses are convex, and at most eta L, so the
@@ -40,7 +35,7 @@ BETA = 0.9
 
 
 class Landscape(NamedTuple):
-    """A convex loss, given by its curvatures as text.
+    """A convex loss, given by its curvatures as text, which the CSV also shows.
 
     Attributes:
       most: The largest allowed curvature, eta L.
@@ -89,7 +84,12 @@ LANDSCAPES = [Landscape(*line.split("; ")) for line in _LANDSCAPES.splitlines()]
 
 
 def compute_weights(curvatures: Array) -> Array:
-    """Returns the weights w_t (T,) of steps in the last model, for curvatures a_t (T,)."""
+    """Returns the weights w_t (T,) of steps in the last model, for curvatures a_t (T,).
+
+    The last model is the sum of w_t times the noise and any canary that step t adds:
+
+        w_(t-1) = (1 + BETA - a_t) w_t - BETA w_(t+1),   w_T = 1, w_(T+1) = 0.
+    """
     weights = np.zeros(len(curvatures) + 1)  # the last one is w_(T+1)
     weights[-2] = 1
     for t in reversed(range(1, len(curvatures))):
@@ -98,7 +98,12 @@ def compute_weights(curvatures: Array) -> Array:
 
 
 def compute_mu(landscape: Landscape) -> float:
-    """Returns mu of the last model, if the last step of each period inserts the canary."""
+    """Returns mu of the last model, if the last step of each period inserts the canary.
+
+    With the canary's sign equal to that of the step's weight w_t, mu is
+
+        (sum of |w_t| over insertions) / (sigma * sqrt(sum of w_t^2 over all steps)).
+    """
     weights = compute_weights(landscape.list_curvatures())
     signal = np.abs(weights[landscape.k - 1 :: landscape.k]).sum()
     return float(signal / (NOISE_MULTIPLIER * np.linalg.norm(weights)))

@@ -1,8 +1,6 @@
 """Cells for the figures of the hidden-state paper that require training, at three scales.
 
-Six figures are not in the paper. `proven` shows lower bounds from fresh directions for the paper's models.
-`bracket_k` and `bracket_steps` compare audits of a convex model with its hidden-state bound. `bracket` and
-`bracket_rates` do the same for neural networks. `matrix` compares DP-SGD with correlated noise.
+Six figures are not in the paper: `proven`, `matrix`, and four whose names begin with `bracket`.
 
     smoke    seconds per figure: a few runs of a few steps, to test the code
     laptop   at most an hour per figure on two cores: the full FCNN, and fewer runs of the image models, with
@@ -225,7 +223,8 @@ def _on_logistic(at: Sequence[float], field: str, **fields: Any) -> list[Lines]:
     for decay in (0.0, 1e-3, 1e-2):
         panel = f"weight decay {decay:g}"
         fields = {**fields, "weight_decay": decay}
-        lines.append(Lines("logistic", [GC_S[0], FRESH], at, field, panel, fields))
+        series = [GC_S[0], FRESH]
+        lines.append(Lines("logistic", series, at=at, field=field, panel=panel, fields=fields))
     return lines
 
 
@@ -399,7 +398,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 def _make_norms_sweep(sizes: Sizes, max_runs: int) -> Sweep:
     """Returns the sweep of Figure 8: for each model, a cell that measures the norms of L's canaries at k = 1.
 
-    A cell has as many runs as L's audit at the same scale, but at most `max_runs`.
+    L inserts a mislabelled example. A cell has as many runs as L's audit at the same scale, but at most
+    `max_runs`.
     """
     cells = []
     for model in ("fcnn", *_IMAGE_MODELS):

