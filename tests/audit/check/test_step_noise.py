@@ -164,3 +164,39 @@ def test_a_mean_over_the_batch_explains_movements_just_above_c_but_not_wrong_cli
 
     names = {finding.name for finding in check(step).findings}
     assert (names == {"normalised by the batch's actual size"}) == (factor == 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "noise"),
+    [
+        ("noise that is clamped", lambda rng: normal(rng).clip(-2.5, 2.5)),
+        ("noise on a grid", lambda rng: normal(rng).astype(np.float16).astype(float)),
+    ],
+)
+def test_weights_that_no_example_uses_do_not_excuse_noise_on_a_grid(name, noise):
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(32, 36)) * (np.arange(36) < 12)
+    batch = features, rng.integers(0, 2, 32).astype(float)
+    start = {"w": np.zeros(36), "b": np.zeros(8)}
+    report = audit.check_step(make_step(noise), start, batch, **STATED, seeds=400)
+    assert any(finding.name.startswith(name) for finding in report.findings)
+
+
+def test_clipping_that_depends_on_the_values_of_an_example_is_found():
+    """Pixels cannot be scaled beyond their range, so that only other rows show it."""
+
+    def step(params, batch, seed):
+        x, y = batch
+        error = 1 / (1 + np.exp(-(x @ params) / 255)) - y
+        gradients = clip(error[:, None] * x)
+        gradients[x[:, 0] == 77] *= 2
+        total = gradients.sum(axis=0) + np.random.default_rng(seed).normal(size=36)
+        return params - 0.1 * total / 32
+
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(78, 256, (32, 36)).astype(np.uint8)
+    pixels[3] = 0
+    pixels[5, 0] = 77
+    batch = pixels, rng.integers(0, 2, 32)
+    report = audit.check_step(step, np.zeros(36), batch, **STATED, seeds=400)
+    assert report.findings[0].check == "sensitivity"
