@@ -127,8 +127,8 @@ def _judge_ranks(
     """
     ranks = 2 ** np.arange(max(n_own // 2, 1).bit_length())  # 1, 2, 4, ... up to n_own / 2
     levels = ranks / (n_own + 1)  # the expected fraction of its own world below the threshold
-    # The rank of the pilot's own score nearest to each threshold. We use the fact that the k-th lowest of n
-    # scores is near the quantile of level k / (n + 1).
+    # The rank of the pilot's own score nearest to each threshold. The k-th lowest of n scores is near the
+    # quantile of level k / (n + 1), because n scores leave n + 1 gaps.
     gaps = len(own) + 1
     places = np.maximum(np.rint(levels * gaps), 1.0)
     score_at_place = np.sort(own)[places.astype(int) - 1]
