@@ -8,8 +8,7 @@ If the mean is at least m, the expected capital is at most 1, so it reaches 1 / 
 `error` (Markov). The same is true for mixtures of stakes, and for products over independent values. Source:
 Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting" (JRSS B, 2023).
 
-We choose the bets using a *pilot*: runs that are then not counted. Most of the capital goes on the bet that
-is best in the pilot.
+We choose the bets using a *pilot*: runs that are then not counted.
 
 *From means to a privacy parameter.* The null hypothesis H(t) states that the average rates (a, b) of false
 positives and false negatives satisfy b >= f_t(a) (`audit.evidence.canaries`), for a family f_t that decreases
@@ -238,7 +237,7 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
     rates. We choose bets that should reach a log capital of `target`.
     """
     weights, stakes = _choose_coin_bets(family, counted, target)  # (bets,) each
-    # In this loop, each stake is an array (1,).
+    # Each stake is an array (1,).
     rows = [
         _compute_coin_growth(counted.rest, weight, _MEANS, stake)
         for weight, stake in zip(weights, stakes[:, None], strict=True)

@@ -11,10 +11,8 @@ Here h_i(t) is the fraction of run i's canaries above t. If there can be no seco
 is a weighted mean of h(t) / m(a(t)) over thresholds. Unlike in `exact_null`, some canaries cannot be used to
 choose a threshold for others: the curve would then allow more than m(a(t)).
 
-*The first run.* If it has at least 500 canaries, we also bet on its p-values. A canary's p-value is the
-probability that a left-out canary scores at least as high. A bet at rate a multiplies its stake by h / m(a),
-where h is the fraction of p-values up to a. The claim determines the rates of five bets
-(`choose_refuting_powers`).
+*The first run.* If it has at least 500 canaries, we also bet on its p-values (`compute_payoff`). A canary's
+p-value is the probability that a left-out canary scores at least as high.
 """
 
 from bisect import bisect_left
@@ -279,7 +277,7 @@ class ScoreSummary(NamedTuple):
       between: The standard deviation of the runs' true means; 0 for a single run, or with a single canary per
         run.
       within: The standard deviation of scores within a run; 1 with a single canary per run.
-      runs: The number of runs with inserted canaries.
+      runs: The number of runs.
       canaries: The number of inserted canaries in a run.
     """
 

@@ -65,7 +65,7 @@ def trade_off_curve(scores_in: Array, scores_out: Array, confidence: float) -> T
 
 def _choose_ranks(trials: int) -> Integers:
     """Returns up to 100 ranks, from 1 to `trials`, at evenly spaced normal quantiles."""
-    end = special.ndtri(0.5 / trials)
+    end = special.ndtri(0.5 / trials)  # so the first rank is 1
     quantiles = np.linspace(end, -end, min(100, trials))
     return np.unique(np.ceil(trials * special.ndtr(quantiles)).astype(np.int64))
 

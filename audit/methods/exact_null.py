@@ -9,8 +9,8 @@ at most
     m(t) = e^epsilon a(t) + delta.
 
 *Ramps.* A ramp is a function f(x) = 1 + sum_t b_t 1{x > t} with b_t >= 0. Its expected mean over a run's
-cosines is then at most 1 + sum_t b_t m(t). Each run multiplies the capital of a bet by a factor with mean at
-most 1 (`Capital.log_factors`). So if epsilon is true, the capital is a nonnegative supermartingale.
+cosines is then at most 1 + sum_t b_t m(t). So if epsilon is true, each run multiplies the capital of a bet by
+a factor with mean at most 1 (`Capital.log_factors`), and the capital is a nonnegative supermartingale.
 
 *The first run.* Unless the order of several runs is unknown, part of the capital is staked on the mean of
 h(t) / m(t) over certain thresholds, with c = 1. With at least 500 canaries, these thresholds depend on the
@@ -229,7 +229,7 @@ def summarise_design(design: Fresh) -> ScoreSummary:
     deviations = np.concatenate([run - run.mean() for run in runs])
     canaries = round(deviations.size / means.size)  # per run
     degrees = deviations.size - means.size  # degrees of freedom: we fit a mean to each run
-    # With one canary per run, we cannot estimate these deviations.
+    # With one canary per run, we cannot separate these deviations, and keep the defaults.
     within = 1.0
     between = 0.0
     if degrees > 0:
@@ -317,12 +317,12 @@ METHODS = {
 class FirstBet(NamedTuple):
     """The bet on the first run, and the split of the initial capital.
 
-    An epsilon is true if training is (epsilon, delta)-DP. Ramps are increasing step functions of the cosine.
+    Ramps are increasing step functions of the cosine.
 
     Attributes:
       on_ramps: The fraction of the initial capital on ramps; the rest is on thresholds.
       staked: The fraction of each component's capital that is staked on this bet.
-      win: Maps epsilon to the payoff of a stake of 1; its mean is at most 1 if epsilon is true.
+      win: Maps epsilon to the payoff of a stake of 1; its mean is at most 1 under (epsilon, delta)-DP.
       chosen: The threshold, as a cosine, that was chosen using half of the canaries; None if there is none.
     """
 
@@ -504,7 +504,7 @@ def _bet_at_tested_rates(log_p_values: Array, delta: float) -> Callable[[float],
     def win(epsilon: float) -> float:
         """Returns the payoff of a stake of 1, evenly split among bets at the rates a = power / e^epsilon."""
         log_rates = np.log(powers) - epsilon
-        # Epsilon allows a fraction of e^epsilon a + delta.
+        # Epsilon allows a fraction of e^epsilon a + delta = power + delta.
         return claimed_curve.compute_payoff(log_p_values, log_rates, powers + delta)
 
     return win

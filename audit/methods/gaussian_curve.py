@@ -142,6 +142,7 @@ def _compute_p_values(statistics: Array, drawn: Array) -> Array:
     variance = np.maximum(drawn.var(0), 1e-24)  # avoids a division by 0
     rate = mean / variance
     shape = mean * rate
+    # The tail probabilities of gamma distributions. We replace the third below.
     smooth = special.gammaincc(shape, np.maximum(statistics, 0) * rate)
     # In theory, the standard deviation of tails is 1. If there are few scores, it is lower, because they vary
     # too little around their fit.

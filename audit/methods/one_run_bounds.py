@@ -299,6 +299,7 @@ def gaussian_refutes(
         q_j >= (m g(x) + S_(j+1)) / (r - j),    x = (j q_(j+1) + S_(j+1)) / m,    g(x) = Phi(Phi^-1(x) - mu).
 
     If q_0 would exceed 1, mu-GDP implies that q_v is below the error, so we refute mu.
+    Source: Mahloujifar, Melis and Chaudhuri, 2024.
 
     Args:
       canaries: m, the number of coins.
