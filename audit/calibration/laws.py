@@ -128,7 +128,8 @@ def _draw_gaussian(rng: Generator, setting: KnownMechanism, can_fail: bool = Fal
     if setting.canaries > 1:
         squared = rng.beta((orthogonal + 1) / 2, (setting.canaries - 1) / 2, shape)
     along = signal * np.sqrt(squared) + rng.standard_normal(shape)  # u_j's component along w_j
-    length = np.sqrt(along**2 + rng.chisquare(orthogonal, shape))  # |u_j|
+    # |u_j|: one coordinate along w_j, and noise in the other d - K dimensions.
+    length = np.sqrt(along**2 + rng.chisquare(orthogonal, shape))
     return _insert_all(np.sqrt(squared) * along / length, setting)
 
 

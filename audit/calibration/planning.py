@@ -68,7 +68,7 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
         f"`mu={setting.mu:g}` gives epsilon = 0 at delta {setting.delta:g}: use a larger mu",
     )
     # To save time, the audits for a candidate number of runs have about this many runs in total. We simulate
-    # max_audits / 5 to max_audits audits.
+    # max_audits / 5 to max_audits audits. Audits with several canaries per run take longer.
     all_runs = 200_000
     max_audits = 40
     if setting.canaries > 1:
@@ -91,13 +91,12 @@ def first_to_reach(target: float, compute_tightness: Callable[[int], float]) -> 
     Returns:
       The number of runs, at least MIN_RUNS; None if MAX_RUNS are not enough.
     """
-
-    def is_tight(runs: int) -> bool:
-        """Returns True if this number of runs reaches the tightness `target`."""
-        return compute_tightness(runs) >= target
-
-    # A precision of 1.05 is enough for two digits.
-    enough = find_fewest_runs(is_tight, MIN_RUNS, MAX_RUNS, precision=1.05)
+    enough = find_fewest_runs(
+        lambda runs: compute_tightness(runs) >= target,
+        too_few=MIN_RUNS,
+        enough=MAX_RUNS,
+        precision=1.05,  # enough for two digits
+    )
     if enough == MAX_RUNS:
         return None
     unit = 10 ** max(len(str(enough)) - 2, 0)  # the value of the second digit
@@ -148,6 +147,7 @@ def runs_until_refuted(
     Raises:
       InputError: The noise is not positive.
     """
+    # `bug` is the command's option for `noise`.
     require(0 < noise < math.inf, f"`bug` must be above 0, such as 0.9, got {noise:g}")
     rng = np.random.default_rng(seed)
     # The probabilities that scores N(0, 1) of left-out canaries exceed the thresholds.
@@ -158,7 +158,7 @@ def runs_until_refuted(
     for _ in range(40):
         fractions = draw_fractions(means, 1.0, THRESHOLDS, canaries, rng)
         counted = Exceedances(fractions, log_rates, in_order=True)
-        if canaries >= MIN_FIRST:
+        if canaries >= MIN_FIRST:  # the test also bets on the first run's p-values
             first_scores = rng.normal(mu / noise, 1.0, canaries)
             log_p_values = np.sort(special.log_ndtr(-first_scores))
             counted = counted._replace(first_log_p_values=log_p_values)

@@ -82,8 +82,8 @@ def limit_left_out_squares(canaries: int, dimension: int, error: float) -> float
     A leave-one-out cosine is between a direction and a vector orthogonal to the other K - 1 directions. Its
     square is at most the squared length of the direction's part outside their span. This squared length
     follows the distribution Beta((d - K + 1) / 2, (K - 1) / 2). All K cosines may reach their limits at once,
-    so the bound is K times the upper quantile at level error / K. `limit_squares` describes the arguments; K
-    must be between 2 and d.
+    so the bound is K times the upper quantile at level error / K (union bound). `limit_squares` describes the
+    arguments; K must be between 2 and d.
     """
     outside = (dimension - canaries + 1) / 2
     inside = (canaries - 1) / 2

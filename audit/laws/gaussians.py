@@ -87,9 +87,9 @@ def measure_normality(deviates: Array, independent: float) -> float:
 def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
     """Returns the log delta of P = N(0, 1) against Q = N(m, s^2), log(P(event) - e^epsilon Q(event)).
 
-    The event is that the privacy loss a x^2 + b x + c exceeds epsilon (see the module's docstring). If a > 0,
-    these x are outside the two roots of a x^2 + b x + c - epsilon, and if a < 0, between the roots. If a = 0,
-    they form a half-line: the complement of an interval with one infinite end.
+    The event is that the privacy loss log p(x) / q(x) = a x^2 + b x + c exceeds epsilon. If a > 0, these x
+    are outside the two roots of a x^2 + b x + c - epsilon, and if a < 0, between the roots. If a = 0, they
+    form a half-line: the complement of an interval with one infinite end.
 
     The arguments broadcast, with epsilon at least 0. The result is -inf if delta is 0.
     """

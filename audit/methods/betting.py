@@ -8,8 +8,7 @@ If the mean is at least m, the expected capital is at most 1, so it reaches 1 / 
 `error` (Markov). The same is true for mixtures of stakes, and for products over independent values. Source:
 Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting" (JRSS B, 2023).
 
-We choose the bets using a *pilot*: runs that are then not counted. Most of the capital goes on the bet that
-is best in the pilot.
+We choose the bets using a *pilot*: runs that are then not counted.
 
 *From means to a privacy parameter.* The null hypothesis H(t) states that the average rates (a, b) of false
 positives and false negatives satisfy b >= f_t(a) (`audit.evidence.canaries`), for a family f_t that decreases
@@ -20,8 +19,7 @@ smallest t that is not rejected. The bets depend on the design:
     coins    both come from one run: bets on z = w FN + (1 - w) FP for a weight w, with mean w b + (1 - w) a
 
 We divide the curve into cells [a_j, a_(j+1)]. The capital grows with both rates, so its value at the corner
-(a_j, f_t(a_(j+1))), which is below the curve, is a lower bound in the cell. Because we use this value, the
-grid never increases a bound.
+(a_j, f_t(a_(j+1))), which is below the curve, is a lower bound in the cell.
 """
 
 from collections.abc import Callable
@@ -67,10 +65,13 @@ CAPITAL = np.repeat(
 def compute_log_growth(values: Array, means: Array, stakes: Array, most: float = 1.0) -> Array:
     """Returns the log capital of a gambler who bets that the mean is below m, for each stake and each m.
 
+    The capital starts at 1. Each value x_i multiplies it by 1 + lambda (m - x_i).
+
     Args:
       values: (n,) independent values x_i in [0, most].
       means: (G,) hypothetical means m.
       stakes: (L,) stakes lambda, at least 0.
+      most: The largest possible value.
 
     Returns:
       (L, G) log capital, which grows with m; -inf if a stake could lose more than the capital.
@@ -109,8 +110,8 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     errors = counted.rest
     choose_bets = _bet_on_coins if errors.paired else _bet_on_sets  # paired: from the same runs
     find_least_capital = choose_bets(family, counted, target)
-    # The search starts at the parameter of the observed rates, scaled as in `RunErrors.rates`: posterior
-    # means under Jeffreys' prior, which are never 0.
+    # The search starts at the parameter of the observed rates: posterior means under Jeffreys' prior, which
+    # are never 0. With fair coins, each canary is in only half of the runs, so the scale of a rate is 2.
     guesses_in, guesses_out = errors.guesses()
     fpr = (errors.scale_out * errors.alarms.sum() + 0.5) / (guesses_out + 1)
     fnr = (errors.scale_in * errors.misses.sum() + 0.5) / (guesses_in + 1)
@@ -118,7 +119,9 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     if observed <= 0:
         return 0.0
     return find_largest_refuted(
-        lambda parameter: find_least_capital(parameter) >= target, first=observed, halvings=24
+        lambda parameter: find_least_capital(parameter) >= target,
+        first=observed,
+        halvings=24,  # to 1e-7 of the search interval
     )
 
 
@@ -143,7 +146,7 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
         """Returns the smallest total log capital of the bets over the corners of the curve's cells.
 
         The corner of cell j is at the false-positive rate _LEVELS[j] and the false-negative rate
-        _LEVELS[corners[j]].
+        _LEVELS[corners[j]]. It is below the curve, so this is a lower bound on the capital there.
         """
         corners = _find_corners(family, parameter, _LEVELS)
         of_alarms = growth_out[stakes_out, :-1]  # each bet's log growth, (bets, cells)
@@ -168,14 +171,14 @@ def _choose_pairs(
 
     Returns:
       (the indices in STAKES (L,) of the stakes on false positives, those on false negatives), in the order of
-        CAPITAL
+        CAPITAL, the bets' starting capital
     """
 
     def find_margins(parameter: float) -> Array:
         """Returns by how much each pair's lowest log capital exceeds the target, of shape (S, S).
 
-        The first axis is for the stakes on false positives. We skip a cell of the parameter's curve if a bet
-        on a single set of runs reaches the target there.
+        The first axis is for the stakes on false positives. The lowest is over the cells of the parameter's
+        curve. We skip a cell if a bet on a single set of runs reaches the target there.
         """
         # The log growth of each stake at the corner of each cell, (S, cells).
         at_corners_out = growth_out[:, :-1]
@@ -211,7 +214,7 @@ def _find_margins_at_largest(find_margins: Callable[[float], Array]) -> Array:
     largest = find_largest_refuted(
         lambda parameter: find_margins(parameter).max() >= 0,
         first=16.0,  # larger than most parameters
-        halvings=12,  # precise enough to choose bets
+        halvings=12,  # to 1/256, precise enough to choose bets
     )
     return find_margins(largest)
 
@@ -234,13 +237,18 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
     rates. We choose bets that should reach a log capital of `target`.
     """
     weights, stakes = _choose_coin_bets(family, counted, target)  # (bets,) each
-    rows = []
-    for weight, stake in zip(weights, stakes[:, None], strict=True):  # each stake is an array (1,)
-        rows.append(_compute_coin_growth(counted.rest, weight, _MEANS, stake))
+    # Each stake is an array (1,).
+    rows = [
+        _compute_coin_growth(counted.rest, weight, _MEANS, stake)
+        for weight, stake in zip(weights, stakes[:, None], strict=True)
+    ]
     growth = np.concatenate(rows)  # the log growth of each bet at each mean of z, (bets, _MEANS)
 
     def find_least_capital(parameter: float) -> float:
-        """Returns the smallest total log capital of the bets over the corners of the curve's cells."""
+        """Returns the smallest total log capital of the bets over the corners of the curve's cells.
+
+        Corners are below the curve, so this is a lower bound on the capital there.
+        """
         # The rates at the corners, (cells,).
         false_positive = _LEVELS[:-1]
         false_negative = family.trade_off(parameter, _LEVELS[1:])
@@ -266,7 +274,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
     at least critical along the whole curve, except at points that bets on a single rate should reject.
 
     Returns:
-      (the weights in z (L,), the stakes (L,)), in the order of CAPITAL
+      (the weights in z (L,), the stakes (L,)), in the order of CAPITAL, the bets' starting capital
     """
     stakes = STAKES[1:]  # above 0
     single_stakes = STAKES[_SINGLE_PLACES]

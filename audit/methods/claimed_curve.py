@@ -11,10 +11,8 @@ Here h_i(t) is the fraction of run i's canaries above t. If there can be no seco
 is a weighted mean of h(t) / m(a(t)) over thresholds. Unlike in `exact_null`, some canaries cannot be used to
 choose a threshold for others: the curve would then allow more than m(a(t)).
 
-*The first run.* If it has at least 500 canaries, we also bet on its p-values. A canary's p-value is the
-probability that a left-out canary scores at least as high. A bet at rate a multiplies its stake by h / m(a),
-where h is the fraction of p-values up to a. The claim determines the rates of five bets: j hits (p-values up
-to the bet's rate) suffice to refute the claim, for j = 1, 2, 4, 8, 16.
+*The first run.* If it has at least 500 canaries, we also bet on its p-values (`compute_payoff`). A canary's
+p-value is the probability that a left-out canary scores at least as high.
 """
 
 from bisect import bisect_left
@@ -70,6 +68,9 @@ class Exceedances(NamedTuple):
 
 class Allowed(NamedTuple):
     """The largest mean fractions that a claim allows: of scores above thresholds, and of small p-values.
+
+    The claim allows a power of at most m(a) at a false-positive rate a. A left-out canary exceeds a threshold
+    t with probability a(t).
 
     Attributes:
       fractions: (T,) m(a(t)) at the first T of THRESHOLDS.
@@ -145,7 +146,7 @@ def tabulate_claim(counted: Exceedances, power: Power) -> Allowed:
     first_fractions = np.zeros(0)
     if counted.first_log_p_values.size:
         powers = np.maximum.accumulate(power(_RATES))  # ascending despite rounding
-        # We add the power at a rate of 0, which is delta for an (epsilon, delta) claim.
+        # No rate has less than the power at a rate of 0 (delta for an (epsilon, delta) claim), so we add it.
         first_fractions = powers[0] + choose_refuting_powers(counted.first_log_p_values.size)
         # For each bet, the largest rate at which the claim allows at most this power.
         places = np.searchsorted(powers, first_fractions, side="right") - 1
@@ -157,9 +158,10 @@ def tabulate_claim(counted: Exceedances, power: Power) -> Allowed:
 def compute_log_capital(counted: Exceedances, allowed: Allowed) -> Array:
     """Returns the log capital, of shape (R,), of a gambler who bets against a claim, after each of R runs.
 
-    The gambler starts with a capital of 1, split among components: one for each of THRESHOLDS and each bet c.
-    If `counted` has only the first T thresholds, the capital on the others is lost. In the first run, each
-    component stakes FIRST_STAKE of its capital on p-values, if there are any.
+    The gambler starts with a capital of 1, split among components: one for each of THRESHOLDS and each bet c,
+    the fraction of its capital that the component stakes on each run. If `counted` has only the first T
+    thresholds, the capital on the others is lost. In the first run, each component stakes FIRST_STAKE of its
+    capital on p-values, if there are any.
     """
     log_factors = _compute_log_factors(counted, allowed.fractions)
     runs, bets, thresholds = log_factors.shape
@@ -208,7 +210,10 @@ def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> Clai
 
 
 def find_least_mu(counted: Exceedances, confidence: float) -> float:
-    """Returns the largest mu such that the runs refute a claim of mu-GDP, or 0 if they refute none."""
+    """Returns the largest mu such that the runs refute a claim of mu-GDP, or 0 if they refute none.
+
+    It is a lower bound on the true mu with this confidence.
+    """
     return find_largest_refuted(
         lambda mu: examine_claim(counted, gaussian_power(mu), confidence).refuted,
         first=1.0,
@@ -259,7 +264,7 @@ def _compute_log_factors(counted: Exceedances, allowed: Array) -> Array:
 def split_capital(near: int = len(NEAR), far: int = len(FAR)) -> Array:
     """Returns the starting capital (near + far,) on each threshold: 95% on the near ones, 5% on the far ones.
 
-    `near` and `far` are numbers of thresholds.
+    `near` and `far` are numbers of thresholds. Any split is valid. Far thresholds detect rare, large leaks.
     """
     return np.repeat([(1 - 0.05) / near, 0.05 / far], [near, far])
 
@@ -272,6 +277,7 @@ class ScoreSummary(NamedTuple):
       between: The standard deviation of the runs' true means; 0 for a single run, or with a single canary per
         run.
       within: The standard deviation of scores within a run; 1 with a single canary per run.
+      runs: The number of runs.
       canaries: The number of inserted canaries in a run.
     """
 
@@ -298,7 +304,8 @@ def find_least_departure(
         thresholds = NEAR
     counted = counted._replace(log_rates=counted.log_rates[: thresholds.size])
     allowed = tabulate_claim(counted, power)
-    # If the probability is 0.9, its estimate has a standard error of 0.02 with 200 audits, and 0.07 with 20.
+    # To save time, we simulate fewer audits if they have many runs. If the probability is 0.9, its estimate
+    # has a standard error of 0.02 with 200 audits, and 0.07 with 20.
     num_audits = int(np.clip(10_000 // scores.runs, 20, 200))
     within = max(scores.within, 1e-9)  # above 0, as `draw_fractions` requires
 
@@ -315,8 +322,7 @@ def find_least_departure(
             log_p_values = np.sort(special.log_ndtr(-first_mean - within * deviates))
             simulated = counted._replace(fractions=fractions, first_log_p_values=log_p_values)
             log_capital = compute_log_capital(simulated, allowed)
-            test = judge_capital(log_capital, counted.in_order, confidence)
-            refuted.append(test.refuted)
+            refuted.append(judge_capital(log_capital, counted.in_order, confidence).refuted)
         return float(np.mean(refuted))
 
     # The ratios are in descending order. With less noise, more audits refute the claim, so bisection finds

@@ -50,22 +50,22 @@ def trade_off_curve(scores_in: Array, scores_out: Array, confidence: float) -> T
     limits is the square root of `confidence`.
     """
     error = 1 - np.sqrt(confidence)
-    # The thresholds: -inf, and the scores of both worlds at the ranks of the limits.
+    # The thresholds: -inf, and up to 100 scores of each world, at the ranks used by `limit_rates`.
     chosen = [np.array([-np.inf])]
     for scores in (scores_in, scores_out):
         chosen.append(np.sort(scores)[_choose_ranks(len(scores)) - 1])
     errors = thresholds.count_errors(scores_in, scores_out, np.unique(np.concatenate(chosen)))
     return TradeOffCurve(
-        errors.false_positives / len(scores_out),
-        errors.false_negatives / len(scores_in),
-        limit_rates(errors.false_positives, len(scores_out), error),
-        limit_rates(errors.false_negatives, len(scores_in), error),
+        false_positive_rate=errors.false_positives / len(scores_out),
+        false_negative_rate=errors.false_negatives / len(scores_in),
+        false_positive_limits=limit_rates(errors.false_positives, len(scores_out), error),
+        false_negative_limits=limit_rates(errors.false_negatives, len(scores_in), error),
     )
 
 
 def _choose_ranks(trials: int) -> Integers:
     """Returns up to 100 ranks, from 1 to `trials`, at evenly spaced normal quantiles."""
-    end = special.ndtri(0.5 / trials)
+    end = special.ndtri(0.5 / trials)  # so the first rank is 1
     quantiles = np.linspace(end, -end, min(100, trials))
     return np.unique(np.ceil(trials * special.ndtr(quantiles)).astype(np.int64))
 
@@ -203,7 +203,7 @@ def _find_median_of_mixture(scores_in: Array, scores_out: Array) -> float:
     n_in = len(scores_in)
     n_out = len(scores_out)
     weights = np.repeat([n_out, n_in], [n_in, n_out])  # proportional to 1 / n_in and 1 / n_out
-    # The lower and upper medians, which differ if there is a gap.
+    # The lower and upper medians, which differ if there is a gap. Negating scores swaps the two.
     low = np.quantile(scores, 0.5, weights=weights, method="inverted_cdf")
     high = -np.quantile(-scores, 0.5, weights=weights, method="inverted_cdf")
     return float(low / 2 + high / 2)  # the sum might overflow

@@ -132,8 +132,7 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
     both error rates (Errata H12 of experiments/hidden_state/README.md). Thresholds are midpoints between
     neighbouring distinct scores. If there are more than 200,000, we only use every k-th to save time.
 
-    At least two of all scores must differ. `confidence` is the level of each error
-    rate's two-sided limits.
+    At least two of all scores must differ. `confidence` is the level of each error rate's two-sided limits.
     """
     distinct = np.unique(np.concatenate([scores_in, scores_out]))
     points = distinct[:-1] / 2 + distinct[1:] / 2  # the sum of two scores might overflow
@@ -163,8 +162,8 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
 def if_gaussian(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
     """Returns the lower bound on mu from an exact test (see `exact`), and the epsilon of its Gaussian curve.
 
-    In-scores have shape (n,), out-scores (m,). We report the threshold and errors of the split with the
-    median bound.
+    In-scores have shape (n,), out-scores (m,). Each of 21 random splits uses a part of the scores to choose a
+    threshold, and tests the rest. We report the threshold and errors of the split with the median bound.
     """
     mu, counts = _test_splits(scores_in, scores_out, exact.GAUSSIAN, confidence)
     return Bound(
@@ -203,7 +202,7 @@ def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: 
     """
     rest_in = n_in - _find_pilot_size(n_in, family)
     rest_out = n_out - _find_pilot_size(n_out, family)
-    level = (1 - confidence) * _REJECTING / _SPLITS
+    level = (1 - confidence) * _REJECTING / _SPLITS  # of each split's test
     bounds = []
     for scores, trials in ((rest_in, rest_out), (rest_out, rest_in)):
         perfect = exact.Counts(rank=1, scores=scores, errors=0, trials=trials)
@@ -255,7 +254,8 @@ def _test_splits(
     """Returns the bound on a family's parameter from 21 splits of in-scores (n,) and out-scores (m,).
 
     In each split, we choose a threshold using a pilot sample of both worlds' scores, and run an exact test on
-    the other scores. To reject a parameter, 11 tests must reject it (see the module's docstring).
+    the other scores. To reject a parameter, 11 tests must reject it, each at 11/21 of the total error. By
+    Markov's inequality, this happens to a true parameter with probability at most 1 - confidence.
 
     Returns:
       (the bound, the counts of the split that gives it, as fields of `Bound`)

@@ -106,7 +106,7 @@ def lower_bound(
     bound = 0.0
     if compute_excess(0.0) <= 0:
         low, high = find_bracket(lambda parameter: compute_excess(parameter) <= 0, first=1.0)
-        tolerance = 1e-5
+        tolerance = 1e-5  # of the parameter
         bound = scipy.optimize.brentq(compute_excess, low, high, xtol=tolerance)
         # The root search may end just above the root. We then step down until enough audits reject.
         while bound > 0 and compute_excess(bound) > 0:
@@ -117,7 +117,10 @@ def lower_bound(
 
 @functools.lru_cache(maxsize=128)
 def _compute_rates(rank: int, scores: int) -> Array:
-    """Returns the upper ends (482,) of U's cells, quantiles of Beta(rank, scores - rank + 1) at _LEVELS."""
+    """Returns the upper ends (482,) of the cells of U, the largest error rate in the threshold's own world.
+
+    U follows Beta(rank, scores - rank + 1), and the ends are its quantiles at _LEVELS.
+    """
     return special.betaincinv(rank, scores - rank + 1, _LEVELS)
 
 

@@ -9,21 +9,13 @@ at most
     m(t) = e^epsilon a(t) + delta.
 
 *Ramps.* A ramp is a function f(x) = 1 + sum_t b_t 1{x > t} with b_t >= 0. Its expected mean over a run's
-cosines is then at most 1 + sum_t b_t m(t). So after n runs, the capital is
-
-    prod_i (1 + c (h_i(t) / m(t) - 1))    or    prod_i (1 + sum_t b_t h_i(t)) / (1 + sum_t b_t m(t)).
-
-If epsilon is true, both are nonnegative supermartingales that start at 1. Our ramps are likelihood ratios of
-N(nu, 1) to N(0, 1), divided by e^epsilon and clipped to [1, 20]. Thresholds and nu are on the scale of
-Student's T.
+cosines is then at most 1 + sum_t b_t m(t). So if epsilon is true, each run multiplies the capital of a bet by
+a factor with mean at most 1 (`Capital.log_factors`), and the capital is a nonnegative supermartingale.
 
 *The first run.* Unless the order of several runs is unknown, part of the capital is staked on the mean of
 h(t) / m(t) over certain thresholds, with c = 1. With at least 500 canaries, these thresholds depend on the
 tested epsilon. With fewer, they are fixed. If canaries are also scored without leave-one-out (`plain`), and
-at least 40 are inserted, half of them are used to choose a threshold t for the other half. Then P_in(t
-chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t), where the sum of d(t) over t is at most delta. So for
-any eta in (0, 1), the fraction of hits, divided by max(e^epsilon a(t) / (1 - eta), delta / eta), has a mean
-of at most 1.
+at least 40 are inserted, half of them are used to choose a threshold for the other half.
 """
 
 from bisect import bisect_left
@@ -98,7 +90,7 @@ def cosine_of(student: Array, dimension: int) -> Array:
 
 
 def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
-    """Returns the bound on epsilon from the method "exact_null".
+    """Returns the bound on epsilon from the method "exact_null", which bets against each multiple of 1/64.
 
     Only inserted canaries count. If the rows are in start order, `path` holds a valid bound after each run.
     If left-out canaries refute the null distribution, epsilon is 0 and `holds` is False.
@@ -114,7 +106,8 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
         epsilon = float(path[-1])
     else:
         first_unrefuted = capital.find_first_unrefuted(capital.num_runs, start=0, target=target)
-        epsilon = max(first_unrefuted - 1, 0) * _EPSILON_STEP  # the largest refuted multiple, or 0
+        # The largest refuted multiple, or 0.
+        epsilon = max(first_unrefuted - 1, 0) * _EPSILON_STEP
     holds = has_law(design)
     return Bound(
         method=EXACT_NULL,
@@ -236,6 +229,7 @@ def summarise_design(design: Fresh) -> ScoreSummary:
     deviations = np.concatenate([run - run.mean() for run in runs])
     canaries = round(deviations.size / means.size)  # per run
     degrees = deviations.size - means.size  # degrees of freedom: we fit a mean to each run
+    # With one canary per run, we cannot separate these deviations, and keep the defaults.
     within = 1.0
     between = 0.0
     if degrees > 0:
@@ -267,8 +261,11 @@ def _select_present(design: Fresh) -> list[Array]:
 
 
 def _choose_assumption(design: Fresh) -> Assumption:
-    """Returns the bound's assumption. For a user's data, it is that canaries were drawn as reported."""
-    if not design.given:  # draws: scores are ranks
+    """Returns the bound's assumption: for a user's data (`given`), that canaries were drawn as reported.
+
+    With `draws`, scores are ranks among fresh draws; else, they are cosines.
+    """
+    if not design.given:
         return _OWN_RANKS if design.draws else _OWN
     return _GIVEN_RANKS if design.draws else _GIVEN
 
@@ -320,10 +317,12 @@ METHODS = {
 class FirstBet(NamedTuple):
     """The bet on the first run, and the split of the initial capital.
 
+    Ramps are increasing step functions of the cosine.
+
     Attributes:
       on_ramps: The fraction of the initial capital on ramps; the rest is on thresholds.
       staked: The fraction of each component's capital that is staked on this bet.
-      win: Maps epsilon to the payoff of a stake of 1; its mean is at most 1 if epsilon is true.
+      win: Maps epsilon to the payoff of a stake of 1; its mean is at most 1 under (epsilon, delta)-DP.
       chosen: The threshold, as a cosine, that was chosen using half of the canaries; None if there is none.
     """
 
@@ -334,7 +333,7 @@ class FirstBet(NamedTuple):
 
 
 class Capital:
-    """The capital of a mixture of bets against each epsilon (see the module's docstring).
+    """The capital of a mixture of bets against each epsilon, which multiply it in each run (`log_factors`).
 
     It has T * C components for T thresholds and C bets, grouped by threshold, followed by V components for
     ramps. The total starts at 1.
@@ -361,8 +360,13 @@ class Capital:
     def log_factors(self, fractions: Array, epsilon: float) -> Array:
         """Returns the log factors (n, T * C + V) by which n runs multiply the capital of each component.
 
-        `fractions` (n, T) are h_i(t), the fractions of each run's cosines above the thresholds. The module's
-        docstring gives the formulas; ramps use min(m(t), 1).
+        `fractions` (n, T) are h(t), the fractions of each run's cosines above the thresholds t. If epsilon is
+        true, their means are at most m(t) = e^epsilon a(t) + delta. A bet c at t has the factor
+
+            1 + c (h(t) / m(t) - 1).
+
+        A ramp 1 + sum_t b_t 1{x > t} has the factor (1 + sum_t b_t h(t)) / (1 + sum_t b_t min(m(t), 1)). Our
+        ramps are likelihood ratios of N(nu, 1) to N(0, 1), divided by e^epsilon and clipped to [1, 20].
         """
         largest_means = _limit_means(epsilon, self._log_rates, self._delta)  # m(t)
         gains = fractions / largest_means - 1
@@ -436,7 +440,7 @@ class Capital:
         """Returns the bound on epsilon after each run, (R,); a log capital of `target` refutes an epsilon."""
         bounds = []
         first_unrefuted = 0  # the smallest k whose epsilon, k * _EPSILON_STEP, is not refuted
-        # Each component's log capital against that epsilon after the current run.
+        # Each component's log capital against that epsilon after the current run, at first run 1.
         components = self.compute_log(1, 0.0)
         for run in range(self.num_runs):
             if run:
@@ -465,6 +469,7 @@ def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
     order, the stake is 0, because any of them may be the first.
     """
     may_bet = design.in_order or len(runs) == 1
+    # Any split and stake give a valid bound.
     if has_many_canaries(design):
         win = _bet_at_tested_rates(_compute_log_p_values(design), delta)
         return FirstBet(on_ramps=0.1, staked=claimed_curve.FIRST_STAKE * may_bet, win=win)
@@ -476,13 +481,14 @@ def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
         """Returns the payoff of a stake of 1, evenly split among the likely thresholds."""
         return (fractions / _limit_means(epsilon, log_rates, delta)).mean()
 
-    # Any split and stake give a valid bound. A first run with more canaries proves more, so we stake more.
+    # A first run with more canaries proves more, so we stake more.
     on_ramps = 0.5
     staked = 0.1
     if design.cosines.shape[1] >= 2 * _MIN_PILOT:
         on_ramps = 0.1
         staked = 0.3
     bet = FirstBet(on_ramps, staked * may_bet, win_at_levels)
+    # Canaries can choose a threshold for others only if the others' scores do not depend on them (`plain`).
     if may_bet and design.plain and runs[0].size >= 2 * _MIN_PILOT:
         return _bet_on_half(bet, runs[0], design, delta)
     return bet
@@ -498,7 +504,7 @@ def _bet_at_tested_rates(log_p_values: Array, delta: float) -> Callable[[float],
     def win(epsilon: float) -> float:
         """Returns the payoff of a stake of 1, evenly split among bets at the rates a = power / e^epsilon."""
         log_rates = np.log(powers) - epsilon
-        # Epsilon allows a fraction of e^epsilon a + delta.
+        # Epsilon allows a fraction of e^epsilon a + delta = power + delta.
         return claimed_curve.compute_payoff(log_p_values, log_rates, powers + delta)
 
     return win
@@ -515,14 +521,20 @@ def _bet_on_half(bet: FirstBet, cosines: Array, design: Fresh, delta: float) -> 
     hits = (cosines[rest] > threshold).mean()
 
     def win(epsilon: float) -> float:
-        """Returns the payoff of a stake of 1. The module's docstring derives it."""
+        """Returns the payoff of a stake of 1, most of it on hits: cosines above the chosen threshold t.
+
+        (epsilon, delta)-DP implies P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t), where the
+        sum of d(t) over t is at most delta. We divide the fraction of hits by the larger of e^epsilon a(t) /
+        (1 - eta) and delta / eta. So the first term adds at most 1 - eta to its mean, and the second eta.
+        """
         eta = 0.1  # any eta and fraction between 0 and 1 are valid
         by_epsilon = np.exp(min(epsilon + log_rate, _MAX_LOG))  # e^epsilon a(t)
         largest_mean = max(by_epsilon / (1 - eta), delta / eta)
         chosen_fraction = 0.8
         return chosen_fraction * (hits / largest_mean) + (1 - chosen_fraction) * bet.win(epsilon)
 
-    return FirstBet(bet.on_ramps, 0.9, win, threshold)
+    # The threshold suits these canaries, so we stake most of the capital. Any stake is valid.
+    return bet._replace(staked=0.9, win=win, chosen=threshold)
 
 
 def has_many_canaries(design: Fresh) -> bool:

@@ -3,11 +3,7 @@
 The null hypothesis states that some increasing map makes the scores of both worlds normal, with equal
 variance. This is equivalent to a Gaussian trade-off curve. We count the scores in cells between pooled
 quantiles (cuts), and fit two normal distributions with equal variance and common cuts by maximum likelihood.
-Three statistics measure the misfit:
-
-    cells     the likelihood ratio against any two multinomials
-    spread    Rao's score for a quadratic term in the log-likelihood ratio
-    tails     Rao's score, one-sided, for a cubic term: far scores reveal less than under a Gaussian curve
+Three statistics measure the misfit (`_compute_statistics`).
 
 We compute the p-value from tables drawn from the fit, because chi-squared distributions are inaccurate if the
 worlds hardly overlap. If the curve is Gaussian, the p-value is below 0.05 in at most 5% of audits, up to the
@@ -68,7 +64,7 @@ class _Null(NamedTuple):
 def examine(scores_in: Array, scores_out: Array) -> float:
     """Returns the p-value of a test of whether in-scores (n,) and out-scores (m,) have a Gaussian curve.
 
-    It is 1 if no test is possible (`_fit_null`).
+    It is 1 if no test is possible, because there are too few scores or the worlds hardly overlap.
     """
     null = _fit_null(scores_in, scores_out)
     if null is None:
@@ -78,7 +74,7 @@ def examine(scores_in: Array, scores_out: Array) -> float:
 
 
 def power(scores_in: Array, scores_out: Array) -> float:
-    """Returns the test's smallest power against four other curves (see the module's docstring).
+    """Returns the test's smallest power against four other curves with the same fitted mu.
 
     The power is the probability that `examine` returns a p-value below 5% for this many scores, (n,) in and
     (m,) out. We simulate it with a standard error of at most 0.036, and 0.015 near 95%. It is 0 if no test is
@@ -125,7 +121,9 @@ def _draw_statistics(sizes: Array, probabilities: Array, start: Fit) -> Array:
 def _compute_statistics(tables: Array, fits: Fit) -> Array:
     """Returns three statistics (..., 3) of the misfit between tables (..., 2, cells) and their fits.
 
-    They are cells, spread (squared, because the test is two-sided) and tails; see the module's docstring.
+    cells     the likelihood ratio against any two multinomials
+    spread    Rao's score for a quadratic term in the worlds' log-likelihood ratio, squared (two-sided)
+    tails     Rao's score for a cubic term: far scores reveal less than under a Gaussian curve
     """
     cells = compute_likelihood_ratio(tables, fits)
     spread, tails = np.moveaxis(compute_rao_scores(tables, fits), -1, 0)
@@ -144,6 +142,7 @@ def _compute_p_values(statistics: Array, drawn: Array) -> Array:
     variance = np.maximum(drawn.var(0), 1e-24)  # avoids a division by 0
     rate = mean / variance
     shape = mean * rate
+    # The tail probabilities of gamma distributions. We replace the third below.
     smooth = special.gammaincc(shape, np.maximum(statistics, 0) * rate)
     # In theory, the standard deviation of tails is 1. If there are few scores, it is lower, because they vary
     # too little around their fit.

@@ -13,10 +13,9 @@ canaries nor an increasing map of all scores affects a bound.
 
 *Exchangeable bits* (LiDP paper, Section 4 and Appendix). A run yields a bit for each of K canaries: 1 for an
 error, else 0. Let S be their sum, and mu_l the mean of C(S, l) / C(K, l), which we estimate from n runs.
-`_bound_variance` derives the estimate's variance. A bound of order 1 uses the variance mu_1 - mu_1^2 of a
-single bit. A bound of order L = 2, 4, 8, ... first computes limits for mu_j with L/2 < j <= L in the same
-way, and then descends to mu_1. Each of the L limits is allotted 1/L of the error. The authors' code differs
-at order 4 (Errata L1 in experiments/lidp/README.md).
+A bound of order L = 1, 2, 4, ... computes limits for mu_L, ..., mu_1 in turn. Limits for larger moments bound
+the variance of the estimate (`_bound_variance`). The authors' code differs at order 4 (Errata L1 in
+experiments/lidp/README.md).
 """
 
 import dataclasses
@@ -99,7 +98,7 @@ class CanaryMethod(Method):
             # Runs without a canary are neighbours of runs with it only if they contain the other K - 1.
             if not errors.paired and errors.canaries_in > 1:
                 assumes = OTHERS_IN
-            elif widened is not errors:
+            elif widened is not errors:  # a user's coins
                 assumes = COINS
         guesses_in, guesses_out = errors.guesses()
         return Bound(
@@ -125,9 +124,8 @@ def count(design: Design, family: Family, error: float) -> Counted:
     `error`.
     """
     pilot, rest = design.split()
-    sizes = rest.errors(
-        0.0
-    )  # for the numbers of runs and guesses, which are the same for any threshold
+    # For the numbers of runs and guesses, which are the same for any threshold.
+    sizes = rest.errors(0.0)
     threshold = _choose_threshold(pilot, sizes, family, error)
     return Counted(threshold, pilot.errors(threshold), rest.errors(threshold))
 
@@ -227,6 +225,7 @@ def exchangeable_limits(
         # Limits for mu_(j + 1), ..., mu_(2 j) give a tighter bound on the variance of mu_j's estimate.
         if 2 * j <= order:
             variance = _bound_variance(j, canaries, limits)
+        # Each of the `order` moments gets the same share of the error.
         limits[j] = compute_limits(means[j], len(sums), error / order, variance)
     return limits[1]
 

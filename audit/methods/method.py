@@ -27,7 +27,7 @@ class Assumption(NamedTuple):
       word: The word in the last column of a table.
       sentence: The text on a page.
       note: The line below a table that explains the word; may be empty.
-      gaussian: Whether epsilon follows from mu only if the trade-off curve is Gaussian.
+      gaussian: Whether the bound is on mu, which determines epsilon only if the trade-off curve is Gaussian.
       proviso: The text after "with 95% confidence, and" in a verdict; empty if there is no assumption.
     """
 

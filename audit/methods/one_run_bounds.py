@@ -11,19 +11,15 @@ guess the r coins whose scores are farthest from the median: "inserted" if the s
 lists the assumptions.
 
     log_p_approximate   Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run" (2023),
-                        Theorem 5.2: with W ~ Binomial(r, e^eps / (1 + e^eps)),
-                        P(v right) <= P(W >= v) + 2 m delta max_i P(v > W >= v - i) / i
+                        Theorem 5.2
     gaussian_refutes    Mahloujifar, Melis and Chaudhuri, "Auditing f-differential privacy in one run" (2024)
 
 To derive the second test, let q_j = P(at least j right) and S_j = q_j + q_(j+1) + ..., and flip the coin of a
 random canary. The probability that at least j other guesses are right and that this canary's guess is right
 is x = (j q_(j+1) + S_(j+1)) / m. The probability that its guess is wrong instead is ((r - j) q_j - S_(j+1)) /
 m. Under mu-GDP, the latter is at least g(x) = Phi(Phi^-1(x) - mu). Since g is convex, this also holds on
-average over canaries and coins. So
-
-    q_j >= (m g(x) + S_(j+1)) / (r - j),
-
-and the right side grows with q_(j+1) and S_(j+1).
+average over canaries and coins. `gaussian_refutes` uses the resulting lower limit on q_j, which grows with
+q_(j+1) and S_(j+1).
 """
 
 import dataclasses
@@ -94,6 +90,7 @@ def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) ->
 def make_design(cosines: Cosines) -> Fresh:
     """Returns the observed cosines (K,) as a design with a single run of fresh directions, all inserted."""
     observed = cosines.observed[None]
+    # plain: no cosine is computed by leaving out other canaries
     return Fresh(observed, np.ones(observed.shape, bool), cosines.dimension, plain=True)
 
 
@@ -217,7 +214,7 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
     signed = np.where(design.presence[0], distances, -distances)  # positive if the guess is right
     # The pilot and the order depend only on the certainty, not on the coins.
     certainty = np.abs(signed)
-    pilot_size = max(round(0.2 * len(certainty)), LEAST_COINS // 2)
+    pilot_size = max(round(0.2 * len(certainty)), LEAST_COINS // 2)  # any size is valid
     pilot, guessable = exact_null.split_pilot(certainty, pilot_size)
     # Computing mu takes too long for more coins. `split_pilot` shuffles, so the subset is random.
     guessable = guessable[:20_000]
@@ -268,7 +265,11 @@ def log_p_approximate(
 ) -> float:
     """Returns the log of an upper bound on the probability of at least `right` correct guesses.
 
-    It assumes (epsilon, delta)-DP. Source: Steinke, Nasr and Jagielski, 2023, Theorem 5.2.
+    It assumes (epsilon, delta)-DP. With W ~ Binomial(r, e^eps / (1 + e^eps)), the bound is
+
+        P(W >= v) + 2 m delta max_i P(v > W >= v - i) / i.
+
+    Source: Steinke, Nasr and Jagielski, 2023, Theorem 5.2.
 
     Args:
       canaries: m, the number of coins.
@@ -293,8 +294,12 @@ def gaussian_refutes(
     """Returns, for each element, whether a number of correct guesses refutes mu-GDP at the level `error`.
 
     Let q_j be the probability of at least j correct guesses, and S_j = q_j + q_(j+1) + ... We start at q_v =
-    S_v = error, and compute the smallest q_j that mu-GDP allows for j = v - 1, ..., 0 (see the module's
-    docstring). If q_0 would exceed 1, mu-GDP implies that q_v is below the error, so we refute mu.
+    S_v = error, and compute the smallest q_j that mu-GDP allows for j = v - 1, ..., 0:
+
+        q_j >= (m g(x) + S_(j+1)) / (r - j),    x = (j q_(j+1) + S_(j+1)) / m,    g(x) = Phi(Phi^-1(x) - mu).
+
+    If q_0 would exceed 1, mu-GDP implies that q_v is below the error, so we refute mu.
+    Source: Mahloujifar, Melis and Chaudhuri, 2024.
 
     Args:
       canaries: m, the number of coins.

@@ -127,8 +127,8 @@ def _judge_ranks(
     """
     ranks = 2 ** np.arange(max(n_own // 2, 1).bit_length())  # 1, 2, 4, ... up to n_own / 2
     levels = ranks / (n_own + 1)  # the expected fraction of its own world below the threshold
-    # The rank of the pilot's own score nearest to each threshold. We use the fact that the k-th lowest of n
-    # scores is near the quantile of level k / (n + 1).
+    # The rank of the pilot's own score nearest to each threshold. Because n scores leave n + 1 gaps, the k-th
+    # lowest is near the quantile of level k / (n + 1).
     gaps = len(own) + 1
     places = np.maximum(np.rint(levels * gaps), 1.0)
     score_at_place = np.sort(own)[places.astype(int) - 1]
@@ -145,7 +145,7 @@ def _judge_ranks(
     own_limit = intervals.clopper_pearson_upper(ranks - 1, n_own, error)
     other_errors = n_other * (1 - np.stack([normal_at_level, fractions]))
     other_limits = intervals.clopper_pearson_upper(other_errors, n_other, error)
-    limits = np.round(family.parameter(other_limits, own_limit), 9)
+    bounds = np.round(family.parameter(other_limits, own_limit), 9)
 
     # The variance of the count `below` has two parts: a binomial one, and one due to the random position of
     # the pilot's own score, with a relative error of about 1 / sqrt(place).
@@ -153,7 +153,7 @@ def _judge_ranks(
     from_other = expected * (1 - normal_at_place)
     from_own = expected**2 / places
     misfits = (below - expected) / np.sqrt(from_other + from_own)
-    return np.stack([*limits, places, misfits])
+    return np.stack([*bounds, places, misfits])
 
 
 def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
