@@ -39,14 +39,16 @@ def bracket_allocation(
 
     Balls in bins and random allocation draw this step without revealing it to the adversary. The composition
     of epochs is another upper bound, which holds even if the adversary knows the step. It is the only bound
-    if the noise multiplier is below 0.1, or if delta is below 1e-12, which is close to the rounding errors.
+    where `account_allocation` is imprecise: if the noise multiplier is below 0.1, or if delta is below 1e-12,
+    which is close to its rounding errors.
     """
     composed = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     if noise_multiplier < LEAST_ALLOCATION_NOISE:
         return EveryModel(composed, "composition of epochs: noise is below 0.1")
     if delta < LEAST_SAMPLED_DELTA:
-        why = f"composition of epochs: delta is below {LEAST_SAMPLED_DELTA:g}"
-        return EveryModel(composed, why)
+        return EveryModel(
+            composed, f"composition of epochs: delta is below {LEAST_SAMPLED_DELTA:g}"
+        )
     below = account_allocation(noise_multiplier, batches, epochs, pessimistic=False)
     above = account_allocation(noise_multiplier, batches, epochs, pessimistic=True)
     lower = float(below.get_epsilon_for_delta(delta))
@@ -55,7 +57,7 @@ def bracket_allocation(
     if math.isinf(lower):  # dp-accounting may count rounding errors as an infinite loss
         return EveryModel(upper, accountant)
     # Rounding may raise the lower bound above the upper bound.
-    return EveryModel(upper, accountant, min(lower, upper))
+    return EveryModel(upper, accountant, lower=min(lower, upper))
 
 
 def bracket_shuffled(
@@ -63,15 +65,16 @@ def bracket_shuffled(
 ) -> EveryModel:
     """Returns bounds on epsilon at delta if each epoch shuffles the examples into batches.
 
-    The lower bound is `compute_shuffled_epsilon`, or None if that is 0 or infinite. The upper bound is the
-    composition of epochs, which is valid even if the adversary knows the order of examples.
+    The lower bound is `compute_shuffled_epsilon`, or None if that is 0, which proves nothing, or infinite,
+    which may be a rounding error. The upper bound is the composition of epochs, which is valid even if the
+    adversary knows the order of examples.
     """
     lower = compute_shuffled_epsilon(noise_multiplier, batches, epochs, delta)
     upper = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     if lower == 0 or math.isinf(lower):
         return EveryModel(upper, "composition of epochs")
     accountant = "lower bound by Chua et al. (2024), upper bound by composition of epochs"
-    return EveryModel(upper, accountant, min(lower, upper))
+    return EveryModel(upper, accountant, lower=min(lower, upper))  # in case of rounding
 
 
 def compute_shuffled_epsilon(
@@ -103,7 +106,8 @@ def compute_shuffled_epsilon(
     def compute_log_masses(shift: float) -> Array:
         """Returns the log probability of each bucket, (_NUM_EDGES + 1,), for an epoch's largest noisy sum.
 
-        The sum of the example's batch has mean `shift`, and the other sums have mean 0.
+        The sum of the example's batch has mean `shift`, and the other sums have mean 0. The largest sum is
+        below an edge if all sums are.
         """
         log_cdf = special.log_ndtr((edges - shift) / sigma)
         log_cdf += (batches - 1) * special.log_ndtr(edges / sigma)
@@ -121,7 +125,7 @@ def compute_shuffled_epsilon(
         # Each maps buckets to log probabilities; losses are log(upper / lower).
         log_probability_mass_function_lower=dict(enumerate(without_example[possible])),
         log_probability_mass_function_upper=dict(enumerate(with_example[possible])),
-        pessimistic_estimate=False,  # rounds down
+        pessimistic_estimate=False,
         value_discretization_interval=1e-4,
     )
     with np.errstate(over="ignore"):  # exponentials of large losses overflow to infinity

@@ -65,6 +65,7 @@ def _analyze_one_run(evidence: OneRun, level: Level) -> list[Finding]:
         findings += one_shot.estimates(cosines, *level)
     if coins is not None:
         findings += one_run_bounds.bound_by_guesses(coins, *level)
+    # Without left-out cosines, we know their distribution.
     if cosines is not None and evidence.is_null_known:
         findings.append(one_run_bounds.bound_uniform_canaries(cosines, *level))
     return findings
@@ -80,7 +81,7 @@ def _analyze(evidence: Evidence, level: Level) -> tuple[Sequence[Finding], Pair 
     if isinstance(evidence, Fresh):
         methods = exact_null.METHODS.values()
         return [method.compute(evidence, *level) for method in methods], FRESH_DIRECTIONS
-    if evidence.canaries == (1, 1):
+    if evidence.canaries == (1, 1):  # one canary per run
         return estimate.findings(*evidence.pooled(), *level), ONE_CANARY
     return lifted.bounds(evidence, *level), MANY_CANARIES
 
@@ -118,6 +119,7 @@ def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Con
     )
     if composition is None or composition.sampling_rate == 1:  # canaries are not sampled
         return concluded
+    # Sampled canaries also have an expectation, for linear losses.
     steps = composition.insertions
     if last_model is not None:  # its schedule inserts every k steps; otherwise, every step inserts
         steps *= last_model.periods.k
@@ -132,9 +134,10 @@ def _describe(evidence: Evidence) -> Iterator[str]:
         number = sum(map(len, evidence.pooled()))
         if isinstance(evidence, Fresh):  # `pooled` adds quantiles for figures
             number = evidence.cosines.size
-        failed = f"{evidence.failed:,} of {number:,} scores are NaN (failed runs)"
-        yield f"{failed}: each counts as the lowest score"
-    if isinstance(evidence, Sets) and evidence.labelled:
+        yield (
+            f"{evidence.failed:,} of {number:,} scores are NaN (failed runs): each counts as the lowest score"
+        )
+    if isinstance(evidence, Sets) and evidence.labelled:  # a single list of scores
         runs = evidence.inserted.size + evidence.fresh.size
         yield (
             f"read as {runs:,} independent training runs; if all canaries are from one run, use shape "
@@ -199,7 +202,9 @@ def conclude_setting(
         concluded = concluded._replace(uncovered=last_model)
     else:
         concluded = concluded._replace(hidden_state=last_model)
-    if len(scores.scores) == 1 and isinstance(setting.adversary, SphereFields):  # may rehearse
+    if len(scores.scores) == 1 and isinstance(
+        setting.adversary, SphereFields
+    ):  # it may rehearse training
         note = (
             "scores use the difference between the final model and the initial model: a rehearsal, an extra "
             "training run without noise or canaries, would hardly raise them"
@@ -303,12 +308,11 @@ def predicted_mu(setting: Setting) -> float | None:
     """Returns the mu that theory predicts for an adversary who uses only a single coordinate, or None.
 
     In an over-parameterised model, the gradients of the data do not change this coordinate, so it reveals
-    only a weighted sum of insertions and noise (`compute_mu_along_one_direction`).
-    experiments/hidden_state/README.md derives mu.
+    only a weighted sum of insertions and noise (`compute_mu_along_one_direction`, and
+    experiments/hidden_state/README.md).
 
     The prediction requires SGD, independent noise and insertions that are not sampled. The adversary must
-    know the initial model, which would otherwise add to the variance of the scores (Errata H14 of that
-    README).
+    know the initial model, which would otherwise add to the variance of the scores (Errata H14).
     """
     mechanism = setting.mechanism
     task = find_task(setting.model)  # None for a custom model

@@ -86,14 +86,15 @@ def hidden_state(
     elif given is not None:
         steps = given
     elif row is not None:
-        return row.not_curved
+        return row.not_curved  # why its constants are not proven
     else:
         return "the Lipschitz constants of its steps are unknown"
     state = _bound(setting, steps, delta)
     if not steps.kink:
         return state
-    epsilon = state.bound.epsilon
-    return f"{steps.kink}; derivatives alone would give epsilon {epsilon:.4g}, an estimate"
+    return (
+        f"{steps.kink}; derivatives alone would give epsilon {state.bound.epsilon:.4g}, an estimate"
+    )
 
 
 def compute_mu_along_one_direction(setting: Setting) -> float:
@@ -186,7 +187,7 @@ def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenSt
     mixture = _find_mixture(setting, constants, delta)
     if mixture is None:
         return bound
-    epsilon = min(mixture.epsilon, epsilon_from_mu(mixture.mu, delta))
+    epsilon = min(mixture.epsilon, epsilon_from_mu(mixture.mu, delta))  # both are upper bounds
     return bound._replace(mu=mixture.mu, epsilon=epsilon)
 
 
@@ -268,6 +269,7 @@ def _find_constant(setting: Setting, curved: task.Curved) -> float:
     """
     rate = setting.mechanism.learning_rate
     decay = setting.mechanism.weight_decay
+    # m, L, their reason, and the largest norm of a gradient
     negative, positive, _, largest_gradient = curved
     if setting.mechanism.clipping_norm < largest_gradient:
         return abs(1 - rate * decay) + rate * max(negative, positive)
@@ -309,7 +311,8 @@ def count_rehearsals(
     """Returns the number of rehearsals that measure a catalogue model's steps; None if we do not measure.
 
     A rehearsal is a training run that measures Lipschitz constants. By default, we measure smooth models
-    that have no proven constants, if k > 1 and the last model can have a bound.
+    that have no proven constants, if k > 1 and the last model can have a bound. With k = 1 and constants of
+    at least 1, the bound would equal composition.
 
     Args:
       setting: the audit's setting.
@@ -319,10 +322,12 @@ def count_rehearsals(
     Raises:
       InputError: for any other word, too few rehearsals, or "measured" if the last model cannot have a bound.
     """
-    message = f"`lipschitz` must be {MEASURED} or {UNMEASURED}, got {requested!r}"
     # Comparing an array with strings would return an array.
     is_word = requested is None or isinstance(requested, str)
-    require(is_word and requested in (None, MEASURED, UNMEASURED), message)
+    require(
+        is_word and requested in (None, MEASURED, UNMEASURED),
+        f"`lipschitz` must be {MEASURED} or {UNMEASURED}, got {requested!r}",
+    )
     is_wanted = requested == MEASURED
     require_rehearsals(is_wanted, rehearsals)
     row = task.task(setting.model)
