@@ -56,8 +56,7 @@ def bracket_allocation(
     accountant = "our bounds (convex order), which lie within pld-accounting's"
     if math.isinf(lower):  # dp-accounting may count rounding errors as an infinite loss
         return EveryModel(upper, accountant)
-    # Rounding may raise the lower bound above the upper bound.
-    return EveryModel(upper, accountant, lower=min(lower, upper))
+    return EveryModel(upper, accountant, lower=min(lower, upper))  # in case of rounding
 
 
 def bracket_shuffled(
@@ -82,11 +81,10 @@ def compute_shuffled_epsilon(
 ) -> float:
     """Returns a lower bound on epsilon at delta if each epoch shuffles the examples into batches.
 
-    It is the epsilon of a bad case (Chua et al., 2024, "How private are DP-SGD implementations?", Section 4):
-    the example's gradient is C, and all other gradients are -C. The sum of its batch thus exceeds the other
-    sums by 2 C, or by only C if we replace its gradient with 0. The adversary uses only the largest noisy sum
-    of each epoch, rounded to a bucket. Epochs compose, since each has its own shuffle (Chua et al., 2024,
-    arXiv 2411.04205).
+    It is the epsilon of a bad case (Chua et al., 2024, arXiv 2403.17673, Section 4): the example's gradient
+    is C, and all other gradients are -C. The sum of its batch thus exceeds the other sums by 2 C, or by only
+    C if we replace its gradient with 0. The adversary uses only the largest noisy sum of each epoch, rounded
+    to a bucket. Epochs compose, since each has its own shuffle (Chua et al., 2024, arXiv 2411.04205).
 
     The bound is 0 if the noise multiplier is below 0.05, since privacy losses are then too large, or if delta
     is below 1e-12, which is close to dp-accounting's rounding errors.
@@ -96,10 +94,9 @@ def compute_shuffled_epsilon(
     sigma = noise_multiplier
     if sigma < LEAST_PARTICIPANT_NOISE or delta < LEAST_SAMPLED_DELTA:
         return 0.0
-    # Any choice of bucket edges gives a lower bound. These cover nearly all of the distribution of the
-    # largest sum, in units of C, relative to the mean of the other sums. The largest noise of an epoch is
-    # about sigma * sqrt(2 log(batches)). It rarely exceeds this by more than 6 sigma, and it is rarely below
-    # -2 sigma.
+    # Any bucket edges give a lower bound. These cover nearly all of the distribution of the largest sum, in
+    # units of C, relative to the mean of the other sums. The largest noise of an epoch is about sigma *
+    # sqrt(2 log(batches)). It rarely exceeds this by more than 6 sigma, and is rarely below -2 sigma.
     highest = 2 + sigma * (6 + np.sqrt(2 * np.log(batches)))
     edges = np.linspace(-2 * sigma, highest, _NUM_EDGES)
 
@@ -115,9 +112,8 @@ def compute_shuffled_epsilon(
         with np.errstate(divide="ignore"):  # the log of an impossible bucket is -inf
             return np.log(np.diff(cdf))
 
-    # We make three simplifications, which can only lower epsilon: we round losses down to the grid, drop
-    # buckets that are impossible with or without the example, and use only the losses of training with the
-    # example.
+    # Three simplifications can only lower epsilon: we round losses down to the grid, drop buckets that are
+    # impossible with or without the example, and use only the losses of training with the example.
     with_example = compute_log_masses(2.0)
     without_example = compute_log_masses(1.0)
     possible = np.isfinite(with_example) & np.isfinite(without_example)

@@ -268,8 +268,10 @@ def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
     `name` is the argument's name, for error messages.
     """
     array = arrays.floats(f"values of `{name}`", given)
-    shape = f"`{name}` has shape {array.shape}: give a number, or one for each of {steps:,} steps"
-    require(array.shape in ((), (steps,)), shape)
+    require(
+        array.shape in ((), (steps,)),
+        f"`{name}` has shape {array.shape}: give a number, or one for each of {steps:,} steps",
+    )
     in_range = (array == 0) | ((array >= _MIN) & (array <= _MAX))
     if not in_range.all():
         value = array[~in_range][0]

@@ -2,8 +2,7 @@
 
 If losses are linear, gradients do not depend on the model, and the last model reveals only the sum of all
 gradients and noise. Let n of T steps each insert a canary of norm C with probability q. Along the canary's
-direction, in units of C, this adds Binomial(n, q) to noise of variance T sigma^2. Other losses may leak more
-or less.
+direction, in units of C, this adds Binomial(n, q) to noise of variance T sigma^2.
 
 Source: Steinke et al. (2024, arXiv 2410.06186), for T = n.
 """

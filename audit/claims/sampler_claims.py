@@ -230,7 +230,8 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
         return math.log(max(found, _MIN_EPSILON) / epsilon)
 
     ends = math.log(lowest), math.log(highest)
-    require(  # epsilon falls as sigma rises
+    # Epsilon falls as sigma rises.
+    require(
         compute_excess(ends[0]) >= 0 >= compute_excess(ends[1]),
         f"`claim={epsilon:g}`: no sigma from {lowest} to {highest:,.0f} gives this epsilon",
     )
@@ -300,7 +301,7 @@ def _bracket_truncated(
 
 
 def _bracket_cyclic(sigma: float, _: int, epochs: int, delta: float) -> EveryModel:
-    """Returns the exact epsilon for batches in a fixed order: composition of epochs of any length."""
+    """Returns the exact epsilon for batches in a fixed order, by composition of epochs of any length."""
     epsilon = accounting.epsilon_upper_bound(sigma, epochs, delta)
     return EveryModel(epsilon, "composition of epochs, exact", lower=epsilon)
 

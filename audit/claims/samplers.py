@@ -222,7 +222,7 @@ def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
 def bound_any_order(schedule: Schedule, delta: float) -> MixtureBound:
     """Returns an upper bound on the last model's epsilon for any order with one participation per epoch."""
     strata = _cut_last_epochs(schedule.batches, schedule.epochs, _MAX_STRATA)
-    # Every order belongs to a stratum, a set of orders with a common bound on mu.
+    # Every order belongs to a stratum, a set with one bound on mu.
     mu = float(_compute_worst_mus(schedule, strata).max()) / schedule.noise_multiplier
     return MixtureBound(conversions.epsilon_from_mu(mu, delta), error=0.0, mu=mu)
 

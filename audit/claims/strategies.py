@@ -151,7 +151,7 @@ def read_strategy(text: str, steps: int) -> Strategy:
     count = min(int(value), steps)
     if name == "bsr":
         return Toeplitz(numerator=expand_power(-0.5, count))
-    return Toeplitz(denominator=expand_power(0.5, count))  # bisr: coefficients of S^-1
+    return Toeplitz(denominator=expand_power(0.5, count))  # bisr
 
 
 def _read_file(text: str) -> Array:

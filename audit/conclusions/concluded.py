@@ -65,7 +65,7 @@ def _analyze_one_run(evidence: OneRun, level: Level) -> list[Finding]:
         findings += one_shot.estimates(cosines, *level)
     if coins is not None:
         findings += one_run_bounds.bound_by_guesses(coins, *level)
-    # Without left-out cosines, we know their distribution.
+    # Without left-out cosines, the null distribution is exact.
     if cosines is not None and evidence.is_null_known:
         findings.append(one_run_bounds.bound_uniform_canaries(cosines, *level))
     return findings
@@ -119,7 +119,7 @@ def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Con
     )
     if composition is None or composition.sampling_rate == 1:  # canaries are not sampled
         return concluded
-    # Sampled canaries also have an expectation, for linear losses.
+    # For sampled canaries, we add the expected epsilon with linear losses.
     steps = composition.insertions
     if last_model is not None:  # its schedule inserts every k steps; otherwise, every step inserts
         steps *= last_model.periods.k
@@ -146,10 +146,10 @@ def _describe(evidence: Evidence) -> Iterator[str]:
     if not isinstance(evidence, Fresh) or not evidence.given:
         return
     yield describe_draws(evidence) if evidence.draws else describe_dimension(evidence)
-    if len(evidence.cosines) == 1:  # a single run
+    runs, canaries = evidence.cosines.shape
+    if runs == 1:
         return
-    if evidence.cosines.shape[1] == 1:
-        runs = len(evidence.cosines)
+    if canaries == 1:
         yield (
             f"read as {runs:,} training runs with one direction each; if all are from one run, use shape "
             f"(1, {runs})"
@@ -202,9 +202,7 @@ def conclude_setting(
         concluded = concluded._replace(uncovered=last_model)
     else:
         concluded = concluded._replace(hidden_state=last_model)
-    if len(scores.scores) == 1 and isinstance(
-        setting.adversary, SphereFields
-    ):  # it may rehearse training
+    if len(scores.scores) == 1 and isinstance(setting.adversary, SphereFields):  # may rehearse
         note = (
             "scores use the difference between the final model and the initial model: a rehearsal, an extra "
             "training run without noise or canaries, would hardly raise them"
@@ -312,7 +310,7 @@ def predicted_mu(setting: Setting) -> float | None:
     experiments/hidden_state/README.md).
 
     The prediction requires SGD, independent noise and insertions that are not sampled. The adversary must
-    know the initial model, which would otherwise add to the variance of the scores (Errata H14).
+    know the initial model, which would otherwise add to the variance of the scores (Errata H14 there).
     """
     mechanism = setting.mechanism
     task = find_task(setting.model)  # None for a custom model

@@ -194,7 +194,7 @@ def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
 
 
 def _describe_constant_world(worlds: Worlds) -> str:
-    """Returns a sentence if all scores in one world are equal (one seed) while the others vary; else "".
+    """Returns a sentence if one world's scores are all equal, as with one seed, and the others vary; else "".
 
     Scores that equal an extreme of the other world may be saturated, so they are no reason for doubt.
     """

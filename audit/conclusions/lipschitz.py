@@ -103,8 +103,8 @@ def compute_mu_along_one_direction(setting: Setting) -> float:
     With learning rate eta and weight decay lambda, the steps after step t of T multiply its insertion and
     noise by w_t = (1 - eta lambda)^(T - t). So mu = (sum of w_t over steps with an insertion) / (sigma |w|).
 
-    It equals the hidden-state bound if 1 - eta lambda is between 0 and 1, the canary comes first in its
-    period, and all periods are complete.
+    It equals the hidden-state bound if 0 <= 1 - eta lambda <= 1, and the canary comes first in complete
+    periods.
     """
     schedule = setting.schedule
     mechanism = setting.mechanism
@@ -269,7 +269,7 @@ def _find_constant(setting: Setting, curved: task.Curved) -> float:
     """
     rate = setting.mechanism.learning_rate
     decay = setting.mechanism.weight_decay
-    # m, L, their reason, and the largest norm of a gradient
+    # m, L, their reason, and the largest norm of a gradient.
     negative, positive, _, largest_gradient = curved
     if setting.mechanism.clipping_norm < largest_gradient:
         return abs(1 - rate * decay) + rate * max(negative, positive)

@@ -72,9 +72,8 @@ def measure_steps(
     """
     begun = time.monotonic()
     if kinks:
-        effort = effort._replace(
-            walked=1
-        )  # kinks are known, so one step's secants can describe them
+        # Kinks are known, so secants from one step suffice to describe them.
+        effort = effort._replace(walked=1)
     count = rehearsal.count_measured(setting.schedule.steps, effort)
     with (
         # By default, some devices compute matrix products in lower precision than float32.
