@@ -324,7 +324,7 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
     starts = shifted[_find_blocks(log_sums.tolist(), log_weights.tolist())]
     sizes = np.diff([*starts, len(s)])
 
-    # Scaling W_t n_t down and x up by the same factor avoids overflow, and leaves a_t / n_t unchanged.
+    # Scaling W_t n_t down and x up by the same factor avoids overflow without changing a_t / n_t.
     log_scales = np.maximum.reduceat(log_wn, starts)
     scaled_wn = np.exp(log_wn - np.repeat(log_scales, sizes))
     s_over_n = np.divide(s, n, out=np.zeros(len(s)), where=n > 0)

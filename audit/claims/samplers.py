@@ -221,7 +221,7 @@ def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
 
 def bound_any_order(schedule: Schedule, delta: float) -> MixtureBound:
     """Returns an upper bound on the last model's epsilon for any order with one participation per epoch."""
-    strata = _cut_last_epochs(schedule.batches, schedule.epochs, _MAX_STRATA)
+    strata = _stratify_by_last_epochs(schedule.batches, schedule.epochs, _MAX_STRATA)
     # Every order belongs to a stratum, a set with one bound on mu.
     mu = float(_compute_worst_mus(schedule, strata).max()) / schedule.noise_multiplier
     return MixtureBound(conversions.epsilon_from_mu(mu, delta), error=0.0, mu=mu)
@@ -237,7 +237,7 @@ def bound_one_of_each_epoch(
     """Returns an upper bound on the last model's epsilon if each epoch uses the example in one random step.
 
     This covers shuffled batches, balls in bins and random allocation. If there are too many orders to
-    enumerate, we simulate a stratified sample (`_cut_last_epochs`). The bound is then too low with
+    enumerate, we simulate a stratified sample (`_stratify_by_last_epochs`). The bound is then too low with
     probability at most ERROR.
 
     Args:
@@ -255,7 +255,7 @@ def bound_one_of_each_epoch(
 
     # Each row of `mus` has the mu of one random order from each stratum. Processing the rows in chunks saves
     # memory.
-    strata = _cut_last_epochs(batches, epochs, min(_MAX_STRATA, max_enumerated))
+    strata = _stratify_by_last_epochs(batches, epochs, min(_MAX_STRATA, max_enumerated))
     num_strata, last_epochs = strata.lows.shape
     draws = max(simulated // num_strata, 50)
     rng = np.random.default_rng(seed)
@@ -288,7 +288,7 @@ class _Strata(NamedTuple):
     probabilities: Array
 
 
-def _cut_last_epochs(batches: int, epochs: int, max_strata: int) -> _Strata:
+def _stratify_by_last_epochs(batches: int, epochs: int, max_strata: int) -> _Strata:
     """Divides the orders with one participation per epoch into at most `max_strata` strata.
 
     A stratum restricts the step to one interval in each of the last epochs. Intervals are shortest near the

@@ -211,7 +211,7 @@ def _describe_constant_world(worlds: Worlds) -> str:
 def _describe_equal_shifts(worlds: Worlds) -> str:
     """Returns a sentence if the worlds differ by the same shift in all rows, else "".
 
-    The two runs in each row then shared a seed.
+    Both runs of a row then shared a seed.
     """
     scores_in, scores_out = worlds
     if not len(scores_in) == len(scores_out) >= _MIN_EQUAL:

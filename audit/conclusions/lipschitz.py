@@ -89,7 +89,7 @@ def hidden_state(
         return row.not_curved  # why its constants are not proven
     else:
         return "the Lipschitz constants of its steps are unknown"
-    state = _bound(setting, steps, delta)
+    state = _bound_last_model(setting, steps, delta)
     if not steps.kink:
         return state
     return (
@@ -159,7 +159,7 @@ def find_measured(store: Store, rehearsals: int) -> Steps | None:
     return steps
 
 
-def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
+def _bound_last_model(setting: Setting, steps: Steps, delta: float) -> HiddenState:
     """Returns the upper bound for the last model, with a reason, and the bounds for larger constants."""
     schedule = setting.schedule
     reason = steps.reason
@@ -169,14 +169,14 @@ def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
         if mixture.error:
             reason += f", a simulated upper bound, too low with probability {mixture.error:g}"
     return make_hidden_state(
-        lambda periods: _bound_for(setting, periods.lipschitz, delta),
+        lambda periods: _bound_for_constants(setting, periods.lipschitz, delta),
         Periods(steps.constants, k=schedule.periodicity, insert=schedule.place),
         reason,
         steps.runs,
     )
 
 
-def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenStateBound:
+def _bound_for_constants(setting: Setting, constants: ArrayLike, delta: float) -> HiddenStateBound:
     """Returns the hidden-state bound for Lipschitz constants, a number or (T,); infinite if noise is 0.
 
     If a sampler hides the order of batches, mu and epsilon come from the mixture over orders, and `paid` and
@@ -250,7 +250,7 @@ def coupling_distances(setting: Setting) -> Array:
     step t is thus z_(t-1), with z_0 = 0 and z_t = z_(t-1) + s_t - a_t, in units of eta C / B
     (`_find_shifts`).
     """
-    paid = _bound_for(setting, constants=1.0, delta=1e-5).paid  # the same for any delta
+    paid = _bound_for_constants(setting, constants=1.0, delta=1e-5).paid  # the same for any delta
     after = np.cumsum(_find_shifts(setting) - paid)
     before = np.append(0.0, after[:-1])
     return np.where(before > _ROUNDING, before, 0.0)
@@ -269,7 +269,7 @@ def _find_constant(setting: Setting, curved: task.Curved) -> float:
     """
     rate = setting.mechanism.learning_rate
     decay = setting.mechanism.weight_decay
-    # m, L, their reason, and the largest norm of a gradient.
+    # m, L, their reason, and the norm below which clipping matters.
     negative, positive, _, largest_gradient = curved
     if setting.mechanism.clipping_norm < largest_gradient:
         return abs(1 - rate * decay) + rate * max(negative, positive)

@@ -72,7 +72,7 @@ def measure_steps(
     """
     begun = time.monotonic()
     if kinks:
-        # Kinks are known, so secants from one step suffice to describe them.
+        # Kinks are known: secants from one step can describe them.
         effort = effort._replace(walked=1)
     count = rehearsal.count_measured(setting.schedule.steps, effort)
     with (
