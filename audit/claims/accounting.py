@@ -94,12 +94,15 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     fine_grid = min(max(least_grid, relative_grid * epsilon), COARSEST_GRID)
     if fine_grid < first_grid:
         fine = float(account_sampled(composition, fine_grid).get_epsilon(delta))
-        epsilon = min(epsilon, fine)
+        epsilon = min(epsilon, fine)  # both are upper bounds
     return min(unsampled, epsilon)
 
 
 def counts_sampling(steps: Composition) -> bool:
-    """Returns True if the accountant uses the steps' sampling rate, False if it ignores it."""
+    """Returns True if the accountant uses the steps' sampling rate, False if it ignores it.
+
+    It ignores the rate for noise multipliers below 0.05, where privacy losses are too large.
+    """
     is_accounted = steps.noise_multiplier >= LEAST_PARTICIPANT_NOISE
     return steps.sampling_rate < 1 and steps.insertions > 0 and is_accounted
 
@@ -107,8 +110,9 @@ def counts_sampling(steps: Composition) -> bool:
 def account_curve(steps: Composition) -> "PLDAccountant":
     """Returns dp-accounting's accountant for Poisson-sampled steps, which computes delta at any epsilon.
 
-    The spacing of privacy losses is 1e-4. For noise multipliers below 0.3, it is 1e-4 times the epsilon that
-    these steps would have at delta 1e-5 without sampling. `counts_sampling` must be True.
+    The spacing of privacy losses is 1e-4. For noise multipliers below 0.3, whose losses are large, it is
+    1e-4 times the epsilon that these steps would have at delta 1e-5 without sampling. `counts_sampling` must
+    be True.
     """
     if steps.noise_multiplier >= _SMALL_NOISE:
         return account_sampled(steps)
@@ -184,7 +188,7 @@ def require_sampled(steps: Composition, delta: float) -> None:
     rounding errors.
     """
     if not counts_sampling(steps):
-        return
+        return  # sampling is ignored
     sigma, insertions, _ = steps
     advice = "with `sampling_rate`, give at"
     require(

@@ -39,14 +39,16 @@ def bracket_allocation(
 
     Balls in bins and random allocation draw this step without revealing it to the adversary. The composition
     of epochs is another upper bound, which holds even if the adversary knows the step. It is the only bound
-    if the noise multiplier is below 0.1, or if delta is below 1e-12, which is close to the rounding errors.
+    where `account_allocation` is imprecise: if the noise multiplier is below 0.1, or if delta is below 1e-12,
+    which is close to its rounding errors.
     """
     composed = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     if noise_multiplier < LEAST_ALLOCATION_NOISE:
         return EveryModel(composed, "composition of epochs: noise is below 0.1")
     if delta < LEAST_SAMPLED_DELTA:
-        why = f"composition of epochs: delta is below {LEAST_SAMPLED_DELTA:g}"
-        return EveryModel(composed, why)
+        return EveryModel(
+            composed, f"composition of epochs: delta is below {LEAST_SAMPLED_DELTA:g}"
+        )
     below = account_allocation(noise_multiplier, batches, epochs, pessimistic=False)
     above = account_allocation(noise_multiplier, batches, epochs, pessimistic=True)
     lower = float(below.get_epsilon_for_delta(delta))
@@ -54,8 +56,7 @@ def bracket_allocation(
     accountant = "our bounds (convex order), which lie within pld-accounting's"
     if math.isinf(lower):  # dp-accounting may count rounding errors as an infinite loss
         return EveryModel(upper, accountant)
-    # Rounding may raise the lower bound above the upper bound.
-    return EveryModel(upper, accountant, min(lower, upper))
+    return EveryModel(upper, accountant, lower=min(lower, upper))  # in case of rounding
 
 
 def bracket_shuffled(
@@ -63,15 +64,16 @@ def bracket_shuffled(
 ) -> EveryModel:
     """Returns bounds on epsilon at delta if each epoch shuffles the examples into batches.
 
-    The lower bound is `compute_shuffled_epsilon`, or None if that is 0 or infinite. The upper bound is the
-    composition of epochs, which is valid even if the adversary knows the order of examples.
+    The lower bound is `compute_shuffled_epsilon`, or None if that is 0, which proves nothing, or infinite,
+    which may be a rounding error. The upper bound is the composition of epochs, which is valid even if the
+    adversary knows the order of examples.
     """
     lower = compute_shuffled_epsilon(noise_multiplier, batches, epochs, delta)
     upper = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     if lower == 0 or math.isinf(lower):
         return EveryModel(upper, "composition of epochs")
     accountant = "lower bound by Chua et al. (2024), upper bound by composition of epochs"
-    return EveryModel(upper, accountant, min(lower, upper))
+    return EveryModel(upper, accountant, lower=min(lower, upper))  # in case of rounding
 
 
 def compute_shuffled_epsilon(
@@ -79,11 +81,10 @@ def compute_shuffled_epsilon(
 ) -> float:
     """Returns a lower bound on epsilon at delta if each epoch shuffles the examples into batches.
 
-    It is the epsilon of a bad case (Chua et al., 2024, "How private are DP-SGD implementations?", Section 4):
-    the example's gradient is C, and all other gradients are -C. The sum of its batch thus exceeds the other
-    sums by 2 C, or by only C if we replace its gradient with 0. The adversary uses only the largest noisy sum
-    of each epoch, rounded to a bucket. Epochs compose, since each has its own shuffle (Chua et al., 2024,
-    arXiv 2411.04205).
+    It is the epsilon of a bad case (Chua et al., 2024, arXiv 2403.17673, Section 4): the example's gradient
+    is C, and all other gradients are -C. The sum of its batch thus exceeds the other sums by 2 C, or by only
+    C if we replace its gradient with 0. The adversary uses only the largest noisy sum of each epoch, rounded
+    to a bucket. Epochs compose, since each has its own shuffle (Chua et al., 2024, arXiv 2411.04205).
 
     The bound is 0 if the noise multiplier is below 0.05, since privacy losses are then too large, or if delta
     is below 1e-12, which is close to dp-accounting's rounding errors.
@@ -93,17 +94,17 @@ def compute_shuffled_epsilon(
     sigma = noise_multiplier
     if sigma < LEAST_PARTICIPANT_NOISE or delta < LEAST_SAMPLED_DELTA:
         return 0.0
-    # Any choice of bucket edges gives a lower bound. These cover nearly all of the distribution of the
-    # largest sum, in units of C, relative to the mean of the other sums. The largest noise of an epoch is
-    # about sigma * sqrt(2 log(batches)). It rarely exceeds this by more than 6 sigma, and it is rarely below
-    # -2 sigma.
+    # Any bucket edges give a lower bound. These cover nearly all of the distribution of the largest sum, in
+    # units of C, relative to the mean of the other sums. The largest noise of an epoch is about sigma *
+    # sqrt(2 log(batches)). It rarely exceeds this by more than 6 sigma, and is rarely below -2 sigma.
     highest = 2 + sigma * (6 + np.sqrt(2 * np.log(batches)))
     edges = np.linspace(-2 * sigma, highest, _NUM_EDGES)
 
     def compute_log_masses(shift: float) -> Array:
         """Returns the log probability of each bucket, (_NUM_EDGES + 1,), for an epoch's largest noisy sum.
 
-        The sum of the example's batch has mean `shift`, and the other sums have mean 0.
+        The sum of the example's batch has mean `shift`, and the other sums have mean 0. The largest sum is
+        below an edge if all sums are.
         """
         log_cdf = special.log_ndtr((edges - shift) / sigma)
         log_cdf += (batches - 1) * special.log_ndtr(edges / sigma)
@@ -111,9 +112,8 @@ def compute_shuffled_epsilon(
         with np.errstate(divide="ignore"):  # the log of an impossible bucket is -inf
             return np.log(np.diff(cdf))
 
-    # We make three simplifications, which can only lower epsilon: we round losses down to the grid, drop
-    # buckets that are impossible with or without the example, and use only the losses of training with the
-    # example.
+    # Three simplifications can only lower epsilon: we round losses down to the grid, drop buckets that are
+    # impossible with or without the example, and use only the losses of training with the example.
     with_example = compute_log_masses(2.0)
     without_example = compute_log_masses(1.0)
     possible = np.isfinite(with_example) & np.isfinite(without_example)
@@ -121,7 +121,7 @@ def compute_shuffled_epsilon(
         # Each maps buckets to log probabilities; losses are log(upper / lower).
         log_probability_mass_function_lower=dict(enumerate(without_example[possible])),
         log_probability_mass_function_upper=dict(enumerate(with_example[possible])),
-        pessimistic_estimate=False,  # rounds down
+        pessimistic_estimate=False,
         value_discretization_interval=1e-4,
     )
     with np.errstate(over="ignore"):  # exponentials of large losses overflow to infinity

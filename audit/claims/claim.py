@@ -238,8 +238,9 @@ class DpSgd(Claim):
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the largest power of any test at each false-positive rate in alpha.
 
-        If the accountant ignores sampling (`counts_sampling`), it is Phi(Phi^-1(alpha) + mu). Otherwise it is
-        an upper bound: the largest power allowed by dp-accounting's deltas on a grid of epsilons.
+        Without sampling, and for noise multipliers below 0.05, where we ignore it (`counts_sampling`), it is
+        Phi(Phi^-1(alpha) + mu). Otherwise it is an upper bound: the largest power allowed by dp-accounting's
+        deltas on a grid of epsilons.
         """
         rates = _check_rates(alpha)
         if accounting.counts_sampling(self.composition):
@@ -248,10 +249,14 @@ class DpSgd(Claim):
         return _gaussian_power(rates, mu)
 
     def last_model(self, delta: float) -> HiddenState | None:
-        """Returns an upper bound on how much the last model leaks; None if `lipschitz` is not given."""
+        """Returns an upper bound on how much the last model leaks; None if `lipschitz` is not given.
+
+        The bound is valid for any `sampling_rate`.
+        """
         if self.lipschitz is None:
             return None
         periods = Periods(self.lipschitz, self.k, int(self.insert))  # `insert` is now a number
+        # Maps periods to a bound.
         compute = functools.partial(bound_periods, self.composition, delta=delta)
         return make_hidden_state(compute, periods)
 
@@ -282,7 +287,7 @@ class RandomAllocation(Claim):
 
         It is the power against the composition of epochs, which is mu-GDP even if the adversary knows the
         steps. For noise multipliers of at least 0.1, it is also capped at the power allowed by the (epsilon,
-        delta) pairs of `account_allocation`.
+        delta) pairs of `account_allocation`, which is imprecise for less noise.
         """
         rates = _check_rates(alpha)
         mu = accounting.mu_upper_bound(self.noise_multiplier, self.epochs)
@@ -294,7 +299,7 @@ class RandomAllocation(Claim):
 
 @functools.lru_cache
 def _allocation_deltas(claim: RandomAllocation) -> Array:
-    """Returns random allocation's delta at each epsilon in the grid _EPSILONS, as an array (401,)."""
+    """Returns upper bounds (401,) on random allocation's delta at the grid _EPSILONS, from 0 to 200."""
     losses = account_allocation(
         claim.noise_multiplier, claim.batches, claim.epochs, pessimistic=True
     )
@@ -303,7 +308,7 @@ def _allocation_deltas(claim: RandomAllocation) -> Array:
 
 @functools.lru_cache
 def _sampled_deltas(steps: Composition) -> Array:
-    """Returns Poisson sampling's delta at each epsilon in the grid _EPSILONS, as an array (401,)."""
+    """Returns upper bounds (401,) on Poisson sampling's delta at the grid _EPSILONS, from 0 to 200."""
     accountant = accounting.account_curve(steps)
     return np.array([accountant.get_delta(float(epsilon)) for epsilon in _EPSILONS])
 

@@ -1,6 +1,6 @@
 """Upper bounds on how much the last iterate of DP-SGD leaks if every training step is Lipschitz.
 
-Source: Bok, Su and Altschuler, "Shifted Interpolation for Differential Privacy" (2024, arXiv 2403.00278).
+Source: Bok, Su and Altschuler (2024, arXiv 2403.00278).
 audit/methods/README.md derives the bound for any schedule, step sizes and constants.
 """
 
@@ -92,8 +92,7 @@ class HiddenState(NamedTuple):
             schedule = f"the canary in step {self.periods.insert} of every {self.periods.k}"
 
         note = f"{steps}, {schedule}"
-        seen = "the adversary sees only the last model"
-        sentence = f"{seen}; {note}; sensitivity C, Gaussian noise"
+        sentence = f"the adversary sees only the last model; {note}; sensitivity C, Gaussian noise"
         assumption = Assumption(text=steps, word="Lipschitz", sentence=sentence, note=note)
         if not self.runs:
             return assumption
@@ -240,7 +239,7 @@ def make_hidden_state(
     reason: str = "as given",
     runs: int = 0,
 ) -> HiddenState:
-    """Returns the bound on the last model, and its margins: the bounds for larger constants.
+    """Returns the bound on the last model, and its margins: the bounds for 2 and 10 times larger |c - 1|.
 
     `compute` maps a schedule to its bound. The other arguments are attributes of `HiddenState`.
     """
@@ -255,7 +254,10 @@ def make_hidden_state(
 
 
 def stretch_more(constants: Array, factor: float) -> Array:
-    """Returns c + (factor - 1) |c - 1| for each Lipschitz constant c, up to the largest valid constant."""
+    """Returns c + (factor - 1) |c - 1| for each Lipschitz constant c, up to the largest valid constant.
+
+    With factor 2, 1.1 becomes 1.2 and 0.9 becomes 1.
+    """
     return np.minimum(constants + (factor - 1) * np.abs(constants - 1), _MAX)
 
 
@@ -266,8 +268,10 @@ def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
     `name` is the argument's name, for error messages.
     """
     array = arrays.floats(f"values of `{name}`", given)
-    shape = f"`{name}` has shape {array.shape}: give a number, or one for each of {steps:,} steps"
-    require(array.shape in ((), (steps,)), shape)
+    require(
+        array.shape in ((), (steps,)),
+        f"`{name}` has shape {array.shape}: give a number, or one for each of {steps:,} steps",
+    )
     in_range = (array == 0) | ((array >= _MIN) & (array <= _MAX))
     if not in_range.all():
         value = array[~in_range][0]
@@ -320,7 +324,7 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
     starts = shifted[_find_blocks(log_sums.tolist(), log_weights.tolist())]
     sizes = np.diff([*starts, len(s)])
 
-    # Scaling W_t n_t down and x up by the same factor leaves a_t / n_t unchanged.
+    # Scaling W_t n_t down and x up by the same factor avoids overflow without changing a_t / n_t.
     log_scales = np.maximum.reduceat(log_wn, starts)
     scaled_wn = np.exp(log_wn - np.repeat(log_scales, sizes))
     s_over_n = np.divide(s, n, out=np.zeros(len(s)), where=n > 0)

@@ -2,10 +2,9 @@
 
 If losses are linear, gradients do not depend on the model, and the last model reveals only the sum of all
 gradients and noise. Let n of T steps each insert a canary of norm C with probability q. Along the canary's
-direction, in units of C, this adds Binomial(n, q) to noise of variance T sigma^2. Other losses may leak more
-or less.
+direction, in units of C, this adds Binomial(n, q) to noise of variance T sigma^2.
 
-Source: Steinke et al., "The Last Iterate Advantage" (2024, arXiv 2410.06186), for T = n.
+Source: Steinke et al. (2024, arXiv 2410.06186), for T = n.
 """
 
 import math
@@ -103,7 +102,8 @@ def _compute_epsilon(
     if compute_difference(equal) <= 0:
         return 0.0
 
-    # From there, the excess falls below delta as x increases (sign 1) or decreases (sign -1).
+    # From there, the excess falls below delta as x increases (sign 1) or decreases (sign -1). At `end`, 40
+    # deviations beyond all means, it is below any delta.
     end = -_FAR * deviation
     if sign == 1:
         end = counts[-1] + _FAR * deviation

@@ -8,7 +8,7 @@ Let u (T,) be 1 at the steps that insert the canary and 0 elsewhere, and S the s
 
 Together, the models reveal S G + z for the gradients G and the raw noise z, and the canary shifts S G by S u.
 With linear losses, the last model is the sum of all gradients and all the noise S^-1 z. Momentum and varying
-learning rates affect only how much the last model leaks.
+learning rates affect only the last model.
 """
 
 import dataclasses
@@ -70,7 +70,7 @@ class MatrixMechanism(GaussianClaim):
 
     @functools.cached_property
     def encoder(self) -> Strategy:
-        """The strategy S."""
+        """The strategy S: all models reveal S G + z, for the gradients G and the raw noise z."""
         return find_strategy(self.strategy, self.steps)
 
     @property
@@ -91,8 +91,8 @@ class MatrixMechanism(GaussianClaim):
     def linear_mu(self) -> float:
         """Returns the last model's mu if losses are linear; raises InputError if `min_separation` is set.
 
-        The last model then reveals the number of insertions, 1'u, plus noise of standard deviation sigma *
-        norm(S^-T 1).
+        The last model then reveals the number of insertions plus the sum of all noise, 1'S^-1 z, which has
+        standard deviation sigma * norm(S^-T 1) in units of C.
         """
         require(
             self.min_separation is None,
@@ -119,13 +119,15 @@ class MatrixMechanism(GaussianClaim):
             pattern[int(self.insert) - 1 :: self.k] = 1
             return pattern
         separation = whole_number("min_separation", self.min_separation, 1, MAX_STEPS)
-        count = self.steps  # at least as many as fit
+        count = self.steps  # more than fit; the slice ends at step T
         if self.participations is not None:
             count = whole_number("participations", self.participations, 1, MAX_STEPS)
         column = self.encoder.multiply(np.eye(1, self.steps)[0])  # the first column of S
         is_decreasing = np.all(column >= 0) and np.all(np.diff(column) <= 0)
-        condition = "non-negative, non-increasing coefficients"
-        require(is_decreasing, f"`min_separation` needs a Toeplitz strategy with {condition}")
+        require(
+            is_decreasing,
+            "`min_separation` needs a Toeplitz strategy with non-negative, non-increasing coefficients",
+        )
         pattern[: separation * count : separation] = 1
         return pattern
 

@@ -11,9 +11,8 @@ so both are also convex in the ratio for each epoch. Delta therefore rises if we
 around its mean, and falls if we concentrate it there. Whenever we add two terms, we move the mass to a grid
 in one of these two ways. The error is of second order in the grid spacing.
 
-Chua et al., "Balls-and-Bins Sampling for DP-SGD" (2024, arXiv 2412.16802), simulate this ratio. Feldman and
-Shenfeld, "Efficient Privacy Loss Accounting for Subsampling and Random Allocation" (2026, arXiv 2602.17284),
-bound it differently in their package pld-accounting.
+Chua et al. (2024, arXiv 2412.16802) simulate this ratio. Feldman and Shenfeld (2026, arXiv 2602.17284) bound
+it differently in their package pld-accounting.
 """
 
 import functools
@@ -98,11 +97,13 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _Ratio:
     # We drop far cells that underflow to 0, which lowers delta. To compensate, an upper bound counts their
     # contribution to the mean in `beyond`.
     is_kept = masses > 0
-    if not pessimistic:
+    if not pessimistic:  # a cell whose mean underflows to 0 could raise delta
         is_kept &= masses_times_mean > 0
     means = masses_times_mean[is_kept] / masses[is_kept]
     beyond = float(masses_times_mean[~is_kept].sum())
-    return _move_to_grid(means, masses[is_kept], np.exp(logs), beyond, 1, pessimistic)
+    return _move_to_grid(
+        means, masses[is_kept], np.exp(logs), beyond, terms=1, pessimistic=pessimistic
+    )
 
 
 def _average(first: _Ratio, second: _Ratio, pessimistic: bool) -> _Ratio:
@@ -116,7 +117,7 @@ def _average(first: _Ratio, second: _Ratio, pessimistic: bool) -> _Ratio:
     values = ((weight * first.values)[:, None] + (1 - weight) * second.values).ravel()
     masses = (first.masses[:, None] * second.masses).ravel()
 
-    # The factor 1.001 separates equal ends.
+    # The grid covers nearly all mass. The factor 1.001 separates equal ends.
     low = weight * _find_low(first) + (1 - weight) * _find_low(second)
     high = weight * _find_high(first) + (1 - weight) * _find_high(second)
     edges = np.geomspace(low, max(high, 1.001 * low), NUM_CELLS + 1)
@@ -141,6 +142,7 @@ def _move_to_grid(
       pessimistic: True for an upper bound on delta, False for a lower bound.
     """
     if pessimistic:
+        # `excess` is the mean lost by moving mass down to the last edge.
         grid = np.append(0.0, edges)
         atoms, excess = _spread(values, masses, grid)
         return _Ratio(grid, atoms, beyond + excess, terms)
@@ -210,7 +212,8 @@ def _find_losses(ratio: _Ratio, epochs: int, pessimistic: bool) -> "PrivacyLossD
     masses = ratio.masses[positive]
 
     # The grid of log X is first * spacing, (first + 1) * spacing, ..., with a spare point at each end. The
-    # epochs' rounding errors add up to at most 0.005, so more epochs need a finer grid.
+    # epochs' rounding errors add up to at most 0.005, so more epochs need a finer grid, with up to
+    # about _MAX_LOSSES points.
     spacing = max(min(0.001, 0.005 / epochs), float(np.ptp(logs)) / _MAX_LOSSES)
     first = math.floor(logs[0] / spacing) - 1
     size = math.ceil(logs[-1] / spacing) + 2 - first

@@ -141,7 +141,7 @@ def compute_order_mus(
     if log_shifts is None:
         log_shifts = weights.log_w[orders]
     squares = _pool(log_shifts, _compute_log_noises(weights, orders), reaches_last_model)
-    composed_squares = reaches_last_model.sum(axis=1)  # mu^2 if the adversary sees all models
+    composed_squares = reaches_last_model.sum(axis=1)  # mu^2 for all models, which leak no less
     return np.sqrt(np.minimum(squares, composed_squares))
 
 
@@ -167,7 +167,7 @@ def _pool(log_shifts: Array, log_noises: Array, takes_part: Bits) -> Array:
         stacks[:, heights[merging], merging] = pairs[:, merging, i]
         heights[merging] += 1
         while len(merging):
-            merging = merging[heights[merging] > 1]
+            merging = merging[heights[merging] > 1]  # a block lies below
             top = heights[merging] - 1
             lower = stacks[:, top - 1, merging]
             upper = stacks[:, top, merging]
@@ -188,8 +188,8 @@ def _pool(log_shifts: Array, log_noises: Array, takes_part: Bits) -> Array:
 def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
     """Returns (N, K) the log of the sum of W^2 from each participation to the step before the next one.
 
-    We subtract cumulative sums from the start of training or from its end, whichever is more precise. The
-    arguments are those of `compute_order_mus`.
+    We subtract cumulative sums from the start of training or from its end, whichever are smaller and thus
+    lose fewer digits. The arguments are those of `compute_order_mus`.
     """
     end = np.full(len(orders), len(weights.log_w) - 1)  # T, after the last participation
     following = np.column_stack([orders[:, 1:], end])
@@ -221,8 +221,8 @@ def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
 
 def bound_any_order(schedule: Schedule, delta: float) -> MixtureBound:
     """Returns an upper bound on the last model's epsilon for any order with one participation per epoch."""
-    strata = _cut_last_epochs(schedule.batches, schedule.epochs, _MAX_STRATA)
-    # Every order belongs to a stratum.
+    strata = _stratify_by_last_epochs(schedule.batches, schedule.epochs, _MAX_STRATA)
+    # Every order belongs to a stratum, a set with one bound on mu.
     mu = float(_compute_worst_mus(schedule, strata).max()) / schedule.noise_multiplier
     return MixtureBound(conversions.epsilon_from_mu(mu, delta), error=0.0, mu=mu)
 
@@ -237,7 +237,7 @@ def bound_one_of_each_epoch(
     """Returns an upper bound on the last model's epsilon if each epoch uses the example in one random step.
 
     This covers shuffled batches, balls in bins and random allocation. If there are too many orders to
-    enumerate, we simulate a stratified sample (`_cut_last_epochs`). The bound is then too low with
+    enumerate, we simulate a stratified sample (`_stratify_by_last_epochs`). The bound is then too low with
     probability at most ERROR.
 
     Args:
@@ -251,11 +251,11 @@ def bound_one_of_each_epoch(
         places = np.array(list(itertools.product(range(batches), repeat=epochs)))
         mus = compute_order_mus(weights, places + first_steps) / sigma
         probabilities = np.full(len(mus), 1 / len(mus))
-        return MixtureBound(mix_epsilon(mus, probabilities, delta), 0.0, float(mus.max()))
+        return MixtureBound(mix_epsilon(mus, probabilities, delta), error=0.0, mu=float(mus.max()))
 
     # Each row of `mus` has the mu of one random order from each stratum. Processing the rows in chunks saves
     # memory.
-    strata = _cut_last_epochs(batches, epochs, min(_MAX_STRATA, max_enumerated))
+    strata = _stratify_by_last_epochs(batches, epochs, min(_MAX_STRATA, max_enumerated))
     num_strata, last_epochs = strata.lows.shape
     draws = max(simulated // num_strata, 50)
     rng = np.random.default_rng(seed)
@@ -272,7 +272,7 @@ def bound_one_of_each_epoch(
 
     worst = _compute_worst_mus(schedule, strata) / sigma
     epsilon = _bound_simulated(mus / sigma, worst, strata.probabilities, delta)
-    return MixtureBound(epsilon, ERROR, float(worst.max()))
+    return MixtureBound(epsilon, ERROR, mu=float(worst.max()))
 
 
 class _Strata(NamedTuple):
@@ -288,7 +288,7 @@ class _Strata(NamedTuple):
     probabilities: Array
 
 
-def _cut_last_epochs(batches: int, epochs: int, max_strata: int) -> _Strata:
+def _stratify_by_last_epochs(batches: int, epochs: int, max_strata: int) -> _Strata:
     """Divides the orders with one participation per epoch into at most `max_strata` strata.
 
     A stratum restricts the step to one interval in each of the last epochs. Intervals are shortest near the
@@ -317,10 +317,10 @@ def _cut_last_epochs(batches: int, epochs: int, max_strata: int) -> _Strata:
 def _compute_worst_mus(schedule: Schedule, strata: _Strata) -> Array:
     """Returns an upper bound (S,) on the mu of all orders in each stratum, for noise N(0, I).
 
-    For the shift s_t and the weight W_t of step t (`StepWeights`), mu is the largest sum of x_t W_t s_t over
-    increasing x_t such that the sum of (x_t W_t)^2 is 1. Thus mu increases with every W_t s_t, and also if a
-    participation moves to a later step with the same W_t s_t. The bound is the mu of a hypothetical order:
-    each epoch uses the last step and the largest W that the stratum allows.
+    For the shift s_t and the weight W_t of step t (`StepWeights`), mu is, by duality, the largest sum of x_t
+    W_t s_t over increasing x_t such that the sum of (x_t W_t)^2 is 1. Thus mu increases with every W_t s_t,
+    and also if a participation moves to a later step with the same W_t s_t. The bound is the mu of a
+    hypothetical order: each epoch uses the last step and the largest W that the stratum allows.
     """
     _, batches, epochs, weights = schedule
     num_strata, last_epochs = strata.lows.shape
@@ -378,7 +378,7 @@ def bound_poisson(
     epsilon = _bound_simulated(mus_in_stratum, worst / sigma, np.ones(1), remaining_delta)
     # No order has a larger mu than the one that participates in every step.
     everywhere = compute_order_mus(weights, np.arange(steps)[None], largest_log_w[None])
-    return MixtureBound(epsilon, ERROR, float(everywhere[0]) / sigma)
+    return MixtureBound(epsilon, ERROR, mu=float(everywhere[0]) / sigma)
 
 
 def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:

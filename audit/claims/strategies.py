@@ -50,7 +50,7 @@ class Toeplitz(NamedTuple):
         return _filter(self.numerator, self.denominator, values)
 
     def solve(self, values: Array) -> Array:
-        """Returns S^-1 x for x of shape (T, ...)."""
+        """Returns S^-1 x = A(L) / B(L) x for x of shape (T, ...)."""
         return _filter(self.denominator, self.numerator, values)
 
     def solve_transposed(self, values: Array) -> Array:
@@ -59,7 +59,7 @@ class Toeplitz(NamedTuple):
         return self.solve(values[::-1])[::-1]
 
     def stream(self) -> tuple[Array, Array]:
-        """Returns the coefficients of B and A, as in `Coefficients` of audit/mechanism/dpsgd.py."""
+        """Returns the coefficients of B and A, which define the noise n = S^-1 z by B(L) n = A(L) z."""
         return np.array(self.numerator), np.array(self.denominator)
 
 
@@ -84,7 +84,7 @@ class Dense(NamedTuple):
         """
         step = np.arange(len(self.matrix))[:, None]
         inverse = np.linalg.inv(self.matrix)
-        denominator = np.tril(inverse[step, step - step.T])
+        denominator = np.tril(inverse[step, step - step.T])  # drops negative indices, which wrap
         return np.ones(1), denominator
 
 
@@ -94,6 +94,7 @@ Strategy = Toeplitz | Dense
 def expand_power(exponent: float, count: int) -> tuple[float, ...]:
     """Returns the first `count` coefficients of the power series of (1 - L)^exponent in L."""
     orders = np.arange(1, count)
+    # Each factor is the ratio of consecutive coefficients.
     return (1.0, *np.cumprod((orders - 1 - exponent) / orders).tolist())
 
 
@@ -150,7 +151,7 @@ def read_strategy(text: str, steps: int) -> Strategy:
     count = min(int(value), steps)
     if name == "bsr":
         return Toeplitz(numerator=expand_power(-0.5, count))
-    return Toeplitz(denominator=expand_power(0.5, count))
+    return Toeplitz(denominator=expand_power(0.5, count))  # bisr
 
 
 def _read_file(text: str) -> Array:

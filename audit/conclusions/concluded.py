@@ -65,6 +65,7 @@ def _analyze_one_run(evidence: OneRun, level: Level) -> list[Finding]:
         findings += one_shot.estimates(cosines, *level)
     if coins is not None:
         findings += one_run_bounds.bound_by_guesses(coins, *level)
+    # Without left-out cosines, the null distribution is exact.
     if cosines is not None and evidence.is_null_known:
         findings.append(one_run_bounds.bound_uniform_canaries(cosines, *level))
     return findings
@@ -80,7 +81,7 @@ def _analyze(evidence: Evidence, level: Level) -> tuple[Sequence[Finding], Pair 
     if isinstance(evidence, Fresh):
         methods = exact_null.METHODS.values()
         return [method.compute(evidence, *level) for method in methods], FRESH_DIRECTIONS
-    if evidence.canaries == (1, 1):
+    if evidence.canaries == (1, 1):  # one canary per run
         return estimate.findings(*evidence.pooled(), *level), ONE_CANARY
     return lifted.bounds(evidence, *level), MANY_CANARIES
 
@@ -118,6 +119,7 @@ def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Con
     )
     if composition is None or composition.sampling_rate == 1:  # canaries are not sampled
         return concluded
+    # For sampled canaries, we add the expected epsilon with linear losses.
     steps = composition.insertions
     if last_model is not None:  # its schedule inserts every k steps; otherwise, every step inserts
         steps *= last_model.periods.k
@@ -132,9 +134,10 @@ def _describe(evidence: Evidence) -> Iterator[str]:
         number = sum(map(len, evidence.pooled()))
         if isinstance(evidence, Fresh):  # `pooled` adds quantiles for figures
             number = evidence.cosines.size
-        failed = f"{evidence.failed:,} of {number:,} scores are NaN (failed runs)"
-        yield f"{failed}: each counts as the lowest score"
-    if isinstance(evidence, Sets) and evidence.labelled:
+        yield (
+            f"{evidence.failed:,} of {number:,} scores are NaN (failed runs): each counts as the lowest score"
+        )
+    if isinstance(evidence, Sets) and evidence.labelled:  # a single list of scores
         runs = evidence.inserted.size + evidence.fresh.size
         yield (
             f"read as {runs:,} independent training runs; if all canaries are from one run, use shape "
@@ -143,10 +146,10 @@ def _describe(evidence: Evidence) -> Iterator[str]:
     if not isinstance(evidence, Fresh) or not evidence.given:
         return
     yield describe_draws(evidence) if evidence.draws else describe_dimension(evidence)
-    if len(evidence.cosines) == 1:  # a single run
+    runs, canaries = evidence.cosines.shape
+    if runs == 1:
         return
-    if evidence.cosines.shape[1] == 1:
-        runs = len(evidence.cosines)
+    if canaries == 1:
         yield (
             f"read as {runs:,} training runs with one direction each; if all are from one run, use shape "
             f"(1, {runs})"
@@ -303,12 +306,11 @@ def predicted_mu(setting: Setting) -> float | None:
     """Returns the mu that theory predicts for an adversary who uses only a single coordinate, or None.
 
     In an over-parameterised model, the gradients of the data do not change this coordinate, so it reveals
-    only a weighted sum of insertions and noise (`compute_mu_along_one_direction`).
-    experiments/hidden_state/README.md derives mu.
+    only a weighted sum of insertions and noise (`compute_mu_along_one_direction`, and
+    experiments/hidden_state/README.md).
 
     The prediction requires SGD, independent noise and insertions that are not sampled. The adversary must
-    know the initial model, which would otherwise add to the variance of the scores (Errata H14 of that
-    README).
+    know the initial model, which would otherwise add to the variance of the scores (Errata H14 there).
     """
     mechanism = setting.mechanism
     task = find_task(setting.model)  # None for a custom model

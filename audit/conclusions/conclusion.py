@@ -56,12 +56,12 @@ class Curve(NamedTuple):
 
     @property
     def is_refuted(self) -> bool:
-        """Returns True if the scores refute a Gaussian curve."""
+        """Returns True if the scores refute a Gaussian curve (p < 0.05)."""
         return self.p_value < CURVE_LEVEL
 
     @property
     def is_underpowered(self) -> bool:
-        """Returns True if the test passes but has too little power to mean much."""
+        """Returns True if the test passes but has too little power to mean much (below 95%)."""
         return not self.is_refuted and self.power < CURVE_POWER
 
     @property
@@ -146,8 +146,7 @@ class Conclusion(NamedTuple):
       auc: the area under the ROC curve; None if no canary was left out.
       attack: the accuracy of guesses, and their true-positive rates, with confidence intervals; None if no
         canary was left out.
-      is_reversed: True if scores are clearly lower with the canary than without it, as if their sign were
-        wrong.
+      is_reversed: True if scores are clearly lower with the canary than without it.
       doubt: why the scores cannot come from independent runs; empty if they can.
       most_provable: the largest epsilon that this number of runs, with one canary each, can prove for any
         curve; None for other designs.

@@ -1,8 +1,7 @@
 """Computes the fields of a conclusion that follow from its scores, bounds and claims.
 
-If the scores of left-out canaries have a known distribution, bets test the whole claimed curve, even with a
-single run. Otherwise, lower bounds test the claim: a lower bound on mu above the claimed mu rejects mu-GDP,
-and a lower bound on epsilon above the claimed epsilon rejects any claim.
+If the scores of left-out canaries have a known distribution, bets test the whole claimed curve. Otherwise,
+lower bounds test it.
 """
 
 import dataclasses
@@ -195,7 +194,7 @@ def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
 
 
 def _describe_constant_world(worlds: Worlds) -> str:
-    """Returns a sentence if all scores in one world are equal while the others vary; otherwise "".
+    """Returns a sentence if one world's scores are all equal, as with one seed, and the others vary; else "".
 
     Scores that equal an extreme of the other world may be saturated, so they are no reason for doubt.
     """
@@ -210,7 +209,10 @@ def _describe_constant_world(worlds: Worlds) -> str:
 
 
 def _describe_equal_shifts(worlds: Worlds) -> str:
-    """Returns a sentence if the worlds differ by the same shift in all rows, else ""; see `_find_doubt`."""
+    """Returns a sentence if the worlds differ by the same shift in all rows, else "".
+
+    Both runs of a row then shared a seed.
+    """
     scores_in, scores_out = worlds
     if not len(scores_in) == len(scores_out) >= _MIN_EQUAL:
         return ""
@@ -311,6 +313,7 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
         assert conclusion.one_run.cosines is not None  # other scores have no known distribution
         design = one_run_bounds.make_design(conclusion.one_run.cosines)
     exceedances = exact_null.compute_exceedances(design)
+    # In a single run, one bet stakes the whole capital.
     exceedances = exceedances._replace(is_only_run=conclusion.is_one_run)
     allowed = claimed_curve.tabulate_claim(exceedances, power)
     # The capital after each run with inserted canaries; other runs leave it unchanged.

@@ -86,14 +86,15 @@ def hidden_state(
     elif given is not None:
         steps = given
     elif row is not None:
-        return row.not_curved
+        return row.not_curved  # why its constants are not proven
     else:
         return "the Lipschitz constants of its steps are unknown"
-    state = _bound(setting, steps, delta)
+    state = _bound_last_model(setting, steps, delta)
     if not steps.kink:
         return state
-    epsilon = state.bound.epsilon
-    return f"{steps.kink}; derivatives alone would give epsilon {epsilon:.4g}, an estimate"
+    return (
+        f"{steps.kink}; derivatives alone would give epsilon {state.bound.epsilon:.4g}, an estimate"
+    )
 
 
 def compute_mu_along_one_direction(setting: Setting) -> float:
@@ -102,8 +103,8 @@ def compute_mu_along_one_direction(setting: Setting) -> float:
     With learning rate eta and weight decay lambda, the steps after step t of T multiply its insertion and
     noise by w_t = (1 - eta lambda)^(T - t). So mu = (sum of w_t over steps with an insertion) / (sigma |w|).
 
-    It equals the hidden-state bound if 1 - eta lambda is between 0 and 1, the canary comes first in its
-    period, and all periods are complete.
+    It equals the hidden-state bound if 0 <= 1 - eta lambda <= 1, and the canary comes first in complete
+    periods.
     """
     schedule = setting.schedule
     mechanism = setting.mechanism
@@ -158,7 +159,7 @@ def find_measured(store: Store, rehearsals: int) -> Steps | None:
     return steps
 
 
-def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
+def _bound_last_model(setting: Setting, steps: Steps, delta: float) -> HiddenState:
     """Returns the upper bound for the last model, with a reason, and the bounds for larger constants."""
     schedule = setting.schedule
     reason = steps.reason
@@ -168,14 +169,14 @@ def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
         if mixture.error:
             reason += f", a simulated upper bound, too low with probability {mixture.error:g}"
     return make_hidden_state(
-        lambda periods: _bound_for(setting, periods.lipschitz, delta),
+        lambda periods: _bound_for_constants(setting, periods.lipschitz, delta),
         Periods(steps.constants, k=schedule.periodicity, insert=schedule.place),
         reason,
         steps.runs,
     )
 
 
-def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenStateBound:
+def _bound_for_constants(setting: Setting, constants: ArrayLike, delta: float) -> HiddenStateBound:
     """Returns the hidden-state bound for Lipschitz constants, a number or (T,); infinite if noise is 0.
 
     If a sampler hides the order of batches, mu and epsilon come from the mixture over orders, and `paid` and
@@ -186,7 +187,7 @@ def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenSt
     mixture = _find_mixture(setting, constants, delta)
     if mixture is None:
         return bound
-    epsilon = min(mixture.epsilon, epsilon_from_mu(mixture.mu, delta))
+    epsilon = min(mixture.epsilon, epsilon_from_mu(mixture.mu, delta))  # both are upper bounds
     return bound._replace(mu=mixture.mu, epsilon=epsilon)
 
 
@@ -249,7 +250,7 @@ def coupling_distances(setting: Setting) -> Array:
     step t is thus z_(t-1), with z_0 = 0 and z_t = z_(t-1) + s_t - a_t, in units of eta C / B
     (`_find_shifts`).
     """
-    paid = _bound_for(setting, constants=1.0, delta=1e-5).paid  # the same for any delta
+    paid = _bound_for_constants(setting, constants=1.0, delta=1e-5).paid  # the same for any delta
     after = np.cumsum(_find_shifts(setting) - paid)
     before = np.append(0.0, after[:-1])
     return np.where(before > _ROUNDING, before, 0.0)
@@ -268,6 +269,7 @@ def _find_constant(setting: Setting, curved: task.Curved) -> float:
     """
     rate = setting.mechanism.learning_rate
     decay = setting.mechanism.weight_decay
+    # m, L, their reason, and the norm below which clipping matters.
     negative, positive, _, largest_gradient = curved
     if setting.mechanism.clipping_norm < largest_gradient:
         return abs(1 - rate * decay) + rate * max(negative, positive)
@@ -309,7 +311,8 @@ def count_rehearsals(
     """Returns the number of rehearsals that measure a catalogue model's steps; None if we do not measure.
 
     A rehearsal is a training run that measures Lipschitz constants. By default, we measure smooth models
-    that have no proven constants, if k > 1 and the last model can have a bound.
+    that have no proven constants, if k > 1 and the last model can have a bound. With k = 1 and constants of
+    at least 1, the bound would equal composition.
 
     Args:
       setting: the audit's setting.
@@ -319,10 +322,12 @@ def count_rehearsals(
     Raises:
       InputError: for any other word, too few rehearsals, or "measured" if the last model cannot have a bound.
     """
-    message = f"`lipschitz` must be {MEASURED} or {UNMEASURED}, got {requested!r}"
     # Comparing an array with strings would return an array.
     is_word = requested is None or isinstance(requested, str)
-    require(is_word and requested in (None, MEASURED, UNMEASURED), message)
+    require(
+        is_word and requested in (None, MEASURED, UNMEASURED),
+        f"`lipschitz` must be {MEASURED} or {UNMEASURED}, got {requested!r}",
+    )
     is_wanted = requested == MEASURED
     require_rehearsals(is_wanted, rehearsals)
     row = task.task(setting.model)

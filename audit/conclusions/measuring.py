@@ -35,13 +35,15 @@ def measure(
 
     Args:
       store: the store for the constants.
-      setting, dataset, trained, own: the training to measure, as in `build.build`.
+      setting, dataset: the training to measure.
       runs: the number of training runs to measure; `USUAL` chooses it based on the model's size.
+      trained, own: a custom model and a custom adversary, or None.
     """
     # Another process that needs the same constants waits here and then reads them from the store.
     with hold(store.path):
         steps = find_measured(store, runs)
         if steps is None:
+            # Custom models may have no kinks.
             kinks = trained is None and not task.task(setting.model).smooth
             game = build.build(setting, dataset, trained, own)
             trainee = trained or build.trainee(setting.model, dataset)
@@ -70,7 +72,8 @@ def measure_steps(
     """
     begun = time.monotonic()
     if kinks:
-        effort = effort._replace(walked=1)  # kinks are known, so secants from one step suffice
+        # Kinks are known: secants from one step can describe them.
+        effort = effort._replace(walked=1)
     count = rehearsal.count_measured(setting.schedule.steps, effort)
     with (
         # By default, some devices compute matrix products in lower precision than float32.
@@ -87,7 +90,7 @@ def measure_steps(
     seconds = math.ceil(time.monotonic() - begun)
     grid = f"{count:,} of {setting.schedule.steps:,} steps"
     reason = f"measured at {grid}, mean {np.mean(constants):.6g}, in {seconds} s"
-    return Steps(constants, reason, effort.runs, kink, lipschitz.MEASUREMENT)
+    return Steps(constants, reason, effort.runs, kink, version=lipschitz.MEASUREMENT)
 
 
 def _describe_kink(worst: Stretch, kinks: bool) -> str:

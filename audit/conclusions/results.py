@@ -85,7 +85,7 @@ def _describe_one_run(conclusion: Conclusion) -> dict[str, Any]:
             for estimate in conclusion.estimates
         ]
     }
-    coins, cosines = conclusion.one_run
+    coins, cosines = conclusion.one_run  # either may be None
     if cosines is not None:
         fields |= {
             "observed": len(cosines.observed),
@@ -93,7 +93,7 @@ def _describe_one_run(conclusion: Conclusion) -> dict[str, Any]:
             "dimension": cosines.dimension,
         }
     else:
-        fields["canaries"] = sum(conclusion.evidence.canaries)
+        fields["canaries"] = sum(conclusion.evidence.canaries)  # in and out
     return {**fields, "coins": coins is not None}
 
 

@@ -110,15 +110,17 @@ def _judge_leak(conclusion: Conclusion, free: Bound, largest: Bound) -> Verdict:
     `free` is the largest lower bound for any trade-off curve. `largest` may assume a Gaussian curve.
     """
     details = f"{_describe_curve_test(conclusion)}{_describe_upper_bounds(conclusion)}"
-    if free.epsilon >= _SHOWN:
+    if free.epsilon >= _SHOWN:  # else shown as 0
         leak = _state_bound(free)
         if free.epsilon < largest.epsilon:
             leak += f"; {_state_condition(largest)}, at least {at_least(largest.epsilon)}"
         return Verdict(LEAKS, "leaks", _make_headline(conclusion), f"{leak}.{details}")
     if largest.epsilon >= _SHOWN:
-        without = f"without an assumption on the curve, {_these_prove(conclusion)} no leakage"
         headline = "This training leaks if its trade-off curve is Gaussian."
-        sentence = f"{_state_bound(largest)}; {without}.{details}"
+        sentence = (
+            f"{_state_bound(largest)}; without an assumption on the curve, {_these_prove(conclusion)} no "
+            f"leakage.{details}"
+        )
         return Verdict(LEAKS, "leaks, if Gaussian", headline, sentence)
     scores = f"scores ({conclusion.evidence})"
     if conclusion.has_one_canary:
@@ -172,7 +174,7 @@ def _make_headline(conclusion: Conclusion) -> str:
         last_model = at_most(tightest.epsilon)
         if tightest.is_measured:  # how much steps stretched distances in rehearsals
             last_model += " if steps stretch as measured"
-        # With a hidden-state bound, `upper_bound` is never None.
+        # With a hidden-state bound, `upper_bound` is never None; `or` is for mypy.
         composition = at_most(upper_bound or 0.0)
         return f"Epsilon is between {proven} and {last_model}; composition allows {composition}."
     if upper_bound is None or math.isinf(upper_bound):
@@ -266,7 +268,7 @@ def _name_upper_bound(upper: UpperBound) -> str:
     For the last model, the source is the bound's name: "the 3.1 of the hidden-state bound".
     """
     source = "that accounting guarantees"
-    if upper.assumes == GIVEN:
+    if upper.assumes == GIVEN:  # the user stated epsilon itself
         source = "stated in the claim"
     if upper.last_model_only:
         source = f"of the {upper.name}"
@@ -287,7 +289,7 @@ def _name_other_reasons(broken: UpperBound, conclusion: Conclusion) -> str:
     if not broken.last_model_only:
         return f"{other}."
     # Composition may have the smaller bound, since only composition accounts for sampling.
-    composition = conclusion.upper_bound or 0.0
+    composition = conclusion.upper_bound or 0.0  # never None here
     effect = "is also violated"
     if broken.epsilon < composition:
         effect = "is not violated"
