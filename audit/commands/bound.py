@@ -140,6 +140,7 @@ def _compare_with_card(paths: Sequence[Path]) -> None:
     """Reports whether a card agrees with the scores; if not, exits with status 3."""
     from audit.report.card import find_difference, read_card
 
+    # The card states the claim and the level. We print only whether it agrees.
     cli.refuse((*_CLAIM, *_CHOICES), "conflicts with --card: drop it")
     stored = read_card(Path(FLAGS.card))
     result = _conclude(paths, stored.claim, stored.level, stored.runs)
@@ -228,6 +229,7 @@ def _make_claim() -> Claim | None:
     if not stated:
         return None
     is_complete = {"noise_multiplier", "insertions"} <= set(stated)
+    # The message names one of the given flags.
     require(is_complete, f"--{min(stated)} requires --noise_multiplier and --insertions: give both")
     return DpSgd(**stated)
 

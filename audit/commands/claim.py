@@ -228,7 +228,7 @@ def _judge_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Sampler:
     """
     passes = f"{order['passes']} passes"
     tested = f"tested over {passes}, p {order['p_value']:.2g}"
-    if order["p_value"] > LEVEL:
+    if order["p_value"] > LEVEL:  # the tests do not reject a uniform order
         uniform = f"uniform order ({tested})"
         # The bounds assume that every batch is equally likely to contain an example, but a smaller last batch
         # is less likely to. This only matters if steps expand distances: then earlier batches may leak more.

@@ -84,13 +84,14 @@ def list_rows(conclusion: Conclusion) -> list[BoundRow]:
     for estimate in conclusion.estimates:
         rows.append(_make_row(estimate, conclusion, method_of(estimate).assumes, sign=""))
     if conclusion.expected is not None:
-        row = BoundRow(
-            name="linear_losses",
-            epsilon=conclusion.expected,
-            mu=None,
-            assumes=EXPECTED,
+        rows.append(
+            BoundRow(
+                name="linear_losses",
+                epsilon=conclusion.expected,
+                mu=None,
+                assumes=EXPECTED,
+            )
         )
-        rows.append(row)
     return rows
 
 
@@ -251,6 +252,7 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
     result += written.counted(test.runs, "training run")
     if conclusion.bets_on_curve:  # other tests' e-values only repeat the result
         result += f" (e-value {at_least_digits(test.e_value, digits=2)})"
+    # `seen` is the smallest reduction of the noise that the test would detect.
     if test.seen is None or test.refuted:
         return [result]
     probability = math.floor(100 * test.seen.probability) / 100  # rounded down
@@ -355,6 +357,7 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
         auc = f"{conclusion.auc.value:.2f}"
         yield f"scores are lower with the canary (AUC {auc}): should they be negated?"
     elif conclusion.law_is_known:
+        # False if a test at level 1e-6 refutes the known distribution.
         if not conclusion.assumption_free.holds:
             fresh = "fresh draws" if conclusion.fresh.draws else "random directions"
             yield f"invalid: held-out canaries are not distributed like {fresh} (p < 1e-06)"

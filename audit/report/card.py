@@ -74,7 +74,7 @@ def make_card(subject: Subject) -> dict[str, Any]:
 def cite(subject: Subject) -> str:
     """Returns a one-line citation of an audit, with the first 16 digits of its card's commitment."""
     commitment = make_card(subject)["commitment"]
-    date = subject.provenance["Date"]
+    date = subject.provenance["Date"]  # 10 characters for the day
     return f"{subject.title}. hidden-state-audit {__version__}, {date:.10}, card {commitment:.16}"
 
 
@@ -140,6 +140,7 @@ def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
     The class is None if the claim is None.
     """
     claim = conclusion.claim
+    # Bounds for random allocation replace the example's gradient by zero.
     unit = ZERO_OUT if isinstance(claim, RandomAllocation) else _ADD_OR_REMOVE
     mu = conclusion.mu_upper_bound
     variant = "Approximate DP" if mu is None else "Gaussian DP"

@@ -190,7 +190,7 @@ def _read(given: Mapping[str, Any]) -> dict[str, Any]:
         field = known[name]
         value = plain(value)
         if field.name == "insert" and type(value) is int:
-            value = str(value)
+            value = str(value)  # the field is text, such as "last"
         if value is None:
             continue
         values[field.name] = value
@@ -214,17 +214,17 @@ def from_identity(config: Mapping[str, Any]) -> Setting:
     kinds: dict[str, type[AdversaryFields]] = {**ADVERSARIES, OwnAdversary.name: OwnAdversary}
     kind = kinds[adversary.pop("name")]
     require(adversary.pop("version", 1) == kind.version, "the adversary has changed: train again")
-    own = {name: config[name] for name in declared(Setting) if name in config}
+    top_level_fields = {name: config[name] for name in declared(Setting) if name in config}
     # Identities store these samplers as numbers; !r writes all digits.
     for name, sampler in (("sampling_rate", POISSON), ("repetitions", KNOWN)):
         if name in config:
-            own["sampler"] = f"{sampler}:{config[name]!r}"
+            top_level_fields["sampler"] = f"{sampler}:{config[name]!r}"
     return Setting(
         config["model"],
         kind(**adversary),
         DpSgdFields(**mechanism),
         ScheduleFields(**config["schedule"]),
-        **own,
+        **top_level_fields,
     )
 
 

@@ -185,9 +185,10 @@ def _read_npz(path: Path, wanted: Wanted) -> Columns:
     If the file has scores of fresh draws, it returns the arrays named in _RANK_NAMES instead.
     """
     with tables.reading(path), np.load(path, allow_pickle=False) as file:
-        ours = wanted.rename(file.files)
-        if "fresh" in ours:
-            places = {name: ours.index(name) for name in _RANK_NAMES if name in ours}
+        our_names = wanted.rename(file.files)
+        # {our name: index in `file.files`}
+        if "fresh" in our_names:
+            places = {name: our_names.index(name) for name in _RANK_NAMES if name in our_names}
         else:
             places = wanted.require(file.files)
         return {name: _flatten(file[file.files[place]]) for name, place in places.items()}

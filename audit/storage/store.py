@@ -191,7 +191,7 @@ class Store:
 
     def runs_held(self) -> int:
         """Returns the number of stored runs before the first missing one."""
-        first_gap, *_ = self.missing(sys.maxsize)
+        first_gap, *_ = self.missing(sys.maxsize)  # the last gap is endless
         return first_gap[0]
 
     def read_arrays(self, name: str, fix: str) -> dict[str, NDArray[Any]] | None:
@@ -270,10 +270,7 @@ def cut(ranges: Iterable[Range], size: int) -> Iterator[Range]:
 
 def count_runs(ranges: Iterable[Range]) -> int:
     """Returns the total number of runs in the ranges."""
-    count = 0
-    for start, stop in ranges:
-        count += stop - start
-    return count
+    return sum(stop - start for start, stop in ranges)
 
 
 def hash_of(folder: Path) -> str:
@@ -315,7 +312,7 @@ def hold(folder: Path) -> Iterator[None]:
 
     with files.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        # Nested blocks share a singleton.
+        # Nested blocks share one lock object, so they do not wait for each other.
         lock = filelock.FileLock(folder / ".lock", is_singleton=True)
         try:
             lock.acquire(timeout=0)
@@ -328,7 +325,7 @@ def hold(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-_MIN_TRAINING_RATIO = 49  # training time to writing time, so that writing takes at most 2%
+_MIN_TRAINING_RATIO = 49  # of training time to writing time
 
 
 class Checkpoints:
@@ -391,8 +388,8 @@ class Checkpoints:
             self._has_failed = True
         else:
             self.drop(chunk, keep=path)
-        # The next checkpoint is due later if writing is slow compared with training.
         self._due = time.monotonic()
+        # Writing took `self._due - begin` seconds, and may take at most 2% of the time.
         if self._seconds:
             self._due += max(self._seconds, _MIN_TRAINING_RATIO * (self._due - begin))
 

@@ -185,7 +185,7 @@ def _find_header(top: Sequence[str], wanted: Wanted) -> tuple[int, str]:
     """Returns the index of the line with the requested names, and its separator.
 
     The separator is the first of tab, semicolon, comma, bar and space that yields the names. If no line has
-    them, the function returns the first nonempty line and its most frequent separator, for an error message.
+    them, returns the first nonempty line and its most frequent separator, for an error message.
     """
     nonempty = [index for index, line in enumerate(top) if line.strip("# \t\r\n")]
     for index, separator in itertools.product(nonempty, _SEPARATORS):
@@ -272,7 +272,8 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
             # Only NaN differs from itself.
             if has_two_sets and np.any(values[-1:] != values[-1:]):
                 padded.append(ours)
-            if values.dtype.kind in "OUT" and values.ndim == 1:  # objects or strings
+            # NumPy's codes for objects and strings.
+            if values.dtype.kind in "OUT" and values.ndim == 1:
                 values = values.tolist()
         columns[ours] = values
     if len(padded) == 1:
