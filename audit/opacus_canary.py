@@ -38,7 +38,7 @@ class _InsertingOptimizer(DPOptimizer):
     def __new__(cls, optimizer: DPOptimizer, *args: Any, **kwargs: Any) -> Self:
         """Makes an object of a new class that inherits from `cls` and from the optimizer's class.
 
-        So `super()` in `cls` calls the methods of the optimizer's class, which differ for ghost clipping.
+        So `super()` calls the optimizer's own methods, which differ for ghost clipping.
         """
         optimizer_class = type(optimizer)
         name = optimizer_class.__name__

@@ -39,7 +39,7 @@ from audit.written import Level
 
 Criterion = Callable[[Array, Array], Array]
 _NUM_PROBED = 4  # examples on which clipping strategies are compared
-_USUAL = {"learning_rate": 0.1, "batch_size": 400}
+_USUAL_SETTINGS = {"learning_rate": 0.1, "batch_size": 400}
 _CLIPPING_NORM = jax.ShapeDtypeStruct((), jnp.float32)  # its shape and type
 
 
@@ -58,7 +58,7 @@ class OwnModel(NamedTuple):
     dataset: Dataset
     name: str
     computes: str
-    usual: Mapping[str, Any] = _USUAL
+    usual: Mapping[str, Any] = _USUAL_SETTINGS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,7 +27,7 @@ from audit.written import show_level, show_percent
 Array = NDArray[np.float64]
 _Draw = Callable[[Axes, Conclusion], None]
 
-_ENSURED = (NOTHING, COINS, OTHERS_IN)  # assumptions that an audit itself ensures
+_ENSURED_ASSUMPTIONS = (NOTHING, COINS, OTHERS_IN)  # assumptions that an audit itself ensures
 _LIGHT = 0.3  # opacity of a bar that needs other assumptions
 _LABEL_WIDTH = 26  # characters per line of a bar's label
 _MAX_BARS = 60  # in the histogram of scores
@@ -190,7 +190,7 @@ def _choose_look(row: BoundRow) -> dict[str, Any]:
     """
     if not isinstance(row.finding, Bound) or not row.finding.holds:
         return _NO_BOUND_BAR
-    if row.assumes in _ENSURED:
+    if row.assumes in _ENSURED_ASSUMPTIONS:
         return _SOLID_BAR
     return _LIGHT_BAR
 

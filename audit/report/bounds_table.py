@@ -20,8 +20,8 @@ from audit.written import Level, at_least_digits
 
 _WIDTH = 80  # columns of a terminal
 _INDENT = 12  # columns for a note's word
-_UNTESTED = "(not tested: scores from one run may depend on each other)"
-_FEW = 100  # with fewer in or out scores, a remark states the largest provable epsilon
+_CURVE_UNTESTED = "(not tested: scores from one run may depend on each other)"
+_FEW_SCORES = 100  # with fewer in or out scores, a remark states the largest provable epsilon
 _MIN_SHOWN = 0.0005  # smaller epsilons round to 0.000
 _NOTES_ON_ESTIMATES = """\
 estimates are not bounds; error: standard error for independent canaries;
@@ -293,7 +293,7 @@ def _explain_words(conclusion: Conclusion) -> Iterator[str]:
         if assumption.note:
             yield make_note(f"{assumption.word}:", assumption.note)
     if conclusion.scores_may_depend:
-        yield make_note("", _UNTESTED)
+        yield make_note("", _CURVE_UNTESTED)
     if conclusion.curve is not None:
         test = f"{conclusion.curve.show()}: {explain_curve_test(conclusion)}"
         yield " " * _INDENT + test
@@ -364,7 +364,7 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
     elif conclusion.has_one_canary and conclusion.tightest is None:
         n_in, n_out = map(len, conclusion.worlds)
         shows_leak = max(bound.epsilon for bound in conclusion.bounds) >= _MIN_SHOWN
-        if min(n_in, n_out) < _FEW and not shows_leak:
+        if min(n_in, n_out) < _FEW_SCORES and not shows_leak:
             provable = f"epsilon = {at_most(conclusion.most_provable or 0.0)} for any curve"
             yield f"{n_in} and {n_out} runs can prove at most {provable}: use more runs"
 

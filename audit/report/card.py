@@ -25,7 +25,7 @@ from audit.written import Level, write_json
 
 _FORMAT = "hidden-state-audit/2"
 _ADD_OR_REMOVE = "one example, added or removed"
-_COMMITTED = ("dp_variant", "privacy_loss", "implementation", "method", "confidence", "looks")
+_HASHED_FIELDS = ("dp_variant", "privacy_loss", "implementation", "method", "confidence", "looks")
 
 
 class StoredCard(NamedTuple):
@@ -80,7 +80,7 @@ def cite(subject: Subject) -> str:
 
 def _commit(card: dict[str, Any]) -> str:
     """Returns the SHA-256, in hex, of a card's fields that are known before the audit, as canonical JSON."""
-    committed = {name: card[name] for name in _COMMITTED}
+    committed = {name: card[name] for name in _HASHED_FIELDS}
     text = json.dumps(committed, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 

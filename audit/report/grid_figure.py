@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from audit.report.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, STYLE, VERMILION
 from audit.written import show_level
 
-# (colour, marker) of each line
 _LOOKS = ((BLUE, "o"), (VERMILION, "s"), (GREEN, "^"), (ORANGE, "D"), (PURPLE, "v"), (BLACK, "x"))
 _MAX_HEIGHT = 3.0  # inches
 

@@ -228,8 +228,8 @@ def from_identity(config: Mapping[str, Any]) -> Setting:
     )
 
 
-_DATA = "data_sha256"
-_MODEL = "model_sha256"
+_DATA_CHECKSUM = "data_sha256"
+_MODEL_CHECKSUM = "model_sha256"
 
 
 class StoredConfig(NamedTuple):
@@ -255,7 +255,7 @@ def parse_config(config: dict[str, Any]) -> StoredConfig | None:
         validate(setting)
     except (KeyError, TypeError, AttributeError, ValueError):
         return None
-    return StoredConfig(setting, config.get(_DATA), config.get(_MODEL))
+    return StoredConfig(setting, config.get(_DATA_CHECKSUM), config.get(_MODEL_CHECKSUM))
 
 
 def open_audit(folder: Path) -> tuple[Store, StoredConfig]:
@@ -295,9 +295,9 @@ def open_store(
     `out` is the folder of all stores, `experiment` the kind of experiment, and `model` the checksum of a
     custom model.
     """
-    config = {**identity(setting, experiment), _DATA: dataset.checksum}
+    config = {**identity(setting, experiment), _DATA_CHECKSUM: dataset.checksum}
     if model is not None:
-        config[_MODEL] = model
+        config[_MODEL_CHECKSUM] = model
     return Store(out, config, _describe_in_words(setting, experiment))
 
 

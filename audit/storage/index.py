@@ -10,7 +10,7 @@ from audit.errors import InputError, require
 from audit.storage import files
 from audit.storage.store import CONFIG, Scores, Store, newest_scores
 
-_DATA = "data_sha256"  # the field of a setting that this module ignores
+_DATA_CHECKSUM = "data_sha256"  # the field of a setting that this module ignores
 
 
 class Holdings(NamedTuple):
@@ -68,4 +68,4 @@ def list_stores(root: Path) -> list[Path]:
 
 def _make_key(setting: dict[str, Any]) -> str:
     """Returns the JSON of a setting without the checksum of the data."""
-    return json.dumps({**setting, _DATA: ""}, sort_keys=True)
+    return json.dumps({**setting, _DATA_CHECKSUM: ""}, sort_keys=True)

@@ -33,8 +33,8 @@ CONFIG = "config.json"
 RESULT = "audit.json"
 FIGURE = "audit.png"
 Range = tuple[int, int]  # runs [start, stop)
-_SETTING = "setting"  # the array in each file that holds the setting's hash
-_CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")
+_HASH_ARRAY = "setting"  # the array in each file that holds the setting's hash
+_CHUNK_FILE = re.compile(r"scores_(\d+)_(\d+)\.npz")
 
 
 class Scores(NamedTuple):
@@ -211,7 +211,7 @@ class Store:
             files.set_aside(path, fix)
             return None
         # A file without a hash is accepted.
-        if str(arrays.pop(_SETTING, self.hash)) != self.hash:
+        if str(arrays.pop(_HASH_ARRAY, self.hash)) != self.hash:
             files.set_aside(path, fix, "belongs to another setting")
             return None
         return arrays
@@ -222,7 +222,7 @@ class Store:
         Identical arrays give identical bytes, since `savez` stores a constant date.
         """
         buffer = io.BytesIO()
-        marked: dict[str, Any] = {**arrays, _SETTING: np.array(self.hash)}
+        marked: dict[str, Any] = {**arrays, _HASH_ARRAY: np.array(self.hash)}
         np.savez(buffer, **marked)
         return files.write_whole(self.path / name, buffer.getvalue())
 
@@ -234,7 +234,7 @@ class Store:
         """Returns the scores in every intact file, keyed by range of runs and sorted by file name."""
         chunks = {}
         for path in files.list_folder(self.path):
-            match = _CHUNK.fullmatch(path.name)
+            match = _CHUNK_FILE.fullmatch(path.name)
             if match is None:
                 continue
             arrays = self.read_arrays(path.name, "its runs are trained again")
@@ -280,7 +280,7 @@ def hash_of(folder: Path) -> str:
 
 def newest_scores(folder: Path) -> int:
     """Returns the time of a folder's newest scores in nanoseconds since 1970; 0 if it has none."""
-    chunks = [path for path in folder.iterdir() if _CHUNK.fullmatch(path.name)]
+    chunks = [path for path in folder.iterdir() if _CHUNK_FILE.fullmatch(path.name)]
     return max((path.stat().st_mtime_ns for path in chunks), default=0)
 
 

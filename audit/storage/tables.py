@@ -27,7 +27,7 @@ Columns = dict[str, Any]
 
 STDIN = Path("-")
 _MAX_LINES_ABOVE = 100  # comments and titles above the header line
-_FRAMES = (".xlsx", ".parquet")  # the formats that pandas reads
+_PANDAS_FORMATS = (".xlsx", ".parquet")  # the formats that pandas reads
 _SEPARATORS = "\t;,| "
 # Matches numbers in which every point or comma may separate thousands, such as 1.234.567.
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:[.,]\d{3})+")
@@ -93,7 +93,7 @@ def name_file(path: Path) -> str:
 
 def is_table(path: Path) -> bool:
     """Returns True for STDIN and for files with the suffix of a table."""
-    return _find_format(path) in ("-", ".csv", ".tsv", ".json", *_FRAMES)
+    return _find_format(path) in ("-", ".csv", ".tsv", ".json", *_PANDAS_FORMATS)
 
 
 def read_table(path: Path, wanted: Wanted) -> Columns:
@@ -102,7 +102,7 @@ def read_table(path: Path, wanted: Wanted) -> Columns:
     Raises InputError if the table can't be read, does not have the columns, or has too many rows.
     """
     with reading(path):
-        if _find_format(path) in _FRAMES:
+        if _find_format(path) in _PANDAS_FORMATS:
             return _read_frame(path, wanted)
         text = _read_text(path)
         if not text.lstrip().startswith(("{", "[")):
