@@ -88,7 +88,6 @@ cli.define_json()
 REJECTED = 3
 # Flags of a DP-SGD mechanism: the fields of `DpSgd`.
 _MECHANISM_FLAGS = ("noise_multiplier", "insertions", "sampling_rate", "k", "insert", "lipschitz")
-# An audit's folder conflicts with the first two groups of flags, and a card with the first and third.
 _CLAIM_FLAGS = ("claim", *_MECHANISM_FLAGS)
 _READING_FLAGS = ("columns", "one_run", "dimension", "in_order", "name")
 _RESULT_FLAGS = ("delta", "confidence", "report", "write_card", "json", "fail_if_violated")

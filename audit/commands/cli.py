@@ -127,7 +127,7 @@ def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
 
     Absl reports "flag --name=value: reason", and we show its advice, if any, instead of the reason.
     """
-    reason = str(error.__context__)  # the error of the flag's parser
+    reason = str(error.__context__)  # the parser's error
     flag_and_value = str(error).removeprefix("flag ").removesuffix(f": {reason}")
     name = flag_and_value.partition("=")[0].removeprefix("--")
     parser = flags.FLAGS[name].parser

@@ -93,7 +93,7 @@ def federated_identity(setting: FederatedSetting) -> dict[str, Any]:
 def validate_federated(setting: FederatedSetting) -> None:
     """Raises InputError for a value out of range.
 
-    Limits that depend on the client data are checked when the game is built.
+    Limits that depend on the data are checked later.
     """
     require_fields(setting)
     rounds = setting.rounds

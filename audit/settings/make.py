@@ -131,7 +131,7 @@ def make_setting(
         if values[name] is None:
             values[name] = field.default
     values |= changes
-    sampler = read_sampler(values["sampler"], examples // values["batch_size"])
+    sampler = read_sampler(values["sampler"], batches=examples // values["batch_size"])
     values["sampler"] = str(sampler)
     if values["noise"] != INDEPENDENT:
         values["noise"] = pin_file(values["noise"])  # adds the file's checksum

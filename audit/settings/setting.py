@@ -116,7 +116,7 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
         if rate == 1:  # every step
             return Sampling()
         return Sampling(POISSON, rate=rate)
-    # MAX_STEPS has 8 digits.
+    # Longer numbers exceed MAX_STEPS.
     if not (number.isascii() and number.isdecimal() and len(number) < 9):
         raise wrong
     count = int(number)

@@ -87,7 +87,7 @@ class Store:
     def __init__(self, root: Path, setting: dict[str, Any], words: str = "") -> None:
         """Opens the folder of a setting under `root`, or creates it with a name that begins with `words`.
 
-        It also removes temporary files left by killed processes.
+        Also removes temporary files of killed processes.
 
         Raises:
           InputError: the folder can't be written, or its config belongs to another setting.
@@ -115,7 +115,10 @@ class Store:
         return store
 
     def _open(self, folder: Path) -> None:
-        """Reads the config of an existing folder; `at` documents the errors."""
+        """Reads the config of an existing folder.
+
+        Raises InputError if it can't be read or does not match the folder's name.
+        """
         content = files.read(folder / CONFIG)
         if content is None:
             raise InputError(f"{folder} has no {CONFIG}, so it is not an audit: name another")
