@@ -145,7 +145,7 @@ def _request_task(model: str, fields: dict[str, Any], runs: int, level: Level) -
     rehearsals = fields.pop("rehearsals", None)
     setting = make.setting_of(model, **fields)
     validate(setting, runs, level.delta)
-    # None if Lipschitz constants are not to be measured.
+    # None: do not measure Lipschitz constants.
     rehearsals = count_rehearsals(setting, lipschitz, rehearsals)
     return driver.make_request(setting, row.data.load(user_file), runs, level, rehearsals)
 

@@ -45,7 +45,7 @@ class OwnAdversary(AdversaryFields):
 
     @property
     def view(self) -> str:
-        """A description, for reports, of the models that the adversary sees."""
+        """The models that the adversary sees, in words."""
         return (
             "The adversary sees the final model. If it has an observer, which is not recorded here, it also "
             "sees the model after every step."
