@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from audit.claims.sampler_claims import TruncatedPoisson, sampler_claims
     from audit.evidence.given import coins, cosines, ranks
 
-# The modules that define the public names, each imported on first use.
-_ROOMS = {
+# Each module is imported when its name is first used.
+_DEFINING_MODULES = {
     "DpSgd": "audit.claims.claim",
     "EpsilonDelta": "audit.claims.claim",
     "Gdp": "audit.claims.claim",
@@ -106,10 +106,10 @@ if not TYPE_CHECKING:
 
         Python calls this for names that are not imported yet.
         """
-        if name not in _ROOMS:
+        if name not in _DEFINING_MODULES:
             raise AttributeError(f"module 'audit' has no attribute {name!r}")
-        module = importlib.import_module(_ROOMS[name])
-        return getattr(module, name, module)
+        module = importlib.import_module(_DEFINING_MODULES[name])
+        return getattr(module, name, module)  # `audit.directions` has no attribute `directions`
 
 
 def __dir__() -> list[str]:

@@ -103,8 +103,8 @@ def audit(
       settings: other flags of the command, which describe the setting, such as adversary="gc_r", k=5, seed=1.
         `adversary` may also be a custom `audit.adversaries.base.Adversary`. `vary` audits all combinations of
         values, as in vary={"k": [1, 5], "seed": [0, 1, 2]}. lipschitz="measured" measures, in `rehearsals`
-        additional runs, how much training steps increase distances between models. This is the default for
-        smooth models with k > 1; lipschitz="none" disables it.
+        additional runs, how much training steps increase distances between models. This gives an upper bound
+        for the last model. It is the default for smooth models with k > 1; lipschitz="none" disables it.
 
     Returns:
       A `Result`; its `folder` has the scores and the conclusion. With `vary`, a `Grid`.
@@ -133,7 +133,7 @@ def _request_task(model: str, fields: dict[str, Any], runs: int, level: Level) -
     from audit.training import driver
 
     require_type("model", model, str)
-    row = task.task(model)
+    row = task.task(model)  # the model and its data
     data = fields.pop("data")
     user_file = None if data is None else str(path("data", data))
     make.add_insertions(model, fields)
@@ -145,6 +145,7 @@ def _request_task(model: str, fields: dict[str, Any], runs: int, level: Level) -
     rehearsals = fields.pop("rehearsals", None)
     setting = make.setting_of(model, **fields)
     validate(setting, runs, level.delta)
+    # None: do not measure Lipschitz constants.
     rehearsals = count_rehearsals(setting, lipschitz, rehearsals)
     return driver.make_request(setting, row.data.load(user_file), runs, level, rehearsals)
 

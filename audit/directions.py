@@ -126,7 +126,7 @@ def cosines(
 
     lengths = np.sqrt(np.diagonal(gram))
     unit_gram = gram / np.outer(lengths, lengths)
-    return projection.cosines(unit_gram, products / lengths, squared_length=1.0)
+    return projection.cosines(unit_gram, products / lengths, squared_length=1.0)  # of `unit`
 
 
 def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
@@ -135,7 +135,7 @@ def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
     A block has at most _BLOCK coordinates and its own random stream.
     """
     for place, start in enumerate(range(0, size, _BLOCK)):
-        # 2 identifies the random streams of directions.
+        # The prefix 2 separates these random streams from all others.
         rng = np.random.default_rng([2, seed, run, index, place])
         length = min(_BLOCK, size - start)
         yield rng.standard_normal(length)

@@ -36,7 +36,10 @@ class _InsertingOptimizer(DPOptimizer):
     """
 
     def __new__(cls, optimizer: DPOptimizer, *args: Any, **kwargs: Any) -> Self:
-        """Makes an object of a new class that inherits from `cls` and from the optimizer's class."""
+        """Makes an object of a new class that inherits from `cls` and from the optimizer's class.
+
+        So `super()` calls the optimizer's own methods, which differ for ghost clipping.
+        """
         optimizer_class = type(optimizer)
         name = optimizer_class.__name__
         fix = "give a DPOptimizer, or one for ghost clipping"

@@ -39,7 +39,7 @@ from audit.written import Level
 
 Criterion = Callable[[Array, Array], Array]
 _NUM_PROBED = 4  # examples on which clipping strategies are compared
-_USUAL = {"learning_rate": 0.1, "batch_size": 400}
+_USUAL_SETTINGS = {"learning_rate": 0.1, "batch_size": 400}
 _CLIPPING_NORM = jax.ShapeDtypeStruct((), jnp.float32)  # its shape and type
 
 
@@ -58,7 +58,7 @@ class OwnModel(NamedTuple):
     dataset: Dataset
     name: str
     computes: str
-    usual: Mapping[str, Any] = _USUAL
+    usual: Mapping[str, Any] = _USUAL_SETTINGS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,10 +154,13 @@ def wrap_loss(
     return _wrap("loss(params, (feature, label))", make, dataset, name)
 
 
-def wrap_task(row: Task, dataset: Dataset) -> OwnModel:
-    """Wraps one of the repository's models as a custom model, with its defaults and the given data."""
-    own = _wrap(row.name, lambda features: row.make(features.shape), dataset, row.name)
-    return own._replace(usual=row.usual())
+def wrap_task(task: Task, dataset: Dataset) -> OwnModel:
+    """Wraps one of the repository's models as a custom model, with its defaults and the given data.
+
+    Custom adversaries require custom models.
+    """
+    own = _wrap(task.name, lambda features: task.make(features.shape), dataset, name=task.name)
+    return own._replace(usual=task.usual())
 
 
 def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str) -> OwnModel:
@@ -215,7 +218,7 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
     if isinstance(fields["adversary"], Adversary):
         identity, adversary = _prepare_adversary(fields["adversary"], own.model.n_parameters)
         fields |= {"adversary": identity, "canaries": adversary.canaries}
-    setting = make_setting(name, own.usual, fields, len(own.dataset.labels))
+    setting = make_setting(name, own.usual, fields, examples=len(own.dataset.labels))
     validate(setting, runs, level.delta)
     is_random = own.model.module is not None  # False after `wrap_loss`: runs begin at `params`
     require(
@@ -226,7 +229,7 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
     lipschitz.require_rehearsals(is_measured, rehearsals)
 
     training = _Training(own, setting, adversary)
-    # Maps the setting's store to its Lipschitz constants.
+    # Maps the setting's store to its Lipschitz constants; by default, those of an earlier audit.
     find_constants = _keep_earlier_steps
     if is_measured:
         find_constants = partial(training.measure_steps, rehearsals=rehearsals or lipschitz.USUAL)
@@ -260,7 +263,7 @@ class _Training:
         model = self.own.model
         labels = self.own.dataset.labels
         is_whole = labels.ndim == 1 and labels.dtype.kind in "iu"
-        classes = 0  # if labels are not class numbers
+        classes = 0  # unless labels number at least two classes
         if is_whole and labels.min() >= 0 and labels.max() >= 1:
             classes = int(labels.max()) + 1
         clipping = "per_example"  # the other strategies need a module's layers

@@ -117,7 +117,7 @@ def printable(text: str) -> str:
     characters = []
     for character in text:
         if not character.isprintable() and character != "\n":
-            character = repr(character)[1:-1]
+            character = repr(character)[1:-1]  # without the quotes
         characters.append(character)
     return "".join(characters)
 

@@ -87,11 +87,10 @@ cli.define_json()
 # The exit status if --fail_if_violated is given and the claim is rejected, or if a card does not agree.
 REJECTED = 3
 # Flags of a DP-SGD mechanism: the fields of `DpSgd`.
-_MECHANISM = ("noise_multiplier", "insertions", "sampling_rate", "k", "insert", "lipschitz")
-# Flags that conflict with an audit's folder (_CLAIM, _READING) or with a card (_CLAIM, _CHOICES).
-_CLAIM = ("claim", *_MECHANISM)
-_READING = ("columns", "one_run", "dimension", "in_order", "name")
-_CHOICES = ("delta", "confidence", "report", "write_card", "json", "fail_if_violated")
+_MECHANISM_FLAGS = ("noise_multiplier", "insertions", "sampling_rate", "k", "insert", "lipschitz")
+_CLAIM_FLAGS = ("claim", *_MECHANISM_FLAGS)
+_READING_FLAGS = ("columns", "one_run", "dimension", "in_order", "name")
+_RESULT_FLAGS = ("delta", "confidence", "report", "write_card", "json", "fail_if_violated")
 
 
 def main() -> None:
@@ -99,7 +98,7 @@ def main() -> None:
     require(
         FLAGS.scores, "--scores is missing: name a .npz, .csv or .json file, two .npy files, or -"
     )
-    cli.refuse_both("claim", _MECHANISM)
+    cli.refuse_both("claim", _MECHANISM_FLAGS)
     # With --dimension, scores are a matrix (runs, canaries) of cosines.
     cli.refuse_both("dimension", ("columns", "one_run"))
     if FLAGS.dimension is None:
@@ -126,7 +125,9 @@ def _conclude(
     `runs` is the number of runs to use from a folder; None for the number in its last audit.
     """
     if len(paths) == 1 and paths[0].is_dir():
-        cli.refuse((*_CLAIM, *_READING), f"conflicts with the audit in {FLAGS.scores}: drop it")
+        cli.refuse(
+            (*_CLAIM_FLAGS, *_READING_FLAGS), f"conflicts with the audit in {FLAGS.scores}: drop it"
+        )
         subject = subjects.describe_setting(paths[0], *level, runs)
         return Result(subject.conclusion, lambda: subject, folder=paths[0])
     conclusion = conclude(_read_evidence(paths), claim, level)
@@ -140,7 +141,8 @@ def _compare_with_card(paths: Sequence[Path]) -> None:
     """Reports whether a card agrees with the scores; if not, exits with status 3."""
     from audit.report.card import find_difference, read_card
 
-    cli.refuse((*_CLAIM, *_CHOICES), "conflicts with --card: drop it")
+    # The card states the claim and the level, and we only compare.
+    cli.refuse((*_CLAIM_FLAGS, *_RESULT_FLAGS), "conflicts with --card: drop it")
     stored = read_card(Path(FLAGS.card))
     result = _conclude(paths, stored.claim, stored.level, stored.runs)
     difference = find_difference(stored.card, card(result))
@@ -224,10 +226,13 @@ def _make_claim() -> Claim | None:
     if FLAGS.claim is not None:
         require(FLAGS.claim >= 0, f"--claim={FLAGS.claim}: give epsilon, at least 0")
         return EpsilonDelta(FLAGS.claim, FLAGS.delta)
-    stated: dict[str, Any] = {name: FLAGS[name].value for name in _MECHANISM if cli.is_given(name)}
+    stated: dict[str, Any] = {
+        name: FLAGS[name].value for name in _MECHANISM_FLAGS if cli.is_given(name)
+    }
     if not stated:
         return None
     is_complete = {"noise_multiplier", "insertions"} <= set(stated)
+    # The message names one of the given flags.
     require(is_complete, f"--{min(stated)} requires --noise_multiplier and --insertions: give both")
     return DpSgd(**stated)
 

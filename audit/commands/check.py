@@ -61,8 +61,7 @@ flags.DEFINE_string(
 )
 cli.define_json()
 
-# The flags that apply to each subject of a check.
-_APPLY = {
+_FLAGS_OF_SUBJECT = {
     "step": (*STATED, "seeds"),
     "batches": ("sampling_rate", "examples", "assumed"),
     "noise": (*STATED, "strategy"),
@@ -71,7 +70,7 @@ _APPLY = {
 
 def main() -> None:
     """Checks the step, batches or noise that the flags name."""
-    given = list(filter(cli.is_given, _APPLY))
+    given = list(filter(cli.is_given, _FLAGS_OF_SUBJECT))
     require(
         len(given) == 1,
         "give one of --step=mine.py:step, --batches=mine.py:loader, --noise=mine.py:draw",
@@ -91,8 +90,8 @@ def check_user_file(subject: str, value: str) -> None:
     Raises:
       InputError: the file fails, a definition is missing, or a flag does not apply to this subject.
     """
-    for names in _APPLY.values():
-        others = [name for name in names if name not in _APPLY[subject]]
+    for names in _FLAGS_OF_SUBJECT.values():
+        others = [name for name in names if name not in _FLAGS_OF_SUBJECT[subject]]
         cli.refuse(others, f"does not apply to --{subject}: leave it out")
     file = run_user_file(subject, value)
     checks = {"step": _check_step, "batches": _check_batches, "noise": _check_noise}

@@ -65,8 +65,8 @@ flags.DEFINE_float("delta", 1e-5, "delta of epsilon.")
 cli.define_json()
 
 # Flags that apply only to truncated Poisson sampling, and only to samplers.
-_OF_TRUNCATED = ("examples", "largest_batch")
-_OF_SAMPLERS = ("sampler", "batches", "epochs", "lipschitz", "tail", *_OF_TRUNCATED)
+_TRUNCATED_FLAGS = ("examples", "largest_batch")
+_SAMPLER_FLAGS = ("sampler", "batches", "epochs", "lipschitz", "tail", *_TRUNCATED_FLAGS)
 
 
 class _Sampler(NamedTuple):
@@ -93,7 +93,7 @@ def main() -> None:
         cli.refuse(("steps", "k"), "requires --noise")
         _print_sampler_claims()
     else:
-        cli.refuse(_OF_SAMPLERS, "does not apply with --noise: leave it out")
+        cli.refuse(_SAMPLER_FLAGS, "does not apply with --noise: leave it out")
         _print_noise_claims()
 
 
@@ -172,7 +172,7 @@ def _read_sampler() -> _Sampler:
 
 def _read_user_loader() -> _Sampler:
     """Returns the sampler that the loader in --batches uses."""
-    cli.refuse(("sampler", *_OF_TRUNCATED), "does not apply to a loader: leave it out")
+    cli.refuse(("sampler", *_TRUNCATED_FLAGS), "does not apply to a loader: leave it out")
     user_file = run_user_file("batches", FLAGS.batches)
     try:
         return _recognize_loader(user_file)
@@ -228,7 +228,7 @@ def _judge_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Sampler:
     """
     passes = f"{order['passes']} passes"
     tested = f"tested over {passes}, p {order['p_value']:.2g}"
-    if order["p_value"] > LEVEL:
+    if order["p_value"] > LEVEL:  # the tests do not reject a uniform order
         uniform = f"uniform order ({tested})"
         # The bounds assume that every batch is equally likely to contain an example, but a smaller last batch
         # is less likely to. This only matters if steps expand distances: then earlier batches may leak more.

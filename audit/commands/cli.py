@@ -127,7 +127,7 @@ def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
 
     Absl reports "flag --name=value: reason", and we show its advice, if any, instead of the reason.
     """
-    reason = str(error.__context__)
+    reason = str(error.__context__)  # the parser's error
     flag_and_value = str(error).removeprefix("flag ").removesuffix(f": {reason}")
     name = flag_and_value.partition("=")[0].removeprefix("--")
     parser = flags.FLAGS[name].parser
@@ -270,7 +270,7 @@ def choose_names(flag: str, choices: Iterable[str]) -> list[str]:
     if items is None:
         return names
     chosen = set()
-    for item in items or [""]:
+    for item in items or [""]:  # an empty string matches no name
         matches = [name for name in names if item and item in name]
         if item in names:
             matches = [item]

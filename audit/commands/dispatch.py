@@ -98,7 +98,7 @@ def handle_interrupts() -> None:
     for number in _SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda number, frame: None)  # the thread handles the signal
-    # Python's shutdown restores the default handlers.
+    # Python's shutdown restores the default handlers, so we block signals before it.
     atexit.register(signal.pthread_sigmask, signal.SIG_BLOCK, _SIGNALS)
 
 
@@ -112,4 +112,4 @@ def _end_at_signal(reading: int) -> None:
         number = os.read(reading, 1)[0]
     with contextlib.suppress(OSError):
         os.write(2, f"\nerror: {LINE}\n".encode())  # below a progress line
-    os._exit(128 + number)
+    os._exit(128 + number)  # as shells report a signal

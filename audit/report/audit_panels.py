@@ -27,7 +27,7 @@ from audit.written import show_level, show_percent
 Array = NDArray[np.float64]
 _Draw = Callable[[Axes, Conclusion], None]
 
-_ENSURED = (NOTHING, COINS, OTHERS_IN)  # assumptions that an audit itself ensures
+_ENSURED_ASSUMPTIONS = (NOTHING, COINS, OTHERS_IN)  # assumptions that an audit itself ensures
 _LIGHT = 0.3  # opacity of a bar that needs other assumptions
 _LABEL_WIDTH = 26  # characters per line of a bar's label
 _MAX_BARS = 60  # in the histogram of scores
@@ -135,6 +135,7 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     axis.hist(scores_in, edges, color=IN, alpha=0.6, hatch="///", label=in_label)
     for row in list_rows(conclusion):
         bound = row.finding
+        # `pair` names the verdict's two bounds; None for a single run.
         if isinstance(bound, Bound) and bound.method in (conclusion.pair or ()):
             assert bound.threshold is not None
             color = BOUND if bound.holds else FADED
@@ -183,10 +184,13 @@ _NO_BOUND_BAR = {"facecolor": "white", "edgecolor": FADED, "hatch": "///"}
 
 
 def _choose_look(row: BoundRow) -> dict[str, Any]:
-    """Returns the bar style that matches a row's kind and assumption."""
+    """Returns a row's bar style: solid if the audit ensures the bound's assumption, otherwise light.
+
+    Estimates and refuted bounds are hatched.
+    """
     if not isinstance(row.finding, Bound) or not row.finding.holds:
         return _NO_BOUND_BAR
-    if row.assumes in _ENSURED:
+    if row.assumes in _ENSURED_ASSUMPTIONS:
         return _SOLID_BAR
     return _LIGHT_BAR
 
@@ -216,6 +220,7 @@ def draw_trade_off(
     if upper is not None and math.isfinite(upper):
         _draw_gaussian(axis, grid, upper, f"mu ≤ {at_most(upper, 2)}", color=UPPER, ls=":")
     claim = conclusion.claim
+    # Without a mu, a claim from another accountant (GIVEN) is (epsilon, delta).
     if claim is not None and claim.assumes == GIVEN and upper is None:
         false_negative_rates = 1 - claim.power(grid)
         # For a large epsilon, the whole curve may lie below the axes.
@@ -235,8 +240,9 @@ def _draw_gaussian(axis: Axes, grid: Array, mu: float, label: str, **look: Any) 
 def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | None = None) -> None:
     """Plots trade-off curves on normal-deviate axes, which show Gaussian curves as lines of slope -1.
 
-    Both axes extend from the rate of half an error among the scores (at most 0.1) to 1 minus that rate. The
-    subtitle shows the result of the Gaussian-curve test. `predicted_mu` is as in `draw_trade_off`.
+    These axes show a rate r at Phi^-1(r). Both extend from the rate of half an error among the scores (at
+    most 0.1) to 1 minus it. The subtitle shows the result of the Gaussian-curve test. `predicted_mu` is the
+    mu of an ideal attack; None if unknown.
     """
     smallest = min(0.5 / max(map(len, conclusion.worlds)), 0.1)
     end = special.ndtri(smallest)

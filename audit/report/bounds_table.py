@@ -20,8 +20,8 @@ from audit.written import Level, at_least_digits
 
 _WIDTH = 80  # columns of a terminal
 _INDENT = 12  # columns for a note's word
-_UNTESTED = "(not tested: scores from one run may depend on each other)"
-_FEW = 100  # with fewer in or out scores, a remark states the largest provable epsilon
+_CURVE_UNTESTED = "(not tested: scores from one run may depend on each other)"
+_FEW_SCORES = 100  # with fewer in or out scores, a remark states the largest provable epsilon
 _MIN_SHOWN = 0.0005  # smaller epsilons round to 0.000
 _NOTES_ON_ESTIMATES = """\
 estimates are not bounds; error: standard error for independent canaries;
@@ -84,13 +84,14 @@ def list_rows(conclusion: Conclusion) -> list[BoundRow]:
     for estimate in conclusion.estimates:
         rows.append(_make_row(estimate, conclusion, method_of(estimate).assumes, sign=""))
     if conclusion.expected is not None:
-        row = BoundRow(
-            name="linear_losses",
-            epsilon=conclusion.expected,
-            mu=None,
-            assumes=EXPECTED,
+        rows.append(
+            BoundRow(
+                name="linear_losses",
+                epsilon=conclusion.expected,
+                mu=None,
+                assumes=EXPECTED,
+            )
         )
-        rows.append(row)
     return rows
 
 
@@ -251,6 +252,7 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
     result += written.counted(test.runs, "training run")
     if conclusion.bets_on_curve:  # other tests' e-values only repeat the result
         result += f" (e-value {at_least_digits(test.e_value, digits=2)})"
+    # `seen` is the smallest reduction of the noise that the test would detect.
     if test.seen is None or test.refuted:
         return [result]
     probability = math.floor(100 * test.seen.probability) / 100  # rounded down
@@ -291,7 +293,7 @@ def _explain_words(conclusion: Conclusion) -> Iterator[str]:
         if assumption.note:
             yield make_note(f"{assumption.word}:", assumption.note)
     if conclusion.scores_may_depend:
-        yield make_note("", _UNTESTED)
+        yield make_note("", _CURVE_UNTESTED)
     if conclusion.curve is not None:
         test = f"{conclusion.curve.show()}: {explain_curve_test(conclusion)}"
         yield " " * _INDENT + test
@@ -355,13 +357,14 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
         auc = f"{conclusion.auc.value:.2f}"
         yield f"scores are lower with the canary (AUC {auc}): should they be negated?"
     elif conclusion.law_is_known:
+        # False if a test at level 1e-6 refutes the known distribution.
         if not conclusion.assumption_free.holds:
             fresh = "fresh draws" if conclusion.fresh.draws else "random directions"
             yield f"invalid: held-out canaries are not distributed like {fresh} (p < 1e-06)"
     elif conclusion.has_one_canary and conclusion.tightest is None:
         n_in, n_out = map(len, conclusion.worlds)
         shows_leak = max(bound.epsilon for bound in conclusion.bounds) >= _MIN_SHOWN
-        if min(n_in, n_out) < _FEW and not shows_leak:
+        if min(n_in, n_out) < _FEW_SCORES and not shows_leak:
             provable = f"epsilon = {at_most(conclusion.most_provable or 0.0)} for any curve"
             yield f"{n_in} and {n_out} runs can prove at most {provable}: use more runs"
 

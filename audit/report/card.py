@@ -25,7 +25,7 @@ from audit.written import Level, write_json
 
 _FORMAT = "hidden-state-audit/2"
 _ADD_OR_REMOVE = "one example, added or removed"
-_COMMITTED = ("dp_variant", "privacy_loss", "implementation", "method", "confidence", "looks")
+_HASHED_FIELDS = ("dp_variant", "privacy_loss", "implementation", "method", "confidence", "looks")
 
 
 class StoredCard(NamedTuple):
@@ -74,13 +74,13 @@ def make_card(subject: Subject) -> dict[str, Any]:
 def cite(subject: Subject) -> str:
     """Returns a one-line citation of an audit, with the first 16 digits of its card's commitment."""
     commitment = make_card(subject)["commitment"]
-    date = subject.provenance["Date"]
+    date = subject.provenance["Date"]  # 10 characters for the day
     return f"{subject.title}. hidden-state-audit {__version__}, {date:.10}, card {commitment:.16}"
 
 
 def _commit(card: dict[str, Any]) -> str:
     """Returns the SHA-256, in hex, of a card's fields that are known before the audit, as canonical JSON."""
-    committed = {name: card[name] for name in _COMMITTED}
+    committed = {name: card[name] for name in _HASHED_FIELDS}
     text = json.dumps(committed, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -140,6 +140,7 @@ def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
     The class is None if the claim is None.
     """
     claim = conclusion.claim
+    # Bounds for random allocation replace the example's gradient by zero.
     unit = ZERO_OUT if isinstance(claim, RandomAllocation) else _ADD_OR_REMOVE
     mu = conclusion.mu_upper_bound
     variant = "Approximate DP" if mu is None else "Gaussian DP"

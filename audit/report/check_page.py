@@ -31,7 +31,7 @@ class _Figure(NamedTuple):
 
 
 # The figures, keyed by the name of their check.
-_FIGURES = {
+_FIGURE_OF_CHECK = {
     "sensitivity": _Figure(
         key="movements",
         caption="How far adding an example, or replacing a row with it, moves the step, in units of "
@@ -61,7 +61,7 @@ def check_page(report: Mapping[str, Any]) -> bytes:
     figures = []
     with plt.rc_context(style.STYLE):
         for check in report["checks"]:
-            drawn = _FIGURES.get(check["name"])
+            drawn = _FIGURE_OF_CHECK.get(check["name"])
             if drawn is None or check["result"] != "failed":
                 continue
             values = report["figures"].get(drawn.key)

@@ -10,7 +10,7 @@ from audit.claims.matrix import MatrixMechanism
 from audit.claims.sampler_claims import SamplerClaim, SamplerClaims
 from audit.report.table import at_least, at_most, format_table
 
-_COLUMNS = 80
+_WIDTH = 80
 _IF_LINEAR = """\
 last model, if losses are linear: roughly what an honest training run leaks. It is not a bound: with \
 other losses, the last model may leak as much as all models together."""
@@ -37,7 +37,7 @@ def show_claims(claims: SamplerClaims) -> str:
     if claims.order:
         notes.append(f"order: {claims.order}.")
     for note in notes:
-        lines.extend(textwrap.wrap(note, _COLUMNS, subsequent_indent="  "))
+        lines.extend(textwrap.wrap(note, _WIDTH, subsequent_indent="  "))
     return "\n".join(lines)
 
 
@@ -54,12 +54,14 @@ def list_noise_claims(claims: Sequence[MatrixMechanism], delta: float) -> list[d
     """Returns a JSON-serializable record of each matrix mechanism: its noise, epsilon and mu."""
     records = []
     for claim in claims:
-        linear = {"epsilon": claim.last_model_if_linear(delta), "mu": claim.linear_mu()}
         record = {
             "noise": str(claim.strategy),
             "noise_multiplier": claim.noise_multiplier,
             "every_model": {"epsilon": claim.epsilon(delta), "mu": claim.gaussian_mu},
-            "last_model_if_linear": linear,
+            "last_model_if_linear": {
+                "epsilon": claim.last_model_if_linear(delta),
+                "mu": claim.linear_mu(),
+            },
         }
         records.append(record)
     return records
@@ -77,6 +79,6 @@ def show_noise_claims(records: Sequence[dict[str, Any]], title: str) -> str:
             "last model, if\nlosses are linear": f"{record['last_model_if_linear']['epsilon']:.2f}",
         }
         rows.append(row)
-    note = textwrap.wrap(_IF_LINEAR, _COLUMNS)
+    note = textwrap.wrap(_IF_LINEAR, _WIDTH)
     right = tuple(rows[0])[1:]  # all columns of numbers
     return format_table(rows, right, before=[title, ""], after=["", *note])

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from audit.report.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, STYLE, VERMILION
 from audit.written import show_level
 
-# (colour, marker) of each line
 _LOOKS = ((BLUE, "o"), (VERMILION, "s"), (GREEN, "^"), (ORANGE, "D"), (PURPLE, "v"), (BLACK, "x"))
 _MAX_HEIGHT = 3.0  # inches
 
@@ -35,7 +34,7 @@ def draw_grid(frame: pd.DataFrame, varied: Sequence[str], width: float) -> Figur
         for ((_, *values), rows), look in zip(groups, itertools.cycle(_LOOKS), strict=False):
             pairs = zip(others, values, strict=True)
             label = ", ".join(f"{name} = {value}" for name, value in pairs)
-            _draw_line(axis, rows, label, *look)
+            _draw_line(axis, rows, label, *look)  # colour and marker
         axis.set(xlabel=x_name.replace("_", " "), ylim=(0, None))
         axis.set_ylabel(f"epsilon at delta {show_level(frame['delta'].iloc[0])}")
         axis.legend(fontsize=7)
@@ -45,7 +44,8 @@ def draw_grid(frame: pd.DataFrame, varied: Sequence[str], width: float) -> Figur
 def _draw_line(axis: Axes, rows: pd.DataFrame, label: str, color: str, marker: str) -> None:
     """Plots proven epsilons as a line and upper bounds as a dotted line, against a frame's column "x".
 
-    Each point is the mean over rows with the same x, with a bar from the smallest to the largest epsilon.
+    Each point is the mean over rows with the same x, with a bar from the smallest to the largest epsilon. For
+    upper bounds, it is the largest of these rows, each with the smaller of its two bounds.
     """
     proven = rows.groupby("x", sort=False)["epsilon"].agg(["mean", "min", "max"])
     mean = proven["mean"]

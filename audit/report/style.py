@@ -45,7 +45,7 @@ STYLE: dict[Any, Any] = {
 }
 
 # A fixed salt makes the ids in SVG files reproducible. Type 42 embeds fonts in PDF files.
-_SAVED: dict[Any, Any] = {**STYLE, "svg.hashsalt": "audit", "pdf.fonttype": 42}
+_SAVE_STYLE: dict[Any, Any] = {**STYLE, "svg.hashsalt": "audit", "pdf.fonttype": 42}
 _GREEK = re.compile(r"(?<![\w\\$])(epsilon|delta|mu|sigma)(?!\w)")
 
 
@@ -70,7 +70,7 @@ def _encode(figure: Figure, **options: Any) -> bytes:
     """
     set_symbols(figure)
     buffer = io.BytesIO()
-    with plt.rc_context(_SAVED):
+    with plt.rc_context(_SAVE_STYLE):
         figure.savefig(buffer, **options)
     plt.close(figure)
     return buffer.getvalue()

@@ -87,7 +87,8 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
         "Versions": f"audit {__version__}, python {platform.python_version()}, {libraries}",
         "Date": f"{datetime.now(UTC):%Y-%m-%d}",
     }
-    return Subject(name, facts, {"given": _UNKNOWN_THREAT}, conclusion, provenance)
+    threats = {"given": _UNKNOWN_THREAT}
+    return Subject(name, facts, threats, conclusion, provenance)
 
 
 def _describe_runs(conclusion: Conclusion) -> str:

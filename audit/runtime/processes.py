@@ -35,7 +35,9 @@ def as_completed(
             yield task, function(task)
         return
     with _make_pool(processes) as pool:
-        with _without_sigint():  # the pool starts its processes when it gets tasks
+        # Submissions start the processes, which inherit the blocked signal. Then this process must react to
+        # Ctrl-C again.
+        with _without_sigint():
             task_of_future = {pool.submit(function, task): task for task in tasks}
         for future in futures.as_completed(task_of_future):
             yield task_of_future[future], future.result()

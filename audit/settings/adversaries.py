@@ -45,12 +45,14 @@ class OwnAdversary(AdversaryFields):
 
     @property
     def view(self) -> str:
+        """The models that the adversary sees, in words."""
         return (
             "The adversary sees the final model. If it has an observer, which is not recorded here, it also "
             "sees the model after every step."
         )
 
     def make(self, knowledge: Knowledge) -> Adversary:
+        """Raises InputError, because only the hash of the functions is stored."""
         raise InputError(
             f"`adversary={self.label}` is a custom adversary: pass it to audit.audit_loss again"
         )

@@ -93,7 +93,7 @@ def federated_identity(setting: FederatedSetting) -> dict[str, Any]:
 def validate_federated(setting: FederatedSetting) -> None:
     """Raises InputError for a value out of range.
 
-    Limits that depend on the client data are checked when the game is built.
+    Limits that depend on the data are checked later.
     """
     require_fields(setting)
     rounds = setting.rounds
@@ -103,7 +103,7 @@ def validate_federated(setting: FederatedSetting) -> None:
         f"`repetitions={repetitions}`: give 1 to {rounds:,}, the number of rounds",
     )
 
-    # Each round's clients and canaries must fit into memory.
+    # All rounds are drawn before training, and must fit into memory.
     places = rounds * max(setting.cohort, setting.canaries)
     require(
         places <= MAX_PLACES,
@@ -136,8 +136,8 @@ def noise(setting: FederatedSetting) -> RoundNoise:
         return RoundNoise(setting.noise_multiplier, on_count=0.0, quantile_rate=0.0)
     from audit.claims.accounting import noise_beside_count  # loads SciPy
 
-    # Andrew et al. recommend 0.05 times the cohort, and a rate of 0.2. Without noise on updates, the round is
-    # not private, so the count has no noise either.
+    # Andrew et al. recommend noise of 0.05 times the cohort on the count, and a rate of 0.2. Without noise on
+    # updates, the round is not private, so the count has no noise either.
     on_count = 0.05 * setting.cohort * (setting.noise_multiplier > 0)
     multiplier = noise_beside_count(setting.noise_multiplier, on_count)
     return RoundNoise(multiplier, on_count, quantile_rate=0.2)

@@ -131,7 +131,7 @@ def make_setting(
         if values[name] is None:
             values[name] = field.default
     values |= changes
-    sampler = read_sampler(values["sampler"], examples // values["batch_size"])
+    sampler = read_sampler(values["sampler"], batches=examples // values["batch_size"])
     values["sampler"] = str(sampler)
     if values["noise"] != INDEPENDENT:
         values["noise"] = pin_file(values["noise"])  # adds the file's checksum
@@ -190,7 +190,7 @@ def _read(given: Mapping[str, Any]) -> dict[str, Any]:
         field = known[name]
         value = plain(value)
         if field.name == "insert" and type(value) is int:
-            value = str(value)
+            value = str(value)  # the field is text, such as "last"
         if value is None:
             continue
         values[field.name] = value
@@ -214,22 +214,22 @@ def from_identity(config: Mapping[str, Any]) -> Setting:
     kinds: dict[str, type[AdversaryFields]] = {**ADVERSARIES, OwnAdversary.name: OwnAdversary}
     kind = kinds[adversary.pop("name")]
     require(adversary.pop("version", 1) == kind.version, "the adversary has changed: train again")
-    own = {name: config[name] for name in declared(Setting) if name in config}
+    top_level_fields = {name: config[name] for name in declared(Setting) if name in config}
     # Identities store these samplers as numbers; !r writes all digits.
     for name, sampler in (("sampling_rate", POISSON), ("repetitions", KNOWN)):
         if name in config:
-            own["sampler"] = f"{sampler}:{config[name]!r}"
+            top_level_fields["sampler"] = f"{sampler}:{config[name]!r}"
     return Setting(
         config["model"],
         kind(**adversary),
         DpSgdFields(**mechanism),
         ScheduleFields(**config["schedule"]),
-        **own,
+        **top_level_fields,
     )
 
 
-_DATA = "data_sha256"
-_MODEL = "model_sha256"
+_DATA_CHECKSUM = "data_sha256"
+_MODEL_CHECKSUM = "model_sha256"
 
 
 class StoredConfig(NamedTuple):
@@ -255,7 +255,7 @@ def parse_config(config: dict[str, Any]) -> StoredConfig | None:
         validate(setting)
     except (KeyError, TypeError, AttributeError, ValueError):
         return None
-    return StoredConfig(setting, config.get(_DATA), config.get(_MODEL))
+    return StoredConfig(setting, config.get(_DATA_CHECKSUM), config.get(_MODEL_CHECKSUM))
 
 
 def open_audit(folder: Path) -> tuple[Store, StoredConfig]:
@@ -295,9 +295,9 @@ def open_store(
     `out` is the folder of all stores, `experiment` the kind of experiment, and `model` the checksum of a
     custom model.
     """
-    config = {**identity(setting, experiment), _DATA: dataset.checksum}
+    config = {**identity(setting, experiment), _DATA_CHECKSUM: dataset.checksum}
     if model is not None:
-        config[_MODEL] = model
+        config[_MODEL_CHECKSUM] = model
     return Store(out, config, _describe_in_words(setting, experiment))
 
 

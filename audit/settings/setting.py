@@ -73,7 +73,10 @@ class Sampling(NamedTuple):
         return f"{self.name}:{self.batches or self.times}"
 
     def identity(self) -> dict[str, Any]:
-        """Returns the sampler's part of a setting's identity; empty for `every`, the default."""
+        """Returns the sampler's part of a setting's identity; empty for `every`, the default.
+
+        Two samplers keep the names of their earlier fields, because identities never change.
+        """
         if self.name == EVERY:
             return {}
         if self.name == POISSON:
@@ -113,6 +116,7 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
         if rate == 1:  # every step
             return Sampling()
         return Sampling(POISSON, rate=rate)
+    # Longer numbers exceed MAX_STEPS.
     if not (number.isascii() and number.isdecimal() and len(number) < 9):
         raise wrong
     count = int(number)
@@ -270,8 +274,8 @@ class Setting:
 def identity(setting: Setting, experiment: str = "audit") -> dict[str, Any]:
     """Returns the identity of a setting in the store, for JSON, without the checksum of the data.
 
-    Fields at their defaults are omitted. The samplers `poisson` and `known` are stored as the
-    numbers `sampling_rate` and `repetitions`.
+    Fields at their defaults are omitted, so that new fields do not change identities. The samplers `poisson`
+    and `known` are stored as the numbers `sampling_rate` and `repetitions`.
     """
     top_level_fields = deciding(setting)
     top_level_fields.pop("sampler", None)
@@ -330,6 +334,7 @@ def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> 
             f"`noise={noise}` cannot be accounted for with `sampler={setting.sampler}`: drop one of them",
         )
 
+    # All batches are drawn before training, as 4-byte indices.
     batch_size = setting.mechanism.batch_size
     require(
         steps * batch_size <= MAX_DRAWS,
@@ -390,6 +395,7 @@ def _validate_sampler(setting: Setting, delta: float) -> None:
 
 def require_runs(runs: int, least: int) -> None:
     """Raises InputError unless the number of runs is between `least` and MAX_RUNS."""
+    # The worlds are with and without the canary.
     worlds = ", half of them in each world" if least > 1 else ""
     require(runs >= least, f"`runs={runs}`: give at least {least}{worlds}")
     require(runs <= MAX_RUNS, f"`runs={runs}`: give at most {MAX_RUNS:,}")

@@ -111,7 +111,10 @@ def remove(path: Path) -> None:
 
 
 def set_aside(path: Path, fix: str, problem: str = "is damaged") -> None:
-    """Renames an unusable file, if possible, and reports its `problem` and the advice `fix` on stderr."""
+    """Renames an unusable file, if possible, and reports its `problem` on stderr.
+
+    `fix` is the caller's next step, such as "its runs are trained again".
+    """
     aside = path.with_name(f"{path.name}.damaged-{uuid.uuid4().hex[:6]}")
     outcome = f"set aside, {fix}"
     try:

@@ -10,7 +10,7 @@ from audit.errors import InputError, require
 from audit.storage import files
 from audit.storage.store import CONFIG, Scores, Store, newest_scores
 
-_DATA = "data_sha256"  # the field of a setting that this module ignores
+_DATA_CHECKSUM = "data_sha256"  # the field of a setting that this module ignores
 
 
 class Holdings(NamedTuple):
@@ -29,7 +29,7 @@ class Holdings(NamedTuple):
 
         Raises InputError if there are several stores with different data.
         """
-        stores = self.stores.get(_name(setting), [])
+        stores = self.stores.get(_make_key(setting), [])
         paths = " and ".join(str(store.path) for store in stores)
         require(len(stores) < 2, f"{paths} have the same setting but different data: move one away")
         return next(iter(stores), None)
@@ -48,7 +48,7 @@ def holdings(root: Path) -> Holdings:
     for path in files.list_folder(root):
         with contextlib.suppress(InputError):
             store = Store.at(path)
-            stores.setdefault(_name(store.config()), []).append(store)
+            stores.setdefault(_make_key(store.config()), []).append(store)
     return Holdings(root, stores)
 
 
@@ -66,6 +66,6 @@ def list_stores(root: Path) -> list[Path]:
     return sorted(with_scores, key=lambda folder: (-times[folder], folder.name))
 
 
-def _name(setting: dict[str, Any]) -> str:
+def _make_key(setting: dict[str, Any]) -> str:
     """Returns the JSON of a setting without the checksum of the data."""
-    return json.dumps({**setting, _DATA: ""}, sort_keys=True)
+    return json.dumps({**setting, _DATA_CHECKSUM: ""}, sort_keys=True)

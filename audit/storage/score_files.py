@@ -49,10 +49,11 @@ def read_files(
 
     Args:
       files: one of
-        a .npz with arrays `in` and `out`, or `scores` and `presence`; for canaries ranked among fresh draws,
-        `scores` and `fresh`; a table (.csv, .tsv, .json, .xlsx, .parquet) with columns score,in or
-        score,presence or in,out; two files, .npy or tables with a column `score`: first scores with the
-        canary, then without; STDIN, with CSV or JSON.
+          a .npz with arrays `in` and `out`, or `scores` and `presence`, or, for ranks among fresh draws,
+          `scores` and `fresh`;
+          a table (.csv, .tsv, .json, .xlsx, .parquet) with columns score,in or score,presence or in,out;
+          two files, .npy or tables with a column `score`: first scores with the canary, then without;
+          STDIN, with CSV or JSON.
       columns: {our name: name in the file}, such as {"score": "loss", "presence": "member"}. A leading minus
         negates the scores: "-loss".
       one_run: True if flat scores with presence are from the canaries of a single run.
@@ -137,6 +138,7 @@ def read_cosines(
     Raises:
       InputError: the file contains none of these.
     """
+    # `out` is rejected below.
     names = ("observed", "unobserved", "in", "out", "scores", "presence")
     found = _read_arrays(path, names)
     name = next((name for name in ("observed", "in") if name in found), "")
@@ -182,12 +184,13 @@ def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str
 def _read_npz(path: Path, wanted: Wanted) -> Columns:
     """Returns the requested arrays of an .npz file under our names.
 
-    If the file has scores of fresh draws, it returns the arrays named in _RANK_NAMES instead.
+    If the file has scores of fresh draws, it returns `scores`, `fresh` and any `presence` instead.
     """
     with tables.reading(path), np.load(path, allow_pickle=False) as file:
-        ours = wanted.rename(file.files)
-        if "fresh" in ours:
-            places = {name: ours.index(name) for name in _RANK_NAMES if name in ours}
+        our_names = wanted.rename(file.files)
+        # {our name: index in `file.files`}
+        if "fresh" in our_names:
+            places = {name: our_names.index(name) for name in _RANK_NAMES if name in our_names}
         else:
             places = wanted.require(file.files)
         return {name: _flatten(file[file.files[place]]) for name, place in places.items()}
@@ -220,9 +223,10 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
     """Returns the evidence in the columns of a table or file.
 
     Args:
-      columns: two columns under our names, scores first (_FORMS), or the arrays in _RANK_NAMES.
+      columns: two columns under our names, scores first (`score` and `in`, or `in` and `out`), or
+        `scores`, `fresh` and perhaps `presence`.
       signs: {our name: -1} for columns to negate.
-      one_run: as in `read_files`.
+      one_run: True if the scores are from a single run.
     """
     if "fresh" in columns:
         require(not one_run, _ONE_RUN_FIX)

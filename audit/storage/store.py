@@ -33,8 +33,8 @@ CONFIG = "config.json"
 RESULT = "audit.json"
 FIGURE = "audit.png"
 Range = tuple[int, int]  # runs [start, stop)
-_SETTING = "setting"  # the array in each file that holds the setting's hash
-_CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")
+_HASH_ARRAY = "setting"  # the array in each file that holds the setting's hash
+_CHUNK_FILE = re.compile(r"scores_(\d+)_(\d+)\.npz")
 
 
 class Scores(NamedTuple):
@@ -87,7 +87,7 @@ class Store:
     def __init__(self, root: Path, setting: dict[str, Any], words: str = "") -> None:
         """Opens the folder of a setting under `root`, or creates it with a name that begins with `words`.
 
-        It also removes temporary files left by killed processes.
+        Also removes temporary files of killed processes.
 
         Raises:
           InputError: the folder can't be written, or its config belongs to another setting.
@@ -115,7 +115,10 @@ class Store:
         return store
 
     def _open(self, folder: Path) -> None:
-        """Reads the config of an existing folder; `at` documents the errors."""
+        """Reads the config of an existing folder.
+
+        Raises InputError if it can't be read or does not match the folder's name.
+        """
         content = files.read(folder / CONFIG)
         if content is None:
             raise InputError(f"{folder} has no {CONFIG}, so it is not an audit: name another")
@@ -191,7 +194,7 @@ class Store:
 
     def runs_held(self) -> int:
         """Returns the number of stored runs before the first missing one."""
-        first_gap, *_ = self.missing(sys.maxsize)
+        first_gap, *_ = self.missing(sys.maxsize)  # the last gap is endless
         return first_gap[0]
 
     def read_arrays(self, name: str, fix: str) -> dict[str, NDArray[Any]] | None:
@@ -211,7 +214,7 @@ class Store:
             files.set_aside(path, fix)
             return None
         # A file without a hash is accepted.
-        if str(arrays.pop(_SETTING, self.hash)) != self.hash:
+        if str(arrays.pop(_HASH_ARRAY, self.hash)) != self.hash:
             files.set_aside(path, fix, "belongs to another setting")
             return None
         return arrays
@@ -222,7 +225,7 @@ class Store:
         Identical arrays give identical bytes, since `savez` stores a constant date.
         """
         buffer = io.BytesIO()
-        marked: dict[str, Any] = {**arrays, _SETTING: np.array(self.hash)}
+        marked: dict[str, Any] = {**arrays, _HASH_ARRAY: np.array(self.hash)}
         np.savez(buffer, **marked)
         return files.write_whole(self.path / name, buffer.getvalue())
 
@@ -234,7 +237,7 @@ class Store:
         """Returns the scores in every intact file, keyed by range of runs and sorted by file name."""
         chunks = {}
         for path in files.list_folder(self.path):
-            match = _CHUNK.fullmatch(path.name)
+            match = _CHUNK_FILE.fullmatch(path.name)
             if match is None:
                 continue
             arrays = self.read_arrays(path.name, "its runs are trained again")
@@ -270,10 +273,7 @@ def cut(ranges: Iterable[Range], size: int) -> Iterator[Range]:
 
 def count_runs(ranges: Iterable[Range]) -> int:
     """Returns the total number of runs in the ranges."""
-    count = 0
-    for start, stop in ranges:
-        count += stop - start
-    return count
+    return sum(stop - start for start, stop in ranges)
 
 
 def hash_of(folder: Path) -> str:
@@ -283,7 +283,7 @@ def hash_of(folder: Path) -> str:
 
 def newest_scores(folder: Path) -> int:
     """Returns the time of a folder's newest scores in nanoseconds since 1970; 0 if it has none."""
-    chunks = [path for path in folder.iterdir() if _CHUNK.fullmatch(path.name)]
+    chunks = [path for path in folder.iterdir() if _CHUNK_FILE.fullmatch(path.name)]
     return max((path.stat().st_mtime_ns for path in chunks), default=0)
 
 
@@ -315,7 +315,7 @@ def hold(folder: Path) -> Iterator[None]:
 
     with files.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        # Nested blocks share a singleton.
+        # Nested blocks share one lock object, so they do not wait for each other.
         lock = filelock.FileLock(folder / ".lock", is_singleton=True)
         try:
             lock.acquire(timeout=0)
@@ -328,7 +328,7 @@ def hold(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-_MIN_TRAINING_RATIO = 49  # training time to writing time, so that writing takes at most 2%
+_MIN_TRAINING_RATIO = 49  # of training time to writing time
 
 
 class Checkpoints:
@@ -391,8 +391,8 @@ class Checkpoints:
             self._has_failed = True
         else:
             self.drop(chunk, keep=path)
-        # The next checkpoint is due later if writing is slow compared with training.
         self._due = time.monotonic()
+        # Writing took `self._due - begin` seconds, and may take at most 2% of the time.
         if self._seconds:
             self._due += max(self._seconds, _MIN_TRAINING_RATIO * (self._due - begin))
 

@@ -27,7 +27,7 @@ Columns = dict[str, Any]
 
 STDIN = Path("-")
 _MAX_LINES_ABOVE = 100  # comments and titles above the header line
-_FRAMES = (".xlsx", ".parquet")  # the formats that pandas reads
+_PANDAS_FORMATS = (".xlsx", ".parquet")  # the formats that pandas reads
 _SEPARATORS = "\t;,| "
 # Matches numbers in which every point or comma may separate thousands, such as 1.234.567.
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:[.,]\d{3})+")
@@ -93,7 +93,7 @@ def name_file(path: Path) -> str:
 
 def is_table(path: Path) -> bool:
     """Returns True for STDIN and for files with the suffix of a table."""
-    return _find_format(path) in ("-", ".csv", ".tsv", ".json", *_FRAMES)
+    return _find_format(path) in ("-", ".csv", ".tsv", ".json", *_PANDAS_FORMATS)
 
 
 def read_table(path: Path, wanted: Wanted) -> Columns:
@@ -102,7 +102,7 @@ def read_table(path: Path, wanted: Wanted) -> Columns:
     Raises InputError if the table can't be read, does not have the columns, or has too many rows.
     """
     with reading(path):
-        if _find_format(path) in _FRAMES:
+        if _find_format(path) in _PANDAS_FORMATS:
             return _read_frame(path, wanted)
         text = _read_text(path)
         if not text.lstrip().startswith(("{", "[")):
@@ -185,7 +185,7 @@ def _find_header(top: Sequence[str], wanted: Wanted) -> tuple[int, str]:
     """Returns the index of the line with the requested names, and its separator.
 
     The separator is the first of tab, semicolon, comma, bar and space that yields the names. If no line has
-    them, the function returns the first nonempty line and its most frequent separator, for an error message.
+    them, returns the first nonempty line and its most frequent separator, for an error message.
     """
     nonempty = [index for index, line in enumerate(top) if line.strip("# \t\r\n")]
     for index, separator in itertools.product(nonempty, _SEPARATORS):
@@ -272,7 +272,8 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
             # Only NaN differs from itself.
             if has_two_sets and np.any(values[-1:] != values[-1:]):
                 padded.append(ours)
-            if values.dtype.kind in "OUT" and values.ndim == 1:  # objects or strings
+            # NumPy's codes for objects and strings.
+            if values.dtype.kind in "OUT" and values.ndim == 1:
                 values = values.tolist()
         columns[ours] = values
     if len(padded) == 1:
