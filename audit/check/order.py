@@ -24,7 +24,9 @@ class OrderTest(NamedTuple):
       passes: the number of drawn passes.
       batches: the smallest number of batches in a pass.
       is_once: True if each pass uses an example at most once.
+      is_whole: True if no pass has more batches than were read.
       repeats: True if all passes are identical.
+      is_even: True if no batch is larger than the number of examples over the number of batches.
       p_value: the combined p-value of all tests of a uniform order (Bonferroni).
       seen: the observation of the test with the smallest p-value.
     """
@@ -32,7 +34,9 @@ class OrderTest(NamedTuple):
     passes: int
     batches: int
     is_once: bool
+    is_whole: bool
     repeats: bool
+    is_even: bool
     p_value: float
     seen: str
 
@@ -55,11 +59,11 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     least = 1 + math.ceil(math.log(1e6 * examples) / math.log(batches))
     affordable = min(4_000_000 // examples, 20_000 // batches, 64)  # to limit memory and time
     count = max(affordable, least, 8)
+    passes = [loaders.draw_pass(draw, seed, examples, batches) for seed in range(count)]
     # (passes, examples) the batch index of each example; for omitted examples, it is `batches`.
     steps = np.full((count, examples), batches, np.int32)
     sizes = np.zeros((count, batches), int)
-    for i in range(count):
-        drawn = loaders.draw_pass(draw, i, examples, batches)
+    for i, drawn in enumerate(passes):
         for k, batch in enumerate(drawn.batches):
             sizes[i, k] = len(batch)
             steps[i, batch] = k
@@ -71,7 +75,9 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
         passes=count,
         batches=int((sizes > 0).sum(axis=1).min()),
         is_once=bool(sizes.sum() == np.sum(steps < batches)),  # `steps` counts each example once
+        is_whole=all(drawn.is_whole for drawn in passes),
         repeats=bool(np.all(steps == steps[0])),
+        is_even=bool(sizes.max() * batches <= examples),
         p_value=min(1.0, len(tests) * min(tests).p_value),
         seen=min(tests).sentence,
     )
