@@ -88,6 +88,7 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
     epsilon = at_most_digits(accounted)
     text = f"dp-accounting gives {epsilon} at delta {delta:g} (tolerance {100 * _CLOSE:g}%)"
     figures = {"accounted": accounted}
+    # A correct claim may be lower by 0.2%, by which accountants differ: `_PASSING` is 0.998.
     if claimed >= accounted * _PASSING:
         return CheckOutcome(text, figures=figures)
     if claimed >= (accounted - error) * _PASSING:
@@ -125,10 +126,10 @@ def _account(claimed: float, composition: Composition, delta: float) -> tuple[fl
     # The privacy loss of one step if its noisy sum is ten standard deviations above the mean.
     sigma = composition.noise_multiplier
     largest_loss = (1 + 20 * sigma) / (2 * sigma**2)
-    for share in _GRIDS:
+    for share in _GRIDS:  # spacings divided by epsilon, from coarse to fine
         grid = min(share * epsilon, accounting.COARSEST_GRID)
         is_decided = not (epsilon - error) * _PASSING <= claimed < epsilon * _PASSING
-        if is_decided or grid < largest_loss / _MAX_LOSSES:
+        if is_decided or grid < largest_loss / _MAX_LOSSES:  # too many losses to compute
             break
         fine = accounting.account_sampled(composition, grid).get_epsilon(delta)
         error = abs(coarse - fine)

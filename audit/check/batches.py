@@ -11,13 +11,7 @@ from audit.check.accounting import count_batches, read_sampling_rate
 from audit.check.loaders import Draw, DrawnPass
 from audit.check.noise import compute_two_sided_p_value
 from audit.check.order import OrderTest, choose_neighbours, examine_order, examine_pairs
-from audit.check.report import (
-    LEVEL,
-    CheckFinding,
-    CheckOutcome,
-    CheckReport,
-    make_report,
-)
+from audit.check.report import LEVEL, CheckFinding, CheckOutcome, CheckReport, make_report
 from audit.check.trees import Integers
 from audit.errors import require, shown
 
@@ -243,7 +237,7 @@ def _drop_poisson_tests(
 
 
 def _describe_test(text: str, p_value: float, finding: CheckFinding) -> CheckOutcome:
-    """Returns the outcome of a statistical test, with the bug to report if the test rejects."""
+    """Returns the outcome of a test of Poisson sampling, with the bug to report if the test rejects."""
     return CheckOutcome(text, findings=[finding], p_values={POISSON: p_value})
 
 

@@ -101,7 +101,7 @@ class Measured(NamedTuple):
         """
         sigma = self.probe.settings.noise_multiplier
         expected = sigma * (2 * np.sum(self.probe.is_trained)) ** 0.5
-        return bool(abs(self.replay.norm - expected) < 3.3 * sigma)
+        return abs(self.replay.norm - expected) < 3.3 * sigma
 
     @property
     def interacts(self) -> bool:
@@ -236,7 +236,7 @@ def _measure_interaction(m: Measured) -> Movement | str:
     norms = m.tried.collect("norm")
     is_clipped = norms > 1 - COARSE
     is_hidden = is_clipped | (norms < COARSE)
-    is_all_clipped = bool(not m.tried.refusal and is_hidden.all() and is_clipped.any())
+    is_all_clipped = not m.tried.refusal and is_hidden.all() and is_clipped.any()
     larger = m.probe.with_larger_norm() if is_all_clipped else None
     interaction = movements.measure_interactions(larger or m.probe, m.tried)
     if is_all_clipped and not larger and not m._replace(interaction=interaction).interacts:

@@ -86,7 +86,7 @@ class TriedExamples:
         norms = self.collect("norm")
         if self.refusal or len(norms) < 4 or norms[0] > norms[3] * (1 + SAME):
             return 0.0
-        return float(norms[0])
+        return norms[0]
 
     @cached_property
     def reach(self) -> float:
@@ -109,20 +109,20 @@ class TriedExamples:
         for i in range(2, 1000):
             distances = np.linalg.norm(points - center, axis=1)
             center += (points[np.argmax(distances)] - center) / i
-        return max(largest, float(np.max(distances)))
+        return max(largest, np.max(distances))
 
     @cached_property
     def is_clipped(self) -> bool:
-        """True if the plateau is equally high at different, random parameters.
+        """True if the plateau, the norm of the largest movements, is the same at random parameters.
 
         It is then due to clipping, because other bounds on gradient norms depend on the parameters.
         """
         if not self.plateau or self.tolerance > COARSE:
             return False
         # Frozen parameters stay as they are, since some, such as variances, must be positive.
-        moves = self.probe.is_trained * np.random.default_rng(0).normal(size=self.probe.start.size)
+        shift = self.probe.is_trained * np.random.default_rng(0).normal(size=self.probe.start.size)
         try:
-            elsewhere = self.probe.change(start=self.probe.start + moves)
+            elsewhere = self.probe.change(start=self.probe.start + shift)
         except RefusedError:
             return False
         plateau = _measure_each(elsewhere, self.examples, is_added=True).plateau
@@ -141,7 +141,7 @@ class TriedExamples:
         # (examples, trained layers) the norms, divided by each layer's share of C, with each column sorted.
         norms = np.sort(self.collect("layer_norms")[:, is_trained] * np.sqrt(num_layers), axis=0)
         error = SAME + self.tolerance
-        return bool(np.max(norms) < 1 + error and np.max(norms[-4]) > 1 - error)
+        return np.max(norms) < 1 + error and np.max(norms[-4]) > 1 - error
 
     @property
     def is_clipping_seen(self) -> bool:
@@ -225,7 +225,7 @@ def _measure_each(
     refusal = ""
     for name, example in tried_examples.items():
         batch = replace_rows(probe.rows, {0: example})
-        factor = 0.5
+        factor = 0.5  # a replacement removes one example and adds another
         if is_added:
             batch = examples.join(probe.rows, example)
             factor = 1.0
@@ -260,9 +260,10 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
         movement = probe.measure(together, separately, batches[1])
         measured.append(movement)
         if movement.excess > 0:
-            others = [probe.run(batch, 1) for batch in (probe.rows, *batches)]
-            together += others[2:]
-            separately += others[:2]
+            # Subtract the same difference with another seed.
+            base, both, *parts = [probe.run(batch, 1) for batch in (probe.rows, *batches)]
+            together += parts
+            separately += [base, both]
             if probe.measure(together, separately, batches[1]).excess > 0:
                 return (
                     "noise changes the joint effect of two parts of a batch: return the noisy sum"

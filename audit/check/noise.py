@@ -124,7 +124,7 @@ class DrawnNoise(NamedTuple):
             if distances.size:
                 quantiles += np.nanquantile(distances, [0.05, 0.95]).tolist()
         # A single batch, with two quantiles, is not enough evidence. We allow differences of up to 15%.
-        return len(quantiles) > 2 and bool(np.max(quantiles) < 1.15 * np.min(quantiles))
+        return len(quantiles) > 2 and np.max(quantiles) < 1.15 * np.min(quantiles)
 
 
 def make_batches(rows: Columns) -> dict[str, Columns]:
@@ -312,6 +312,7 @@ def _compute_covariance_p_value(noise: Vector) -> float:
     first = noise[:half] - noise[:half].mean(axis=0)
     second = noise[half : 2 * half] - noise[half : 2 * half].mean(axis=0)
     statistic = np.sum((first @ second.T) ** 2) / np.mean(second**2)
+    # Subtracting the mean lowered the variance of `second` to (half - 1) / half, which the last line undoes.
     # Given the first half, the statistic is a weighted sum of chi-square variables with half - 1 degrees of
     # freedom each. The weights are the eigenvalues of first @ first.T. Satterthwaite's approximation is one
     # scaled chi-square variable with the same mean and variance.
@@ -359,7 +360,7 @@ def find_ties(drawn: DrawnNoise) -> str:
     # probability 2^-22.
     rates = 2 * tolerances / np.sqrt(4 * np.pi) / np.std(draws, axis=0) + 2.0**-22
     expected = np.sum(rates) * math.comb(seeds, 2)
-    # Consecutive ties are at a single value that several draws share.
+    # The number of different tied values: consecutive ties are at the same value.
     num_values = count - np.count_nonzero(is_tie[1:] & is_tie[:-1])
     # Clamped noise has few draws at the ends, but two-valued noise has all draws there. The probability that
     # a Poisson number of ties exceeds three times its mean plus 4 is below 1e-4.
@@ -380,8 +381,9 @@ def find_ties(drawn: DrawnNoise) -> str:
         others = other.draws[:, columns]
         added = np.count_nonzero(_mark_ties(np.concatenate([draws, others]), tolerances)) - count
         shared = added - np.count_nonzero(_mark_ties(others, tolerances))
-        # A sum on a grid shares a part of all added ties. A clamped sum has about one shared tie for each
-        # value that it repeats, so half of these values are a second limit.
+        # A value of both batches gives one shared tie, however many draws have it. On a grid, few draws have
+        # the same value, so many of the added ties are shared. At the ends or at one value, many draws have
+        # it, so few are. There, it suffices if half of the tied values are shared.
         limit = _MAX_SHARED * added
         if kind != GRID:
             limit = min(limit, 0.5 * num_values)

@@ -78,7 +78,10 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
 
 
 def choose_neighbours(examples: int) -> Integers:
-    """Returns the indices of about 1,500 examples in pairs of neighbours, or of all if there are fewer."""
+    """Returns the indices of about 1,500 examples in pairs of neighbours, or of all if there are fewer.
+
+    Loaders that draw examples in groups often group neighbours.
+    """
     first = np.linspace(0, examples - 2, 750).astype(int)
     return np.unique([first, first + 1])
 
@@ -117,7 +120,9 @@ def _test_single_batch(steps: Integers, sizes: Integers) -> Observation:
     values, counts = np.unique(pairs[steps < batches], return_counts=True)
     most = counts.max()
     example = values[counts.argmax()] % examples
-    law = stats.binom(passes, sizes.max() / examples)
+    law = stats.binom(
+        passes, sizes.max() / examples
+    )  # for the largest batch, so p is an upper bound
     sentence = f"Example {example} is in the same batch in {most} of {passes} passes."
     return Observation(examples * batches * law.sf(most - 1), sentence)
 
@@ -167,7 +172,8 @@ def _test_pairs(steps: Integers) -> list[Observation]:
     squares = np.sum((together - passes * rate) ** 2)
     of_single_passes = np.sum(together * (1 - 2 * rate) + passes * rate**2)
     deviation = 2 * math.sqrt(len(together) * pairs_of_passes) * rate * (1 - rate)
-    # We use the chi-square distribution with the same skewness.
+    # We use the chi-square distribution with the same skewness, which is mainly due to triples of examples
+    # that are together in two passes.
     freedom = pairs_of_passes * (1 / rate - 1) ** 2
     statistic = freedom + math.sqrt(2 * freedom) * (squares - of_single_passes) / deviation
     p_value = stats.chi2.sf(statistic, freedom)

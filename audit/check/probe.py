@@ -161,7 +161,7 @@ class StepProbe:
             return trees.restore(values[name].reshape(leaf.shape), leaf)
 
         params = trees.map_tree(self._params, copy_leaf, "params")
-        remaining = iter(rows)
+        remaining = iter(rows)  # one array for each leaf of the batch, in the same order
         batch = trees.map_tree(
             self._batch, lambda _, leaf: trees.restore(next(remaining), leaf), "batch"
         )
@@ -204,7 +204,7 @@ class StepProbe:
         """
         changed = copy.copy(self)
         vars(changed).update(attributes, is_trained=self.is_trained.copy())
-        changed.base = changed.run(self.rows, 0)  # with seed 0
+        changed.base = changed.run(self.rows, seed=0)
         return changed
 
     def measure(

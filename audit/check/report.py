@@ -161,6 +161,7 @@ class CheckReport(NamedTuple):
         rule = "-" * _WIDTH
         lines = [f"{'check':<16}{'result':<19}what was seen", rule]
         for name, result, seen in self.checks:
+            # Upper case makes failures stand out.
             row = f"{name:<16}{result.replace(FAILED, 'FAILED'):<19}{seen}"
             lines += textwrap.wrap(row, _WIDTH, subsequent_indent=" " * _INDENT)
         lines.append(rule)
