@@ -87,13 +87,13 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
     accounted, error = _account(claimed, composition, delta)
     epsilon = at_most_digits(accounted)
     text = f"dp-accounting gives {epsilon} at delta {delta:g} (tolerance {100 * _CLOSE:g}%)"
-    figures = {"accounted": accounted}
+    outcome = CheckOutcome(text, figures={"accounted": accounted})
     # A correct claim may be lower by 0.2%, by which accountants differ: `_PASSING` is 0.998.
     if claimed >= accounted * _PASSING:
-        return CheckOutcome(text, figures=figures)
+        return outcome
     if claimed >= (accounted - error) * _PASSING:
         text += f"; {claimed:.4g} is too close to judge: no finer grid of privacy losses fits"
-        return CheckOutcome(text, tried=False, figures=figures)
+        return outcome._replace(text=text, tried=False)
 
     # A mistake fits if its epsilon is within 2% of the claim, and at most half as far from the claim as the
     # correct epsilon.
@@ -107,7 +107,7 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
         f"The claim is {claimed:.4g}, but accounting gives {epsilon} at delta {delta:g}.{why}",
         f"claim {epsilon}, or train with more noise or fewer steps",
     )
-    return CheckOutcome(text, findings=[finding], figures=figures)
+    return outcome._replace(findings=[finding])
 
 
 def _account(claimed: float, composition: Composition, delta: float) -> tuple[float, float]:

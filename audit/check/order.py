@@ -101,9 +101,8 @@ def examine_pairs(
     pairs = np.triu(together, 1)
     most = int(pairs.max())
     first, second = examples[list(np.unravel_index(pairs.argmax(), pairs.shape))]
-    law = stats.binom(count, rate)
-    seen = f"in {most} of {count} {groups}, but {law.mean():.3g} are expected."
-    p_value = min(1.0, math.comb(len(examples), 2) * law.sf(most - 1))
+    seen = f"in {most} of {count} {groups}, but {count * rate:.3g} are expected."
+    p_value = min(1.0, math.comb(len(examples), 2) * stats.binom.sf(most - 1, count, rate))
     return Observation(p_value, f"Examples {first} and {second} are drawn together {seen}")
 
 
@@ -120,11 +119,10 @@ def _test_single_batch(steps: Integers, sizes: Integers) -> Observation:
     values, counts = np.unique(pairs[steps < batches], return_counts=True)
     most = counts.max()
     example = values[counts.argmax()] % examples
-    law = stats.binom(
-        passes, sizes.max() / examples
-    )  # for the largest batch, so p is an upper bound
+    # The probability for the largest batch is an upper bound for the others.
+    p_value = stats.binom.sf(most - 1, passes, sizes.max() / examples)
     sentence = f"Example {example} is in the same batch in {most} of {passes} passes."
-    return Observation(examples * batches * law.sf(most - 1), sentence)
+    return Observation(examples * batches * p_value, sentence)
 
 
 def _test_places(steps: Integers) -> Observation:

@@ -171,7 +171,8 @@ class Coins(NamedTuple):
         """Returns errors with larger scales if coins may be unfair, and the remaining error probability.
 
         `error` is the error probability of a bound. For a user's coins, a tenth of it is spent on confidence
-        limits for the probability of "in". Our own coins are fair, so nothing changes.
+        limits for the probability of "in". The scales divide by them instead of by 1/2, which can only
+        overestimate both error rates. Our own coins are fair, so nothing changes.
         """
         if not self.given:
             return errors, error
@@ -387,7 +388,7 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
 
 
 def _require_no_presence(scores_in: Array, scores_out: Array) -> None:
-    """Raises InputError if `scores_out` look like the presence bits of `scores_in`."""
+    """Raises InputError if `scores_out` look like the presence bits of `scores_in`, passed by mistake."""
     only_bits_out = np.array_equal(np.unique(scores_out), (0, 1))
     # If `scores_in` are whole numbers too, both arrays may be guesses or votes.
     known_in = scores_in[~np.isnan(scores_in)]

@@ -233,7 +233,9 @@ def _require_spread(design: Fresh) -> None:
     dimension = design.dimension
     canaries = design.cosines.shape[1]
     runs = np.count_nonzero(_find_inserted(design).any(1))
-    if runs > 1 or not design.plain:  # a run's cosines may depend on each other (module docstring)
+    # A run's cosines may depend on each other. Then only a fraction 1 - K/d of their squares vary
+    # independently, as if divided by a sum with d - K degrees of freedom per run.
+    if runs > 1 or not design.plain:
         independent_fraction = max(1 - canaries / dimension, 1 / dimension)
         numerator = max(freedom * independent_fraction, 1.0)
         denominator = max(runs * (dimension - canaries), 1)
