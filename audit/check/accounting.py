@@ -129,7 +129,7 @@ def _account(claimed: float, composition: Composition, delta: float) -> tuple[fl
     for share in _GRIDS:  # spacings divided by epsilon, from coarse to fine
         grid = min(share * epsilon, accounting.COARSEST_GRID)
         is_decided = not (epsilon - error) * _PASSING <= claimed < epsilon * _PASSING
-        if is_decided or grid < largest_loss / _MAX_LOSSES:  # too many losses to compute
+        if is_decided or grid < largest_loss / _MAX_LOSSES:  # too many losses
             break
         fine = accounting.account_sampled(composition, grid).get_epsilon(delta)
         error = abs(coarse - fine)

@@ -237,7 +237,7 @@ def _drop_poisson_tests(
 
 
 def _describe_test(text: str, p_value: float, finding: CheckFinding) -> CheckOutcome:
-    """Returns the outcome of a test of Poisson sampling, with the bug to report if the test rejects."""
+    """Returns the outcome of a statistical test, with the bug to report if the test rejects."""
     return CheckOutcome(text, findings=[finding], p_values={POISSON: p_value})
 
 

@@ -63,7 +63,7 @@ def explain(m: Measured) -> Iterator[CheckFinding]:
     for cause in CAUSES:  # the most specific causes of a symptom come first
         fit = cause.symptom not in done and cause.signature(m)
         if fit:
-            # The texts may contain {0}, {1}, ... for the values of a fit, and {m} for measurements.
+            # In the texts, {0}, {1}, ... are the values of the fit, and {m} are the measurements.
             values = fit if isinstance(fit, tuple) else (fit,)
             filled = [text.format(*values, m=m) for text in (cause.name, cause.meaning, cause.fix)]
             yield CheckFinding(_ROWS.get(cause.symptom, cause.symptom), *filled)
@@ -217,8 +217,8 @@ def _find_left_out(m: Measured, least: float) -> str:
     """Returns the names of the layers that make examples exceed C, if all others stay within C; otherwise "".
 
     We try each layer, all vectors (biases), and the 2, 3, ... layers that move most, up to half of the
-    layers. In the other layers, two examples must reach the norm `least`, in units of C. They do so if the
-    other layers are clipped.
+    layers. In the other layers, two examples must reach the norm `least` (in units of C), as they do if those
+    layers are clipped.
     """
     norms = m.tried.collect("layer_norms")
     count = norms.shape[1]
@@ -315,8 +315,8 @@ def _find_change(m: Measured, row: str) -> tuple[Any, ...]:
         if noise.row_of(batch) != row or not (other.not_finite or batch in m.rejected[row]):
             continue
         ratio = other.deviation / m.drawn.given.deviation
-        # The batch's size relative to the given batch. Steps with an empty batch may divide by 1 instead of
-        # 0. With any other batch, 0 rules out that the size explains the ratio.
+        # Relative to the given batch. Steps with an empty batch may divide by 1 instead of 0. A batch of the
+        # given size gets 0, since its size does not explain the ratio.
         size = {QUARTER: 0.25, FOURFOLD: 4.0, EMPTY: 1 / len(m.probe.rows[0])}.get(batch, 0)
         name = "noise that depends on the batch"
         fix = "compute the noise's deviation from only sigma, C and B, and add the noise once per step"

@@ -312,7 +312,7 @@ def _compute_covariance_p_value(noise: Vector) -> float:
     first = noise[:half] - noise[:half].mean(axis=0)
     second = noise[half : 2 * half] - noise[half : 2 * half].mean(axis=0)
     statistic = np.sum((first @ second.T) ** 2) / np.mean(second**2)
-    # Subtracting the mean lowered the variance of `second` to (half - 1) / half, which the last line undoes.
+    # Without its mean, `second` has variance (half - 1) / half. The last line cancels this factor.
     # Given the first half, the statistic is a weighted sum of chi-square variables with half - 1 degrees of
     # freedom each. The weights are the eigenvalues of first @ first.T. Satterthwaite's approximation is one
     # scaled chi-square variable with the same mean and variance.
@@ -382,8 +382,8 @@ def find_ties(drawn: DrawnNoise) -> str:
         added = np.count_nonzero(_mark_ties(np.concatenate([draws, others]), tolerances)) - count
         shared = added - np.count_nonzero(_mark_ties(others, tolerances))
         # A value of both batches gives one shared tie, however many draws have it. On a grid, few draws have
-        # the same value, so many of the added ties are shared. At the ends or at one value, many draws have
-        # it, so few are. There, it suffices if half of the tied values are shared.
+        # the same value, so many of the added ties are shared. Otherwise, few are, but it suffices if half of
+        # the tied values are shared.
         limit = _MAX_SHARED * added
         if kind != GRID:
             limit = min(limit, 0.5 * num_values)

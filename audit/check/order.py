@@ -150,7 +150,8 @@ def _test_pairs(steps: Integers) -> list[Observation]:
 
     Let x be 1 if two examples are together in a pass, otherwise 0. The statistic for all pairs is the product
     of two passes' centered x, summed over pairs of passes and over pairs of about 1,500 examples. It is
-    scaled to the mean and deviation of a chi-square distribution. `steps` is as in `_test_single_batch`.
+    scaled to the mean and deviation of a chi-square distribution. `steps` (passes, examples) has the batch
+    index of each example.
     """
     passes, examples = steps.shape
     pairs = sum(np.sum(sizes * (sizes - 1)) for sizes in map(np.bincount, steps))

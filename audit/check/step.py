@@ -97,7 +97,7 @@ def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
         )
         return make_report("step", outcomes, [finding], NEEDED)
     m = measure_step(probe, seeds, tell)
-    # If there is an obstacle, the rows that it concerns say so. Otherwise, all rows are replaced below.
+    # These outcomes remain only if an obstacle prevents a check.
     outcomes = dict.fromkeys(ROWS, _untried(m.noise_obstacle))
     replayed = "same seed, same step"
     if not m.replays:

@@ -171,8 +171,8 @@ class Coins(NamedTuple):
         """Returns errors with larger scales if coins may be unfair, and the remaining error probability.
 
         `error` is the error probability of a bound. For a user's coins, a tenth of it is spent on confidence
-        limits for the probability of "in". The scales divide by them instead of by 1/2, which can only
-        overestimate both error rates. Our own coins are fair, so nothing changes.
+        limits for the probability of "in". The scales 1 / low and 1 / (1 - high), instead of 2, overestimate
+        both error rates. Our own coins are fair, so nothing changes.
         """
         if not self.given:
             return errors, error
