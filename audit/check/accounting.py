@@ -88,7 +88,7 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
     epsilon = at_most_digits(accounted)
     text = f"dp-accounting gives {epsilon} at delta {delta:g} (tolerance {100 * _CLOSE:g}%)"
     outcome = CheckOutcome(text, figures={"accounted": accounted})
-    # A correct claim may be lower by 0.2%, by which accountants differ: `_PASSING` is 0.998.
+    # Accountants differ by up to 0.2%: `_PASSING` is 0.998.
     if claimed >= accounted * _PASSING:
         return outcome
     if claimed >= (accounted - error) * _PASSING:

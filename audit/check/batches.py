@@ -127,8 +127,15 @@ def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
             break
     sizes = np.array(list(map(len, batches)))
     measured = float(np.clip(sizes.mean() / examples, 1e-12, 1 - 1e-12))
-    are_whole = all(drawn_pass.is_whole for drawn_pass in passes)
-    return _DrawnBatches(passes, batches, sizes, examples, rate, measured, are_whole)
+    return _DrawnBatches(
+        passes,
+        batches,
+        sizes,
+        examples,
+        sampling_rate=rate,
+        measured_rate=measured,
+        are_whole=all(drawn_pass.is_whole for drawn_pass in passes),
+    )
 
 
 def _recognise_kind(drawn: _DrawnBatches) -> str:

@@ -166,8 +166,9 @@ class TriedExamples:
         self, names: Iterable[str], rows: Columns, row: int, seed: int
     ) -> list[Vector]:
         """Returns the parameters (p,) after a step with each of these examples in row `row` of `rows`."""
-        batches = [replace_rows(rows, {row: self.examples[name]}) for name in names]
-        return [self.probe.run(batch, seed) for batch in batches]
+        return [
+            self.probe.run(replace_rows(rows, {row: self.examples[name]}), seed) for name in names
+        ]
 
 
 class SeedEffect(NamedTuple):

@@ -157,9 +157,8 @@ def _test_pairs(steps: Integers) -> list[Observation]:
     pairs = sum(np.sum(sizes * (sizes - 1)) for sizes in map(np.bincount, steps))
     rate = pairs / (passes * examples * (examples - 1))
     observed = choose_neighbours(examples)
-    counts = np.zeros((len(observed), len(observed)), int)
-    for of_pass in steps[:, observed]:
-        counts += np.equal.outer(of_pass, of_pass)
+    # How often each pair is in the same batch.
+    counts = sum(np.equal.outer(of_pass, of_pass) for of_pass in steps[:, observed])
     closest = examine_pairs(counts, observed, rate, "passes", passes)
 
     together = counts[np.triu_indices(len(observed), 1)]

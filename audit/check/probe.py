@@ -161,7 +161,7 @@ class StepProbe:
             return trees.restore(values[name].reshape(leaf.shape), leaf)
 
         params = trees.map_tree(self._params, copy_leaf, "params")
-        remaining = iter(rows)  # one array for each leaf of the batch, in the same order
+        remaining = iter(rows)  # one array for each leaf, in the same order
         batch = trees.map_tree(
             self._batch, lambda _, leaf: trees.restore(next(remaining), leaf), "batch"
         )
@@ -228,7 +228,7 @@ class StepProbe:
         squares = vector**2
         layer_norms = np.sqrt(self.sum_layers(squares))
         if not np.all(np.isfinite(squares)):
-            return Movement(np.inf, 0.0, layer_norms, vector)
+            return Movement(norm=np.inf, tolerance=0.0, layer_norms=layer_norms, vector=vector)
 
         # Rounding errors are uniform over a spacing h, with variance h^2 / 12, and increase the squared norm
         # by the sum of their variances.

@@ -146,7 +146,7 @@ def _describe_signal(tried: TriedExamples) -> CheckOutcome:
 def _describe_sensitivity(tried: TriedExamples) -> CheckOutcome:
     """Describes how far examples move the step, in units of eta C / B, and whether clipping stops them."""
     norms = {name: movement.norm for name, movement in tried.described.items()}
-    if not tried.violations:  # without a bug, we must have seen that clipping works
+    if not tried.violations:  # to pass, we must have seen clipping
         if tried.tolerance > COARSE:
             return _describe_rounding(tried.tolerance)
         if not tried.is_clipping_seen:

@@ -15,8 +15,7 @@ sum_k coin_k miss_k is the mean of FNR_k over k, even if the canaries of a run d
 fraction of misses among inserted canaries has a different expectation.)
 
 A user's coins may be unfair. If every coin has probability p, the factors are 1 / p and 1 / (1 - p) instead
-of 2. Confidence limits for p, with a tenth of the bound's error probability, give 1 / p_low and
-1 / (1 - p_high), which overestimate both rates.
+of 2; `Coins.widen` uses confidence limits for p.
 
 If a mechanism is f-DP, FNR >= f(FPR) for all neighbours and rejection regions. Averaging over random
 canaries, data and regions gives E[FNR] >= E[f(FPR)] >= f(E[FPR]), since f is convex. So upper limits on both
