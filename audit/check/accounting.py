@@ -65,9 +65,9 @@ def check_accounting(
         examples = number("examples", examples, int)
         require(examples >= 1, f"`examples={examples}`: give at least 1")
         outcomes["delta"] = _check_delta(delta, examples)
-    report = make_report("accounting", outcomes)
     stated = {"epsilon": epsilon, "delta": delta, **composition._asdict()}
-    return report.add_provenance(None, stated)  # None: the check runs none of the caller's code
+    # None: the check runs none of the caller's code.
+    return make_report("accounting", outcomes).add_provenance(None, stated)
 
 
 def read_sampling_rate(sampling_rate: Any) -> float:

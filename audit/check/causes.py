@@ -63,8 +63,7 @@ def explain(m: Measured) -> Iterator[CheckFinding]:
     for cause in CAUSES:  # the most specific causes of a symptom come first
         fit = cause.symptom not in done and cause.signature(m)
         if fit:
-            # In the texts, {0}, {1}, ... are the values of the fit, and {m} are the measurements.
-            values = fit if isinstance(fit, tuple) else (fit,)
+            values = fit if isinstance(fit, tuple) else (fit,)  # for {0}, {1}, ... in the texts
             filled = [text.format(*values, m=m) for text in (cause.name, cause.meaning, cause.fix)]
             yield CheckFinding(_ROWS.get(cause.symptom, cause.symptom), *filled)
             done |= {cause.symptom, *cause.explains}

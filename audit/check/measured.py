@@ -166,7 +166,7 @@ def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
 
 
 def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
-    """Returns `movement_obstacle` and `noise_obstacle` (see `Measured`).
+    """Returns why movements do not show sensitivity, and why noise cannot be tested; "" if they do or it can.
 
     `effect` describes how the seed changes the effect of exchanging two examples.
     """
@@ -228,7 +228,7 @@ def _is_changed_after_noise(m: Measured, effect: SeedEffect) -> bool:
 
 
 def _measure_interaction(m: Measured) -> Movement | str:
-    """Measures `interaction` (see `Measured`).
+    """Measures the joint movement of two parts of a batch minus the sum of their separate movements.
 
     Interactions are not visible if every example is clipped or has no effect. We then use a larger clipping
     norm if we can.

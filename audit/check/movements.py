@@ -55,8 +55,8 @@ class TriedExamples:
     @cached_property
     def finite(self) -> dict[str, Movement]:
         """The finite movements, keyed by the name of the example, largest first."""
-        finite = [item for item in self.movements.items() if item[1].norm < np.inf]
-        return dict(sorted(finite, key=lambda item: -item[1].norm))
+        ranked = sorted(self.movements.items(), key=lambda item: -item[1].norm)
+        return {name: movement for name, movement in ranked if movement.norm < np.inf}
 
     def collect(self, attribute: str) -> Vector:
         """Returns an attribute of the movements in `finite`, such as "norm", as an array (examples, ...)."""

@@ -226,7 +226,7 @@ def find_rejected_tests(p_values: Mapping[str, Mapping[str, float]]) -> dict[str
     # Holm's method divides the level by the number of tests not rejected so far.
     is_small = values <= LEVEL / np.arange(len(values), 0, -1)
     num_rejected = np.argmin([*is_small, False])  # the number of tests before the first False
-    rejected = {}
-    for row, tests in p_values.items():
-        rejected[row] = [test for test in tests if tests[test] in values[:num_rejected]]
-    return rejected
+    return {
+        row: [test for test in tests if tests[test] in values[:num_rejected]]
+        for row, tests in p_values.items()
+    }

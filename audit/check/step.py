@@ -23,7 +23,7 @@ ROWS = (*NEEDED, *noise.OTHER_ROWS)
 
 
 class StepOptions(NamedTuple):
-    """The options of `check_step`, which describes them."""
+    """The options of `check_step`."""
 
     seeds: int | None = None
     tell: Callable[[str], object] = str  # by default, shows no progress

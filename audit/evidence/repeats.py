@@ -86,7 +86,7 @@ def _find_repeats(table: Rows) -> Bits:
     if not _look_pasted(counts):
         return is_repeated & _are_distinctive(table)
     # If a whole file was pasted `copies` times, all counts are multiples of `copies`. We keep one copy of
-    # the file, in which a row may still occur several times.
+    # the file.
     copies = int(np.gcd.reduce(counts))
     if copies > 1:
         return before >= counts[groups] // copies
