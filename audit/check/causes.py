@@ -348,16 +348,8 @@ def _is_due_to_size(m: Measured) -> bool:
 _ROWS = {"excess": "sensitivity", "noise that is not finite": "noise", "buffers": "noise"}
 # Mistakes in clipping: name, signature, and a text to append to the description of the largest movement.
 _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
-    (
-        "rows of the batch that are not clipped",
-        _find_rows,
-        "This happens in {0}.",
-    ),
-    (
-        _EXCESS,
-        lambda m: m.interacts,
-        "First look for an operation that mixes examples.",
-    ),
+    ("rows of the batch that are not clipped", _find_rows, "This happens in {0}."),
+    (_EXCESS, lambda m: m.interacts, "First look for an operation that mixes examples."),
     (
         "each parameter clipped separately",
         _is_clipped_by_number,

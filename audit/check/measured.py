@@ -137,7 +137,7 @@ def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
     RefusedError if the step fails on the given batch.
     """
     began = time.perf_counter()
-    again = probe.run(probe.rows, 0)  # already compiled by the probe's first call
+    again = probe.run(probe.rows, seed=0)  # already compiled by the probe's first call
     seconds = time.perf_counter() - began
     # About 50 steps for examples, and 250 for seeds.
     tell(

@@ -231,7 +231,7 @@ def _measure_each(
             batch = examples.join(probe.rows, example)
             factor = 1.0
         try:
-            after = probe.run(batch, 0)  # with the seed of `base`, whose noise then cancels
+            after = probe.run(batch, seed=0)  # with the seed of `base`, whose noise then cancels
         except RefusedError as error:
             refusal = f"the step refused a changed batch: {error}"
             continue
@@ -253,7 +253,7 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
     reason = tried.refusal
     for batches in _list_parts(tried, probe.rows):
         try:
-            both, *separately = [probe.run(batch, 0) for batch in batches]
+            both, *separately = [probe.run(batch, seed=0) for batch in batches]
         except RefusedError as error:
             reason = f"the step refused a changed batch: {error}"
             continue
@@ -262,7 +262,7 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
         measured.append(movement)
         if movement.excess > 0:
             # Subtract the same difference with another seed.
-            base, both, *parts = [probe.run(batch, 1) for batch in (probe.rows, *batches)]
+            base, both, *parts = [probe.run(batch, seed=1) for batch in (probe.rows, *batches)]
             together += parts
             separately += [base, both]
             if probe.measure(together, separately, batches[1]).excess > 0:
@@ -318,7 +318,7 @@ def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> 
     # The median and the smallest movement are less likely to be clipped, which may hide the effect.
     for pair in (tried.opposites, (names[len(names) // 2], names[-1])):
         try:
-            steps = [tried.run_in_place(pair, rows, 0, seed) for seed in range(seeds)]
+            steps = [tried.run_in_place(pair, rows, row=0, seed=seed) for seed in range(seeds)]
         except RefusedError:
             return unknown
         first, second = steps[0]
@@ -330,5 +330,5 @@ def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> 
             lengths = movement.layer_norms * np.sqrt(probe.sum_layers(noise**2))
             # A layer that does not change has product and length 0, and counts as parallel.
             is_parallel = np.any(lengths) and np.all(products >= _PARALLEL * lengths)
-            effects.append(SeedEffect(movement.excess, bool(is_parallel)))
+            effects.append(SeedEffect(movement.excess, scales_noise=bool(is_parallel)))
     return max(effects)  # by the excess

@@ -153,7 +153,7 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     # drawn values would cut off the noise's tails. If noise is much larger than stated, coarser rounding is
     # fine; two draws differ by up to about ten deviations.
     deviation = probe.settings.deviation
-    difference = probe.run(probe.rows, 1) - probe.base
+    difference = probe.run(probe.rows, seed=1) - probe.base
     larger_deviation = max(deviation, 0.1 * np.max(np.abs(difference)))
     spacing = trees.compute_ulp(np.abs(probe.base) + 6 * larger_deviation, probe.spacings)
     is_fine = spacing <= larger_deviation / 32
@@ -190,7 +190,7 @@ def _draw_at(
     `is_fine` (p,) is True for parameters whose rounding is fine enough that noise changes them for every
     seed, and `is_kept` (p,) for those whose draws are stored.
     """
-    reference = probe.run(rows, 0)
+    reference = probe.run(rows, seed=0)
     differs = np.zeros(probe.start.size, bool)
     not_finite = 0
     after_steps = []
@@ -268,7 +268,7 @@ def _test_deviations(drawn: DrawnNoise) -> dict[str, float]:
     sums = np.append(given.deviations[trained], given.deviation) ** 2 * freedom
     smallest = sums / (1 + drawn.tolerance) ** 2
     largest = sums / (1 - drawn.tolerance) ** 2
-    p_values = compute_two_sided_p_value(stats.chi2(freedom), smallest, largest)
+    p_values = compute_two_sided_p_value(stats.chi2(freedom), above=smallest, below=largest)
     return dict(zip([*names, ALL_LAYERS], p_values, strict=True))
 
 
@@ -278,7 +278,9 @@ def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
     variance_ratio = (drawn.given.deviations / other.deviations)[is_noisy] ** 2
     slack = (1 + 2 * drawn.tolerance) ** 2  # rounding may change both deviations by the tolerance
     law = stats.f(drawn.given.freedom[is_noisy], other.freedom[is_noisy])
-    p_values = compute_two_sided_p_value(law, variance_ratio / slack, variance_ratio * slack)
+    p_values = compute_two_sided_p_value(
+        law, above=variance_ratio / slack, below=variance_ratio * slack
+    )
     return float(np.min(p_values * len(p_values), initial=1.0))
 
 

@@ -59,7 +59,7 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     steps = np.full((count, examples), batches, np.int32)
     sizes = np.zeros((count, batches), int)
     for i in range(count):
-        drawn = loaders.draw_pass(draw, i, examples, batches)
+        drawn = loaders.draw_pass(draw, i, examples, most=batches)
         for k, batch in enumerate(drawn.batches):
             sizes[i, k] = len(batch)
             steps[i, batch] = k
@@ -159,7 +159,7 @@ def _test_pairs(steps: Integers) -> list[Observation]:
     observed = choose_neighbours(examples)
     # How often each pair is in the same batch.
     counts = sum(np.equal.outer(of_pass, of_pass) for of_pass in steps[:, observed])
-    closest = examine_pairs(counts, observed, rate, "passes", passes)
+    closest = examine_pairs(counts, observed, rate, groups="passes", count=passes)
 
     together = counts[np.triu_indices(len(observed), 1)]
     pairs_of_passes = math.comb(passes, 2)

@@ -119,7 +119,7 @@ class StepProbe:
         self.start = self._read_numbers(layers)
         require(np.all(np.isfinite(self.start)), "`params` are not finite: give numbers")
 
-        leaves = self._call(self.rows, 0)
+        leaves = self._call(self.rows, seed=0)
         self.base = self._read_numbers(leaves)
         spacings = np.array([trees.get_spacing(leaves[name]) for name in self.layer_names])
         self.spacings = spacings[self.layer]
