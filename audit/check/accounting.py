@@ -65,9 +65,9 @@ def check_accounting(
         examples = number("examples", examples, int)
         require(examples >= 1, f"`examples={examples}`: give at least 1")
         outcomes["delta"] = _check_delta(delta, examples)
-    report = make_report("accounting", outcomes)
     stated = {"epsilon": epsilon, "delta": delta, **composition._asdict()}
-    return report.add_provenance(None, stated)  # None: the check runs none of the caller's code
+    # None: the check runs none of the caller's code.
+    return make_report("accounting", outcomes).add_provenance(None, stated)
 
 
 def read_sampling_rate(sampling_rate: Any) -> float:
@@ -87,12 +87,13 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
     accounted, error = _account(claimed, composition, delta)
     epsilon = at_most_digits(accounted)
     text = f"dp-accounting gives {epsilon} at delta {delta:g} (tolerance {100 * _CLOSE:g}%)"
-    figures = {"accounted": accounted}
+    outcome = CheckOutcome(text, figures={"accounted": accounted})
+    # Accountants differ by up to 0.2%: `_PASSING` is 0.998.
     if claimed >= accounted * _PASSING:
-        return CheckOutcome(text, figures=figures)
+        return outcome
     if claimed >= (accounted - error) * _PASSING:
         text += f"; {claimed:.4g} is too close to judge: no finer grid of privacy losses fits"
-        return CheckOutcome(text, tried=False, figures=figures)
+        return outcome._replace(text=text, tried=False)
 
     # A mistake fits if its epsilon is within 2% of the claim, and at most half as far from the claim as the
     # correct epsilon.
@@ -106,7 +107,7 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
         f"The claim is {claimed:.4g}, but accounting gives {epsilon} at delta {delta:g}.{why}",
         f"claim {epsilon}, or train with more noise or fewer steps",
     )
-    return CheckOutcome(text, findings=[finding], figures=figures)
+    return outcome._replace(findings=[finding])
 
 
 def _account(claimed: float, composition: Composition, delta: float) -> tuple[float, float]:
@@ -125,10 +126,10 @@ def _account(claimed: float, composition: Composition, delta: float) -> tuple[fl
     # The privacy loss of one step if its noisy sum is ten standard deviations above the mean.
     sigma = composition.noise_multiplier
     largest_loss = (1 + 20 * sigma) / (2 * sigma**2)
-    for share in _GRIDS:
+    for share in _GRIDS:  # spacings divided by epsilon, from coarse to fine
         grid = min(share * epsilon, accounting.COARSEST_GRID)
         is_decided = not (epsilon - error) * _PASSING <= claimed < epsilon * _PASSING
-        if is_decided or grid < largest_loss / _MAX_LOSSES:
+        if is_decided or grid < largest_loss / _MAX_LOSSES:  # too many losses
             break
         fine = accounting.account_sampled(composition, grid).get_epsilon(delta)
         error = abs(coarse - fine)

@@ -11,13 +11,7 @@ from audit.check.accounting import count_batches, read_sampling_rate
 from audit.check.loaders import Draw, DrawnPass
 from audit.check.noise import compute_two_sided_p_value
 from audit.check.order import OrderTest, choose_neighbours, examine_order, examine_pairs
-from audit.check.report import (
-    LEVEL,
-    CheckFinding,
-    CheckOutcome,
-    CheckReport,
-    make_report,
-)
+from audit.check.report import LEVEL, CheckFinding, CheckOutcome, CheckReport, make_report
 from audit.check.trees import Integers
 from audit.errors import require, shown
 
@@ -108,7 +102,7 @@ def check_batches(
         batches = max(2, count_batches(rate))  # an epoch, if passes are not read to the end
         if drawn.are_whole:
             batches = max(len(drawn_pass.batches) for drawn_pass in drawn.passes)
-        order = examine_order(draw_pass, examples, batches, kind == BALLS_IN_BINS)
+        order = examine_order(draw_pass, examples, batches, sizes_vary=kind == BALLS_IN_BINS)
         if order.repeats:
             kind = CYCLIC
         if not order.is_once:  # examples recur later in a pass
@@ -127,14 +121,21 @@ def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
     passes: list[DrawnPass] = []
     batches: list[Integers] = []
     while len(passes) < 2 or len(batches) < _MAX_BATCHES:
-        passes.append(loaders.draw_pass(draw, len(passes), examples, _MAX_BATCHES))
+        passes.append(loaders.draw_pass(draw, len(passes), examples, most=_MAX_BATCHES))
         batches += passes[-1].batches
         if len(passes) >= 8 and len(batches) >= needed:
             break
     sizes = np.array(list(map(len, batches)))
     measured = float(np.clip(sizes.mean() / examples, 1e-12, 1 - 1e-12))
-    are_whole = all(drawn_pass.is_whole for drawn_pass in passes)
-    return _DrawnBatches(passes, batches, sizes, examples, rate, measured, are_whole)
+    return _DrawnBatches(
+        passes,
+        batches,
+        sizes,
+        examples,
+        sampling_rate=rate,
+        measured_rate=measured,
+        are_whole=all(drawn_pass.is_whole for drawn_pass in passes),
+    )
 
 
 def _recognise_kind(drawn: _DrawnBatches) -> str:
@@ -343,7 +344,9 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
         "The accountant assumes Poisson batches.",
         _SAMPLE,
     )
-    pairs = examine_pairs(members.T @ members, observed, drawn.measured_rate**2, "batches", batches)
+    pairs = examine_pairs(
+        members.T @ members, observed, drawn.measured_rate**2, groups="batches", count=batches
+    )
     together = CheckFinding(
         "together",
         "examples that are drawn together",

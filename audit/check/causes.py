@@ -34,7 +34,7 @@ class Cause(NamedTuple):
     """A mistake in a step.
 
     Attributes:
-      symptom: the row of the report that shows the mistake, or a key of `_ROWS`.
+      symptom: the row of the report that shows the mistake, or a key of `_ROWS`, which names that row.
       name: its name.
       signature: a function of the measurements m that returns a falsy value if the mistake does not fit.
         Otherwise, it returns True, or the value or values for {0}, {1}, ... in the texts. {m} is m.
@@ -56,16 +56,15 @@ def explain(m: Measured) -> Iterator[CheckFinding]:
     done = set()  # symptoms that need no cause, as they are absent, hidden or explained
     if m.movement_obstacle:
         done |= {"sensitivity", "excess"}
-    if not m.tried.violations:
+    if not m.tried.violations:  # no example moves the step by more than C
         done.add("excess")
     if m.noise_obstacle:
         done |= {"noise", *OTHER_ROWS}
-    for cause in CAUSES:
+    for cause in CAUSES:  # the most specific causes of a symptom come first
         fit = cause.symptom not in done and cause.signature(m)
         if fit:
-            values = fit if isinstance(fit, tuple) else (fit,)
-            texts = (cause.name, cause.meaning, cause.fix)
-            filled = [text.format(*values, m=m) for text in texts]
+            values = fit if isinstance(fit, tuple) else (fit,)  # for {0}, {1}, ... in the texts
+            filled = [text.format(*values, m=m) for text in (cause.name, cause.meaning, cause.fix)]
             yield CheckFinding(_ROWS.get(cause.symptom, cause.symptom), *filled)
             done |= {cause.symptom, *cause.explains}
 
@@ -111,15 +110,15 @@ FACTORS: dict[str, dict[str, tuple[str, float]]] = {
 def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> list[str]:
     """Returns the names of the mistakes in `FACTORS` that explain a wrong factor, best fit first.
 
-    `size` is a key of `FACTORS`, `factor` is the measured size divided by the stated size, and `tolerance` is
-    the largest relative error of a fit.
+    `size` is "movements", "noise" or, if both have the same wrong size, "movements and noise". `factor` is
+    the measured size divided by the stated size, and `tolerance` is the largest relative error of a fit.
     """
     stated = m.probe.settings
     quantities = stated._asdict() | {
         "sigma C": stated.noise_multiplier * stated.clipping_norm,
         "layers": np.sum(m.probe.is_layer_trained),
-        "k": range(2, 17),
-        "scale": 2 ** np.arange(5, 25),
+        "k": range(2, 17),  # numbers of pieces, copies or workers
+        "scale": 2 ** np.arange(5, 25),  # loss scales of mixed-precision training
     }
     errors = {}
     for name, (quantity, power) in FACTORS[size].items():
@@ -163,13 +162,17 @@ def _fit_size(m: Measured) -> tuple[float, str] | tuple[()]:
     fits = [
         f"B = {stated.batch_size / factor:.4g} instead of the stated {stated.batch_size:g}",
         f"a learning rate of {stated.learning_rate * factor:.4g} instead of {stated.learning_rate:g}",
-        *find_factors(m, "movements and noise", factor, _AT_C),
+        *find_factors(m, "movements and noise", factor, tolerance=_AT_C),
     ]
     return factor, "; or ".join(fits)
 
 
 def _fit_plateau(m: Measured) -> Any:
-    """Returns the best explanation of the observed clipping norm, and all of them; or a falsy value."""
+    """Returns the best explanation of the observed clipping norm, and all of them; or a falsy value.
+
+    That norm is the plateau, which the largest movements share. If nothing explains it, we report it only if
+    movements exceed C, because a smaller norm loses no privacy.
+    """
     tried = m.tried
     fits = find_factors(m, "movements", tried.plateau, _AT_C + tried.tolerance)
     if tried.violations and not fits:
@@ -191,7 +194,7 @@ def _is_clipped_by_number(m: Measured) -> bool:
     """Returns True if the largest movement is C (to 2%) in most moved parameters, and larger in none."""
     sizes = np.abs(m.tried.collect("vector")[0])
     sizes = sizes[sizes > 1e-3]
-    return bool(sizes.size > 3 and np.max(sizes) < 1.02 and np.mean(sizes > 0.98) > 0.5)
+    return sizes.size > 3 and np.max(sizes) < 1.02 and np.mean(sizes > 0.98) > 0.5
 
 
 def _find_separate_layers(m: Measured, least: int) -> str:
@@ -213,8 +216,8 @@ def _find_left_out(m: Measured, least: float) -> str:
     """Returns the names of the layers that make examples exceed C, if all others stay within C; otherwise "".
 
     We try each layer, all vectors (biases), and the 2, 3, ... layers that move most, up to half of the
-    layers. In the other layers, two examples must reach the norm `least`, as they do if these layers are
-    clipped.
+    layers. In the other layers, two examples must reach the norm `least` (in units of C), as they do if those
+    layers are clipped.
     """
     norms = m.tried.collect("layer_norms")
     count = norms.shape[1]
@@ -233,7 +236,7 @@ def _find_left_out(m: Measured, least: float) -> str:
 
 def _find_missing(m: Measured) -> str:
     """Returns where noise is sometimes missing: "steps" or "parameters in some steps"; "" if it never is."""
-    if m.ties != AT_ONE:
+    if m.ties != AT_ONE:  # parameters with one value for several seeds, as without noise
         return ""
     return "steps" if noise.count_repeats(m.drawn) else "parameters in some steps"
 
@@ -311,7 +314,8 @@ def _find_change(m: Measured, row: str) -> tuple[Any, ...]:
         if noise.row_of(batch) != row or not (other.not_finite or batch in m.rejected[row]):
             continue
         ratio = other.deviation / m.drawn.given.deviation
-        # Relative to the given batch. Steps with an empty batch may divide by 1 instead of 0.
+        # Relative to the given batch. Steps with an empty batch may divide by 1 instead of 0. A batch of the
+        # given size gets 0, since its size does not explain the ratio.
         size = {QUARTER: 0.25, FOURFOLD: 4.0, EMPTY: 1 / len(m.probe.rows[0])}.get(batch, 0)
         name = "noise that depends on the batch"
         fix = "compute the noise's deviation from only sigma, C and B, and add the noise once per step"
@@ -344,16 +348,8 @@ def _is_due_to_size(m: Measured) -> bool:
 _ROWS = {"excess": "sensitivity", "noise that is not finite": "noise", "buffers": "noise"}
 # Mistakes in clipping: name, signature, and a text to append to the description of the largest movement.
 _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
-    (
-        "rows of the batch that are not clipped",
-        _find_rows,
-        "This happens in {0}.",
-    ),
-    (
-        _EXCESS,
-        lambda m: m.interacts,
-        "First look for an operation that mixes examples.",
-    ),
+    ("rows of the batch that are not clipped", _find_rows, "This happens in {0}."),
+    (_EXCESS, lambda m: m.interacts, "First look for an operation that mixes examples."),
     (
         "each parameter clipped separately",
         _is_clipped_by_number,

@@ -119,6 +119,7 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
         )
     elif p_size <= level:
         why = ""
+        # If S was scaled by this norm, the size is wrong by the same factor. We allow 2%.
         norm = np.linalg.norm(strategy.multiply(np.eye(steps, 1)))  # of S's first column
         if abs(norm - 1) > 0.02 and min(abs(ratio * norm - 1), abs(ratio / norm - 1)) < 0.02:
             why = f" The first column of S has norm {norm:.4g}: was S scaled to norm 1?"

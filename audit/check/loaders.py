@@ -46,8 +46,7 @@ def make_draw(loader: Any) -> Draw:
             callable(loader),
             f"`draw={shown(loader)}`: give seed -> batches of indices, or a loader",
         )
-        draw: Draw = loader
-        return draw
+        return loader
     # A batch sampler gives the indices without reading the examples.
     batch_sampler = getattr(loader, "batch_sampler", None)
     sampler = batch_sampler if isinstance(batch_sampler, Iterable) else loader
@@ -121,7 +120,7 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
 
     Raises InputError if `draw` fails, or does not return indices from 0 to `examples` - 1.
     """
-    drawn: DrawnPass = call_user(lambda: _read_batches(draw(seed), most), f" with seed {seed}")
+    drawn = call_user(lambda: _read_batches(draw(seed), most), f" with seed {seed}")
     require(drawn.batches, f"`draw` gave no batches with seed {seed}: return batches of indices")
     indices = np.concatenate(drawn.batches)
     is_inside = (indices >= 0) & (indices < examples)

@@ -101,7 +101,7 @@ class Measured(NamedTuple):
         """
         sigma = self.probe.settings.noise_multiplier
         expected = sigma * (2 * np.sum(self.probe.is_trained)) ** 0.5
-        return bool(abs(self.replay.norm - expected) < 3.3 * sigma)
+        return abs(self.replay.norm - expected) < 3.3 * sigma
 
     @property
     def interacts(self) -> bool:
@@ -137,7 +137,7 @@ def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
     RefusedError if the step fails on the given batch.
     """
     began = time.perf_counter()
-    again = probe.run(probe.rows, 0)  # already compiled by the probe's first call
+    again = probe.run(probe.rows, seed=0)  # already compiled by the probe's first call
     seconds = time.perf_counter() - began
     # About 50 steps for examples, and 250 for seeds.
     tell(
@@ -166,7 +166,7 @@ def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
 
 
 def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
-    """Returns `movement_obstacle` and `noise_obstacle` (see `Measured`).
+    """Returns why movements do not show sensitivity, and why noise cannot be tested; "" if they do or it can.
 
     `effect` describes how the seed changes the effect of exchanging two examples.
     """
@@ -228,7 +228,7 @@ def _is_changed_after_noise(m: Measured, effect: SeedEffect) -> bool:
 
 
 def _measure_interaction(m: Measured) -> Movement | str:
-    """Measures `interaction` (see `Measured`).
+    """Measures the joint movement of two parts of a batch minus the sum of their separate movements.
 
     Interactions are not visible if every example is clipped or has no effect. We then use a larger clipping
     norm if we can.
@@ -236,7 +236,7 @@ def _measure_interaction(m: Measured) -> Movement | str:
     norms = m.tried.collect("norm")
     is_clipped = norms > 1 - COARSE
     is_hidden = is_clipped | (norms < COARSE)
-    is_all_clipped = bool(not m.tried.refusal and is_hidden.all() and is_clipped.any())
+    is_all_clipped = not m.tried.refusal and is_hidden.all() and is_clipped.any()
     larger = m.probe.with_larger_norm() if is_all_clipped else None
     interaction = movements.measure_interactions(larger or m.probe, m.tried)
     if is_all_clipped and not larger and not m._replace(interaction=interaction).interacts:

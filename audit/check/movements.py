@@ -55,9 +55,9 @@ class TriedExamples:
     @cached_property
     def finite(self) -> dict[str, Movement]:
         """The finite movements, keyed by the name of the example, largest first."""
-        finite = [item for item in self.movements.items() if item[1].norm < np.inf]
         # Rounded, so that equal norms stay in order: extreme examples before others.
-        return dict(sorted(finite, key=lambda item: -round(item[1].norm, 3)))
+        ranked = sorted(self.movements.items(), key=lambda item: -round(item[1].norm, 3))
+        return {name: movement for name, movement in ranked if movement.norm < np.inf}
 
     def collect(self, attribute: str) -> Vector:
         """Returns an attribute of the movements in `finite`, such as "norm", as an array (examples, ...)."""
@@ -87,7 +87,7 @@ class TriedExamples:
         norms = self.collect("norm")
         if self.refusal or len(norms) < 4 or norms[0] > norms[3] * (1 + SAME):
             return 0.0
-        return float(norms[0])
+        return norms[0]
 
     @cached_property
     def reach(self) -> float:
@@ -110,20 +110,20 @@ class TriedExamples:
         for i in range(2, 1000):
             distances = np.linalg.norm(points - center, axis=1)
             center += (points[np.argmax(distances)] - center) / i
-        return max(largest, float(np.max(distances)))
+        return max(largest, np.max(distances))
 
     @cached_property
     def is_clipped(self) -> bool:
-        """True if the plateau is equally high at different, random parameters.
+        """True if the plateau, the norm of the largest movements, is the same at random parameters.
 
         It is then due to clipping, because other bounds on gradient norms depend on the parameters.
         """
         if not self.plateau or self.tolerance > COARSE:
             return False
         # Frozen parameters stay as they are, since some, such as variances, must be positive.
-        moves = self.probe.is_trained * np.random.default_rng(0).normal(size=self.probe.start.size)
+        shift = self.probe.is_trained * np.random.default_rng(0).normal(size=self.probe.start.size)
         try:
-            elsewhere = self.probe.change(start=self.probe.start + moves)
+            elsewhere = self.probe.change(start=self.probe.start + shift)
         except RefusedError:
             return False
         plateau = _measure_each(elsewhere, self.examples, is_added=True).plateau
@@ -142,7 +142,7 @@ class TriedExamples:
         # (examples, trained layers) the norms, divided by each layer's share of C, with each column sorted.
         norms = np.sort(self.collect("layer_norms")[:, is_trained] * np.sqrt(num_layers), axis=0)
         error = SAME + self.tolerance
-        return bool(np.max(norms) < 1 + error and np.max(norms[-4]) > 1 - error)
+        return np.max(norms) < 1 + error and np.max(norms[-4]) > 1 - error
 
     @property
     def is_clipping_seen(self) -> bool:
@@ -168,8 +168,9 @@ class TriedExamples:
         self, names: Iterable[str], rows: Columns, row: int, seed: int
     ) -> list[Vector]:
         """Returns the parameters (p,) after a step with each of these examples in row `row` of `rows`."""
-        batches = [replace_rows(rows, {row: self.examples[name]}) for name in names]
-        return [self.probe.run(batch, seed) for batch in batches]
+        return [
+            self.probe.run(replace_rows(rows, {row: self.examples[name]}), seed) for name in names
+        ]
 
 
 class SeedEffect(NamedTuple):
@@ -227,12 +228,12 @@ def _measure_each(
     refusal = ""
     for name, example in tried_examples.items():
         batch = replace_rows(probe.rows, {0: example})
-        factor = 0.5
+        factor = 0.5  # a replacement removes one example and adds another
         if is_added:
             batch = examples.join(probe.rows, example)
             factor = 1.0
         try:
-            after = probe.run(batch, 0)  # with the seed of `base`, whose noise then cancels
+            after = probe.run(batch, seed=0)  # with the seed of `base`, whose noise then cancels
         except RefusedError as error:
             refusal = f"the step refused a changed batch: {error}"
             continue
@@ -254,7 +255,7 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
     reason = tried.refusal
     for batches in _list_parts(tried, probe.rows):
         try:
-            both, *separately = [probe.run(batch, 0) for batch in batches]
+            both, *separately = [probe.run(batch, seed=0) for batch in batches]
         except RefusedError as error:
             reason = f"the step refused a changed batch: {error}"
             continue
@@ -262,9 +263,10 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
         movement = probe.measure(together, separately, batches[1])
         measured.append(movement)
         if movement.excess > 0:
-            others = [probe.run(batch, 1) for batch in (probe.rows, *batches)]
-            together += others[2:]
-            separately += others[:2]
+            # Subtract the same difference with another seed.
+            base, both, *parts = [probe.run(batch, seed=1) for batch in (probe.rows, *batches)]
+            together += parts
+            separately += [base, both]
             if probe.measure(together, separately, batches[1]).excess > 0:
                 return (
                     "noise changes the joint effect of two parts of a batch: return the noisy sum"
@@ -318,7 +320,7 @@ def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> 
     # The median and the smallest movement are less likely to be clipped, which may hide the effect.
     for pair in (tried.opposites, (names[len(names) // 2], names[-1])):
         try:
-            steps = [tried.run_in_place(pair, rows, 0, seed) for seed in range(seeds)]
+            steps = [tried.run_in_place(pair, rows, row=0, seed=seed) for seed in range(seeds)]
         except RefusedError:
             return unknown
         first, second = steps[0]
@@ -330,5 +332,5 @@ def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> 
             lengths = movement.layer_norms * np.sqrt(probe.sum_layers(noise**2))
             # A layer that does not change has product and length 0, and counts as parallel.
             is_parallel = np.any(lengths) and np.all(products >= _PARALLEL * lengths)
-            effects.append(SeedEffect(movement.excess, bool(is_parallel)))
+            effects.append(SeedEffect(movement.excess, scales_noise=bool(is_parallel)))
     return max(effects)  # by the excess

@@ -126,7 +126,7 @@ class DrawnNoise(NamedTuple):
             if distances.size:
                 quantiles += np.nanquantile(distances, [0.05, 0.95]).tolist()
         # A single batch, with two quantiles, is not enough evidence. We allow differences of up to 15%.
-        return len(quantiles) > 2 and bool(np.max(quantiles) < 1.15 * np.min(quantiles))
+        return len(quantiles) > 2 and np.max(quantiles) < 1.15 * np.min(quantiles)
 
 
 def make_batches(rows: Columns) -> dict[str, Columns]:
@@ -155,7 +155,7 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     # drawn values would cut off the noise's tails. If noise is much larger than stated, coarser rounding is
     # fine; two draws differ by up to about ten deviations.
     deviation = probe.settings.deviation
-    difference = probe.run(probe.rows, 1) - probe.base
+    difference = probe.run(probe.rows, seed=1) - probe.base
     larger_deviation = max(deviation, 0.1 * np.max(np.abs(difference)))
     spacing = trees.compute_ulp(np.abs(probe.base) + 6 * larger_deviation, probe.spacings)
     is_fine = spacing <= larger_deviation / 32
@@ -192,7 +192,7 @@ def _draw_at(
     `is_fine` (p,) is True for parameters whose rounding is fine enough that noise changes them for every
     seed, and `is_kept` (p,) for those whose draws are stored.
     """
-    reference = probe.run(rows, 0)
+    reference = probe.run(rows, seed=0)
     differs = np.zeros(probe.start.size, bool)
     not_finite = 0
     after_steps = []
@@ -270,7 +270,7 @@ def _test_deviations(drawn: DrawnNoise) -> dict[str, float]:
     sums = np.append(given.deviations[trained], given.deviation) ** 2 * freedom
     smallest = sums / (1 + drawn.tolerance) ** 2
     largest = sums / (1 - drawn.tolerance) ** 2
-    p_values = compute_two_sided_p_value(stats.chi2(freedom), smallest, largest)
+    p_values = compute_two_sided_p_value(stats.chi2(freedom), above=smallest, below=largest)
     return dict(zip([*names, ALL_LAYERS], p_values, strict=True))
 
 
@@ -280,7 +280,9 @@ def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
     variance_ratio = (drawn.given.deviations / other.deviations)[is_noisy] ** 2
     slack = (1 + 2 * drawn.tolerance) ** 2  # rounding may change both deviations by the tolerance
     law = stats.f(drawn.given.freedom[is_noisy], other.freedom[is_noisy])
-    p_values = compute_two_sided_p_value(law, variance_ratio / slack, variance_ratio * slack)
+    p_values = compute_two_sided_p_value(
+        law, above=variance_ratio / slack, below=variance_ratio * slack
+    )
     return float(np.min(p_values * len(p_values), initial=1.0))
 
 
@@ -314,6 +316,7 @@ def _compute_covariance_p_value(noise: Vector) -> float:
     first = noise[:half] - noise[:half].mean(axis=0)
     second = noise[half : 2 * half] - noise[half : 2 * half].mean(axis=0)
     statistic = np.sum((first @ second.T) ** 2) / np.mean(second**2)
+    # Without its mean, `second` has variance (half - 1) / half. The last line cancels this factor.
     # Given the first half, the statistic is a weighted sum of chi-square variables with half - 1 degrees of
     # freedom each. The weights are the eigenvalues of first @ first.T. Satterthwaite's approximation is one
     # scaled chi-square variable with the same mean and variance.
@@ -361,7 +364,7 @@ def find_ties(drawn: DrawnNoise) -> str:
     # probability 2^-22.
     rates = 2 * tolerances / np.sqrt(4 * np.pi) / np.std(draws, axis=0) + 2.0**-22
     expected = np.sum(rates) * math.comb(seeds, 2)
-    # Consecutive ties are at a single value that several draws share.
+    # The number of different tied values: consecutive ties are at the same value.
     num_values = count - np.count_nonzero(is_tie[1:] & is_tie[:-1])
     # Clamped noise has few draws at the ends, but two-valued noise has all draws there. The probability that
     # a Poisson number of ties exceeds three times its mean plus 4 is below 1e-4.
@@ -387,8 +390,9 @@ def find_ties(drawn: DrawnNoise) -> str:
         both = np.concatenate([draws[:, moved], others])
         added = _count_ties(both, tolerances[moved]) - np.count_nonzero(is_tie[:, moved])
         shared = added - _count_ties(others, tolerances[moved])
-        # A sum on a grid shares a part of all added ties. A clamped sum has about one shared tie for each
-        # value that it repeats, so half of these values are a second limit.
+        # A value of both batches gives one shared tie, however many draws have it. On a grid, few draws have
+        # the same value, so many of the added ties are shared. Otherwise, few are, but it suffices if half of
+        # the tied values are shared.
         limit = _MAX_SHARED * added
         if kind != GRID:
             limit = min(limit, 0.5 * num_values)
@@ -406,7 +410,7 @@ def _mark_ties(draws: Vector, tolerances: Vector) -> Mask:
 
 def _count_ties(draws: Vector, tolerances: Vector) -> int:
     """Returns how many neighbours in the sorted columns of draws (n, p) tie."""
-    return np.count_nonzero(_mark_ties(draws, tolerances))
+    return int(np.sum(_mark_ties(draws, tolerances)))
 
 
 def count_repeats(drawn: DrawnNoise) -> int:

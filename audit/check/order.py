@@ -84,7 +84,10 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
 
 
 def choose_neighbours(examples: int) -> Integers:
-    """Returns the indices of about 1,500 examples in pairs of neighbours, or of all if there are fewer."""
+    """Returns the indices of about 1,500 examples in pairs of neighbours, or of all if there are fewer.
+
+    Loaders that draw examples in groups often group neighbours.
+    """
     first = np.linspace(0, examples - 2, 750).astype(int)
     return np.unique([first, first + 1])
 
@@ -104,9 +107,8 @@ def examine_pairs(
     pairs = np.triu(together, 1)
     most = int(pairs.max())
     first, second = examples[list(np.unravel_index(pairs.argmax(), pairs.shape))]
-    law = stats.binom(count, rate)
-    seen = f"in {most} of {count} {groups}, but {law.mean():.3g} are expected."
-    p_value = min(1.0, math.comb(len(examples), 2) * law.sf(most - 1))
+    seen = f"in {most} of {count} {groups}, but {count * rate:.3g} are expected."
+    p_value = min(1.0, math.comb(len(examples), 2) * stats.binom.sf(most - 1, count, rate))
     return Observation(p_value, f"Examples {first} and {second} are drawn together {seen}")
 
 
@@ -123,9 +125,10 @@ def _test_single_batch(steps: Integers, sizes: Integers) -> Observation:
     values, counts = np.unique(pairs[steps < batches], return_counts=True)
     most = counts.max()
     example = values[counts.argmax()] % examples
-    law = stats.binom(passes, sizes.max() / examples)
+    # The probability for the largest batch is an upper bound for the others.
+    p_value = stats.binom.sf(most - 1, passes, sizes.max() / examples)
     sentence = f"Example {example} is in the same batch in {most} of {passes} passes."
-    return Observation(examples * batches * law.sf(most - 1), sentence)
+    return Observation(examples * batches * p_value, sentence)
 
 
 def _test_places(steps: Integers) -> Observation:
@@ -153,16 +156,16 @@ def _test_pairs(steps: Integers) -> list[Observation]:
 
     Let x be 1 if two examples are together in a pass, otherwise 0. The statistic for all pairs is the product
     of two passes' centered x, summed over pairs of passes and over pairs of about 1,500 examples. It is
-    scaled to the mean and deviation of a chi-square distribution. `steps` is as in `_test_single_batch`.
+    scaled to the mean and deviation of a chi-square distribution. `steps` (passes, examples) has the batch
+    index of each example.
     """
     passes, examples = steps.shape
     pairs = sum(np.sum(sizes * (sizes - 1)) for sizes in map(np.bincount, steps))
     rate = pairs / (passes * examples * (examples - 1))
     observed = choose_neighbours(examples)
-    counts = np.zeros((len(observed), len(observed)), int)
-    for of_pass in steps[:, observed]:
-        counts += np.equal.outer(of_pass, of_pass)
-    closest = examine_pairs(counts, observed, rate, "passes", passes)
+    # How often each pair is in the same batch.
+    counts = sum(np.equal.outer(of_pass, of_pass) for of_pass in steps[:, observed])
+    closest = examine_pairs(counts, observed, rate, groups="passes", count=passes)
 
     together = counts[np.triu_indices(len(observed), 1)]
     pairs_of_passes = math.comb(passes, 2)
@@ -173,7 +176,8 @@ def _test_pairs(steps: Integers) -> list[Observation]:
     squares = np.sum((together - passes * rate) ** 2)
     of_single_passes = np.sum(together * (1 - 2 * rate) + passes * rate**2)
     deviation = 2 * math.sqrt(len(together) * pairs_of_passes) * rate * (1 - rate)
-    # We use the chi-square distribution with the same skewness.
+    # We use the chi-square distribution with the same skewness, which is mainly due to triples of examples
+    # that are together in two passes.
     freedom = pairs_of_passes * (1 / rate - 1) ** 2
     statistic = freedom + math.sqrt(2 * freedom) * (squares - of_single_passes) / deviation
     p_value = stats.chi2.sf(statistic, freedom)

@@ -119,7 +119,7 @@ class StepProbe:
         self.start = self._read_numbers(layers)
         require(np.all(np.isfinite(self.start)), "`params` are not finite: give numbers")
 
-        leaves = self._call(self.rows, 0)
+        leaves = self._call(self.rows, seed=0)
         self.base = self._read_numbers(leaves)
         spacings = np.array([trees.get_spacing(leaves[name]) for name in self.layer_names])
         self.spacings = spacings[self.layer]
@@ -161,7 +161,7 @@ class StepProbe:
             return trees.restore(values[name].reshape(leaf.shape), leaf)
 
         params = trees.map_tree(self._params, copy_leaf, "params")
-        remaining = iter(rows)
+        remaining = iter(rows)  # one array for each leaf, in the same order
         batch = trees.map_tree(
             self._batch, lambda _, leaf: trees.restore(next(remaining), leaf), "batch"
         )
@@ -204,7 +204,7 @@ class StepProbe:
         """
         changed = copy.copy(self)
         vars(changed).update(attributes, is_trained=self.is_trained.copy())
-        changed.base = changed.run(self.rows, 0)  # with seed 0
+        changed.base = changed.run(self.rows, seed=0)
         return changed
 
     def measure(
@@ -228,7 +228,7 @@ class StepProbe:
         squares = vector**2
         layer_norms = np.sqrt(self.sum_layers(squares))
         if not np.all(np.isfinite(squares)):
-            return Movement(np.inf, 0.0, layer_norms, vector)
+            return Movement(norm=np.inf, tolerance=0.0, layer_norms=layer_norms, vector=vector)
 
         # Rounding errors are uniform over a spacing h, with variance h^2 / 12, and increase the squared norm
         # by the sum of their variances.

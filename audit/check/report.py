@@ -161,6 +161,7 @@ class CheckReport(NamedTuple):
         rule = "-" * _WIDTH
         lines = [f"{'check':<16}{'result':<19}what was seen", rule]
         for name, result, seen in self.checks:
+            # Upper case makes failures stand out.
             row = f"{name:<16}{result.replace(FAILED, 'FAILED'):<19}{seen}"
             lines += textwrap.wrap(row, _WIDTH, subsequent_indent=" " * _INDENT)
         lines.append(rule)
@@ -225,7 +226,7 @@ def find_rejected_tests(p_values: Mapping[str, Mapping[str, float]]) -> dict[str
     # Holm's method divides the level by the number of tests not rejected so far.
     is_small = values <= LEVEL / np.arange(len(values), 0, -1)
     num_rejected = np.argmin([*is_small, False])  # the number of tests before the first False
-    rejected = {}
-    for row, tests in p_values.items():
-        rejected[row] = [test for test in tests if tests[test] in values[:num_rejected]]
-    return rejected
+    return {
+        row: [test for test in tests if tests[test] in values[:num_rejected]]
+        for row, tests in p_values.items()
+    }

@@ -87,7 +87,7 @@ def check_step(
 def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], object]) -> CheckReport:
     """Measures a step, describes and explains the measurements, and returns the report."""
     outcomes = dict.fromkeys(ROWS, _untried("the step is not finite"))
-    if not np.all(np.isfinite(probe.base)):
+    if not np.all(np.isfinite(probe.base)):  # the parameters after a step on the given batch
         outcomes["replay"] = CheckOutcome("not finite")
         finding = CheckFinding(
             "replay",
@@ -97,13 +97,14 @@ def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
         )
         return make_report("step", outcomes, [finding], NEEDED)
     m = measure_step(probe, seeds, tell)
+    # These outcomes remain only if an obstacle prevents a check.
     outcomes = dict.fromkeys(ROWS, _untried(m.noise_obstacle))
     replayed = "same seed, same step"
     if not m.replays:
         replayed = f"two calls with the same seed differ by {m.replay.norm:.3g} eta C / B"
     outcomes["replay"] = CheckOutcome(replayed)
-    movement_rows = ("signal", "sensitivity", "separation")
-    outcomes |= dict.fromkeys(movement_rows, _untried(m.movement_obstacle))
+    for row in ("signal", "sensitivity", "separation"):
+        outcomes[row] = _untried(m.movement_obstacle)
     if m.replays and m.tried.is_any_moved:
         outcomes["signal"] = _describe_signal(m.tried)
     if not m.movement_obstacle:
@@ -145,14 +146,15 @@ def _describe_signal(tried: TriedExamples) -> CheckOutcome:
 def _describe_sensitivity(tried: TriedExamples) -> CheckOutcome:
     """Describes how far examples move the step, in units of eta C / B, and whether clipping stops them."""
     norms = {name: movement.norm for name, movement in tried.described.items()}
-    if not tried.violations and tried.tolerance > COARSE:
-        return _describe_rounding(tried.tolerance)
-    if not tried.violations and not tried.is_clipping_seen:
-        text = (
-            f"the largest movement was {tried.reach:.2g} C, so clipping was not seen: state a smaller "
-            "clipping norm, use trained parameters, or put an extreme example first in the batch"
-        )
-        return _untried(text, movements=norms)
+    if not tried.violations:  # to pass, we must have seen clipping
+        if tried.tolerance > COARSE:
+            return _describe_rounding(tried.tolerance)
+        if not tried.is_clipping_seen:
+            return _untried(
+                f"the largest movement was {tried.reach:.2g} C, so clipping was not seen: state a smaller "
+                "clipping norm, use trained parameters, or put an extreme example first in the batch",
+                movements=norms,
+            )
     text = f"largest observed change {max(norms.values()):.4g} eta C / B (tolerance {tried.tolerance:.2g})"
     if tried.by_row:
         text += f", also when replacing each of {len(tried.by_row)} rows"

@@ -91,8 +91,9 @@ class TorchStep:
             for module, name in _list_dropout(self._model):
                 stack.enter_context(mock.patch.object(module, name, 0.0))
             if clipping_norm is not None:
-                changed = mock.patch.object(self._optimizer, "max_grad_norm", clipping_norm)
-                stack.enter_context(changed)
+                stack.enter_context(
+                    mock.patch.object(self._optimizer, "max_grad_norm", clipping_norm)
+                )
             self._train_batch(*batch)
         require(
             len(self._steps) < 2,

@@ -15,8 +15,7 @@ sum_k coin_k miss_k is the mean of FNR_k over k, even if the canaries of a run d
 fraction of misses among inserted canaries has a different expectation.)
 
 A user's coins may be unfair. If every coin has probability p, the factors are 1 / p and 1 / (1 - p) instead
-of 2. Confidence limits for p, with a tenth of the bound's error probability, give 1 / p_low and
-1 / (1 - p_high), which overestimate both rates.
+of 2; `Coins.widen` uses confidence limits for p.
 
 If a mechanism is f-DP, FNR >= f(FPR) for all neighbours and rejection regions. Averaging over random
 canaries, data and regions gives E[FNR] >= E[f(FPR)] >= f(E[FPR]), since f is convex. So upper limits on both
@@ -171,7 +170,8 @@ class Coins(NamedTuple):
         """Returns errors with larger scales if coins may be unfair, and the remaining error probability.
 
         `error` is the error probability of a bound. For a user's coins, a tenth of it is spent on confidence
-        limits for the probability of "in". Our own coins are fair, so nothing changes.
+        limits for the probability of "in". The scales 1 / low and 1 / (1 - high), instead of 2, overestimate
+        both error rates. Our own coins are fair, so nothing changes.
         """
         if not self.given:
             return errors, error
@@ -387,7 +387,7 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
 
 
 def _require_no_presence(scores_in: Array, scores_out: Array) -> None:
-    """Raises InputError if `scores_out` look like the presence bits of `scores_in`."""
+    """Raises InputError if `scores_out` look like the presence bits of `scores_in`, passed by mistake."""
     only_bits_out = np.array_equal(np.unique(scores_out), (0, 1))
     # If `scores_in` are whole numbers too, both arrays may be guesses or votes.
     known_in = scores_in[~np.isnan(scores_in)]

@@ -9,10 +9,9 @@ the mean of all). With at least MIN_COSINES left-out canaries, `exact_null.law_t
 variance over at least 3 runs of MIN_COSINES canaries);
 - a run whose sum of squared cosines is larger than possible for any vector (`require_possible`).
 
-Each check except the last rejects valid cosines with probability at most about LEVEL. A run's leave-one-out
-cosines depend on each other. Their squares vary as if only a fraction 1 - K/d of them were independent, and
-as if divided by a sum with d - K degrees of freedom per run. So we compare all spreads to Fisher's F
-distribution with these degrees of freedom. In simulations, the error rate is at most LEVEL for K/d up to 1.
+Each check except the last rejects valid cosines with probability at most about LEVEL. For spreads, we use
+Fisher's F distribution, with degrees of freedom for dependent cosines (`_require_spread`). In simulations,
+the error rate is at most LEVEL for K/d up to 1.
 
 If all canaries are inserted, the checks cannot detect directions that are not uniform (such as coordinates)
 or that are known during training; signs or runs selected by score; or a dimension that is slightly too large.
@@ -233,7 +232,9 @@ def _require_spread(design: Fresh) -> None:
     dimension = design.dimension
     canaries = design.cosines.shape[1]
     runs = np.count_nonzero(_find_inserted(design).any(1))
-    if runs > 1 or not design.plain:  # a run's cosines may depend on each other (module docstring)
+    # A run's cosines may depend on each other. Their squares vary as if only a fraction 1 - K/d of them were
+    # independent, and as if divided by a sum with d - K degrees of freedom per run.
+    if runs > 1 or not design.plain:
         independent_fraction = max(1 - canaries / dimension, 1 / dimension)
         numerator = max(freedom * independent_fraction, 1.0)
         denominator = max(runs * (dimension - canaries), 1)

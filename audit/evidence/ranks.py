@@ -207,7 +207,7 @@ def rank_among(scores: ArrayLike, fresh: ArrayLike) -> Integers:
         # How many fresh draws score below each canary, and how many do not score above it.
         below = np.searchsorted(ordered, own, side="left")
         not_above = np.searchsorted(ordered, own, side="right")
-        # A canary's place among fresh draws with the same score is random.
+        # A random number of the fresh draws with the same score rank above it.
         rng = np.random.default_rng([0, run])
         tied_above = rng.integers(0, not_above - below, endpoint=True)
         rows.append(1 + len(ordered) - not_above + tied_above)

@@ -85,7 +85,8 @@ def _find_repeats(table: Rows) -> Bits:
         return is_repeated
     if not _look_pasted(counts):
         return is_repeated & _are_distinctive(table)
-    # If a whole file was pasted `copies` times, all counts are multiples of `copies`. We keep one copy.
+    # If a whole file was pasted `copies` times, all counts are multiples of `copies`. We keep one copy of
+    # the file.
     copies = int(np.gcd.reduce(counts))
     if copies > 1:
         return before >= counts[groups] // copies
