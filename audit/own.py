@@ -358,7 +358,9 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
     # JAX reuses traces of a function object, even if a variable that the function reads has changed since. So
     # we wrap each function in a new object.
-    untraced: Adversary = jax.tree.map(_renew, adversary)
+    untraced: Adversary = jax.tree.map(
+        lambda part: partial(part) if callable(part) else part, adversary
+    )
     try:
         computes = _fingerprint_adversary(untraced, parameters)
     except Exception as error:  # from the user's functions
@@ -370,11 +372,6 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     # The hash does not include `reads_theta`.
     compiled = shared._replace(init=adversary.init, reads_theta=adversary.reads_theta)
     return OwnAdversary(label, computes), compiled
-
-
-def _renew(part: Any) -> Any:
-    """Returns a new object for a function, and anything else unchanged."""
-    return partial(part) if callable(part) else part
 
 
 def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:

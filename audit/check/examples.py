@@ -79,22 +79,20 @@ def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
     """
     # Keyed by content to omit duplicates, which several factors may produce if integers are clipped.
     examples: dict[Any, tuple[str, Columns]] = {}
-    last = len(batch[0]) - 1
-    names = {last: "the last example", 0: "the first example"}
-    for row in [0, last, *range(1, min(last, _MAX_ROWS))]:
+    for place, row in (("the first example", 0), ("the last example", -1)):
         original = take(batch, [row])
         variants = {"": original}
-        place = names.get(row, f"example {row}")
-        scales = _SCALES if row in names else [1]
-        if len(batch) > 1 and row in names:
+        if len(batch) > 1:
             for change, label in _list_other_labels(batch[-1], original[-1]).items():
                 variants[change] = [*original[:-1], label]
         for change, variant in variants.items():
-            for scale in scales:
+            for scale in _SCALES:
                 example = scale_features(variant, scale, batch)
                 content = tuple(column.tobytes() for column in example)
                 scaled = "" if scale == 1 else f", features times {scale:g}"
                 examples.setdefault(content, (f"{place}{scaled}{change}", example))
+    for row in range(1, min(len(batch[0]) - 1, _MAX_ROWS)):
+        examples[row] = f"example {row}", take(batch, [row])
     return dict(examples.values())
 
 

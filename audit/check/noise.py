@@ -388,8 +388,9 @@ def find_ties(drawn: DrawnNoise) -> str:
             moved[:] = True
         others = other.draws[:, columns][:, moved]
         both = np.concatenate([draws[:, moved], others])
-        added = _count_ties(both, tolerances[moved]) - np.count_nonzero(is_tie[:, moved])
-        shared = added - _count_ties(others, tolerances[moved])
+        added = np.count_nonzero(_mark_ties(both, tolerances[moved]))
+        added -= np.count_nonzero(is_tie[:, moved])
+        shared = added - np.count_nonzero(_mark_ties(others, tolerances[moved]))
         # A value of both batches gives one shared tie, however many draws have it. On a grid, few draws have
         # the same value, so many of the added ties are shared. Otherwise, few are, but it suffices if half of
         # the tied values are shared.
@@ -406,11 +407,6 @@ def find_ties(drawn: DrawnNoise) -> str:
 def _mark_ties(draws: Vector, tolerances: Vector) -> Mask:
     """Sorts each column of draws (n, p), and returns whether neighbours tie, of shape (n - 1, p)."""
     return np.diff(np.sort(draws, axis=0), axis=0) <= tolerances
-
-
-def _count_ties(draws: Vector, tolerances: Vector) -> int:
-    """Returns how many neighbours in the sorted columns of draws (n, p) tie."""
-    return int(np.sum(_mark_ties(draws, tolerances)))
 
 
 def count_repeats(drawn: DrawnNoise) -> int:

@@ -49,8 +49,10 @@ cli.define_optional(
     report="Also write a page with figures to this HTML file.",
 )
 cli.define_optional(float, sampling_rate="Sampling rate that the accountant assumes.")
-for _name, _symbol in STATED.items():
-    cli.define_optional(float, **{_name: f"{_symbol}; overrides the value in the file."})
+cli.define_optional(
+    float,
+    **{name: f"{symbol}; overrides the value in the file." for name, symbol in STATED.items()},
+)
 cli.define_optional(
     int,
     examples="Size of the data set; by default, the loader's.",

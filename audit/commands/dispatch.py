@@ -67,11 +67,10 @@ def find_commands(packages: Sequence[str]) -> dict[str, str]:
 
 def _format_usage(program: str, modules: Mapping[str, str], others: Mapping[str, str]) -> str:
     """Returns the program's help, with a line for each command; `others` are as in `run`."""
-    lines = [f"Usage: {program} COMMAND [flags]", ""]
     summaries = {name: _read_summary(module) for name, module in modules.items()}
-    for name, summary in {**summaries, **others}.items():
-        lines.append(f"  {name:<12} {summary}")
-    return "\n".join([*lines, "", f"Flags of a command: {program} COMMAND --help"])
+    commands = [f"  {name:<12} {summary}" for name, summary in {**summaries, **others}.items()]
+    usage = f"Usage: {program} COMMAND [flags]"
+    return "\n".join([usage, "", *commands, "", f"Flags of a command: {program} COMMAND --help"])
 
 
 def _read_summary(module: str) -> str:

@@ -158,15 +158,16 @@ def _list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
     if state is not None:
         is_measured = state.runs > 0  # runs that measured Lipschitz constants
         name = "measured hidden-state bound" if is_measured else "hidden-state bound"
-        bound = UpperBound(
-            state.bound.epsilon,
-            state.bound.mu,
-            state.assumes,
-            name,
-            last_model_only=True,
-            is_measured=is_measured,
+        upper_bounds.append(
+            UpperBound(
+                state.bound.epsilon,
+                state.bound.mu,
+                state.assumes,
+                name,
+                last_model_only=True,
+                is_measured=is_measured,
+            )
         )
-        upper_bounds.append(bound)
     epsilon = conclusion.upper_bound
     if epsilon is not None:
         assumes = GIVEN  # an epsilon that the user states, without a mechanism

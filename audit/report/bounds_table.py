@@ -209,13 +209,14 @@ def _list_estimates(conclusion: Conclusion, level: Level) -> list[str]:
         error = "-"
         if math.isfinite(estimate.standard_error):
             error = f"{estimate.standard_error:.3f}"
-        record = {
-            "estimate": estimate.method,
-            "epsilon": f"{estimate.epsilon:.3f}",
-            "error": error,
-            "floor": show_floor(estimate.noise_floor),
-        }
-        records.append(record)
+        records.append(
+            {
+                "estimate": estimate.method,
+                "epsilon": f"{estimate.epsilon:.3f}",
+                "error": error,
+                "floor": show_floor(estimate.noise_floor),
+            }
+        )
     right = ("epsilon", "error")
     return [format_table(records, right, before=before, after=[_NOTES_ON_ESTIMATES])]
 

@@ -145,10 +145,10 @@ def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
     mu = conclusion.mu_upper_bound
     variant = "Approximate DP" if mu is None else "Gaussian DP"
     stated = {"epsilon": conclusion.upper_bound, "delta": conclusion.delta, "mu": mu}
-    fields = {}
-    for name in getattr(claim, "__dataclass_fields__", ()):
-        # The constructor's argument `epsilon` is stored as `stated_epsilon`.
-        fields[name.removeprefix("stated_")] = np.asarray(getattr(claim, name)).tolist()
+    fields = {  # the constructor's argument `epsilon` is stored as `stated_epsilon`
+        name.removeprefix("stated_"): np.asarray(getattr(claim, name)).tolist()
+        for name in getattr(claim, "__dataclass_fields__", ())
+    }
     return {
         "dp_variant": {"variant_name": variant},
         "privacy_loss": {"privacy_unit": unit, "privacy_parameters": stated},

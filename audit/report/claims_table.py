@@ -54,16 +54,17 @@ def list_noise_claims(claims: Sequence[MatrixMechanism], delta: float) -> list[d
     """Returns a JSON-serializable record of each matrix mechanism: its noise, epsilon and mu."""
     records = []
     for claim in claims:
-        record = {
-            "noise": str(claim.strategy),
-            "noise_multiplier": claim.noise_multiplier,
-            "every_model": {"epsilon": claim.epsilon(delta), "mu": claim.gaussian_mu},
-            "last_model_if_linear": {
-                "epsilon": claim.last_model_if_linear(delta),
-                "mu": claim.linear_mu(),
-            },
-        }
-        records.append(record)
+        records.append(
+            {
+                "noise": str(claim.strategy),
+                "noise_multiplier": claim.noise_multiplier,
+                "every_model": {"epsilon": claim.epsilon(delta), "mu": claim.gaussian_mu},
+                "last_model_if_linear": {
+                    "epsilon": claim.last_model_if_linear(delta),
+                    "mu": claim.linear_mu(),
+                },
+            }
+        )
     return records
 
 
@@ -71,14 +72,15 @@ def show_noise_claims(records: Sequence[dict[str, Any]], title: str) -> str:
     """Returns the records from `list_noise_claims` as a text table below a title."""
     rows = []
     for record in records:
-        row = {
-            "noise": record["noise"],
-            "sigma": f"{record['noise_multiplier']:.4g}",
-            "every model\nseen": _show_upper(record["every_model"]["epsilon"]),
-            # A prediction, so it is not rounded up.
-            "last model, if\nlosses are linear": f"{record['last_model_if_linear']['epsilon']:.2f}",
-        }
-        rows.append(row)
+        rows.append(
+            {
+                "noise": record["noise"],
+                "sigma": f"{record['noise_multiplier']:.4g}",
+                "every model\nseen": _show_upper(record["every_model"]["epsilon"]),
+                # A prediction, so it is not rounded up.
+                "last model, if\nlosses are linear": f"{record['last_model_if_linear']['epsilon']:.2f}",
+            }
+        )
     note = textwrap.wrap(_IF_LINEAR, _WIDTH)
     right = tuple(rows[0])[1:]  # all columns of numbers
     return format_table(rows, right, before=[title, ""], after=["", *note])

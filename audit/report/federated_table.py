@@ -87,9 +87,10 @@ def federated_table(audit: FederatedAudit) -> str:
     if audit.together is not None:
         sections.append(bounds_table(audit.together))
     at_delta = f"at delta {show_level(first.delta)}"
-    records = []
-    for name, (epsilon, rounds) in list_epsilons(audit).items():
-        records.append({"mechanism": name, "epsilon": at_most(epsilon), at_delta: rounds})
+    records = [
+        {"mechanism": name, "epsilon": at_most(epsilon), at_delta: rounds}
+        for name, (epsilon, rounds) in list_epsilons(audit).items()
+    ]
     sections.append(format_table(records, right=["epsilon"]))
     if audit.accuracies:
         accuracy = f"accuracy: {np.mean(audit.accuracies):.4f}"

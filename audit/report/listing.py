@@ -78,17 +78,18 @@ def as_table(records: Sequence[dict[str, Any]]) -> str:
     """Returns records from `make_record` as a text table."""
     rows = []
     for record in records:
-        row = {
-            "setting": record["setting"][:8],  # enough to find the folder
-            "model": record["model"],
-            "adversary": record["adversary"],
-            "runs": str(record["runs"]),
-            "proven": _show_number(record["epsilon"], at_least),
-            "upper": _show_number(record["upper_bound"], at_most),
-            "written": f"{datetime.fromtimestamp(record['time'], UTC):%Y-%m-%d}",
-            "differs": _show_differences(record["differs"]),
-        }
-        rows.append(row)
+        rows.append(
+            {
+                "setting": record["setting"][:8],  # enough to find the folder
+                "model": record["model"],
+                "adversary": record["adversary"],
+                "runs": str(record["runs"]),
+                "proven": _show_number(record["epsilon"], at_least),
+                "upper": _show_number(record["upper_bound"], at_most),
+                "written": f"{datetime.fromtimestamp(record['time'], UTC):%Y-%m-%d}",
+                "differs": _show_differences(record["differs"]),
+            }
+        )
     # Rows may be much longer than the 80 columns of a terminal.
     return format_table(rows, right=("runs", "proven", "upper", "written"), rule=80)
 

@@ -11,8 +11,7 @@ from audit.adversaries.ranked import RandomExamples
 from audit.adversaries.sphere import SphereFields
 from audit.errors import InputError
 
-ADVERSARIES: dict[str, type[AdversaryFields]] = {}
-for _kind in (
+_KINDS: tuple[type[AdversaryFields], ...] = (
     GcS,
     GcR,
     CotS,
@@ -22,8 +21,8 @@ for _kind in (
     Loss,
     Poisoned,
     ClipBkd,
-):
-    ADVERSARIES[_kind.name] = _kind
+)
+ADVERSARIES = {kind.name: kind for kind in _KINDS}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -92,7 +92,9 @@ class Store:
         Raises:
           InputError: the folder can't be written, or its config belongs to another setting.
         """
-        text = _write_canonical(setting)
+        text = (
+            json.dumps(setting, indent=2, sort_keys=True) + "\n"
+        )  # the same for any order of entries
         digest = _compute_hash(text)
         name = f"{words}-{digest}" if words else digest
         folder = _find_folder(root, digest)
@@ -285,11 +287,6 @@ def newest_scores(folder: Path) -> int:
     """Returns the time of a folder's newest scores in nanoseconds since 1970; 0 if it has none."""
     chunks = [path for path in folder.iterdir() if _CHUNK_FILE.fullmatch(path.name)]
     return max((path.stat().st_mtime_ns for path in chunks), default=0)
-
-
-def _write_canonical(setting: dict[str, Any]) -> str:
-    """Returns a setting's canonical JSON, which does not depend on the order of entries."""
-    return json.dumps(setting, indent=2, sort_keys=True) + "\n"
 
 
 def _compute_hash(text: str) -> str:

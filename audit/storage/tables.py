@@ -6,7 +6,6 @@ cell as an index, fills in missing cells, rounds numbers, and turns text into da
 
 import contextlib
 import csv
-import gzip
 import io
 import itertools
 import json
@@ -93,7 +92,7 @@ def name_file(path: Path) -> str:
 
 def is_table(path: Path) -> bool:
     """Returns True for STDIN and for files with the suffix of a table."""
-    return _find_format(path) in ("-", ".csv", ".tsv", ".json", *_PANDAS_FORMATS)
+    return path == STDIN or path.suffix.lower() in (".csv", ".tsv", ".json", *_PANDAS_FORMATS)
 
 
 def read_table(path: Path, wanted: Wanted) -> Columns:
@@ -102,18 +101,13 @@ def read_table(path: Path, wanted: Wanted) -> Columns:
     Raises InputError if the table can't be read, does not have the columns, or has too many rows.
     """
     with reading(path):
-        if _find_format(path) in _PANDAS_FORMATS:
+        if path.suffix.lower() in _PANDAS_FORMATS:
             return _read_frame(path, wanted)
         text = _read_text(path)
         if not text.lstrip().startswith(("{", "[")):
             return _parse_csv(text, wanted)
         columns = _parse_json(text)
         return pick_columns(list(columns), columns.__getitem__, wanted)
-
-
-def _find_format(path: Path) -> str:
-    """Returns a file's last suffix before any ".gz", such as ".csv"; "-" for STDIN."""
-    return Path(path.name.lower().removesuffix(".gz")).suffix or path.name
 
 
 @contextlib.contextmanager
@@ -143,12 +137,10 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def _read_text(path: Path) -> str:
-    """Returns the UTF-8 text of a file, plain or compressed (.gz), or of STDIN."""
+    """Returns the UTF-8 text of a file or of STDIN."""
     if path == STDIN:
         content = sys.stdin.buffer.read()
         require(content.strip(), "it is empty: give score,in lines, or JSON")
-    elif path.suffix.lower() == ".gz":
-        content = gzip.decompress(path.read_bytes())
     else:
         content = path.read_bytes()
     return content.decode("utf-8-sig")

@@ -59,26 +59,27 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
         published = rounds.best_epsilon(row.scores_in, row.scores_out, paper_delta)
         # Cohorts are drawn without replacement from a finite population, which reduces the variance.
         correction = 1 - setting.cohort / len(row.known)
-        record = {
-            "round": row.number,
-            "test": row.accuracy,
-            "health": row.health,
-            "norm": row.norm,
-            "attack": published.accuracy,
-            "deviation": (np.std(row.scores_in) + np.std(row.scores_out)) / 2,
-            "clients": np.sqrt(setting.cohort * np.var(row.known, ddof=1) * correction),
-            "published": published.epsilon,
-            "lower": published.lower,
-            "upper": published.upper,
-            "law_then": row.exact_then,
-            "perfect_then": conversions.epsilon_from_mu(mu, paper_delta),
-            "law": row.exact,
-            "perfect": conversions.epsilon_from_mu(mu, setting.delta),
-            "proven": row.proven,
-            "rate": setting.cohort / row.clients,
-            "mock_rate": setting.cohort / len(row.known),
-        }
-        records.append(record)
+        records.append(
+            {
+                "round": row.number,
+                "test": row.accuracy,
+                "health": row.health,
+                "norm": row.norm,
+                "attack": published.accuracy,
+                "deviation": (np.std(row.scores_in) + np.std(row.scores_out)) / 2,
+                "clients": np.sqrt(setting.cohort * np.var(row.known, ddof=1) * correction),
+                "published": published.epsilon,
+                "lower": published.lower,
+                "upper": published.upper,
+                "law_then": row.exact_then,
+                "perfect_then": conversions.epsilon_from_mu(mu, paper_delta),
+                "law": row.exact,
+                "perfect": conversions.epsilon_from_mu(mu, setting.delta),
+                "proven": row.proven,
+                "rate": setting.cohort / row.clients,
+                "mock_rate": setting.cohort / len(row.known),
+            }
+        )
     return pd.DataFrame(records)
 
 

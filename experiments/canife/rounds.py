@@ -164,9 +164,9 @@ def divergences(sigma: float, sampling_rate: float) -> Array:
     log_mixture = np.logaddexp(
         np.log1p(-sampling_rate), np.log(sampling_rate) + log_likelihood_ratio
     )
-    log_moments = []
-    for order in ORDERS:
-        log_moments.append(special.logsumexp(log_density + order * log_mixture) + np.log(step))
+    log_moments = [
+        special.logsumexp(log_density + order * log_mixture) + np.log(step) for order in ORDERS
+    ]
     # Rounding can make a divergence near 0 negative.
     return np.asarray(np.maximum(log_moments / (orders - 1), 0.0))
 

@@ -100,16 +100,17 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
         assumes = ESTIMATE
         if isinstance(finding, Bound):
             assumes = finding.assumes.word if finding.holds else REJECTED
-        record = {
-            "method": method.name,
-            "sees": method.sees,
-            "runs": method.runs,
-            "seconds": seconds,
-            "value": finding.method,
-            "epsilon": finding.epsilon,
-            "assumes": assumes,
-        }
-        rows.append(record)
+        rows.append(
+            {
+                "method": method.name,
+                "sees": method.sees,
+                "runs": method.runs,
+                "seconds": seconds,
+                "value": finding.method,
+                "epsilon": finding.epsilon,
+                "assumes": assumes,
+            }
+        )
     return sorted(rows, key=lambda row: row["assumes"] == REJECTED)  # False sorts before True
 
 

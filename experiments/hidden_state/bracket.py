@@ -327,21 +327,22 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
                 runs: part.finding(method.name).epsilon for runs, part in first_runs.items()
             }
         for runs, epsilon in epsilons.items():
-            row = {
-                "x": runs,
-                "panel": point.panel,
-                "method": method.name,
-                "legend": method.legend,
-                "canaries": cell.setting.canaries,
-                "epsilon": epsilon,
-                "upper_bound": point.upper_bound(),
-                "predicted": point.predicted(),
-                # `holds` is False if the scores reject the bound's assumption.
-                "assumes": method.assumes.word if bound.holds else "REJECTED",
-                # Only fresh directions yield bounds from 1 and 3 runs.
-                "is_shown": runs in (1, 3, *_SHOWN_RUNS, cell.runs),
-            }
-            rows.append(row)
+            rows.append(
+                {
+                    "x": runs,
+                    "panel": point.panel,
+                    "method": method.name,
+                    "legend": method.legend,
+                    "canaries": cell.setting.canaries,
+                    "epsilon": epsilon,
+                    "upper_bound": point.upper_bound(),
+                    "predicted": point.predicted(),
+                    # `holds` is False if the scores reject the bound's assumption.
+                    "assumes": method.assumes.word if bound.holds else "REJECTED",
+                    # Only fresh directions yield bounds from 1 and 3 runs.
+                    "is_shown": runs in (1, 3, *_SHOWN_RUNS, cell.runs),
+                }
+            )
     return rows
 
 

@@ -89,14 +89,15 @@ def make_table(audits: Records) -> Table[Record]:
     rows = []
     for audit in audits:
         for adversary, exact in audit["exact"].items():
-            row = {
-                **audit,
-                "adversary": adversary,
-                "epsilon_gaussian": exact["claimed"][-1],
-                "epsilon_exact": exact["epsilon"][-1],
-                "epsilon_upper": audit["upper"],
-            }
-            rows.append(row)
+            rows.append(
+                {
+                    **audit,
+                    "adversary": adversary,
+                    "epsilon_gaussian": exact["claimed"][-1],
+                    "epsilon_exact": exact["epsilon"][-1],
+                    "epsilon_upper": audit["upper"],
+                }
+            )
     columns = [
         field("noise_multiplier", "sigma", "g")._replace(key="sigma"),
         field("batch_size", "batch_size"),

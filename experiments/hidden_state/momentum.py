@@ -153,17 +153,18 @@ def make_rows(study: Study) -> list[Record]:
         bound = estimate.METHODS[IF_GAUSSIAN].compute(*scores, study.delta, study.confidence)
         # On linear losses, SGD's steps preserve distances, as along a constant direction.
         linear = conversions.epsilon_from_mu(sgd["mu_constant_direction"], study.delta)
-        row = {
-            **landscape._asdict(),
-            "k": landscape.k,
-            "linear": linear,
-            "sgd_bound": sgd["epsilon_bound"],
-            "mu": mu,
-            "epsilon": conversions.epsilon_from_mu(mu, study.delta),
-            "simulated": bound.epsilon,
-            "composition": composition,
-        }
-        rows.append(row)
+        rows.append(
+            {
+                **landscape._asdict(),
+                "k": landscape.k,
+                "linear": linear,
+                "sgd_bound": sgd["epsilon_bound"],
+                "mu": mu,
+                "epsilon": conversions.epsilon_from_mu(mu, study.delta),
+                "simulated": bound.epsilon,
+                "composition": composition,
+            }
+        )
     return rows
 
 

@@ -66,9 +66,10 @@ def _audit_seed(
     """
     levels = Level(audit.delta, audit.confidence)
     design = simulate(audit, seed)
-    epsilons = {}
-    for order, threshold in thresholds.items():
-        epsilons[f"wilson_{order}"] = wilson_epsilon(design, threshold, order, levels)
+    epsilons = {
+        f"wilson_{order}": wilson_epsilon(design, threshold, order, levels)
+        for order, threshold in thresholds.items()
+    }
     lifted_method = lifted.METHODS[lifted.LIFTED]
     epsilons[lifted.LIFTED] = lifted_method.bound(design, *levels).epsilon
     # With a single canary, there is no order 2 and there are no gaps, so the threshold does not matter.

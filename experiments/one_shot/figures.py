@@ -464,15 +464,16 @@ def make_densities_table(title: str, runs: Records) -> OwnTable:
     for run in select(runs, observer=_OBSERVERS["final"]):
         cosines = run["cosines"].observed * run["plan"].dimension ** 0.5
         normality = cosine_law.anderson_darling(cosines)
-        record = {
-            **run,
-            "clients": run["plan"].label,
-            "mean": cosines.mean(),
-            "deviation": cosines.std(),
-            "a_squared": normality.statistic,
-            "rejected_at": normality.rejected_at,
-        }
-        records.append(record)
+        records.append(
+            {
+                **run,
+                "clients": run["plan"].label,
+                "mean": cosines.mean(),
+                "deviation": cosines.std(),
+                "a_squared": normality.statistic,
+                "rejected_at": normality.rejected_at,
+            }
+        )
     columns = [  # field, heading, format, width
         field("clients", "", width=16, left=True),
         field("noise", "noise", ".3g", 9),
