@@ -81,8 +81,10 @@ def list_rows(conclusion: Conclusion) -> list[BoundRow]:
         )
     if conclusion.is_one_run:
         return rows
-    for estimate in conclusion.estimates:
-        rows.append(_make_row(estimate, conclusion, method_of(estimate).assumes, sign=""))
+    rows += [
+        _make_row(estimate, conclusion, method_of(estimate).assumes, sign="")
+        for estimate in conclusion.estimates
+    ]
     if conclusion.expected is not None:
         rows.append(
             BoundRow(

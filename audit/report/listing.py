@@ -101,7 +101,8 @@ def _show_number(value: float | None, show: Callable[[float], str]) -> str:
 
 def _show_differences(differences: dict[str, Any]) -> str:
     """Returns flags and their values as text: "k=5, seed=1"."""
-    texts = []
-    for flag, value in differences.items():
-        texts.append(f"{flag}={value:g}" if isinstance(value, float) else f"{flag}={value}")
+    texts = [
+        f"{flag}={value:g}" if isinstance(value, float) else f"{flag}={value}"
+        for flag, value in differences.items()
+    ]
     return ", ".join(texts)

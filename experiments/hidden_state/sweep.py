@@ -341,15 +341,16 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     bracketed_series = [FRESH, COORDINATE]
     over_rates = []
     for k in (5, 25):
-        lines = Lines(
-            "tanh_fcnn",
-            bracketed_series,
-            rates,
-            field="learning_rate",
-            panel=f"tanh FCNN, k = {k}",
-            fields={"periodicity": k},
+        over_rates.append(
+            Lines(
+                "tanh_fcnn",
+                bracketed_series,
+                rates,
+                field="learning_rate",
+                panel=f"tanh FCNN, k = {k}",
+                fields={"periodicity": k},
+            )
         )
-        over_rates.append(lines)
     figures = [
         *FIGURES,
         Figure(
