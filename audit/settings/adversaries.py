@@ -11,7 +11,8 @@ from audit.adversaries.ranked import RandomExamples
 from audit.adversaries.sphere import SphereFields
 from audit.errors import InputError
 
-_KINDS: tuple[type[AdversaryFields], ...] = (
+ADVERSARIES: dict[str, type[AdversaryFields]] = {}
+for _kind in (
     GcS,
     GcR,
     CotS,
@@ -21,8 +22,8 @@ _KINDS: tuple[type[AdversaryFields], ...] = (
     Loss,
     Poisoned,
     ClipBkd,
-)
-ADVERSARIES = {kind.name: kind for kind in _KINDS}
+):
+    ADVERSARIES[_kind.name] = _kind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,14 +45,12 @@ class OwnAdversary(AdversaryFields):
 
     @property
     def view(self) -> str:
-        """The models that the adversary sees, in words."""
         return (
             "The adversary sees the final model. If it has an observer, which is not recorded here, it also "
             "sees the model after every step."
         )
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Raises InputError, because only the hash of the functions is stored."""
         raise InputError(
             f"`adversary={self.label}` is a custom adversary: pass it to audit.audit_loss again"
         )
