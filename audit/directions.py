@@ -71,7 +71,7 @@ def inserted(seed: int, run: int, count: int, dimension: int, norm: float) -> Ar
     of `canaries`.
     """
     norm = number("norm", norm, float)
-    require(0 < norm < np.inf, f"`norm={norm:g}`: give the clipping norm, more than 0")
+    require(0 < norm < np.inf, f"`norm={norm:g}`: give a clipping norm greater than 0")
     # We add in place, because a canary of a large model takes gigabytes.
     unit_vectors = canaries(seed, run, count, dimension)
     total = next(unit_vectors)

@@ -177,7 +177,10 @@ def random_directions(canaries: int, expect: Expect) -> Adversary:
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
-        """Draws the keys, and computes the expected model. The mechanism scales directions to norm C."""
+        """Draws the keys, and computes the final model that is expected without noise.
+
+        The mechanism scales directions to norm C.
+        """
         keys = jax.random.split(key, canaries)
         # `expect` crafts canaries from the state's keys. It does not read the origin.
         state = RandomDirections(keys, origin=jnp.zeros_like(theta_0))

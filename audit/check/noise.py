@@ -134,6 +134,7 @@ def make_batches(rows: Columns) -> dict[str, Columns]:
     return {
         QUARTER: examples.take(rows, slice(0, max(1, len(rows[0]) // 4))),
         FOURFOLD: examples.join(rows, rows, rows, rows),
+        # Integers are clipped to their range in the last argument.
         FEATURES: examples.scale_features(rows, 1e3, rows),
         EMPTY: examples.take(rows, slice(0, 0)),
     }

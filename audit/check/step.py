@@ -178,7 +178,8 @@ def _describe_separation(m: Measured) -> CheckOutcome:
         return _untried(measured)
     if not np.isfinite(measured.norm):
         return _untried("the step is not finite")
-    # COARSE is for two steps. The interaction combines four: with both parts, each part and neither.
+    # COARSE is the largest useful tolerance of a difference between two steps. The interaction combines four:
+    # with both parts, each part and neither. A difference above its tolerance is a bug, however coarse.
     if measured.tolerance > 2 * COARSE and not m.interacts:
         return _describe_rounding(measured.tolerance)
     text = (

@@ -118,7 +118,7 @@ def check_user_file(subject: str, value: str) -> None:
 
 
 def _check_step(file: UserFile) -> CheckReport:
-    """Checks the step in a user's file."""
+    """Checks the step in a user's file against C, sigma, eta and B, as stated in the file or by flags."""
     missing = [name for name in ("params", "batch") if name not in file.definitions]
     advice = f"define {file.name}, params, batch and stated"
     require(not missing, f"{file.path.name} has no {', '.join(missing)}: {advice}")
@@ -133,7 +133,7 @@ def _check_step(file: UserFile) -> CheckReport:
 
 
 def _check_batches(file: UserFile) -> CheckReport:
-    """Checks the batches drawn by a user's file."""
+    """Checks whether a user's file draws batches with the assumed sampler and sampling rate."""
     rate = FLAGS.sampling_rate
     require(rate is not None, "--sampling_rate is missing: give the accountant's rate")
     draw = file.definitions[file.name]

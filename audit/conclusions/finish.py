@@ -37,9 +37,9 @@ def finish(conclusion: Conclusion) -> Conclusion:
 def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> Conclusion:
     """Returns a conclusion that is valid whether repeated rows are independent runs or pasted copies.
 
-    For each method, the result has the smaller of two bounds: from all rows, and from counting each repeated
-    row once. It rejects a claim only if both conclusions do. Scores and estimates come from the conclusion
-    that proves less.
+    Each method keeps the smaller of two bounds: the bound from all rows, and the bound that counts each
+    repeated row once. The claim is rejected only if both conclusions reject it. Scores and estimates come
+    from the conclusion that proves less.
 
     Args:
       all_rows: the conclusion from all rows, before `finish`.

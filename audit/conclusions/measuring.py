@@ -72,7 +72,7 @@ def measure_steps(
     """
     begun = time.monotonic()
     if kinks:
-        # Kinks are known: secants from one step can describe them.
+        # The number of steps with secants. Kinks are known, so one step suffices to describe them.
         effort = effort._replace(walked=1)
     count = rehearsal.count_measured(setting.schedule.steps, effort)
     with (

@@ -322,7 +322,8 @@ class Fresh(NamedTuple):
         """Returns scores for figures: those of inserted canaries, (n,), and of left-out canaries, (m,).
 
         The latter are quantiles of their known distribution at evenly spaced levels. There are n of them, but
-        at least 1,000 and at most 20,000. Ranks are converted to normal deviates, the highest for rank 1.
+        at least 1,000 and at most 20,000. Ranks among `draws` fresh draws are converted to normal deviates,
+        the highest for rank 1.
         """
         cosines_in = self.cosines[self.presence]
         quantiles = int(np.clip(cosines_in.size, _MIN_QUANTILES, _MAX_QUANTILES))

@@ -194,7 +194,7 @@ def _choose_pairs(
         return least + np.log(_CAPITAL_ON_BEST) - target
 
     # The first pair that suffices. If no pair does, `argmax` returns the first one, with stakes of 0.
-    is_sufficient = _find_margins_at_largest(find_margins) >= 0
+    is_sufficient = _find_margins_at_largest_parameter(find_margins) >= 0
     best_out, best_in = np.unravel_index(is_sufficient.argmax(), is_sufficient.shape)
     # Stakes above 0 form a geometric grid, so adding an offset to both indices multiplies both stakes by the
     # same factor.
@@ -206,7 +206,7 @@ def _choose_pairs(
     return stakes_out, stakes_in
 
 
-def _find_margins_at_largest(find_margins: Callable[[float], Array]) -> Array:
+def _find_margins_at_largest_parameter(find_margins: Callable[[float], Array]) -> Array:
     """Returns the margins of bets, of any shape, at the largest parameter that one of them should reject.
 
     `find_margins` maps a parameter to margins. A bet should reject the parameter if its margin is at least 0.
@@ -309,7 +309,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
         least_means = means.min(1, initial=1.0)  # 1 if no point remains
         return least_means[:, None] - critical_means
 
-    margins = _find_margins_at_largest(find_margins)
+    margins = _find_margins_at_largest_parameter(find_margins)
     best_weight, best_stake = np.unravel_index(margins.argmax(), margins.shape)
     neighbours = np.clip(best_stake + np.append(0, _NEIGHBOUR_OFFSETS), 0, stakes.size - 1)
     repeats = [neighbours.size, _SINGLE_PLACES.size, _SINGLE_PLACES.size]

@@ -267,7 +267,7 @@ class _Cells(NamedTuple):
 
 
 def _expand(fit: Fit) -> _Cells:
-    """Returns the cells' probabilities, densities and derivatives under a fit."""
+    """Returns the cells' probabilities, the densities at their ends, and derivatives under a fit."""
     # The ends of cells, (..., 2, cells + 1), relative to each world's mean.
     infinity = np.full((*fit.mu.shape, 1), np.inf)
     edges_out = np.concatenate([-infinity, fit.cuts, infinity], -1)
@@ -278,8 +278,8 @@ def _expand(fit: Fit) -> _Cells:
     # The derivatives of the edges with respect to the cuts and mu: a cut moves its own edge, and mu moves all
     # edges of the world "in" down.
     cells = probabilities.shape[-1]
-    moves = np.zeros((2, cells + 1, cells))
-    moves[:, 1:-1, :-1] = np.eye(cells - 1)
+    moves = np.zeros((2, cells + 1, cells))  # worlds, edges, parameters
+    moves[:, 1:-1, :-1] = np.eye(cells - 1)  # the outer edges are infinite and do not move
     moves[1, :, -1] = -1.0
     jacobian = np.diff(density[..., None] * moves, axis=-2)
     return _Cells(probabilities, density, jacobian)

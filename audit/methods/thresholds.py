@@ -14,7 +14,7 @@ from audit.laws import intervals
 from audit.methods.exact import GAUSSIAN, Family
 
 # These constants are tuned to give large bounds. Bounds are valid for any values.
-_PRIOR = 5.0  # the number of imaginary normal scores added to a pilot's counts
+_PRIOR = 5.0  # the number of normal pseudo-scores added to a pilot's counts
 _MIN_STEADY = (
     8  # a rank's counts are reliable if at least 8 of the pilot's own scores lie within it
 )
@@ -186,7 +186,7 @@ class Candidates(NamedTuple):
     Attributes:
       thresholds: (T,) the distinct scores, ascending.
       normal: The rates for two normal distributions with the pilot's area under the ROC curve.
-      counted: The pilot's rates, with a few imaginary normal scores added as a prior.
+      counted: The pilot's rates, with a few normal pseudo-scores added as a prior.
       raised: `counted` plus 1.5 standard deviations (_RAISE).
     """
 

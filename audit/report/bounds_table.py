@@ -180,8 +180,8 @@ def _count(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
 def _show_percent(errors: int, scores: int) -> str:
     """Returns errors as a percentage of scores, at most 100%.
 
-    With coins, errors may outnumber scores: methods count errors over all canaries, but scores over half of
-    them.
+    If fair coins insert the canaries, errors may outnumber scores: methods count errors over all canaries,
+    but only half of them as scores of each world, as on average.
     """
     return f"{min(errors / scores, 1):.2%}"
 

@@ -123,9 +123,10 @@ def _make_adversary(
     """Returns the one-shot adversary that the setting's field `observe` selects.
 
     "all" uses cosines with the model's move in each round, and "means" with the noisy mean of each round's
-    updates. The other values use only the final model. With "fresh", every run draws its own directions. This
-    makes the cosines of held-out canaries independent between runs, as bounds from several runs require.
-    `parameters` is p, and `rehearse` maps theta_0 (p,) to the final model (p,) without noise or canaries.
+    updates, which is recovered from the moves by undoing the server's momentum. The other values use only the
+    final model. With "fresh", every run draws its own directions. This makes the cosines of held-out canaries
+    independent between runs, as bounds from several runs require. `parameters` is p, and `rehearse` maps
+    theta_0 (p,) to the final model (p,) without noise or canaries.
     """
     observe = setting.observe
     if observe == "all":

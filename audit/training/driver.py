@@ -294,7 +294,8 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
     status = "training"
     with nullcontext(report) if report else machine.bar(missing, lambda: status) as advance:
         while trained is None or runs < most:
-            # Stored runs did not suffice (`_stop_where_proven`), or another process has just added them.
+            # Stored runs did not suffice, or the caller would have lowered `request.runs` to their number.
+            # Another process may have just added some.
             runs = min(max(runs, store.runs_held()) + stage, most)
             trained = trainer.train(store, runs, max_chunk=stage, progress=advance)
             trained_runs += trained.trained_runs

@@ -118,6 +118,7 @@ class TextSamples(NamedTuple):
     def draw(self, rng: np.random.Generator) -> Sample:
         """Draws a sample with log weights that are uniform in [0, 1]."""
         content = rng.random((self.length, len(self.alphabet)), np.float32)
+        # The second field is for labels. A text needs none: its tokens are also the labels.
         return Sample(jnp.asarray(content), jnp.zeros(0))
 
     def from_example(self, features: NDArray[Any], label: Any) -> Sample:

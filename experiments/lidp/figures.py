@@ -252,7 +252,7 @@ def _describe(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> Reco
     (`_deviation`), and its standard error (`_error`). `gain_2` and `gain_4` are the means for orders 2 and 4
     minus that for order 1. `exact` is the mechanism's epsilon, and `window` is the largest that the paper's
     thresholds can show (Errata L2). `answer`, the stored result of `gaussian_mechanism.find_epsilons`, adds
-    its gaps between moments.
+    |mu_2 - mu_1^2| and |mu_4 - mu_2^2| as `second` and `fourth`: 0 for independent detections.
     """
     # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
     sigma = audit.sigma

@@ -274,7 +274,9 @@ def _small_product_forward(kernel: Array, columns: Array) -> tuple[Array, tuple[
 
 
 def _small_product_backward(saved: tuple[Array, Array], gradients: Array) -> tuple[Array, Array]:
-    """Returns the gradients at the kernel and at the columns, from `gradients` (outputs, B) at the product.
+    """Returns the gradients at the kernel (inputs, outputs) and at the columns (inputs, B).
+
+    They follow from `gradients` (outputs, B), the gradients at the product kernel.T @ columns.
 
     JAX's own derivative of the written-out sums would pad the gradient of each slice.
     """
