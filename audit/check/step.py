@@ -48,8 +48,8 @@ def check_step(
         private gradient instead of the parameters, with learning_rate=1.
       params: the parameters before the step, as arrays or tensors in dicts, lists or tuples. The step
         receives copies.
-      batch: likewise, with one row per example and labels last. The check adds the first 16 examples again, and
-        the first and the last also with scaled features.
+      batch: likewise, with one row per example and labels last. The check adds the first 16 examples again,
+        and the first and the last also with scaled features.
       clipping_norm, noise_multiplier, learning_rate: the stated C, sigma and eta; the noise on the sum of
         clipped gradients has standard deviation sigma C.
       batch_size: B, the constant by which the sum is divided; for Poisson sampling, the expected batch size.
