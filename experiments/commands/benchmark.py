@@ -1,7 +1,7 @@
 """Compare all public estimators of epsilon on the same scores.
 
     ./run.sh benchmark                  ten small audits per cell, two minutes
-    ./run.sh benchmark --scale=full     1,000 audits per cell, an hour on two idle cores
+    ./run.sh benchmark --scale=full     1,000 audits per cell, two hours on two cores
     ./run.sh benchmark --audits=25 --estimators=ours,jax        some of the estimators
 
 Scores are simulated with a known epsilon. Finished cells are stored under --out, so you can interrupt and
