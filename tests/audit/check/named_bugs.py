@@ -125,7 +125,7 @@ JAX = [
     ("C left out", "0.9 * 1.2 *", "0.9 *", "C is left out"),
     ("noise of four workers", "noise = 0.9", "noise = 2 * 0.9", "noise added 4 times"),
     ("tensors by themselves", "optax.projections.projection_l2_ball(g, 1.2)",
-     "jax.tree.map(lambda leaf: optax.projections.projection_l2_ball(leaf, 1.2), g)", "w clipped separately from other layers"),
+     "jax.tree.map(lambda leaf: optax.projections.projection_l2_ball(leaf, 1.2), g)", "clipped separately from other layers"),
     ("dropout", "    x, y = batch\n",
      "    x, y = batch\n    x = x * jax.random.bernoulli(jax.random.key(seed + 7), 0.7, x.shape) / 0.7\n", DROPOUT),
     ("a mean of weights", "- 0.25 * (sums[name] + noise) / 16", "- 0.1 * 0.25 * (sums[name] + noise) / 16", SIZE),
