@@ -97,8 +97,8 @@ def handle_interrupts() -> None:
     for number in _SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda number, frame: None)  # the thread handles the signal
-    # Python's shutdown restores the default handlers, so we block signals before it.
-    atexit.register(signal.pthread_sigmask, signal.SIG_BLOCK, _SIGNALS)
+            # Python's shutdown restores default handlers, but keeps signals ignored.
+            atexit.register(signal.signal, number, signal.SIG_IGN)
 
 
 def _end_at_signal(reading: int) -> None:

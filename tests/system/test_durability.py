@@ -65,7 +65,7 @@ def test_an_interrupted_chunk_goes_on(train, store, monkeypatch):
         train(LONG)
     assert store.missing(8) == [(4, 8)]
     assert [path.name for path in (store.path / "checkpoints").iterdir()] == [
-        "0000004_4_3_000001.npz"
+        "0000004_4_3x200_000001.npz"
     ]
     resumed = train(LONG, progress=further_runs.append)
     np.testing.assert_array_equal(resumed.scores.scores, whole.scores.scores)
