@@ -148,7 +148,7 @@ def test_an_adversary_of_ones_own_is_scored_kept_listed_and_drawn_like_ours(data
     first = audit(own_direction())
     assert first.conclusion.worlds[0].min() > first.conclusion.worlds[1].max()  # hardly any noise
     text = page(first).read_text()
-    assert "own_direction" in text and "sees the final model only" in text
+    assert "own_direction" in text and "sees only the final model" in text
     again = audit(own_direction())
     assert again.folder == first.folder and audit(doubled()).folder != first.folder
     argv = [sys.executable, "-m", "audit", "list", f"--out={tmp_path}"]
