@@ -225,7 +225,7 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
         is_random or not setting.unknown_initialisation,
         "`unknown_initialisation` needs random initialisation, but every run begins at `params`",
     )
-    is_measured = str(constants) == MEASURED
+    is_measured = isinstance(constants, str) and constants == MEASURED
     lipschitz.require_rehearsals(is_measured, rehearsals)
 
     training = _Training(own, setting, adversary)

@@ -249,8 +249,10 @@ class Grid:
         """Returns a row for each audit: the varied settings, then the columns of `audit.table`."""
         import pandas as pd
 
-        rows = zip(self.values, table(self.results), strict=True)
-        return pd.DataFrame([{**values, **row} for values, row in rows])
+        rows = [
+            {**values, **row} for values, row in zip(self.values, table(self.results), strict=True)
+        ]
+        return pd.DataFrame(rows)
 
     def figure(self, path: str | Path | None = None, width: float = 3.25) -> "Figure":
         """Returns a figure that plots the proven epsilon against the first varied setting.

@@ -90,7 +90,10 @@ def check_batches(
     >>> audit.check_batches(shuffled, 500, 0.05).verdict
     'FAILED: shuffled batches, not Poisson'
     """
-    require(str(assumed) in _TITLES, f"`assumed={shown(assumed)}`: give {', '.join(_TITLES)}")
+    require(
+        isinstance(assumed, str) and assumed in _TITLES,
+        f"`assumed={shown(assumed)}`: give {', '.join(_TITLES)}",
+    )
     examples = loaders.count_examples(draw, examples)
     rate = read_sampling_rate(sampling_rate)
     require(rate < 1, f"`sampling_rate={rate:g}`: give a number below 1")

@@ -69,8 +69,15 @@ def _format_usage(program: str, modules: Mapping[str, str], others: Mapping[str,
     """Returns the program's help, with a line for each command; `others` are as in `run`."""
     summaries = {name: _read_summary(module) for name, module in modules.items()}
     commands = [f"  {name:<12} {summary}" for name, summary in {**summaries, **others}.items()]
-    usage = f"Usage: {program} COMMAND [flags]"
-    return "\n".join([usage, "", *commands, "", f"Flags of a command: {program} COMMAND --help"])
+    return "\n".join(
+        [
+            f"Usage: {program} COMMAND [flags]",
+            "",
+            *commands,
+            "",
+            f"Flags of a command: {program} COMMAND --help",
+        ]
+    )
 
 
 def _read_summary(module: str) -> str:

@@ -112,9 +112,11 @@ def _draw_statistics(sizes: Array, probabilities: Array, start: Fit) -> Array:
     """
     rng = np.random.default_rng(0)
     normalized = probabilities / probabilities.sum(1, keepdims=True)
-    worlds = zip(sizes, normalized, strict=True)
-    drawn = [rng.multinomial(int(size), of_cells, _TABLES) for size, of_cells in worlds]
-    tables = np.stack(drawn, 1).astype(float)
+    worlds = [
+        rng.multinomial(int(size), of_cells, _TABLES)
+        for size, of_cells in zip(sizes, normalized, strict=True)
+    ]
+    tables = np.stack(worlds, 1).astype(float)
     return _compute_statistics(tables, fit_tables(tables, start))
 
 

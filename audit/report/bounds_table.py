@@ -343,8 +343,11 @@ def remarks(conclusion: Conclusion) -> list[str]:
         return [*conclusion.notes, *_remark_on_one_run(conclusion)]
     found = [*_explain_too_few_runs(conclusion)]
     # The sets of scores with only one value.
-    worlds = zip(("in", "out"), conclusion.worlds, strict=True)
-    equal = [name for name, scores in worlds if np.ptp(scores) == 0]
+    equal = [
+        name
+        for name, scores in zip(("in", "out"), conclusion.worlds, strict=True)
+        if np.ptp(scores) == 0
+    ]
     if conclusion.doubt:
         found.append(f"these scores do not come from independent runs: {conclusion.doubt}")
     elif equal:

@@ -80,7 +80,7 @@ def setting_of(model: str, **given: Any) -> Setting:
     require_type("model", model, str)
     row = task(model)
     canaries = given.get("canaries")
-    if str(canaries) == AUTO:
+    if isinstance(canaries, str) and canaries == AUTO:
         draws_directions = given.get("adversary") == SphereFields.name
         given["canaries"] = row.directions if draws_directions else row.canaries
     return make_setting(model, row.usual(), given, row.data.examples)

@@ -370,8 +370,10 @@ def draw_correlations(title: str, records: Records) -> Figure:
     several = [record for record in records if "second" in record]  # runs with more than one canary
     singles = select(records, panel="over K", canaries=1)
     single = singles[0]["wilson_1"] if singles else math.nan
-    over_canaries = select(several, panel="over K")
-    gains = [{**record, "bias": record["wilson_1"] - single} for record in over_canaries]
+    gains = [
+        {**record, "bias": record["wilson_1"] - single}
+        for record in select(several, panel="over K")
+    ]
     draw_lines = partial(plot_lines, xscale="log")
     xlabel = _X_LABELS["over K"]
     panels = {"change of epsilon": partial(draw_lines, records=gains, looks=_GAINS, xlabel=xlabel)}

@@ -285,8 +285,10 @@ def draw_grid(
 
 def draw_densities(title: str, runs: Records) -> Figure:
     """Draws Figure 1 from records of `read_runs`: densities of cosines by data set and noise multiplier."""
-    final = select(runs, observer=_OBSERVERS["final"])
-    records = [{**run, "panel": f"{run['plan'].label}\n{_describe(run)}"} for run in final]
+    records = [
+        {**run, "panel": f"{run['plan'].label}\n{_describe(run)}"}
+        for run in select(runs, observer=_OBSERVERS["final"])
+    ]
     return draw_panels_of(records, title, _draw_densities, _PANEL_SIZE, across=4, ylabel="density")
 
 
