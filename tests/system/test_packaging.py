@@ -43,7 +43,13 @@ EXTRAS = (
     *("jax", "jaxlib", "flax", "optax", "orbax", "filelock", "tqdm"),
     *("importlib_resources", "ml_dtypes", "tensorflow_datasets"),
 )
-BLOCK = f"import runpy, sys\nsys.modules.update(dict.fromkeys({EXTRAS}))\n"
+# They are not found, as if they were not installed. SciPy stumbles over sys.modules["jax"] = None.
+BLOCK = f"""
+import runpy, sys
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *args: None if name in {EXTRAS} else find(name, *args)
+"""
 START = "del sys.argv[0]\nrunpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)\n"
 TRAIN = """
 import audit
