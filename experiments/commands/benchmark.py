@@ -17,21 +17,9 @@ from audit.commands import cli
 from audit.errors import require
 from audit.runtime import installed
 from audit.runtime.machine import cores
-from experiments.benchmark import tables
-from experiments.benchmark.cells import (
-    SCALES,
-    Cell,
-    list_cells,
-    list_claims,
-    load_measured,
-    measure_missing,
-)
-from experiments.benchmark.mechanisms import MECHANISMS
-from experiments.benchmark.registry import ESTIMATORS
-from experiments.sweeps.records import make_csv
 
 FLAGS = flags.FLAGS
-flags.DEFINE_enum("scale", "smoke", list(SCALES), "Number and size of audits.")
+flags.DEFINE_enum("scale", "smoke", ["smoke", "full"], "Number and size of audits.")
 flags.DEFINE_integer(
     "audits",
     None,
@@ -47,6 +35,20 @@ cli.define_out("Folder for results, which go into the subfolder benchmark.")
 
 def main() -> None:
     """Measures the missing cells, prints the summary, and writes the tables and the figure."""
+    # Here, because help must not load SciPy and pandas.
+    from experiments.benchmark import tables
+    from experiments.benchmark.cells import (
+        SCALES,
+        Cell,
+        list_cells,
+        list_claims,
+        load_measured,
+        measure_missing,
+    )
+    from experiments.benchmark.mechanisms import MECHANISMS
+    from experiments.benchmark.registry import ESTIMATORS
+    from experiments.sweeps.records import make_csv
+
     folder = cli.folder() / "benchmark"
     scale = SCALES[FLAGS.scale]
     if FLAGS.audits is not None:
