@@ -352,57 +352,79 @@ def find_ties(drawn: DrawnNoise) -> str:
       CLAMPED_SUM if the noisy sum is clamped or set to one value, such as 0; otherwise "".
     """
     columns = drawn.has_noise
-    draws = np.sort(drawn.given.draws[:, columns], axis=0)
-    seeds, size = draws.shape
+    draws = drawn.given.draws[:, columns]
     # Two draws tie if they are at most one floating-point spacing apart; 1e-9 covers float64 errors.
     tolerances = 1.5 * drawn.rounding[columns] + 1e-9
-    is_tie = _mark_ties(draws, tolerances)
-    count = np.count_nonzero(is_tie)
-    num_at_ends = np.sum(draws - draws[0] <= tolerances) + np.sum(draws[-1] - draws <= tolerances)
-    num_at_ends -= 2 * size  # the ends themselves
     # The probability of a chance tie is the width of the tolerance times the density at 0 of the difference
     # between two normal draws, 1 / sqrt(4 pi) / deviation. A float32 generator repeats a number with
     # probability 2^-22.
     rates = 2 * tolerances / np.sqrt(4 * np.pi) / np.std(draws, axis=0) + 2.0**-22
-    expected = np.sum(rates) * math.comb(seeds, 2)
-    # The number of different tied values: consecutive ties are at the same value.
-    num_values = count - np.count_nonzero(is_tie[1:] & is_tie[:-1])
-    # Clamped noise has few draws at the ends, but two-valued noise has all draws there. The probability that
-    # a Poisson number of ties exceeds three times its mean plus 4 is below 1e-4.
-    is_clamped = 3 * expected + 4 < num_at_ends < 0.5 * draws.size and num_at_ends > 0.5 * count
-    kind = GRID
-    if is_clamped:
-        kind = AT_ENDS
-    elif count < 3 * expected + _MIN_TIES:
+    kind = _classify_ties(draws, tolerances, rates)
+    if not kind:
         return ""
-    elif num_values < 1.5 * size:  # about one tied value for each parameter, not two
-        kind = AT_ONE
-
-    # Draws on another batch add ties among themselves, and shared ties with the given batch. Without another
-    # batch, draws share all ties with themselves: we assume that the sum is rounded or clamped. Larger
-    # features may leave the sum of clipped gradients unchanged, so they prove nothing. Nor do parameters with
-    # the same sum on both batches, such as unused embedding rows; we use them only if there are no others.
+    # Without another batch, draws share all ties with themselves: we assume that the sum is rounded or
+    # clamped. Larger features may leave the sum of clipped gradients unchanged, so they prove nothing. Nor do
+    # parameters with the same sum on both batches, such as unused embedding rows; we use them only if there
+    # are no others.
     batches = [noise for name, noise in drawn.others.items() if name != FEATURES]
     for other in batches or [drawn.given]:
         moved = (other.reference != drawn.given.reference)[columns]
         if not np.any(moved):
             moved[:] = True
-        others = other.draws[:, columns][:, moved]
-        both = np.concatenate([draws[:, moved], others])
-        added = np.count_nonzero(_mark_ties(both, tolerances[moved]))
-        added -= np.count_nonzero(is_tie[:, moved])
-        shared = added - np.count_nonzero(_mark_ties(others, tolerances[moved]))
-        # A value of both batches gives one shared tie, however many draws have it. On a grid, few draws have
-        # the same value, so many of the added ties are shared. Otherwise, few are, but it suffices if half of
-        # the tied values are shared.
-        limit = _MAX_SHARED * added
-        if kind != GRID:
-            limit = min(limit, 0.5 * num_values)
-        # As above, shared ties by chance are fewer than three times their mean plus 4.
-        by_chance = np.sum(rates[moved]) * seeds * len(others)
-        if shared > max(limit, 3 * by_chance + 4):
+        other_draws = other.draws[:, columns][:, moved]
+        if _are_ties_shared(draws[:, moved], other_draws, tolerances[moved], rates[moved], kind):
             return "" if kind == GRID else CLAMPED_SUM
     return kind
+
+
+def _classify_ties(draws: Vector, tolerances: Vector, rates: Vector) -> str:
+    """Returns AT_ENDS, AT_ONE or GRID as in `find_ties`; "" if chance explains all ties.
+
+    `draws` (n, p) are the draws of p parameters with noise. `tolerances` (p,) are the largest differences of
+    tied draws, and `rates` (p,) the probabilities that two draws tie by chance.
+    """
+    seeds, size = draws.shape
+    count = np.count_nonzero(_mark_ties(draws, tolerances))
+    at_ends = draws - draws.min(axis=0) <= tolerances, draws.max(axis=0) - draws <= tolerances
+    num_at_ends = np.sum(at_ends) - 2 * size  # without the ends themselves
+    by_chance = np.sum(rates) * math.comb(seeds, 2)
+    # Clamped noise has few draws at the ends, but two-valued noise has all draws there. The probability that
+    # a Poisson number of ties exceeds three times its mean plus 4 is below 1e-4.
+    if 3 * by_chance + 4 < num_at_ends < 0.5 * draws.size and num_at_ends > 0.5 * count:
+        return AT_ENDS
+    if count < 3 * by_chance + _MIN_TIES:
+        return ""
+    # About one tied value for each parameter, not two.
+    return AT_ONE if _count_tied_values(draws, tolerances) < 1.5 * size else GRID
+
+
+def _are_ties_shared(
+    draws: Vector, others: Vector, tolerances: Vector, rates: Vector, kind: str
+) -> bool:
+    """Returns True if draws on another batch, `others` (m, p), tie with `draws` (n, p) beyond chance.
+
+    `kind` is the kind of ties within `draws`; see `_classify_ties` for the other arguments.
+    """
+    both = np.concatenate([draws, others])
+    # The other batch adds ties among its own draws, and ties that the batches share.
+    added = np.count_nonzero(_mark_ties(both, tolerances))
+    added -= np.count_nonzero(_mark_ties(draws, tolerances))
+    shared = added - np.count_nonzero(_mark_ties(others, tolerances))
+    # A value of both batches gives one shared tie, however many draws have it. On a grid, few draws have the
+    # same value, so many of the added ties are shared. Otherwise, few are, but it suffices if half of the
+    # tied values are shared.
+    limit = _MAX_SHARED * added
+    if kind != GRID:
+        limit = min(limit, 0.5 * _count_tied_values(draws, tolerances))
+    # As in `_classify_ties`, ties by chance are fewer than three times their mean plus 4.
+    by_chance = np.sum(rates) * len(draws) * len(others)
+    return bool(shared > max(limit, 3 * by_chance + 4))
+
+
+def _count_tied_values(draws: Vector, tolerances: Vector) -> int:
+    """Returns the number of different values at which draws tie, over all columns."""
+    is_tie = _mark_ties(draws, tolerances)
+    return np.count_nonzero(is_tie) - np.count_nonzero(is_tie[1:] & is_tie[:-1])
 
 
 def _mark_ties(draws: Vector, tolerances: Vector) -> Mask:
