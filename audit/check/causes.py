@@ -190,6 +190,13 @@ def _find_rows(m: Measured) -> str:
     return text if is_only_in_rows and len(rows) < len(by_row) else ""
 
 
+def _is_clipped_in_part(m: Measured) -> bool:
+    """Returns True if some examples exceed C by over 2%, but at least four of the others are clipped to C."""
+    norms = m.tried.collect("norm")
+    is_at_c = (norms > 1 - _AT_C) & (norms <= 1 + m.tried.tolerance)
+    return np.sum(is_at_c) >= 4 and norms[0] > 1.02
+
+
 def _is_clipped_by_number(m: Measured) -> bool:
     """Returns True if the largest movement is C (to 2%) in most moved parameters, and larger in none."""
     sizes = np.abs(m.tried.collect("vector")[0])
@@ -216,19 +223,20 @@ def _find_left_out(m: Measured, least: float) -> str:
     """Returns the names of the layers that make examples exceed C, if all others stay within C; otherwise "".
 
     We try each layer, all vectors (biases), and the 2, 3, ... layers that move most, up to half of the
-    layers. In the other layers, two examples must reach the norm `least` (in units of C), as they do if those
-    layers are clipped.
+    layers. In the other layers, two of these examples must reach the norm `least` (in units of C), as they do
+    if those layers are clipped.
     """
     norms = m.tried.collect("layer_norms")
+    exceeds = np.linalg.norm(norms, axis=1) > 1 + m.tried.tolerance
     count = norms.shape[1]
     ranked = np.argsort(-np.max(norms, axis=0)).tolist()
     candidates = [[layer] for layer in ranked]
     candidates.append(np.flatnonzero(m.probe.dimensions <= 1).tolist())
     candidates += [ranked[:size] for size in range(2, count // 2 + 1)]
     for layers in candidates:
-        others = np.sort(np.linalg.norm(np.delete(norms, layers, axis=1), axis=1))
-        is_within_c = others[-1] <= 1 + m.tried.tolerance
-        reaches_least = others[-2:][0] >= least  # the second largest norm, or the only one
+        others = np.linalg.norm(np.delete(norms, layers, axis=1), axis=1)
+        is_within_c = np.max(others) <= 1 + m.tried.tolerance
+        reaches_least = np.sum(others[exceeds] >= least) >= 2
         if 0 < len(layers) < count and is_within_c and reaches_least:
             return m.name_layers(layers)
     return ""
@@ -364,6 +372,11 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
         "{0} left out of the clipping norm, or of clipping",
         functools.partial(_find_left_out, least=0.96),
         "The norm of the other layers never exceeds C.",
+    ),
+    (
+        "clipping that misses some examples",
+        _is_clipped_in_part,
+        "Others are clipped to exactly C: does clipping start above C, or depend on a label or a value?",
     ),
     (
         "{0}",

@@ -4,6 +4,7 @@ Movements are in units of eta C / B (learning rate, clipping norm, batch size). 
 its movement is half of the difference, because a replacement removes one example and adds another.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -199,6 +200,8 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
         tried = replace(_measure_each(probe, tried_examples, is_added=False), refusal=refusal)
     if not tried.is_any_moved or not tried.finite:
         return tried
+    if not tried.refusal and not tried.violations:
+        tried = _search_threshold(tried)
 
     num_rows = len(probe.rows[0])
     order = np.random.default_rng(_SEED).permutation(num_rows).tolist()
@@ -239,6 +242,37 @@ def _measure_each(
             continue
         movements[name] = probe.measure([after], [probe.base], batch, factor)
     return TriedExamples(probe, tried_examples, movements, by_row={}, refusal=refusal)
+
+
+def _search_threshold(tried: TriedExamples) -> TriedExamples:
+    """Tries mixtures of the examples that move a step most and least, in case clipping starts above C.
+
+    Just below the threshold of clipping, gradients are the largest that are not clipped. Ten bisections find
+    such a mixture, if it exists and the threshold is well above C. We return `tried`, with this mixture if it
+    moves the step by more than C.
+    """
+    names = list(tried.finite)
+    most = tried.examples[names[0]]
+    least = tried.examples[names[-1]]
+    # The share of the example that moves the step most, and its bounds.
+    low = 1e-6
+    high = 1.0
+    for _ in range(10):
+        share = math.sqrt(low * high)
+        name = f"a mixture of {names[0]} ({share:.2g}), and of {names[-1]}"
+        mixture = {name: examples.mix(most, least, share)}
+        measured = _measure_each(tried.probe, mixture, is_added=True)
+        if measured.violations:
+            return replace(
+                tried,
+                examples=tried.examples | mixture,
+                movements=tried.movements | measured.movements,
+            )
+        if measured.reach < 1 - SAME:  # not clipped
+            low = share
+        else:
+            high = share
+    return tried
 
 
 def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | str:

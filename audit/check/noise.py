@@ -394,8 +394,9 @@ def _classify_ties(draws: Vector, tolerances: Vector, rates: Vector) -> str:
         return AT_ENDS
     if count < 3 * by_chance + _MIN_TIES:
         return ""
-    # About one tied value for each parameter, not two.
-    return AT_ONE if _count_tied_values(draws, tolerances) < 1.5 * size else GRID
+    # At one value: about one for each parameter, not two, and sometimes for three seeds or more.
+    num_values = _count_tied_values(draws, tolerances)
+    return AT_ONE if num_values < min(1.5 * size, 0.9 * count) else GRID
 
 
 def _are_ties_shared(

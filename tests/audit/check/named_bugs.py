@@ -1,6 +1,7 @@
 # ruff: noqa: E501
 """Bugs for steps of six engines: (the bug, the code that it replaces, its code, the expected finding)."""
 
+MISSED = "clipping that misses some examples"
 ROWS = "rows of the batch that are not clipped"
 INTERACT = "examples change each other's gradients"
 SIZE = "a step of a different size than stated"
@@ -35,6 +36,9 @@ NUMPY = [
      "    mean = 0.1 * mean / np.sqrt(0.999 * v + 0.001 * mean**2)\n    return {", "return the noisy sum"),
     ("b is not in the norm", "np.linalg.norm(gradients,", "np.linalg.norm(gradients[:, :8],", f"b {NORM}"),
     ("clipped to 1.55", "keepdims=True) / 1.5)", "keepdims=True) / 1.55)", "clipped to 1.033 times the stated C"),
+    ("clipping starts at 1.5 C", "np.maximum(1, np.linalg.norm(gradients, axis=1, keepdims=True) / 1.5)",
+     "np.where((n := np.linalg.norm(gradients, axis=1, keepdims=True) / 1.5) > 1.5, n, 1)", MISSED),
+    ("positive labels are not clipped", "    noise =", "    clipped[y > 0] = gradients[y > 0]\n    noise =", MISSED),
     ("squashed and not clipped", "    clipped = gradients / np.maximum(1, np.linalg.norm(gradients, axis=1, keepdims=True) / 1.5)",
      "    gradients[:, :8] = np.tanh(gradients[:, :8]) / 9\n    clipped = gradients", NOT_SEEN),
     ("noise by labels", "1.1 * 1.5 * np", "1.1 * 1.5 * (0.5 + y.sum() / 32) * np", "noise that depends on the batch"),
@@ -48,6 +52,7 @@ NUMPY = [
 ]  # fmt: skip
 TORCH_FUNC = [
     ("noise in float16", "generator=generator)\n", "generator=generator).half().float()\n", GRID),
+    ("clipping starts at 1.3 C", "(1.5 / norms).clamp(max=1)", "torch.where(norms > 1.3 * 1.5, 1.5 / norms, 1.0)", MISSED),
     ("noise in bfloat16", "generator=generator)\n", "generator=generator).bfloat16().float()\n", GRID),
     ("dropout", "    gradients = vmap", "    torch.manual_seed(seed)\n    batch = torch.nn.functional.dropout(batch[0], 0.3), batch[1]\n"
      "    gradients = vmap", DROPOUT),
