@@ -194,7 +194,7 @@ def _is_clipped_in_part(m: Measured) -> bool:
     """Returns True if some examples exceed C by over 2%, but at least four of the others are clipped to C."""
     norms = m.tried.collect("norm")
     is_at_c = (norms > 1 - _AT_C) & (norms <= 1 + m.tried.tolerance)
-    return np.sum(is_at_c) >= 4 and norms[0] > 1.02
+    return bool(np.sum(is_at_c) >= 4 and norms[0] > 1.02)
 
 
 def _is_clipped_by_number(m: Measured) -> bool:
