@@ -414,18 +414,18 @@ def _are_ties_shared(
     # A value of both batches gives one shared tie, however many draws have it. On a grid, few draws have the
     # same value, so many of the added ties are shared. Otherwise, few are, but it suffices if half of the
     # tied values are shared.
-    limits = [_MAX_SHARED * added]
+    limit = _MAX_SHARED * added
     if kind != GRID:
-        limits.append(0.5 * _count_tied_values(draws, tolerances))
+        limit = np.minimum(limit, 0.5 * _count_tied_values(draws, tolerances))
     # As in `_classify_ties`, ties by chance are fewer than three times their mean plus 4.
     by_chance = np.sum(rates) * len(draws) * len(others)
-    return bool(shared > max(min(limits), 3 * by_chance + 4))
+    return bool(shared > max(limit, 3 * by_chance + 4))
 
 
 def _count_tied_values(draws: Vector, tolerances: Vector) -> int:
     """Returns the number of different values at which draws tie, over all columns."""
     is_tie = _mark_ties(draws, tolerances)
-    return int(np.sum(is_tie) - np.sum(is_tie[1:] & is_tie[:-1]))
+    return np.sum(is_tie, dtype=int) - np.sum(is_tie[1:] & is_tie[:-1], dtype=int)
 
 
 def _mark_ties(draws: Vector, tolerances: Vector) -> Mask:
