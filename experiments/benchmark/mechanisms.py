@@ -74,7 +74,7 @@ def _sample_revealing(rng: Generator, mu: float, inserted: bool, n: int) -> Arra
 def _draw_worlds(
     sample: Sampler, rng: Generator, setting: KnownMechanism, fraction_in: float = 0.5
 ) -> Coins:
-    """Draws the scores of runs with one canary each.
+    """Draws the scores and presence bits, both (runs, 1), of runs with one canary each.
 
     The first runs insert the canary; `fraction_in` is their fraction. `sample` draws the scores of a world:
     (generator, mu, True if inserted, number of scores) -> scores.
@@ -89,7 +89,10 @@ def _draw_worlds(
 def _draw_coins(
     sample: Sampler, rng: Generator, setting: KnownMechanism, probability: float = 0.5
 ) -> Coins:
-    """Draws the scores of independent canaries, each inserted with the given probability."""
+    """Draws the scores (runs, canaries) of independent canaries, each inserted with the given probability.
+
+    `sample` draws the scores of a world: (generator, mu, True if inserted, number of scores) -> scores.
+    """
     presence = rng.random((setting.runs, setting.canaries)) < probability
     # We draw each canary's score in both worlds, and its coin selects one of the two.
     scores_in = sample(rng, setting.mu, True, presence.size)
@@ -123,11 +126,12 @@ def _draw_revealing(rng: Generator, setting: KnownMechanism) -> Coins:
     """
     n = setting.canaries
     presence = laws.toss(rng, setting)  # (1, n)
-    # These 3 sqrt(n) coins add 1.5 sqrt(n) correct guesses, three standard deviations of the number of
-    # lucky guesses.
+    # These 3 sqrt(n) coins add 1.5 sqrt(n) correct guesses to those by luck. The number of lucky guesses has
+    # the standard deviation 0.5 sqrt(n), so this is three deviations.
     num_revealed = round(_REVEALED_PER_ROOT * np.sqrt(n))
     scores = rng.standard_normal((1, n))
-    # With this probability, each coin is revealed with _REVEAL_PROBABILITY, as (0, delta)-DP allows.
+    # A random set of this size includes a given coin with probability num_revealed / n. So over all runs, a
+    # coin is revealed with _REVEAL_PROBABILITY, as (0, delta)-DP allows.
     if rng.random() < _REVEAL_PROBABILITY * n / num_revealed:
         revealed = rng.permutation(n)[:num_revealed]
         signs = 2 * presence[0, revealed] - 1  # 1 if inserted, otherwise -1
@@ -165,7 +169,7 @@ def _make_law(
 
     Args:
       draw: `_draw_worlds` for one canary per run, or `_draw_coins` for several.
-      family: The family of score distributions in the two worlds.
+      family: The score distributions with and without the canary, for any value of their parameter.
       breaks: The estimator assumptions that the law violates.
       **changes: Keyword arguments of `draw`.
     """
@@ -202,30 +206,9 @@ _ONLY_ONE_CANARY = {
 
 
 def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
-    """Yields all mechanisms, grouped by design.
-
-    Gaussian scores with mu 0 or 1, tied canaries and directions are audited at all of a design's sizes. The
-    other mechanisms use only the first size, the default.
-    """
-    for design, (prefix, gaussian, mus, draw) in _DESIGNS.items():
-        all_sizes = _SIZES[design]
-        record = partial(BenchmarkedMechanism, design, sizes=all_sizes[:1])
-        for mu in mus:
-            mechanism = record(f"{prefix}Gaussian {mu:g}", law=gaussian, mu=mu)
-            if mu in (0.0, 1.0):
-                mechanism = mechanism._replace(sizes=all_sizes)
-            yield mechanism
-        for name, family, parameter in _CURVES:  # score families such as Laplace
-            law = _make_law(draw, family, _CURVED)
-            yield record(prefix + name, law=law, mu=parameter)
-        if design == ONE_CANARY:
-            for name, (law, mu) in _ONLY_ONE_CANARY.items():
-                yield record(name, law=law, mu=mu)
-            yield record("(0, delta)", law=_REVEALING, mu=0.0, delta=_REVEAL_PROBABILITY)
-            continue  # the mechanisms below need several canaries
-        yield record(f"{prefix}tied canaries", law=_TIED, mu=1.0, sizes=all_sizes)
-        yield record(f"{prefix}failing runs", law=_FAILING, mu=2.0)
-        yield record(f"{prefix}nine tenths in", law=_UNFAIR, mu=1.0)  # by unfair coins
+    """Yields all mechanisms, grouped by design."""
+    for design in _DESIGNS:
+        yield from _make_with_scores(design)
     yield BenchmarkedMechanism(
         ONE_RUN, "coins: (0, delta)", _REVEALING_COINS, mu=0.0, delta=_REVEAL_PROBABILITY
     )
@@ -234,6 +217,33 @@ def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
         yield record(f"directions: Gaussian {mu:g}", law=_COSINES, mu=mu)
     for name in ("equal", "failing", "laplace", "bound"):
         yield record(f"directions: {name} 2", law=laws.DIRECTIONS[name], mu=2.0)
+
+
+def _make_with_scores(design: str) -> Iterator[BenchmarkedMechanism]:
+    """Yields a design's mechanisms with scores instead of cosines, except the one that reveals many coins.
+
+    Gaussian scores with mu 0 or 1, and tied canaries, are audited at all of the design's sizes. The other
+    mechanisms use only the first size, the default.
+    """
+    prefix, gaussian, mus, draw = _DESIGNS[design]
+    all_sizes = _SIZES[design]
+    record = partial(BenchmarkedMechanism, design, sizes=all_sizes[:1])
+    for mu in mus:
+        mechanism = record(f"{prefix}Gaussian {mu:g}", law=gaussian, mu=mu)
+        if mu in (0.0, 1.0):
+            mechanism = mechanism._replace(sizes=all_sizes)
+        yield mechanism
+    for name, family, parameter in _CURVES:  # score families such as Laplace
+        law = _make_law(draw, family, _CURVED)
+        yield record(prefix + name, law=law, mu=parameter)
+    if design == ONE_CANARY:
+        for name, (law, mu) in _ONLY_ONE_CANARY.items():
+            yield record(name, law=law, mu=mu)
+        yield record("(0, delta)", law=_REVEALING, mu=0.0, delta=_REVEAL_PROBABILITY)
+    else:  # these need several canaries
+        yield record(f"{prefix}tied canaries", law=_TIED, mu=1.0, sizes=all_sizes)
+        yield record(f"{prefix}failing runs", law=_FAILING, mu=2.0)
+        yield record(f"{prefix}nine tenths in", law=_UNFAIR, mu=1.0)  # by unfair coins
 
 
 MECHANISMS = {record.name: record for record in _make_mechanisms()}

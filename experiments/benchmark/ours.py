@@ -39,8 +39,8 @@ def from_canaries(method: CanaryMethod, coins: Coins, delta: float, confidence: 
     """Returns a method's lower bound on epsilon from runs with several canaries each.
 
     Raises InputError if fair independent coins are very unlikely to produce these presence bits. Coins with a
-    small bias pass this test. With `given=True`, the bound uses confidence limits on the coin probability
-    instead of 1/2.
+    small bias pass this test, so the bound uses confidence limits on the coin probability instead of 1/2
+    (`given=True`).
     """
     fair_coins.require_fair(coins.presence)
     checked = canaries.make_coins(coins.scores, coins.presence)
@@ -77,16 +77,16 @@ def _make_estimator(
     # The in-sample estimate is the epsilon of a Gaussian curve, but its documentation does not mention this.
     if documented.gaussian or name == estimate.IN_SAMPLE:
         assumes.append(GAUSSIAN_CURVE)
-    if "many runs" in documented.text:
+    if "many runs" in documented.text:  # asymptotic bounds
         assumes.append(ENOUGH_RUNS)
     return Estimator(
         name=f"ours: {name}",
         kind=OURS,
         design=design,
-        assumption=documented.sentence or documented.text,
+        assumption=documented.sentence,
         epsilon=epsilon,
         assumes=assumes,
-        claims_level=documented.word != NO_BOUND,
+        claims_level=documented.word != NO_BOUND,  # estimates are marked NO_BOUND
         cost=_COSTS.get(name, 1),
     )
 

@@ -71,18 +71,20 @@ def lidp_order_4(coins: Coins, delta: float, confidence: float) -> float:
 
     It reproduces that code's error in a variance (Errata L1; see `fourth_order_bound`).
     """
-    # Some of the runs are used to choose a threshold with a large bound (`approximate_dp`). In the
-    # other runs, `rest`, a score above this threshold counts as a guess that the canary is in.
-    counts = lifted.count(coins, exact.approximate_dp(delta), 1 - confidence)
-    rest = counts.rest
+    # A pilot of the runs chooses a threshold with a large bound on epsilon. In each of the other
+    # runs, `rest`, we count the canaries that are out but above the threshold (`alarms`), and those
+    # that are in but below (`misses`).
+    rest = lifted.count(coins, exact.approximate_dp(delta), 1 - confidence).rest
     canaries = rest.canaries_in  # K, since coins allow each canary to be in
 
     error = (1 - confidence) / 2  # for each of the two error rates
     # A canary is out (or in) with probability 1/2. So the probability that it is out and the guess
     # is wrong is half the error rate.
-    false_alarms = 2 * fourth_order_bound(rest.alarms, canaries, error)
-    misses = 2 * fourth_order_bound(rest.misses, canaries, error)
-    epsilon = conversions.epsilon_from_rates(min(false_alarms, 1.0), min(misses, 1.0), delta)
+    false_positive_rate = 2 * fourth_order_bound(rest.alarms, canaries, error)
+    false_negative_rate = 2 * fourth_order_bound(rest.misses, canaries, error)
+    epsilon = conversions.epsilon_from_rates(
+        min(false_positive_rate, 1.0), min(false_negative_rate, 1.0), delta
+    )
     return max(float(epsilon), 0.0)
 
 
@@ -92,7 +94,8 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
     Let mu_l be the probability that l random canaries of a run are all counted (`lifted.moments`). The
     fraction is mu_1. The variance of its estimate depends on mu_2, and the variance of the estimate of mu_2
     depends on mu_3 and mu_4. So the code bounds the moments from mu_4 down to mu_1, and replaces each moment
-    in a variance with its bound. The bound on mu_2 is 1 if its quadratic equation has no root.
+    in a variance with its bound. The bound on mu_2 is 1 if its quadratic equation has no root. The names of
+    moments below denote their bounds.
 
     Args:
       sums: (n,) the number of counted canaries in each run, such as false alarms.
@@ -101,9 +104,9 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
     """
     means = moments(sums, canaries, 4)  # estimates of mu_0 to mu_4
     n = len(sums)
-    level = error / 4
-    mu_3 = wilson(means[3], n, level)[1]  # the upper end of the interval
-    mu_4 = wilson(means[4], n, level)[1]
+    error_each = error / 4
+    _, mu_3 = wilson(means[3], n, error_each)  # (lower, upper)
+    _, mu_4 = wilson(means[4], n, error_each)
 
     # h_j is the probability that two random pairs of canaries have j canaries in common.
     pairs = canaries * (canaries - 1)
@@ -111,9 +114,10 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
     h_1 = 4 * (canaries - 2) / pairs
     h_2 = 2 / pairs
 
-    # Wilson's upper bound on mu_2 is the larger root x of (x - mean)^2 = cut * variance(x), with cut = z^2 /
-    # n and variance(x) = h_2 x + constant - (1 - h_0) x^2: a x^2 - 2 b x + (mean^2 - cut * constant) = 0.
-    cut = special.ndtri(1 - level) ** 2 / n
+    # Wilson's upper bound on mu_2 is the larger root x of (x - mean)^2 = cut * variance(x), with the normal
+    # quantile z, cut = z^2 / n and variance(x) = h_2 x + constant - (1 - h_0) x^2. In standard form, this is
+    # a x^2 - 2 b x + (mean^2 - cut * constant) = 0.
+    cut = special.ndtri(1 - error_each) ** 2 / n
     # The public code has mu_3^2 where mu_2^2 is correct (Errata L1).
     constant = h_1 * mu_3 + h_0 * (mu_4 - mu_3**2)
     a = 1 + cut * (1 - h_0)
@@ -124,8 +128,9 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
         mu_2 = min((b + np.sqrt(discriminant)) / a, 1.0)
 
     # The variance of a run's counted fraction is at most x / K + (1 - 1 / K) mu_2 - x^2, with x = mu_1.
-    variance = lifted.VarianceBound(1 / canaries, (1 - 1 / canaries) * mu_2)
-    return wilson(means[1], n, level, variance)[1]
+    variance = lifted.VarianceBound(linear=1 / canaries, constant=(1 - 1 / canaries) * mu_2)
+    _, mu_1 = wilson(means[1], n, error_each, variance)
+    return mu_1
 
 
 def one_run(
