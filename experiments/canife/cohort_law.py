@@ -114,17 +114,21 @@ def compute_log_density(
     for target in targets:
         # The mean of the tilted score increases with the tilt, so it equals the target at exactly one tilt.
         tilt = scipy.optimize.brentq(
-            lambda tilt, target: _tilt(dots, cohort, tilt).joins @ dots + sigma**2 * tilt - target,
-            -max_tilt,
-            max_tilt,
-            args=(target,),
-            xtol=1e-6,
+            _exceed_target, -max_tilt, max_tilt, args=(dots, cohort, sigma, target), xtol=1e-6
         )
         # Slightly more than half the distance, in case rounding moves a midpoint.
         is_near = np.abs(points - target) < 0.51 * distance
         tilted = _tilt(dots, cohort, tilt)
         log_density[is_near] = _invert_transform(tilted, sigma, points[is_near])
     return LogDensity(points, log_density)
+
+
+def _exceed_target(tilt: float, dots: Array, cohort: int, sigma: float, target: float) -> float:
+    """Returns the mean of the tilted score minus a target.
+
+    The tilt changes the probabilities with which clients join, and moves the noise's mean to sigma^2 * tilt.
+    """
+    return float(_tilt(dots, cohort, tilt).joins @ dots + sigma**2 * tilt - target)
 
 
 def score_densities(
