@@ -62,8 +62,7 @@ class AuditedCell(NamedTuple):
         """
         estimator = ESTIMATORS[self.estimator]
         mechanism = MECHANISMS[self.mechanism].make_known(self.seed, self.n, self.audits)
-        # A law draws the evidence and audits it. By default, it applies this project's methods.
-        law = mechanism.law._replace(audit=estimator.audit)
+        law = mechanism.law._replace(audit=estimator.audit)  # instead of this project's methods
         [row] = calibrate(mechanism._replace(law=law))  # one row per method, here the estimator
         exceeding = round(row.exceeding * self.audits)  # the row has a fraction
         limits = intervals.clopper_pearson(exceeding, self.audits, 0.95)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 
 from audit.calibration import laws
 from audit.calibration.calibration import (
@@ -29,8 +30,6 @@ from experiments.benchmark.contract import (
     SEVERAL,
     BenchmarkedMechanism,
 )
-
-Generator = np.random.Generator
 
 # The audit sizes at scale `full`, with the default size first.
 _SIZES = {
@@ -55,8 +54,10 @@ def _mixture_parts(strong: float, inserted: bool) -> list[MixturePart]:
     `strong` is the mu of strongly leaking runs. `inserted` is True for scores with the canary. Without the
     canary, both parts have mean 0.
     """
-    part = partial(MixturePart, weight=0.5)
-    return [part(centre=_WEAK_MU * inserted), part(centre=strong * inserted)]
+    return [
+        MixturePart(weight=0.5, centre=_WEAK_MU * inserted),
+        MixturePart(weight=0.5, centre=strong * inserted),
+    ]
 
 
 def _sample_revealing(rng: Generator, mu: float, inserted: bool, n: int) -> Array:
@@ -91,7 +92,7 @@ def _draw_coins(
 ) -> Coins:
     """Draws the scores (runs, canaries) of independent canaries, each inserted with the given probability.
 
-    `sample` draws the scores of a world: (generator, mu, True if inserted, number of scores) -> scores.
+    `_draw_worlds` describes `sample`.
     """
     presence = rng.random((setting.runs, setting.canaries)) < probability
     # We draw each canary's score in both worlds, and its coin selects one of the two.
@@ -126,12 +127,12 @@ def _draw_revealing(rng: Generator, setting: KnownMechanism) -> Coins:
     """
     n = setting.canaries
     presence = laws.toss(rng, setting)  # (1, n)
-    # These 3 sqrt(n) coins add 1.5 sqrt(n) correct guesses to those by luck. The number of lucky guesses has
-    # the standard deviation 0.5 sqrt(n), so this is three deviations.
+    # These 3 sqrt(n) coins add 1.5 sqrt(n) correct guesses, three standard deviations of the number of
+    # lucky guesses.
     num_revealed = round(_REVEALED_PER_ROOT * np.sqrt(n))
     scores = rng.standard_normal((1, n))
-    # A random set of this size includes a given coin with probability num_revealed / n. So over all runs, a
-    # coin is revealed with _REVEAL_PROBABILITY, as (0, delta)-DP allows.
+    # A random set of this size has a given coin with probability num_revealed / n. So each coin is revealed
+    # with _REVEAL_PROBABILITY, as (0, delta)-DP allows.
     if rng.random() < _REVEAL_PROBABILITY * n / num_revealed:
         revealed = rng.permutation(n)[:num_revealed]
         signs = 2 * presence[0, revealed] - 1  # 1 if inserted, otherwise -1
@@ -220,10 +221,10 @@ def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
 
 
 def _make_with_scores(design: str) -> Iterator[BenchmarkedMechanism]:
-    """Yields a design's mechanisms with scores instead of cosines, except the one that reveals many coins.
+    """Yields the mechanisms of a design with scores (not cosines).
 
-    Gaussian scores with mu 0 or 1, and tied canaries, are audited at all of the design's sizes. The other
-    mechanisms use only the first size, the default.
+    Gaussian scores with mu 0 or 1, and tied canaries, are audited at all of the design's sizes. The others
+    use only the first size, the default.
     """
     prefix, gaussian, mus, draw = _DESIGNS[design]
     all_sizes = _SIZES[design]
@@ -233,7 +234,7 @@ def _make_with_scores(design: str) -> Iterator[BenchmarkedMechanism]:
         if mu in (0.0, 1.0):
             mechanism = mechanism._replace(sizes=all_sizes)
         yield mechanism
-    for name, family, parameter in _CURVES:  # score families such as Laplace
+    for name, family, parameter in _CURVES:  # such as Laplace
         law = _make_law(draw, family, _CURVED)
         yield record(prefix + name, law=law, mu=parameter)
     if design == ONE_CANARY:

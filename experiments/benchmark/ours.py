@@ -65,7 +65,7 @@ def from_directions(
 
 
 def _make_estimator(
-    name: str, design: str, documented: Assumption, epsilon: Callable[[Any, float, float], float]
+    name: str, design: str, documented: Assumption, epsilon: Callable[..., float]
 ) -> Estimator:
     """Returns the benchmark's record of a method.
 
@@ -94,7 +94,7 @@ def _make_estimator(
 def _make_estimators() -> Iterator[Estimator]:
     """Yields the records of all methods, grouped by design."""
     # Each row has a design, a dict of its methods, and the function that calls such a method.
-    designs: tuple[tuple[str, dict[str, Any], Callable[..., float]], ...] = (
+    designs: tuple[Any, ...] = (
         (ONE_CANARY, estimate.METHODS, from_scores),
         (SEVERAL, lifted.METHODS, from_canaries),
         (ONE_RUN, one_run_bounds.OF_COINS, from_coins),

@@ -1,7 +1,6 @@
 """Estimators from packages, called as their documentation describes.
 
-A package is imported when its estimator is first called. Strategies that split the scores randomly get a
-fixed seed, to make results reproducible.
+A package is imported when its estimator is first called.
 """
 
 from functools import partial
@@ -20,7 +19,7 @@ from experiments.benchmark.contract import (
 )
 from experiments.benchmark.published import FAIR_AND_GAUSSIAN, FIXED_FRACTION, count_right_guesses
 
-# The arguments of each strategy. Strategies that split the scores randomly need a seed.
+# The arguments of each strategy. With a fixed seed for random splits, results are reproducible.
 _STRATEGIES: dict[str, dict[str, Any]] = {
     "Bonferroni": {},
     "Explicit": {"threshold": 0.5},  # chosen in advance

@@ -39,7 +39,7 @@ def canife(coins: Coins, delta: float, confidence: float, by_accuracy: bool = Fa
     `by_accuracy` chooses the threshold with the best accuracy instead, as the first version of its code did.
     The threshold is chosen using the same scores. `confidence` has no effect on the estimate.
     """
-    return rounds.best_epsilon(*coins.pooled(), delta, confidence, by_accuracy).epsilon
+    return rounds.best_epsilon(*coins.pooled(), delta, by_accuracy).epsilon
 
 
 def bootstrapped_gaussian(coins: Coins, delta: float, confidence: float) -> float:
@@ -71,9 +71,8 @@ def lidp_order_4(coins: Coins, delta: float, confidence: float) -> float:
 
     It reproduces that code's error in a variance (Errata L1; see `fourth_order_bound`).
     """
-    # A pilot of the runs chooses a threshold with a large bound on epsilon. In each of the other
-    # runs, `rest`, we count the canaries that are out but above the threshold (`alarms`), and those
-    # that are in but below (`misses`).
+    # Some of the runs choose a threshold with a large bound (`approximate_dp`). For each other run,
+    # `rest` has the number of canaries that are out but above it (`alarms`) or in but below (`misses`).
     rest = lifted.count(coins, exact.approximate_dp(delta), 1 - confidence).rest
     canaries = rest.canaries_in  # K, since coins allow each canary to be in
 
@@ -94,8 +93,7 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
     Let mu_l be the probability that l random canaries of a run are all counted (`lifted.moments`). The
     fraction is mu_1. The variance of its estimate depends on mu_2, and the variance of the estimate of mu_2
     depends on mu_3 and mu_4. So the code bounds the moments from mu_4 down to mu_1, and replaces each moment
-    in a variance with its bound. The bound on mu_2 is 1 if its quadratic equation has no root. The names of
-    moments below denote their bounds.
+    in a variance with its bound. The bound on mu_2 is 1 if its quadratic equation has no root.
 
     Args:
       sums: (n,) the number of counted canaries in each run, such as false alarms.
@@ -114,9 +112,9 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
     h_1 = 4 * (canaries - 2) / pairs
     h_2 = 2 / pairs
 
-    # Wilson's upper bound on mu_2 is the larger root x of (x - mean)^2 = cut * variance(x), with the normal
-    # quantile z, cut = z^2 / n and variance(x) = h_2 x + constant - (1 - h_0) x^2. In standard form, this is
-    # a x^2 - 2 b x + (mean^2 - cut * constant) = 0.
+    # Wilson's upper bound on mu_2 is the larger root x of (x - mean)^2 = cut * variance(x), with a normal
+    # quantile z, cut = z^2 / n and variance(x) = h_2 x + constant - (1 - h_0) x^2: a x^2 - 2 b x + (mean^2 -
+    # cut * constant) = 0.
     cut = special.ndtri(1 - error_each) ** 2 / n
     # The public code has mu_3^2 where mu_2^2 is correct (Errata L1).
     constant = h_1 * mu_3 + h_0 * (mu_4 - mu_3**2)
@@ -134,7 +132,7 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
 
 
 def one_run(
-    bound: Callable[[int, int, int, float, float], float],
+    bound: Callable[..., float],
     fractions: Sequence[float],
     coins: Coins,
     delta: float,
@@ -144,11 +142,11 @@ def one_run(
 
     `bound` computes a bound: (number of coins, guesses, correct guesses, delta, error) -> epsilon.
     """
-    number = coins.scores.size
+    num_coins = coins.scores.size
     epsilons = []
     for fraction in fractions:
         guesses, right = count_right_guesses(coins, fraction)
-        epsilons.append(bound(number, guesses, right, delta, 1 - confidence))
+        epsilons.append(bound(num_coins, guesses, right, delta, 1 - confidence))
     return max(epsilons)
 
 

@@ -95,8 +95,8 @@ def make_summary_table(cells: Records, claims: Records) -> Table[Record]:
 
     `cells` are records of `AuditedCell.measure`, and `claims` are records of `ClaimCell.measure`.
     """
-    tests = sum(map(is_held_to_level, cells))  # a test for each of these cells
-    # The runs until the claim is refuted. There is one test, on a true claim, for each record.
+    tests = sum(map(is_held_to_level, cells))  # one for each of these cells
+    # Each record of a claim also has one test, on a true claim.
     runs = {claim["estimator"]: show_runs(claim, tests=len(claims)) for claim in claims}
     records = []
     for estimator in sorted(ESTIMATORS.values(), key=lambda record: DESIGNS.index(record.design)):

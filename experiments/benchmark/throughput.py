@@ -162,7 +162,7 @@ def make_ours(problem: Problem, models: int) -> Training:
 
     audited = build.build(problem.setting, problem.dataset)
     chunk_size = game.chunk_size(audited, _AUDITED_RUNS)
-    # This is lazy: each chunk is trained when it is requested. There are more runs than we need.
+    # This is lazy: each chunk is trained when it is requested.
     chunks = game.Player(audited, chunk_size).play_all([(0, _ENDLESS_RUNS)])
 
     def run() -> int:
@@ -283,7 +283,7 @@ def _train_in_torch(
     problem: Problem,
     models: int,
     first_model: Sequence[Any],
-    take_step: Callable[[Any, Any], None],
+    take_step: Callable[..., None],
 ) -> Training:
     """Returns a training run in PyTorch on the problem's mini-batches.
 
@@ -436,7 +436,7 @@ def measure(
         for name in engines:
             team = [stack.enter_context(_start_engine(name, problem))]
             [device] = _receive(name, team)  # a process that is ready sends its device
-            if ENGINES[name].one_thread and device == "cpu":  # one process per core
+            if ENGINES[name].one_thread and device == "cpu":
                 for _ in range(cores() - 1):
                     team.append(stack.enter_context(_start_engine(name, problem)))
                 _receive(name, team[1:])  # waits until the others are ready
@@ -467,7 +467,7 @@ def _serve(name: str, problem: Problem, connection: Connection) -> None:
 
     A request is a number of seconds. The answer is the training rate over that time (see `measure_rate`).
     """
-    # Ctrl-C stops the command, which then ends this process.
+    # Ctrl-C stops the command, which ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     engine = ENGINES[name]
     if engine.package.startswith("jax"):

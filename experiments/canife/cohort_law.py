@@ -124,10 +124,7 @@ def compute_log_density(
 
 
 def _exceed_target(tilt: float, dots: Array, cohort: int, sigma: float, target: float) -> float:
-    """Returns the mean of the tilted score minus a target.
-
-    The tilt changes the probabilities with which clients join, and moves the noise's mean to sigma^2 * tilt.
-    """
+    """Returns the mean of the tilted score minus a target. The noise has mean sigma^2 * tilt."""
     return float(_tilt(dots, cohort, tilt).joins @ dots + sigma**2 * tilt - target)
 
 
@@ -214,7 +211,7 @@ def _invert_transform(tilted: _TiltedCohort, sigma: float, points: Array) -> Arr
     variance = np.sum(tilted.joins * (1 - tilted.joins) * tilted.dots**2) + sigma**2
     step = 2 * np.pi / (_PERIOD * np.sqrt(variance))
     num_steps = int(np.ceil(np.sqrt(2 * _CUTOFF) / sigma / step))
-    times: Array = np.linspace(0.0, step * num_steps, num_steps + 1)
+    times = np.linspace(0.0, step * num_steps, num_steps + 1)
 
     # M(s + i t) / M(s) is the ratio for the clients times the ratio for the noise. For the noise, M(z) =
     # exp((sigma z)^2 / 2).
@@ -229,7 +226,7 @@ def _invert_transform(tilted: _TiltedCohort, sigma: float, points: Array) -> Arr
     largest = np.sum(np.abs(ratios)) * step / np.pi
     log_integral = np.log(np.maximum(integral, _MIN_DENSITY * largest))
     log_noise_moment = (sigma * tilt) ** 2 / 2
-    return np.asarray(log_integral - tilt * points + tilted.log_moment + log_noise_moment)
+    return log_integral - tilt * points + tilted.log_moment + log_noise_moment
 
 
 def _compute_ratios(tilted: _TiltedCohort, times: Array) -> NDArray[np.complex128]:
@@ -246,4 +243,4 @@ def _compute_ratios(tilted: _TiltedCohort, times: Array) -> NDArray[np.complex12
         joined = joins * np.exp(1j * times * dot) * coefficients[:-1]
         coefficients *= 1 - joins
         coefficients[1:] += joined
-    return np.asarray(coefficients[-1])
+    return coefficients[-1]

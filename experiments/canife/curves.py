@@ -53,7 +53,8 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
     """
     paper_delta = 1 / setting.scores
     sigma = setting.noise_multiplier
-    mu = 1 / sigma if sigma else np.inf  # of a perfect canary
+    # The scores of a perfect canary are N(1, sigma^2) with it and N(0, sigma^2) without.
+    mu = 1 / sigma if sigma else np.inf
     records = []
     for row in measured:
         published = rounds.best_epsilon(row.scores_in, row.scores_out, paper_delta)
@@ -107,15 +108,15 @@ def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -
     sigma = setting.noise_multiplier
 
     def charge(noise_multipliers: Iterable[float]) -> list[float]:
-        """Returns the training run's epsilon up to each measured round, given each round's charge."""
-        return rounds.cumulative(
-            map(Charge, noise_multipliers, frame["rate"], counts), setting.delta
-        )
+        """Returns the training run's epsilon up to each measured round, given their noise multipliers."""
+        charges = map(Charge, noise_multipliers, frame["rate"], counts)
+        return rounds.cumulative(charges, setting.delta)
 
     paper_delta = 1 / setting.scores
+    # These map a round's epsilon to a noise multiplier.
     by_renyi = partial(rounds.renyi_charge, delta=paper_delta, true_noise=sigma)
     exactly = partial(rounds.gaussian_charge, true_noise=sigma)
-    # The public code raises small values before it converts them.
+    # The public code raises small values before it converts them. `by_renyi` does so for the estimates.
     lower = frame["lower"].clip(rounds.MIN_LOWER)
     published = frame["published"].clip(rounds.MIN_EPSILON)
     return frame.assign(

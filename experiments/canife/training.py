@@ -78,13 +78,13 @@ def measure_missing(
             jnp.isfinite(theta).all(),
             f"the model diverged before round {number}: lower `learning_rate` or `noise_multiplier`",
         )
-        checkpoints.offer(_CHECKPOINTS, number - 1, state)  # writes them from time to time
+        checkpoints.offer(_CHECKPOINTS, number - 1, state)  # writes some of them
         if number in missing:
             measured_round = _measure(setting, population, theta, number)
             measured.save_round(store, measured_round)
             yield measured_round
         if number < missing[-1]:
-            state = population.train(state, number, setting.every)
+            state = population.train(state, first=number, rounds=setting.every)
     checkpoints.clear()
 
 
@@ -205,8 +205,8 @@ def _design_canary(
     is_finite = jnp.isfinite(penalties).all()
     require(is_finite, "the canary's design diverged: lower `design_rate`")
 
-    # The penalties are for images or drawn texts. Folding in the checksum of a name makes the keys of these
-    # draws differ from all design keys.
+    # The penalties are for images or drawn texts. The checksum makes the keys of these draws differ from all
+    # design keys.
     text_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
     first_key, last_key = jax.random.split(text_key)
     drawn_first = population.samples.draw_text(first, first_key)
