@@ -94,7 +94,7 @@ def _make_estimator(
 def _make_estimators() -> Iterator[Estimator]:
     """Yields the records of all methods, grouped by design."""
     # Each row has a design, a dict of its methods, and the function that calls such a method.
-    designs: tuple[Any, ...] = (
+    designs: Any = (
         (ONE_CANARY, estimate.METHODS, from_scores),
         (SEVERAL, lifted.METHODS, from_canaries),
         (ONE_RUN, one_run_bounds.OF_COINS, from_coins),

@@ -194,12 +194,11 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
         normalize_by=float(fields.batch_size),
     )
 
-    def train(theta: Any, key: Any, batches: Any, data: Any) -> Any:
+    def train(theta: Any, key: Any, batches: Any, features: Any, labels: Any) -> Any:
         """Trains one model from theta (p,) and returns its parameters after a step on each mini-batch.
 
-        `key` seeds its noise, `batches` (steps, B) holds example indices, and `data` is (features, labels).
+        `key` seeds its noise, and `batches` (steps, B) holds the indices of examples.
         """
-        features, labels = data
         # The noise is divided by B, like `clipped_gradient`.
         deviation = fields.noise_multiplier * fields.clipping_norm / fields.batch_size
         noise = noise_addition.gaussian_privatizer(stddev=deviation, prng_key=key)
@@ -217,10 +216,11 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
         end, _ = jax.lax.scan(take_step, (theta, noise.init(theta)), batches)
         return end[0]
 
-    data = jnp.asarray(problem.dataset.features), jnp.asarray(problem.dataset.labels)
+    features = jnp.asarray(problem.dataset.features)
+    labels = jnp.asarray(problem.dataset.labels)
     # Models have different parameters and keys, but share batches and data. The updated parameters reuse the
     # old parameters' memory.
-    train_models = jax.jit(jax.vmap(train, (0, 0, None, None)), donate_argnums=0)
+    train_models = jax.jit(jax.vmap(train, (0, 0, None, None, None)), donate_argnums=0)
     thetas = jnp.tile(problem.theta_0, (models, 1))
     calls = itertools.count()
 
@@ -228,7 +228,8 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
         """Trains all models for one step per mini-batch, with a different seed in each call."""
         nonlocal thetas
         keys = jax.random.split(jax.random.key(next(calls)), models)
-        thetas = jax.block_until_ready(train_models(thetas, keys, problem.batches, data))
+        updated = train_models(thetas, keys, problem.batches, features, labels)
+        thetas = jax.block_until_ready(updated)
         return models * len(problem.batches)
 
     return Training(run, jax.default_backend(), lambda: np.asarray(thetas[0]))

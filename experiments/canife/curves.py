@@ -58,6 +58,7 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
     records = []
     for row in measured:
         published = rounds.best_epsilon(row.scores_in, row.scores_out, paper_delta)
+        variance = np.var(row.known, ddof=1)  # of the clients' dot products
         # Cohorts are drawn without replacement from a finite population, which reduces the variance.
         correction = 1 - setting.cohort / len(row.known)
         records.append(
@@ -68,7 +69,7 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
                 "norm": row.norm,
                 "attack": published.accuracy,
                 "deviation": (np.std(row.scores_in) + np.std(row.scores_out)) / 2,
-                "clients": np.sqrt(setting.cohort * np.var(row.known, ddof=1) * correction),
+                "clients": np.sqrt(setting.cohort * variance * correction),
                 "published": published.epsilon,
                 "lower": published.lower,
                 "upper": published.upper,
@@ -87,9 +88,10 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
 def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -> pd.DataFrame:
     """Adds the training run's epsilon up to each measured round, by Renyi DP, to a frame of rounds.
 
-    A measured round represents itself and the unmeasured rounds before or after it. For each of these rounds,
-    we charge the noise multiplier of a Gaussian release with the measured round's epsilon, or the true noise
-    multiplier if this epsilon is infinite. The added columns are
+    A measured round represents itself and the unmeasured rounds after it, as in the paper, or before it
+    (`is_backward`), as in the public code. For each of these rounds, we charge the noise multiplier of a
+    Gaussian release with the measured round's epsilon, or the true noise multiplier if this epsilon is
+    infinite. The frame (see the module docstring) has all measured rounds, in order. The added columns are
 
         charged_to                         the last round that is charged
         training                           from the published estimates, converted by Renyi DP
@@ -97,10 +99,6 @@ def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -
         training_gaussian                  from the published estimates, converted exactly
         training_law                       from the exact epsilons, converted exactly
         accountant                         from the true noise multiplier
-
-    The frame (see the module docstring) has all measured rounds, in order. If `is_backward` is True, a
-    measured round represents the rounds before it, as in the public code; otherwise those after it, as in the
-    paper.
     """
     numbers = frame[ROUND].tolist()
     last = min(numbers[-1] + setting.every - 1, setting.rounds)  # if charged forward

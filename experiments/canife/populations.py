@@ -1,8 +1,4 @@
-"""Samples a model's clients, trains the model with DP-FedAvg, and computes clients' updates.
-
-If each client has one example and sends its gradient, DP-FedAvg is DP-SGD: a round is a step, and its cohort
-is the mini-batch.
-"""
+"""Samples a model's clients, trains the model with DP-FedAvg, and computes clients' updates."""
 
 import dataclasses
 from collections.abc import Callable
@@ -172,7 +168,7 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
 
     theta = jax.jit(model.init)(root(setting.seed, "theta"))
     samples = make_samples(setting, model)
-    # The loss uses the key to draw a text. The texts here are already drawn, so any key gives the same gradient.
+    # The loss uses the key to draw a text. Texts here are already drawn, so any key gives the same gradient.
     gradient = partial(jax.grad(samples.loss), key=jax.random.key(0))
     return Population(
         split,

@@ -67,8 +67,7 @@ def best_epsilon(
     """Returns the published estimate: the largest epsilon over thresholds with errors of both kinds.
 
     It is infinite if a threshold separates the scores of the two worlds (with and without the canary), and 0
-    if no threshold has errors of both kinds. Otherwise it is at most log((1 - delta) n - 1) for n scores per
-    world (Errata C6, C7).
+    if no threshold has errors of both kinds (Errata C6).
 
     Args:
       scores_in: (n,) scores with the canary.
