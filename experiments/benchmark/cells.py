@@ -97,13 +97,13 @@ def list_cells(
     cells = []
     for name in mechanisms:
         mechanism = MECHANISMS[name]
-        for n in scale.sizes or mechanism.sizes:  # () means the mechanism's own
+        for size in scale.sizes or mechanism.sizes:  # () means the mechanism's own
             for estimator_name in estimators:
                 estimator = ESTIMATORS[estimator_name]
                 fits = estimator.design == mechanism.design
                 if fits and estimator.find_version():  # "" if not installed
                     audits = max(scale.audits // estimator.cost, 1)
-                    cells.append(AuditedCell(estimator.name, name, n, audits, seed))
+                    cells.append(AuditedCell(estimator.name, name, size, audits, seed))
     return cells
 
 

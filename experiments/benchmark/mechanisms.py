@@ -213,11 +213,11 @@ def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
     yield BenchmarkedMechanism(
         ONE_RUN, "coins: (0, delta)", _REVEALING_COINS, mu=0.0, delta=_REVEAL_PROBABILITY
     )
-    record = partial(BenchmarkedMechanism, DIRECTIONS, sizes=_SIZES[DIRECTIONS])
+    make = partial(BenchmarkedMechanism, DIRECTIONS, sizes=_SIZES[DIRECTIONS])
     for mu in (0.0, 1.0, 4.0):
-        yield record(f"directions: Gaussian {mu:g}", law=_COSINES, mu=mu)
+        yield make(f"directions: Gaussian {mu:g}", law=_COSINES, mu=mu)
     for name in ("equal", "failing", "laplace", "bound"):
-        yield record(f"directions: {name} 2", law=laws.DIRECTIONS[name], mu=2.0)
+        yield make(f"directions: {name} 2", law=laws.DIRECTIONS[name], mu=2.0)
 
 
 def _make_with_scores(design: str) -> Iterator[BenchmarkedMechanism]:
@@ -228,23 +228,23 @@ def _make_with_scores(design: str) -> Iterator[BenchmarkedMechanism]:
     """
     prefix, gaussian, mus, draw = _DESIGNS[design]
     all_sizes = _SIZES[design]
-    record = partial(BenchmarkedMechanism, design, sizes=all_sizes[:1])
+    make = partial(BenchmarkedMechanism, design, sizes=all_sizes[:1])
     for mu in mus:
-        mechanism = record(f"{prefix}Gaussian {mu:g}", law=gaussian, mu=mu)
+        mechanism = make(f"{prefix}Gaussian {mu:g}", law=gaussian, mu=mu)
         if mu in (0.0, 1.0):
             mechanism = mechanism._replace(sizes=all_sizes)
         yield mechanism
     for name, family, parameter in _CURVES:  # such as Laplace
         law = _make_law(draw, family, _CURVED)
-        yield record(prefix + name, law=law, mu=parameter)
+        yield make(prefix + name, law=law, mu=parameter)
     if design == ONE_CANARY:
         for name, (law, mu) in _ONLY_ONE_CANARY.items():
-            yield record(name, law=law, mu=mu)
-        yield record("(0, delta)", law=_REVEALING, mu=0.0, delta=_REVEAL_PROBABILITY)
+            yield make(name, law=law, mu=mu)
+        yield make("(0, delta)", law=_REVEALING, mu=0.0, delta=_REVEAL_PROBABILITY)
     else:  # these need several canaries
-        yield record(f"{prefix}tied canaries", law=_TIED, mu=1.0, sizes=all_sizes)
-        yield record(f"{prefix}failing runs", law=_FAILING, mu=2.0)
-        yield record(f"{prefix}nine tenths in", law=_UNFAIR, mu=1.0)  # by unfair coins
+        yield make(f"{prefix}tied canaries", law=_TIED, mu=1.0, sizes=all_sizes)
+        yield make(f"{prefix}failing runs", law=_FAILING, mu=2.0)
+        yield make(f"{prefix}nine tenths in", law=_UNFAIR, mu=1.0)  # by unfair coins
 
 
 MECHANISMS = {record.name: record for record in _make_mechanisms()}

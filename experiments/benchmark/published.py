@@ -50,11 +50,11 @@ def bootstrapped_gaussian(coins: Coins, delta: float, confidence: float) -> floa
     """
     rng = np.random.default_rng(0)
     scores_in, scores_out = coins.pooled()
-    mean_in, variance_in = _bootstrap_moments(rng, scores_in)
-    mean_out, variance_out = _bootstrap_moments(rng, scores_out)
+    means_in, variances_in = _bootstrap_moments(rng, scores_in)
+    means_out, variances_out = _bootstrap_moments(rng, scores_out)
 
-    deviation = np.sqrt((variance_in + variance_out) / 2)
-    distances = np.abs(mean_in - mean_out) / deviation
+    deviations = np.sqrt((variances_in + variances_out) / 2)
+    distances = np.abs(means_in - means_out) / deviations
     distance = float(np.quantile(distances, 1 - confidence))
     return conversions.epsilon_from_mu(distance, delta)
 

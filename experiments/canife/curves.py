@@ -105,7 +105,7 @@ def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -
     counts = rounds.count_rounds(numbers, last, is_backward)
     sigma = setting.noise_multiplier
 
-    def charge(noise_multipliers: Iterable[float]) -> list[float]:
+    def compute_epsilons(noise_multipliers: Iterable[float]) -> list[float]:
         """Returns the training run's epsilon up to each measured round, given their noise multipliers."""
         charges = map(Charge, noise_multipliers, frame["rate"], counts)
         return rounds.cumulative(charges, setting.delta)
@@ -119,12 +119,12 @@ def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -
     published = frame["published"].clip(rounds.MIN_EPSILON)
     return frame.assign(
         charged_to=np.cumsum(counts),
-        training=charge(frame["published"].map(by_renyi)),
-        training_lower=charge(lower.map(by_renyi)),
-        training_upper=charge(frame["upper"].map(by_renyi)),
-        training_gaussian=charge(published.map(partial(exactly, delta=paper_delta))),
-        training_law=charge(frame["law"].map(partial(exactly, delta=setting.delta))),
-        accountant=charge([sigma] * len(frame)),
+        training=compute_epsilons(frame["published"].map(by_renyi)),
+        training_lower=compute_epsilons(lower.map(by_renyi)),
+        training_upper=compute_epsilons(frame["upper"].map(by_renyi)),
+        training_gaussian=compute_epsilons(published.map(partial(exactly, delta=paper_delta))),
+        training_law=compute_epsilons(frame["law"].map(partial(exactly, delta=setting.delta))),
+        accountant=compute_epsilons([sigma] * len(frame)),
     )
 
 
@@ -204,7 +204,7 @@ def show_totals(setting: Attacked, frame: pd.DataFrame, is_backward: bool) -> st
     last = frame.iloc[-1]
     charged = int(last["charged_to"])
     sigma = setting.noise_multiplier
-    charge = Charge(sigma, last["rate"], charged)
+    charge = Charge(sigma, sampling_rate=last["rate"], rounds=charged)
     rng = np.random.default_rng(setting.seed)
     estimates = rounds.estimate_perfect_canary(rng, sigma, setting.scores)
     noise = rounds.renyi_charge(float(np.median(estimates)), 1 / setting.scores, sigma)
