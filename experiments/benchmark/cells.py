@@ -61,16 +61,16 @@ class AuditedCell(NamedTuple):
             broken       the estimator's assumptions that the mechanism violates
         """
         estimator = ESTIMATORS[self.estimator]
-        setting = MECHANISMS[self.mechanism].make_known(self.seed, self.n, self.audits)
-        law = setting.law._replace(audit=estimator.audit)  # instead of this project's methods
-        [row] = calibrate(setting._replace(law=law))  # one row per method, here the estimator
+        mechanism = MECHANISMS[self.mechanism].make_known(self.seed, self.n, self.audits)
+        law = mechanism.law._replace(audit=estimator.audit)  # instead of this project's methods
+        [row] = calibrate(mechanism._replace(law=law))  # one row per method, here the estimator
         exceeding = round(row.exceeding * self.audits)  # the row has a fraction
         limits = intervals.clopper_pearson(exceeding, self.audits, 0.95)
         return {
             **self._asdict(),
             "version": estimator.find_version(),
-            "delta": setting.delta,
-            "confidence": setting.confidence,
+            "delta": mechanism.delta,
+            "confidence": mechanism.confidence,
             "truth": row.true_epsilon,
             "exceeding": exceeding,
             "low": float(limits.lower),
@@ -80,7 +80,7 @@ class AuditedCell(NamedTuple):
             "seconds": row.seconds,
             "refused": len(row.refusals),
             "why": next(iter(row.refusals), ""),
-            "broken": ", ".join(sorted(setting.find_broken(estimator.assumes))),
+            "broken": ", ".join(sorted(mechanism.find_broken(estimator.assumes))),
         }
 
 
@@ -97,12 +97,13 @@ def list_cells(
     cells = []
     for name in mechanisms:
         mechanism = MECHANISMS[name]
-        for n in scale.sizes or mechanism.sizes:  # () means the mechanism's own
-            for estimator in map(ESTIMATORS.__getitem__, estimators):
+        for size in scale.sizes or mechanism.sizes:  # () means the mechanism's own
+            for estimator_name in estimators:
+                estimator = ESTIMATORS[estimator_name]
                 fits = estimator.design == mechanism.design
                 if fits and estimator.find_version():  # "" if not installed
                     audits = max(scale.audits // estimator.cost, 1)
-                    cells.append(AuditedCell(estimator.name, name, n, audits, seed))
+                    cells.append(AuditedCell(estimator.name, name, size, audits, seed))
     return cells
 
 
@@ -113,14 +114,15 @@ def list_claims(estimators: Iterable[str], scale: Scale, seed: int) -> list[Clai
     least 10 if `claim_audits` allows, to see whether half of them refute the claim.
     """
     cells = []
+    fewest = min(scale.claim_audits, 10)
     for name in estimators:
-        audits = max(scale.claim_audits // ESTIMATORS[name].cost, min(scale.claim_audits, 10))
+        audits = max(scale.claim_audits // ESTIMATORS[name].cost, fewest)
         cells.append(ClaimCell(name, scale.max_runs, audits, seed))
     return cells
 
 
 def _find_file(cell: Cell, folder: Path) -> Path:
-    """Returns the file for a cell's record. A new version of the estimator gets a new file."""
+    """Returns the file for a cell's record, named by a hash of the cell and the estimator's version."""
     identity = json.dumps([*cell, ESTIMATORS[cell.estimator].find_version()])
     return folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
 

@@ -39,8 +39,9 @@ class Estimator(NamedTuple):
       kind: OURS, PEER or PAPER.
       design: The design of its audits, one of DESIGNS.
       assumption: Its assumptions, in the words of its documentation.
-      epsilon: (evidence, delta, confidence) -> a lower bound on epsilon. The evidence is `Fresh` for
-        directions, and otherwise `Coins`. The function may reject the evidence by raising any exception.
+      epsilon: (evidence, delta, confidence) -> a lower bound on epsilon. The evidence is cosines (`Fresh`)
+        for directions, otherwise scores and presence bits (`Coins`). The function may reject it by raising
+        any exception.
       assumes: Its assumptions, as constants from `audit.calibration`. A mechanism that violates an assumption
         does not count against the estimator.
       claims_level: True if it claims that epsilon is a bound with the given confidence.
@@ -97,7 +98,7 @@ class BenchmarkedMechanism(NamedTuple):
       name: Its name in tables, also used to seed the evidence.
       law: Draws the evidence for an audit. Its truth is the smallest epsilon for which the mechanism is
         (epsilon, delta)-DP if one canary is added or removed.
-      mu: The law's parameter.
+      mu: The law's parameter, such as mu for a mu-GDP mechanism.
       sizes: The sizes of the audits at scale `full`; see `make_known`.
       delta: The delta of the bounds.
     """
@@ -116,9 +117,14 @@ class BenchmarkedMechanism(NamedTuple):
         SEVERAL, and of canaries for designs with a single run. The evidence depends only on the seed, the
         mechanism's name and n, so it is the same for all estimators.
         """
-        # The defaults are for designs with a single run.
-        runs = {ONE_CANARY: 2 * n, SEVERAL: n}.get(self.design, 1)
-        canaries = {ONE_CANARY: 1, SEVERAL: NUM_CANARIES}.get(self.design, n)
+        runs = 1
+        canaries = n
+        if self.design == ONE_CANARY:
+            runs = 2 * n  # n in each world
+            canaries = 1
+        elif self.design == SEVERAL:
+            runs = n
+            canaries = NUM_CANARIES
         return KnownMechanism(
             self.law,
             self.mu,

@@ -102,7 +102,7 @@ class ClaimCell(NamedTuple):
             return None
         if refutes(least):
             return least
-        return find_fewest_runs(refutes, least, most, _SEARCH_PRECISION)
+        return find_fewest_runs(refutes, too_few=least, enough=most, precision=_SEARCH_PRECISION)
 
     def find_refuted_fraction(self, runs: int, noise: float) -> float:
         """Returns the fraction of audits with `runs` runs that refute the claim.
@@ -111,13 +111,14 @@ class ClaimCell(NamedTuple):
         """
         estimator = ESTIMATORS[self.estimator]
         audit = _audit_curve if _tests_curve(estimator) else estimator.audit
-        law, size = _AUDITS[estimator.design]  # `size`: canaries in a single run
+        law, size = _AUDITS[estimator.design]
         # `calibrate` finds the fraction of audits with an epsilon above the truth. We pass the claimed
         # epsilon as the truth, so these audits refute the claim.
-        claim = conversions.epsilon_from_mu(CLAIMED_MU, DELTA)
-        tested = law._replace(truth=lambda setting: claim, audit=audit)
+        claimed_epsilon = conversions.epsilon_from_mu(CLAIMED_MU, DELTA)
+        tested = law._replace(truth=lambda setting: claimed_epsilon, audit=audit)
         mu = CLAIMED_MU / noise  # less noise leaks more
         mechanism = BenchmarkedMechanism(estimator.design, name="false claim", law=tested, mu=mu)
+        # The size sets the number of canaries. We replace the number of runs.
         setting = mechanism.make_known(self.seed, size, self.audits)
         # `stream`, a part of the seed, gives each number of runs different evidence.
         [row] = calibrate(setting._replace(runs=runs, stream=(runs,)))  # a row for the estimator
@@ -135,7 +136,7 @@ def _audit_curve(directions: Fresh, setting: KnownMechanism) -> list[Value]:
     Cosines of left-out canaries have a known distribution. The test counts how many of each run's
     inserted canaries exceed each threshold, and bets that there are more than mu-GDP allows.
 
-    The list has a single value; `Law.audit` requires a list. Its epsilon exceeds any claim if the test
+    The result is a single value in a list, as `Law.audit` requires. Its epsilon exceeds any claim if the test
     rejects the claim, and is 0 otherwise.
     """
     counted = exact_null.compute_exceedances(directions)

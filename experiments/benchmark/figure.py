@@ -23,7 +23,7 @@ def draw_figure(estimators: Records) -> Figure:
     `estimators` are the rows of the summary table. The first panel has a square-root scale, which spreads out
     small fractions. Filled dots mark estimators that claim a confidence level.
     """
-    panels = {  # the keys are blank titles; keys must differ
+    panels = {  # keyed by title; these blank titles must differ
         "": partial(_draw_wrong_audits, estimators=estimators),
         " ": partial(_draw_dots, estimators=estimators, name="proven", edge=_MAX_RATIO),
     }
@@ -50,11 +50,11 @@ def _draw_wrong_audits(axis: Axes, estimators: Records) -> None:
 def _draw_dots(axis: Axes, estimators: Records, name: str, edge: float) -> None:
     """Draws the `name` field of the table's rows as dots from top to bottom, with lines between designs.
 
-    An estimator has no dot if no cell meets its assumptions. A value of None counts as 0. Values beyond
-    `edge`, the end of the horizontal axis, are drawn there as arrows.
+    A value of None counts as 0. Values beyond `edge`, the end of the horizontal axis, are drawn there as
+    arrows.
     """
     for place, row in enumerate(estimators):
-        if row["too_much"] is not None:
+        if row["too_much"] is not None:  # None if no cell meets the estimator's assumptions
             color, label = _LOOKS[row["kind"]]
             value = row[name] or 0.0
             is_filled = row["claims_level"]

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 
 from audit.calibration import laws
 from audit.calibration.calibration import (
@@ -29,8 +30,6 @@ from experiments.benchmark.contract import (
     SEVERAL,
     BenchmarkedMechanism,
 )
-
-Generator = np.random.Generator
 
 # The audit sizes at scale `full`, with the default size first.
 _SIZES = {
@@ -55,8 +54,10 @@ def _mixture_parts(strong: float, inserted: bool) -> list[MixturePart]:
     `strong` is the mu of strongly leaking runs. `inserted` is True for scores with the canary. Without the
     canary, both parts have mean 0.
     """
-    part = partial(MixturePart, weight=0.5)
-    return [part(centre=_WEAK_MU * inserted), part(centre=strong * inserted)]
+    return [
+        MixturePart(weight=0.5, centre=_WEAK_MU * inserted),
+        MixturePart(weight=0.5, centre=strong * inserted),
+    ]
 
 
 def _sample_revealing(rng: Generator, mu: float, inserted: bool, n: int) -> Array:
@@ -74,7 +75,7 @@ def _sample_revealing(rng: Generator, mu: float, inserted: bool, n: int) -> Arra
 def _draw_worlds(
     sample: Sampler, rng: Generator, setting: KnownMechanism, fraction_in: float = 0.5
 ) -> Coins:
-    """Draws the scores of runs with one canary each.
+    """Draws the scores and presence bits, both (runs, 1), of runs with one canary each.
 
     The first runs insert the canary; `fraction_in` is their fraction. `sample` draws the scores of a world:
     (generator, mu, True if inserted, number of scores) -> scores.
@@ -89,7 +90,10 @@ def _draw_worlds(
 def _draw_coins(
     sample: Sampler, rng: Generator, setting: KnownMechanism, probability: float = 0.5
 ) -> Coins:
-    """Draws the scores of independent canaries, each inserted with the given probability."""
+    """Draws the scores (runs, canaries) of independent canaries, each inserted with the given probability.
+
+    `_draw_worlds` describes `sample`.
+    """
     presence = rng.random((setting.runs, setting.canaries)) < probability
     # We draw each canary's score in both worlds, and its coin selects one of the two.
     scores_in = sample(rng, setting.mu, True, presence.size)
@@ -127,7 +131,8 @@ def _draw_revealing(rng: Generator, setting: KnownMechanism) -> Coins:
     # lucky guesses.
     num_revealed = round(_REVEALED_PER_ROOT * np.sqrt(n))
     scores = rng.standard_normal((1, n))
-    # With this probability, each coin is revealed with _REVEAL_PROBABILITY, as (0, delta)-DP allows.
+    # A random set of this size has a given coin with probability num_revealed / n. So each coin is revealed
+    # with _REVEAL_PROBABILITY, as (0, delta)-DP allows.
     if rng.random() < _REVEAL_PROBABILITY * n / num_revealed:
         revealed = rng.permutation(n)[:num_revealed]
         signs = 2 * presence[0, revealed] - 1  # 1 if inserted, otherwise -1
@@ -165,7 +170,7 @@ def _make_law(
 
     Args:
       draw: `_draw_worlds` for one canary per run, or `_draw_coins` for several.
-      family: The family of score distributions in the two worlds.
+      family: The score distributions with and without the canary, for any value of their parameter.
       breaks: The estimator assumptions that the law violates.
       **changes: Keyword arguments of `draw`.
     """
@@ -202,38 +207,44 @@ _ONLY_ONE_CANARY = {
 
 
 def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
-    """Yields all mechanisms, grouped by design.
-
-    Gaussian scores with mu 0 or 1, tied canaries and directions are audited at all of a design's sizes. The
-    other mechanisms use only the first size, the default.
-    """
-    for design, (prefix, gaussian, mus, draw) in _DESIGNS.items():
-        all_sizes = _SIZES[design]
-        record = partial(BenchmarkedMechanism, design, sizes=all_sizes[:1])
-        for mu in mus:
-            mechanism = record(f"{prefix}Gaussian {mu:g}", law=gaussian, mu=mu)
-            if mu in (0.0, 1.0):
-                mechanism = mechanism._replace(sizes=all_sizes)
-            yield mechanism
-        for name, family, parameter in _CURVES:  # score families such as Laplace
-            law = _make_law(draw, family, _CURVED)
-            yield record(prefix + name, law=law, mu=parameter)
-        if design == ONE_CANARY:
-            for name, (law, mu) in _ONLY_ONE_CANARY.items():
-                yield record(name, law=law, mu=mu)
-            yield record("(0, delta)", law=_REVEALING, mu=0.0, delta=_REVEAL_PROBABILITY)
-            continue  # the mechanisms below need several canaries
-        yield record(f"{prefix}tied canaries", law=_TIED, mu=1.0, sizes=all_sizes)
-        yield record(f"{prefix}failing runs", law=_FAILING, mu=2.0)
-        yield record(f"{prefix}nine tenths in", law=_UNFAIR, mu=1.0)  # by unfair coins
+    """Yields all mechanisms, grouped by design."""
+    for design in _DESIGNS:
+        yield from _make_with_scores(design)
     yield BenchmarkedMechanism(
         ONE_RUN, "coins: (0, delta)", _REVEALING_COINS, mu=0.0, delta=_REVEAL_PROBABILITY
     )
-    record = partial(BenchmarkedMechanism, DIRECTIONS, sizes=_SIZES[DIRECTIONS])
+    make = partial(BenchmarkedMechanism, DIRECTIONS, sizes=_SIZES[DIRECTIONS])
     for mu in (0.0, 1.0, 4.0):
-        yield record(f"directions: Gaussian {mu:g}", law=_COSINES, mu=mu)
+        yield make(f"directions: Gaussian {mu:g}", law=_COSINES, mu=mu)
     for name in ("equal", "failing", "laplace", "bound"):
-        yield record(f"directions: {name} 2", law=laws.DIRECTIONS[name], mu=2.0)
+        yield make(f"directions: {name} 2", law=laws.DIRECTIONS[name], mu=2.0)
+
+
+def _make_with_scores(design: str) -> Iterator[BenchmarkedMechanism]:
+    """Yields the mechanisms of a design with scores (not cosines).
+
+    Gaussian scores with mu 0 or 1, and tied canaries, are audited at all of the design's sizes. The others
+    use only the first size, the default.
+    """
+    prefix, gaussian, mus, draw = _DESIGNS[design]
+    all_sizes = _SIZES[design]
+    make = partial(BenchmarkedMechanism, design, sizes=all_sizes[:1])
+    for mu in mus:
+        mechanism = make(f"{prefix}Gaussian {mu:g}", law=gaussian, mu=mu)
+        if mu in (0.0, 1.0):
+            mechanism = mechanism._replace(sizes=all_sizes)
+        yield mechanism
+    for name, family, parameter in _CURVES:  # such as Laplace
+        law = _make_law(draw, family, _CURVED)
+        yield make(prefix + name, law=law, mu=parameter)
+    if design == ONE_CANARY:
+        for name, (law, mu) in _ONLY_ONE_CANARY.items():
+            yield make(name, law=law, mu=mu)
+        yield make("(0, delta)", law=_REVEALING, mu=0.0, delta=_REVEAL_PROBABILITY)
+    else:  # these need several canaries
+        yield make(f"{prefix}tied canaries", law=_TIED, mu=1.0, sizes=all_sizes)
+        yield make(f"{prefix}failing runs", law=_FAILING, mu=2.0)
+        yield make(f"{prefix}nine tenths in", law=_UNFAIR, mu=1.0)  # by unfair coins
 
 
 MECHANISMS = {record.name: record for record in _make_mechanisms()}

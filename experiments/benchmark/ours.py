@@ -39,8 +39,8 @@ def from_canaries(method: CanaryMethod, coins: Coins, delta: float, confidence: 
     """Returns a method's lower bound on epsilon from runs with several canaries each.
 
     Raises InputError if fair independent coins are very unlikely to produce these presence bits. Coins with a
-    small bias pass this test. With `given=True`, the bound uses confidence limits on the coin probability
-    instead of 1/2.
+    small bias pass this test, so the bound uses confidence limits on the coin probability instead of 1/2
+    (`given=True`).
     """
     fair_coins.require_fair(coins.presence)
     checked = canaries.make_coins(coins.scores, coins.presence)
@@ -65,7 +65,7 @@ def from_directions(
 
 
 def _make_estimator(
-    name: str, design: str, documented: Assumption, epsilon: Callable[[Any, float, float], float]
+    name: str, design: str, documented: Assumption, epsilon: Callable[..., float]
 ) -> Estimator:
     """Returns the benchmark's record of a method.
 
@@ -77,16 +77,16 @@ def _make_estimator(
     # The in-sample estimate is the epsilon of a Gaussian curve, but its documentation does not mention this.
     if documented.gaussian or name == estimate.IN_SAMPLE:
         assumes.append(GAUSSIAN_CURVE)
-    if "many runs" in documented.text:
+    if "many runs" in documented.text:  # asymptotic bounds
         assumes.append(ENOUGH_RUNS)
     return Estimator(
         name=f"ours: {name}",
         kind=OURS,
         design=design,
-        assumption=documented.sentence or documented.text,
+        assumption=documented.sentence,
         epsilon=epsilon,
         assumes=assumes,
-        claims_level=documented.word != NO_BOUND,
+        claims_level=documented.word != NO_BOUND,  # estimates are marked NO_BOUND
         cost=_COSTS.get(name, 1),
     )
 
@@ -94,7 +94,7 @@ def _make_estimator(
 def _make_estimators() -> Iterator[Estimator]:
     """Yields the records of all methods, grouped by design."""
     # Each row has a design, a dict of its methods, and the function that calls such a method.
-    designs: tuple[tuple[str, dict[str, Any], Callable[..., float]], ...] = (
+    designs: Any = (
         (ONE_CANARY, estimate.METHODS, from_scores),
         (SEVERAL, lifted.METHODS, from_canaries),
         (ONE_RUN, one_run_bounds.OF_COINS, from_coins),

@@ -1,7 +1,6 @@
 """Estimators from packages, called as their documentation describes.
 
-A package is imported when its estimator is first called. Strategies that split the scores randomly get a
-fixed seed, to make results reproducible.
+A package is imported when its estimator is first called.
 """
 
 from functools import partial
@@ -20,7 +19,13 @@ from experiments.benchmark.contract import (
 )
 from experiments.benchmark.published import FAIR_AND_GAUSSIAN, FIXED_FRACTION, count_right_guesses
 
-_FIXED_THRESHOLD = 0.5  # chosen in advance
+# The arguments of each strategy. With a fixed seed for random splits, results are reproducible.
+_STRATEGIES: dict[str, dict[str, Any]] = {
+    "Bonferroni": {},
+    "Explicit": {"threshold": 0.5},  # chosen in advance
+    "Split": {"seed": 0},
+    "MultiSplit": {"seed": 0},
+}
 
 
 def jax_privacy(method: str, strategy: str, coins: Coins, delta: float, confidence: float) -> float:
@@ -35,9 +40,8 @@ def jax_privacy(method: str, strategy: str, coins: Coins, delta: float, confiden
     if method != "epsilon_raw_counts":  # this estimate has no confidence level
         arguments["significance"] = 1 - confidence
     if strategy:
-        options = {"Bonferroni": {}, "Explicit": {"threshold": _FIXED_THRESHOLD}}
-        chosen = options.get(strategy, {"seed": 0})  # the other strategies split the scores
-        arguments["threshold_strategy"] = getattr(auditing, strategy)(**chosen)
+        make_strategy = getattr(auditing, strategy)
+        arguments["threshold_strategy"] = make_strategy(**_STRATEGIES[strategy])
     auditor = auditing.CanaryScoreAuditor(*coins.pooled())
     return float(getattr(auditor, method)(**arguments))
 

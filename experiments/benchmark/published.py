@@ -39,7 +39,7 @@ def canife(coins: Coins, delta: float, confidence: float, by_accuracy: bool = Fa
     `by_accuracy` chooses the threshold with the best accuracy instead, as the first version of its code did.
     The threshold is chosen using the same scores. `confidence` has no effect on the estimate.
     """
-    return rounds.best_epsilon(*coins.pooled(), delta, confidence, by_accuracy).epsilon
+    return rounds.best_epsilon(*coins.pooled(), delta, by_accuracy).epsilon
 
 
 def bootstrapped_gaussian(coins: Coins, delta: float, confidence: float) -> float:
@@ -50,11 +50,11 @@ def bootstrapped_gaussian(coins: Coins, delta: float, confidence: float) -> floa
     """
     rng = np.random.default_rng(0)
     scores_in, scores_out = coins.pooled()
-    mean_in, variance_in = _bootstrap_moments(rng, scores_in)
-    mean_out, variance_out = _bootstrap_moments(rng, scores_out)
+    means_in, variances_in = _bootstrap_moments(rng, scores_in)
+    means_out, variances_out = _bootstrap_moments(rng, scores_out)
 
-    deviation = np.sqrt((variance_in + variance_out) / 2)
-    distances = np.abs(mean_in - mean_out) / deviation
+    deviations = np.sqrt((variances_in + variances_out) / 2)
+    distances = np.abs(means_in - means_out) / deviations
     distance = float(np.quantile(distances, 1 - confidence))
     return conversions.epsilon_from_mu(distance, delta)
 
@@ -71,18 +71,19 @@ def lidp_order_4(coins: Coins, delta: float, confidence: float) -> float:
 
     It reproduces that code's error in a variance (Errata L1; see `fourth_order_bound`).
     """
-    # Some of the runs are used to choose a threshold with a large bound (`approximate_dp`). In the
-    # other runs, `rest`, a score above this threshold counts as a guess that the canary is in.
-    counts = lifted.count(coins, exact.approximate_dp(delta), 1 - confidence)
-    rest = counts.rest
+    # Some of the runs choose a threshold with a large bound (`approximate_dp`). For each other run,
+    # `rest` has the number of canaries that are out but above it (`alarms`) or in but below (`misses`).
+    rest = lifted.count(coins, exact.approximate_dp(delta), 1 - confidence).rest
     canaries = rest.canaries_in  # K, since coins allow each canary to be in
 
     error = (1 - confidence) / 2  # for each of the two error rates
     # A canary is out (or in) with probability 1/2. So the probability that it is out and the guess
     # is wrong is half the error rate.
-    false_alarms = 2 * fourth_order_bound(rest.alarms, canaries, error)
-    misses = 2 * fourth_order_bound(rest.misses, canaries, error)
-    epsilon = conversions.epsilon_from_rates(min(false_alarms, 1.0), min(misses, 1.0), delta)
+    false_positive_rate = 2 * fourth_order_bound(rest.alarms, canaries, error)
+    false_negative_rate = 2 * fourth_order_bound(rest.misses, canaries, error)
+    epsilon = conversions.epsilon_from_rates(
+        min(false_positive_rate, 1.0), min(false_negative_rate, 1.0), delta
+    )
     return max(float(epsilon), 0.0)
 
 
@@ -101,9 +102,9 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
     """
     means = moments(sums, canaries, 4)  # estimates of mu_0 to mu_4
     n = len(sums)
-    level = error / 4
-    mu_3 = wilson(means[3], n, level)[1]  # the upper end of the interval
-    mu_4 = wilson(means[4], n, level)[1]
+    error_each = error / 4
+    _, mu_3 = wilson(means[3], n, error_each)  # (lower, upper)
+    _, mu_4 = wilson(means[4], n, error_each)
 
     # h_j is the probability that two random pairs of canaries have j canaries in common.
     pairs = canaries * (canaries - 1)
@@ -111,9 +112,10 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
     h_1 = 4 * (canaries - 2) / pairs
     h_2 = 2 / pairs
 
-    # Wilson's upper bound on mu_2 is the larger root x of (x - mean)^2 = cut * variance(x), with cut = z^2 /
-    # n and variance(x) = h_2 x + constant - (1 - h_0) x^2: a x^2 - 2 b x + (mean^2 - cut * constant) = 0.
-    cut = special.ndtri(1 - level) ** 2 / n
+    # Wilson's upper bound on mu_2 is the larger root x of (x - mean)^2 = cut * variance(x), with a normal
+    # quantile z, cut = z^2 / n and variance(x) = h_2 x + constant - (1 - h_0) x^2: a x^2 - 2 b x + (mean^2 -
+    # cut * constant) = 0.
+    cut = special.ndtri(1 - error_each) ** 2 / n
     # The public code has mu_3^2 where mu_2^2 is correct (Errata L1).
     constant = h_1 * mu_3 + h_0 * (mu_4 - mu_3**2)
     a = 1 + cut * (1 - h_0)
@@ -124,12 +126,13 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
         mu_2 = min((b + np.sqrt(discriminant)) / a, 1.0)
 
     # The variance of a run's counted fraction is at most x / K + (1 - 1 / K) mu_2 - x^2, with x = mu_1.
-    variance = lifted.VarianceBound(1 / canaries, (1 - 1 / canaries) * mu_2)
-    return wilson(means[1], n, level, variance)[1]
+    variance = lifted.VarianceBound(linear=1 / canaries, constant=(1 - 1 / canaries) * mu_2)
+    _, mu_1 = wilson(means[1], n, error_each, variance)
+    return mu_1
 
 
 def one_run(
-    bound: Callable[[int, int, int, float, float], float],
+    bound: Callable[..., float],
     fractions: Sequence[float],
     coins: Coins,
     delta: float,
@@ -139,11 +142,11 @@ def one_run(
 
     `bound` computes a bound: (number of coins, guesses, correct guesses, delta, error) -> epsilon.
     """
-    number = coins.scores.size
+    num_coins = coins.scores.size
     epsilons = []
     for fraction in fractions:
         guesses, right = count_right_guesses(coins, fraction)
-        epsilons.append(bound(number, guesses, right, delta, 1 - confidence))
+        epsilons.append(bound(num_coins, guesses, right, delta, 1 - confidence))
     return max(epsilons)
 
 

@@ -50,7 +50,7 @@ def _summarize(estimator: Estimator, cells: Records, tests: int) -> Record:
     """
     meeting = [cell for cell in cells if not cell["broken"]]
     violating = [cell for cell in cells if cell["broken"]]
-    proven = [cell["mean"] / cell["truth"] for cell in meeting if cell["truth"] > 0]
+    proven_fractions = [cell["mean"] / cell["truth"] for cell in meeting if cell["truth"] > 0]
     over_level = 0
     for cell in filter(is_held_to_level, cells):
         over_level += exceeds_level(cell["exceeding"], cell["audits"], tests)
@@ -65,7 +65,7 @@ def _summarize(estimator: Estimator, cells: Records, tests: int) -> Record:
         "too_much": _find_worst_fraction(meeting),
         "cells_over_level": over_level,
         "elsewhere": _find_worst_fraction(violating),
-        "proven": float(np.mean(proven)) if proven else None,
+        "proven": float(np.mean(proven_fractions)) if proven_fractions else None,
         "refused": frame["refused"].sum() / frame["audits"].sum(),
         "seconds": frame["seconds"].median(),
     }
@@ -95,24 +95,24 @@ def make_summary_table(cells: Records, claims: Records) -> Table[Record]:
 
     `cells` are records of `AuditedCell.measure`, and `claims` are records of `ClaimCell.measure`.
     """
-    tests = sum(map(is_held_to_level, cells))  # a test for each of these cells
-    # The runs until the claim is refuted. There is one test, on a true claim, for each record.
+    tests = sum(map(is_held_to_level, cells))  # one for each of these cells
+    # Each record of a claim also has one test, on a true claim.
     runs = {claim["estimator"]: show_runs(claim, tests=len(claims)) for claim in claims}
     records = []
     for estimator in sorted(ESTIMATORS.values(), key=lambda record: DESIGNS.index(record.design)):
-        estimators_cells = select(cells, estimator=estimator.name)
-        if estimators_cells:
-            record = _summarize(estimator, estimators_cells, tests)
+        its_cells = select(cells, estimator=estimator.name)
+        if its_cells:
+            record = _summarize(estimator, its_cells, tests)
             record["runs_until_refuted"] = runs.get(estimator.name, "")
             records.append(record)
-    fraction = partial(field, show=".0%")
+    percent = partial(field, show=".0%")
     columns = (  # those without a heading are only in the CSV
         field("estimator", head="estimator", width=40, left=True),
         *map(field, ("assumption", "claims_level", "cells", "too_much", "cells_over_level")),
         Column(value=_show_worst_fraction, head="too\nmuch", width=7),
-        fraction("elsewhere", head="\nelse", width=5),
-        fraction("proven", head="\nproven", width=6),
-        fraction("refused", head="no\nvalue", width=5),
+        percent("elsewhere", head="\nelse", width=5),
+        percent("proven", head="\nproven", width=6),
+        percent("refused", head="no\nvalue", width=5),
         field("seconds", head="\nms", show=_show_milliseconds, width=4),
         field("runs_until_refuted", head="\nrefutes", width=7),
     )

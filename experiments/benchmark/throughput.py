@@ -100,8 +100,8 @@ class Engine(NamedTuple):
 def make_problem(model: str, user_file: UserFile) -> Problem:
     """Returns the problem of training one of `MODELS` with the defaults of `audit`.
 
-    The adversary is GC-R instead of the default GC-S. Both cost the same per step, but GC-S would first
-    simulate a training run.
+    The canaries are random (adversary GC-R). Those of the default, GC-S, cost the same per step, but GC-S
+    first simulates a training run.
     """
     from audit.settings.make import setting_of
     from models.catalogue import task
@@ -141,7 +141,7 @@ def find_fastest(engine: Engine, problem: Problem) -> Training:
     max_floats = _MAX_CPU_FLOATS  # until we know the device
     by_rate: dict[float, Training] = {}
     for models in engine.model_counts:
-        if by_rate and models * floats_per_model > max_floats:
+        if by_rate and models * floats_per_model > max_floats:  # we always try the first number
             break
         training = engine.make(problem, models)
         training.run()  # compiles, which is not timed
@@ -154,7 +154,7 @@ def find_fastest(engine: Engine, problem: Problem) -> Training:
 def make_ours(problem: Problem, models: int) -> Training:
     """Returns our training run. It trains chunks of runs as `audit` does, with noise and canaries.
 
-    `models` has no effect, because our engine chooses the chunk size.
+    `models` has no effect, because our engine chooses the chunk size, as for an audit with 5,000 runs.
     """
     import jax
 
@@ -194,12 +194,11 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
         normalize_by=float(fields.batch_size),
     )
 
-    def train(theta: Any, key: Any, batches: Any, data: Any) -> Any:
+    def train(theta: Any, key: Any, batches: Any, features: Any, labels: Any) -> Any:
         """Trains one model from theta (p,) and returns its parameters after a step on each mini-batch.
 
-        `key` seeds its noise, `batches` (steps, B) holds example indices, and `data` is (features, labels).
+        `key` seeds its noise, and `batches` (steps, B) holds the indices of examples.
         """
-        features, labels = data
         # The noise is divided by B, like `clipped_gradient`.
         deviation = fields.noise_multiplier * fields.clipping_norm / fields.batch_size
         noise = noise_addition.gaussian_privatizer(stddev=deviation, prng_key=key)
@@ -217,10 +216,11 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
         end, _ = jax.lax.scan(take_step, (theta, noise.init(theta)), batches)
         return end[0]
 
-    data = jnp.asarray(problem.dataset.features), jnp.asarray(problem.dataset.labels)
+    features = jnp.asarray(problem.dataset.features)
+    labels = jnp.asarray(problem.dataset.labels)
     # Models have different parameters and keys, but share batches and data. The updated parameters reuse the
     # old parameters' memory.
-    train_models = jax.jit(jax.vmap(train, (0, 0, None, None)), donate_argnums=0)
+    train_models = jax.jit(jax.vmap(train, (0, 0, None, None, None)), donate_argnums=0)
     thetas = jnp.tile(problem.theta_0, (models, 1))
     calls = itertools.count()
 
@@ -228,7 +228,8 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
         """Trains all models for one step per mini-batch, with a different seed in each call."""
         nonlocal thetas
         keys = jax.random.split(jax.random.key(next(calls)), models)
-        thetas = jax.block_until_ready(train_models(thetas, keys, problem.batches, data))
+        updated = train_models(thetas, keys, problem.batches, features, labels)
+        thetas = jax.block_until_ready(updated)
         return models * len(problem.batches)
 
     return Training(run, jax.default_backend(), lambda: np.asarray(thetas[0]))
@@ -249,7 +250,7 @@ def _make_torch_network(problem: Problem) -> Any:
         return [convolution, normalization]
 
     class Block(nn.Module):
-        """A residual block: two 3x3 convolutions and a shortcut."""
+        """A residual block: two 3x3 convolutions and a shortcut, the identity at stride 1."""
 
         def __init__(self, channels: int, features: int, stride: int) -> None:
             super().__init__()
@@ -283,7 +284,7 @@ def _train_in_torch(
     problem: Problem,
     models: int,
     first_model: Sequence[Any],
-    take_step: Callable[[Any, Any], None],
+    take_step: Callable[..., None],
 ) -> Training:
     """Returns a training run in PyTorch on the problem's mini-batches.
 
@@ -369,7 +370,7 @@ def make_torch_func(problem: Problem, models: int) -> Training:
         """Returns a model's loss on one example; `theta` maps names to parameters."""
         return cross_entropy(functional_call(network, theta, features[None]), label[None])
 
-    per_example_gradients = vmap(grad(loss), (None, 0, 0))
+    per_example_gradients = vmap(grad(loss), (None, 0, 0))  # one theta, B examples
 
     def clipped_sum(theta: Any, features: Any, labels: Any) -> dict[str, Any]:
         """Returns the sum of the examples' clipped gradients for one model, keyed by parameter name.
@@ -380,9 +381,12 @@ def make_torch_func(problem: Problem, models: int) -> Training:
         squares = [gradient.flatten(1).square().sum(1) for gradient in gradients.values()]
         gradient_norms = torch.sqrt(sum(squares))  # (B,)
         factors = (fields.clipping_norm / gradient_norms).clamp(max=1.0)
-        return {name: torch.tensordot(factors, g, 1) for name, g in gradients.items()}
+        sums = {}
+        for name, gradient in gradients.items():
+            sums[name] = torch.tensordot(factors, gradient, dims=1)  # sums over the B examples
+        return sums
 
-    clipped_sums = vmap(clipped_sum, (0, None, None))
+    clipped_sums = vmap(clipped_sum, (0, None, None))  # all models, one mini-batch
     thetas = {  # (models, ...) by parameter name
         name: parameter.detach().expand(models, *parameter.shape).clone()
         for name, parameter in network.named_parameters()
@@ -432,7 +436,7 @@ def measure(
     with contextlib.ExitStack() as stack:
         for name in engines:
             team = [stack.enter_context(_start_engine(name, problem))]
-            [device] = _receive(name, team)
+            [device] = _receive(name, team)  # a process that is ready sends its device
             if ENGINES[name].one_thread and device == "cpu":
                 for _ in range(cores() - 1):
                     team.append(stack.enter_context(_start_engine(name, problem)))
@@ -468,7 +472,7 @@ def _serve(name: str, problem: Problem, connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     engine = ENGINES[name]
     if engine.package.startswith("jax"):
-        prepare_jax(cpu_devices=int(engine.one_thread))  # 0 means one per core
+        prepare_jax(cpu_devices=int(engine.one_thread))  # 1, or 0 for one per core
     training = find_fastest(engine, problem)
     connection.send(training.device)
     with contextlib.suppress(EOFError):  # raised when the command closes the connection

@@ -114,17 +114,18 @@ def compute_log_density(
     for target in targets:
         # The mean of the tilted score increases with the tilt, so it equals the target at exactly one tilt.
         tilt = scipy.optimize.brentq(
-            lambda tilt, target: _tilt(dots, cohort, tilt).joins @ dots + sigma**2 * tilt - target,
-            -max_tilt,
-            max_tilt,
-            args=(target,),
-            xtol=1e-6,
+            _exceed_target, -max_tilt, max_tilt, args=(dots, cohort, sigma, target), xtol=1e-6
         )
         # Slightly more than half the distance, in case rounding moves a midpoint.
         is_near = np.abs(points - target) < 0.51 * distance
         tilted = _tilt(dots, cohort, tilt)
         log_density[is_near] = _invert_transform(tilted, sigma, points[is_near])
     return LogDensity(points, log_density)
+
+
+def _exceed_target(tilt: float, dots: Array, cohort: int, sigma: float, target: float) -> float:
+    """Returns the mean of the tilted score minus a target. The noise has mean sigma^2 * tilt."""
+    return float(_tilt(dots, cohort, tilt).joins @ dots + sigma**2 * tilt - target)
 
 
 def score_densities(
@@ -210,7 +211,7 @@ def _invert_transform(tilted: _TiltedCohort, sigma: float, points: Array) -> Arr
     variance = np.sum(tilted.joins * (1 - tilted.joins) * tilted.dots**2) + sigma**2
     step = 2 * np.pi / (_PERIOD * np.sqrt(variance))
     num_steps = int(np.ceil(np.sqrt(2 * _CUTOFF) / sigma / step))
-    times: Array = np.linspace(0.0, step * num_steps, num_steps + 1)
+    times = np.linspace(0.0, step * num_steps, num_steps + 1)
 
     # M(s + i t) / M(s) is the ratio for the clients times the ratio for the noise. For the noise, M(z) =
     # exp((sigma z)^2 / 2).
@@ -225,7 +226,7 @@ def _invert_transform(tilted: _TiltedCohort, sigma: float, points: Array) -> Arr
     largest = np.sum(np.abs(ratios)) * step / np.pi
     log_integral = np.log(np.maximum(integral, _MIN_DENSITY * largest))
     log_noise_moment = (sigma * tilt) ** 2 / 2
-    return np.asarray(log_integral - tilt * points + tilted.log_moment + log_noise_moment)
+    return log_integral - tilt * points + tilted.log_moment + log_noise_moment
 
 
 def _compute_ratios(tilted: _TiltedCohort, times: Array) -> NDArray[np.complex128]:
@@ -242,4 +243,4 @@ def _compute_ratios(tilted: _TiltedCohort, times: Array) -> NDArray[np.complex12
         joined = joins * np.exp(1j * times * dot) * coefficients[:-1]
         coefficients *= 1 - joins
         coefficients[1:] += joined
-    return np.asarray(coefficients[-1])
+    return coefficients[-1]

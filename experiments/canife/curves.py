@@ -53,10 +53,12 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
     """
     paper_delta = 1 / setting.scores
     sigma = setting.noise_multiplier
-    mu = 1 / sigma if sigma else np.inf  # of a perfect canary
+    # The scores of a perfect canary are N(1, sigma^2) with it and N(0, sigma^2) without.
+    mu = 1 / sigma if sigma else np.inf
     records = []
     for row in measured:
         published = rounds.best_epsilon(row.scores_in, row.scores_out, paper_delta)
+        variance = np.var(row.known, ddof=1)  # of the clients' dot products
         # Cohorts are drawn without replacement from a finite population, which reduces the variance.
         correction = 1 - setting.cohort / len(row.known)
         records.append(
@@ -67,7 +69,7 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
                 "norm": row.norm,
                 "attack": published.accuracy,
                 "deviation": (np.std(row.scores_in) + np.std(row.scores_out)) / 2,
-                "clients": np.sqrt(setting.cohort * np.var(row.known, ddof=1) * correction),
+                "clients": np.sqrt(setting.cohort * variance * correction),
                 "published": published.epsilon,
                 "lower": published.lower,
                 "upper": published.upper,
@@ -86,9 +88,10 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
 def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -> pd.DataFrame:
     """Adds the training run's epsilon up to each measured round, by Renyi DP, to a frame of rounds.
 
-    A measured round represents itself and the unmeasured rounds before or after it. For each of these rounds,
-    we charge the noise multiplier of a Gaussian release with the measured round's epsilon, or the true noise
-    multiplier if this epsilon is infinite. The added columns are
+    A measured round represents itself and the unmeasured rounds after it, as in the paper, or before it
+    (`is_backward`), as in the public code. For each of these rounds, we charge the noise multiplier of a
+    Gaussian release with the measured round's epsilon, or the true noise multiplier if this epsilon is
+    infinite. The frame (see the module docstring) has all measured rounds, in order. The added columns are
 
         charged_to                         the last round that is charged
         training                           from the published estimates, converted by Renyi DP
@@ -96,36 +99,32 @@ def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -
         training_gaussian                  from the published estimates, converted exactly
         training_law                       from the exact epsilons, converted exactly
         accountant                         from the true noise multiplier
-
-    The frame (see the module docstring) has all measured rounds, in order. If `is_backward` is True, a
-    measured round represents the rounds before it, as in the public code; otherwise those after it, as in the
-    paper.
     """
     numbers = frame[ROUND].tolist()
     last = min(numbers[-1] + setting.every - 1, setting.rounds)  # if charged forward
     counts = rounds.count_rounds(numbers, last, is_backward)
     sigma = setting.noise_multiplier
 
-    def charge(noise_multipliers: Iterable[float]) -> list[float]:
-        """Returns the training run's epsilon up to each measured round, given each round's charge."""
-        return rounds.cumulative(
-            map(Charge, noise_multipliers, frame["rate"], counts), setting.delta
-        )
+    def compute_epsilons(noise_multipliers: Iterable[float]) -> list[float]:
+        """Returns the training run's epsilon up to each measured round, given their noise multipliers."""
+        charges = map(Charge, noise_multipliers, frame["rate"], counts)
+        return rounds.cumulative(charges, setting.delta)
 
     paper_delta = 1 / setting.scores
+    # These map a round's epsilon to a noise multiplier.
     by_renyi = partial(rounds.renyi_charge, delta=paper_delta, true_noise=sigma)
     exactly = partial(rounds.gaussian_charge, true_noise=sigma)
-    # The public code raises small values before it converts them.
+    # The public code raises small values before it converts them. `by_renyi` does so for the estimates.
     lower = frame["lower"].clip(rounds.MIN_LOWER)
     published = frame["published"].clip(rounds.MIN_EPSILON)
     return frame.assign(
         charged_to=np.cumsum(counts),
-        training=charge(frame["published"].map(by_renyi)),
-        training_lower=charge(lower.map(by_renyi)),
-        training_upper=charge(frame["upper"].map(by_renyi)),
-        training_gaussian=charge(published.map(partial(exactly, delta=paper_delta))),
-        training_law=charge(frame["law"].map(partial(exactly, delta=setting.delta))),
-        accountant=charge([sigma] * len(frame)),
+        training=compute_epsilons(frame["published"].map(by_renyi)),
+        training_lower=compute_epsilons(lower.map(by_renyi)),
+        training_upper=compute_epsilons(frame["upper"].map(by_renyi)),
+        training_gaussian=compute_epsilons(published.map(partial(exactly, delta=paper_delta))),
+        training_law=compute_epsilons(frame["law"].map(partial(exactly, delta=setting.delta))),
+        accountant=compute_epsilons([sigma] * len(frame)),
     )
 
 
@@ -205,7 +204,7 @@ def show_totals(setting: Attacked, frame: pd.DataFrame, is_backward: bool) -> st
     last = frame.iloc[-1]
     charged = int(last["charged_to"])
     sigma = setting.noise_multiplier
-    charge = Charge(sigma, last["rate"], charged)
+    charge = Charge(sigma, sampling_rate=last["rate"], rounds=charged)
     rng = np.random.default_rng(setting.seed)
     estimates = rounds.estimate_perfect_canary(rng, sigma, setting.scores)
     noise = rounds.renyi_charge(float(np.median(estimates)), 1 / setting.scores, sigma)

@@ -79,10 +79,11 @@ def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> F
     finite = frame.replace(np.inf, np.nan).set_index(ROUND)
     with plt.rc_context(style.STYLE):
         figure, axes = plt.subplots(2, 2, figsize=(7.6, 6.2))
+        # The first three of the four panels.
         for panel, (title, columns) in zip(axes.flat, _OVER_ROUNDS.items(), strict=False):
             finite[columns].plot(ax=panel, title=title, marker="o")
             panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-        *_, fractions, histogram = axes.flat  # the last two of the four panels
+        *_, fractions, histogram = axes.flat  # the last two
         fractions.set_ylim(0, 1.05)
         histogram.set_title(f"scores / C of round {last.number}")
         histogram.hist(

@@ -1,8 +1,4 @@
-"""Samples a model's clients, trains the model with DP-FedAvg, and computes clients' updates.
-
-If each client has one example and sends its gradient, DP-FedAvg is DP-SGD: a round is a step, and its cohort
-is the mini-batch.
-"""
+"""Samples a model's clients, trains the model with DP-FedAvg, and computes clients' updates."""
 
 import dataclasses
 from collections.abc import Callable
@@ -47,8 +43,8 @@ class Split(NamedTuple):
 
 def split_clients(setting: Attacked, data: DataSets) -> Split:
     """Returns a setting's clients and test set; a client has up to `setting.examples` examples (0: all)."""
-    deal = _deal_images if setting.model in IMAGE_MODELS else _deal_roles
-    train, mock, test = deal(setting, data)
+    split = _split_images if setting.model in IMAGE_MODELS else _split_roles
+    train, mock, test = split(setting, data)
     if setting.examples:
         train = _keep_first(train, setting.examples)
         mock = _keep_first(mock, setting.examples)
@@ -60,7 +56,7 @@ def _keep_first(clients: Clients, most: int) -> Clients:
     return clients._replace(counts=np.minimum(clients.counts, np.int32(most)))
 
 
-def _deal_images(setting: Attacked, data: DataSets) -> Split:
+def _split_images(setting: Attacked, data: DataSets) -> Split:
     """Splits training images among the training clients, and test images among the mock clients.
 
     If `setting.clients` is 0, each client has one image. Otherwise, a symmetric Dirichlet(alpha) distribution
@@ -79,19 +75,21 @@ def _deal_images(setting: Attacked, data: DataSets) -> Split:
     return Split(train, mock, test)
 
 
-def _deal_roles(setting: Attacked, data: DataSets) -> Split:
+def _split_roles(setting: Attacked, data: DataSets) -> Split:
     """Returns a tenth of Shakespeare's roles as mock clients, and the other roles as training clients.
 
     The seed determines the mock clients, whose examples also serve as the test set. There are at most
     `setting.clients` training clients, or all other roles if this is 0.
     """
-    # We load all roles (0), because the mock clients must not depend on the number of training clients.
+    # With clients=0, we load all roles. The mock clients must not depend on the number of training clients.
     roles = data.clients(dataclasses.replace(setting, clients=0)).clients
     order = np.random.default_rng(setting.seed).permutation(roles.number)
     mock_clients = max(round(_MOCK_FRACTION * roles.number), 1)
     mock = select(roles, order[:mock_clients])
-    train = select(roles, order[mock_clients:][: setting.clients or None])
-    return Split(train, mock, (mock.features, mock.labels))
+    others = order[mock_clients:]
+    if setting.clients:
+        others = others[: setting.clients]
+    return Split(select(roles, others), mock, (mock.features, mock.labels))
 
 
 def make_samples(setting: Attacked, model: Model) -> ImageSamples | TextSamples:
@@ -104,7 +102,7 @@ def make_samples(setting: Attacked, model: Model) -> ImageSamples | TextSamples:
         images.CIFAR10.name: (images.CIFAR10_MEAN, images.CIFAR10_STD),
         images.FASHION_MNIST.name: (images.FASHION_MNIST_MEAN, images.FASHION_MNIST_STD),
     }
-    mean, deviation = (jnp.asarray(moment, jnp.float32) for moment in moments[data.name])
+    mean, deviation = jnp.asarray(moments[data.name], jnp.float32)
     return ImageSamples(model, setting.soft_label, data.shape, mean, deviation)
 
 
@@ -130,12 +128,12 @@ class Population(NamedTuple):
     gradient: Callable[[Array, Sample], Array]
     updates: Callable[..., Array]
     start: base.State
-    train: Callable[[base.State, int, int], base.State]
+    train: Callable[..., base.State]
     accuracy: Callable[[Array], Array]
 
 
 def make_population(setting: Attacked, data: DataSets) -> Population:
-    """Returns compiled functions that train a setting's model with DP-FedAvg and compute clients' updates."""
+    """Returns a setting's clients and the functions that train and attack its model; see `Population`."""
     split = split_clients(setting, data)
     model = federated_task(setting.model).make()
     # All clients use the same compiled shapes, which fit the client with the most examples.
@@ -154,7 +152,7 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
 
     @jax.jit
     def play_rounds(state: base.State, data: base.Data, schedule: base.Schedule) -> base.State:
-        """Trains the rounds of a schedule, and returns the state after them."""
+        """Trains for the rounds of a schedule without canaries, and returns the state after them."""
         key = root(setting.seed, "noise")
         return mechanism.segment(hyper, state, data, schedule, base.no_canaries(), key)
 
@@ -166,13 +164,11 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
         ]
         batches = jnp.asarray(np.stack(cohorts), jnp.int32)
         schedule = base.Schedule(batches, mask=jnp.zeros(rounds))  # no round inserts a canary
-        after: base.State = play_rounds(state, arrays, schedule)
-        return after
+        return play_rounds(state, arrays, schedule)
 
     theta = jax.jit(model.init)(root(setting.seed, "theta"))
     samples = make_samples(setting, model)
-    # With the key, the loss draws a text from character probabilities. The texts here are already drawn, so
-    # their probabilities are 0 or 1, and images need no draw: any key gives the same gradient.
+    # The loss uses the key to draw a text. Texts here are already drawn, so any key gives the same gradient.
     gradient = partial(jax.grad(samples.loss), key=jax.random.key(0))
     return Population(
         split,
@@ -219,7 +215,6 @@ def _compile_updates(
             sums = fedavg.cohort_sums(choices, federated, theta, norm, data, cohort, key)
             return sums.updates if direction is None else sums.updates @ direction
 
-        results: Array = jax.lax.map(compute_update, members, batch_size=choices.block)
-        return results
+        return jax.lax.map(compute_update, members, batch_size=choices.block)
 
     return compute_updates

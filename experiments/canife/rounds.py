@@ -1,8 +1,7 @@
 """CANIFE's estimate of epsilon from a round's scores, and the composition of rounds over a training run.
 
-The estimate is not a confidence bound, because its threshold is chosen using the same scores. We compose
-rounds by Renyi DP of the Poisson-sampled Gaussian mechanism, and compute its divergences by quadrature
-(Errata C11).
+We compose rounds by Renyi DP of the Poisson-sampled Gaussian mechanism, and compute its divergences by
+quadrature (Errata C11).
 
 Sources: Maddock, Sablayrolles and Stock, "CANIFE" (ICLR 2023), Algorithms 1 and 2, and its public code.
 Mironov, Talwar and Zhang, "Renyi differential privacy of the sampled Gaussian mechanism" (2019), Theorem 4
@@ -40,7 +39,7 @@ class RoundEstimate(NamedTuple):
 
     Attributes:
       epsilon: The estimate; infinite if a threshold separates the scores of the two worlds.
-      lower, upper: The same formula at the ends of the Clopper-Pearson intervals for both error rates. The
+      lower, upper: The same formula at the ends of both error rates' 95% Clopper-Pearson intervals. The
         intervals ignore the fact that the threshold was chosen using the same scores.
       accuracy: The attack's highest accuracy over all thresholds, if both worlds are equally likely.
     """
@@ -63,20 +62,17 @@ def best_epsilon(
     scores_in: Array,
     scores_out: Array,
     delta: float,
-    confidence: float = 0.95,
     by_accuracy: bool = False,
 ) -> RoundEstimate:
     """Returns the published estimate: the largest epsilon over thresholds with errors of both kinds.
 
     It is infinite if a threshold separates the scores of the two worlds (with and without the canary), and 0
-    if no threshold has errors of both kinds. Otherwise it is at most log((1 - delta) n - 1) for n scores per
-    world (Errata C6, C7).
+    if no threshold has errors of both kinds (Errata C6).
 
     Args:
       scores_in: (n,) scores with the canary.
       scores_out: (m,) scores without the canary.
       delta: The delta of the estimate; 1 / (n + m) in the paper.
-      confidence: The confidence of each error rate's interval.
       by_accuracy: If True, choose the threshold with the best accuracy instead of the largest epsilon, as in
         the public code until February 2023 (with delta 1e-5).
     """
@@ -100,8 +96,8 @@ def best_epsilon(
         criterion = np.where(epsilons > -np.inf, -errors, -np.inf)
     best = int(np.argmax(criterion))
 
-    fpr = intervals.clopper_pearson(false_positives[best], n_out, confidence)
-    fnr = intervals.clopper_pearson(false_negatives[best], n_in, confidence)
+    fpr = intervals.clopper_pearson(false_positives[best], n_out, confidence=0.95)
+    fnr = intervals.clopper_pearson(false_negatives[best], n_in, confidence=0.95)
     # Larger error rates give a smaller epsilon.
     lower = conversions.epsilon_from_rates(fpr.upper, fnr.upper, delta)
     upper = conversions.epsilon_from_rates(fpr.lower, fnr.lower, delta)
@@ -115,19 +111,19 @@ def best_epsilon(
 def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
     """Returns the noise multiplier that the public code charges for a round with an estimated epsilon.
 
-    It is that of the Gaussian release with this epsilon at delta by Renyi DP (Errata C5), between 0.001 and
-    10,000. The code raises epsilon to at least MIN_EPSILON. For an infinite epsilon, it charges `true_noise`.
+    A Gaussian release with this noise has the estimated epsilon at delta by Renyi DP (Errata C5). It is found
+    between 0.001 and 10,000. The code raises epsilon to at least MIN_EPSILON. For an infinite epsilon, it
+    charges `true_noise`.
     """
     if np.isinf(epsilon):
         return true_noise
     raised = max(epsilon, MIN_EPSILON)
-    noise_multiplier = scipy.optimize.brentq(
+    return scipy.optimize.brentq(
         lambda sigma: composed([Charge(sigma, sampling_rate=1.0, rounds=1)], delta) - raised,
         _MIN_SIGMA,
         _MAX_SIGMA,
         rtol=1e-13,
     )
-    return float(noise_multiplier)
 
 
 def gaussian_charge(epsilon: float, delta: float, true_noise: float) -> float:
@@ -151,11 +147,12 @@ def divergences(sigma: float, sampling_rate: float) -> Array:
     if sigma == 0:
         return np.full(len(orders), np.inf)
     if sampling_rate == 1:
-        return np.asarray(orders / (2 * sigma**2))
+        return orders / (2 * sigma**2)
     # We integrate with the trapezoidal rule. The integrand is a sum of terms, the density of x times the k-th
     # power of the likelihood ratio e^((2 x - 1) / (2 sigma^2)), with k from 0 to the order. Each term is
-    # proportional to the density of N(k, sigma^2). The density varies on the scale of sigma, and the ratio on
-    # the scale of sigma^2. The step is at least sigma / 200 to save memory.
+    # proportional to the density of N(k, sigma^2), so we integrate from below 0 to above the largest order.
+    # The density varies on the scale of sigma, and the ratio on the scale of sigma^2. The step is at least
+    # sigma / 200 to save memory.
     step = max(min(sigma / 20, sigma**2 / 4), sigma / 200)
     reach = _GRID_REACH * sigma
     points = np.arange(-reach, ORDERS[-1] + reach, step)
@@ -168,7 +165,7 @@ def divergences(sigma: float, sampling_rate: float) -> Array:
         special.logsumexp(log_density + order * log_mixture) + np.log(step) for order in ORDERS
     ]
     # Rounding can make a divergence near 0 negative.
-    return np.asarray(np.maximum(log_moments / (orders - 1), 0.0))
+    return np.maximum(log_moments / (orders - 1), 0.0)
 
 
 def count_rounds(

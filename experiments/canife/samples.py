@@ -139,7 +139,7 @@ class TextSamples(NamedTuple):
         mixtures = jnp.zeros((self.length, self.vocabulary))
         mixtures = mixtures.at[:, tokens].set(drawn)
         params = self.model.unravel(theta)
-        logits: Any = self.model.module.apply({"params": params}, mixtures[:-1])
+        logits = self.model.module.apply({"params": params}, mixtures[:-1])
         log_likelihoods = mixtures[1:] * jax.nn.log_softmax(logits)
         return -jnp.mean(jnp.sum(log_likelihoods, axis=-1))
 

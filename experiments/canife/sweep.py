@@ -109,15 +109,15 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     setting = size.setting
     # With the penalties of Figure 8a, a design can end with a zero gradient, so it uses the best sample.
     with_best_sample = dataclasses.replace(setting, keep_best=True)
-    # The x axis shows rounds, so we measure twice as many. By default, a design's minibatch is as large as
-    # the cohort. We fix its size, so that curves differ only in the cohort.
+    # Figure 8c has rounds on the x axis, so we measure twice as many. By default, a design's minibatch is as
+    # large as the cohort. We fix its size, so curves differ only in the cohort.
     noisy = dataclasses.replace(
         setting,
         noise_multiplier=size.noise_multiplier,
         every=max(setting.every // 2, 1),
         design_batch=min(size.cohorts[-1] // 2, setting.cohort),
     )
-    by_pool = {"start": STARTS, "pool": size.pools[1:]}
+    by_pool = {"start": STARTS, "pool": size.pools[1:]}  # the smallest is for Figure 8a
     by_steps = {"start": STARTS, "design_steps": size.design_steps}
     by_loss = {"penalty": ("of_the_mean", "as_printed"), "pool": size.pools[::2]}
     seeds = size.seeds

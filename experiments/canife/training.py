@@ -71,22 +71,20 @@ def measure_missing(
         trained = 0
         state = population.start
 
-    # `state` is always the state after `trained` rounds, a multiple of `setting.every`. In the first pass,
-    # `number` is the next round, so no training is needed. Each later pass trains the rounds before `number`.
+    # `state` is the state before round `number`.
     for number in range(trained + 1, missing[-1] + 1, setting.every):
-        if number > trained + 1:
-            state = population.train(state, trained + 1, setting.every)
-            trained = number - 1
         theta = jnp.asarray(state.theta)
         require(
             jnp.isfinite(theta).all(),
             f"the model diverged before round {number}: lower `learning_rate` or `noise_multiplier`",
         )
-        checkpoints.offer(_CHECKPOINTS, trained, state)
+        checkpoints.offer(_CHECKPOINTS, number - 1, state)  # writes some of them
         if number in missing:
             measured_round = _measure(setting, population, theta, number)
             measured.save_round(store, measured_round)
             yield measured_round
+        if number < missing[-1]:
+            state = population.train(state, first=number, rounds=setting.every)
     checkpoints.clear()
 
 
@@ -111,7 +109,9 @@ def _measure(
     # As published, the canary's client does not multiply its gradient by the learning rate (Errata C2). The
     # dot product of its update with the canary's direction is the update's norm, at most the clipping norm.
     rate = 1.0 if setting.as_published else setting.client_learning_rate
-    canary_dot = min(rate * gradient_norm / setting.clipping_norm, 1.0)
+    canary_dot = min(
+        rate * gradient_norm / setting.clipping_norm, 1.0
+    )  # in units of the clipping norm
     train = population.split.train
     members = populations.draw_clients(setting, "population", train.number, setting.population)
     direction = gradient / gradient_norm
@@ -144,7 +144,9 @@ def _simulate_attack(
     rng = populations.make_generator(setting, f"mock {number}")
     simulate = partial(cohort_law.simulate_scores, rng, client_dots, sigma=sigma)
     # The canary is added to the cohort or, as published, replaces one of its clients (Errata C1).
-    others = setting.cohort - setting.as_published
+    others = setting.cohort
+    if setting.as_published:
+        others -= 1
     rounds_out = setting.scores // 2
     scores_in = simulate(cohort=others, rounds=setting.scores - rounds_out) + canary_dot
     scores_out = simulate(cohort=setting.cohort, rounds=rounds_out)
@@ -157,7 +159,7 @@ def _simulate_attack(
     exact_then = np.inf
     if sigma:
         pair = cohort_law.score_densities(
-            client_dots, setting.cohort, sigma, canary_dot, setting.as_published
+            client_dots, setting.cohort, sigma, canary_dot, replaces=setting.as_published
         )
         exact = densities.epsilon_at(pair, setting.delta)
         exact_then = densities.epsilon_at(pair, 1 / setting.scores)  # at the paper's delta
@@ -203,8 +205,8 @@ def _design_canary(
     is_finite = jnp.isfinite(penalties).all()
     require(is_finite, "the canary's design diverged: lower `design_rate`")
 
-    # The penalties are for images or drawn texts. Folding in the checksum of a name makes the keys of these
-    # draws differ from all design keys.
+    # The penalties are for images or drawn texts. The checksum makes the keys of these draws differ from all
+    # design keys.
     text_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
     first_key, last_key = jax.random.split(text_key)
     drawn_first = population.samples.draw_text(first, first_key)
