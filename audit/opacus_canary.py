@@ -93,7 +93,10 @@ class CanaryOptimizer(_InsertingOptimizer):
         super().add_noise()
 
     def score(self) -> float:
-        """Returns the decrease in the canary's entry during training. Insertions increase this score."""
+        """Returns the decrease in the canary's entry during training.
+
+        Steps subtract gradients, so insertions increase this score.
+        """
         return self._initial_entry - self._read_first_entry()
 
     def _read_first_entry(self) -> float:
@@ -165,7 +168,8 @@ class DirectionsOptimizer(_InsertingOptimizer):
         learns = any(group["lr"] > 0 for group in self.param_groups)
         loss: float | None = super().step(closure)
         # Opacus skips steps between the physical batches of a logical batch.
-        if self._present and learns and not (self._is_moved or self._is_last_step_skipped):
+        is_complete = not self._is_last_step_skipped
+        if self._present and learns and is_complete and not self._is_moved:
             moves = self._split(torch.from_numpy(self._read_parameters() - self._theta_0))
             unmoved = [str(index) for index, move in enumerate(moves) if not move.any()]
             require(

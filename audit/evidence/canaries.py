@@ -177,7 +177,7 @@ class Coins(NamedTuple):
             return errors, error
         spent = _LIMITS_FRACTION * error
         total_in = int(self.presence.sum())
-        low, high = intervals.clopper_pearson(total_in, self.presence.size, 1 - spent)
+        low, high = intervals.clopper_pearson(total_in, self.presence.size, confidence=1 - spent)
         widened = errors._replace(scale_in=1 / float(low), scale_out=1 / float(1 - high))
         return widened, error - spent
 
@@ -333,8 +333,9 @@ class Fresh(NamedTuple):
         # Rank r covers the tail probabilities from (r - 1) / lowest to r / lowest. We use their middle.
         lowest = self.draws + 1  # the rank of the lowest score
         tails_in = (self.ranks()[self.presence] - 0.5) / lowest
-        # Tails descend, so the deviates ascend like the quantiles of cosines.
-        tails_out = (np.ceil(levels[::-1] * lowest) - 0.5) / lowest
+        # The ranks descend, so the deviates ascend like the quantiles of cosines.
+        ranks_out = np.ceil(levels[::-1] * lowest)
+        tails_out = (ranks_out - 0.5) / lowest
         return -special.ndtri(tails_in), -special.ndtri(tails_out)
 
 

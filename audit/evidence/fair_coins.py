@@ -123,7 +123,7 @@ def _test_dispersion(totals: Integers, width: int, row: str) -> _Test:
     values = np.arange(max(middle - reach, 0), min(middle + reach, width) + 1)
     log_probabilities = scipy.stats.binom.logpmf(values, width, 0.5)
     squares = (2 * values - width) ** 2 / width
-    # The log of E[exp(t X)] for a single row and each t of _TILTS.
+    # The log of E[exp(t X)] for a single row and each t of _TILTS: a sum over `values`, the second axis.
     log_moments = special.logsumexp(log_probabilities + _TILTS[:, None] * squares, axis=1)
 
     rows = len(totals)

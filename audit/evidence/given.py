@@ -107,8 +107,8 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
 
 
 def hash_evidence(evidence: Evidence) -> str:
-    """Returns the hex SHA-256 of the evidence's arrays and numbers, ignoring boolean options."""
-    parts = [part for part in evidence if not isinstance(part, bool)]
+    """Returns the hex SHA-256 of the evidence's arrays and numbers, ignoring its boolean fields."""
+    parts = [part for part in evidence if not isinstance(part, bool)]  # the fields of a NamedTuple
     text = json.dumps(parts, default=np.ndarray.tolist)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -126,4 +126,5 @@ def _cosines_of_one_run(values: arrays.Array, dimension: int, presence: ArrayLik
     fair_coins.require_fair(present)
     drawn = Coins(values[None], present, given=True)
     # The null distribution is fitted to left-out canaries, so we do not check the spread of cosines.
-    return OneRun(coins=drawn, cosines=make_cosines(*drawn.pooled(), size))
+    cosines_in, cosines_out = drawn.pooled()
+    return OneRun(coins=drawn, cosines=make_cosines(cosines_in, cosines_out, size))

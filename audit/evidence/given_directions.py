@@ -233,7 +233,8 @@ def _require_spread(design: Fresh) -> None:
     canaries = design.cosines.shape[1]
     runs = np.count_nonzero(_find_inserted(design).any(1))
     # A run's cosines may depend on each other. Their squares vary as if only a fraction 1 - K/d of them were
-    # independent, and as if divided by a sum with d - K degrees of freedom per run.
+    # independent, and as if divided by a sum with d - K degrees of freedom per run. K may exceed d, so both
+    # are kept above 0.
     if runs > 1 or not design.plain:
         independent_fraction = max(1 - canaries / dimension, 1 / dimension)
         numerator = max(freedom * independent_fraction, 1.0)

@@ -76,8 +76,8 @@ def _find_repeats(table: Rows) -> Bits:
     # `groups` (n,) numbers the different rows: equal rows have the same number. `counts` (m,) is how many
     # times each number occurs, and `before` (n,) how many equal rows precede each row.
     _, groups, counts = np.unique(values, axis=0, return_inverse=True, return_counts=True)
-    order = np.argsort(groups, kind="stable")
-    group_starts = np.cumsum(counts) - counts
+    order = np.argsort(groups, kind="stable")  # equal rows follow each other, the earliest first
+    group_starts = np.cumsum(counts) - counts  # the place of each group's first row in this order
     before = np.empty(len(groups), np.int64)
     before[order] = np.arange(len(groups)) - np.repeat(group_starts, counts)
     is_repeated = before > 0

@@ -126,7 +126,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     """
     level = Level(conclusion.delta, conclusion.confidence)
     before = [f"lower bounds on epsilon at {level}"]
-    heads = ["threshold", "FPR", "FNR"]
+    heads = ["threshold", "FPR", "FNR"]  # of the columns for `BoundRow.counts`
     if conclusion.is_one_run:
         before = [*_list_estimates(conclusion, level), ""]
         heads = ["counts"]
@@ -168,21 +168,23 @@ def _count(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
     """
     if conclusion.is_one_run:  # estimates, unlike bounds, have no `counted`
         return (getattr(finding, "counted", ""),)
-    show_rate = "{}/{}".format if conclusion.has_one_canary else _show_percent
+    as_counts = conclusion.has_one_canary
     if finding.false_positive_rate is None:
-        positives = show_rate(finding.false_positives, finding.n_out)
+        positives = _show_errors(finding.false_positives, finding.n_out, as_counts)
     else:  # the exact rate, from a known distribution
         positives = f"{finding.false_positive_rate:.1e}"
-    negatives = show_rate(finding.false_negatives, finding.n_in)
+    negatives = _show_errors(finding.false_negatives, finding.n_in, as_counts)
     return (f"{finding.threshold:z.4g}", positives, negatives)  # z: 0 instead of -0
 
 
-def _show_percent(errors: int, scores: int) -> str:
-    """Returns errors as a percentage of scores, at most 100%.
+def _show_errors(errors: int, scores: int, as_counts: bool) -> str:
+    """Returns errors as "errors/scores", or as a percentage of scores, at most 100%.
 
     If fair coins insert the canaries, errors may outnumber scores: methods count errors over all canaries,
     but only half of them as scores of each world, as on average.
     """
+    if as_counts:
+        return f"{errors}/{scores}"
     return f"{min(errors / scores, 1):.2%}"
 
 
@@ -342,18 +344,15 @@ def remarks(conclusion: Conclusion) -> list[str]:
     if conclusion.is_one_run:
         return [*conclusion.notes, *_remark_on_one_run(conclusion)]
     found = [*_explain_too_few_runs(conclusion)]
-    # The sets of scores with only one value.
-    equal = [
-        name
-        for name, scores in zip(("in", "out"), conclusion.worlds, strict=True)
-        if np.ptp(scores) == 0
-    ]
+    constant = []  # the names of the sets whose scores are all equal
+    for name, scores in zip(("in", "out"), conclusion.worlds, strict=True):
+        if np.ptp(scores) == 0:
+            constant.append(name)
     if conclusion.doubt:
         found.append(f"these scores do not come from independent runs: {conclusion.doubt}")
-    elif equal:
-        found.append(
-            f"all scores {' and '.join(equal)} are equal: does each run draw its own noise?"
-        )
+    elif constant:
+        names = " and ".join(constant)
+        found.append(f"all scores {names} are equal: does each run draw its own noise?")
     return [*found, *conclusion.notes, *_explain_zeros(conclusion)]
 
 
@@ -369,8 +368,8 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
             yield f"invalid: held-out canaries are not distributed like {fresh} (p < 1e-06)"
     elif conclusion.has_one_canary and conclusion.tightest is None:
         n_in, n_out = map(len, conclusion.worlds)
-        shows_leak = max(bound.epsilon for bound in conclusion.bounds) >= _MIN_SHOWN
-        if min(n_in, n_out) < _FEW_SCORES and not shows_leak:
+        largest = max(bound.epsilon for bound in conclusion.bounds)
+        if min(n_in, n_out) < _FEW_SCORES and largest < _MIN_SHOWN:
             provable = f"epsilon = {at_most(conclusion.most_provable or 0.0)} for any curve"
             yield f"{n_in} and {n_out} runs can prove at most {provable}: use more runs"
 

@@ -87,8 +87,8 @@ def _commit(card: dict[str, Any]) -> str:
 
 def read_card(path: Path) -> StoredCard:
     """Reads a card from a file; raises InputError if the file is not a card."""
-    kinds = [*Claim.__subclasses__(), *GaussianClaim.__subclasses__()]
-    claim_classes = {kind.__name__: kind for kind in kinds}
+    claims = [*Claim.__subclasses__(), *GaussianClaim.__subclasses__()]
+    claim_classes = {kind.__name__: kind for kind in claims}
     claim = None
     try:
         card = json.loads(path.read_bytes())
@@ -117,7 +117,10 @@ def find_difference(card: dict[str, Any], recomputed: dict[str, Any]) -> str:
 
 
 def _compare(place: str, stated: Any, recomputed: Any) -> str:
-    """Returns the first difference between parts of two cards; `place` is where they are: ".bounds.0"."""
+    """Returns the first difference between parts of two cards, in words; empty if they agree.
+
+    `place` is the path to these parts, such as ".bounds.0" for the first item of "bounds".
+    """
     if isinstance(stated, list) and isinstance(recomputed, list):
         stated = dict(enumerate(stated))
         recomputed = dict(enumerate(recomputed))
@@ -137,7 +140,7 @@ def _compare(place: str, stated: Any, recomputed: Any) -> str:
 def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
     """Returns the fields about the claim: the variant of DP, its parameters, and its class and arguments.
 
-    The class is None if the claim is None.
+    Without a claim, the class is None.
     """
     claim = conclusion.claim
     # Bounds for random allocation replace the example's gradient by zero.
@@ -145,14 +148,18 @@ def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
     mu = conclusion.mu_upper_bound
     variant = "Approximate DP" if mu is None else "Gaussian DP"
     stated = {"epsilon": conclusion.upper_bound, "delta": conclusion.delta, "mu": mu}
-    fields = {  # the constructor's argument `epsilon` is stored as `stated_epsilon`
-        name.removeprefix("stated_"): np.asarray(getattr(claim, name)).tolist()
-        for name in getattr(claim, "__dataclass_fields__", ())
-    }
+    class_name = None
+    arguments: dict[str, Any] = {}
+    if claim is not None:
+        class_name = type(claim).__name__
+        for name in getattr(claim, "__dataclass_fields__", ()):
+            # The field of the argument `epsilon` is `stated_epsilon`.
+            value = np.asarray(getattr(claim, name)).tolist()
+            arguments[name.removeprefix("stated_")] = value
     return {
         "dp_variant": {"variant_name": variant},
         "privacy_loss": {"privacy_unit": unit, "privacy_parameters": stated},
-        "implementation": {"mechanisms": claim and type(claim).__name__, "parameters": fields},
+        "implementation": {"mechanisms": class_name, "parameters": arguments},
     }
 
 

@@ -42,17 +42,17 @@ def make_record(folder: Path) -> dict[str, Any]:
 def find_differences(setting: Setting) -> dict[str, Any]:
     """Returns the values that differ from the model's defaults, keyed by flag or name.
 
-    For a custom model, fields whose defaults depend on the model are always included.
+    The model and the adversary are left out. For a custom model, fields whose defaults depend on the model
+    are always included.
     """
     known = fields()
-    adversary = setting.adversary.name
     defaults = {name: field.default for name, field in known.items()}
     row = task.find_task(setting.model)
-    if row is not None:  # some defaults depend on the model
+    if row is not None:  # one of the repository's models
         defaults |= {name: value for name, value in row.usual().items() if value is not None}
-    # `make_command` always states the model and the adversary.
-    steps = defaults["insertions"] * setting.schedule.periodicity
-    defaults |= {"model": setting.model, "adversary": adversary, "steps": steps}
+    defaults["model"] = setting.model
+    defaults["adversary"] = setting.adversary.name
+    defaults["steps"] = defaults["insertions"] * setting.schedule.periodicity
     differences = {}
     for name, value in sorted(flat(setting).items()):
         if value != defaults.get(name):
@@ -65,7 +65,7 @@ def make_command(setting: Setting, runs: int, level: Level) -> str:
     """Returns the command line that repeats an audit; empty if one of its values has no flag."""
     differences = find_differences(setting)
     flags = {field.flag for field in fields().values() if field.has_flag}
-    if not flags.issuperset(differences):
+    if differences.keys() - flags:
         return ""
     command = f"./run.sh audit --model={setting.model} --adversary={setting.adversary.name}"
     for flag, value in differences.items():
@@ -80,7 +80,7 @@ def as_table(records: Sequence[dict[str, Any]]) -> str:
     for record in records:
         rows.append(
             {
-                "setting": record["setting"][:8],  # enough to find the folder
+                "setting": record["setting"][:8],  # these digits identify the folder
                 "model": record["model"],
                 "adversary": record["adversary"],
                 "runs": str(record["runs"]),

@@ -50,9 +50,13 @@ _GREEK = re.compile(r"(?<![\w\\$])(epsilon|delta|mu|sigma)(?!\w)")
 
 
 def insert_symbols(text: str) -> str:
-    """Returns a figure's text with TeX for Greek letters, and for powers of ten such as 1e-05."""
+    """Returns a figure's text with TeX for names of Greek letters, and for powers of ten such as 1e-05.
+
+    "delta 1e-05" also gets an equals sign.
+    """
     text = re.sub(r"\bdelta (?=\d)", "delta = ", text)
-    text = _GREEK.sub(r"$\\\1$", text).replace(r"$\epsilon$", r"$\varepsilon$")  # as in papers
+    text = _GREEK.sub(r"$\\\1$", text)
+    text = text.replace(r"$\epsilon$", r"$\varepsilon$")  # as in papers
     return re.sub(r"(?<![\w.])1e-0?(\d+)\b", r"$10^{-\1}$", text)
 
 

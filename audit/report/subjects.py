@@ -76,7 +76,7 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
     if conclusion.composition is not None:
         sigma, insertions, rate = conclusion.composition
         facts["Claim"] = f"{insertions:,} insertions, noise multiplier sigma = {sigma:g}"
-        if rate < 1:
+        if rate < 1:  # the probability of each insertion
             facts["Claim"] += f", each with probability {rate:g} (Poisson sampling)"
     elif conclusion.upper_bound is not None:
         level = f"at delta = {show_level(conclusion.delta)}"

@@ -91,22 +91,24 @@ class Table(Generic[Row]):
         columns = [column for column in self.columns if column.head is not None]
         heads = [str(column.head).split("\n") for column in columns]
         height = max(map(len, heads))  # number of header lines
-        cells = []  # for each column, its texts from top to bottom, padded to equal width
+        padded_columns = []  # for each column, its texts from top to bottom
         for column, head in zip(columns, heads, strict=True):
             # Shorter heads get empty cells above them.
             texts = [""] * (height - len(head)) + head
             texts += map(column.show_cell, self.rows)
             width = column.width or max(map(len, texts))
             align = str.ljust if column.left else str.rjust
-            cells.append([align(text, width) for text in texts])
-        lines = [self.gap.join(line).rstrip() for line in zip(*cells, strict=True)]
+            padded_columns.append([align(text, width) for text in texts])
+        lines = [self.gap.join(cells).rstrip() for cells in zip(*padded_columns, strict=True)]
         rule = "-" * (self.rule or max(map(len, lines)))
         shown = [*self.before, *lines[:height]]
         heading = None
         for row, line in zip(self.rows, lines[height:], strict=True):
             if heading != self.section(row):
                 heading = self.section(row)
-                shown += filter(None, [rule, heading])  # an empty heading takes no line
+                shown.append(rule)
+                if heading:
+                    shown.append(heading)
             shown.append(line)
         return "\n".join([*shown, *self.after])
 
