@@ -303,12 +303,7 @@ def _audit_one(
     """Runs an audit, writes its conclusion to a folder in `out`, and returns the result.
 
     For a custom model, it also writes a figure and a page. Matrix products use full float32 precision, which
-    is not JAX's default on every device.
-
-    Args:
-      make_request: (fields, runs, level) -> the request for the audit.
-      runs, out, delta, confidence: as in `audit`.
-      fields: the setting, by name.
+    is not JAX's default on every device. `fields` is the setting, and `make_request` as in `_audit_each`.
     """
     import jax
 

@@ -135,9 +135,9 @@ def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
 
     A block has at most _BLOCK coordinates and its own random stream.
     """
-    for place, start in enumerate(range(0, size, _BLOCK)):
+    for block, start in enumerate(range(0, size, _BLOCK)):
         # The prefix 2 separates these random streams from all others.
-        rng = np.random.default_rng([2, seed, run, index, place])
+        rng = np.random.default_rng([2, seed, run, index, block])
         length = min(_BLOCK, size - start)
         yield rng.standard_normal(length)
 

@@ -50,14 +50,14 @@ class OwnModel(NamedTuple):
       model: the model, over a flat vector of parameters.
       dataset: the data.
       name: the default name in reports.
-      computes: the SHA-256, in hex, of the compiled functions. It identifies the model in the store.
+      fingerprint: the SHA-256, in hex, of the compiled functions. It identifies the model in the store.
       usual: the default settings, by name.
     """
 
     model: Model
     dataset: Dataset
     name: str
-    computes: str
+    fingerprint: str
     usual: Mapping[str, Any] = _USUAL_SETTINGS
 
 
@@ -65,7 +65,7 @@ class OwnModel(NamedTuple):
 class _Computed:
     """Functions, and the hash of their compiled programs (`_fingerprint`). Only the hash is compared."""
 
-    computes: str
+    fingerprint: str
     functions: Any = dataclasses.field(compare=False)
 
 
@@ -108,8 +108,7 @@ def wrap_module(
         )
         return flat_model(module, example, criterion)
 
-    what = "the module or criterion"
-    return _wrap(what, make, dataset, name=type(module).__name__)
+    return _wrap("the module or criterion", make, dataset, name=type(module).__name__)
 
 
 def wrap_loss(
@@ -198,21 +197,16 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
         "axis: flatten with x.reshape(-1))",
     )
     gradient = jax.value_and_grad(model.loss)
-    computes = _fingerprint([(model.init, (_key(),)), (gradient, (theta, example))])
-    shared = _share(_Computed(computes, model))  # equal models share compiled programs
-    return OwnModel(shared, dataset, name, computes)
+    fingerprint = _fingerprint([(model.init, (_key(),)), (gradient, (theta, example))])
+    shared = _share(_Computed(fingerprint, model))  # equal models share compiled programs
+    return OwnModel(shared, dataset, name, fingerprint)
 
 
 def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level) -> driver.Request:
-    """Returns the request to audit a custom model.
+    """Returns the request to audit a custom model with the settings `fields`, which this function changes.
 
-    Args:
-      own: the model and its data.
-      fields: the settings by name, changed by this function. `adversary` is a name or an `Adversary`.
-        `lipschitz` is "measured", or the guaranteed Lipschitz constants of the steps. `rehearsals` is the
-        number of runs that measure them.
-      runs: the number of runs to train.
-      level: the level of the bounds.
+    In `fields`, `adversary` is a name or an `Adversary`. `lipschitz` is "measured", or the guaranteed
+    Lipschitz constants of the steps. `rehearsals` is the number of runs that measure them.
 
     Raises:
       InputError: a setting is invalid, or does not fit the model or the data.
@@ -245,9 +239,9 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
         training.require_covered(level.delta, constants)
         guaranteed = Steps(constants, reason="as its author vouches")
         find_constants = partial(lipschitz.keep, steps=guaranteed)
-    recipe = driver.GameRecipe(own.computes, training.make_game, training.describe)
+    recipe = driver.GameRecipe(own.fingerprint, training.make_game, training.describe)
     return driver.Request(
-        setting, own.dataset, runs, recipe, level, find_constants, model=own.computes
+        setting, own.dataset, runs, recipe, level, find_constants, model=own.fingerprint
     )
 
 
@@ -369,16 +363,16 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
         lambda part: partial(part) if callable(part) else part, adversary
     )
     try:
-        computes = _fingerprint_adversary(untraced, parameters)
+        fingerprint = _fingerprint_adversary(untraced, parameters)
     except Exception as error:  # from the user's functions
         raise InputError(
             f"`adversary={label}` fails on a model of {parameters} parameters: {shown(str(error))}"
         ) from error
     without_init = untraced._replace(init=None)  # type: ignore[arg-type]
-    shared = _share(_Computed(computes, without_init))
+    shared = _share(_Computed(fingerprint, without_init))
     # The hash does not include `reads_theta`.
     compiled = shared._replace(init=adversary.init, reads_theta=adversary.reads_theta)
-    return OwnAdversary(label, computes), compiled
+    return OwnAdversary(label, fingerprint), compiled
 
 
 def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:

@@ -218,8 +218,8 @@ def _write_figure(figure: "Figure", path: str | Path | None) -> None:
     from audit.storage import files
 
     place = errors.path("path", path)
-    write_format = style.find_format("path", place)
-    files.write_whole(place, write_format(figure))
+    encode = style.find_format(place)
+    files.write_whole(place, encode(figure))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,9 +249,8 @@ class Grid:
         """Returns a row for each audit: the varied settings, then the columns of `audit.table`."""
         import pandas as pd
 
-        rows = [
-            {**values, **row} for values, row in zip(self.values, table(self.results), strict=True)
-        ]
+        columns = table(self.results)  # not this method, but the function
+        rows = [{**values, **row} for values, row in zip(self.values, columns, strict=True)]
         return pd.DataFrame(rows)
 
     def figure(self, path: str | Path | None = None, width: float = 3.25) -> "Figure":

@@ -2,13 +2,7 @@
 
 Bounds from a single run need an independent fair coin for each canary. Bounds from several runs need
 independent coins that share one probability, which they estimate (`canaries.Coins.widen`). Each test is exact
-or conservative for fair coins (R, K):
-
-    totals       the number of heads among all coins, and in each row and column: Binomial(n, 1/2), two-sided
-    lags         how many bits differ from the bit L places later, for L = 1, 2, ...: for each L, the pairs
-                 form no cycle, so their differences are also fair coins
-    dispersion   sum_r (2 S_r - K)^2 over the rows' totals S_r: a Chernoff bound, from the exact distribution
-                 of a total
+or conservative for fair coins.
 """
 
 from collections.abc import Iterator
@@ -52,7 +46,7 @@ def require_fair(presence: Bits) -> None:
 
 
 def _tests(presence: Bits) -> Iterator[_Test]:
-    """Yields the results of the tests that apply to R x K coins: on the total, the runs and the canaries."""
+    """Yields the results of the tests that apply to coins (R, K): on the total, the runs and the canaries."""
     total = int(presence.sum())
     message = f"{total:,} of {presence.size:,} canaries are in"
     yield _Test(float(_log_binomial(total, presence.size)), message)
@@ -92,8 +86,9 @@ def _test_totals(totals: Integers, coins: int, row: str) -> _Test:
 def _test_lags(bits: Bits, column: str) -> _Test:
     """Tests whether bits (rows, columns) a fixed distance apart in a row agree, or differ, too often.
 
-    Distances are 1 to 64 columns, but at most half a row, so that many pairs remain. The p-value is the
-    smallest over all distances, times their number (Bonferroni).
+    At one distance, pairs form no cycle, so the differences of fair coins are also fair coins. Distances are
+    1 to 64 columns, but at most half a row, so that many pairs remain. The p-value is the smallest over all
+    distances, times their number (Bonferroni).
     """
     most_lags = min(64, bits.shape[1] // 2)
     compared = []

@@ -139,7 +139,8 @@ def bounds_table(conclusion: Conclusion) -> str:
         record = {"method": row.name, "epsilon": row.show(row.epsilon), "mu": _show_mu(row)}
         # Upper bounds have three empty counts, even if the table has only one column for counts.
         record.update(zip(heads, row.counts, strict=False))
-        records.append({**record, "assumes": _show_assumption(row)})
+        record["assumes"] = _show_assumption(row)
+        records.append(record)
     notes = [
         *_make_notes("claim:", make_statements_on_claim(conclusion)),
         *_explain_words(conclusion),
@@ -257,7 +258,7 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
     result += written.counted(test.runs, "training run")
     if conclusion.bets_on_curve:  # other tests' e-values only repeat the result
         result += f" (e-value {at_least_digits(test.e_value, digits=2)})"
-    # `seen` is the smallest reduction of the noise that the test would detect.
+    # `seen` is the smallest reduction of the noise that the test would detect, and `seen.noise` what remains.
     if test.seen is None or test.refuted:
         return [result]
     probability = math.floor(100 * test.seen.probability) / 100  # rounded down

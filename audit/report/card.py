@@ -1,8 +1,7 @@
 """Audit cards: JSON records of audits that others can recompute from the scores.
 
 Where possible, fields have the same names as in OpenDP's registry of differential-privacy deployments.
-`audit/card.schema.json` describes all fields. The commitment is a hash of the choices made before the audit:
-the claim, the method, the confidence, and how many times the scores are tested.
+`audit/card.schema.json` describes all fields.
 """
 
 import hashlib
@@ -148,14 +147,11 @@ def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
     mu = conclusion.mu_upper_bound
     variant = "Approximate DP" if mu is None else "Gaussian DP"
     stated = {"epsilon": conclusion.upper_bound, "delta": conclusion.delta, "mu": mu}
-    class_name = None
-    arguments: dict[str, Any] = {}
-    if claim is not None:
-        class_name = type(claim).__name__
-        for name in getattr(claim, "__dataclass_fields__", ()):
-            # The field of the argument `epsilon` is `stated_epsilon`.
-            value = np.asarray(getattr(claim, name)).tolist()
-            arguments[name.removeprefix("stated_")] = value
+    class_name = None if claim is None else type(claim).__name__
+    arguments = {}
+    for field in getattr(claim, "__dataclass_fields__", ()):
+        value = np.asarray(getattr(claim, field)).tolist()
+        arguments[field.removeprefix("stated_")] = value  # `epsilon` is stored as `stated_epsilon`
     return {
         "dp_variant": {"variant_name": variant},
         "privacy_loss": {"privacy_unit": unit, "privacy_parameters": stated},

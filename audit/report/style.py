@@ -87,12 +87,11 @@ pdf = partial(_encode, format="pdf", metadata={"CreationDate": None, "Creator": 
 FORMATS = {".png": png, ".pdf": pdf, ".svg": svg}
 
 
-def find_format(field: str, path: Path) -> Callable[[Figure], bytes]:
+def find_format(path: Path) -> Callable[[Figure], bytes]:
     """Returns the function that encodes a figure in the format indicated by a path's suffix.
 
-    `field` is the name of the argument with the path, for the error message. Raises InputError if the suffix
-    is not .png, .pdf or .svg.
+    Raises InputError if the suffix is not .png, .pdf or .svg.
     """
     suffix = path.suffix.lower()
-    require(suffix in FORMATS, f"`{field}={path}`: end the name in {', '.join(FORMATS)}")
+    require(suffix in FORMATS, f"`path={path}`: end the name in {', '.join(FORMATS)}")
     return FORMATS[suffix]

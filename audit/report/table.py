@@ -53,8 +53,11 @@ class Column(NamedTuple):
             return self.none
         return self.show(value)
 
-    def round(self, value: float) -> str:
-        """Returns a number for CSV, rounded to six digits in the same direction as `show`."""
+    def csv_cell(self, row: Any) -> Any:
+        """Returns a row's value for CSV; floats are rounded to six digits in the same direction as `show`."""
+        value = self.value(row)
+        if not isinstance(value, float):
+            return value
         show = getattr(self.show, "func", self.show)  # unwraps a functools.partial
         if show is at_least:
             return at_least_digits(value, _CSV_DIGITS)
@@ -118,11 +121,8 @@ class Table(Generic[Row]):
         writer = csv.writer(text, lineterminator="\n")
         columns = [column for column in self.columns if column.key is not None]
         writer.writerow(column.key for column in columns)
-        for record in self.json():
-            cells = []
-            for column, value in zip(columns, record.values(), strict=True):
-                cells.append(column.round(value) if isinstance(value, float) else value)
-            writer.writerow(cells)
+        for row in self.rows:
+            writer.writerow(column.csv_cell(row) for column in columns)
         return text.getvalue().encode()
 
     def json(self) -> list[dict[str, Any]]:
