@@ -6,9 +6,8 @@ from audit.commands import dispatch
 
 
 def main() -> None:
-    """Runs the command named by the first argument on the command line."""
-    program = "hidden-state-audit"
-    dispatch.run(program, packages=["audit.commands"], arguments=sys.argv[1:], others={})
+    """Runs the command named by the first argument."""
+    dispatch.run("hidden-state-audit", ["audit.commands"], sys.argv[1:], others={})
 
 
 if __name__ == "__main__":

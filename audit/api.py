@@ -73,8 +73,10 @@ def bounds(
     from audit.report import subjects
 
     require_type("name", name, str)
-    fix = "give audit.DpSgd(...), audit.Gdp(mu) or audit.EpsilonDelta(...)"
-    require(claim is None or isinstance(claim, Claim), f"`claim={shown(claim)}`: {fix}")
+    require(
+        claim is None or isinstance(claim, Claim),
+        f"`claim={shown(claim)}`: give audit.DpSgd(...), audit.Gdp(mu) or audit.EpsilonDelta(...)",
+    )
     level = _read_level(delta, confidence)
     conclusion = conclude(_read_evidence(scores_in, scores_out), claim, level)
     return Result(conclusion, partial(subjects.describe_arrays, name, conclusion))
@@ -286,8 +288,8 @@ def _audit_each(make_request: "Callable[..., Request]", settings: dict[str, Any]
         require(is_list, f"`vary[{name!r}]={shown(values)}`: give a list of values")
     combinations = combine(vary)
     results = [_audit_one(make_request, **{**settings, **values}) for values in combinations]
-    grid = Grid(tuple(vary), tuple(combinations), tuple(results))
-    return cast(Result, grid)  # annotations promise a Result, because few audits have `vary`
+    # Annotations promise a Result, because few audits have `vary`.
+    return cast(Result, Grid(tuple(vary), tuple(combinations), tuple(results)))
 
 
 def _audit_one(

@@ -41,10 +41,11 @@ class _InsertingOptimizer(DPOptimizer):
         So `super()` calls the optimizer's own methods, which differ for ghost clipping.
         """
         optimizer_class = type(optimizer)
-        name = optimizer_class.__name__
-        fix = "give a DPOptimizer, or one for ghost clipping"
-        clips_whole_gradients = optimizer_class in (DPOptimizer, DPOptimizerFastGradientClipping)
-        require(clips_whole_gradients, f"`optimizer={name}` does not clip whole gradients: {fix}")
+        require(
+            optimizer_class in (DPOptimizer, DPOptimizerFastGradientClipping),
+            f"`optimizer={optimizer_class.__name__}` does not clip whole gradients: "
+            "give a DPOptimizer, or one for ghost clipping",
+        )
         return object.__new__(type(cls.__name__, (cls, optimizer_class), {}))
 
     def __init__(self, optimizer: DPOptimizer) -> None:
@@ -217,8 +218,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
 
     def _split(self, values: Tensor) -> tuple[Tensor, ...]:
         """Splits a vector (dimension,) into a part for each chosen parameter."""
-        parts: tuple[Tensor, ...] = values.split([parameter.numel() for parameter in self._chosen])
-        return parts
+        return tuple(values.split([parameter.numel() for parameter in self._chosen]))
 
     def _read_parameters(self) -> NDArray[np.float64]:
         """Returns the chosen parameters as one vector (dimension,)."""

@@ -1,11 +1,10 @@
 """Audits custom adversaries and models: Flax modules, or losses over a pytree of parameters."""
 
-import dataclasses
-import functools
 import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -61,16 +60,16 @@ class OwnModel(NamedTuple):
     usual: Mapping[str, Any] = _USUAL_SETTINGS
 
 
-@dataclasses.dataclass(frozen=True)
-class _Computed:
+@dataclass(frozen=True)
+class _Fingerprinted:
     """Functions, and the hash of their compiled programs (`_fingerprint`). Only the hash is compared."""
 
     fingerprint: str
-    functions: Any = dataclasses.field(compare=False)
+    functions: Any = field(compare=False)
 
 
-@functools.lru_cache(MAX_PROGRAMS)
-def _share(computed: _Computed) -> Any:
+@lru_cache(MAX_PROGRAMS)
+def _share(computed: _Fingerprinted) -> Any:
     """Returns the functions or, because of `lru_cache`, those of the first call with the same hash.
 
     JAX looks up compiled programs by function identity. A notebook cell that runs again defines equal but
@@ -148,9 +147,8 @@ def wrap_loss(
         unravel=unravel,
         loss=flat_loss,
     )
-    what = "loss(params, (feature, label))"
     name = getattr(loss, "__name__", "loss")
-    return _wrap(what, lambda features: model, dataset, name)
+    return _wrap("loss(params, (feature, label))", lambda features: model, dataset, name)
 
 
 def wrap_task(task: Task, dataset: Dataset) -> OwnModel:
@@ -198,7 +196,7 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
     )
     gradient = jax.value_and_grad(model.loss)
     fingerprint = _fingerprint([(model.init, (_key(),)), (gradient, (theta, example))])
-    shared = _share(_Computed(fingerprint, model))  # equal models share compiled programs
+    shared = _share(_Fingerprinted(fingerprint, model))  # equal models share compiled programs
     return OwnModel(shared, dataset, name, fingerprint)
 
 
@@ -245,7 +243,7 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
     )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Training:
     """The training of a custom model. `adversary` is a custom adversary; None to use the setting's."""
 
@@ -253,7 +251,7 @@ class _Training:
     setting: Setting
     adversary: Adversary | None
 
-    @functools.cached_property
+    @cached_property
     def trainee(self) -> Trainee:
         """Returns the model with its number of classes and its fastest correct clipping strategy.
 
@@ -294,9 +292,8 @@ class _Training:
 
     def measure_steps(self, store: Store, rehearsals: int) -> Steps:
         """Returns Lipschitz constants measured in `rehearsals` runs, from the store or from training."""
-        data = self.own.dataset
         return measuring.measure(
-            store, self.setting, data, rehearsals, self.trainee, self.adversary
+            store, self.setting, self.own.dataset, rehearsals, self.trainee, self.adversary
         )
 
 
@@ -306,9 +303,9 @@ def _keep_earlier_steps(store: Store) -> Steps | None:
     Guaranteed constants, which have 0 `runs`, are valid only for the audit to which they were given.
     """
     stored = lipschitz.find_current(store)
-    is_measured = stored is not None and stored.runs > 0
-    # For None, `keep` deletes the file.
-    return lipschitz.keep(store, stored if is_measured else None)
+    if stored is not None and stored.runs == 0:
+        stored = None  # so `keep` deletes the file
+    return lipschitz.keep(store, stored)
 
 
 def _find_strategy(model: Model, dataset: Dataset) -> str:
@@ -369,7 +366,7 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
             f"`adversary={label}` fails on a model of {parameters} parameters: {shown(str(error))}"
         ) from error
     without_init = untraced._replace(init=None)  # type: ignore[arg-type]
-    shared = _share(_Computed(fingerprint, without_init))
+    shared = _share(_Fingerprinted(fingerprint, without_init))
     # The hash does not include `reads_theta`.
     compiled = shared._replace(init=adversary.init, reads_theta=adversary.reads_theta)
     return OwnAdversary(label, fingerprint), compiled

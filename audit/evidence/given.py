@@ -20,7 +20,7 @@ from audit.evidence.canaries import Coins, Fresh
 from audit.evidence.one_run import OneRun, make_cosines
 from audit.evidence.ranks import ranks as ranks
 from audit.evidence.repeats import Evidence as Evidence
-from audit.evidence.repeats import check_either
+from audit.evidence.repeats import check_with_or_without_copies
 
 two_worlds = canaries.make_sets
 
@@ -45,7 +45,7 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     """
     # With `given`, bounds remain valid if a user's coins are slightly unfair.
     drawn = canaries.make_coins(scores, presence)._replace(given=True)
-    check_either(lambda part: fair_coins.require_fair(part.presence), drawn)
+    check_with_or_without_copies(lambda part: fair_coins.require_fair(part.presence), drawn)
     if len(drawn.scores) > 1:
         return drawn
     return OneRun(coins=drawn, cosines=None)

@@ -32,7 +32,7 @@ from audit.evidence import arrays
 from audit.evidence.arrays import Array, Bits, require_few_failed
 from audit.evidence.canaries import FAILED, Fresh
 from audit.evidence.decimals import require_decimals
-from audit.evidence.repeats import check_either
+from audit.evidence.repeats import check_with_or_without_copies
 from audit.laws import cosine_law
 
 LEVEL = 1e-6  # each test's probability of rejecting valid cosines
@@ -60,8 +60,8 @@ def given(
     # This check comes first, since the others mistake rounding for a wrong dimension.
     require_decimals(values, d)
     design = Fresh(values, present, d, plain=not leave_one_out, given=True, in_order=in_order)
-    check_either(_require_fresh, design)
-    check_either(_require_spread, design)
+    check_with_or_without_copies(_require_fresh, design)
+    check_with_or_without_copies(_require_spread, design)
     require_possible(values, d, leave_one_out)
     return design
 

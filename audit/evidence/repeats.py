@@ -49,10 +49,11 @@ def count_once(evidence: Evidence) -> CountedOnce | None:
     if not number:
         return None
     remark = counted(number, "row repeats an earlier row", "rows repeat earlier rows")
-    return CountedOnce(evidence.select(*[~repeated for repeated in repeats]), remark)
+    chosen = [~repeated for repeated in repeats]  # a mask for each table
+    return CountedOnce(evidence.select(*chosen), remark)
 
 
-def check_either(check: Callable[[Any], None], evidence: Evidence) -> None:
+def check_with_or_without_copies(check: Callable[[Any], None], evidence: Evidence) -> None:
     """Calls `check` on evidence; if it fails and rows look like copies, calls it with each row counted once.
 
     Raises the InputError from `check` if both calls fail.

@@ -18,9 +18,8 @@ from audit.laws import conversions
 from audit.methods import curves
 from audit.methods.estimate import Bound
 from audit.methods.method import COINS, GIVEN, NO_BOUND, NOTHING, OTHERS_IN
-from audit.report import style
 from audit.report.bounds_table import BoundRow, list_rows
-from audit.report.style import BOUND, FADED, IN, OUT, PREDICTED, STYLE, UPPER
+from audit.report.style import BOUND, FADED, IN, OUT, PREDICTED, STYLE, UPPER, set_symbols, svg
 from audit.report.table import at_least, at_most
 from audit.written import show_level, show_percent
 
@@ -47,7 +46,7 @@ def audit_figure(conclusion: Conclusion, title: str = "") -> Figure:
             # Matplotlib would read text between dollar signs as a formula.
             text = textwrap.fill(title, 60 * columns).replace("$", r"\$")
             figure.suptitle(text, fontsize=9)
-        style.set_symbols(figure)
+        set_symbols(figure)
         plt.close(figure)
         return figure
 
@@ -59,7 +58,7 @@ def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
         for name, draw in choose_panels(conclusion).items():
             figure, axis = plt.subplots(figsize=(4.2, 3.8))
             _draw_panel(axis, draw, conclusion)
-            panels[name] = style.svg(figure)
+            panels[name] = svg(figure)
     return panels
 
 
@@ -222,7 +221,7 @@ def draw_trade_off(
     if upper is not None and math.isfinite(upper):
         _draw_gaussian(axis, grid, upper, f"mu ≤ {at_most(upper, 2)}", color=UPPER, ls=":")
     claim = conclusion.claim
-    # Without a mu, a claim from another accountant (GIVEN) is (epsilon, delta).
+    # GIVEN means that the claim comes from another accountant. Without a mu, it is (epsilon, delta).
     if claim is not None and claim.assumes == GIVEN and upper is None:
         false_negative_rates = 1 - claim.power(grid)
         smallest = grid[0]  # the smallest rate that the axes show

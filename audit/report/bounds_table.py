@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from audit import written
 from audit.claims.linear_losses import EXPECTED
 from audit.conclusions import verdicts
 from audit.conclusions.conclusion import Conclusion, UpperBound, method_of
@@ -16,11 +15,10 @@ from audit.methods.estimate import Bound, Finding
 from audit.methods.method import Assumption, NoiseFloor
 from audit.methods.one_run_bounds import LEAST_COINS
 from audit.report.table import at_least, at_most, format_table
-from audit.written import Level, at_least_digits
+from audit.written import Level, at_least_digits, counted, short
 
 _WIDTH = 80  # columns of a terminal
 _INDENT = 12  # columns for a note's word
-_CURVE_UNTESTED = "(not tested: scores from one run may depend on each other)"
 _FEW_SCORES = 100  # with fewer in or out scores, a remark states the largest provable epsilon
 _MIN_SHOWN = 0.0005  # smaller epsilons round to 0.000
 _NOTES_ON_ESTIMATES = """\
@@ -56,16 +54,16 @@ class BoundRow(NamedTuple):
         """Returns epsilon or mu with the row's inequality sign; empty for None."""
         if value is None:
             return ""
-        text = written.short(self.show(value))
+        text = short(self.show(value))
         if self.sign:
             return f"{self.sign}\N{NO-BREAK SPACE}{text}"
         return text
 
 
 def list_rows(conclusion: Conclusion) -> list[BoundRow]:
-    """Returns the rows of a table of bounds, in order: lower bounds, upper bounds, other values.
+    """Returns the rows of a table: lower bounds, upper bounds, estimates, the epsilon for linear losses.
 
-    For a single run, we leave out other values, because its estimates have a separate table.
+    For a single run, we leave out the last two, because its estimates have a separate table.
     """
     rows = [_make_row(bound, conclusion, bound.assumes, sign="≥") for bound in conclusion.ranked()]
     for upper in conclusion.upper_bounds:
@@ -255,7 +253,7 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
             return [f"not tested: the null is fitted, and there are fewer than {LEAST_COINS} coins"]
         return []
     result = "rejected by " if test.refuted else "not rejected by "
-    result += written.counted(test.runs, "training run")
+    result += counted(test.runs, "training run")
     if conclusion.bets_on_curve:  # other tests' e-values only repeat the result
         result += f" (e-value {at_least_digits(test.e_value, digits=2)})"
     # `seen` is the smallest reduction of the noise that the test would detect, and `seen.noise` what remains.
@@ -299,7 +297,7 @@ def _explain_words(conclusion: Conclusion) -> Iterator[str]:
         if assumption.note:
             yield make_note(f"{assumption.word}:", assumption.note)
     if conclusion.scores_may_depend:
-        yield make_note("", _CURVE_UNTESTED)
+        yield make_note("", "(not tested: scores from one run may depend on each other)")
     if conclusion.curve is not None:
         test = f"{conclusion.curve.show()}: {explain_curve_test(conclusion)}"
         yield " " * _INDENT + test

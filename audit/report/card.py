@@ -66,7 +66,7 @@ def make_card(subject: Subject) -> dict[str, Any]:
         "provenance": subject.provenance,
     }
     # In the form that a reader of the file sees, so that both compute the same commitment.
-    card: dict[str, Any] = json.loads(write_json(content))
+    card = json.loads(write_json(content))
     return {**card, "commitment": _commit(card)}
 
 

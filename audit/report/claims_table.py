@@ -81,6 +81,6 @@ def show_noise_claims(records: Sequence[dict[str, Any]], title: str) -> str:
                 "last model, if\nlosses are linear": f"{record['last_model_if_linear']['epsilon']:.2f}",
             }
         )
-    note = textwrap.wrap(_IF_LINEAR, _WIDTH)
+    note = textwrap.fill(_IF_LINEAR, _WIDTH)
     right = tuple(rows[0])[1:]  # all columns of numbers
-    return format_table(rows, right, before=[title, ""], after=["", *note])
+    return format_table(rows, right, before=[title, ""], after=["", note])

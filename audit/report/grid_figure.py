@@ -54,7 +54,7 @@ def _draw_line(axis: Axes, rows: pd.DataFrame, label: str, color: str, marker: s
     """
     proven = rows.groupby("x", sort=False)["epsilon"].agg(["mean", "min", "max"])
     mean = proven["mean"]
-    bars = np.array([mean - proven["min"], proven["max"] - mean])
+    bars = np.array([mean - proven["min"], proven["max"] - mean])  # below and above the mean
     # Not clipped, because the axis would cut points at 0 in half.
     axis.errorbar(
         proven.index,

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from audit.report.table import at_least, at_most, format_table
-from audit.settings import make
-from audit.settings.make import fields
+from audit.settings.make import fields, open_audit
 from audit.settings.setting import Setting, flat
 from audit.storage.store import hash_of, newest_scores
 from audit.tasks import task
@@ -21,7 +20,7 @@ def make_record(folder: Path) -> dict[str, Any]:
     defaults. `time` is when the newest scores were written, in seconds since 1970. `audited_runs`, the level
     and both bounds come from the last conclusion; without one, they are None.
     """
-    store, audited = make.open_audit(folder)
+    store, audited = open_audit(folder)
     last = store.result()
     return {
         "setting": hash_of(folder),
@@ -35,7 +34,7 @@ def make_record(folder: Path) -> dict[str, Any]:
         "confidence": last.confidence,
         "epsilon": last.epsilon,
         "upper_bound": last.upper_bound,
-        "time": newest_scores(folder) / 1e9,
+        "time": newest_scores(folder) / 1e9,  # from nanoseconds
     }
 
 

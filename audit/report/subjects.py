@@ -65,8 +65,8 @@ def describe_score_files(
     subject = describe_arrays(name, conclusion)
     provenance = {"Command": command, "Scores": score_files.describe_files(sources)}
     if STDIN not in sources:  # standard input cannot be read a second time
-        checksums = ", ".join(map(files.compute_sha256, sources))
-        provenance["SHA-256 of the scores' file"] = checksums
+        checksums = map(files.compute_sha256, sources)
+        provenance["SHA-256 of the scores' file"] = ", ".join(checksums)
     return subject._replace(provenance=provenance | subject.provenance)
 
 
