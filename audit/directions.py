@@ -37,8 +37,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from audit.errors import number, require, require_type, whole_number
-from audit.evidence import arrays
-from audit.evidence.arrays import Array
+from audit.evidence.arrays import Array, floats
 
 MAX_SEED = 2**63 - 1
 MAX_DIMENSION = 10**10  # such a canary takes 80 GB
@@ -158,7 +157,7 @@ def _check_displacement(displacement: ArrayLike) -> Array:
     Raises:
       InputError: the displacement is not a vector, is not finite, or is 0.
     """
-    vector = arrays.floats("the displacement's entries", displacement)
+    vector = floats("the displacement's entries", displacement)
     require(
         vector.ndim == 1, f"the displacement has shape {vector.shape}: flatten it into one vector"
     )

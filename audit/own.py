@@ -209,13 +209,13 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
     Raises:
       InputError: a setting is invalid, or does not fit the model or the data.
     """
-    constants = fields.pop("lipschitz", None)
+    constants = fields.pop("lipschitz", None)  # numbers, or the word "measured"
     rehearsals = fields.pop("rehearsals", None)
     name = fields.pop("model", None) or own.name
-    adversary = None
+    adversary = None  # unless it is a custom one
     if isinstance(fields["adversary"], Adversary):
-        identity, adversary = _prepare_adversary(fields["adversary"], own.model.n_parameters)
-        fields |= {"adversary": identity, "canaries": adversary.canaries}
+        own_fields, adversary = _prepare_adversary(fields["adversary"], own.model.n_parameters)
+        fields |= {"adversary": own_fields, "canaries": adversary.canaries}
     setting = make_setting(name, own.usual, fields, examples=len(own.dataset.labels))
     validate(setting, runs, level.delta)
     is_random = own.model.module is not None  # False after `wrap_loss`: runs begin at `params`

@@ -90,9 +90,9 @@ def _test_lags(bits: Bits, column: str) -> _Test:
     1 to 64 columns, but at most half a row, so that many pairs remain. The p-value is the smallest over all
     distances, times their number (Bonferroni).
     """
-    most_lags = min(64, bits.shape[1] // 2)
+    num_lags = min(64, bits.shape[1] // 2)
     compared = []
-    for lag in range(1, most_lags + 1):
+    for lag in range(1, num_lags + 1):
         differs = bits[:, lag:] != bits[:, :-lag]
         changes = int(differs.sum())
         log_p = float(_log_binomial(changes, differs.size))
@@ -101,15 +101,16 @@ def _test_lags(bits: Bits, column: str) -> _Test:
     log_p, lag, changes, pairs = min(compared)  # the most extreme lag
     distance = counted(lag, column, _PLURAL[column])
     message = f"coins {distance} apart differ in {changes:,} of {pairs:,} cases"
-    return _Test(log_p + np.log(most_lags), message)
+    return _Test(log_p + np.log(num_lags), message)
 
 
 def _test_dispersion(totals: Integers, width: int, row: str) -> _Test:
     """Tests whether the totals of rows of K = `width` coins vary too much or too little.
 
     The statistic X is the sum over rows of (2 S_r - K)^2 / K, where S_r is a row's total. Its p-value is
-    twice the Chernoff bound, the minimum over t of exp(-t x) E[exp(t X)], where x is the observed X. Positive
-    t bound the upper tail, negative t the lower. The moments come from the binomial distribution of a total.
+    twice the Chernoff bound, the minimum over t in _TILTS of exp(-t x) E[exp(t X)], where x is the observed
+    X. Positive t bound the upper tail, negative t the lower. The moments come from the binomial distribution
+    of a total.
     """
     # The possible totals of a row within 40 standard deviations. Others have negligible probability.
     middle = width // 2

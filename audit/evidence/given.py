@@ -1,12 +1,4 @@
-"""Checks a user's scores and returns them as evidence.
-
-There is one function per audit design, for R runs and K canaries per run:
-
-    two_worlds(scores_in, scores_out)   runs with the canary or canaries, and other runs without
-    coins(scores, presence)             (R, K) scores of canaries put in or out by fair coins
-    cosines(values, dimension)          (R, K) cosines with directions drawn afresh and inserted in every run
-    ranks(scores, fresh)                (R, K) scores of canaries, (R, M) of fresh draws from their generator
-"""
+"""Checks a user's scores and returns them as evidence, with a function for each audit design."""
 
 import hashlib
 import json
@@ -22,7 +14,7 @@ from audit.evidence.ranks import ranks as ranks
 from audit.evidence.repeats import Evidence as Evidence
 from audit.evidence.repeats import check_with_or_without_copies
 
-two_worlds = canaries.make_sets
+two_worlds = canaries.make_sets  # runs with the canaries, and other runs without them
 
 
 def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:

@@ -151,7 +151,8 @@ def measure_law(ranks: Integers, is_out: Bits, draws: int) -> float:
     canaries_out = is_out.sum(1)  # in each run
     total_out = int(canaries_out.sum())
     # Due to shared draws, the mean of all deviates has variance (1 + shared) / total_out.
-    shared = float(canaries_out @ canaries_out) / (total_out * draws)
+    squares = float(canaries_out @ canaries_out)
+    shared = squares / (total_out * draws)
     independent = total_out / (1 + shared)  # the number of independent ranks with this variance
     place_in_rank = np.random.default_rng(0).random(total_out)  # from 0 to 1, within each rank
     tails = (ranks[is_out] - place_in_rank) / (draws + 1)

@@ -116,8 +116,8 @@ def _look_pasted(counts: Integers) -> bool:
 def _are_distinctive(table: Rows) -> Bits:
     """Returns a mask (n,) of the rows that an independent run would rarely repeat.
 
-    These are the rows with at least 3 different scores. If independent scores are never equal
-    (`Rows.has_no_ties`), all rows qualify except those of failed runs.
+    These are the rows with at least 3 different scores, unlike rows of yes-or-no votes. If independent scores
+    are never equal (`Rows.has_no_ties`), all rows qualify except those of failed runs.
     """
     if table.has_no_ties:
         return (table.scores != FAILED).any(axis=1)
