@@ -102,14 +102,14 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """Returns the object that a public name refers to; for "directions", the module itself.
+        """Imports the module that defines a public name, and returns the object; raises AttributeError.
 
         Python calls this for names that are not imported yet.
         """
         if name not in _DEFINING_MODULES:
             raise AttributeError(f"module 'audit' has no attribute {name!r}")
         module = importlib.import_module(_DEFINING_MODULES[name])
-        return getattr(module, name, module)  # `audit.directions` has no attribute `directions`
+        return getattr(module, name, module)  # the public name "directions" is itself a module
 
 
 def __dir__() -> list[str]:

@@ -73,8 +73,10 @@ def bounds(
     from audit.report import subjects
 
     require_type("name", name, str)
-    fix = "give audit.DpSgd(...), audit.Gdp(mu) or audit.EpsilonDelta(...)"
-    require(claim is None or isinstance(claim, Claim), f"`claim={shown(claim)}`: {fix}")
+    require(
+        claim is None or isinstance(claim, Claim),
+        f"`claim={shown(claim)}`: give audit.DpSgd(...), audit.Gdp(mu) or audit.EpsilonDelta(...)",
+    )
     level = _read_level(delta, confidence)
     conclusion = conclude(_read_evidence(scores_in, scores_out), claim, level)
     return Result(conclusion, partial(subjects.describe_arrays, name, conclusion))
@@ -100,11 +102,12 @@ def audit(
       out: the folder for results.
       delta, confidence: as in `bounds`.
       data: a local data file or prepared TFDS folder; by default, the data are downloaded.
-      settings: other flags of the command, which describe the setting, such as adversary="gc_r", k=5, seed=1.
-        `adversary` may also be a custom `audit.adversaries.base.Adversary`. `vary` audits all combinations of
-        values, as in vary={"k": [1, 5], "seed": [0, 1, 2]}. lipschitz="measured" measures, in `rehearsals`
-        additional runs, how much training steps increase distances between models. This gives an upper bound
-        for the last model. It is the default for smooth models with k > 1; lipschitz="none" disables it.
+      settings: other flags of the command, such as adversary="gc_r", seed=1, or k=5, which inserts the canary
+        every five steps. `adversary` may also be a custom `audit.adversaries.base.Adversary`. `vary` audits
+        all combinations of values, as in vary={"k": [1, 5], "seed": [0, 1, 2]}. lipschitz="measured"
+        measures, in `rehearsals` additional runs, how much training steps increase distances between models.
+        This gives an upper bound for the last model. It is the default for smooth models with k > 1;
+        lipschitz="none" disables it.
 
     Returns:
       A `Result`; its `folder` has the scores and the conclusion. With `vary`, a `Grid`.
@@ -123,7 +126,7 @@ def audit(
 def _request_task(model: str, fields: dict[str, Any], runs: int, level: Level) -> "Request":
     """Returns the request for an audit of one of the repository's models.
 
-    `fields` has the other arguments of `audit`; see there for their meaning and for the errors.
+    `fields` has the other arguments of `audit`, which explains them and the errors. This function changes it.
     """
     from audit.adversaries.base import Adversary
     from audit.conclusions.lipschitz import count_rehearsals
@@ -134,20 +137,22 @@ def _request_task(model: str, fields: dict[str, Any], runs: int, level: Level) -
 
     require_type("model", model, str)
     row = task.task(model)  # the model and its data
-    data = fields.pop("data")
-    user_file = None if data is None else str(path("data", data))
+    data_file = fields.pop("data")
+    if data_file is not None:
+        data_file = str(path("data", data_file))
     make.add_insertions(model, fields)
-    if isinstance(fields.get("adversary"), Adversary):  # a custom one
+    if isinstance(fields.get("adversary"), Adversary):
         from audit import own
 
-        return own.make_request(own.wrap_task(row, row.data.load(user_file)), fields, runs, level)
+        custom = own.wrap_task(row, row.data.load(data_file))
+        return own.make_request(custom, fields, runs, level)
     lipschitz = fields.pop("lipschitz", None)
     rehearsals = fields.pop("rehearsals", None)
     setting = make.setting_of(model, **fields)
     validate(setting, runs, level.delta)
-    # None: do not measure Lipschitz constants.
+    # The number of runs that measure Lipschitz constants, or None.
     rehearsals = count_rehearsals(setting, lipschitz, rehearsals)
-    return driver.make_request(setting, row.data.load(user_file), runs, level, rehearsals)
+    return driver.make_request(setting, row.data.load(data_file), runs, level, rehearsals)
 
 
 def audit_model(
@@ -264,13 +269,10 @@ def combine(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 def _audit_each(make_request: "Callable[..., Request]", settings: dict[str, Any]) -> Result:
     """Returns the result of an audit or, with `vary`, the `Grid` of all combinations of its values.
 
-    Audits that differ only in seed, learning rate, noise multiplier, clipping norm, or k at a fixed number of
-    steps share a compiled program.
-
     Args:
       make_request: (fields of the setting, runs, level) -> the request for an audit.
-      settings: the fields that all audits share, `runs`, `out`, and optionally `delta`, `confidence` and
-        `vary`, {name: list of values}.
+      settings: the fields that all audits share, the other arguments of `_audit_one`, and optionally `vary`,
+        {name: list of values}.
 
     Raises:
       InputError: `vary` is not a mapping to nonempty lists, or a setting cannot be audited.
@@ -286,8 +288,8 @@ def _audit_each(make_request: "Callable[..., Request]", settings: dict[str, Any]
         require(is_list, f"`vary[{name!r}]={shown(values)}`: give a list of values")
     combinations = combine(vary)
     results = [_audit_one(make_request, **{**settings, **values}) for values in combinations]
-    grid = Grid(tuple(vary), tuple(combinations), tuple(results))
-    return cast(Result, grid)  # annotations promise a Result, because few audits have `vary`
+    # Annotations promise a Result, because few audits have `vary`.
+    return cast(Result, Grid(tuple(vary), tuple(combinations), tuple(results)))
 
 
 def _audit_one(
@@ -300,10 +302,10 @@ def _audit_one(
     confidence: float = 0.95,
     **fields: Any,
 ) -> Result:
-    """Runs an audit and writes its conclusion to a folder in `out`; `_audit_each` documents the arguments.
+    """Runs an audit, writes its conclusion to a folder in `out`, and returns the result.
 
     For a custom model, it also writes a figure and a page. Matrix products use full float32 precision, which
-    is not JAX's default on every device.
+    is not JAX's default on every device. `fields` is the setting, and `make_request` as in `_audit_each`.
     """
     import jax
 
@@ -321,8 +323,8 @@ def _audit_one(
         finished = driver.audit(request, root)
         driver.keep(finished, figure=is_custom, page=is_custom)
     folder = finished.store.path
-    subject = partial(subjects.describe_setting, folder, *level, request.runs)
-    return Result(finished.conclusion, subject, folder)
+    read_facts = partial(subjects.describe_setting, folder, *level, request.runs)
+    return Result(finished.conclusion, read_facts, folder)
 
 
 def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
@@ -345,7 +347,8 @@ def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
         "`scores_out` is missing: give it, or a table with columns score,in (1 or 0), or audit.coins(scores, "
         "presence), audit.cosines(values, dimension), or audit.ranks(scores, fresh)",
     )
-    return score_files.read_columns("the table", list(scores_in.columns), scores_in.__getitem__)
+    names = list(scores_in.columns)
+    return score_files.read_columns("the table", names, column=scores_in.__getitem__)
 
 
 def _read_level(delta: float, confidence: float) -> Level:

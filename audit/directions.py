@@ -37,8 +37,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from audit.errors import number, require, require_type, whole_number
-from audit.evidence import arrays
-from audit.evidence.arrays import Array
+from audit.evidence.arrays import Array, floats
 
 MAX_SEED = 2**63 - 1
 MAX_DIMENSION = 10**10  # such a canary takes 80 GB
@@ -107,26 +106,27 @@ def cosines(
     )
 
     # The matrix D (count, dimension) of all directions may not fit in memory. So we draw a block of columns
-    # at a time, and add up `products` = D @ unit and the squared row lengths, or D @ D.T for leave-one-out.
-    products = np.zeros(count)
-    squares = np.zeros(count)
-    gram = np.zeros((count, count) if leave_one_out else (0, 0))
+    # at a time, and add up its contribution to each sum.
+    products = np.zeros(count)  # D @ unit
+    squared_lengths = np.zeros(count)
+    gram = np.zeros((count, count) if leave_one_out else (0, 0))  # D @ D.T
     block_streams = [_draw_blocks(seed, run, index, size) for index in range(count)]
     for start in range(0, size, _BLOCK):
-        directions = np.stack([next(blocks) for blocks in block_streams])
-        products += directions @ unit[start : start + _BLOCK]
+        columns = np.stack([next(blocks) for blocks in block_streams])
+        products += columns @ unit[start : start + _BLOCK]
         if leave_one_out:
-            gram += directions @ directions.T
+            gram += columns @ columns.T
         else:
-            squares += np.square(directions).sum(1)
+            squared_lengths += np.square(columns).sum(1)
 
     if not leave_one_out:
-        return products / np.sqrt(squares)
+        return products / np.sqrt(squared_lengths)
     from audit.evidence import leave_one_out as projection  # loads SciPy
 
     lengths = np.sqrt(np.diagonal(gram))
     unit_gram = gram / np.outer(lengths, lengths)
-    return projection.cosines(unit_gram, products / lengths, squared_length=1.0)  # of `unit`
+    # The displacement was divided by its length.
+    return projection.cosines(unit_gram, products / lengths, squared_length=1.0)
 
 
 def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
@@ -134,9 +134,9 @@ def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
 
     A block has at most _BLOCK coordinates and its own random stream.
     """
-    for place, start in enumerate(range(0, size, _BLOCK)):
+    for block, start in enumerate(range(0, size, _BLOCK)):
         # The prefix 2 separates these random streams from all others.
-        rng = np.random.default_rng([2, seed, run, index, place])
+        rng = np.random.default_rng([2, seed, run, index, block])
         length = min(_BLOCK, size - start)
         yield rng.standard_normal(length)
 
@@ -157,7 +157,7 @@ def _check_displacement(displacement: ArrayLike) -> Array:
     Raises:
       InputError: the displacement is not a vector, is not finite, or is 0.
     """
-    vector = arrays.floats("the displacement's entries", displacement)
+    vector = floats("the displacement's entries", displacement)
     require(
         vector.ndim == 1, f"the displacement has shape {vector.shape}: flatten it into one vector"
     )

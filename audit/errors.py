@@ -18,7 +18,7 @@ def require(condition: object, message: str) -> None:
 # Float32 and the conversions to epsilon work for noise multipliers in this range, and for 0.
 MIN_NOISE = 1e-6
 MAX_NOISE = 1e9
-FIRST = "first"  # names for steps of a period (`insert_step`)
+FIRST = "first"  # names for steps of a period
 LAST = "last"
 N = TypeVar("N", int, float)
 _MAX_SHOWN = 200  # characters
@@ -32,7 +32,7 @@ def shown(value: object) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Returns the type and the message of an error, formatted by `shown`."""
+    """Returns the type and the message of an error on one line; only the type if there is no message."""
     return f"{type(error).__name__}: {shown(str(error))}".removesuffix(": ")
 
 
@@ -41,10 +41,12 @@ def require_type(name: str, value: object, kind: type) -> None:
 
     An int is a valid float. A bool is not a valid int or float.
     """
-    is_whole_float = kind is float and type(value) is int
-    is_wanted = isinstance(value, kind) and (kind is bool or type(value) is not bool)
-    problem = f"`{name}` must be of type {kind.__name__}, got {shown(repr(value))}"
-    require(is_whole_float or is_wanted, problem)
+    fits = isinstance(value, kind)
+    if type(value) is bool:  # a subclass of int
+        fits = kind is bool
+    elif type(value) is int and kind is float:
+        fits = True
+    require(fits, f"`{name}` must be of type {kind.__name__}, got {shown(repr(value))}")
 
 
 def plain(value: Any) -> Any:
@@ -92,10 +94,13 @@ def insert_step(insert: str | int, k: int) -> int:
     require(k >= 1, f"`k={k}`: give at least 1")
     step = insert
     if isinstance(insert, str):
-        step = {FIRST: 1, LAST: k}.get(insert, insert)
-    # Flags pass digits as text. Strings of 20 or more digits exceed any period, and `int` may reject them.
-    if isinstance(step, str) and step.isdecimal() and len(step) < 20:
-        step = int(step)
+        if insert == FIRST:
+            step = 1
+        elif insert == LAST:
+            step = k
+        # Flags pass digits as text. 20 or more digits exceed any period, and `int` may reject them.
+        elif insert.isdecimal() and len(insert) < 20:
+            step = int(insert)
     require(
         type(step) is int and 1 <= step <= k,
         f"`insert={shown(insert)}`: give {LAST}, {FIRST} or a number from 1 to {k}, the steps of a "

@@ -41,10 +41,11 @@ class _InsertingOptimizer(DPOptimizer):
         So `super()` calls the optimizer's own methods, which differ for ghost clipping.
         """
         optimizer_class = type(optimizer)
-        name = optimizer_class.__name__
-        fix = "give a DPOptimizer, or one for ghost clipping"
-        clips_whole_gradients = optimizer_class in (DPOptimizer, DPOptimizerFastGradientClipping)
-        require(clips_whole_gradients, f"`optimizer={name}` does not clip whole gradients: {fix}")
+        require(
+            optimizer_class in (DPOptimizer, DPOptimizerFastGradientClipping),
+            f"`optimizer={optimizer_class.__name__}` does not clip whole gradients: "
+            "give a DPOptimizer, or one for ghost clipping",
+        )
         return object.__new__(type(cls.__name__, (cls, optimizer_class), {}))
 
     def __init__(self, optimizer: DPOptimizer) -> None:
@@ -93,7 +94,10 @@ class CanaryOptimizer(_InsertingOptimizer):
         super().add_noise()
 
     def score(self) -> float:
-        """Returns the decrease in the canary's entry during training. Insertions increase this score."""
+        """Returns the decrease in the canary's entry during training.
+
+        Steps subtract gradients, so insertions increase this score.
+        """
         return self._initial_entry - self._read_first_entry()
 
     def _read_first_entry(self) -> float:
@@ -165,7 +169,8 @@ class DirectionsOptimizer(_InsertingOptimizer):
         learns = any(group["lr"] > 0 for group in self.param_groups)
         loss: float | None = super().step(closure)
         # Opacus skips steps between the physical batches of a logical batch.
-        if self._present and learns and not (self._is_moved or self._is_last_step_skipped):
+        is_complete = not self._is_last_step_skipped
+        if self._present and learns and is_complete and not self._is_moved:
             moves = self._split(torch.from_numpy(self._read_parameters() - self._theta_0))
             unmoved = [str(index) for index, move in enumerate(moves) if not move.any()]
             require(
@@ -213,8 +218,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
 
     def _split(self, values: Tensor) -> tuple[Tensor, ...]:
         """Splits a vector (dimension,) into a part for each chosen parameter."""
-        parts: tuple[Tensor, ...] = values.split([parameter.numel() for parameter in self._chosen])
-        return parts
+        return tuple(values.split([parameter.numel() for parameter in self._chosen]))
 
     def _read_parameters(self) -> NDArray[np.float64]:
         """Returns the chosen parameters as one vector (dimension,)."""

@@ -1,11 +1,10 @@
 """Audits custom adversaries and models: Flax modules, or losses over a pytree of parameters."""
 
-import dataclasses
-import functools
 import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -50,27 +49,27 @@ class OwnModel(NamedTuple):
       model: the model, over a flat vector of parameters.
       dataset: the data.
       name: the default name in reports.
-      computes: the SHA-256, in hex, of the compiled functions. It identifies the model in the store.
+      fingerprint: the SHA-256, in hex, of the compiled functions. It identifies the model in the store.
       usual: the default settings, by name.
     """
 
     model: Model
     dataset: Dataset
     name: str
-    computes: str
+    fingerprint: str
     usual: Mapping[str, Any] = _USUAL_SETTINGS
 
 
-@dataclasses.dataclass(frozen=True)
-class _Computed:
+@dataclass(frozen=True)
+class _Fingerprinted:
     """Functions, and the hash of their compiled programs (`_fingerprint`). Only the hash is compared."""
 
-    computes: str
-    functions: Any = dataclasses.field(compare=False)
+    fingerprint: str
+    functions: Any = field(compare=False)
 
 
-@functools.lru_cache(MAX_PROGRAMS)
-def _share(computed: _Computed) -> Any:
+@lru_cache(MAX_PROGRAMS)
+def _share(computed: _Fingerprinted) -> Any:
     """Returns the functions or, because of `lru_cache`, those of the first call with the same hash.
 
     JAX looks up compiled programs by function identity. A notebook cell that runs again defines equal but
@@ -99,7 +98,7 @@ def wrap_module(
 
     def make(example: Array) -> Model:
         """Returns the model; raises InputError if it has variables that are not parameters."""
-        variables = jax.eval_shape(module.init, _key(), example)
+        variables = jax.eval_shape(module.init, _key(), example)  # shapes, without values
         others = sorted(set(variables) - {"params"})
         require(
             "params" in variables and not others,
@@ -133,25 +132,23 @@ def wrap_loss(
         # Arrays from other libraries and random keys do not have NumPy dtypes.
         is_float = isinstance(kind, np.dtype) and jnp.issubdtype(kind, jnp.floating)
         require(is_float or kind is float, f"params have a leaf of type {kind}: {fix}")
-    start, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params))
-    theta_0 = np.asarray(start)
+    float32_params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params)
+    flat_params, unravel = ravel_pytree(float32_params)
+    theta_0 = np.asarray(flat_params)
 
     # The compiled program contains this function's name. Renaming it changes the hashes and stores of models.
     def flat_loss(theta: Array, labelled: tuple[Array, Array]) -> Array:
         """Returns the loss at a flat vector of parameters."""
         return loss(unravel(theta), labelled)
 
-    def make(example: Array) -> Model:
-        """Returns the model over a flat vector of parameters. Every run begins at `params`."""
-        return Model(
-            n_parameters=theta_0.size,
-            init=lambda key: jnp.asarray(theta_0),
-            unravel=unravel,
-            loss=flat_loss,
-        )
-
+    model = Model(
+        n_parameters=theta_0.size,
+        init=lambda key: jnp.asarray(theta_0),  # every run begins at `params`
+        unravel=unravel,
+        loss=flat_loss,
+    )
     name = getattr(loss, "__name__", "loss")
-    return _wrap("loss(params, (feature, label))", make, dataset, name)
+    return _wrap("loss(params, (feature, label))", lambda features: model, dataset, name)
 
 
 def wrap_task(task: Task, dataset: Dataset) -> OwnModel:
@@ -159,7 +156,8 @@ def wrap_task(task: Task, dataset: Dataset) -> OwnModel:
 
     Custom adversaries require custom models.
     """
-    own = _wrap(task.name, lambda features: task.make(features.shape), dataset, name=task.name)
+    name = task.name
+    own = _wrap(name, lambda features: task.make(features.shape), dataset, name)
     return own._replace(usual=task.usual())
 
 
@@ -167,7 +165,7 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
     """Returns a custom model, with the hash of its initialisation and of its loss and gradient.
 
     Args:
-      what: the name of the user's code in messages.
+      what: the user's code, in words, for messages.
       make: a function that maps an example's features to the model.
       dataset: the data.
       name: the model's name in reports.
@@ -179,12 +177,12 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
     try:
         model = make(example[0])
         theta = _vector(model.n_parameters)
-        shape = jax.eval_shape(model.loss, theta, example).shape
+        loss_shape = jax.eval_shape(model.loss, theta, example).shape
     except InvalidRngError:
         raise InputError(
             "the module draws randomness: disable dropout (deterministic=True)"
         ) from None
-    except InputError:
+    except InputError:  # from `make`
         raise
     except Exception as error:  # from the user's code
         raise InputError(
@@ -192,18 +190,18 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
             f"{shown(str(error))}"
         ) from error
     require(
-        shape == (),
-        f"the loss of one example has shape {shape}, not (): return one number (an example has no batch "
+        loss_shape == (),
+        f"the loss of one example has shape {loss_shape}, not (): return one number (an example has no batch "
         "axis: flatten with x.reshape(-1))",
     )
     gradient = jax.value_and_grad(model.loss)
-    computes = _fingerprint([(model.init, (_key(),)), (gradient, (theta, example))])
-    shared = _share(_Computed(computes, model))  # equal models share compiled programs
-    return OwnModel(shared, dataset, name, computes)
+    fingerprint = _fingerprint([(model.init, (_key(),)), (gradient, (theta, example))])
+    shared = _share(_Fingerprinted(fingerprint, model))  # equal models share compiled programs
+    return OwnModel(shared, dataset, name, fingerprint)
 
 
 def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level) -> driver.Request:
-    """Returns the request to audit a custom model with the settings `fields`.
+    """Returns the request to audit a custom model with the settings `fields`, which this function changes.
 
     In `fields`, `adversary` is a name or an `Adversary`. `lipschitz` is "measured", or the guaranteed
     Lipschitz constants of the steps. `rehearsals` is the number of runs that measure them.
@@ -211,13 +209,13 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
     Raises:
       InputError: a setting is invalid, or does not fit the model or the data.
     """
-    constants = fields.pop("lipschitz", None)
+    constants = fields.pop("lipschitz", None)  # numbers, or the word "measured"
     rehearsals = fields.pop("rehearsals", None)
     name = fields.pop("model", None) or own.name
-    adversary = None
+    adversary = None  # unless it is a custom one
     if isinstance(fields["adversary"], Adversary):
-        identity, adversary = _prepare_adversary(fields["adversary"], own.model.n_parameters)
-        fields |= {"adversary": identity, "canaries": adversary.canaries}
+        own_fields, adversary = _prepare_adversary(fields["adversary"], own.model.n_parameters)
+        fields |= {"adversary": own_fields, "canaries": adversary.canaries}
     setting = make_setting(name, own.usual, fields, examples=len(own.dataset.labels))
     validate(setting, runs, level.delta)
     is_random = own.model.module is not None  # False after `wrap_loss`: runs begin at `params`
@@ -229,24 +227,23 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
     lipschitz.require_rehearsals(is_measured, rehearsals)
 
     training = _Training(own, setting, adversary)
-    # Maps the setting's store to its Lipschitz constants; by default, those of an earlier audit.
-    find_constants = _keep_earlier_steps
+    # A function from the setting's store to its Lipschitz constants.
+    find_constants: Callable[[Store], Steps | None] = _keep_earlier_steps
     if is_measured:
+        # Any number will do: whether a bound exists does not depend on it.
+        training.require_covered(level.delta, constants=1.0)
         find_constants = partial(training.measure_steps, rehearsals=rehearsals or lipschitz.USUAL)
-        constants = 1.0  # a placeholder: whether a bound exists does not depend on the value
     elif constants is not None:
-        find_constants = partial(
-            lipschitz.keep, steps=Steps(constants, reason="as its author vouches")
-        )
-    if constants is not None:
         training.require_covered(level.delta, constants)
-    recipe = driver.GameRecipe(own.computes, training.make_game, training.describe)
+        guaranteed = Steps(constants, reason="as its author vouches")
+        find_constants = partial(lipschitz.keep, steps=guaranteed)
+    recipe = driver.GameRecipe(own.fingerprint, training.make_game, training.describe)
     return driver.Request(
-        setting, own.dataset, runs, recipe, level, find_constants, model=own.computes
+        setting, own.dataset, runs, recipe, level, find_constants, model=own.fingerprint
     )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Training:
     """The training of a custom model. `adversary` is a custom adversary; None to use the setting's."""
 
@@ -254,7 +251,7 @@ class _Training:
     setting: Setting
     adversary: Adversary | None
 
-    @functools.cached_property
+    @cached_property
     def trainee(self) -> Trainee:
         """Returns the model with its number of classes and its fastest correct clipping strategy.
 
@@ -262,9 +259,9 @@ class _Training:
         """
         model = self.own.model
         labels = self.own.dataset.labels
-        is_whole = labels.ndim == 1 and labels.dtype.kind in "iu"
-        classes = 0  # unless labels number at least two classes
-        if is_whole and labels.min() >= 0 and labels.max() >= 1:
+        classes = 0  # labels that do not number at least two classes
+        are_integers = labels.ndim == 1 and labels.dtype.kind in "iu"
+        if are_integers and labels.min() >= 0 and labels.max() >= 1:
             classes = int(labels.max()) + 1
         clipping = "per_example"  # the other strategies need a module's layers
         if model.module is not None:
@@ -272,7 +269,7 @@ class _Training:
         return Trainee(model, classes, clipping)
 
     def make_game(self, dataset: Dataset) -> Game:
-        """Returns the game for the setting and these data."""
+        """Returns the runs to train with the setting and these data, as a `Game`."""
         return build.build(self.setting, dataset, self.trainee, self.adversary)
 
     def describe(self, dataset: Dataset) -> dict[str, Any]:
@@ -286,17 +283,17 @@ class _Training:
         """Raises InputError unless a hidden-state bound exists for steps with these Lipschitz constants."""
         steps = Steps(constants, reason="given")
         bound = lipschitz.hidden_state(self.setting, delta, steps, own_model=True)
-        reason = bound if isinstance(bound, str) else ""  # why there is no bound
-        if self.adversary is not None:
-            parameters = self.own.model.n_parameters
-            reason = reason or _why_adversary_uncovered(self.adversary, parameters)
-        require(not reason, f"`lipschitz` bounds the last model's leakage, but {reason}: drop it")
+        why_not = ""
+        if isinstance(bound, str):  # the reason why there is no bound
+            why_not = bound
+        elif self.adversary is not None:
+            why_not = _why_adversary_uncovered(self.adversary, self.own.model.n_parameters)
+        require(not why_not, f"`lipschitz` bounds the last model's leakage, but {why_not}: drop it")
 
     def measure_steps(self, store: Store, rehearsals: int) -> Steps:
         """Returns Lipschitz constants measured in `rehearsals` runs, from the store or from training."""
-        data = self.own.dataset
         return measuring.measure(
-            store, self.setting, data, rehearsals, self.trainee, self.adversary
+            store, self.setting, self.own.dataset, rehearsals, self.trainee, self.adversary
         )
 
 
@@ -306,9 +303,9 @@ def _keep_earlier_steps(store: Store) -> Steps | None:
     Guaranteed constants, which have 0 `runs`, are valid only for the audit to which they were given.
     """
     stored = lipschitz.find_current(store)
-    is_measured = stored is not None and stored.runs > 0
-    # For None, `keep` deletes the file.
-    return lipschitz.keep(store, stored if is_measured else None)
+    if stored is not None and stored.runs == 0:
+        stored = None  # so `keep` deletes the file
+    return lipschitz.keep(store, stored)
 
 
 def _find_strategy(model: Model, dataset: Dataset) -> str:
@@ -320,12 +317,13 @@ def _find_strategy(model: Model, dataset: Dataset) -> str:
     features = jnp.asarray(dataset.features[:_NUM_PROBED])
     batch: Batch = (features, jnp.asarray(dataset.labels[:_NUM_PROBED]))
     theta = model.init(jax.random.key(0))
-    gradients = jax.jit(jax.vmap(jax.grad(model.loss), (None, 0)))(theta, batch)
-    lengths = jnp.linalg.norm(gradients, axis=1)
+    per_example_gradients = jax.jit(jax.vmap(jax.grad(model.loss), (None, 0)))
+    lengths = jnp.linalg.norm(per_example_gradients(theta, batch), axis=1)
     clipping_norms = (jnp.inf, jnp.median(lengths), lengths.min() / 2)
     right_sum = jax.jit(per_example(model.loss))
-    # The fastest comes first. "book_keeping" needs flat features.
-    names = ["book_keeping", "unfolded"] if features.ndim == 2 else ["unfolded"]
+    names = ["unfolded"]
+    if features.ndim == 2:  # one vector per example, so we try the fastest strategy first
+        names = ["book_keeping", "unfolded"]
     reason = ""
     for name in names:
         clipped_sum = jax.jit(build.make_clipped_sum(name, model))
@@ -337,7 +335,7 @@ def _find_strategy(model: Model, dataset: Dataset) -> str:
                 is_right = jnp.linalg.norm(difference) <= allowed
                 require(is_right, f"{name} differs from per-example gradients")
             return name
-        # The sums differ, or the strategy does not support the model's layers and raises one of these.
+        # ValueError: the sums differ. Any of these: the strategy does not support the model's layers.
         except (TypeError, ValueError, IndexError, FlaxError) as error:
             reason = " ".join(str(error).split())
     print(
@@ -357,21 +355,21 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     # "constant_direction.<locals>.init".
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
     # JAX reuses traces of a function object, even if a variable that the function reads has changed since. So
-    # we wrap each function in a new object.
+    # we wrap each function, a leaf of the tuple `adversary`, in a new object.
     untraced: Adversary = jax.tree.map(
         lambda part: partial(part) if callable(part) else part, adversary
     )
     try:
-        computes = _fingerprint_adversary(untraced, parameters)
+        fingerprint = _fingerprint_adversary(untraced, parameters)
     except Exception as error:  # from the user's functions
         raise InputError(
             f"`adversary={label}` fails on a model of {parameters} parameters: {shown(str(error))}"
         ) from error
     without_init = untraced._replace(init=None)  # type: ignore[arg-type]
-    shared = _share(_Computed(computes, without_init))
+    shared = _share(_Fingerprinted(fingerprint, without_init))
     # The hash does not include `reads_theta`.
     compiled = shared._replace(init=adversary.init, reads_theta=adversary.reads_theta)
-    return OwnAdversary(label, computes), compiled
+    return OwnAdversary(label, fingerprint), compiled
 
 
 def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
@@ -380,7 +378,7 @@ def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
     The facts are `crafts_constant` and `null`. JAX must not have traced the functions before, because it
     would reuse those traces.
     """
-    _find_shapes(adversary, parameters)
+    _find_shapes(adversary, parameters)  # raises InputError for wrong shapes
 
     def play(key: Array, clipping_norm: Array, step: Array, theta_0: Array, theta: Array) -> Any:
         """Returns what the adversary computes at a step and after training."""
@@ -464,9 +462,10 @@ def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
             f"{name} have shape {array.shape}: give a row for each example",
         )
         canonical[name] = array if array.dtype == np.uint8 else array.astype(kind)
-    rows, given_labels = map(len, canonical.values())
+    num_features = len(canonical["features"])
+    num_labels = len(canonical["labels"])
     require(
-        rows == given_labels,
-        f"there are {rows} features and {given_labels} labels: give one label per example",
+        num_features == num_labels,
+        f"there are {num_features} features and {num_labels} labels: give one label per example",
     )
     return Dataset(**canonical, source="custom arrays", checksum=checksum_of(canonical))

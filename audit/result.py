@@ -1,9 +1,9 @@
 """Results of audits."""
 
-import dataclasses
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from audit.report.subjects import Subject
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Result:
     """The result of an audit. Prints as a table of bounds.
 
@@ -109,8 +109,7 @@ class Result:
         """Returns the conclusion as nested dicts and lists, as `bound --json` prints it."""
         from audit.conclusions import results
 
-        values: dict[str, Any] = json.loads(results.result_json(self.conclusion))
-        return values
+        return dict(json.loads(results.result_json(self.conclusion)))
 
     def figure(self, path: str | Path | None = None) -> "Figure":
         """Returns a matplotlib figure of the scores, the trade-off curve and the bounds.
@@ -218,11 +217,11 @@ def _write_figure(figure: "Figure", path: str | Path | None) -> None:
     from audit.storage import files
 
     place = errors.path("path", path)
-    write_format = style.find_format("path", place)
-    files.write_whole(place, write_format(figure))
+    encode = style.find_format(place)
+    files.write_whole(place, encode(figure))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Grid:
     """The results of a grid of audits. Prints as a table.
 
@@ -249,9 +248,8 @@ class Grid:
         """Returns a row for each audit: the varied settings, then the columns of `audit.table`."""
         import pandas as pd
 
-        rows = [
-            {**values, **row} for values, row in zip(self.values, table(self.results), strict=True)
-        ]
+        columns = table(self.results)  # not this method, but the function
+        rows = [{**values, **row} for values, row in zip(self.values, columns, strict=True)]
         return pd.DataFrame(rows)
 
     def figure(self, path: str | Path | None = None, width: float = 3.25) -> "Figure":
@@ -278,5 +276,5 @@ class Grid:
         table = self.table()[[*self.varied, "verdict", "epsilon", "upper_bound"]]
         # Without a claim, the upper bound is None and prints as infinity.
         table["upper_bound"] = table["upper_bound"].astype(float).fillna(math.inf)
-        formats = {"epsilon": at_least, "upper_bound": at_most}
-        return str(table.to_string(index=False, formatters=formats))
+        formatters = {"epsilon": at_least, "upper_bound": at_most}
+        return str(table.to_string(index=False, formatters=formatters))

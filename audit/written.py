@@ -3,12 +3,11 @@
 Lower bounds are rounded down, and upper bounds are rounded up.
 """
 
-import decimal
 import json
 import math
 import textwrap
 from collections.abc import Callable
-from decimal import Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any, NamedTuple
 
 
@@ -37,12 +36,12 @@ def short(number: str) -> str:
 
 def at_least_digits(value: float, digits: int) -> str:
     """Returns a lower bound in "g" format, rounded down to `digits` significant digits."""
-    return _round_digits(value, digits, decimal.ROUND_FLOOR)
+    return _round_digits(value, digits, ROUND_FLOOR)
 
 
 def at_most_digits(value: float, digits: int = 4) -> str:
     """Returns an upper bound in "g" format, rounded up to `digits` significant digits."""
-    return _round_digits(value, digits, decimal.ROUND_CEILING)
+    return _round_digits(value, digits, ROUND_CEILING)
 
 
 def _round_digits(value: float, digits: int, rounding: str) -> str:
@@ -50,7 +49,7 @@ def _round_digits(value: float, digits: int, rounding: str) -> str:
 
     `rounding` is a rounding mode from the `decimal` module.
     """
-    context = decimal.Context(prec=digits, rounding=rounding)
+    context = Context(prec=digits, rounding=rounding)
     rounded = context.create_decimal_from_float(value)
     return f"{float(rounded):.{digits}g}"
 

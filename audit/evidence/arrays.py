@@ -116,8 +116,8 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
         return worlds
     lowest = float(finite.min(initial=0.0))
     highest = float(finite.max(initial=0.0))
-    # Infinite scores move one gap beyond the finite ones, and NaN two gaps below them. A gap far exceeds
-    # rounding errors.
+    # Infinite scores move one gap beyond the finite ones, and NaN two gaps below them. A gap, a quarter of
+    # the range, far exceeds rounding errors.
     gap = max(highest - lowest, 1.0) / 4
     return tuple(
         np.nan_to_num(world, nan=lowest - 2 * gap, neginf=lowest - gap, posinf=highest + gap)

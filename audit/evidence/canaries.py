@@ -177,7 +177,7 @@ class Coins(NamedTuple):
             return errors, error
         spent = _LIMITS_FRACTION * error
         total_in = int(self.presence.sum())
-        low, high = intervals.clopper_pearson(total_in, self.presence.size, 1 - spent)
+        low, high = intervals.clopper_pearson(total_in, self.presence.size, confidence=1 - spent)
         widened = errors._replace(scale_in=1 / float(low), scale_out=1 / float(1 - high))
         return widened, error - spent
 
@@ -229,7 +229,10 @@ class Sets(NamedTuple):
         return self.inserted.ravel(), self.fresh.ravel()
 
     def errors(self, threshold: float) -> RunErrors:
-        """Returns the misses of runs with the canaries, and the false alarms of runs without them."""
+        """Returns each run's errors when canaries with scores above a threshold are guessed to be in.
+
+        Runs with the canaries yield misses, and runs without them false alarms.
+        """
         misses = (self.inserted <= threshold).sum(1, dtype=np.float64)
         alarms = (self.fresh > threshold).sum(1, dtype=np.float64)
         return RunErrors(misses, alarms, *self.canaries, scale_in=1.0, scale_out=1.0, paired=False)
@@ -282,10 +285,10 @@ class Fresh(NamedTuple):
 
     def select(self, chosen: Bits | Integers) -> "Fresh":
         """Returns the chosen runs; `chosen` is an array of indices or a mask."""
-        selected = self._replace(cosines=self.cosines[chosen], presence=self.presence[chosen])
-        if self.ranked is None:
-            return selected
-        return selected._replace(ranked=self.ranked[chosen])
+        ranked = None if self.ranked is None else self.ranked[chosen]
+        return self._replace(
+            cosines=self.cosines[chosen], presence=self.presence[chosen], ranked=ranked
+        )
 
     def __str__(self) -> str:
         """Returns the run and canary counts: "10 runs x 256 fresh directions, all inserted"."""
@@ -333,8 +336,9 @@ class Fresh(NamedTuple):
         # Rank r covers the tail probabilities from (r - 1) / lowest to r / lowest. We use their middle.
         lowest = self.draws + 1  # the rank of the lowest score
         tails_in = (self.ranks()[self.presence] - 0.5) / lowest
-        # Tails descend, so the deviates ascend like the quantiles of cosines.
-        tails_out = (np.ceil(levels[::-1] * lowest) - 0.5) / lowest
+        # The ranks descend, so the deviates ascend like the quantiles of cosines.
+        ranks_out = np.ceil(levels[::-1] * lowest)
+        tails_out = (ranks_out - 0.5) / lowest
         return -special.ndtri(tails_in), -special.ndtri(tails_out)
 
 

@@ -2,13 +2,7 @@
 
 Bounds from a single run need an independent fair coin for each canary. Bounds from several runs need
 independent coins that share one probability, which they estimate (`canaries.Coins.widen`). Each test is exact
-or conservative for fair coins (R, K):
-
-    totals       the number of heads among all coins, and in each row and column: Binomial(n, 1/2), two-sided
-    lags         how many bits differ from the bit L places later, for L = 1, 2, ...: for each L, the pairs
-                 form no cycle, so their differences are also fair coins
-    dispersion   sum_r (2 S_r - K)^2 over the rows' totals S_r: a Chernoff bound, from the exact distribution
-                 of a total
+or conservative for fair coins.
 """
 
 from collections.abc import Iterator
@@ -52,7 +46,7 @@ def require_fair(presence: Bits) -> None:
 
 
 def _tests(presence: Bits) -> Iterator[_Test]:
-    """Yields the results of the tests that apply to R x K coins: on the total, the runs and the canaries."""
+    """Yields the results of the tests that apply to coins (R, K): on the total, the runs and the canaries."""
     total = int(presence.sum())
     message = f"{total:,} of {presence.size:,} canaries are in"
     yield _Test(float(_log_binomial(total, presence.size)), message)
@@ -92,12 +86,13 @@ def _test_totals(totals: Integers, coins: int, row: str) -> _Test:
 def _test_lags(bits: Bits, column: str) -> _Test:
     """Tests whether bits (rows, columns) a fixed distance apart in a row agree, or differ, too often.
 
-    Distances are 1 to 64 columns, but at most half a row, so that many pairs remain. The p-value is the
-    smallest over all distances, times their number (Bonferroni).
+    At one distance, pairs form no cycle, so the differences of fair coins are also fair coins. Distances are
+    1 to 64 columns, but at most half a row, so that many pairs remain. The p-value is the smallest over all
+    distances, times their number (Bonferroni).
     """
-    most_lags = min(64, bits.shape[1] // 2)
+    num_lags = min(64, bits.shape[1] // 2)
     compared = []
-    for lag in range(1, most_lags + 1):
+    for lag in range(1, num_lags + 1):
         differs = bits[:, lag:] != bits[:, :-lag]
         changes = int(differs.sum())
         log_p = float(_log_binomial(changes, differs.size))
@@ -106,15 +101,16 @@ def _test_lags(bits: Bits, column: str) -> _Test:
     log_p, lag, changes, pairs = min(compared)  # the most extreme lag
     distance = counted(lag, column, _PLURAL[column])
     message = f"coins {distance} apart differ in {changes:,} of {pairs:,} cases"
-    return _Test(log_p + np.log(most_lags), message)
+    return _Test(log_p + np.log(num_lags), message)
 
 
 def _test_dispersion(totals: Integers, width: int, row: str) -> _Test:
     """Tests whether the totals of rows of K = `width` coins vary too much or too little.
 
     The statistic X is the sum over rows of (2 S_r - K)^2 / K, where S_r is a row's total. Its p-value is
-    twice the Chernoff bound, the minimum over t of exp(-t x) E[exp(t X)], where x is the observed X. Positive
-    t bound the upper tail, negative t the lower. The moments come from the binomial distribution of a total.
+    twice the Chernoff bound, the minimum over t in _TILTS of exp(-t x) E[exp(t X)], where x is the observed
+    X. Positive t bound the upper tail, negative t the lower. The moments come from the binomial distribution
+    of a total.
     """
     # The possible totals of a row within 40 standard deviations. Others have negligible probability.
     middle = width // 2
@@ -123,7 +119,7 @@ def _test_dispersion(totals: Integers, width: int, row: str) -> _Test:
     values = np.arange(max(middle - reach, 0), min(middle + reach, width) + 1)
     log_probabilities = scipy.stats.binom.logpmf(values, width, 0.5)
     squares = (2 * values - width) ** 2 / width
-    # The log of E[exp(t X)] for a single row and each t of _TILTS.
+    # The log of E[exp(t X)] for a single row and each t of _TILTS: a sum over `values`, the second axis.
     log_moments = special.logsumexp(log_probabilities + _TILTS[:, None] * squares, axis=1)
 
     rows = len(totals)

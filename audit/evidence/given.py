@@ -1,12 +1,4 @@
-"""Checks a user's scores and returns them as evidence.
-
-There is one function per audit design, for R runs and K canaries per run:
-
-    two_worlds(scores_in, scores_out)   runs with the canary or canaries, and other runs without
-    coins(scores, presence)             (R, K) scores of canaries put in or out by fair coins
-    cosines(values, dimension)          (R, K) cosines with directions drawn afresh and inserted in every run
-    ranks(scores, fresh)                (R, K) scores of canaries, (R, M) of fresh draws from their generator
-"""
+"""Checks a user's scores and returns them as evidence, with a function for each audit design."""
 
 import hashlib
 import json
@@ -20,9 +12,9 @@ from audit.evidence.canaries import Coins, Fresh
 from audit.evidence.one_run import OneRun, make_cosines
 from audit.evidence.ranks import ranks as ranks
 from audit.evidence.repeats import Evidence as Evidence
-from audit.evidence.repeats import check_either
+from audit.evidence.repeats import check_with_or_without_copies
 
-two_worlds = canaries.make_sets
+two_worlds = canaries.make_sets  # runs with the canaries, and other runs without them
 
 
 def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
@@ -45,7 +37,7 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     """
     # With `given`, bounds remain valid if a user's coins are slightly unfair.
     drawn = canaries.make_coins(scores, presence)._replace(given=True)
-    check_either(lambda part: fair_coins.require_fair(part.presence), drawn)
+    check_with_or_without_copies(lambda part: fair_coins.require_fair(part.presence), drawn)
     if len(drawn.scores) > 1:
         return drawn
     return OneRun(coins=drawn, cosines=None)
@@ -107,8 +99,8 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
 
 
 def hash_evidence(evidence: Evidence) -> str:
-    """Returns the hex SHA-256 of the evidence's arrays and numbers, ignoring boolean options."""
-    parts = [part for part in evidence if not isinstance(part, bool)]
+    """Returns the hex SHA-256 of the evidence's arrays and numbers, ignoring its boolean fields."""
+    parts = [part for part in evidence if not isinstance(part, bool)]  # the fields of a NamedTuple
     text = json.dumps(parts, default=np.ndarray.tolist)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -126,4 +118,5 @@ def _cosines_of_one_run(values: arrays.Array, dimension: int, presence: ArrayLik
     fair_coins.require_fair(present)
     drawn = Coins(values[None], present, given=True)
     # The null distribution is fitted to left-out canaries, so we do not check the spread of cosines.
-    return OneRun(coins=drawn, cosines=make_cosines(*drawn.pooled(), size))
+    cosines_in, cosines_out = drawn.pooled()
+    return OneRun(coins=drawn, cosines=make_cosines(cosines_in, cosines_out, size))

@@ -32,7 +32,7 @@ from audit.evidence import arrays
 from audit.evidence.arrays import Array, Bits, require_few_failed
 from audit.evidence.canaries import FAILED, Fresh
 from audit.evidence.decimals import require_decimals
-from audit.evidence.repeats import check_either
+from audit.evidence.repeats import check_with_or_without_copies
 from audit.laws import cosine_law
 
 LEVEL = 1e-6  # each test's probability of rejecting valid cosines
@@ -60,8 +60,8 @@ def given(
     # This check comes first, since the others mistake rounding for a wrong dimension.
     require_decimals(values, d)
     design = Fresh(values, present, d, plain=not leave_one_out, given=True, in_order=in_order)
-    check_either(_require_fresh, design)
-    check_either(_require_spread, design)
+    check_with_or_without_copies(_require_fresh, design)
+    check_with_or_without_copies(_require_spread, design)
     require_possible(values, d, leave_one_out)
     return design
 
@@ -132,13 +132,14 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
     deviations = _about_means(cosines, presence)
     runs_of_canary = presence.sum(0)
     total = np.square(deviations).sum()  # the sum of squares within and between canaries
+    # A canary without cosines adds 0 / 1.
     between = (deviations.sum(0) ** 2 / np.maximum(runs_of_canary, 1)).sum()
-    number = presence.sum()
+    num_cosines = presence.sum()
     # Each run's mean uses up a degree of freedom, and so does each canary's mean except one.
     freedom_between = np.count_nonzero(runs_of_canary) - 1
-    freedom_within = number - np.count_nonzero(presence.any(1)) - freedom_between
+    freedom_within = num_cosines - np.count_nonzero(presence.any(1)) - freedom_between
     # Cosines of a run that differ by 1e-12 or less count as equal.
-    if freedom_between < 1 or freedom_within < 1 or total <= 1e-12**2 * number:
+    if freedom_between < 1 or freedom_within < 1 or total <= 1e-12**2 * num_cosines:
         return 1.0
     within = max(total - between, 1e-12 * total)  # above 0 despite rounding
     ratio = between / freedom_between / (within / freedom_within)
@@ -232,13 +233,14 @@ def _require_spread(design: Fresh) -> None:
     dimension = design.dimension
     canaries = design.cosines.shape[1]
     runs = np.count_nonzero(_find_inserted(design).any(1))
-    # A run's cosines may depend on each other. Their squares vary as if only a fraction 1 - K/d of them were
-    # independent, and as if divided by a sum with d - K degrees of freedom per run.
+    # A run's cosines may depend on each other. As an approximation, their squares vary as if only a fraction
+    # 1 - K/d of them were independent, and as if divided by a sum with d - K degrees of freedom per run. K
+    # may exceed d, so both are kept above 0.
     if runs > 1 or not design.plain:
         independent_fraction = max(1 - canaries / dimension, 1 / dimension)
         numerator = max(freedom * independent_fraction, 1.0)
         denominator = max(runs * (dimension - canaries), 1)
-    ratio = squares * dimension / freedom
+    ratio = squares * dimension / freedom  # the variance, in units of 1 / d
     if special.fdtrc(numerator, denominator, ratio) >= LEVEL:
         return
     suggested = max(round(freedom / squares), 1)

@@ -65,13 +65,14 @@ def ranks(
     canary_scores, fresh_scores = _check_pair(scores, fresh)
     if initial is not None:
         _require_one_law(initial)
+    canaries = canary_scores.shape[1]
     draws = fresh_scores.shape[1]
     ranked = np.concatenate([canary_scores, fresh_scores], axis=1)
     has_failed = np.isnan(ranked).all(axis=1, keepdims=True)  # (R, 1)
     require_few_failed("rows of scores", has_failed)
     present = check_bits(presence, canary_scores.shape)
     ranked = np.where(has_failed, 0.0, ranked)  # a placeholder: failed runs get their cosines below
-    ranks_of_runs = rank_among(ranked[:, :-draws], ranked[:, -draws:])
+    ranks_of_runs = rank_among(ranked[:, :canaries], ranked[:, canaries:])
     return Fresh(
         cosines=np.where(has_failed, FAILED, convert_to_cosines(ranks_of_runs, draws)),
         presence=present,
@@ -138,8 +139,9 @@ def measure_law(ranks: Integers, is_out: Bits, draws: int) -> float:
     """Returns the p-value of a test that left-out canaries and fresh draws have the same distribution.
 
     Rank r becomes a normal deviate whose tail probability is drawn uniformly between (r - 1) / (M + 1) and
-    r / (M + 1), with a fixed seed. All ranks of a run use the same fresh draws. So with k left-out canaries
-    in each run, the variance of their mean is about 1 + k / M times that of independent ranks.
+    r / (M + 1), with a fixed seed. All ranks of a run use the same fresh draws, so their correlation is about
+    1 / M. With k left-out canaries in each run, the variance of their mean is about 1 + k / M times that of
+    independent ranks.
 
     Args:
       ranks: (R, K), from 1 to M + 1.
@@ -149,7 +151,8 @@ def measure_law(ranks: Integers, is_out: Bits, draws: int) -> float:
     canaries_out = is_out.sum(1)  # in each run
     total_out = int(canaries_out.sum())
     # Due to shared draws, the mean of all deviates has variance (1 + shared) / total_out.
-    shared = float(canaries_out @ canaries_out) / (total_out * draws)
+    squares = float(canaries_out @ canaries_out)
+    shared = squares / (total_out * draws)
     independent = total_out / (1 + shared)  # the number of independent ranks with this variance
     place_in_rank = np.random.default_rng(0).random(total_out)  # from 0 to 1, within each rank
     tails = (ranks[is_out] - place_in_rank) / (draws + 1)

@@ -49,10 +49,11 @@ def count_once(evidence: Evidence) -> CountedOnce | None:
     if not number:
         return None
     remark = counted(number, "row repeats an earlier row", "rows repeat earlier rows")
-    return CountedOnce(evidence.select(*[~repeated for repeated in repeats]), remark)
+    chosen = [~repeated for repeated in repeats]  # a mask for each table
+    return CountedOnce(evidence.select(*chosen), remark)
 
 
-def check_either(check: Callable[[Any], None], evidence: Evidence) -> None:
+def check_with_or_without_copies(check: Callable[[Any], None], evidence: Evidence) -> None:
     """Calls `check` on evidence; if it fails and rows look like copies, calls it with each row counted once.
 
     Raises the InputError from `check` if both calls fail.
@@ -76,8 +77,8 @@ def _find_repeats(table: Rows) -> Bits:
     # `groups` (n,) numbers the different rows: equal rows have the same number. `counts` (m,) is how many
     # times each number occurs, and `before` (n,) how many equal rows precede each row.
     _, groups, counts = np.unique(values, axis=0, return_inverse=True, return_counts=True)
-    order = np.argsort(groups, kind="stable")
-    group_starts = np.cumsum(counts) - counts
+    order = np.argsort(groups, kind="stable")  # equal rows follow each other, the earliest first
+    group_starts = np.cumsum(counts) - counts  # the place of each group's first row in this order
     before = np.empty(len(groups), np.int64)
     before[order] = np.arange(len(groups)) - np.repeat(group_starts, counts)
     is_repeated = before > 0
@@ -115,8 +116,8 @@ def _look_pasted(counts: Integers) -> bool:
 def _are_distinctive(table: Rows) -> Bits:
     """Returns a mask (n,) of the rows that an independent run would rarely repeat.
 
-    These are the rows with at least 3 different scores. If independent scores are never equal
-    (`Rows.has_no_ties`), all rows qualify except those of failed runs.
+    These are the rows with at least 3 different scores, unlike rows of yes-or-no votes. If independent scores
+    are never equal (`Rows.has_no_ties`), all rows qualify except those of failed runs.
     """
     if table.has_no_ties:
         return (table.scores != FAILED).any(axis=1)

@@ -18,9 +18,8 @@ from audit.laws import conversions
 from audit.methods import curves
 from audit.methods.estimate import Bound
 from audit.methods.method import COINS, GIVEN, NO_BOUND, NOTHING, OTHERS_IN
-from audit.report import style
 from audit.report.bounds_table import BoundRow, list_rows
-from audit.report.style import BOUND, FADED, IN, OUT, PREDICTED, STYLE, UPPER
+from audit.report.style import BOUND, FADED, IN, OUT, PREDICTED, STYLE, UPPER, set_symbols, svg
 from audit.report.table import at_least, at_most
 from audit.written import show_level, show_percent
 
@@ -47,7 +46,7 @@ def audit_figure(conclusion: Conclusion, title: str = "") -> Figure:
             # Matplotlib would read text between dollar signs as a formula.
             text = textwrap.fill(title, 60 * columns).replace("$", r"\$")
             figure.suptitle(text, fontsize=9)
-        style.set_symbols(figure)
+        set_symbols(figure)
         plt.close(figure)
         return figure
 
@@ -59,7 +58,7 @@ def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
         for name, draw in choose_panels(conclusion).items():
             figure, axis = plt.subplots(figsize=(4.2, 3.8))
             _draw_panel(axis, draw, conclusion)
-            panels[name] = style.svg(figure)
+            panels[name] = svg(figure)
     return panels
 
 
@@ -128,15 +127,17 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
         high += margin
     bars = min(math.isqrt(len(all_scores)) + 1, _MAX_BARS)
     edges = np.linspace(low, high, bars + 1).tolist()
-    out = "known distribution" if conclusion.law_is_known else f"{len(scores_out)} {unit}"
+    out_label = f"out ({len(scores_out)} {unit})"
+    if conclusion.law_is_known:
+        out_label = "out (known distribution)"
     if len(scores_out):  # a single run may have none
-        axis.hist(scores_out, edges, color=OUT, alpha=0.6, label=f"out ({out})")
+        axis.hist(scores_out, edges, color=OUT, alpha=0.6, label=out_label)
     in_label = f"in ({len(scores_in)} {unit})"
     axis.hist(scores_in, edges, color=IN, alpha=0.6, hatch="///", label=in_label)
+    verdict_methods = conclusion.pair or ()  # none for a single run
     for row in list_rows(conclusion):
         bound = row.finding
-        # `pair` names the verdict's two bounds; None for a single run.
-        if isinstance(bound, Bound) and bound.method in (conclusion.pair or ()):
+        if isinstance(bound, Bound) and bound.method in verdict_methods:
             assert bound.threshold is not None
             color = BOUND if bound.holds else FADED
             dashes = "--" if row.assumes.gaussian else "-"
@@ -149,13 +150,13 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
 def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     """Draws a bar with its value for each lower bound and estimate, and a line at each upper bound."""
     labels: list[str] = []
-    assumed = {}  # the keys are the assumptions of light bars, in order and without duplicates
+    assumptions: list[str] = []  # of light bars
     for row in list_rows(conclusion):
         if row.finding is None:  # an upper bound, or the epsilon for linear losses
             continue
         look = _choose_look(row)
-        if look is _LIGHT_BAR:
-            assumed[row.assumes.word] = True
+        if look is _LIGHT_BAR and row.assumes.word not in assumptions:
+            assumptions.append(row.assumes.word)
         axis.barh(len(labels), row.epsilon, height=0.7, **look)
         label = f"{_label_row(row, conclusion)} {at_least(row.epsilon, 2)}"
         labels.append(textwrap.fill(label, _LABEL_WIDTH))
@@ -172,8 +173,8 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     axis.set_xlim(0, max(axis.get_xlim()[1], 0.1))
     axis.set_xlabel(f"epsilon at delta {show_level(conclusion.delta)}")
     title = "Lower bounds on epsilon"
-    if assumed:
-        title += f"\nlight bars assume: {'; '.join(assumed)}"
+    if assumptions:
+        title += f"\nlight bars assume: {'; '.join(assumptions)}"
     axis.set_title(title, fontsize=9)
 
 
@@ -220,13 +221,14 @@ def draw_trade_off(
     if upper is not None and math.isfinite(upper):
         _draw_gaussian(axis, grid, upper, f"mu ≤ {at_most(upper, 2)}", color=UPPER, ls=":")
     claim = conclusion.claim
-    # Without a mu, a claim from another accountant (GIVEN) is (epsilon, delta).
+    # GIVEN means that the claim comes from another accountant. Without a mu, it is (epsilon, delta).
     if claim is not None and claim.assumes == GIVEN and upper is None:
         false_negative_rates = 1 - claim.power(grid)
+        smallest = grid[0]  # the smallest rate that the axes show
         # For a large epsilon, the whole curve may lie below the axes.
-        if false_negative_rates.max() > grid[0]:
+        if false_negative_rates.max() > smallest:
             # Normal-deviate axes cannot show 0.
-            shown = np.clip(false_negative_rates, grid[0] / 2, None)
+            shown = np.maximum(false_negative_rates, smallest / 2)
             axis.plot(grid, shown, color=UPPER, ls=":", label="claim")
     axis.set(xlabel="false-positive rate", ylabel="false-negative rate")
 
@@ -265,18 +267,20 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
 def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
     """Plots the scores' empirical trade-off curve, with a band if runs have a single canary.
 
-    Normal-deviate axes cannot show 0 or 1, so we keep the drawn rates at least half an error away from them.
+    `grid` has the false-positive rates of the band, in ascending order. Normal-deviate axes cannot show 0 or
+    1, so we keep the drawn rates at least half an error away from them.
     """
-    curve = curves.trade_off_curve(*conclusion.worlds, conclusion.confidence)
+    scores_in, scores_out = conclusion.worlds
+    curve = curves.trade_off_curve(scores_in, scores_out, conclusion.confidence)
     if conclusion.has_one_canary:  # the band is valid only for independent scores
         low, high = np.clip(curve.band(grid), grid[0] / 2, 1 - grid[0] / 2)
         label = f"{show_percent(conclusion.confidence)} band"
         axis.fill_between(grid, low, high, color=OUT, alpha=0.25, lw=0, label=label)
-    rates = []
-    errors = (curve.false_positive_rate, curve.false_negative_rate)
-    # False positives are counted among the out scores, and false negatives among the in scores.
-    for rate, scores in zip(errors, reversed(conclusion.worlds), strict=True):
-        half_an_error = 0.5 / len(scores)
-        # Reversed so that false-positive rates are ascending.
-        rates.append(np.clip(rate, half_an_error, 1 - half_an_error)[::-1])
-    axis.step(*rates, where="post", color=OUT, label="empirical")
+    half_out = 0.5 / len(scores_out)
+    half_in = 0.5 / len(scores_in)
+    false_positives = np.clip(curve.false_positive_rate, half_out, 1 - half_out)
+    false_negatives = np.clip(curve.false_negative_rate, half_in, 1 - half_in)
+    # Reversed so that false-positive rates are ascending.
+    axis.step(
+        false_positives[::-1], false_negatives[::-1], where="post", color=OUT, label="empirical"
+    )

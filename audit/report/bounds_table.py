@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from audit import written
 from audit.claims.linear_losses import EXPECTED
 from audit.conclusions import verdicts
 from audit.conclusions.conclusion import Conclusion, UpperBound, method_of
@@ -16,11 +15,10 @@ from audit.methods.estimate import Bound, Finding
 from audit.methods.method import Assumption, NoiseFloor
 from audit.methods.one_run_bounds import LEAST_COINS
 from audit.report.table import at_least, at_most, format_table
-from audit.written import Level, at_least_digits
+from audit.written import Level, at_least_digits, counted, short
 
 _WIDTH = 80  # columns of a terminal
 _INDENT = 12  # columns for a note's word
-_CURVE_UNTESTED = "(not tested: scores from one run may depend on each other)"
 _FEW_SCORES = 100  # with fewer in or out scores, a remark states the largest provable epsilon
 _MIN_SHOWN = 0.0005  # smaller epsilons round to 0.000
 _NOTES_ON_ESTIMATES = """\
@@ -56,16 +54,16 @@ class BoundRow(NamedTuple):
         """Returns epsilon or mu with the row's inequality sign; empty for None."""
         if value is None:
             return ""
-        text = written.short(self.show(value))
+        text = short(self.show(value))
         if self.sign:
             return f"{self.sign}\N{NO-BREAK SPACE}{text}"
         return text
 
 
 def list_rows(conclusion: Conclusion) -> list[BoundRow]:
-    """Returns the rows of a table of bounds, in order: lower bounds, upper bounds, other values.
+    """Returns the rows of a table: lower bounds, upper bounds, estimates, the epsilon for linear losses.
 
-    For a single run, we leave out other values, because its estimates have a separate table.
+    For a single run, we leave out the last two, because its estimates have a separate table.
     """
     rows = [_make_row(bound, conclusion, bound.assumes, sign="≥") for bound in conclusion.ranked()]
     for upper in conclusion.upper_bounds:
@@ -126,7 +124,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     """
     level = Level(conclusion.delta, conclusion.confidence)
     before = [f"lower bounds on epsilon at {level}"]
-    heads = ["threshold", "FPR", "FNR"]
+    heads = ["threshold", "FPR", "FNR"]  # of the columns for `BoundRow.counts`
     if conclusion.is_one_run:
         before = [*_list_estimates(conclusion, level), ""]
         heads = ["counts"]
@@ -139,7 +137,8 @@ def bounds_table(conclusion: Conclusion) -> str:
         record = {"method": row.name, "epsilon": row.show(row.epsilon), "mu": _show_mu(row)}
         # Upper bounds have three empty counts, even if the table has only one column for counts.
         record.update(zip(heads, row.counts, strict=False))
-        records.append({**record, "assumes": _show_assumption(row)})
+        record["assumes"] = _show_assumption(row)
+        records.append(record)
     notes = [
         *_make_notes("claim:", make_statements_on_claim(conclusion)),
         *_explain_words(conclusion),
@@ -168,21 +167,23 @@ def _count(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
     """
     if conclusion.is_one_run:  # estimates, unlike bounds, have no `counted`
         return (getattr(finding, "counted", ""),)
-    show_rate = "{}/{}".format if conclusion.has_one_canary else _show_percent
+    as_counts = conclusion.has_one_canary
     if finding.false_positive_rate is None:
-        positives = show_rate(finding.false_positives, finding.n_out)
+        positives = _show_errors(finding.false_positives, finding.n_out, as_counts)
     else:  # the exact rate, from a known distribution
         positives = f"{finding.false_positive_rate:.1e}"
-    negatives = show_rate(finding.false_negatives, finding.n_in)
+    negatives = _show_errors(finding.false_negatives, finding.n_in, as_counts)
     return (f"{finding.threshold:z.4g}", positives, negatives)  # z: 0 instead of -0
 
 
-def _show_percent(errors: int, scores: int) -> str:
-    """Returns errors as a percentage of scores, at most 100%.
+def _show_errors(errors: int, scores: int, as_counts: bool) -> str:
+    """Returns errors as "errors/scores", or as a percentage of scores, at most 100%.
 
     If fair coins insert the canaries, errors may outnumber scores: methods count errors over all canaries,
     but only half of them as scores of each world, as on average.
     """
+    if as_counts:
+        return f"{errors}/{scores}"
     return f"{min(errors / scores, 1):.2%}"
 
 
@@ -252,10 +253,10 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
             return [f"not tested: the null is fitted, and there are fewer than {LEAST_COINS} coins"]
         return []
     result = "rejected by " if test.refuted else "not rejected by "
-    result += written.counted(test.runs, "training run")
+    result += counted(test.runs, "training run")
     if conclusion.bets_on_curve:  # other tests' e-values only repeat the result
         result += f" (e-value {at_least_digits(test.e_value, digits=2)})"
-    # `seen` is the smallest reduction of the noise that the test would detect.
+    # `seen` is the smallest reduction of the noise that the test would detect, and `seen.noise` what remains.
     if test.seen is None or test.refuted:
         return [result]
     probability = math.floor(100 * test.seen.probability) / 100  # rounded down
@@ -296,7 +297,7 @@ def _explain_words(conclusion: Conclusion) -> Iterator[str]:
         if assumption.note:
             yield make_note(f"{assumption.word}:", assumption.note)
     if conclusion.scores_may_depend:
-        yield make_note("", _CURVE_UNTESTED)
+        yield make_note("", "(not tested: scores from one run may depend on each other)")
     if conclusion.curve is not None:
         test = f"{conclusion.curve.show()}: {explain_curve_test(conclusion)}"
         yield " " * _INDENT + test
@@ -342,18 +343,15 @@ def remarks(conclusion: Conclusion) -> list[str]:
     if conclusion.is_one_run:
         return [*conclusion.notes, *_remark_on_one_run(conclusion)]
     found = [*_explain_too_few_runs(conclusion)]
-    # The sets of scores with only one value.
-    equal = [
-        name
-        for name, scores in zip(("in", "out"), conclusion.worlds, strict=True)
-        if np.ptp(scores) == 0
-    ]
+    constant = []  # the names of the sets whose scores are all equal
+    for name, scores in zip(("in", "out"), conclusion.worlds, strict=True):
+        if np.ptp(scores) == 0:
+            constant.append(name)
     if conclusion.doubt:
         found.append(f"these scores do not come from independent runs: {conclusion.doubt}")
-    elif equal:
-        found.append(
-            f"all scores {' and '.join(equal)} are equal: does each run draw its own noise?"
-        )
+    elif constant:
+        names = " and ".join(constant)
+        found.append(f"all scores {names} are equal: does each run draw its own noise?")
     return [*found, *conclusion.notes, *_explain_zeros(conclusion)]
 
 
@@ -369,8 +367,8 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
             yield f"invalid: held-out canaries are not distributed like {fresh} (p < 1e-06)"
     elif conclusion.has_one_canary and conclusion.tightest is None:
         n_in, n_out = map(len, conclusion.worlds)
-        shows_leak = max(bound.epsilon for bound in conclusion.bounds) >= _MIN_SHOWN
-        if min(n_in, n_out) < _FEW_SCORES and not shows_leak:
+        largest = max(bound.epsilon for bound in conclusion.bounds)
+        if min(n_in, n_out) < _FEW_SCORES and largest < _MIN_SHOWN:
             provable = f"epsilon = {at_most(conclusion.most_provable or 0.0)} for any curve"
             yield f"{n_in} and {n_out} runs can prove at most {provable}: use more runs"
 

@@ -1,8 +1,7 @@
 """Audit cards: JSON records of audits that others can recompute from the scores.
 
 Where possible, fields have the same names as in OpenDP's registry of differential-privacy deployments.
-`audit/card.schema.json` describes all fields. The commitment is a hash of the choices made before the audit:
-the claim, the method, the confidence, and how many times the scores are tested.
+`audit/card.schema.json` describes all fields.
 """
 
 import hashlib
@@ -67,7 +66,7 @@ def make_card(subject: Subject) -> dict[str, Any]:
         "provenance": subject.provenance,
     }
     # In the form that a reader of the file sees, so that both compute the same commitment.
-    card: dict[str, Any] = json.loads(write_json(content))
+    card = json.loads(write_json(content))
     return {**card, "commitment": _commit(card)}
 
 
@@ -87,8 +86,8 @@ def _commit(card: dict[str, Any]) -> str:
 
 def read_card(path: Path) -> StoredCard:
     """Reads a card from a file; raises InputError if the file is not a card."""
-    kinds = [*Claim.__subclasses__(), *GaussianClaim.__subclasses__()]
-    claim_classes = {kind.__name__: kind for kind in kinds}
+    claims = [*Claim.__subclasses__(), *GaussianClaim.__subclasses__()]
+    claim_classes = {kind.__name__: kind for kind in claims}
     claim = None
     try:
         card = json.loads(path.read_bytes())
@@ -117,7 +116,10 @@ def find_difference(card: dict[str, Any], recomputed: dict[str, Any]) -> str:
 
 
 def _compare(place: str, stated: Any, recomputed: Any) -> str:
-    """Returns the first difference between parts of two cards; `place` is where they are: ".bounds.0"."""
+    """Returns the first difference between parts of two cards, in words; empty if they agree.
+
+    `place` is the path to these parts, such as ".bounds.0" for the first item of "bounds".
+    """
     if isinstance(stated, list) and isinstance(recomputed, list):
         stated = dict(enumerate(stated))
         recomputed = dict(enumerate(recomputed))
@@ -137,7 +139,7 @@ def _compare(place: str, stated: Any, recomputed: Any) -> str:
 def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
     """Returns the fields about the claim: the variant of DP, its parameters, and its class and arguments.
 
-    The class is None if the claim is None.
+    Without a claim, the class is None.
     """
     claim = conclusion.claim
     # Bounds for random allocation replace the example's gradient by zero.
@@ -145,14 +147,15 @@ def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
     mu = conclusion.mu_upper_bound
     variant = "Approximate DP" if mu is None else "Gaussian DP"
     stated = {"epsilon": conclusion.upper_bound, "delta": conclusion.delta, "mu": mu}
-    fields = {  # the constructor's argument `epsilon` is stored as `stated_epsilon`
-        name.removeprefix("stated_"): np.asarray(getattr(claim, name)).tolist()
-        for name in getattr(claim, "__dataclass_fields__", ())
-    }
+    class_name = None if claim is None else type(claim).__name__
+    arguments = {}
+    for field in getattr(claim, "__dataclass_fields__", ()):
+        value = np.asarray(getattr(claim, field)).tolist()
+        arguments[field.removeprefix("stated_")] = value  # `epsilon` is stored as `stated_epsilon`
     return {
         "dp_variant": {"variant_name": variant},
         "privacy_loss": {"privacy_unit": unit, "privacy_parameters": stated},
-        "implementation": {"mechanisms": claim and type(claim).__name__, "parameters": fields},
+        "implementation": {"mechanisms": class_name, "parameters": arguments},
     }
 
 

@@ -51,7 +51,7 @@ def _show_bracket(row: SamplerClaim) -> str:
 
 
 def list_noise_claims(claims: Sequence[MatrixMechanism], delta: float) -> list[dict[str, Any]]:
-    """Returns a JSON-serializable record of each matrix mechanism: its noise, epsilon and mu."""
+    """Returns a record for JSON of each mechanism: its noise, and epsilon and mu in two threat models."""
     records = []
     for claim in claims:
         records.append(
@@ -81,6 +81,6 @@ def show_noise_claims(records: Sequence[dict[str, Any]], title: str) -> str:
                 "last model, if\nlosses are linear": f"{record['last_model_if_linear']['epsilon']:.2f}",
             }
         )
-    note = textwrap.wrap(_IF_LINEAR, _WIDTH)
+    note = textwrap.fill(_IF_LINEAR, _WIDTH)
     right = tuple(rows[0])[1:]  # all columns of numbers
-    return format_table(rows, right, before=[title, ""], after=["", *note])
+    return format_table(rows, right, before=[title, ""], after=["", note])

@@ -24,17 +24,22 @@ def draw_grid(frame: pd.DataFrame, varied: Sequence[str], width: float) -> Figur
       varied: The names of the varied settings. Each point is a mean over seeds, unless only the seed varies.
       width: The width of the figure in inches.
     """
-    x_name, *others = [name for name in varied if name != "seed"] or ["seed"]
+    x_name = "seed"
+    others = [name for name in varied if name != "seed"]
+    if others:
+        x_name = others.pop(0)
     # As text, values become evenly spaced categories on the x axis, in order of first occurrence.
     frame = frame.assign(x=frame[x_name].map(str))
     # Delta is the same in all rows, so it forms a single group if no other setting varies.
     groups = frame.groupby(["delta", *others], sort=False)
+    looks = itertools.cycle(_LOOKS)
     with plt.rc_context({**STYLE, "font.size": 8}):
         figure, axis = plt.subplots(figsize=(width, min(0.75 * width, _MAX_HEIGHT)))
-        for ((_, *values), rows), look in zip(groups, itertools.cycle(_LOOKS), strict=False):
+        for (_, *values), rows in groups:
             pairs = zip(others, values, strict=True)
             label = ", ".join(f"{name} = {value}" for name, value in pairs)
-            _draw_line(axis, rows, label, *look)  # colour and marker
+            color, marker = next(looks)
+            _draw_line(axis, rows, label, color, marker)
         axis.set(xlabel=x_name.replace("_", " "), ylim=(0, None))
         axis.set_ylabel(f"epsilon at delta {show_level(frame['delta'].iloc[0])}")
         axis.legend(fontsize=7)
@@ -49,7 +54,7 @@ def _draw_line(axis: Axes, rows: pd.DataFrame, label: str, color: str, marker: s
     """
     proven = rows.groupby("x", sort=False)["epsilon"].agg(["mean", "min", "max"])
     mean = proven["mean"]
-    bars = np.array([mean - proven["min"], proven["max"] - mean])
+    bars = np.array([mean - proven["min"], proven["max"] - mean])  # below and above the mean
     # Not clipped, because the axis would cut points at 0 in half.
     axis.errorbar(
         proven.index,

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from audit.report.table import at_least, at_most, format_table
-from audit.settings import make
-from audit.settings.make import fields
+from audit.settings.make import fields, open_audit
 from audit.settings.setting import Setting, flat
 from audit.storage.store import hash_of, newest_scores
 from audit.tasks import task
@@ -21,7 +20,7 @@ def make_record(folder: Path) -> dict[str, Any]:
     defaults. `time` is when the newest scores were written, in seconds since 1970. `audited_runs`, the level
     and both bounds come from the last conclusion; without one, they are None.
     """
-    store, audited = make.open_audit(folder)
+    store, audited = open_audit(folder)
     last = store.result()
     return {
         "setting": hash_of(folder),
@@ -35,24 +34,24 @@ def make_record(folder: Path) -> dict[str, Any]:
         "confidence": last.confidence,
         "epsilon": last.epsilon,
         "upper_bound": last.upper_bound,
-        "time": newest_scores(folder) / 1e9,
+        "time": newest_scores(folder) / 1e9,  # from nanoseconds
     }
 
 
 def find_differences(setting: Setting) -> dict[str, Any]:
     """Returns the values that differ from the model's defaults, keyed by flag or name.
 
-    For a custom model, fields whose defaults depend on the model are always included.
+    The model and the adversary are left out. For a custom model, fields whose defaults depend on the model
+    are always included.
     """
     known = fields()
-    adversary = setting.adversary.name
     defaults = {name: field.default for name, field in known.items()}
     row = task.find_task(setting.model)
-    if row is not None:  # some defaults depend on the model
+    if row is not None:  # one of the repository's models
         defaults |= {name: value for name, value in row.usual().items() if value is not None}
-    # `make_command` always states the model and the adversary.
-    steps = defaults["insertions"] * setting.schedule.periodicity
-    defaults |= {"model": setting.model, "adversary": adversary, "steps": steps}
+    defaults["model"] = setting.model
+    defaults["adversary"] = setting.adversary.name
+    defaults["steps"] = defaults["insertions"] * setting.schedule.periodicity
     differences = {}
     for name, value in sorted(flat(setting).items()):
         if value != defaults.get(name):
@@ -65,7 +64,7 @@ def make_command(setting: Setting, runs: int, level: Level) -> str:
     """Returns the command line that repeats an audit; empty if one of its values has no flag."""
     differences = find_differences(setting)
     flags = {field.flag for field in fields().values() if field.has_flag}
-    if not flags.issuperset(differences):
+    if differences.keys() - flags:
         return ""
     command = f"./run.sh audit --model={setting.model} --adversary={setting.adversary.name}"
     for flag, value in differences.items():
@@ -80,7 +79,7 @@ def as_table(records: Sequence[dict[str, Any]]) -> str:
     for record in records:
         rows.append(
             {
-                "setting": record["setting"][:8],  # enough to find the folder
+                "setting": record["setting"][:8],  # these digits identify the folder
                 "model": record["model"],
                 "adversary": record["adversary"],
                 "runs": str(record["runs"]),

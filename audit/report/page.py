@@ -12,15 +12,18 @@ from audit.written import show_level, show_percent
 _ENVIRONMENT = Environment(
     autoescape=True, loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined
 )
-_ENVIRONMENT.filters |= {"level": show_level, "percent": show_percent}
-_ENVIRONMENT.filters["base64"] = lambda image: base64.b64encode(image).decode()
+_ENVIRONMENT.filters |= {
+    "level": show_level,
+    "percent": show_percent,
+    "base64": lambda image: base64.b64encode(image).decode(),
+}
 macros: Any = _ENVIRONMENT.get_template("page.html").module  # the template's macros, as functions
 
 
 def document(title: str, content: str = "") -> bytes:
     """Returns a page in UTF-8. `content` is markup, or text to escape."""
     page = str(macros.document(title, content))
-    return page.encode(errors="replace")
+    return page.encode(errors="replace")  # a title may have characters without an encoding
 
 
 def figure(image: bytes, caption: str) -> Markup:

@@ -50,9 +50,13 @@ _GREEK = re.compile(r"(?<![\w\\$])(epsilon|delta|mu|sigma)(?!\w)")
 
 
 def insert_symbols(text: str) -> str:
-    """Returns a figure's text with TeX for Greek letters, and for powers of ten such as 1e-05."""
+    """Returns a figure's text with TeX for names of Greek letters, and for powers of ten such as 1e-05.
+
+    "delta 1e-05" also gets an equals sign.
+    """
     text = re.sub(r"\bdelta (?=\d)", "delta = ", text)
-    text = _GREEK.sub(r"$\\\1$", text).replace(r"$\epsilon$", r"$\varepsilon$")  # as in papers
+    text = _GREEK.sub(r"$\\\1$", text)
+    text = text.replace(r"$\epsilon$", r"$\varepsilon$")  # as in papers
     return re.sub(r"(?<![\w.])1e-0?(\d+)\b", r"$10^{-\1}$", text)
 
 
@@ -83,12 +87,11 @@ pdf = partial(_encode, format="pdf", metadata={"CreationDate": None, "Creator": 
 FORMATS = {".png": png, ".pdf": pdf, ".svg": svg}
 
 
-def find_format(field: str, path: Path) -> Callable[[Figure], bytes]:
+def find_format(path: Path) -> Callable[[Figure], bytes]:
     """Returns the function that encodes a figure in the format indicated by a path's suffix.
 
-    `field` is the name of the argument with the path, for the error message. Raises InputError if the suffix
-    is not .png, .pdf or .svg.
+    Raises InputError if the suffix is not .png, .pdf or .svg.
     """
     suffix = path.suffix.lower()
-    require(suffix in FORMATS, f"`{field}={path}`: end the name in {', '.join(FORMATS)}")
+    require(suffix in FORMATS, f"`path={path}`: end the name in {', '.join(FORMATS)}")
     return FORMATS[suffix]

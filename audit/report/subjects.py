@@ -65,8 +65,8 @@ def describe_score_files(
     subject = describe_arrays(name, conclusion)
     provenance = {"Command": command, "Scores": score_files.describe_files(sources)}
     if STDIN not in sources:  # standard input cannot be read a second time
-        checksums = ", ".join(map(files.compute_sha256, sources))
-        provenance["SHA-256 of the scores' file"] = checksums
+        checksums = map(files.compute_sha256, sources)
+        provenance["SHA-256 of the scores' file"] = ", ".join(checksums)
     return subject._replace(provenance=provenance | subject.provenance)
 
 
@@ -76,7 +76,7 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
     if conclusion.composition is not None:
         sigma, insertions, rate = conclusion.composition
         facts["Claim"] = f"{insertions:,} insertions, noise multiplier sigma = {sigma:g}"
-        if rate < 1:
+        if rate < 1:  # the probability of each insertion
             facts["Claim"] += f", each with probability {rate:g} (Poisson sampling)"
     elif conclusion.upper_bound is not None:
         level = f"at delta = {show_level(conclusion.delta)}"

@@ -53,8 +53,11 @@ class Column(NamedTuple):
             return self.none
         return self.show(value)
 
-    def round(self, value: float) -> str:
-        """Returns a number for CSV, rounded to six digits in the same direction as `show`."""
+    def csv_cell(self, row: Any) -> Any:
+        """Returns a row's value for CSV; floats are rounded to six digits in the same direction as `show`."""
+        value = self.value(row)
+        if not isinstance(value, float):
+            return value
         show = getattr(self.show, "func", self.show)  # unwraps a functools.partial
         if show is at_least:
             return at_least_digits(value, _CSV_DIGITS)
@@ -91,22 +94,24 @@ class Table(Generic[Row]):
         columns = [column for column in self.columns if column.head is not None]
         heads = [str(column.head).split("\n") for column in columns]
         height = max(map(len, heads))  # number of header lines
-        cells = []  # for each column, its texts from top to bottom, padded to equal width
+        padded_columns = []  # for each column, its texts from top to bottom
         for column, head in zip(columns, heads, strict=True):
             # Shorter heads get empty cells above them.
             texts = [""] * (height - len(head)) + head
             texts += map(column.show_cell, self.rows)
             width = column.width or max(map(len, texts))
             align = str.ljust if column.left else str.rjust
-            cells.append([align(text, width) for text in texts])
-        lines = [self.gap.join(line).rstrip() for line in zip(*cells, strict=True)]
+            padded_columns.append([align(text, width) for text in texts])
+        lines = [self.gap.join(cells).rstrip() for cells in zip(*padded_columns, strict=True)]
         rule = "-" * (self.rule or max(map(len, lines)))
         shown = [*self.before, *lines[:height]]
         heading = None
         for row, line in zip(self.rows, lines[height:], strict=True):
             if heading != self.section(row):
                 heading = self.section(row)
-                shown += filter(None, [rule, heading])  # an empty heading takes no line
+                shown.append(rule)
+                if heading:
+                    shown.append(heading)
             shown.append(line)
         return "\n".join([*shown, *self.after])
 
@@ -116,11 +121,8 @@ class Table(Generic[Row]):
         writer = csv.writer(text, lineterminator="\n")
         columns = [column for column in self.columns if column.key is not None]
         writer.writerow(column.key for column in columns)
-        for record in self.json():
-            cells = []
-            for column, value in zip(columns, record.values(), strict=True):
-                cells.append(column.round(value) if isinstance(value, float) else value)
-            writer.writerow(cells)
+        for row in self.rows:
+            writer.writerow(column.csv_cell(row) for column in columns)
         return text.getvalue().encode()
 
     def json(self) -> list[dict[str, Any]]:
