@@ -8,18 +8,16 @@ If the mean is at least m, the expected capital is at most 1, so it reaches 1 / 
 `error` (Markov). The same is true for mixtures of stakes, and for products over independent values. Source:
 Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting" (JRSS B, 2023).
 
-We choose the bets using a *pilot*: runs that are then not counted.
-
 *From means to a privacy parameter.* The null hypothesis H(t) states that the average rates (a, b) of false
 positives and false negatives satisfy b >= f_t(a) (`audit.evidence.canaries`), for a family f_t that decreases
-in t. We reject it if the capital is large enough everywhere on the curve b = f_t(a). The bound is the
-smallest t that is not rejected. The bets depend on the design:
+in t. We reject it if the capital is large enough everywhere on the curve b = f_t(a). The bets depend on the
+design:
 
     sets     misses and false alarms come from different runs: the capital is C_in(b) C_out(a)
     coins    both come from one run: bets on z = w FN + (1 - w) FP for a weight w, with mean w b + (1 - w) a
 
-We divide the curve into cells [a_j, a_(j+1)]. The capital grows with both rates, so its value at the corner
-(a_j, f_t(a_(j+1))), which is below the curve, is a lower bound in the cell.
+We divide the curve into cells [a_j, a_(j+1)]. The capital grows with both rates, so we compute it at a cell's
+smallest rates, (a_j, f_t(a_(j+1))).
 """
 
 from collections.abc import Callable

@@ -1,18 +1,15 @@
 """Tests a claimed trade-off curve when the null distribution of scores is known exactly.
 
 A claim states that any test with false-positive rate a has a power of at most m(a). We know the rate a(t) at
-which left-out canaries exceed a threshold t, both for fresh directions (`exact_null`) and for ranks among
-fresh draws (`audit.evidence.ranks`). audit/methods/README.md ("Is the claim true?") derives the test. After n
-runs, the capital against the claim is a mixture, over thresholds t and bets c, of
+which left-out canaries exceed a threshold t. README.md ("Is the claim true?") derives the test. After n runs,
+the capital against the claim is a mixture, over thresholds t and bets c, of
 
     prod_i (1 + c (h_i(t) / m(a(t)) - 1)),    0 < c < 1.
 
-Here h_i(t) is the fraction of run i's canaries above t. If there can be no second run, c = 1, and the e-value
-is a weighted mean of h(t) / m(a(t)) over thresholds. Unlike in `exact_null`, some canaries cannot be used to
-choose a threshold for others: the curve would then allow more than m(a(t)).
+Here h_i(t) is the fraction of run i's canaries above t. Unlike in `exact_null`, some canaries cannot be used
+to choose a threshold for others: the curve would then allow more than m(a(t)).
 
-*The first run.* If it has at least 500 canaries, we also bet on its p-values (`compute_payoff`). A canary's
-p-value is the probability that a left-out canary scores at least as high.
+We also bet on the p-values of a first run with at least 500 canaries (`compute_payoff`).
 """
 
 from bisect import bisect_left
@@ -29,8 +26,7 @@ from audit.methods.betting import mix_bets
 Power = Callable[[Array], Array]  # m: false-positive rates -> the largest power that a claim allows
 
 # Thresholds in standard deviations of a left-out score: values of Student's T for cosines, and normal
-# deviates for other scores. If mu is 4, scores are around 4. A left-out score exceeds 7 with probability
-# 1e-12.
+# deviates for other scores. A left-out score exceeds 7 with probability 1e-12.
 NEAR = np.arange(0.0, 7.01, 0.5)
 # For leaks far beyond typical claims. At 37, the rate is close to the smallest positive float.
 FAR = np.append(np.arange(7.5, 12.1, 0.5), np.arange(13.0, 37.1))

@@ -1,21 +1,15 @@
 """The exact null: a lower bound on epsilon for canaries that are uniform random directions.
 
-audit/methods/README.md ("The exact null") derives the inequality and the bet on a threshold.
-
-*Thresholds.* Let h_i(t) be the fraction of run i's cosines above t, and a(t) the probability that a left-out
-canary's cosine exceeds t. An epsilon is *true* if training is (epsilon, delta)-DP. Then the mean of h_i(t) is
-at most
-
-    m(t) = e^epsilon a(t) + delta.
+README.md ("The exact null") derives the bet on a threshold. Let h_i(t) be the fraction of run i's cosines
+above t, and a(t) the probability that a left-out canary's cosine exceeds t. An epsilon is *true* if training
+is (epsilon, delta)-DP. Then the mean of h_i(t) is at most m(t) = e^epsilon a(t) + delta.
 
 *Ramps.* A ramp is a function f(x) = 1 + sum_t b_t 1{x > t} with b_t >= 0. Its expected mean over a run's
 cosines is then at most 1 + sum_t b_t m(t). So if epsilon is true, each run multiplies the capital of a bet by
 a factor with mean at most 1 (`Capital.log_factors`), and the capital is a nonnegative supermartingale.
 
-*The first run.* Unless the order of several runs is unknown, part of the capital is staked on the mean of
-h(t) / m(t) over certain thresholds, with c = 1. With at least 500 canaries, these thresholds depend on the
-tested epsilon. With fewer, they are fixed. If canaries are also scored without leave-one-out (`plain`), and
-at least 40 are inserted, half of them are used to choose a threshold for the other half.
+*The first run.* Part of the capital is staked on the mean of h(t) / m(t) over certain thresholds, with c = 1
+(`_plan_first_bet`).
 """
 
 from bisect import bisect_left

@@ -5,13 +5,10 @@ variance. This is equivalent to a Gaussian trade-off curve. We count the scores 
 quantiles (cuts), and fit two normal distributions with equal variance and common cuts by maximum likelihood.
 Three statistics measure the misfit (`_compute_statistics`).
 
-We compute the p-value from tables drawn from the fit, because chi-squared distributions are inaccurate if the
-worlds hardly overlap. If the curve is Gaussian, the p-value is below 0.05 in at most 5% of audits, up to the
-error of a parametric bootstrap.
-
-We also report the power against four other curves with the same fitted mu: Laplace, logistic or Student t
-noise, and a noisy bit. Passing the test does not prove that the curve is Gaussian, since that also depends on
-rates below 1/n.
+We simulate the p-value, because chi-squared distributions are inaccurate if the worlds hardly overlap. If the
+curve is Gaussian, the p-value is below 0.05 in at most 5% of audits, up to the error of a parametric
+bootstrap. Passing the test does not prove that the curve is Gaussian, since that also depends on rates below
+1/n.
 
 A *table* holds counts (2, cells), with the world "out" (canary left out) first.
 """
@@ -169,7 +166,7 @@ def _simulate_rejection_rate(family: ScoreFamily, null: _Null) -> float:
     cells = null.table.shape[1]
     sizes = null.table.sum(1)
     mus = _tabulate_fitted_mus(family, cells)
-    parameter = float(np.interp(abs(null.fit.mu), mus, _PARAMETERS))
+    parameter = np.interp(abs(null.fit.mu), mus, _PARAMETERS)
     probabilities = _compute_cell_probabilities(family, parameter, cells)
     # The fit to the expected counts is close to the fits to all drawn tables.
     start = fit_tables(probabilities * sizes[:, None])
@@ -193,8 +190,8 @@ def _compute_cell_probabilities(family: ScoreFamily, parameter: float, cells: in
     Cuts are quantiles of the equal mixture of both worlds.
     """
     cuts = family.quantiles(np.arange(1, cells) / cells, parameter)
-    worlds = [family.distribution(cuts, parameter, inserted) for inserted in (False, True)]
-    return np.diff(worlds, prepend=0.0, append=1.0)
+    below = [family.distribution(cuts, parameter, inserted) for inserted in (False, True)]
+    return np.diff(below, prepend=0.0, append=1.0)
 
 
 def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
@@ -227,7 +224,7 @@ def approximate_fit(table: Array) -> Fit:
     mu is a weighted mean, over cuts, of the distance between both worlds' normal quantiles. Each cut is where
     the mixture of N(0, 1) and N(mu, 1) has the observed fraction of scores below it.
     """
-    below = table.cumsum(-1)[..., :-1]
+    below = table.cumsum(-1)[..., :-1]  # each cut, (..., 2, cells - 1)
     sizes = table.sum(-1, keepdims=True)
     # Adding half a score below and above each cut keeps the quantiles finite.
     quantiles = special.ndtri((below + 0.5) / (sizes + 1))
@@ -236,11 +233,11 @@ def approximate_fit(table: Array) -> Fit:
     # The variance of a normal quantile z, with probability p below it, is about p (1 - p) / (n density^2). We
     # only use the density, which varies most: 1 / density^2 is proportional to exp(z^2).
     variances = np.exp(z_out**2) + np.exp(z_in**2)
-    mu = np.average(z_out - z_in, -1, 1 / variances, keepdims=True)
+    mu = np.average(z_out - z_in, axis=-1, weights=1 / variances, keepdims=True)
     mu = np.clip(mu, -_MAX_MU, _MAX_MU)
 
-    observed = below.sum(-2) / sizes.sum(-2)
-    fraction_in = sizes[..., 1, :] / sizes.sum(-2)
+    observed = below.sum(-2) / sizes.sum(-2)  # the fraction of all scores below each cut
+    fraction_in = sizes[..., 1, :] / sizes.sum(-2)  # of all scores
 
     def is_too_low(cuts: Array) -> Bits:
         """Returns True for each cut below which the mixture has a smaller fraction than observed."""
@@ -248,9 +245,9 @@ def approximate_fit(table: Array) -> Fit:
         below_out = special.ndtr(cuts)
         return fraction_in * below_in + (1 - fraction_in) * below_out < observed
 
-    farthest = np.full(observed.shape, 40.0)  # beyond 40 deviations, probabilities are 0 in float64
-    low, high = bisect(is_too_low, -farthest, farthest, halvings=60)  # to the last digit
-    return Fit(mu[..., 0], (low + high) / 2)
+    # Beyond 40 deviations, probabilities are 0 in float64. We bisect to the last digit.
+    low, high = bisect(is_too_low, -40.0, 40.0, halvings=60)
+    return Fit(mu[..., 0], cuts=(low + high) / 2)
 
 
 class _Cells(NamedTuple):
@@ -269,7 +266,7 @@ class _Cells(NamedTuple):
 
 
 def _expand(fit: Fit) -> _Cells:
-    """Returns the cells' probabilities, the densities at their ends, and derivatives under a fit."""
+    """Returns the cells' probabilities under a fit, the densities at their ends, and the Jacobian."""
     # The ends of cells, (..., 2, cells + 1), relative to each world's mean.
     infinity = np.full((*fit.mu.shape, 1), np.inf)
     edges_out = np.concatenate([-infinity, fit.cuts, infinity], -1)
@@ -327,9 +324,9 @@ def _take_step(fit: Fit, step: Array) -> Fit:
     gaps = np.diff(fit.cuts)
     closing = -np.diff(step[..., :-1])  # by how much the step shrinks each gap
     allowed = 0.7 * gaps / np.maximum(closing, _TINY)
-    ratios = np.where(closing > 0, allowed, 1.0)
+    scales = np.where(closing > 0, allowed, 1.0)
     largest = np.maximum(np.abs(step).max(-1), 1)
-    scale = np.minimum(ratios.min(-1, initial=1.0), 1 / largest)
+    scale = np.minimum(scales.min(-1, initial=1.0), 1 / largest)
     scaled_step = scale[..., None] * step
     mu = np.clip(fit.mu + scaled_step[..., -1], -_MAX_MU, _MAX_MU)
     cuts = fit.cuts + scaled_step[..., :-1]
@@ -379,10 +376,11 @@ def _differentiate_by_terms(fit: Fit, cells: _Cells) -> Array:
     a quadratic one, and a cubic one with a sign opposite to mu's, so it bends the ratio towards 0. Both are
     powers of a cell's mean score, measured from the midpoint between the two worlds' means.
     """
-    # Integrals of the score over cells, measured from the mean of "out". For N(0, 1), they are minus the
-    # difference of the density.
+    # Integrals of the score times the density over cells, measured from the mean of "out". For N(0, 1), they
+    # are minus the difference of the density. N(mu, 1) adds mu times the probability.
     moments = -np.diff(cells.density)
     moments[..., 1, :] += fit.mu[..., None] * cells.probabilities[..., 1, :]
+    # Each cell's mean score, (..., cells), in both worlds together, measured from the midpoint mu / 2.
     means = moments.sum(-2) / cells.probabilities.sum(-2) - fit.mu[..., None] / 2
     direction = np.where(fit.mu < 0, 1.0, -1.0)[..., None]
     terms = np.stack([means**2, direction * means**3], -1)
