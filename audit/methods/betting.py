@@ -15,9 +15,6 @@ design:
 
     sets     misses and false alarms come from different runs: the capital is C_in(b) C_out(a)
     coins    both come from one run: bets on z = w FN + (1 - w) FP for a weight w, with mean w b + (1 - w) a
-
-We divide the curve into cells [a_j, a_(j+1)]. The capital grows with both rates, so we compute it at a cell's
-smallest rates, (a_j, f_t(a_(j+1))).
 """
 
 from collections.abc import Callable

@@ -8,8 +8,6 @@ the capital against the claim is a mixture, over thresholds t and bets c, of
 
 Here h_i(t) is the fraction of run i's canaries above t. Unlike in `exact_null`, some canaries cannot be used
 to choose a threshold for others: the curve would then allow more than m(a(t)).
-
-We also bet on the p-values of a first run with at least 500 canaries (`compute_payoff`).
 """
 
 from bisect import bisect_left
@@ -150,9 +148,9 @@ def tabulate_claim(counted: Exceedances, power: Power) -> Allowed:
         # No rate has less than the power at a rate of 0 (delta for an (epsilon, delta) claim), so we add it.
         first_fractions = powers[0] + choose_refuting_powers(counted.first_log_p_values.size)
         # For each bet, the largest rate at which the claim allows at most this power.
-        places = np.searchsorted(powers, first_fractions, side="right") - 1
+        indices = np.searchsorted(powers, first_fractions, side="right") - 1
         with np.errstate(divide="ignore"):  # the rate may be 0
-            first_log_rates = np.log(_RATES[places])
+            first_log_rates = np.log(_RATES[indices])
     return Allowed(power(np.exp(counted.log_rates)), first_log_rates, first_fractions)
 
 
@@ -170,6 +168,7 @@ def compute_log_capital(counted: Exceedances, allowed: Allowed) -> Array:
         payoff = compute_payoff(
             counted.first_log_p_values, allowed.first_log_rates, allowed.first_fractions
         )
+        # The first factor becomes (1 - FIRST_STAKE) * factor + FIRST_STAKE * payoff.
         log_won = np.log(max(FIRST_STAKE * payoff, 1e-300))  # avoids the logarithm of 0
         log_factors[0] = np.logaddexp(np.log1p(-FIRST_STAKE) + log_factors[0], log_won)
     log_components = np.cumsum(log_factors, axis=0).reshape(runs, bets * thresholds)

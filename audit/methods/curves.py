@@ -138,7 +138,7 @@ def true_positive_rate(scores_in: Array, scores_out: Array, false_positive_rate:
     # The number of out-scores that may exceed the threshold, rounded down. The last factor corrects products
     # that floating-point errors put just below a whole number.
     allowed = int(false_positive_rate * len(scores_out) * (1 + 1e-12))
-    threshold = np.sort(scores_out)[len(scores_out) - 1 - allowed]
+    threshold = np.sort(scores_out)[-1 - allowed]
     return float((scores_in > threshold).mean())
 
 

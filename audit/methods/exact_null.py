@@ -7,9 +7,6 @@ is (epsilon, delta)-DP. Then the mean of h_i(t) is at most m(t) = e^epsilon a(t)
 *Ramps.* A ramp is a function f(x) = 1 + sum_t b_t 1{x > t} with b_t >= 0. Its expected mean over a run's
 cosines is then at most 1 + sum_t b_t m(t). So if epsilon is true, each run multiplies the capital of a bet by
 a factor with mean at most 1 (`Capital.log_factors`), and the capital is a nonnegative supermartingale.
-
-*The first run.* Part of the capital is staked on the mean of h(t) / m(t) over certain thresholds, with c = 1
-(`_plan_first_bet`).
 """
 
 from bisect import bisect_left
@@ -185,8 +182,7 @@ def law_test(cosines: ArrayLike, dimension: int) -> float:
     """Returns the p-value of a test of whether left-out cosines have their null distribution in R^d.
 
     The cosines, (n,) or (R, K), must be independent: each has a different direction, and the other vectors do
-    not depend on these directions. At LAW_LEVEL, 9 of 10 audits detect a `dimension` that is wrong by a
-    factor of 1.2 with 2,600 cosines, 1.5 with 520, or 2 with 210.
+    not depend on these directions.
     """
     values = np.ravel(cosines)
     # Under the null, these deviates are N(0, 1): they have the cosines' tail probabilities and signs.
@@ -248,7 +244,7 @@ def expand_to_runs(design: Fresh, values: Array) -> Array:
 
     A run without inserted canaries keeps the previous value, or 0 if it comes first.
     """
-    num_present = np.cumsum(design.presence.any(axis=1))
+    num_present = np.cumsum(design.presence.any(axis=1))  # runs with inserted canaries so far
     return np.append(0.0, values)[num_present]
 
 
@@ -347,12 +343,14 @@ class Capital:
         self._levels = cosine_of(STUDENT, design.dimension)  # the thresholds, as cosines
         self._log_rates = compute_log_rates(design, self._levels)
         self._fractions = _compute_fractions(runs, self._levels)  # (R, T)
-        # Run i has the fractions _rows[_places[i]]. We compute the factors of equal rows only once.
-        self._rows, self._places = np.unique(self._fractions, axis=0, return_inverse=True)
+        # Run i has the fractions _distinct_rows[_row_indices[i]].
+        self._distinct_rows, self._row_indices = np.unique(
+            self._fractions, axis=0, return_inverse=True
+        )
 
         by_threshold = claimed_curve.split_capital(_NEAR_STUDENT.size, _FAR_STUDENT.size)
         on_ramps = self.first_bet.on_ramps
-        on_thresholds = (1 - on_ramps) * by_threshold[:, None] * _BET_FRACTIONS
+        on_thresholds = (1 - on_ramps) * by_threshold[:, None] * _BET_FRACTIONS  # (T, C)
         by_ramp = np.full(_SHIFTS.size, on_ramps / _SHIFTS.size)
         self.log_start = np.log(np.append(on_thresholds, by_ramp))  # (T * C + V,)
 
@@ -394,10 +392,10 @@ class Capital:
         log_not_staked = np.log1p(-staked) + first_factors
         log_won = np.log(max(staked * self.first_bet.win(epsilon), _TINY))
         after_first = np.logaddexp(log_not_staked, log_won) + self.log_start
-        # The number of later runs with each distinct row of fractions.
-        counts = np.bincount(self._places[1:runs], minlength=len(self._rows))
+        # The number of later runs with each distinct row, whose factors we compute only once.
+        counts = np.bincount(self._row_indices[1:runs], minlength=len(self._distinct_rows))
         occur = counts > 0
-        return after_first + counts[occur] @ self.log_factors(self._rows[occur], epsilon)
+        return after_first + counts[occur] @ self.log_factors(self._distinct_rows[occur], epsilon)
 
     def find_richest_threshold(self, epsilon: float) -> float:
         """Returns the threshold, as a cosine, with the most capital against epsilon after all runs.
@@ -525,9 +523,10 @@ def _bet_on_half(bet: FirstBet, cosines: Array, design: Fresh, delta: float) -> 
     def win(epsilon: float) -> float:
         """Returns the payoff of a stake of 1, most of it on hits: cosines above the chosen threshold t.
 
-        (epsilon, delta)-DP implies P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t), where the
-        sum of d(t) over t is at most delta. We divide the fraction of hits by the larger of e^epsilon a(t) /
-        (1 - eta) and delta / eta. So the first term adds at most 1 - eta to its mean, and the second eta.
+        Let P_in and P_out be the probabilities if a canary is inserted or left out. (epsilon, delta)-DP
+        implies P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t), where the sum of d(t) over t is
+        at most delta. We divide the fraction of hits by the larger of e^epsilon a(t) / (1 - eta) and delta /
+        eta. So the first term adds at most 1 - eta to its mean, and the second eta.
         """
         eta = 0.1  # any eta and fraction between 0 and 1 are valid
         by_epsilon = np.exp(min(epsilon + log_rate, _MAX_LOG))  # e^epsilon a(t)

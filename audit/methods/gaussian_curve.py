@@ -3,12 +3,10 @@
 The null hypothesis states that some increasing map makes the scores of both worlds normal, with equal
 variance. This is equivalent to a Gaussian trade-off curve. We count the scores in cells between pooled
 quantiles (cuts), and fit two normal distributions with equal variance and common cuts by maximum likelihood.
-Three statistics measure the misfit (`_compute_statistics`).
 
 We simulate the p-value, because chi-squared distributions are inaccurate if the worlds hardly overlap. If the
 curve is Gaussian, the p-value is below 0.05 in at most 5% of audits, up to the error of a parametric
-bootstrap. Passing the test does not prove that the curve is Gaussian, since that also depends on rates below
-1/n.
+bootstrap.
 
 A *table* holds counts (2, cells), with the world "out" (canary left out) first.
 """
@@ -97,7 +95,7 @@ def _fit_null(scores_in: Array, scores_out: Array) -> _Null | None:
     if table.shape[1] < 3 or not have_overlap:
         return None
     fit = fit_tables(table)
-    drawn = _draw_statistics(table.sum(1), _expand(fit).probabilities, start=fit)
+    drawn = _draw_statistics(table.sum(1), _compute_cells(fit).probabilities, start=fit)
     return _Null(table, fit, drawn)
 
 
@@ -201,8 +199,7 @@ def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
     scores. If both had the size of the smaller one, the cells would contain at least 8 scores on average.
     Equal scores share a cell. Empty cells are dropped.
     """
-    pooled = np.concatenate([scores_out, scores_in])
-    values, ranks = np.unique(pooled, return_inverse=True)
+    values, ranks = np.unique(np.concatenate([scores_out, scores_in]), return_inverse=True)
     worlds = np.split(ranks, [len(scores_out)])
     counts = np.array([np.bincount(world, minlength=len(values)) for world in worlds], np.float64)
     sizes = counts.sum(1, keepdims=True)
@@ -265,7 +262,7 @@ class _Cells(NamedTuple):
     jacobian: Array
 
 
-def _expand(fit: Fit) -> _Cells:
+def _compute_cells(fit: Fit) -> _Cells:
     """Returns the cells' probabilities under a fit, the densities at their ends, and the Jacobian."""
     # The ends of cells, (..., 2, cells + 1), relative to each world's mean.
     infinity = np.full((*fit.mu.shape, 1), np.inf)
@@ -306,7 +303,7 @@ def fit_tables(table: Array, start: Fit | None = None) -> Fit:
     sizes = table.sum(-1, keepdims=True)
     fit = start or approximate_fit(table)
     for _ in range(8):
-        cells = _expand(fit)
+        cells = _compute_cells(fit)
         information = _compute_information(cells.jacobian, sizes / cells.probabilities)
         # Axes: w world, c cell, p parameter.
         gradient = np.einsum("...wcp,...wc->...p", cells.jacobian, table / cells.probabilities)
@@ -339,7 +336,7 @@ def compute_likelihood_ratio(table: Array, fit: Fit) -> Array:
     It is 2 sum n log(n / e), for observed counts n in tables (..., 2, cells) and counts e expected under the
     fit.
     """
-    expected = table.sum(-1, keepdims=True) * _expand(fit).probabilities
+    expected = table.sum(-1, keepdims=True) * _compute_cells(fit).probabilities
     statistic = 2 * special.rel_entr(table, expected).sum((-1, -2))
     return np.maximum(statistic, 0.0)  # rounding may give a negative value
 
@@ -352,17 +349,17 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
     divide it by its standard deviation, given that cuts and mu are fitted. Under the null, it is
     approximately standard normal if cells contain many scores.
     """
-    cells = _expand(fit)
+    cells = _compute_cells(fit)
     derivatives = _differentiate_by_terms(fit, cells)
-    inverse_variances = table.sum(-1, keepdims=True) / cells.probabilities
+    weights = table.sum(-1, keepdims=True) / cells.probabilities  # of the Fisher information
     # Axes: w world, c cell, q term, p parameter of the fit.
     score = np.einsum("...wcq,...wc->...q", derivatives, table / cells.probabilities)
     # The variance of the score is the information about c minus the part explained by the cuts and mu.
-    information = np.einsum("...wcq,...wc->...q", derivatives**2, inverse_variances)
+    information = np.einsum("...wcq,...wc->...q", derivatives**2, weights)
     shared_information = np.einsum(
-        "...wcp,...wc,...wcq->...pq", cells.jacobian, inverse_variances, derivatives, optimize=True
+        "...wcp,...wc,...wcq->...pq", cells.jacobian, weights, derivatives, optimize=True
     )
-    fit_information = _compute_information(cells.jacobian, inverse_variances)
+    fit_information = _compute_information(cells.jacobian, weights)
     coefficients = np.linalg.solve(fit_information, shared_information)
     explained = (shared_information * coefficients).sum(-2)
     remaining = np.maximum(information - explained, 1e-9 * information)  # above 0 despite rounding

@@ -131,6 +131,7 @@ def _prove_lidp(
     `order`, a power of two. `compute_limits` is `wilson` or `bernstein`. Source: Pillutla et al., 2023.
     """
     errors = counted.rest
+    # Upper limits on the mean fractions of misses and false alarms in a run.
     _, missed = exchangeable_limits(
         errors.misses, errors.canaries_in, order, error / 2, compute_limits
     )
@@ -154,7 +155,7 @@ def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANC
     """
     z = -special.ndtri(error)
     low, high = _solve(mean, z * z / n, variance)
-    # The variance of a value in [0, 1] is at most 1/4.
+    # The variance of a value in [0, 1] is at most 1/4, so limits are at most this far from the mean.
     largest_width = z / (2 * np.sqrt(n))
     return _clip(max(low, mean - largest_width), min(high, mean + largest_width))
 

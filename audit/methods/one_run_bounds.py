@@ -101,10 +101,12 @@ def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     `design` has a single run. For delta > 0, the bound is proven for a fixed number of guesses (Errata O11).
     """
     error = 1 - confidence
-    ordered = _split_and_order(design)
+    ordered = _split_and_order(
+        design
+    )  # the coins outside a pilot, with the most certain guess first
     # At delta = 0, a smaller upper limit on the fraction of wrong guesses gives a larger bound. So we choose
-    # the number of guesses with the smallest limit. The pilot predicts how many are wrong, and we round this
-    # number up to be conservative.
+    # the number of guesses with the smallest limit. The pilot predicts how many are wrong, rounded up to be
+    # conservative.
     choices = ordered.guess_counts
     wrong = np.ceil(choices * (1 - ordered.expected_right))
     limits = intervals.clopper_pearson_upper(wrong, choices, error)
@@ -127,7 +129,9 @@ def gaussian_from_guesses(design: Coins, delta: float, confidence: float) -> Bou
     valid if the trade-off curve is Gaussian.
     """
     error = 1 - confidence
-    ordered = _split_and_order(design)
+    ordered = _split_and_order(
+        design
+    )  # the coins outside a pilot, with the most certain guess first
     coins = len(ordered.right)
     choices = ordered.guess_counts
     # We choose the number of guesses that refutes the largest mu if the pilot's prediction is right.
@@ -309,7 +313,7 @@ def gaussian_refutes(
         # If j >= v, r - j may be 0, but we then ignore the result.
         with np.errstate(divide="ignore", invalid="ignore"):
             required_q = (canaries * wrong_probability + q_sum) / (r - j)
-        least_q = np.maximum(q, required_q)
+        least_q = np.maximum(q, required_q)  # q_j is at least q_(j+1)
         started = j < v  # an entry starts at its own v
         # Any value above 1 refutes mu. Larger values might overflow.
         q = np.where(started, np.minimum(least_q, 2.0), q)

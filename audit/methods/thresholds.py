@@ -203,8 +203,7 @@ def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
     """
     n_in = len(pilot_in)
     n_out = len(pilot_out)
-    pooled = np.concatenate([pilot_in, pilot_out])
-    distinct, counts = np.unique(pooled, return_counts=True)
+    distinct, counts = np.unique(np.concatenate([pilot_in, pilot_out]), return_counts=True)
 
     # We model out-scores as N(0, 1) and in-scores as N(mu, 1). Each threshold corresponds to a z such that
     # the fraction of the mixture below z is the fraction of the pilot's scores below the threshold.
