@@ -137,8 +137,9 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
         predicted.append(runs_per_pilot_run * compute_log_growth(pilot, _COARSE_LEVELS, STAKES))
         observed.append(compute_log_growth(rest, _LEVELS, STAKES))
     growth_out, growth_in = observed
+    predicted_out, predicted_in = predicted
     # Bet k stakes STAKES[stakes_out[k]] on false positives and STAKES[stakes_in[k]] on false negatives.
-    stakes_out, stakes_in = _choose_pairs(family, *predicted, target)
+    stakes_out, stakes_in = _choose_pairs(family, predicted_out, predicted_in, target)
 
     def find_least_capital(parameter: float) -> float:
         """Returns a lower bound on the bets' total log capital at every point of a parameter's curve.
@@ -239,8 +240,7 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
     weights, stakes = _choose_coin_bets(family, counted, target)  # (bets,) each
     growth_of_bets = []
     for weight, stake in zip(weights, stakes, strict=True):
-        stake_array = np.array([stake])
-        growth_of_bets.append(_compute_coin_growth(counted.rest, weight, _MEANS, stake_array))
+        growth_of_bets.append(_compute_coin_growth(counted.rest, weight, _MEANS, np.array([stake])))
     growth = np.concatenate(growth_of_bets)  # log growth at each mean of z, (bets, _MEANS)
 
     def find_least_capital(parameter: float) -> float:

@@ -78,7 +78,7 @@ def limit_rates(counts: ArrayLike, trials: int, error: float) -> Interval:
 
     With probability at least 1 - error, all limits are valid simultaneously, for any number of points. The
     `trials` scores must be independent. We limit the function at up to 100 of the scores. Since it is
-    monotone, these limits are valid from a score up to any point, and from the next score down.
+    monotone, a score's lower limit is valid at all higher points, and its upper limit at all lower points.
     """
     # At the r-th smallest of n scores, the distribution function follows Beta(r, n + 1 - r).
     ranks = _choose_ranks(trials)

@@ -259,14 +259,13 @@ def _test_splits(
     distinct, indices = np.unique(pooled, return_inverse=True)
     worlds = np.split(indices, [len(scores_in)])  # the in-scores, then the out-scores
     ordered = [np.sort(world).astype(float) for world in worlds]
-    # The seed depends only on these indices, so the same scores always give the same splits.
     counts = [np.bincount(world, minlength=len(distinct)) for world in worlds]
-    seed = np.random.SeedSequence(hash_ranks(*counts))
     level = (1 - confidence) * _REJECTING / _SPLITS  # of each split's test
     tests = []  # the input of each split's exact test
     counts_of_splits = []
-    for child in seed.spawn(_SPLITS):
-        rng = np.random.default_rng(child)
+    # The seed depends only on these indices, so the same scores always give the same splits.
+    for seed in np.random.SeedSequence(hash_ranks(*counts)).spawn(_SPLITS):
+        rng = np.random.default_rng(seed)
         drawn = ordered
         if len(distinct) < len(pooled):
             # Adding random numbers below 1 to indices puts equal scores in random order.

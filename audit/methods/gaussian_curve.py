@@ -164,7 +164,7 @@ def _simulate_rejection_rate(family: ScoreFamily, null: _Null) -> float:
     cells = null.table.shape[1]
     sizes = null.table.sum(1)
     mus = _tabulate_fitted_mus(family, cells)
-    parameter = np.interp(abs(null.fit.mu), mus, _PARAMETERS)
+    parameter = float(np.interp(abs(null.fit.mu), mus, _PARAMETERS))
     probabilities = _compute_cell_probabilities(family, parameter, cells)
     # The fit to the expected counts is close to the fits to all drawn tables.
     start = fit_tables(probabilities * sizes[:, None])
