@@ -27,10 +27,11 @@ def log_delta_from_mu(mu: ArrayLike, epsilon: ArrayLike) -> Array:
     values of delta below about 1e-14 are inaccurate.
     """
     eps = np.asarray(epsilon, float)
+    half_mu = np.divide(mu, 2)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # replaced below
         ratio = -eps / mu
-        log_first = special.log_ndtr(ratio + np.divide(mu, 2))
-        log_second = eps + special.log_ndtr(ratio - np.divide(mu, 2))
+        log_first = special.log_ndtr(ratio + half_mu)
+        log_second = eps + special.log_ndtr(ratio - half_mu)
     log_delta = log_difference(log_first, log_second)
     # Without privacy, delta is 1. If mu is 0, delta is 1 - e^epsilon below 0, else 0.
     log_delta = np.where(np.isinf(mu), 0.0, log_delta)
@@ -148,8 +149,8 @@ def approximate_dp_trade_off(epsilon: float, false_positive_rate: Array, delta: 
     At a false-positive rate a, this is max{0, 1 - delta - e^eps a, e^-eps (1 - delta - a)} (hidden-state
     paper, Equation 6 with Errata H6).
     """
-    largest_slope = np.exp(min(epsilon, 700.0))  # avoids overflow in exp
-    steep = 1 - delta - largest_slope * false_positive_rate
+    slope = np.exp(min(epsilon, 700.0))  # avoids overflow in exp
+    steep = 1 - delta - slope * false_positive_rate
     flat = np.exp(-epsilon) * (1 - delta - false_positive_rate)
     return np.maximum(0.0, np.maximum(steep, flat))
 

@@ -1,14 +1,7 @@
 """The exact (epsilon, delta) between two Gaussians with any means and variances, in log space.
 
-The privacy loss log p / q of P = N(m1, s1^2) against Q = N(m2, s2^2) is a quadratic a x^2 + b x + c. So the
-event that it exceeds epsilon is a half-line, an interval, or the complement of an interval. The delta of P
-against Q is P(event) - e^epsilon Q(event). We return the larger of this delta and that of Q against P. In
-units of P, with m = (m2 - m1) / s1 and s = s2 / s1,
-
-    a = (1 / s^2 - 1) / 2,    b = -m / s^2,    c = m^2 / (2 s^2) + log s.
-
-If the variances are equal, one root is infinite, and its sign depends on the sign of b (Errata O3 of
-experiments/one_shot/README.md).
+If the variances are equal, a root of the privacy loss minus epsilon is infinite, and its sign depends on that
+of the difference in means (Errata O3 of experiments/one_shot/README.md).
 
 Source: Andrew et al., "One-shot empirical privacy estimation for federated learning" (ICLR 2024), Appendix A.
 """
@@ -33,12 +26,13 @@ class Gaussian(NamedTuple):
 def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
     """Returns the log of the smallest delta such that two Gaussians are (epsilon, delta)-indistinguishable.
 
-    Means, deviations (above 0) and epsilon (at least 0) broadcast to the result's shape. The log is -inf if
-    delta is 0.
+    It is the larger of the delta of the first against the second, and the reverse. Means, deviations (above
+    0) and epsilon (at least 0) broadcast to the result's shape. The log is -inf if delta is 0.
     """
     m1, s1 = map(np.asarray, first)
     m2, s2 = map(np.asarray, second)
     eps = np.asarray(epsilon, float)
+    # We shift and scale both Gaussians so that the first argument of each delta is N(0, 1).
     forward = _compute_directed_log_delta((m2 - m1) / s1, s2 / s1, eps)
     backward = _compute_directed_log_delta((m1 - m2) / s2, s1 / s2, eps)
     return np.maximum(forward, backward)
@@ -61,7 +55,7 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
         """Returns True for epsilons at which delta is too large."""
         return log_delta(first, second, epsilons) > target
 
-    low, high = find_bracket(is_too_low, first=np.ones_like(log_delta_at_0))
+    low, high = find_bracket(is_too_low, first=1.0)
     _, high = bisect(is_too_low, low, high, halvings=64)  # to the last digit
     return np.where(log_delta_at_0 <= target, 0.0, high)
 
@@ -87,9 +81,12 @@ def measure_normality(deviates: Array, independent: float) -> float:
 def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
     """Returns the log delta of P = N(0, 1) against Q = N(m, s^2), log(P(event) - e^epsilon Q(event)).
 
-    The event is that the privacy loss log p(x) / q(x) = a x^2 + b x + c exceeds epsilon. If a > 0, these x
-    are outside the two roots of a x^2 + b x + c - epsilon, and if a < 0, between the roots. If a = 0, they
-    form a half-line: the complement of an interval with one infinite end.
+    The event is that the privacy loss log p(x) / q(x) exceeds epsilon. The loss is a x^2 + b x + c, with
+
+        a = (1 / s^2 - 1) / 2,    b = -m / s^2,    c = m^2 / (2 s^2) + log s.
+
+    If a > 0, these x are outside the two roots of a x^2 + b x + c - epsilon, and if a < 0, between the roots.
+    If a = 0, they form a half-line: the complement of an interval with one infinite end.
 
     The arguments broadcast, with epsilon at least 0. The result is -inf if delta is 0.
     """
@@ -99,8 +96,8 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
         b = -m / square
         c_minus_eps = m * m / (2 * square) + np.log(s) - eps
         discriminant = b * b - 4 * a * c_minus_eps
-        # The roots are q / a and (c - eps) / q, where q = -(b +- sqrt(discriminant)) / 2. Giving both terms
-        # the sign of b avoids cancellation.
+        # The roots are q / a and (c - eps) / q, where q = -(b +- sqrt(discriminant)) / 2. Choosing the sign
+        # of b avoids cancellation.
         sign = np.where(b < 0, -1.0, 1.0)
         root = np.sqrt(np.maximum(discriminant, 0.0))
         q = -(b + sign * root) / 2

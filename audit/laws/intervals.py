@@ -37,7 +37,7 @@ def clopper_pearson_upper(
     """
     k = np.asarray(count, float)
     second_parameter = trials - k + (1 - prior)
-    positive = np.maximum(second_parameter, 0.5)  # avoids NaN; those results are not used
+    positive = np.maximum(second_parameter, 0.5)  # avoids NaN in results that we then replace by 1
     quantiles = special.betaincinv(k + prior, positive, 1 - error)
     return np.where(second_parameter > 0, quantiles, 1.0)
 
@@ -60,9 +60,9 @@ def find_bracket(holds: Callable[[Any], Any], first: Array | float) -> tuple[Arr
     The search doubles each `high` until its condition is false there.
 
     Args:
-      holds: Maps parameters with the shape of `first` to booleans: whether each condition is true. All
-        conditions must be true at 0 and false at large parameters; otherwise the search never ends.
-      first: The first parameters to try, above 0, of any shape.
+      holds: Maps parameters to booleans: whether each condition is true. All conditions must be true at 0 and
+        false at large parameters; otherwise the search never ends.
+      first: The first parameters to try, above 0, of a shape that broadcasts to that of the conditions.
     """
     high = np.asarray(first, float)
     low = np.zeros_like(high)
@@ -75,7 +75,9 @@ def find_bracket(holds: Callable[[Any], Any], first: Array | float) -> tuple[Arr
 
 
 def find_largest_refuted(is_refuted: Callable[[float], bool], first: float, halvings: int) -> float:
-    """Returns the largest parameter that the data refute, rounded down to a refuted one, or 0 if none.
+    """Returns the largest refuted parameter, up to the precision of the search, or 0 if none is refuted.
+
+    The result is never too large.
 
     Args:
       is_refuted: Returns True if the data refute a parameter. They must then refute all smaller ones too.
@@ -93,8 +95,8 @@ def bisect(
 ) -> tuple[Array, Array]:
     """Returns shorter parameter intervals (low, high) in which conditions become false.
 
-    Each condition is true at `low` and false at a larger `high`, both of any shape. We halve each interval
-    `halvings` times. `find_bracket` describes `holds`.
+    Each condition is true at `low` and false at a larger `high`, which broadcast to the shape of the
+    conditions. We halve each interval `halvings` times. `find_bracket` describes `holds`.
     """
     lows = np.asarray(low, float)
     highs = np.asarray(high, float)

@@ -120,18 +120,18 @@ def _laplace_distribution(z: Array) -> Array:
 
 
 def _shifted(shift: float, inserted: bool) -> list[MixturePart]:
-    """Returns the kernel as the only part, shifted by `shift` if the canary is inserted."""
+    """Returns a mixture of a single part, with a centre of `shift` if the canary is inserted, else 0."""
     return [MixturePart(weight=1.0, centre=shift * inserted)]
 
 
 def _response_parts(epsilon: float, inserted: bool) -> list[MixturePart]:
-    """Returns a noisy bit: N(5, 1) or N(-5, 1), with log odds epsilon if inserted, else -epsilon."""
+    """Returns the mixture of N(5, 1) and N(-5, 1): a noisy bit, with log odds of epsilon or -epsilon."""
     rate = special.expit(epsilon if inserted else -epsilon)
     return [MixturePart(rate, centre=5.0), MixturePart(1 - rate, centre=-5.0)]
 
 
 def _subsampled_parts(spread: float, inserted: bool) -> list[MixturePart]:
-    """Returns N(0, spread^2), or N(1, spread^2) with probability 0.1 if the canary is inserted."""
+    """Returns N(0, spread^2), mixed with 10% of N(1, spread^2) if the canary is inserted."""
     rate = 0.1 * inserted
     return [MixturePart(rate, 1.0, spread), MixturePart(1 - rate, 0.0, spread)]
 

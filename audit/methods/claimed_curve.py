@@ -1,18 +1,13 @@
 """Tests a claimed trade-off curve when the null distribution of scores is known exactly.
 
 A claim states that any test with false-positive rate a has a power of at most m(a). We know the rate a(t) at
-which left-out canaries exceed a threshold t, both for fresh directions (`exact_null`) and for ranks among
-fresh draws (`audit.evidence.ranks`). audit/methods/README.md ("Is the claim true?") derives the test. After n
-runs, the capital against the claim is a mixture, over thresholds t and bets c, of
+which left-out canaries exceed a threshold t. README.md ("Is the claim true?") derives the test. After n runs,
+the capital against the claim is a mixture, over thresholds t and bets c, of
 
     prod_i (1 + c (h_i(t) / m(a(t)) - 1)),    0 < c < 1.
 
-Here h_i(t) is the fraction of run i's canaries above t. If there can be no second run, c = 1, and the e-value
-is a weighted mean of h(t) / m(a(t)) over thresholds. Unlike in `exact_null`, some canaries cannot be used to
-choose a threshold for others: the curve would then allow more than m(a(t)).
-
-*The first run.* If it has at least 500 canaries, we also bet on its p-values (`compute_payoff`). A canary's
-p-value is the probability that a left-out canary scores at least as high.
+Here h_i(t) is the fraction of run i's canaries above t. Unlike in `exact_null`, some canaries cannot be used
+to choose a threshold for others: the curve would then allow more than m(a(t)).
 """
 
 from bisect import bisect_left
@@ -29,8 +24,7 @@ from audit.methods.betting import mix_bets
 Power = Callable[[Array], Array]  # m: false-positive rates -> the largest power that a claim allows
 
 # Thresholds in standard deviations of a left-out score: values of Student's T for cosines, and normal
-# deviates for other scores. If mu is 4, scores are around 4. A left-out score exceeds 7 with probability
-# 1e-12.
+# deviates for other scores. A left-out score exceeds 7 with probability 1e-12.
 NEAR = np.arange(0.0, 7.01, 0.5)
 # For leaks far beyond typical claims. At 37, the rate is close to the smallest positive float.
 FAR = np.append(np.arange(7.5, 12.1, 0.5), np.arange(13.0, 37.1))
@@ -74,7 +68,7 @@ class Allowed(NamedTuple):
 
     Attributes:
       fractions: (T,) m(a(t)) at the first T of THRESHOLDS.
-      first_log_rates: (J,) log a for each bet on the first run's p-values; empty if there are no such bets.
+      first_log_rates: (J,) log a for each bet on p-values up to a in the first run; may be empty.
       first_fractions: (J,) an upper bound on m(a) for each of these bets.
     """
 
@@ -122,26 +116,31 @@ def gaussian_power(mu: float) -> Power:
 
 
 def examine_claim(counted: Exceedances, power: Power, confidence: float) -> ClaimTest:
-    """Tests the claimed curve `power` by betting against it in each run. The result's `seen` is None.
+    """Tests a claim by betting against it in each run. The result's `seen` is None.
 
-    If rows are in start order, the test remains valid when you add runs.
+    `power` maps a false-positive rate to the largest power that the claim allows. If `counted` holds runs in
+    start order, the test remains valid when you add runs.
     """
     log_capital = compute_log_capital(counted, tabulate_claim(counted, power))
     return judge_capital(log_capital, counted.in_order, confidence)
 
 
 def choose_refuting_powers(canaries: int) -> Array:
-    """Returns the power m (J,) at which j hits among K `canaries` are just enough to refute a claim.
+    """Returns the power m (J,) that a claim must allow so that a certain number of hits just refutes it.
 
-    Each of the J bets has its own j. A hit is a p-value up to the bet's rate. j hits multiply the bet's stake
-    by j / (K m), which raises it to _REFUTING_CAPITAL.
+    For J bets, these numbers j are 1, 2, 4, 8 and 16. A hit is a canary, of K `canaries` in a run, with a
+    p-value up to the bet's rate. If the claim allows a power of m at this rate, j hits multiply the bet's
+    stake by j / (K m). We solve for the m that raises the stake to _REFUTING_CAPITAL.
     """
     stake_per_bet = FIRST_STAKE / _REFUTING_HITS.size
     return stake_per_bet * _REFUTING_HITS / (_REFUTING_CAPITAL * canaries)
 
 
 def tabulate_claim(counted: Exceedances, power: Power) -> Allowed:
-    """Returns the fractions that a claim allows, for the thresholds and bets of `counted`."""
+    """Returns the largest mean fractions that a claim allows, at the thresholds and p-values of `counted`.
+
+    `power` maps a false-positive rate to the largest power that the claim allows.
+    """
     first_log_rates = np.zeros(0)
     first_fractions = np.zeros(0)
     if counted.first_log_p_values.size:
@@ -149,9 +148,9 @@ def tabulate_claim(counted: Exceedances, power: Power) -> Allowed:
         # No rate has less than the power at a rate of 0 (delta for an (epsilon, delta) claim), so we add it.
         first_fractions = powers[0] + choose_refuting_powers(counted.first_log_p_values.size)
         # For each bet, the largest rate at which the claim allows at most this power.
-        places = np.searchsorted(powers, first_fractions, side="right") - 1
+        indices = np.searchsorted(powers, first_fractions, side="right") - 1
         with np.errstate(divide="ignore"):  # the rate may be 0
-            first_log_rates = np.log(_RATES[places])
+            first_log_rates = np.log(_RATES[indices])
     return Allowed(power(np.exp(counted.log_rates)), first_log_rates, first_fractions)
 
 
@@ -160,8 +159,8 @@ def compute_log_capital(counted: Exceedances, allowed: Allowed) -> Array:
 
     The gambler starts with a capital of 1, split among components: one for each of THRESHOLDS and each bet c,
     the fraction of its capital that the component stakes on each run. If `counted` has only the first T
-    thresholds, the capital on the others is lost. In the first run, each component stakes FIRST_STAKE of its
-    capital on p-values, if there are any.
+    thresholds, the capital on the others is lost. If `counted` has p-values of the first run, each component
+    stakes FIRST_STAKE of its capital on them, and the rest on its threshold.
     """
     log_factors = _compute_log_factors(counted, allowed.fractions)
     runs, bets, thresholds = log_factors.shape
@@ -169,6 +168,7 @@ def compute_log_capital(counted: Exceedances, allowed: Allowed) -> Array:
         payoff = compute_payoff(
             counted.first_log_p_values, allowed.first_log_rates, allowed.first_fractions
         )
+        # The first factor becomes (1 - FIRST_STAKE) * factor + FIRST_STAKE * payoff.
         log_won = np.log(max(FIRST_STAKE * payoff, 1e-300))  # avoids the logarithm of 0
         log_factors[0] = np.logaddexp(np.log1p(-FIRST_STAKE) + log_factors[0], log_won)
     log_components = np.cumsum(log_factors, axis=0).reshape(runs, bets * thresholds)
@@ -180,22 +180,22 @@ def compute_log_capital(counted: Exceedances, allowed: Allowed) -> Array:
 def compute_payoff(log_p_values: Array, log_rates: Array, allowed: Array) -> float:
     """Returns the payoff of a stake of 1, divided evenly among J bets on the first run's p-values.
 
-    If the claim is true, the mean payoff is at most 1.
+    A bet pays the fraction of p-values up to its rate a, divided by the largest mean fraction that the claim
+    allows. So if the claim is true, the mean payoff is at most 1.
 
     Args:
       log_p_values: (K,) the log p-values of the run's canaries, in ascending order.
-      log_rates: (J,) log a for the rate a of each bet.
-      allowed: (J,) the largest mean fraction of p-values up to a that the claim allows.
+      log_rates: (J,) log a for each bet.
+      allowed: (J,) the largest mean fraction for each bet.
     """
-    hits = np.searchsorted(log_p_values, log_rates, side="right")
+    hits = np.searchsorted(log_p_values, log_rates, side="right")  # p-values up to each rate
     return float(np.mean(hits / log_p_values.size / allowed))
 
 
 def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> ClaimTest:
     """Returns the result of testing a claim, given the log capital (R,) against it after each run.
 
-    If rows are in start order, the largest capital decides (Ville's inequality); otherwise, the last one
-    does.
+    If runs are in start order, the largest capital decides (Ville's inequality); otherwise, the last.
     """
     log_capital_needed = -np.log1p(-confidence)  # log(1 / error)
     reached = log_capital[-1]
@@ -222,41 +222,42 @@ def find_least_mu(counted: Exceedances, confidence: float) -> float:
 
 
 def trace_least_mu(counted: Exceedances, least_mu: float, confidence: float) -> Array:
-    """Returns the result of `find_least_mu` for the first 1, 2, ..., R runs, of shape (R,).
+    """Returns the largest mu refuted by the first 1, 2, ..., R runs, of shape (R,), or 0 if there is none.
 
-    `least_mu` is the result for all runs. Other results are rounded down to multiples of `least_mu` / 128.
-    Rows must be in start order.
+    `least_mu` is the value for all R runs (`find_least_mu`). Other values are rounded down to multiples of
+    `least_mu` / 128. The runs must be in start order.
     """
     path = np.zeros(len(counted.fractions))
     for mu in np.linspace(0.0, least_mu, 128 + 1):
         test = examine_claim(counted, gaussian_power(mu), confidence)
-        # The runs never refute a larger mu before a smaller one, so later values overwrite earlier ones.
         if test.refuted:
+            # The first `test.runs` runs suffice. A larger mu never needs fewer, so we may overwrite values.
             path[test.runs - 1 :] = mu
     return path
 
 
 def find_richest_threshold(counted: Exceedances, power: Power) -> int:
-    """Returns the index of the threshold with the most capital against a claim after all runs.
+    """Returns the index of the threshold on which a gambler against a claim has the most capital in the end.
 
-    This ignores bets on p-values.
+    `power` gives the largest power that the claim allows. We ignore bets on p-values.
     """
     allowed = power(np.exp(counted.log_rates))
-    log_components = _compute_log_factors(counted, allowed).sum(axis=0)  # (bets, T)
+    log_growth = _compute_log_factors(counted, allowed).sum(axis=0)  # of each bet, (bets, T)
     # A threshold's bets start with equal capital. Their number does not affect which threshold has the most.
-    by_threshold = special.logsumexp(log_components, axis=0) + np.log(split_capital())
+    by_threshold = special.logsumexp(log_growth, axis=0) + np.log(split_capital())
     return int(by_threshold.argmax())
 
 
 def _compute_log_factors(counted: Exceedances, allowed: Array) -> Array:
-    """Returns log(1 + c (h_i(t) / m(a(t)) - 1)) for run i, bet c and threshold t, of shape (R, bets, T).
+    """Returns the log of the factor by which each run multiplies the capital of each bet, (R, bets, T).
 
-    `allowed` (T,) holds the m(a(t)).
+    A bet c on a threshold t has the factor 1 + c (h / m - 1) if a fraction h of the run's canaries is above
+    t. `allowed` (T,) holds the m, the largest mean of h that the claim allows.
     """
     gains = counted.fractions / np.maximum(allowed, 1e-300) - 1  # avoids a division by 0
     bets = BETS
     if counted.is_only_run:
-        bets = np.ones(1)  # a single bet of the whole capital
+        bets = np.ones(1)  # no later run needs capital, so c = 1
     with np.errstate(divide="ignore"):  # log(0) if a bet loses all of its capital
         return np.log1p(bets[:, None] * gains[:, None, :])
 
@@ -294,13 +295,13 @@ def find_least_departure(
     """Returns the smallest departure of the noise from the claim `power` that 9 of 10 audits would detect.
 
     It is estimated from simulated audits with the design of `counted`, and is not a confidence bound. If the
-    noise is r < 1 times the claimed noise, the mean score is 1 / r times as large. Returns None if fewer than
-    9 of 10 audits would detect even a tenth of the claimed noise.
+    noise is r < 1 times the claimed noise, the mean score is 1 / r times as large as in `scores`. Returns
+    None if fewer than 9 of 10 audits would detect even a tenth of the claimed noise.
     """
     thresholds = THRESHOLDS
     if scores.mean < NEAR[-1] - 3:
-        # Scores rarely exceed their mean by more than 3. Dropping the far thresholds saves time, and never
-        # increases the capital.
+        # Scores rarely exceed their mean by more than 3 standard deviations. Dropping the far thresholds
+        # saves time, and never increases the capital.
         thresholds = NEAR
     counted = counted._replace(log_rates=counted.log_rates[: thresholds.size])
     allowed = tabulate_claim(counted, power)
@@ -310,28 +311,32 @@ def find_least_departure(
     within = max(scores.within, 1e-9)  # above 0, as `draw_fractions` requires
 
     def estimate_refutation_probability(noise_ratio: float) -> float:
-        """Returns the fraction of simulated audits that refute the claim at this noise ratio."""
+        """Returns the fraction of simulated audits that refute the claim.
+
+        `noise_ratio` is the actual noise divided by the claimed noise.
+        """
         rng = np.random.default_rng(0)  # the same draws at every ratio
         deviations = scores.between * rng.standard_normal((num_audits, scores.runs, 1))
-        means = scores.mean / noise_ratio + deviations
+        means = scores.mean / noise_ratio + deviations  # of each run's scores
         refuted = []
         fractions_of_audits = draw_fractions(means, within, thresholds, scores.canaries, rng)
         for first_mean, fractions in zip(means[:, 0], fractions_of_audits, strict=True):
             # For simplicity, we draw the first run's p-values independently of its fractions.
             deviates = rng.standard_normal(counted.first_log_p_values.size)  # may be empty
+            # The p-value of a score s is Phi(-s).
             log_p_values = np.sort(special.log_ndtr(-first_mean - within * deviates))
             simulated = counted._replace(fractions=fractions, first_log_p_values=log_p_values)
             log_capital = compute_log_capital(simulated, allowed)
             refuted.append(judge_capital(log_capital, counted.in_order, confidence).refuted)
         return float(np.mean(refuted))
 
-    # The ratios are in descending order. With less noise, more audits refute the claim, so bisection finds
+    # The ratios descend from 0.995 to 0.1. With less noise, more audits refute the claim, so bisection finds
     # the first ratio that 9 of 10 audits detect.
     noise_ratios = np.append(np.arange(0.995, 0.9, -0.005), np.arange(0.9, 0.09, -0.01))
-    place = bisect_left(noise_ratios, 0.9, key=estimate_refutation_probability)
-    if place == noise_ratios.size:
+    index = bisect_left(noise_ratios, 0.9, key=estimate_refutation_probability)
+    if index == noise_ratios.size:  # no such ratio
         return None
-    ratio = noise_ratios[place]
+    ratio = noise_ratios[index]
     return Departure(round(float(ratio), 3), estimate_refutation_probability(ratio))
 
 

@@ -28,19 +28,19 @@ class TradeOffCurve(NamedTuple):
         """Returns limits (n,) on the lowest false-negative rate of threshold tests at n false-positive rates.
 
         At a rate a, the best test has the lowest threshold whose true false-positive rate is at most a. The
-        first threshold whose upper false-positive limit is at most a is certainly high enough, so its upper
+        first threshold whose upper false-positive limit is at most a is surely high enough, so its upper
         false-negative limit is the upper limit at a. The last threshold whose lower false-positive limit is
-        above a is certainly too low, so its lower false-negative limit is the lower limit at a.
+        above a is surely too low, so its lower false-negative limit is the lower limit at a.
         """
         rates = np.asarray(false_positive_rates, float)
         # Limits decrease as thresholds increase, so we negate them for `searchsorted`.
-        first_sure = np.searchsorted(-self.false_positive_limits.upper, -rates, side="left")
-        first_possible = np.searchsorted(-self.false_positive_limits.lower, -rates, side="left")
-        # With 0.0 in front, lower[i] belongs to threshold i - 1, the last one that is certainly too low. The
-        # upper limit is 1 if no threshold is certainly high enough.
+        first_high_enough = np.searchsorted(-self.false_positive_limits.upper, -rates, side="left")
+        num_too_low = np.searchsorted(-self.false_positive_limits.lower, -rates, side="left")
+        # The lower limit is 0 if no threshold is surely too low. The upper limit is 1 if no threshold is
+        # surely high enough.
         lower = np.append(0.0, self.false_negative_limits.lower)
         upper = np.append(self.false_negative_limits.upper, 1.0)
-        return Interval(lower[first_possible], upper[first_sure])
+        return Interval(lower[num_too_low], upper[first_high_enough])
 
 
 def trade_off_curve(scores_in: Array, scores_out: Array, confidence: float) -> TradeOffCurve:
@@ -64,9 +64,12 @@ def trade_off_curve(scores_in: Array, scores_out: Array, confidence: float) -> T
 
 
 def _choose_ranks(trials: int) -> Integers:
-    """Returns up to 100 ranks, from 1 to `trials`, at evenly spaced normal quantiles."""
-    end = special.ndtri(0.5 / trials)  # so the first rank is 1
-    quantiles = np.linspace(end, -end, min(100, trials))
+    """Returns up to 100 ranks, from 1 to `trials`, denser in both tails, where rates are close to 0 or 1.
+
+    They are the ranks of evenly spaced normal quantiles among `trials` normal values.
+    """
+    lowest = special.ndtri(0.5 / trials)  # so the first rank is 1
+    quantiles = np.linspace(lowest, -lowest, min(100, trials))
     return np.unique(np.ceil(trials * special.ndtr(quantiles)).astype(np.int64))
 
 
@@ -74,20 +77,17 @@ def limit_rates(counts: ArrayLike, trials: int, error: float) -> Interval:
     """Returns limits on a distribution function at k points, given the counts (k,) of scores below each.
 
     With probability at least 1 - error, all limits are valid simultaneously, for any number of points. The
-    `trials` scores must be independent.
+    `trials` scores must be independent. We limit the function at up to 100 of the scores. Since it is
+    monotone, a score's lower limit is valid at all higher points, and its upper limit at all lower points.
     """
     # At the r-th smallest of n scores, the distribution function follows Beta(r, n + 1 - r).
     ranks = _choose_ranks(trials)
     ranks_from_top = trials + 1 - ranks
     error_of_limit = error / len(ranks) / 2  # Bonferroni; limits are two-sided
-    lower = special.betaincinv(ranks, ranks_from_top, error_of_limit)
-    upper = special.betaincinv(ranks, ranks_from_top, 1 - error_of_limit)
-    # The function is monotone. So between two ranks, the lower limit of the smaller rank and the upper limit
-    # of the larger are valid.
-    place = np.searchsorted(ranks, counts, side="right")
-    all_lower = np.append(0.0, lower)
-    all_upper = np.append(upper, 1.0)
-    return Interval(all_lower[place], all_upper[place])
+    lower = np.append(0.0, special.betaincinv(ranks, ranks_from_top, error_of_limit))
+    upper = np.append(special.betaincinv(ranks, ranks_from_top, 1 - error_of_limit), 1.0)
+    num_below = np.searchsorted(ranks, counts, side="right")  # of the chosen scores
+    return Interval(lower[num_below], upper[num_below])
 
 
 class Auc(NamedTuple):
@@ -135,10 +135,10 @@ def true_positive_rate(scores_in: Array, scores_out: Array, false_positive_rate:
         0 <= false_positive_rate < 1,
         f"`false_positive_rate` must be at least 0 and below 1, got {false_positive_rate}",
     )
-    # The number of out-scores that may exceed the threshold. The last factor corrects products that rounding
-    # puts just below a whole number.
+    # The number of out-scores that may exceed the threshold, rounded down. The last factor corrects products
+    # that floating-point errors put just below a whole number.
     allowed = int(false_positive_rate * len(scores_out) * (1 + 1e-12))
-    threshold = np.sort(scores_out)[len(scores_out) - 1 - allowed]
+    threshold = np.sort(scores_out)[-1 - allowed]
     return float((scores_in > threshold).mean())
 
 
@@ -178,9 +178,9 @@ def attack(scores_in: Array, scores_out: Array) -> Attack:
     # If each world's limits have 97.5% confidence, their averages have at least 95%.
     rate_in = _limit_rate(right_in, len(scores_in), confidence=0.975)
     rate_out = _limit_rate(right_out, len(scores_out), confidence=0.975)
-    value, lower, upper = np.mean([rate_in, rate_out], axis=0).tolist()
+    average = np.mean([rate_in, rate_out], axis=0)
     return Attack(
-        accuracy=Rate(value, lower, upper),
+        accuracy=Rate(*average.tolist()),
         found_at_1_percent=_find_point(scores_in, scores_out, 0.01),
         found_at_01_percent=_find_point(scores_in, scores_out, 0.001),
     )
@@ -210,7 +210,7 @@ def _find_median_of_mixture(scores_in: Array, scores_out: Array) -> float:
 
 
 def _limit_rate(value: float, guesses: int, confidence: float) -> Rate:
-    """Returns a fraction of correct guesses, `value`, with two-sided Clopper-Pearson limits.
+    """Returns the fraction `value` of correct `guesses` with its two-sided Clopper-Pearson limits.
 
     A tie counts as half a correct guess, so we round the number of correct guesses.
     """

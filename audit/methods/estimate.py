@@ -1,20 +1,12 @@
-"""Bounds and estimates from runs with one canary.
+"""Bounds and estimates from independent runs with one canary (in) and without it (out).
 
-Scores come from independent runs with the canary (in) and without it (out):
+README.md lists the methods. `if_gaussian` and `in_sample` give mu, which determines epsilon if the trade-off
+curve is Gaussian (Errata H11 of experiments/hidden_state/README.md).
 
-    in_sample        hidden-state paper, Algorithm 4: the best of all thresholds on the same scores. An
-                     Estimate, not a confidence bound (Errata H10)
-    if_gaussian      an exact test (`exact`) of most scores, at a rank chosen using a twentieth of them
-    assumption_free  the same with an eighth, testing the trade-off function of (epsilon, delta)-DP itself
-
-The first two give mu, which determines epsilon if the trade-off curve is Gaussian (Errata H11 of
-experiments/hidden_state/README.md).
-
-A bound depends only on the ranks of the scores. We choose its threshold using a *pilot*, a part of the
-scores. With a single split into pilot and rest, the bound would depend on chance. So we draw 21 splits,
-seeded by a hash of the ranks, and take the median of their bounds, each at 11/21 of the error. If the median
-is above the true value, 11 of 21 tests reject a true hypothesis. By Markov's inequality, the probability of
-this is at most `error` (Meinshausen, Meier and Buehlmann, "p-Values for high-dimensional regression", 2009).
+A bound depends only on the ranks of the scores. With a single split into a *pilot*, used to choose its
+threshold, and the rest, it would depend on chance. So we draw 21 splits, and take the median of their bounds,
+each at 11/21 of the error (Meinshausen, Meier and Buehlmann, "p-Values for high-dimensional regression",
+2009).
 """
 
 import dataclasses
@@ -202,7 +194,8 @@ def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: 
     """
     rest_in = n_in - _find_pilot_size(n_in, family)
     rest_out = n_out - _find_pilot_size(n_out, family)
-    level = (1 - confidence) * _REJECTING / _SPLITS  # of each split's test
+    # Without errors, all splits of the scores give the same test, so we run it once, at a split's level.
+    level = (1 - confidence) * _REJECTING / _SPLITS
     bounds = []
     for scores, trials in ((rest_in, rest_out), (rest_out, rest_in)):
         perfect = exact.Counts(rank=1, scores=scores, errors=0, trials=trials)
@@ -260,21 +253,22 @@ def _test_splits(
     Returns:
       (the bound, the counts of the split that gives it, as fields of `Bound`)
     """
+    # We replace scores by their indices among the distinct scores, so neither the order of runs nor the unit
+    # of scores matters.
     pooled = np.concatenate([scores_in, scores_out])
-    values, places = np.unique(pooled, return_inverse=True)
-    # We replace scores by their ranks, so neither the order of runs nor the unit of scores matters.
-    worlds = np.split(places, [len(scores_in)])
-    counts = [np.bincount(world, minlength=len(values)) for world in worlds]
+    distinct, indices = np.unique(pooled, return_inverse=True)
+    worlds = np.split(indices, [len(scores_in)])  # the in-scores, then the out-scores
     ordered = [np.sort(world).astype(float) for world in worlds]
+    counts = [np.bincount(world, minlength=len(distinct)) for world in worlds]
     level = (1 - confidence) * _REJECTING / _SPLITS  # of each split's test
     tests = []  # the input of each split's exact test
     counts_of_splits = []
-    # The scores' ranks serve as the seed, so the same scores always give the same splits.
-    for root in np.random.SeedSequence(hash_ranks(*counts)).spawn(_SPLITS):
-        rng = np.random.default_rng(root)
+    # The seed depends only on these indices, so the same scores always give the same splits.
+    for seed in np.random.SeedSequence(hash_ranks(*counts)).spawn(_SPLITS):
+        rng = np.random.default_rng(seed)
         drawn = ordered
-        if len(values) < len(pooled):
-            # Adding random numbers below 1 to ranks puts equal scores in random order.
+        if len(distinct) < len(pooled):
+            # Adding random numbers below 1 to indices puts equal scores in random order.
             drawn = [np.sort(world + rng.random(len(world))) for world in ordered]
         pilot_in, rest_in = _split(drawn[0], family, rng)
         pilot_out, rest_out = _split(drawn[1], family, rng)
@@ -282,9 +276,9 @@ def _test_splits(
         n_out = len(rest_out)
         # The threshold is the rank-th lowest in-score or the rank-th highest out-score outside the pilot.
         is_in, rank = thresholds.choose_on_pilot(pilot_in, pilot_out, n_in, n_out, family, level)
-        place = rest_in[rank - 1] if is_in else rest_out[-rank]
-        false_negatives = int(np.searchsorted(rest_in, place))
-        false_positives = n_out - int(np.searchsorted(rest_out, place, side="right"))
+        threshold = rest_in[rank - 1] if is_in else rest_out[-rank]
+        false_negatives = int(np.searchsorted(rest_in, threshold))
+        false_positives = n_out - int(np.searchsorted(rest_out, threshold, side="right"))
         # The world that the threshold comes from has rank - 1 errors. We test the errors in the other world.
         test = exact.Counts(rank=rank, scores=n_out, errors=false_negatives, trials=n_in)
         if is_in:
@@ -292,7 +286,7 @@ def _test_splits(
         tests.append(test)
         counts_of_splits.append(
             {
-                "threshold": float(values[int(place)]),  # without the random part
+                "threshold": float(distinct[int(threshold)]),  # `int` drops the random part
                 "false_negatives": false_negatives,
                 "false_positives": false_positives,
                 "n_in": n_in,

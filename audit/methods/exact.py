@@ -8,10 +8,9 @@ scores. Of m out-scores (of left-out canaries), x are above the threshold. For a
 false-negative rate at the threshold is at most a random U ~ Beta(r, n - r + 1). Given the threshold, x is
 Binomial(m, a) with a >= f_t(U). So under H(t), the probability of at most x false positives is at most
 
-    p_t(x) = E[ P(Binomial(m, f_t(U)) <= x) ],
+    p_t(x) = E[ P(Binomial(m, f_t(U)) <= x) ].
 
-an integral over a known distribution. p_t(x) increases with t, and the bound solves p_t(x) = error. The same
-is true if the worlds are swapped.
+p_t(x) increases with t, and the bound solves p_t(x) = error. The same is true if the worlds are swapped.
 
 The caller puts equal scores in random order. A threshold among them is a randomised test, so its error rates
 also satisfy the trade-off function.
@@ -98,7 +97,7 @@ def lower_bound(
         return p_values[deciding], deciding
 
     def compute_excess(parameter: float) -> float:
-        """Returns the deciding audit's log p-value minus the log of the level; at most 0 if it rejects."""
+        """Returns log(p / level) for the deciding audit's p-value p; at most 0 if enough audits reject."""
         p_value, _ = find_deciding_audit(parameter)
         # The root search needs a finite logarithm.
         return np.log(max(p_value, 1e-300)) - np.log(level)
@@ -106,7 +105,7 @@ def lower_bound(
     bound = 0.0
     if compute_excess(0.0) <= 0:
         low, high = find_bracket(lambda parameter: compute_excess(parameter) <= 0, first=1.0)
-        tolerance = 1e-5  # of the parameter
+        tolerance = 1e-5  # absolute
         bound = scipy.optimize.brentq(compute_excess, low, high, xtol=tolerance)
         # The root search may end just above the root. We then step down until enough audits reject.
         while bound > 0 and compute_excess(bound) > 0:
@@ -117,9 +116,9 @@ def lower_bound(
 
 @functools.lru_cache(maxsize=128)
 def _compute_rates(rank: int, scores: int) -> Array:
-    """Returns the upper ends (482,) of the cells of U, the largest error rate in the threshold's own world.
+    """Returns quantiles (482,), at _LEVELS, of U, a random limit on the error rate in the threshold's world.
 
-    U follows Beta(rank, scores - rank + 1), and the ends are its quantiles at _LEVELS.
+    U follows Beta(rank, scores - rank + 1): the threshold is the score with this rank.
     """
     return special.betaincinv(rank, scores - rank + 1, _LEVELS)
 
@@ -128,9 +127,9 @@ def _compute_p_value(family: Family, parameter: float, counts: Counts) -> float:
     """Returns the p-value of the other world's errors, under the hypothesis that the mechanism is f-DP.
 
     It is the mean of P(Binomial(trials, f(U)) <= errors), where the parameter determines f, and U ~
-    Beta(rank, scores - rank + 1) limits the error rate in the threshold's own world. f decreases, so the
-    probability is largest at the upper end of a cell of U. We weight these values by the cells'
-    probabilities, so the p-value is conservative.
+    Beta(rank, scores - rank + 1) limits the error rate in the threshold's own world. Cells, with
+    probabilities _MASSES, divide the values of U. f decreases, so we use the largest probability in each
+    cell, at its upper end. So the p-value is conservative.
     """
     other_rates = family.trade_off(parameter, _compute_rates(counts.rank, counts.scores))
     probabilities = special.bdtr(float(counts.errors), counts.trials, other_rates)

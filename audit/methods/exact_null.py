@@ -1,21 +1,12 @@
 """The exact null: a lower bound on epsilon for canaries that are uniform random directions.
 
-audit/methods/README.md ("The exact null") derives the inequality and the bet on a threshold.
-
-*Thresholds.* Let h_i(t) be the fraction of run i's cosines above t, and a(t) the probability that a left-out
-canary's cosine exceeds t. An epsilon is *true* if training is (epsilon, delta)-DP. Then the mean of h_i(t) is
-at most
-
-    m(t) = e^epsilon a(t) + delta.
+README.md ("The exact null") derives the bet on a threshold. Let h_i(t) be the fraction of run i's cosines
+above t, and a(t) the probability that a left-out canary's cosine exceeds t. An epsilon is *true* if training
+is (epsilon, delta)-DP. Then the mean of h_i(t) is at most m(t) = e^epsilon a(t) + delta.
 
 *Ramps.* A ramp is a function f(x) = 1 + sum_t b_t 1{x > t} with b_t >= 0. Its expected mean over a run's
 cosines is then at most 1 + sum_t b_t m(t). So if epsilon is true, each run multiplies the capital of a bet by
 a factor with mean at most 1 (`Capital.log_factors`), and the capital is a nonnegative supermartingale.
-
-*The first run.* Unless the order of several runs is unknown, part of the capital is staked on the mean of
-h(t) / m(t) over certain thresholds, with c = 1. With at least 500 canaries, these thresholds depend on the
-tested epsilon. With fewer, they are fixed. If canaries are also scored without leave-one-out (`plain`), and
-at least 40 are inserted, half of them are used to choose a threshold for the other half.
 """
 
 from bisect import bisect_left
@@ -63,11 +54,11 @@ _MAX_LOG = 700.0  # avoids overflow in exp
 def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
     """Returns the log probability that a left-out canary's cosine exceeds each of the `levels` (any shape).
 
-    Ranks among M fresh draws (M = `design.draws` > 0) are stored as cosines with the same probabilities,
-    which are multiples of 1 / (M + 1). So we round down to a multiple above 0.
+    If M = `design.draws` is not 0, scores are ranks among M fresh draws. Rank r is stored as the cosine that
+    left-out canaries exceed with probability r / (M + 1). So we round down to such a probability.
     """
     log_rates = cosine_law.log_sf(levels, design.dimension)
-    if not design.draws:  # scores are cosines, not ranks
+    if not design.draws:  # scores are cosines
         return log_rates
     num_ranks = design.draws + 1
     ranks = np.floor(np.exp(log_rates) * num_ranks)
@@ -90,10 +81,10 @@ def cosine_of(student: Array, dimension: int) -> Array:
 
 
 def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
-    """Returns the bound on epsilon from the method "exact_null", which bets against each multiple of 1/64.
+    """Returns the bound on epsilon from the method "exact_null": the largest multiple of 1/64 it refutes.
 
-    Only inserted canaries count. If the rows are in start order, `path` holds a valid bound after each run.
-    If left-out canaries refute the null distribution, epsilon is 0 and `holds` is False.
+    Only inserted canaries count. If the runs are in start order, `path` holds a valid bound after each run.
+    If left-out canaries refute the null distribution, bounds are 0 and `holds` is False.
 
     Raises:
       InputError: If no canary was inserted.
@@ -105,19 +96,23 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
         path = expand_to_runs(design, capital.find_path(target))
         epsilon = float(path[-1])
     else:
+        # The index of an epsilon counts steps from 0.
         first_unrefuted = capital.find_first_unrefuted(capital.num_runs, start=0, target=target)
-        # The largest refuted multiple, or 0.
         epsilon = max(first_unrefuted - 1, 0) * _EPSILON_STEP
+    threshold = capital.find_richest_threshold(epsilon)
     holds = has_law(design)
+    if not holds:
+        epsilon = 0.0
+        path[:] = 0.0
     return Bound(
         method=EXACT_NULL,
-        epsilon=epsilon * holds,
+        epsilon=epsilon,
         delta=delta,
         confidence=confidence,
-        **_describe_threshold(design, capital.find_richest_threshold(epsilon)),
+        **_describe_threshold(design, threshold),
         assumes=_choose_assumption(design),
         holds=holds,
-        path=tuple((path * holds).tolist()),
+        path=tuple(path.tolist()),
     )
 
 
@@ -129,12 +124,14 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
     """
     counted = compute_exceedances(design)
     holds = has_law(design)
-    mu = claimed_curve.find_least_mu(counted, confidence) * holds
-    path = np.zeros(0)  # stays empty if the order is unknown
-    if holds and counted.in_order:
-        path = expand_to_runs(design, claimed_curve.trace_least_mu(counted, mu, confidence))
-    place = claimed_curve.find_richest_threshold(counted, claimed_curve.gaussian_power(mu))
-    threshold = float(cosine_of(claimed_curve.THRESHOLDS[place], design.dimension))
+    mu = 0.0
+    path = np.zeros(0)  # the mu after each run; stays empty if the order is unknown
+    if holds:
+        mu = claimed_curve.find_least_mu(counted, confidence)
+        if counted.in_order:
+            path = expand_to_runs(design, claimed_curve.trace_least_mu(counted, mu, confidence))
+    index = claimed_curve.find_richest_threshold(counted, claimed_curve.gaussian_power(mu))
+    threshold = float(cosine_of(claimed_curve.THRESHOLDS[index], design.dimension))
     assumes = _choose_assumption(design)
     text = _ANY_GDP.text
     if design.given:  # otherwise, the text of `assumes` is "nothing"
@@ -153,13 +150,13 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
 
 
 def _describe_threshold(design: Fresh, cosine: float) -> dict[str, Any]:
-    """Returns the fields of `Bound` for a threshold: the threshold, its error counts and its exact rate.
+    """Returns the fields of `Bound` for a threshold, given as a `cosine`.
 
-    For ranks among fresh draws, we report the rank instead of the cosine that represents it.
+    If scores are ranks among fresh draws, we report the rank that the cosine represents.
     """
     threshold = cosine
     rate = float(np.exp(compute_log_rates(design, cosine)))
-    if design.draws:  # scores are ranks
+    if design.draws:  # scores are ranks; rank r has the rate r / (draws + 1)
         threshold = np.rint(rate * (design.draws + 1))
     present = design.cosines[design.presence]
     return {
@@ -185,8 +182,7 @@ def law_test(cosines: ArrayLike, dimension: int) -> float:
     """Returns the p-value of a test of whether left-out cosines have their null distribution in R^d.
 
     The cosines, (n,) or (R, K), must be independent: each has a different direction, and the other vectors do
-    not depend on these directions. At LAW_LEVEL, 9 of 10 audits detect a `dimension` that is wrong by a
-    factor of 1.2 with 2,600 cosines, 1.5 with 520, or 2 with 210.
+    not depend on these directions.
     """
     values = np.ravel(cosines)
     # Under the null, these deviates are N(0, 1): they have the cosines' tail probabilities and signs.
@@ -229,7 +225,7 @@ def summarise_design(design: Fresh) -> ScoreSummary:
     deviations = np.concatenate([run - run.mean() for run in runs])
     canaries = round(deviations.size / means.size)  # per run
     degrees = deviations.size - means.size  # degrees of freedom: we fit a mean to each run
-    # With one canary per run, we cannot separate these deviations, and keep the defaults.
+    # With one canary per run, we cannot tell these two deviations apart, and assume the values of a null.
     within = 1.0
     between = 0.0
     if degrees > 0:
@@ -248,7 +244,7 @@ def expand_to_runs(design: Fresh, values: Array) -> Array:
 
     A run without inserted canaries keeps the previous value, or 0 if it comes first.
     """
-    num_present = np.cumsum(design.presence.any(axis=1))
+    num_present = np.cumsum(design.presence.any(axis=1))  # runs with inserted canaries so far
     return np.append(0.0, values)[num_present]
 
 
@@ -317,11 +313,10 @@ METHODS = {
 class FirstBet(NamedTuple):
     """The bet on the first run, and the split of the initial capital.
 
-    Ramps are increasing step functions of the cosine.
-
     Attributes:
-      on_ramps: The fraction of the initial capital on ramps; the rest is on thresholds.
-      staked: The fraction of each component's capital that is staked on this bet.
+      on_ramps: The fraction of the initial capital that bets on ramps, increasing step functions of the
+        cosine; the rest bets on thresholds.
+      staked: The fraction of each part of the capital that is staked on this bet.
       win: Maps epsilon to the payoff of a stake of 1; its mean is at most 1 under (epsilon, delta)-DP.
       chosen: The threshold, as a cosine, that was chosen using half of the canaries; None if there is none.
     """
@@ -348,12 +343,14 @@ class Capital:
         self._levels = cosine_of(STUDENT, design.dimension)  # the thresholds, as cosines
         self._log_rates = compute_log_rates(design, self._levels)
         self._fractions = _compute_fractions(runs, self._levels)  # (R, T)
-        # Run i has the fractions _rows[_places[i]]. We compute the factors of equal rows only once.
-        self._rows, self._places = np.unique(self._fractions, axis=0, return_inverse=True)
+        # Run i has the fractions _distinct_rows[_row_indices[i]].
+        self._distinct_rows, self._row_indices = np.unique(
+            self._fractions, axis=0, return_inverse=True
+        )
 
         by_threshold = claimed_curve.split_capital(_NEAR_STUDENT.size, _FAR_STUDENT.size)
         on_ramps = self.first_bet.on_ramps
-        on_thresholds = (1 - on_ramps) * by_threshold[:, None] * _BET_FRACTIONS
+        on_thresholds = (1 - on_ramps) * by_threshold[:, None] * _BET_FRACTIONS  # (T, C)
         by_ramp = np.full(_SHIFTS.size, on_ramps / _SHIFTS.size)
         self.log_start = np.log(np.append(on_thresholds, by_ramp))  # (T * C + V,)
 
@@ -367,6 +364,7 @@ class Capital:
 
         A ramp 1 + sum_t b_t 1{x > t} has the factor (1 + sum_t b_t h(t)) / (1 + sum_t b_t min(m(t), 1)). Our
         ramps are likelihood ratios of N(nu, 1) to N(0, 1), divided by e^epsilon and clipped to [1, 20].
+        The three sizes are T thresholds, C bets and V ramps.
         """
         largest_means = _limit_means(epsilon, self._log_rates, self._delta)  # m(t)
         gains = fractions / largest_means - 1
@@ -376,9 +374,9 @@ class Capital:
         log_heights = np.clip(log_ratios - epsilon, 0.0, np.log(_RAMPS_TOP))
         # b_t, the rise of each ramp at threshold t; ramps are 1 below all thresholds, (V, T).
         rises = np.diff(np.exp(log_heights), axis=1, prepend=1.0)
-        observed = 1 + fractions @ rises.T
-        expected = 1 + rises @ np.minimum(largest_means, 1.0)
-        ramps = np.log(observed / expected)
+        observed = 1 + fractions @ rises.T  # (n, V)
+        largest_expected = 1 + rises @ np.minimum(largest_means, 1.0)  # (V,)
+        ramps = np.log(observed / largest_expected)
         return np.hstack([bets.reshape(len(fractions), _NUM_THRESHOLD_BETS), ramps])
 
     def compute_log(self, runs: int, epsilon: float) -> Array:
@@ -394,10 +392,10 @@ class Capital:
         log_not_staked = np.log1p(-staked) + first_factors
         log_won = np.log(max(staked * self.first_bet.win(epsilon), _TINY))
         after_first = np.logaddexp(log_not_staked, log_won) + self.log_start
-        # The number of later runs with each distinct row of fractions.
-        counts = np.bincount(self._places[1:runs], minlength=len(self._rows))
+        # The number of later runs with each distinct row, whose factors we compute only once.
+        counts = np.bincount(self._row_indices[1:runs], minlength=len(self._distinct_rows))
         occur = counts > 0
-        return after_first + counts[occur] @ self.log_factors(self._rows[occur], epsilon)
+        return after_first + counts[occur] @ self.log_factors(self._distinct_rows[occur], epsilon)
 
     def find_richest_threshold(self, epsilon: float) -> float:
         """Returns the threshold, as a cosine, with the most capital against epsilon after all runs.
@@ -417,22 +415,19 @@ class Capital:
         They refute an epsilon if the log capital against it reaches `target`.
         """
 
-        def is_refuted(k: int, components: int | None = None) -> bool:
-            """Returns True if the first `components`, by default all, refute k * _EPSILON_STEP."""
-            log_capital = self.compute_log(runs, k * _EPSILON_STEP)[:components]
-            return np.logaddexp.reduce(log_capital) >= target
+        def need_ramps(k: int) -> bool:
+            """Returns True if the capital on thresholds alone does not refute k * _EPSILON_STEP."""
+            log_capital = self.compute_log(runs, k * _EPSILON_STEP)[:_NUM_THRESHOLD_BETS]
+            return np.logaddexp.reduce(log_capital) < target
 
-        # The capital on thresholds decreases as epsilon grows, so we first bisect using only this part. The
-        # capital on ramps may increase, so we then search step by step using both.
+        # The capital on thresholds decreases as epsilon grows, so we bisect to find the first k that it does
+        # not refute.
         leap = 1
-        while is_refuted(start + leap, _NUM_THRESHOLD_BETS):
+        while not need_ramps(start + leap):
             leap *= 2
-        k = start + bisect_left(
-            range(start, start + leap),
-            True,
-            key=lambda k: not is_refuted(k, _NUM_THRESHOLD_BETS),
-        )
-        while is_refuted(k):
+        k = start + bisect_left(range(start, start + leap), True, key=need_ramps)
+        # With the capital on ramps, which may increase, we search step by step.
+        while np.logaddexp.reduce(self.compute_log(runs, k * _EPSILON_STEP)) >= target:
             k += 1
         return k
 
@@ -440,15 +435,15 @@ class Capital:
         """Returns the bound on epsilon after each run, (R,); a log capital of `target` refutes an epsilon."""
         bounds = []
         first_unrefuted = 0  # the smallest k whose epsilon, k * _EPSILON_STEP, is not refuted
-        # Each component's log capital against that epsilon after the current run, at first run 1.
-        components = self.compute_log(1, 0.0)
+        # Each component's log capital against that epsilon after the current run.
+        log_capital = self.compute_log(1, 0.0)
         for run in range(self.num_runs):
-            if run:
+            if run:  # `log_capital` already includes run 0
                 factors = self.log_factors(self._fractions[[run]], first_unrefuted * _EPSILON_STEP)
-                components = components + factors[0]
-            if np.logaddexp.reduce(components) >= target:
+                log_capital = log_capital + factors[0]
+            if np.logaddexp.reduce(log_capital) >= target:
                 first_unrefuted = self.find_first_unrefuted(run + 1, first_unrefuted, target)
-                components = self.compute_log(run + 1, first_unrefuted * _EPSILON_STEP)
+                log_capital = self.compute_log(run + 1, first_unrefuted * _EPSILON_STEP)
             bounds.append(max(first_unrefuted - 1, 0) * _EPSILON_STEP)
         return np.array(bounds)
 
@@ -468,29 +463,34 @@ def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
     `runs` are the inserted canaries' cosines, (K,) for each run with any. If several runs are in an unknown
     order, the stake is 0, because any of them may be the first.
     """
-    may_bet = design.in_order or len(runs) == 1
     # Any split and stake give a valid bound.
     if has_many_canaries(design):
         win = _bet_at_tested_rates(_compute_log_p_values(design), delta)
-        return FirstBet(on_ramps=0.1, staked=claimed_curve.FIRST_STAKE * may_bet, win=win)
+        bet = FirstBet(on_ramps=0.1, staked=claimed_curve.FIRST_STAKE, win=win)
+    else:
+        bet = _bet_on_few(runs[0], design, delta)
+    if design.in_order or len(runs) == 1:
+        return bet
+    return bet._replace(staked=0.0)
+
+
+def _bet_on_few(cosines: Array, design: Fresh, delta: float) -> FirstBet:
+    """Returns the bet on the first run's cosines (K,), at thresholds that do not depend on epsilon."""
     levels = cosine_of(np.arange(1.5, 7.1, 0.5), design.dimension)  # likely thresholds
     log_rates = compute_log_rates(design, levels)
-    fractions = _compute_fractions(runs[:1], levels)[0]
+    fractions = _compute_fractions([cosines], levels)[0]
 
-    def win_at_levels(epsilon: float) -> float:
+    def win(epsilon: float) -> float:
         """Returns the payoff of a stake of 1, evenly split among the likely thresholds."""
         return (fractions / _limit_means(epsilon, log_rates, delta)).mean()
 
-    # A first run with more canaries proves more, so we stake more.
-    on_ramps = 0.5
-    staked = 0.1
-    if design.cosines.shape[1] >= 2 * _MIN_PILOT:
-        on_ramps = 0.1
-        staked = 0.3
-    bet = FirstBet(on_ramps, staked * may_bet, win_at_levels)
+    # A first run with more canaries proves more, so we stake more. Any stake is valid.
+    if design.cosines.shape[1] < 2 * _MIN_PILOT:
+        return FirstBet(on_ramps=0.5, staked=0.1, win=win)
+    bet = FirstBet(on_ramps=0.1, staked=0.3, win=win)
     # Canaries can choose a threshold for others only if the others' scores do not depend on them (`plain`).
-    if may_bet and design.plain and runs[0].size >= 2 * _MIN_PILOT:
-        return _bet_on_half(bet, runs[0], design, delta)
+    if design.plain and cosines.size >= 2 * _MIN_PILOT:
+        return _bet_on_half(bet, cosines, design, delta)
     return bet
 
 
@@ -523,9 +523,10 @@ def _bet_on_half(bet: FirstBet, cosines: Array, design: Fresh, delta: float) -> 
     def win(epsilon: float) -> float:
         """Returns the payoff of a stake of 1, most of it on hits: cosines above the chosen threshold t.
 
-        (epsilon, delta)-DP implies P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t), where the
-        sum of d(t) over t is at most delta. We divide the fraction of hits by the larger of e^epsilon a(t) /
-        (1 - eta) and delta / eta. So the first term adds at most 1 - eta to its mean, and the second eta.
+        Let P_in and P_out be the probabilities if a canary is inserted or left out. (epsilon, delta)-DP
+        implies P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t), where the sum of d(t) over t is
+        at most delta. We divide the fraction of hits by the larger of e^epsilon a(t) / (1 - eta) and delta /
+        eta. So the first term adds at most 1 - eta to its mean, and the second eta.
         """
         eta = 0.1  # any eta and fraction between 0 and 1 are valid
         by_epsilon = np.exp(min(epsilon + log_rate, _MAX_LOG))  # e^epsilon a(t)
@@ -547,12 +548,13 @@ def _compute_log_p_values(design: Fresh) -> Array:
 
     A canary's p-value is the probability that a left-out canary scores at least as high.
     """
-    first = np.argmax(design.presence.any(axis=1))
+    first_run = np.argmax(design.presence.any(axis=1))
     log_p_values = cosine_law.log_sf(design.cosines, design.dimension)
     if design.draws:  # scores are ranks
         log_p_values = np.log(design.ranks() / (design.draws + 1))
     # Without a lower limit, a p-value of 0 would refute every epsilon.
-    return np.sort(np.maximum(log_p_values[first][design.presence[first]], -_MAX_LOG))
+    inserted = log_p_values[first_run][design.presence[first_run]]
+    return np.sort(np.maximum(inserted, -_MAX_LOG))
 
 
 def split_pilot(values: Array, size: int) -> tuple[Integers, Integers]:
@@ -576,12 +578,12 @@ def _choose_threshold(pilot: Array, canaries: int, dimension: int) -> float:
     # A grid of cosines times sqrt(d). `geomspace` needs an endpoint above 10, even if the dimension is small.
     near = np.arange(100) / 10
     far = np.geomspace(10, max(root, 11), 400)
-    units = np.append(near, far)
-    thresholds = units[units < root] / root
+    scaled = np.append(near, far)
+    thresholds = scaled[scaled < root] / root  # cosines are below 1
     spread = max(pilot.std(), 1e-12)  # above 0 even if all cosines are equal
     expected = special.ndtr((pilot.mean() - thresholds) / spread)
-    deviation = np.sqrt(expected / canaries)
+    deviation = np.sqrt(expected / canaries)  # of a Poisson count, divided by `canaries`
     sure_fraction = np.maximum(expected - 2 * deviation, 0.0)
     with np.errstate(divide="ignore"):
-        promised = np.log(sure_fraction) - cosine_law.log_sf(thresholds, dimension)
-    return float(thresholds[np.argmax(promised)])
+        predicted = np.log(sure_fraction) - cosine_law.log_sf(thresholds, dimension)
+    return float(thresholds[np.argmax(predicted)])

@@ -3,15 +3,10 @@
 The null hypothesis states that some increasing map makes the scores of both worlds normal, with equal
 variance. This is equivalent to a Gaussian trade-off curve. We count the scores in cells between pooled
 quantiles (cuts), and fit two normal distributions with equal variance and common cuts by maximum likelihood.
-Three statistics measure the misfit (`_compute_statistics`).
 
-We compute the p-value from tables drawn from the fit, because chi-squared distributions are inaccurate if the
-worlds hardly overlap. If the curve is Gaussian, the p-value is below 0.05 in at most 5% of audits, up to the
-error of a parametric bootstrap.
-
-We also report the power against four other curves with the same fitted mu: Laplace, logistic or Student t
-noise, and a noisy bit. Passing the test does not prove that the curve is Gaussian, since that also depends on
-rates below 1/n.
+We simulate the p-value, because chi-squared distributions are inaccurate if the worlds hardly overlap. If the
+curve is Gaussian, the p-value is below 0.05 in at most 5% of audits, up to the error of a parametric
+bootstrap.
 
 A *table* holds counts (2, cells), with the world "out" (canary left out) first.
 """
@@ -100,7 +95,7 @@ def _fit_null(scores_in: Array, scores_out: Array) -> _Null | None:
     if table.shape[1] < 3 or not have_overlap:
         return None
     fit = fit_tables(table)
-    drawn = _draw_statistics(table.sum(1), _expand(fit).probabilities, start=fit)
+    drawn = _draw_statistics(table.sum(1), _compute_cells(fit).probabilities, start=fit)
     return _Null(table, fit, drawn)
 
 
@@ -193,8 +188,8 @@ def _compute_cell_probabilities(family: ScoreFamily, parameter: float, cells: in
     Cuts are quantiles of the equal mixture of both worlds.
     """
     cuts = family.quantiles(np.arange(1, cells) / cells, parameter)
-    worlds = [family.distribution(cuts, parameter, inserted) for inserted in (False, True)]
-    return np.diff(worlds, prepend=0.0, append=1.0)
+    below = [family.distribution(cuts, parameter, inserted) for inserted in (False, True)]
+    return np.diff(below, prepend=0.0, append=1.0)
 
 
 def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
@@ -204,8 +199,7 @@ def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
     scores. If both had the size of the smaller one, the cells would contain at least 8 scores on average.
     Equal scores share a cell. Empty cells are dropped.
     """
-    pooled = np.concatenate([scores_out, scores_in])
-    values, ranks = np.unique(pooled, return_inverse=True)
+    values, ranks = np.unique(np.concatenate([scores_out, scores_in]), return_inverse=True)
     worlds = np.split(ranks, [len(scores_out)])
     counts = np.array([np.bincount(world, minlength=len(values)) for world in worlds], np.float64)
     sizes = counts.sum(1, keepdims=True)
@@ -227,7 +221,7 @@ def approximate_fit(table: Array) -> Fit:
     mu is a weighted mean, over cuts, of the distance between both worlds' normal quantiles. Each cut is where
     the mixture of N(0, 1) and N(mu, 1) has the observed fraction of scores below it.
     """
-    below = table.cumsum(-1)[..., :-1]
+    below = table.cumsum(-1)[..., :-1]  # each cut, (..., 2, cells - 1)
     sizes = table.sum(-1, keepdims=True)
     # Adding half a score below and above each cut keeps the quantiles finite.
     quantiles = special.ndtri((below + 0.5) / (sizes + 1))
@@ -236,11 +230,11 @@ def approximate_fit(table: Array) -> Fit:
     # The variance of a normal quantile z, with probability p below it, is about p (1 - p) / (n density^2). We
     # only use the density, which varies most: 1 / density^2 is proportional to exp(z^2).
     variances = np.exp(z_out**2) + np.exp(z_in**2)
-    mu = np.average(z_out - z_in, -1, 1 / variances, keepdims=True)
+    mu = np.average(z_out - z_in, axis=-1, weights=1 / variances, keepdims=True)
     mu = np.clip(mu, -_MAX_MU, _MAX_MU)
 
-    observed = below.sum(-2) / sizes.sum(-2)
-    fraction_in = sizes[..., 1, :] / sizes.sum(-2)
+    observed = below.sum(-2) / sizes.sum(-2)  # the fraction of all scores below each cut
+    fraction_in = sizes[..., 1, :] / sizes.sum(-2)  # of all scores
 
     def is_too_low(cuts: Array) -> Bits:
         """Returns True for each cut below which the mixture has a smaller fraction than observed."""
@@ -248,9 +242,9 @@ def approximate_fit(table: Array) -> Fit:
         below_out = special.ndtr(cuts)
         return fraction_in * below_in + (1 - fraction_in) * below_out < observed
 
-    farthest = np.full(observed.shape, 40.0)  # beyond 40 deviations, probabilities are 0 in float64
-    low, high = bisect(is_too_low, -farthest, farthest, halvings=60)  # to the last digit
-    return Fit(mu[..., 0], (low + high) / 2)
+    # Beyond 40 deviations, probabilities are 0 in float64. We bisect to the last digit.
+    low, high = bisect(is_too_low, -40.0, 40.0, halvings=60)
+    return Fit(mu[..., 0], cuts=(low + high) / 2)
 
 
 class _Cells(NamedTuple):
@@ -268,8 +262,8 @@ class _Cells(NamedTuple):
     jacobian: Array
 
 
-def _expand(fit: Fit) -> _Cells:
-    """Returns the cells' probabilities, the densities at their ends, and derivatives under a fit."""
+def _compute_cells(fit: Fit) -> _Cells:
+    """Returns the cells' probabilities under a fit, the densities at their ends, and the Jacobian."""
     # The ends of cells, (..., 2, cells + 1), relative to each world's mean.
     infinity = np.full((*fit.mu.shape, 1), np.inf)
     edges_out = np.concatenate([-infinity, fit.cuts, infinity], -1)
@@ -309,7 +303,7 @@ def fit_tables(table: Array, start: Fit | None = None) -> Fit:
     sizes = table.sum(-1, keepdims=True)
     fit = start or approximate_fit(table)
     for _ in range(8):
-        cells = _expand(fit)
+        cells = _compute_cells(fit)
         information = _compute_information(cells.jacobian, sizes / cells.probabilities)
         # Axes: w world, c cell, p parameter.
         gradient = np.einsum("...wcp,...wc->...p", cells.jacobian, table / cells.probabilities)
@@ -327,9 +321,9 @@ def _take_step(fit: Fit, step: Array) -> Fit:
     gaps = np.diff(fit.cuts)
     closing = -np.diff(step[..., :-1])  # by how much the step shrinks each gap
     allowed = 0.7 * gaps / np.maximum(closing, _TINY)
-    ratios = np.where(closing > 0, allowed, 1.0)
+    scales = np.where(closing > 0, allowed, 1.0)
     largest = np.maximum(np.abs(step).max(-1), 1)
-    scale = np.minimum(ratios.min(-1, initial=1.0), 1 / largest)
+    scale = np.minimum(scales.min(-1, initial=1.0), 1 / largest)
     scaled_step = scale[..., None] * step
     mu = np.clip(fit.mu + scaled_step[..., -1], -_MAX_MU, _MAX_MU)
     cuts = fit.cuts + scaled_step[..., :-1]
@@ -342,7 +336,7 @@ def compute_likelihood_ratio(table: Array, fit: Fit) -> Array:
     It is 2 sum n log(n / e), for observed counts n in tables (..., 2, cells) and counts e expected under the
     fit.
     """
-    expected = table.sum(-1, keepdims=True) * _expand(fit).probabilities
+    expected = table.sum(-1, keepdims=True) * _compute_cells(fit).probabilities
     statistic = 2 * special.rel_entr(table, expected).sum((-1, -2))
     return np.maximum(statistic, 0.0)  # rounding may give a negative value
 
@@ -355,17 +349,17 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
     divide it by its standard deviation, given that cuts and mu are fitted. Under the null, it is
     approximately standard normal if cells contain many scores.
     """
-    cells = _expand(fit)
+    cells = _compute_cells(fit)
     derivatives = _differentiate_by_terms(fit, cells)
-    inverse_variances = table.sum(-1, keepdims=True) / cells.probabilities
+    weights = table.sum(-1, keepdims=True) / cells.probabilities  # of the Fisher information
     # Axes: w world, c cell, q term, p parameter of the fit.
     score = np.einsum("...wcq,...wc->...q", derivatives, table / cells.probabilities)
     # The variance of the score is the information about c minus the part explained by the cuts and mu.
-    information = np.einsum("...wcq,...wc->...q", derivatives**2, inverse_variances)
+    information = np.einsum("...wcq,...wc->...q", derivatives**2, weights)
     shared_information = np.einsum(
-        "...wcp,...wc,...wcq->...pq", cells.jacobian, inverse_variances, derivatives, optimize=True
+        "...wcp,...wc,...wcq->...pq", cells.jacobian, weights, derivatives, optimize=True
     )
-    fit_information = _compute_information(cells.jacobian, inverse_variances)
+    fit_information = _compute_information(cells.jacobian, weights)
     coefficients = np.linalg.solve(fit_information, shared_information)
     explained = (shared_information * coefficients).sum(-2)
     remaining = np.maximum(information - explained, 1e-9 * information)  # above 0 despite rounding
@@ -379,10 +373,11 @@ def _differentiate_by_terms(fit: Fit, cells: _Cells) -> Array:
     a quadratic one, and a cubic one with a sign opposite to mu's, so it bends the ratio towards 0. Both are
     powers of a cell's mean score, measured from the midpoint between the two worlds' means.
     """
-    # Integrals of the score over cells, measured from the mean of "out". For N(0, 1), they are minus the
-    # difference of the density.
+    # Integrals of the score times the density over cells, measured from the mean of "out". For N(0, 1), they
+    # are minus the difference of the density. N(mu, 1) adds mu times the probability.
     moments = -np.diff(cells.density)
     moments[..., 1, :] += fit.mu[..., None] * cells.probabilities[..., 1, :]
+    # Each cell's mean score, (..., cells), in both worlds together, measured from the midpoint mu / 2.
     means = moments.sum(-2) / cells.probabilities.sum(-2) - fit.mu[..., None] / 2
     direction = np.where(fit.mu < 0, 1.0, -1.0)[..., None]
     terms = np.stack([means**2, direction * means**3], -1)

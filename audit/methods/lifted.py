@@ -1,21 +1,11 @@
 """Lower bounds on a privacy parameter from many canaries per run.
 
-    lidp_wilson_L       epsilon from confidence limits of order L = 1, 2 or 4 for exchangeable bits, with both
-                        directions of the inequality (LiDP paper, Sections 4 and 5): asymptotic, as published
-    lidp_bernstein_L    the same with finite-sample limits
-    lifted              epsilon by betting on each run's averages: finite-sample, without assumptions
-    lifted_gaussian     mu by the same bets, against Gaussian trade-off curves
+README.md lists the methods. The LiDP paper is Pillutla et al. (NeurIPS 2023); its authors' code differs at
+order 4 (Errata L1 in experiments/lidp/README.md). `audit.evidence.canaries` explains why average error rates
+satisfy the trade-off inequality, and `betting` how we test it.
 
-The LiDP paper is Pillutla et al. (NeurIPS 2023). `audit.evidence.canaries` explains why average error rates
-satisfy the trade-off inequality, and `betting` explains how we test it. We choose the threshold and the bets
-using a *pilot*: some of the runs, drawn with a hash of all runs as the seed. So neither the order of runs and
-canaries nor an increasing map of all scores affects a bound.
-
-*Exchangeable bits* (LiDP paper, Section 4 and Appendix). A run yields a bit for each of K canaries: 1 for an
-error, else 0. Let S be their sum, and mu_l the mean of C(S, l) / C(K, l), which we estimate from n runs.
-A bound of order L = 1, 2, 4, ... computes limits for mu_L, ..., mu_1 in turn. Limits for larger moments bound
-the variance of the estimate (`_bound_variance`). The authors' code differs at order 4 (Errata L1 in
-experiments/lidp/README.md).
+We choose the threshold and the bets using a *pilot*: some of the runs, drawn with a hash of all runs as the
+seed. So neither the order of runs and canaries nor an increasing map of all scores affects a bound.
 """
 
 import dataclasses
@@ -80,13 +70,15 @@ class CanaryMethod(Method):
     def bound(self, design: Design, delta: float, confidence: float) -> Bound:
         """Returns the method's lower bound from the scores of a design.
 
-        A user's coins may be unfair, so we raise the error rates of the counted runs (`Coins.widen`). We do
-        not raise the pilot's rates, since they would then depend on the coins of the counted runs.
+        Coins that decide whether each canary is in may be unfair if they come from a user. So we raise the
+        error rates of the counted runs (`Coins.widen`), but not the rates of the pilot, used to choose
+        thresholds and bets, since they would then depend on the coins of the counted runs.
         """
         assumes = self.assumes
         family = exact.GAUSSIAN if assumes.gaussian else exact.approximate_dp(delta)
         counted = count(design, family, 1 - confidence)
         errors = counted.rest
+        # Limits for unfair coins use up a part of the error probability.
         widened, error_left = design.widen(errors, 1 - confidence)
         proven = self.prove(family, counted._replace(rest=widened), error_left)
         mu = None
@@ -124,7 +116,7 @@ def count(design: Design, family: Family, error: float) -> Counted:
     `error`.
     """
     pilot, rest = design.split()
-    # For the numbers of runs and guesses, which are the same for any threshold.
+    # Only the numbers of runs and guesses are used. They are the same for any threshold, such as 0.
     sizes = rest.errors(0.0)
     threshold = _choose_threshold(pilot, sizes, family, error)
     return Counted(threshold, pilot.errors(threshold), rest.errors(threshold))
@@ -139,6 +131,7 @@ def _prove_lidp(
     `order`, a power of two. `compute_limits` is `wilson` or `bernstein`. Source: Pillutla et al., 2023.
     """
     errors = counted.rest
+    # Upper limits on the mean fractions of misses and false alarms in a run.
     _, missed = exchangeable_limits(
         errors.misses, errors.canaries_in, order, error / 2, compute_limits
     )
@@ -162,7 +155,7 @@ def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANC
     """
     z = -special.ndtri(error)
     low, high = _solve(mean, z * z / n, variance)
-    # The variance of a value in [0, 1] is at most 1/4.
+    # The variance of a value in [0, 1] is at most 1/4, so limits are at most this far from the mean.
     largest_width = z / (2 * np.sqrt(n))
     return _clip(max(low, mean - largest_width), min(high, mean + largest_width))
 
@@ -177,7 +170,7 @@ def bernstein(
     """
     log_per_value = np.log(1 / error) / n  # L / n
     shift = 2 * log_per_value / 3
-    # The variance of a value in [0, 1] is between 0 and 1/4.
+    # The variance of a value in [0, 1] is between 0 and 1/4, so the root is between 0 and this width.
     largest_width = np.sqrt(log_per_value / 2)
     lower_mean = mean - shift
     upper_mean = mean + shift
@@ -209,6 +202,7 @@ def exchangeable_limits(
 ) -> Limits:
     """Returns confidence limits (lower, upper) for the mean mu_1 of exchangeable bits, from sums in n runs.
 
+    mu_j is the probability that j random bits of a run are all 1. We limit mu_order, ..., mu_1 in turn.
     Source: LiDP paper, Algorithm 2 and Appendix, extended to orders 8 and above by the same recursion.
 
     Args:
@@ -248,12 +242,12 @@ def _bound_variance(j: int, canaries: int, limits: dict[int, Limits]) -> Varianc
 
     mu_j is the probability that j random canaries all yield errors. Two random sets of j canaries share i
     with probability h(i), and the variance is sum_i h(i) mu_(2 j - i) - mu_j^2. Identical sets (i = j) give
-    the linear term. Other sets give the constant, from the upper limits for mu_(j + 1), ..., mu_(2 j).
+    the linear term. Other sets give the constant, from the upper `limits` for mu_(j + 1), ..., mu_(2 j).
     """
     common = np.arange(j + 1)  # i
     subsets = special.comb(j, common) * special.comb(canaries - j, j - common)
     overlaps = subsets / special.comb(canaries, j)  # h(i)
-    upper_limits = [limits[2 * j - i][1] for i in range(j)]
+    upper_limits = [limits[2 * j - i][1] for i in range(j)]  # of mu_(2 j - i)
     return VarianceBound(linear=overlaps[j], constant=overlaps[:j] @ upper_limits)
 
 
@@ -297,10 +291,11 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
 def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: float) -> float:
     """Returns the pilot score that should prove the largest parameter when used as a threshold.
 
-    At each score, we predict a parameter from three estimates of the error rates (`thresholds.Candidates`).
-    The usual choice is the best score for normal distributions. If these predict 0 everywhere, it is the
-    score with the smallest sum of counted rates. A different score replaces the usual choice if its raised
-    rates predict a larger parameter than the counted rates of the usual choice.
+    At each score, we predict a parameter from three estimates of the error rates (`thresholds.Candidates`):
+    `normal` from fitted normal distributions, `counted` from counts, and `raised`, `counted` plus a margin.
+    The usual choice is the best score for `normal` or, if this predicts 0 everywhere, the score with the
+    smallest sum of counted rates. A different score replaces it if its raised rates predict a larger
+    parameter than the counted rates of the usual choice.
 
     `pilot` holds the runs used for this choice. `sizes` holds the other runs' errors, but we use only the
     numbers of runs and guesses. `error` is the error probability of each rate's limit.
@@ -332,7 +327,7 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     raised = predict(candidates.raised)
     choice = normal.argmax()
     if normal.max() <= 0:
-        choice = candidates.counted.sum(0).argmin()
+        choice = candidates.counted.sum(0).argmin()  # false positives plus false negatives
     if raised.max() > max(predict(candidates.counted)[choice], 0.0):
         choice = raised.argmax()
     return float(candidates.thresholds[choice])

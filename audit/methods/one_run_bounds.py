@@ -1,25 +1,15 @@
 """Lower bounds on epsilon from a single run with many canaries, which may depend on each other.
 
-    exact_null         from cosines of uniformly random canaries, all inserted: `exact_null` for a single run
-    one_run_guesses    from fair coins: correct guesses against (epsilon, delta)-DP
-    one_run_gaussian   from fair coins: correct guesses against mu-GDP
-
 *Guesses.* For each of m canaries, a fair coin decides whether it is inserted. Based on the release, an
-adversary guesses exactly r of the coins, and v guesses are right. Only the coins need to be independent. We
-guess the r coins whose scores are farthest from the median: "inserted" if the score is above the median, else
-"left out". We choose r using some of the canaries, a pilot. Errata O11 of experiments/one_shot/README.md
-lists the assumptions.
+adversary guesses exactly r of the coins, and v guesses are right. We guess the r coins whose scores are
+farthest from the median, and choose r using some of the canaries, a pilot. Errata O11 of
+experiments/one_shot/README.md lists the assumptions.
 
-    log_p_approximate   Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run" (2023),
-                        Theorem 5.2
-    gaussian_refutes    Mahloujifar, Melis and Chaudhuri, "Auditing f-differential privacy in one run" (2024)
-
-To derive the second test, let q_j = P(at least j right) and S_j = q_j + q_(j+1) + ..., and flip the coin of a
-random canary. The probability that at least j other guesses are right and that this canary's guess is right
-is x = (j q_(j+1) + S_(j+1)) / m. The probability that its guess is wrong instead is ((r - j) q_j - S_(j+1)) /
-m. Under mu-GDP, the latter is at least g(x) = Phi(Phi^-1(x) - mu). Since g is convex, this also holds on
-average over canaries and coins. `gaussian_refutes` uses the resulting lower limit on q_j, which grows with
-q_(j+1) and S_(j+1).
+To derive `gaussian_refutes`, let q_j = P(at least j right) and S_j = q_j + q_(j+1) + ..., and flip the coin
+of a random canary. The probability that at least j other guesses are right and that this canary's guess is
+right is x = (j q_(j+1) + S_(j+1)) / m. The probability that its guess is wrong instead is ((r - j) q_j -
+S_(j+1)) / m. Under mu-GDP, the latter is at least g(x) = Phi(Phi^-1(x) - mu). Since g is convex, this also
+holds on average over canaries and coins. The resulting lower limit on q_j grows with q_(j+1) and S_(j+1).
 """
 
 import dataclasses
@@ -111,10 +101,12 @@ def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     `design` has a single run. For delta > 0, the bound is proven for a fixed number of guesses (Errata O11).
     """
     error = 1 - confidence
-    ordered = _split_and_order(design)
+    ordered = _split_and_order(
+        design
+    )  # the coins outside a pilot, with the most certain guess first
     # At delta = 0, a smaller upper limit on the fraction of wrong guesses gives a larger bound. So we choose
-    # the number of guesses with the smallest limit. The pilot predicts how many are wrong, and we round this
-    # number up to be conservative.
+    # the number of guesses with the smallest limit. The pilot predicts how many are wrong, rounded up to be
+    # conservative.
     choices = ordered.guess_counts
     wrong = np.ceil(choices * (1 - ordered.expected_right))
     limits = intervals.clopper_pearson_upper(wrong, choices, error)
@@ -137,16 +129,17 @@ def gaussian_from_guesses(design: Coins, delta: float, confidence: float) -> Bou
     valid if the trade-off curve is Gaussian.
     """
     error = 1 - confidence
-    ordered = _split_and_order(design)
+    ordered = _split_and_order(
+        design
+    )  # the coins outside a pilot, with the most certain guess first
     coins = len(ordered.right)
     choices = ordered.guess_counts
     # We choose the number of guesses that refutes the largest mu if the pilot's prediction is right.
     expected_right = np.floor(choices * ordered.expected_right)  # rounded down to be conservative
-    lowest = np.zeros(len(choices))
     refuted, _ = bisect(
         lambda mus: gaussian_refutes(coins, choices, expected_right, mus, error),
-        low=lowest,
-        high=lowest + 8.0,  # a larger mu is rare
+        low=0.0,
+        high=8.0,  # a larger mu is rare
         halvings=10,  # to 1/128, which suffices to compare them
     )
     guesses = int(choices[np.argmax(refuted)])
@@ -205,7 +198,7 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
     from the median. A normal distribution fitted to the pilot predicts the fraction of correct guesses for
     each fraction of guessed coins in _GUESSED.
     """
-    scores = design.scores[0]
+    scores = design.scores[0]  # of the single run
     require(
         len(scores) >= LEAST_COINS,
         f"there are {len(scores)} canaries with coins: give at least {LEAST_COINS}",
@@ -222,9 +215,10 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
     right = np.cumsum(signed[surest_first] > 0)
     guess_counts = np.maximum(np.round(_GUESSED * len(right)), 1)
 
+    # In a normal distribution of signed distances, the probabilities of a right guess, and of a wrong one,
+    # with a certainty above each level.
     mean = signed[pilot].mean()
     spread = max(signed[pilot].std(), 1e-200)  # above 0 even if all scores are equal
-    # The probabilities of a right guess, and of a wrong one, with a certainty above each level.
     levels = np.linspace(0.0, abs(mean) + 6 * spread, 2001)
     rightly = special.ndtr((mean - levels) / spread)
     wrongly = special.ndtr((-mean - levels) / spread)
@@ -278,7 +272,7 @@ def log_p_approximate(
     """
     # W is the number of correct guesses if each has the largest probability that epsilon allows.
     law = scipy.stats.binom(guesses, special.expit(epsilon))
-    below = np.arange(right - 1, -1, -1)
+    below = np.arange(right - 1, -1, -1)  # v - 1, ..., 0
     masses = np.cumsum(law.pmf(below))  # P(v > W >= v - i) for i = 1, ..., v
     ratios = masses / np.arange(1, right + 1)
     largest_ratio = ratios.max(initial=0.0)  # 0 without correct guesses
@@ -310,7 +304,7 @@ def gaussian_refutes(
     """
     r, v, mus = np.broadcast_arrays(guesses, right, mu)
     q = np.full(r.shape, error)  # q_(j+1) at the start of a step, q_j at its end
-    q_sum = np.full(r.shape, error)  # S_(j+1) at the start of a step, S_j at its end
+    q_sum = q  # S_(j+1) at the start of a step, S_j at its end
     for j in range(int(v.max()) - 1, -1, -1):
         right_probability = (j * q + q_sum) / canaries
         # A probability above 1 already refutes mu.
@@ -319,7 +313,7 @@ def gaussian_refutes(
         # If j >= v, r - j may be 0, but we then ignore the result.
         with np.errstate(divide="ignore", invalid="ignore"):
             required_q = (canaries * wrong_probability + q_sum) / (r - j)
-        least_q = np.maximum(q, required_q)
+        least_q = np.maximum(q, required_q)  # q_j is at least q_(j+1)
         started = j < v  # an entry starts at its own v
         # Any value above 1 refutes mu. Larger values might overflow.
         q = np.where(started, np.minimum(least_q, 2.0), q)

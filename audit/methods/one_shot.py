@@ -5,15 +5,13 @@ released vector. Otherwise, the cosine has the null distribution in `cosine_law`
 
     one_shot_fitted            the exact epsilon of N(0, 1/d) against N(mean, deviation^2), fitted to cosines
     one_shot_equal_variance    the same against N(mean, 1/d): the estimate in Table 1 (Errata O1)
-    one_shot_jeffreys          eps_lo: the best of all thresholds, using Jeffreys limits
-    one_shot_clopper_pearson   the same with Clopper-Pearson limits
+    others                     eps_lo: the best of all thresholds, using Jeffreys or Clopper-Pearson limits
 
 These are not confidence bounds. The first two ignore the error of the fit. The last two choose the threshold
 using the canaries that they count (Errata O7, O8 of experiments/one_shot/README.md).
 
-An *observed* canary was inserted, and an *unobserved* canary was left out. If cosines are maxima over rounds,
-we do not know their null distribution, so the first two methods fit it to the unobserved cosines. In the
-code, means and deviations are in units of 1/sqrt(d).
+An *observed* canary was inserted, and an *unobserved* canary was left out. We fit the null distribution only
+if it is unknown: if cosines are maxima over rounds. Means and deviations are in units of 1/sqrt(d).
 """
 
 import functools
@@ -49,7 +47,10 @@ def fit(values: Array, dimension: int) -> Gaussian:
 
 
 def equal_variance(null: Gaussian, seen: Gaussian, delta: float) -> Array:
-    """Returns the exact epsilon between the null and the null shifted to the observed mean."""
+    """Returns the exact epsilon between the null and the null shifted to the mean of `seen`.
+
+    The null is the distribution of left-out canaries' cosines, and `seen` that of inserted canaries' cosines.
+    """
     return gaussians.epsilon(null, Gaussian(seen.mean, null.deviation), delta)
 
 
@@ -84,9 +85,9 @@ def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
 def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
     """Returns an estimate that depends only on the means and standard deviations of a run's cosines.
 
-    The null is N(0, 1/d), or is fitted to the unobserved cosines if there are any. The standard error comes
-    from 2,000 simulated fits to samples from the fitted distributions. `name` is a key of FITTED. The
-    result's confidence of 0.95 has no effect.
+    `name` is a key of FITTED. The null distribution, of cosines of left-out canaries, is fitted to the
+    unobserved cosines; it is N(0, 1/d) if there are none. The standard error comes from 2,000 simulated fits
+    to samples from the fitted distributions.
     """
     observed = len(run.observed)
     unobserved = len(run.unobserved)
@@ -103,7 +104,7 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
         method=name,
         epsilon=float(compute(null, seen, delta)),
         delta=delta,
-        confidence=0.95,
+        confidence=0.95,  # has no effect
         n_in=observed,
         n_out=unobserved,
         caveat="a Gaussian fit treated as exact",
@@ -161,7 +162,7 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
     points = np.sort(run.observed)
     if not len(run.unobserved):
         misses = np.arange(len(points))  # observed canaries below each point
-        log_fpr = special.log_ndtr(-points * np.sqrt(run.dimension))
+        log_fpr = special.log_ndtr(-points * np.sqrt(run.dimension))  # of N(0, 1/d)
         if run.dimension < 1000:
             log_fpr = cosine_law.log_sf(points, run.dimension)
         fpr = np.maximum(np.exp(log_fpr), 1e-300)  # a rate of 0 would give an infinite epsilon

@@ -15,9 +15,7 @@ from audit.methods.exact import GAUSSIAN, Family
 
 # These constants are tuned to give large bounds. Bounds are valid for any values.
 _PRIOR = 5.0  # the number of normal pseudo-scores added to a pilot's counts
-_MIN_STEADY = (
-    8  # a rank's counts are reliable if at least 8 of the pilot's own scores lie within it
-)
+_MIN_RELIABLE = 8  # the pilot's own scores within a rank, for reliable counts
 _MAX_MISFIT = 1.8  # in standard deviations; a larger misfit contradicts normal distributions
 _RELATIVE_ERROR = 1.7  # times sqrt(n), for a bound predicted from the counts of n scores per world
 _RAISE = 1.5  # standard deviations added to rates, since the best of many counts may be lucky
@@ -80,13 +78,14 @@ def choose_on_pilot(
     # `_judge_ranks` ranks from the lowest score. Negating all scores makes the highest out-scores the lowest.
     by_in = _judge_ranks(pilot_in, pilot_out, n_in, n_out, mu, family, error)
     by_out = _judge_ranks(-pilot_out, -pilot_in, n_out, n_in, mu, family, error)
-    from_normal, from_counts, num_beyond, misfits = np.hstack([by_in, by_out])
+    from_normal, from_counts, num_within, misfits = np.hstack([by_in, by_out])
     best = np.argmax(from_normal)
     if family is not GAUSSIAN:
-        is_steady = num_beyond >= _MIN_STEADY
+        is_reliable = num_within >= _MIN_RELIABLE
+        # Of a bound predicted from counts.
         relative_error = _RELATIVE_ERROR / np.sqrt(min(len(pilot_in), len(pilot_out)))
-        if np.abs(misfits[is_steady]).max(initial=0.0) > _MAX_MISFIT:
-            best = np.argmax(np.where(is_steady, from_counts, -np.inf))
+        if np.abs(misfits[is_reliable]).max(initial=0.0) > _MAX_MISFIT:
+            best = np.argmax(np.where(is_reliable, from_counts, -np.inf))
         elif from_counts.max() > (1 + relative_error) * max(from_counts[best], 0.0):
             best = np.argmax(from_counts)
     # Column j of each world is rank 2^j. The columns of the in-scores come first.
@@ -105,11 +104,11 @@ def _judge_ranks(
     family: Family,
     error: float,
 ) -> Array:
-    """Predicts the bounds for thresholds at ranks 1, 2, 4, ... among the scores of one world, "own".
+    """Predicts the bounds for thresholds at ranks 1, 2, 4, ... among the scores of a world.
 
-    A threshold is the r-th lowest score in its own world, with r at most half the number of scores. We guess
-    that lower scores are from the other world. So the errors are the r - 1 lower scores in its own world, and
-    the scores in the other world above the threshold.
+    A threshold of rank r is the r-th lowest score in its own world, in or out. We guess that lower scores are
+    from the other world. So the errors are the r - 1 lower scores in its own world, and the scores in the
+    other world above the threshold.
 
     Args:
       own: The pilot's scores in the threshold's own world.
@@ -127,33 +126,34 @@ def _judge_ranks(
     """
     ranks = 2 ** np.arange(max(n_own // 2, 1).bit_length())  # 1, 2, 4, ... up to n_own / 2
     levels = ranks / (n_own + 1)  # the expected fraction of its own world below the threshold
-    # The rank of the pilot's own score nearest to each threshold. Because n scores leave n + 1 gaps, the k-th
-    # lowest is near the quantile of level k / (n + 1).
+    # The pilot's own score nearest to each threshold. Because n scores leave n + 1 gaps, the k-th lowest is
+    # near the quantile of level k / (n + 1).
     gaps = len(own) + 1
-    places = np.maximum(np.rint(levels * gaps), 1.0)
-    score_at_place = np.sort(own)[places.astype(int) - 1]
-    below = np.searchsorted(np.sort(other), score_at_place)
+    pilot_ranks = np.maximum(np.rint(levels * gaps), 1.0)
+    pilot_scores = np.sort(own)[pilot_ranks.astype(int) - 1]
+    below = np.searchsorted(np.sort(other), pilot_scores)
     # The fraction of the other world below the pilot's score, and below the threshold, if both are normal.
-    normal_at_place = special.ndtr(mu + special.ndtri(places / gaps))
-    normal_at_level = special.ndtr(mu + special.ndtri(levels))
+    normal_at_pilot = special.ndtr(mu + special.ndtri(pilot_ranks / gaps))
+    normal_at_threshold = special.ndtr(mu + special.ndtri(levels))
     # We combine the count with the normal prior. From the pilot's score to the threshold, we assume that the
     # fraction changes by the same factor as for normal distributions.
     size = len(other)
-    fractions = (below + _PRIOR * normal_at_place) / (size + _PRIOR)
-    fractions = np.minimum(fractions * normal_at_level / normal_at_place, 1.0)
+    fractions = (below + _PRIOR * normal_at_pilot) / (size + _PRIOR)
+    fractions = np.minimum(fractions * normal_at_threshold / normal_at_pilot, 1.0)
 
     own_limit = intervals.clopper_pearson_upper(ranks - 1, n_own, error)
-    other_errors = n_other * (1 - np.stack([normal_at_level, fractions]))
+    # Expected errors (2, R): from normal distributions, and from counts.
+    other_errors = n_other * (1 - np.stack([normal_at_threshold, fractions]))
     other_limits = intervals.clopper_pearson_upper(other_errors, n_other, error)
     bounds = np.round(family.parameter(other_limits, own_limit), 9)
 
     # The variance of the count `below` has two parts: a binomial one, and one due to the random position of
-    # the pilot's own score, with a relative error of about 1 / sqrt(place).
-    expected = size * normal_at_place
-    from_other = expected * (1 - normal_at_place)
-    from_own = expected**2 / places
+    # the pilot's own score, with a relative error of about 1 / sqrt(its rank).
+    expected = size * normal_at_pilot
+    from_other = expected * (1 - normal_at_pilot)
+    from_own = expected**2 / pilot_ranks
     misfits = (below - expected) / np.sqrt(from_other + from_own)
-    return np.stack([*bounds, places, misfits])
+    return np.stack([*bounds, pilot_ranks, misfits])
 
 
 def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
@@ -203,8 +203,7 @@ def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
     """
     n_in = len(pilot_in)
     n_out = len(pilot_out)
-    pooled = np.concatenate([pilot_in, pilot_out])
-    distinct, counts = np.unique(pooled, return_counts=True)
+    distinct, counts = np.unique(np.concatenate([pilot_in, pilot_out]), return_counts=True)
 
     # We model out-scores as N(0, 1) and in-scores as N(mu, 1). Each threshold corresponds to a z such that
     # the fraction of the mixture below z is the fraction of the pilot's scores below the threshold.
@@ -213,10 +212,10 @@ def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
     grid = np.linspace(-12.0, 12.0, 4801)  # of z
     mixture = (n_in * special.ndtr(grid - mu) + n_out * special.ndtr(grid)) / total
     z = np.interp(np.cumsum(counts) / (total + 1), mixture, grid)
+    # Rates (2, T): of false positives, then of false negatives.
     normal = np.stack([special.ndtr(-z), special.ndtr(z - mu)])
-
-    sizes = np.array([[n_out], [n_in]]) + _PRIOR
     errors = np.stack(count_errors(pilot_in, pilot_out, distinct))
+    sizes = np.array([[n_out], [n_in]]) + _PRIOR  # with pseudo-scores
     counted = (errors + _PRIOR * normal) / sizes
     deviations = np.sqrt(counted * (1 - counted) / sizes)
     raised = np.minimum(counted + _RAISE * deviations, 1.0)
