@@ -31,6 +31,7 @@ class _Module:
     path: str
 
     def __getattr__(self, attribute: str) -> Any:
+        """Imports the module and returns its attribute."""
         return getattr(importlib.import_module(self.path), attribute)
 
 
@@ -127,7 +128,7 @@ class Adversary(NamedTuple):
     null: NullLaw = NullLaw()
 
     def draw_for_run(self, state: Tree, key: Array) -> Tree:
-        """Returns the state that craft and score get in the run with this key."""
+        """Returns the state of the run with this key; without `draw`, all runs share `state`."""
         return state if self.draw is None else self.draw(state, key)
 
     def score_run(self, state: Tree, key: Array, seen: Tree, final: Array, theta_0: Array) -> Array:
@@ -254,7 +255,11 @@ class Knowledge(NamedTuple):
             any_key = jax.random.key(0, impl="threefry2x32")  # noise from it is multiplied by 0
             return self.simulate(noiseless, any_key, theta_0).theta
 
-        return lambda theta_0: train(np.asarray(theta_0, np.float32).tobytes())
+        def rehearse(theta_0: Array) -> Array:
+            """Returns the final model (p,), or the last result for the same theta_0."""
+            return train(np.asarray(theta_0, np.float32).tobytes())
+
+        return rehearse
 
 
 def describe_view(sees_every_model: bool) -> str:
@@ -316,7 +321,7 @@ class AdversaryFields:
         return 5000
 
     def deciding(self) -> dict[str, Any]:
-        """Returns its part of a store's identity: the non-default fields, and the version if above 1."""
+        """Returns what identifies its stored scores: the non-default fields, and the version if above 1."""
         decisive = deciding(self)  # the function, not this method
         if self.version > 1:
             decisive["version"] = self.version

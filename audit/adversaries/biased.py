@@ -81,10 +81,11 @@ class GcS(AdversaryFields):
             """Returns the K coordinates that move least; raises InputError if a simulated run diverges."""
             movements = []
             for index in range(simulations):
-                run = knowledge.simulate(hyper, jax.random.fold_in(key, index), theta_0)
+                run_key = jax.random.fold_in(key, index)
+                run = knowledge.simulate(hyper, run_key, theta_0)
                 moved = run.squared_updates if per_step else jnp.abs(run.theta - theta_0)
                 movements.append(moved)
-            total = jnp.sum(jnp.stack(movements), axis=0)
+            total = jnp.sum(jnp.stack(movements), axis=0)  # (p,)
             infinite = int(jnp.sum(~jnp.isfinite(total)))
             require(
                 not infinite,
@@ -115,10 +116,12 @@ class GcR(AdversaryFields):
 
     @property
     def any_time(self) -> bool:
+        """True if every run draws its own coordinates."""
         return self.afresh
 
     @property
     def usual_runs(self) -> int:
+        """The default number of runs."""
         # Bounds from ranks need fewer runs than bounds from coin flips.
         return 60 if self.afresh else super().usual_runs
 
@@ -132,7 +135,7 @@ class GcR(AdversaryFields):
 
 def _choose_at_random(canaries: int, key: Array, theta_0: Array) -> Array:
     """Draws K distinct coordinates (K,), one per canary, uniformly from those of theta_0 (p,)."""
-    if canaries == 1:  # drawing differently would change stored scores
+    if canaries == 1:  # `choice` would draw another coordinate and change stored scores
         return jax.random.randint(key, (1,), 0, theta_0.size)
     return jax.random.choice(key, theta_0.size, (canaries,), replace=False)
 
@@ -250,7 +253,8 @@ class FreshCoordinates(NamedTuple):
         coordinate_key, tie_key = jax.random.split(key)
         shape = self.canaries.indices.shape  # (K,)
         indices = jax.random.choice(coordinate_key, self.expected.size, shape, replace=False)
-        return self._replace(canaries=self.canaries._replace(indices=indices), tie_key=tie_key)
+        canaries = self.canaries._replace(indices=indices)
+        return self._replace(canaries=canaries, tie_key=tie_key)
 
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns, for each canary, how many coordinates without a canary moved down less, (K,).

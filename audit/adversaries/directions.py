@@ -84,6 +84,7 @@ class OneShotCanaries(AdversaryFields):
 
     @property
     def sees_every_model(self) -> bool:
+        """True if scores use the model after every step."""
         return self.observe == "all"
 
     def make(self, knowledge: Knowledge) -> Adversary:
@@ -272,9 +273,10 @@ def largest_cosines(canaries: int, momentum: float = 0.0) -> Adversary:
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> OneShot:
         """Draws the keys of K directions, and the directions if they fit into memory."""
         keys = jax.random.split(key, canaries)
-        stored = canaries if canaries * theta_0.size <= _MAX_KEPT else 0
+        fits = canaries * theta_0.size <= _MAX_KEPT
+        stored_keys = keys if fits else keys[:0]
         # To save memory, `map` draws one direction at a time.
-        units = jax.lax.map(lambda key: mechanism.draw_unit_direction(key, theta_0), keys[:stored])
+        units = jax.lax.map(lambda key: mechanism.draw_unit_direction(key, theta_0), stored_keys)
         return OneShot(keys, units, jnp.float32(momentum))
 
     return Adversary(

@@ -64,7 +64,7 @@ class RandomExamples(AdversaryFields):
         """Returns the adversary. Its random examples have the shape and scale of the training data."""
         features, labels = knowledge.data
         label_entries = _fit_entries(labels)
-        if knowledge.classes:  # the data may lack the largest class
+        if knowledge.classes:  # not 0, so labels are classes; the data may lack the largest
             label_entries = replace(label_entries, largest=knowledge.classes - 1)
         return fresh_examples(
             generate=RandomExampleGenerator(_fit_entries(features), label_entries),
@@ -166,15 +166,15 @@ class _RankExamples:
             rows = jnp.where(is_here, places - start, block)
 
             def insert(drawn_part: Array, canary_part: Array) -> Array:
+                """Puts the canaries' features, or labels, in place of drawn ones."""
                 return drawn_part.at[rows].set(canary_part, mode="drop")
 
             examples = jax.tree.map(insert, drawn, state.canaries)
             return self.score_examples(examples, final, state.reference)
 
         starts = jnp.arange(0, total, block)
-        scores = jax.lax.map(
-            score_block, starts
-        ).ravel()  # the last block may extend beyond the list
+        scores = jax.lax.map(score_block, starts).ravel()
+        # The last block may extend beyond the list.
         return count_below(scores[:total], places, state.tie_key)
 
 
@@ -199,10 +199,10 @@ def count_below(scores: Array, places: Array, tie_key: Array) -> Array:
       places: (K,) the indices of the canaries' scores. All other scores belong to fresh draws.
       tie_key: the key for random tie-breaking.
     """
-    canary_scores = scores[places]
+    canary_scores = scores[places][:, None]  # (K, 1)
     is_fresh = jnp.ones(scores.size, bool).at[places].set(False)
-    below = ((scores < canary_scores[:, None]) & is_fresh).sum(1)
-    tied = ((scores == canary_scores[:, None]) & is_fresh).sum(1)
+    below = ((scores < canary_scores) & is_fresh).sum(axis=1)
+    tied = ((scores == canary_scores) & is_fresh).sum(axis=1)
     # If t draws tie with a canary, we count a uniformly random number of them, 0 to t, as below it. The
     # canary's rank among them is then uniform.
     ties_below = jax.random.randint(tie_key, below.shape, 0, tied + 1)

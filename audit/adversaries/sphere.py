@@ -68,6 +68,7 @@ class SphereFields(AdversaryFields):
 
     @property
     def inserts_all(self) -> bool:
+        """True if every run inserts all canaries, without coin flips."""
         return not self.coins
 
     def make(self, knowledge: Knowledge) -> Adversary:
@@ -104,11 +105,11 @@ def _find_indices(model: Model, canaries: int, within: str) -> Array | None:
     `within` is a tensor's name, "auto" or "all" (`choose_tensors`). Raises InputError if no tensor has that
     name, or if `canaries` exceeds half the number of chosen parameters.
     """
-    tensors = model.tensors()
+    tensors = model.tensors()  # in the order of theta
     names = choose_tensors(tensors, canaries, within).names
     if within == ALL:
         return None
-    ranges = []
+    ranges = []  # of the chosen tensors in theta
     start = 0
     for name, tensor in tensors.items():
         if name in names:
@@ -227,8 +228,9 @@ def _sum_blocks(keys: Array, u: Array, measure: Callable[[Array], Array]) -> tup
     """
     blocks = keys.shape[1]
     size = min(mechanism.BLOCK, u.size)
-    u_blocks = jnp.pad(u, (0, blocks * size - u.size)).reshape(blocks, size)
-    is_coordinate = jnp.arange(blocks * size).reshape(blocks, size) < u.size
+    padded = blocks * size
+    u_blocks = jnp.pad(u, (0, padded - u.size)).reshape(blocks, size)
+    is_coordinate = jnp.arange(padded).reshape(blocks, size) < u.size
 
     Sums = tuple[Array, Array]  # as returned
 
@@ -259,7 +261,7 @@ def _inverse(gram: Array, parameters: int) -> Array:
     """
     low, high = _eigenvalue_limits(len(gram), parameters)
     first_error = (high - low) / (high + low)
-    # After n iterations, the error first_error^(2^n) must be at most _INVERSION_ERROR.
+    # Solves first_error^(2^n) = _INVERSION_ERROR for the error after n iterations.
     power = math.log(_INVERSION_ERROR) / math.log(first_error)
     iterations = math.ceil(math.log2(power))
     identity = jnp.eye(len(gram))

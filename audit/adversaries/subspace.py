@@ -64,13 +64,15 @@ def choose_tensors(
     """
     canaries = number("canaries", canaries, int)
     require(parameters, "`parameters` has no tensor: give those that the optimizer updates")
-    problems = {name: _find_problem(parameters, name) for name in parameters}
+    problems = {name: _find_problem(parameters, name) for name in parameters}  # "" if suitable
     usable = [name for name in parameters if not problems[name]]
     sizes = {name: math.prod(tensor.shape) for name, tensor in parameters.items()}
     names = usable  # for "all"
     if within == AUTO:
-        require(usable, f"no tensor is suitable for directions: {next(iter(problems.values()))}")
-        names = [max(usable, key=sizes.__getitem__)]  # the largest
+        first_problem = next(iter(problems.values()))
+        require(usable, f"no tensor is suitable for directions: {first_problem}")
+        largest = max(usable, key=lambda name: sizes[name])
+        names = [largest]
     elif within != ALL:
         patterns = [within] if isinstance(within, str) else list(within)
         names = _find_names(parameters, patterns)

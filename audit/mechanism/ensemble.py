@@ -40,9 +40,9 @@ class Placement(NamedTuple):
     def local(cls, runs: int | None = None) -> "Placement":
         """Returns a placement that divides runs over all devices of this process.
 
-        For a mechanism that `spreads`, give the number of `runs` that train at once. If there are more
-        devices than runs, several devices share a run. The mesh has as many rows as the largest divisor of
-        the number of devices that is at most `runs`.
+        By default, every device trains its own runs. For a mechanism that `spreads`, give the number of
+        `runs` that train at once. If there are more devices than runs, several devices share a run. The mesh
+        has as many rows as the largest divisor of the number of devices that is at most `runs`.
         """
         devices = np.array(jax.local_devices())
         number = len(devices)
@@ -81,7 +81,7 @@ class Placement(NamedTuple):
         mapped = jax.shard_map(
             jax.vmap(function, axes),
             mesh=self.mesh,
-            in_specs=tuple(map(specs.get, axes)),
+            in_specs=tuple(specs[axis] for axis in axes),
             out_specs=specs[0],
             check_vma=False,  # devices that share a run compute the same result
         )

@@ -47,7 +47,7 @@ class UnknownLayer(TypeError):
 @jax.custom_jvp
 def scale_to_norm(squared_norm: Array, clipping_norm: Array) -> Array:
     """Returns min(1, C / norm) for squared norms of any shape; 1 for a norm of 0."""
-    inverse_norm = jax.lax.rsqrt(jnp.maximum(squared_norm, _TINY))
+    inverse_norm = jax.lax.rsqrt(jnp.maximum(squared_norm, _TINY))  # finite
     return jnp.minimum(1.0, clipping_norm * inverse_norm)
 
 
@@ -80,6 +80,7 @@ def clip(vector: Array, clipping_norm: Array) -> Array:
     largest = jnp.max(jnp.abs(vector))
     scaled = vector / jnp.where(largest > 0, largest, 1.0)
     norm = largest * jnp.linalg.norm(scaled)
+    # If the norm is 0, the minimum of 1 and C / 0 = inf is 1.
     return vector * jnp.minimum(1.0, clipping_norm / norm)
 
 
@@ -92,7 +93,7 @@ def per_example(loss: Loss) -> ClippedSum:
         separated = separate(theta, batch)  # works around a limitation of JAX
         gradients = compute_gradients(theta, separated)
         squared_norms = jnp.sum(gradients**2, axis=1)
-        scales = scale_to_norm(squared_norms, clipping_norm)
+        scales = scale_to_norm(squared_norms, clipping_norm)  # (B,)
         return jnp.matmul(scales, gradients)
 
     return clipped_sum
@@ -156,23 +157,12 @@ def book_keeping(
             """Returns (the summed loss, each layer's input by its path); fills `reads_features`."""
 
             def compute(layer: nn.Module, inputs: Array) -> tuple[Array, Array] | None:
-                """Returns (a dense layer's output plus its tap, its input), or None for any other layer.
-
-                It adds a layer to `reads_features` if its input is the features, `columns`.
-                """
+                """Returns (a dense layer's output plus its tap, its input), or None for any other layer."""
                 if not is_exactly(layer, nn.Dense):
                     return None
-                parameters = layer.variables["params"]
-                if "bias" not in parameters:
-                    raise UnknownLayer(f"layer {'/'.join(layer.path)} has no bias")
                 if inputs is columns:
                     reads_features.add(layer.path)
-                kernel = parameters["kernel"]
-                # XLA can fuse written-out sums with later operations, but not a matrix product.
-                is_small = kernel.size <= _UNROLLED
-                product = _small_product(kernel, inputs) if is_small else kernel.T @ inputs
-                output = product + parameters["bias"][:, None] + taps[layer.path]
-                return output, inputs
+                return _compute_dense(layer, inputs) + taps[layer.path], inputs
 
             logits, inputs = apply(module, params, columns, compute)
             losses = jax.vmap(criterion, (-1, 0))(logits, labels)
@@ -184,7 +174,7 @@ def book_keeping(
         for path in gradients:
             gradient_squares = _sum_rows(gradients[path] ** 2)
             input_squares = _sum_rows(inputs[path] ** 2)
-            # The gradient is the outer product with the input for the kernel, and with 1 for the bias.
+            # The 1 is for the bias.
             squared_norms = squared_norms + gradient_squares * (1 + input_squares)
         scales = scale_to_norm(squared_norms, clipping_norm)  # (B,)
 
@@ -205,6 +195,18 @@ def book_keeping(
         return ravel_pytree(unflatten_dict(sums))[0]
 
     return clipped_sum
+
+
+def _compute_dense(layer: nn.Module, inputs: Array) -> Array:
+    """Returns a dense layer's output (outputs, B); raises UnknownLayer if it has no bias."""
+    parameters = layer.variables["params"]
+    if "bias" not in parameters:
+        raise UnknownLayer(f"layer {'/'.join(layer.path)} has no bias")
+    kernel = parameters["kernel"]
+    # XLA can fuse written-out sums with later operations, but not a matrix product.
+    is_small = kernel.size <= _UNROLLED
+    product = _small_product(kernel, inputs) if is_small else kernel.T @ inputs
+    return product + parameters["bias"][:, None]
 
 
 def apply(
@@ -228,7 +230,7 @@ def apply(
     notes: dict[Path, Note] = {}
 
     def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        """Intercepts each call of a module's method. Flax passes the method and its arguments."""
+        """Returns what `compute` returns for a layer's call; for any other call, what the method returns."""
         inputs = [*args, *kwargs.values()]
         computed = None
         # Strategies do not support calls with additional arguments, such as the mask of a normalisation.
@@ -244,6 +246,7 @@ def apply(
 
     with nn.intercept_methods(intercept):
         result: Any = module.apply({"params": params}, x)
+    # Every parameter must belong to a computed layer.
     for *path, _ in flatten_dict(params):
         if tuple(path) not in notes:
             name = "/".join(path) or "the module itself"
@@ -276,9 +279,8 @@ def _small_product_forward(kernel: Array, columns: Array) -> tuple[Array, tuple[
 def _small_product_backward(saved: tuple[Array, Array], gradients: Array) -> tuple[Array, Array]:
     """Returns the gradients at the kernel (inputs, outputs) and at the columns (inputs, B).
 
-    They follow from `gradients` (outputs, B), the gradients at the product kernel.T @ columns.
-
-    JAX's own derivative of the written-out sums would pad the gradient of each slice.
+    `gradients` (outputs, B) are those at the product kernel.T @ columns. JAX's own derivative of the
+    written-out sums would pad the gradient of each slice.
     """
     kernel, columns = saved
     return columns @ gradients.T, _small_product(kernel.T, gradients)

@@ -117,8 +117,8 @@ def pass_through(layer: Any, x: Array) -> Call | None:
 
     is_norm = is_exactly(layer, nn.GroupNorm) or is_exactly(layer, nn.LayerNorm)
     # The layer's parameters must vary only along the last axis, and it must not average over devices.
-    is_last = getattr(layer, "feature_axes", -1) in (-1, (-1,))
-    if is_norm and is_last and layer.axis_name is None:
+    has_last_axis = getattr(layer, "feature_axes", -1) in (-1, (-1,))
+    if is_norm and has_last_axis and layer.axis_name is None:
         # The scale's gradient needs the normalised inputs. A copy of the layer, without parameters and
         # detached from the network, computes them.
         without_parameters = layer.clone(use_scale=False, use_bias=False, parent=None)
@@ -138,14 +138,14 @@ def measure_gradients(names: set[str], calls: Call, gradients: Array) -> dict[st
       calls: the result of `pass_through`, mapped over the examples.
       gradients: the gradients of the loss at the layer's output, (B, L, O) or (B, O, L).
     """
-    places = 1 if calls.channels_last else 2  # the axis of the L places
+    place_axis = 1 if calls.channels_last else 2
     measures: dict[str, Measure] = {}
     # All places share the bias and the scale, so their gradients are sums over places.
     if "bias" in names:
-        by_example = jnp.sum(gradients, axis=places)
+        by_example = jnp.sum(gradients, axis=place_axis)
         measures["bias"] = _measure_vectors(by_example)
     if "scale" in names:
-        by_example = jnp.sum(gradients * calls.saved, axis=places)
+        by_example = jnp.sum(gradients * calls.saved, axis=place_axis)
         measures["scale"] = _measure_vectors(by_example)
     if "kernel" in names:
         measures["kernel"] = _measure_kernel(calls.saved, gradients, calls.channels_last)
@@ -185,7 +185,10 @@ def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
 
     @product.def_vmap
     def map_product(size: int, are_batched: Any, *factors: Array) -> tuple[Array, bool]:
-        """Returns the product under `vmap`, and True: it has the mapped axis first, as batched factors do."""
+        """Returns the product under `vmap`, and True: it has the mapped axis first, as batched factors do.
+
+        `are_batched` says which of `factors`, the arguments of `product`, are mapped.
+        """
         kernel_is_batched, *_ = are_batched
         if not kernel_is_batched:  # `batched` accepts columns with additional leading axes
             return batched(*factors), True
@@ -221,20 +224,20 @@ def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Meas
     o = gradients.shape[outputs.index("o")]
 
     if length == 1:
-        rows = saved.reshape(-1, k)
-        at_output = gradients.reshape(-1, o)
+        rows = saved.reshape(-1, k)  # (B, K)
+        at_output = gradients.reshape(-1, o)  # (B, O)
         input_squares = jnp.sum(rows**2, axis=1)
         output_squares = jnp.sum(at_output**2, axis=1)
         squares = input_squares * output_squares
         return Measure(squares, lambda scales: Factors(rows, at_output * scales[:, None]))
 
-    if k * o < length * (k + o):
+    if k * o < length * (k + o):  # fewer multiply-adds than the Gram form, both divided by L
         by_example = jnp.einsum(f"{inputs},{outputs}->{formed}", saved, gradients)
         squares = jnp.sum(by_example**2, axis=(1, 2))
         return Measure(squares, lambda scales: jnp.einsum(f"b,{formed}->ko", scales, by_example))
 
     def dot_places(matrices: Array, subscripts: str) -> Array:
-        """Returns the dot products of all pairs of places, of shape (B, L, L)."""
+        """Returns the dot products of all pairs of places l and m, of shape (B, L, L)."""
         others = subscripts.replace("l", "m")
         return jnp.einsum(f"{subscripts},{others}->blm", matrices, matrices)
 

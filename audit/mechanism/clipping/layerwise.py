@@ -69,29 +69,29 @@ def unfolded_book_keeping(
         by_path = flatten_dict(params)
 
         def add_block(totals: dict[Path, Array], block: _Block) -> tuple[Any, Any]:
-            """Adds a block's sums to each parameter's total; returns the factors of the other sums.
+            """Adds a block's sums to each parameter's total; returns (totals, the `Factors` of other sums).
 
             Adding kernels' sums would read and write whole kernels in every block. So `scan` stacks the
-            factors of all blocks, and we multiply them at the end.
+            factors of all blocks, and we multiply them at the end. A path is (*layer, parameter name).
             """
             _, _, weights = block
             by_layer = _measure_block(module, params, criterion, shapes, block)
             squared_norms = jnp.zeros(len(weights))
             for measures in by_layer.values():
-                squared_norms = squared_norms + sum(
-                    measure.squares for measure in measures.values()
-                )
+                of_layer = sum(measure.squares for measure in measures.values())
+                squared_norms = squared_norms + of_layer
             scales = weights * scale_to_norm(squared_norms, clipping_norm)
 
             factors = {}
+            next_totals = dict(totals)
             for path, total in totals.items():
                 measure = by_layer[path[:-1]][path[-1]]
                 summed = measure.contract(scales)
                 if isinstance(summed, Factors):
                     factors[path] = summed
                 else:
-                    totals = totals | {path: total + summed.reshape(total.shape)}
-            return totals, factors
+                    next_totals[path] = total + summed.reshape(total.shape)
+            return next_totals, factors
 
         zeros = jax.tree.map(jnp.zeros_like, by_path)
         totals, factors = jax.lax.scan(add_block, zeros, blocks)
@@ -128,15 +128,13 @@ def _measure_block(
 ) -> dict[Path, dict[str, Measure]]:
     """Measures the gradients of a block's examples; returns Measures keyed by layer and parameter name.
 
-    `shapes` are those of the layers' outputs for one example.
+    `shapes` are those of the layers' outputs for one example. We add zeros, the "taps", to these outputs: the
+    gradient at a tap is the gradient at the output.
     """
     features, labels, _ = block
 
     def total_loss(taps: dict[Path, Array]) -> _Pass:
-        """Returns (the block's summed loss, each layer's calls by its path).
-
-        It adds the taps (zeros) to the layers' outputs, to obtain the gradients there.
-        """
+        """Returns (the block's summed loss, each layer's calls by its path)."""
         logits, calls = jax.vmap(partial(_apply, module, params))(features, taps)
         losses = jax.vmap(criterion)(logits, labels)
         return jnp.sum(losses), calls
@@ -153,8 +151,7 @@ def _measure_block(
 def _apply(module: nn.Module, params: Any, x: Array, taps: dict[Path, Array] | None) -> _Pass:
     """Returns (one example's logits, each layer's call by its path).
 
-    `taps` are zeros, added to the layers' outputs: the gradient at a tap is the gradient at the output. None
-    adds no taps.
+    `taps` are added to the layers' outputs; None adds nothing.
     """
 
     def compute(layer: nn.Module, x: Array) -> tuple[Array, Call] | None:
