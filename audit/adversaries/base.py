@@ -1,7 +1,7 @@
 """The interface of an adversary: fields, and pure functions as in an Optax transformation.
 
-"In" is the world with the canary, and a higher score means "more likely in". An adversary has K canaries per
-run (K = 1 in the hidden-state paper), each in or out according to its own bit.
+An adversary has K canaries per run (K = 1 in the hidden-state paper), each in or out according to its own
+bit. A higher score means "more likely in".
 
 Adversaries import `jax`, `jnp`, `mechanism` and types from here. These modules are imported on first use,
 because `--help` needs the adversaries' fields even without the `train` extra.
@@ -51,8 +51,6 @@ else:
 
 # (key, theta_0 (p,), clipping_norm) -> state: any pytree of arrays, the same for all runs of an audit.
 Init = Callable[[Array, Array, Array], Tree]
-# (state, seen, the final model (p,), theta_0 (p,)) -> scores (K,): a higher score means "more likely in".
-Score = Callable[[Tree, Tree, Array, Array], Array]
 # (craft, state, theta_0 (p,)) -> the final model (p,) that an adversary expects without knowing the noise or
 # coin flips: trained without noise, with each canary scaled by its probability of insertion.
 Expect = Callable[[Craft, Tree, Array], Array]
@@ -99,16 +97,16 @@ class Adversary(NamedTuple):
 
     All functions except init are compiled. Audits with equal functions (`==`) share compiled programs. So use
     module-level functions instead of lambdas, and keep values that differ between audits in the state. If a
-    value must be compiled in, make it a field of a frozen dataclass with `__call__`. Compiled programs keep
-    the objects that their functions refer to in memory, so only init should use the data.
+    value must be compiled in, make it a field of a frozen dataclass with `__call__`. Only init should use the
+    data, because programs keep what their functions refer to in memory.
 
     Attributes:
-      init: (key, theta_0, clipping_norm) -> the state, made before training.
+      init: makes the state before training.
       craft: (state, step, theta) -> the canaries of that step.
-      score: (state, the observer's record, final, theta_0) -> the scores (K,) of the final model.
+      score: (state, the observer's record, the final model (p,), theta_0 (p,)) -> the scores (K,).
       canaries: K, the number of canaries per run.
-      observer: the functions that see every iterate. If it is None, the adversary sees only the final model,
-        and its record is ().
+      observer: sees every iterate. If it is None, the adversary sees only the final model, and its record is
+        ().
       reads_theta: True if craft depends on theta, as the gradient of a training example does. In the
         hidden-state model, crafted gradients must not depend on theta (hidden-state paper, Section 4).
       crafts_constant: True if craft returns the same canaries at every step.
@@ -119,7 +117,7 @@ class Adversary(NamedTuple):
 
     init: Init
     craft: Craft
-    score: Score
+    score: Callable[[Tree, Tree, Array, Array], Array]
     canaries: int = 1
     observer: Observer | None = None
     reads_theta: bool = False
@@ -200,7 +198,7 @@ class Knowledge(NamedTuple):
       data: features and labels of the training examples.
       simulate: (hyper, key, theta_0) -> a training run without canaries, with noise drawn from the key.
       canaries: the number of canaries per run.
-      expect: (craft, state, theta_0) -> the final model that an adversary with several canaries expects.
+      expect: the final model that an adversary with several canaries expects.
       insertions: the number of steps that insert a canary.
       noise_steps: the variance of the final model's noise for linear losses, divided by one step's raw noise
         variance; the number of steps if noise is independent across steps.
@@ -225,8 +223,7 @@ class Knowledge(NamedTuple):
         Raises InputError if the layer takes integers, because poisoned examples are floats.
         """
         features = self.data[0]  # (N, ...)
-        example = jax.ShapeDtypeStruct(features.shape[1:], features.dtype)
-        first_input: jax.ShapeDtypeStruct = jax.eval_shape(self.model.inputs, example)
+        first_input: jax.ShapeDtypeStruct = jax.eval_shape(self.model.inputs, features[0])
         require(
             jnp.issubdtype(first_input.dtype, jnp.floating),
             "poisoned examples are floats, but this model takes integers: choose another `adversary`",
@@ -255,11 +252,7 @@ class Knowledge(NamedTuple):
             any_key = jax.random.key(0, impl="threefry2x32")  # noise from it is multiplied by 0
             return self.simulate(noiseless, any_key, theta_0).theta
 
-        def rehearse(theta_0: Array) -> Array:
-            """Returns the final model (p,), or the last result for the same theta_0."""
-            return train(np.asarray(theta_0, np.float32).tobytes())
-
-        return rehearse
+        return lambda theta_0: train(np.asarray(theta_0, np.float32).tobytes())
 
 
 def describe_view(sees_every_model: bool) -> str:

@@ -28,9 +28,6 @@ from audit.adversaries.ranked import count_below
 from audit.errors import require
 from audit.settings.fields import described
 
-# (key, theta_0 (p,)) -> the distinct coordinates of K canaries, (K,).
-Choose = Callable[[Array, Array], Array]
-
 _NUM_NOISY_SIMULATIONS = 4  # in the noisy variants of GC-S
 _MAX_RANKED = 2**24  # up to this size, ranks are exact in float32
 
@@ -81,8 +78,7 @@ class GcS(AdversaryFields):
             """Returns the K coordinates that move least; raises InputError if a simulated run diverges."""
             movements = []
             for index in range(simulations):
-                run_key = jax.random.fold_in(key, index)
-                run = knowledge.simulate(hyper, run_key, theta_0)
+                run = knowledge.simulate(hyper, jax.random.fold_in(key, index), theta_0)
                 moved = run.squared_updates if per_step else jnp.abs(run.theta - theta_0)
                 movements.append(moved)
             total = jnp.sum(jnp.stack(movements), axis=0)  # (p,)
@@ -158,7 +154,9 @@ class BiasedDimensions(NamedTuple):
         return self.expected - final[self.dimensions]
 
 
-def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
+def at_coordinates(
+    choose: Callable[[Array, Array], Array], canaries: int, expect: Expect
+) -> Adversary:
     """Returns the adversary that inserts K canaries C e_d, and scores each by expected[d] - final[d].
 
     Here e_d is the unit vector along coordinate d. A step subtracts the canary, so an inserted canary
@@ -166,7 +164,7 @@ def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
     expected model, because training moves some of their coordinates much further than the noise does.
 
     Args:
-      choose: (key, theta_0) -> the coordinates d (K,).
+      choose: (key, theta_0) -> the distinct coordinates d (K,).
       canaries: K.
       expect: (craft, state, theta_0) -> the expected model for several canaries (`Knowledge.expect`).
     """

@@ -82,8 +82,8 @@ class Poisoned(AdversaryFields):
 
     By default, examples are direction + mean, as in the LiDP paper's code, and scores are minus their losses.
     If `as_printed` is True, examples are 10 * direction, and scores are expected losses minus losses (Errata
-    L10). Principal directions are numbered from 0, the direction of largest variance. Canaries use random
-    directions from `first_direction` to `end_direction` - 1; the defaults are for 784 pixels.
+    L10). Canaries use random principal directions from `first_direction` to `end_direction` - 1, numbered
+    from 0 for the largest variance; the defaults are for 784 pixels.
     """
 
     name = "poisoned"
@@ -266,7 +266,7 @@ def principal(examples: NDArray[np.float32]) -> Principal:
     rows = examples.reshape(len(examples), -1)
     blocks = [rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK)]
 
-    block_sums = [block.sum(axis=0, dtype=np.float64) for block in blocks]
+    block_sums = [block.sum(0, np.float64) for block in blocks]
     mean = np.sum(block_sums, axis=0) / len(rows)
     scatter = np.zeros((len(mean), len(mean)))
     for block in blocks:
@@ -285,6 +285,5 @@ def principal(examples: NDArray[np.float32]) -> Principal:
 
 def find_principal(knowledge: Knowledge) -> Principal:
     """Returns the principal directions of the training data as they enter the model's first layer."""
-    features, _ = knowledge.data
-    inputs = jax.vmap(knowledge.model.inputs)(features)
+    inputs = jax.vmap(knowledge.model.inputs)(knowledge.data[0])
     return principal(np.asarray(inputs))

@@ -1,7 +1,7 @@
 """Canaries that every run draws anew, ranked among fresh draws from the same generator.
 
-A held-out canary's rank among M fresh draws is uniform on 1 to M + 1 (`audit.evidence.ranks`). The canary's
-score is the number of fresh draws below it, so the rank is M + 1 minus this score.
+A held-out canary's rank among M fresh draws is uniform on 1 to M + 1 (`audit.evidence.ranks`). The rank is
+M + 1 minus its score, the number of fresh draws below it.
 """
 
 from __future__ import annotations
@@ -101,9 +101,8 @@ def fresh_examples(
     """Returns the adversary that inserts K random examples and ranks each among M fresh examples.
 
     Args:
-      generate: (key, number) -> random examples, both canaries and fresh examples.
-      score_examples: (examples (n, ...), final model, reference model) -> their scores (n,). It may depend on
-        the models, but not on the inserted examples.
+      generate: draws both canaries and fresh examples.
+      score_examples: scores examples. It may depend on the models, but not on the inserted examples.
       refer: theta_0 (p,) -> the reference model (p,).
       canaries: K, the number of canaries per run. All are inserted.
       fresh: M, the number of fresh examples.
@@ -150,9 +149,8 @@ class _RankExamples:
     def __call__(self, state: Draws, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns the counts (K,).
 
-        We put the canaries at random positions in a list of otherwise fresh examples, because rounding may
-        depend on the position. To save memory, we draw and score the list in blocks, with a fresh example at
-        each position not taken by a canary.
+        We put the canaries at random positions in a list of otherwise fresh examples. Rounding may depend on
+        the position, so this keeps them exchangeable. To save memory, we draw and score the list in blocks.
         """
         total = self.canaries + self.fresh
         places = _draw_places(state.fresh_key, self.canaries, total)
@@ -179,11 +177,7 @@ class _RankExamples:
 
 
 def _draw_places(fresh_key: Array, canaries: int, total: int) -> Array:
-    """Draws K distinct positions for a run's canaries among all `total` scored examples.
-
-    An example's position in a block may affect how a compiled program rounds its score. Random positions keep
-    canaries and fresh examples exchangeable.
-    """
+    """Draws K distinct positions for a run's canaries among all `total` scored examples, (K,)."""
     # `score_block` folds positions into the same key, all of them below `total`.
     place_key = jax.random.fold_in(fresh_key, total)
     return jax.random.choice(place_key, total, (canaries,), replace=False)

@@ -59,8 +59,8 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
     """Estimates how many bytes one run's step needs, to decide how many runs to train at once.
 
     On a CPU, it adds up the sizes of all results that depend on the run's parameters, because these should
-    fit into the cache. On other devices, it returns the peak memory of the compiled step. The step is not
-    run, and its arguments do not count.
+    fit into the cache. On other devices, it returns the peak memory of the compiled step. The step's
+    arguments do not count.
 
     Args:
       function: the step, a function of theta (p,) and `shared`.
@@ -171,7 +171,7 @@ class Directions(NamedTuple):
 
     Attributes:
       keys: one per direction, (K,), or one per BLOCK coordinates of each direction, (K, blocks).
-      within: (m,), the indices of the coordinates in which directions are drawn; None for all coordinates.
+      within: (m,), the coordinates in which directions are drawn; None for all.
     """
 
     keys: Array
@@ -219,11 +219,9 @@ class Canaries(NamedTuple):
     Attributes:
       craft: (step, theta) -> the canaries of that step.
       presence: (K,), traced: 1 for an inserted canary, 0 for a held-out canary, or a probability for `join`.
-      observe: (seen, step, iterate after the step) -> the next State.seen; None if the adversary sees only
-        the last iterate.
+      observe: (seen, step, iterate after the step) -> the next State.seen; None to see only the last iterate.
       crafts_constant: True if craft returns the same canaries for every step and theta.
-      join: draws the canaries that join a step; None if an inserted canary joins all steps allowed by the
-        mask.
+      join: draws the canaries that join a step; None if they join all steps that the mask allows.
     """
 
     craft: Callable[[Array, Array], Crafted]
@@ -249,9 +247,8 @@ class Canaries(NamedTuple):
 
 
 # (hyper, state before, data, schedule, canaries, the run's key) -> the state after the schedule's last step.
-# The draws of step t come from fold_in(run_key, t), so they do not depend on where segments begin. All
-# arguments are traced except the functions in `canaries`, so one program serves runs with and without
-# canaries.
+# The draws of step t come from fold_in(run_key, t), so they do not depend on where segments begin. Only the
+# functions in `canaries` are not traced, so one program serves runs with and without canaries.
 Segment = Callable[[Hyperparameters, State, Data, Schedule, Canaries, Array], State]
 
 
@@ -281,10 +278,8 @@ def sum_canaries(
 ) -> Array:
     """Returns sum_k mask_k presence_k clip(v_k, C), of shape (p,), over the canaries v_k of a single step.
 
-    The computation depends on the type of the canaries (`Crafted`).
-
     Args:
-      canaries, step, theta: the K canaries, the step, and the model before it, (p,).
+      canaries, step, theta: the K canaries of any type, the step, and the model before it, (p,).
       clipping_norm: C.
       mask: 1 to insert canaries, else 0; () for all, or (K,) for each.
       clipped_sum: the clipping strategy; needed only for canaries that are examples.
@@ -385,17 +380,16 @@ def make_inserter(
 ) -> Callable[[Array, Array, Array], Array]:
     """Returns a function (step, theta, mask) -> the sum of a step's clipped canaries, of shape (p,).
 
-    In general, it crafts and sums the canaries at every step. Two cases are faster. If canaries are the same
-    at every step and do not join steps at random, we sum them once per segment; a mask (K,) still needs a sum
-    per step. If constant random directions join steps at random, we draw them once per segment, unless they
-    take too much memory.
+    In general, it sums the canaries at every step. Two cases of canaries that are the same at every step are
+    faster. If they do not join steps at random, we sum them once per segment, unless masks are (K,). If they
+    are random directions, we draw them once per segment, if they fit into memory.
 
     `state` is the run before the segment's first step. `run_key` is for `canaries.join`. The other arguments
     are those of `sum_canaries`.
     """
 
     def sum_at(step: Array, theta: Array, mask: Array) -> Array:
-        """Crafts and sums the canaries of a step."""
+        """Sums the canaries of a step in general."""
         joining = canaries.joining(step, run_key)
         return sum_canaries(joining, step, theta, clipping_norm, mask, clipped_sum)
 
@@ -406,7 +400,7 @@ def make_inserter(
         constant_sum = sum_at(state.step, state.theta, jnp.float32(1))
 
         def insert_constant(step: Array, theta: Array, mask: Array) -> Array:
-            """Scales the constant sum by a mask (); for a mask (K,), sums the canaries again."""
+            """Scales the constant sum by a mask (), or sums the canaries with a mask (K,)."""
             is_for_all = jnp.ndim(mask) == 0
             return mask * constant_sum if is_for_all else sum_at(step, theta, mask)
 
@@ -416,9 +410,9 @@ def make_inserter(
     if not isinstance(crafted, Directions) or crafted.keys.size * state.theta.size > _MAX_STORED:
         return sum_at
 
-    draw = jax.vmap(draw_unit_direction, (0, None))
-    units = draw(crafted.keys, crafted.select(state.theta))  # (K, m), at the coordinates `within`
-    spread = jax.vmap(crafted.spread, (0, None))  # puts 0 at the other coordinates
+    like = crafted.select(state.theta)  # has the shape (m,) of a drawn direction
+    units = jax.vmap(draw_unit_direction, (0, None))(crafted.keys, like)  # (K, m)
+    spread = jax.vmap(crafted.spread, (0, None))  # puts 0 at coordinates without a direction
     clipped_directions = spread(clipping_norm * units, state.theta)  # (K, p)
 
     def insert_directions(step: Array, theta: Array, mask: Array) -> Array:
@@ -485,8 +479,8 @@ def rehearse(
     If a coin flip decides whether a canary is inserted, set its presence to the probability of insertion.
     """
     silent = hyper._replace(noise_multiplier=jnp.float32(0))
-    # Only a federated mechanism needs the key, to shuffle its clients' examples. We name the generator,
-    # because the default in JAX may change.
+    # Only a federated mechanism needs the key, to shuffle its clients' examples. JAX's default generator may
+    # change.
     key = jax.random.key(0, impl="threefry2x32")
     start = mechanism.start(theta_0)
     final = mechanism.segment(silent, start, data, schedule, canaries, key)

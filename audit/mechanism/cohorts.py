@@ -9,7 +9,6 @@ from audit.errors import require
 
 ABSENT = -1  # marks a missing client
 Indices = NDArray[np.int32]
-Mask = NDArray[np.float32]
 
 
 def shuffled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
@@ -27,7 +26,7 @@ def shuffled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
     return order[places].reshape(rounds, cohort)
 
 
-def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
+def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> NDArray[np.float32]:
     """Draws a mask (rounds, canaries), 1 if a canary joins a round. Each canary joins `repetitions` rounds.
 
     We cut the run into `repetitions` parts of equal length, which may begin in the middle of a round. Each

@@ -4,10 +4,9 @@
     theta_{t+1} = optimizer(theta_t, m_t + lambda theta_t)
 
 g_i is the gradient of example i, v_tk is canary k, and mask_t is 1 if step t inserts canaries. Z_t ~ N(0,
-(sigma C)^2 I) is the noise (hidden-state paper, Equation 2 and Algorithm 4). It may also be correlated across
-steps (`Coefficients`). b_k is 1 if canary k is present. If canaries are sampled, b_k is 1 only in the steps
-that canary k joins. The weight decay lambda theta_t is not clipped. For `optax.adamw`, we leave out this
-term, since the optimizer applies lambda itself.
+(sigma C)^2 I) is the noise (hidden-state paper, Equation 2 and Algorithm 4), unless it is correlated across
+steps (`Coefficients`). b_k is 1 if canary k is present and, if canaries are sampled, joins step t. The weight
+decay lambda theta_t is not clipped. `optax.adamw` applies lambda itself.
 """
 
 from collections.abc import Callable
@@ -38,8 +37,8 @@ _THETAS_IN_MEMORY = 4  # vectors (p,) held in memory by a run's step
 class Coefficients(NamedTuple):
     """The traced coefficients of correlated noise, which are `Hyperparameters.own` of DP-SGD.
 
-    The noise of step t is n_t = (sum_j A_j z_{t-j} - sum_{j>0} B_j n_{t-j}) / B_0. The raw noise z_t is
-    independent across steps. So n = S^-1 z for the strategy matrix S = B / A.
+    The noise n_t of step t satisfies sum_j B_j n_{t-j} = sum_j A_j z_{t-j}, for independent raw noise z_t. So
+    n = S^-1 z for the strategy matrix S = B / A.
 
     Attributes:
       numerator: (b,), the coefficients B_0, B_1, ...

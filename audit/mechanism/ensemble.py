@@ -1,8 +1,7 @@
 """Trains many runs at once on all local devices, in chunks that fit into memory and cache.
 
 Each segment of a chunk is one call of a compiled program. The runs of a chunk share the data and the
-mini-batches, so one matrix product computes the first layer of all models. Runs on different devices do not
-communicate.
+mini-batches, so one matrix product computes the first layer of all models.
 """
 
 import math

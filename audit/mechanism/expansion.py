@@ -9,9 +9,9 @@ where H is the Jacobian of d. The square of this value is 1 + eta m, for the lar
 
     (J'J - I) / eta = -(H + H') + eta H'H.
 
-`largest_expansion` finds m with Lanczos iterations on this matrix, because they would converge slowly on J'J.
-Products with H' are vector-Jacobian products of the clipped sum. For products with H, we transpose them,
-because layers with a custom backward pass do not support forward differentiation.
+`largest_expansion` finds m with Lanczos iterations on this matrix; they would converge slowly on J'J.
+Products with H' are vector-Jacobian products. For products with H, we transpose them, because layers with a
+custom backward pass do not support forward differentiation.
 
 Derivatives at a point do not reveal nearby jumps in d, so `worst_on_lines` searches for jumps with secants.
 """
@@ -39,7 +39,7 @@ TOLERANCE = 0.05
 _ROUNDING = 1e-6
 _MISSED = 0.003  # the probability that a random start misses a larger constant
 # Up to this number of parameters, we compute the whole Jacobian. Lanczos iterations need fewer products, but
-# each of them is a separate call, which costs more.
+# each in a separate call.
 MAX_WHOLE = 128
 # If these iterations do not suffice, we compute the whole Jacobian, up to _MAX_WHOLE_AFTERWARDS parameters.
 _MAX_ITERATIONS = 200
@@ -47,8 +47,7 @@ _MAX_WHOLE_AFTERWARDS = 2000
 _LARGE = 10_000  # in parameters
 _MAX_ITERATIONS_OF_LARGE = 48  # each stores a vector (p,)
 _LINES_AT_ONCE = 16
-# If derivatives stretch by 1 + x, secants may stretch by 1 + (1 + _RELATIVE) x + _ABSOLUTE. The margin allows
-# for float32 rounding, and for larger derivatives between the measured points.
+# If derivatives stretch by 1 + x, secants may stretch by 1 + (1 + _RELATIVE) x + _ABSOLUTE.
 _RELATIVE = 0.1
 _ABSOLUTE = 5e-4
 # If derivatives at models stretch by 1 + x, we trust derivatives on lines up to 1 + MAX_MARGIN x.
@@ -424,8 +423,7 @@ def _find_slopes(
     slopes = 1 + np.asarray(gains, np.float64)
     # A window that begins where a secant begins contains its points, with both ends.
     windows = sliding_window_view(slopes, _SLOPES_PER_SECANT + 1, axis=1)
-    of_secants = windows[:, ::_SLOPES_PER_SECANT]
-    return of_secants.max(axis=2)
+    return windows[:, ::_SLOPES_PER_SECANT].max(axis=2)
 
 
 def compute_excess(secant: Stretches, derivative: Stretches) -> Stretches:

@@ -7,8 +7,7 @@ Here Z_t ~ N(0, (sigma C_t)^2 I), m_tk is 1 if canary k joins round t, b_k is it
 denominator, the mean number of clients per round. If quantile_rate is above 0, C_t follows a quantile of the
 updates' norms (Andrew et al., 2021). If a client's SGD diverges, the model becomes NaN.
 
-All draws in round t use the key fold_in(run_key, t). The noise uses this key directly, as in DP-SGD. The
-count noise and the clients' shuffles fold a constant into it.
+All draws in round t derive from the key fold_in(run_key, t).
 """
 
 import math
@@ -233,10 +232,15 @@ def cohort_sums(
         counts = jnp.where(is_present, all_counts[members], 0)
         # All clients in a block take as many steps as the largest client needs.
         steps = choices.epochs * _count_batches(choices, jnp.max(counts))
-        rate = own.client_learning_rate
-        train = partial(
-            _local_update, choices, theta, data, steps=steps, rate=rate, shuffles=shuffles
-        )  # client -> update (p,)
+        train = partial(  # client -> update (p,)
+            _local_update,
+            choices,
+            theta,
+            data,
+            steps=steps,
+            rate=own.client_learning_rate,
+            shuffles=shuffles,
+        )
         updates = jax.vmap(train)(members)  # (b, p)
 
         squared_norms = jnp.sum(updates**2, axis=1)

@@ -90,8 +90,8 @@ def per_example(loss: Loss) -> ClippedSum:
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns the clipped sum, of shape (p,). All gradients (B, p) are held in memory."""
         compute_gradients = jax.vmap(jax.grad(loss), (None, 0))
-        separated = separate(theta, batch)  # works around a limitation of JAX
-        gradients = compute_gradients(theta, separated)
+        # `separate` works around a limitation of JAX.
+        gradients = compute_gradients(theta, separate(theta, batch))
         squared_norms = jnp.sum(gradients**2, axis=1)
         scales = scale_to_norm(squared_norms, clipping_norm)  # (B,)
         return jnp.matmul(scales, gradients)
@@ -102,9 +102,9 @@ def per_example(loss: Loss) -> ClippedSum:
 def separate(theta: Array, batch: Batch) -> Batch:
     """Returns the same batch, with features of shape (B, ...) that JAX treats as dependent on theta.
 
-    This works around a limitation of JAX 0.10 to 0.12. On a mesh of devices, JAX cannot take per-example
-    gradients of convolution kernels if callers `vmap` over thetas that share features. If the features appear
-    to depend on theta, `vmap` copies them for each theta. XLA removes the selection from the program.
+    On a mesh of devices, JAX 0.10 to 0.12 cannot take per-example gradients of convolution kernels if callers
+    `vmap` over thetas that share features. If the features appear to depend on theta, `vmap` copies them for
+    each theta. XLA removes the selection from the program.
     """
     features, labels = batch
     # True unless theta[0] is NaN. Both branches return the features.
@@ -118,10 +118,9 @@ def book_keeping(
     """Returns the strategy for modules of dense layers and elementwise functions, without (B, p) gradients.
 
     A dense layer's gradient for one example is the outer product of the layer's input a (with a 1 for the
-    bias) and its output gradient g. So the squared norm is ||g||^2 (||a||^2 + 1) (Goodfellow, 2015,
-    "Efficient Per-Example Gradient Computations", arXiv 1510.01799). The clipped sum is a single product of
-    the inputs and the output gradients, which are scaled by min(1, C / norm). Examples are columns, which
-    fill vector registers even if layers are narrow.
+    bias) and its output gradient g. So the squared norm is ||g||^2 (||a||^2 + 1) (Goodfellow, 2015, arXiv
+    1510.01799). The clipped sum is a single product of the inputs and the output gradients, which are scaled
+    by min(1, C / norm). Examples are columns, which fill vector registers even if layers are narrow.
 
     If a function between the layers is not elementwise, it mixes examples, and the sum is wrong. So first
     compare a module's sum with that of `per_example`.
@@ -133,7 +132,7 @@ def book_keeping(
 
     Raises:
       UnknownLayer: when called, if a parameter does not belong to exactly one call of a flax.linen.Dense with
-        a bias. Use `per_example` for such modules.
+        a bias.
     """
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
@@ -175,7 +174,7 @@ def book_keeping(
             gradient_squares = _sum_rows(gradients[path] ** 2)
             input_squares = _sum_rows(inputs[path] ** 2)
             # The 1 is for the bias.
-            squared_norms = squared_norms + gradient_squares * (1 + input_squares)
+            squared_norms += gradient_squares * (1 + input_squares)
         scales = scale_to_norm(squared_norms, clipping_norm)  # (B,)
 
         sums = {}

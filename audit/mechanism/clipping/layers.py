@@ -4,17 +4,11 @@ We support dense layers, convolutions, group and layer normalisation, and module
 
 A linear layer multiplies each of L input vectors of K numbers by its kernel (K, O). The L vectors of a
 convolution are its patches; a dense layer has one vector. They are rows (L, K) if channels are last, and
-columns (K, L) if channels are first, so we never transpose patches. From the columns a (B, K, L) and the
-output gradients g (B, O, L), or from rows, we compute one of
+columns (K, L) if channels are first, so we never transpose patches.
 
-    if L = 1                ||gradient||^2 = ||g||^2 ||a||^2; the sum is one product of a and scaled g
-    if K O < L (K + O)      the gradients a g^T (B, K, O) of all examples, and from them their norms and sum
-    otherwise               the Gram form: sum over l, m of (a_l . a_m)(g_l . g_m); the sum is one product
-
-The first and last forms compute ghost norms, without per-example gradients (Goodfellow, 2015, arXiv
-1510.01799; Li et al., 2022, "Large Language Models Can Be Strong Differentially Private Learners", Section
-4). For each layer, we choose the form with the fewest multiply-adds, known as mixed ghost clipping (Bu, Mao
-and Xu, 2022, arXiv 2205.10683).
+Unless per-example gradients are cheaper, we compute ghost norms, which do not need them (Goodfellow, 2015,
+arXiv 1510.01799; Li et al., 2022, "Large Language Models Can Be Strong Differentially Private Learners",
+Section 4). This choice is known as mixed ghost clipping (Bu, Mao and Xu, 2022, arXiv 2205.10683).
 """
 
 from collections.abc import Callable

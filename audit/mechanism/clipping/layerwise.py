@@ -30,7 +30,7 @@ from audit.mechanism.clipping.layers import Call, Factors, Measure, measure_grad
 
 # The number of bytes that a model's layers may store for a block. On a CPU, this was the fastest of 0.6 to
 # 2.5 MiB for four ConvNets. It is at least _BLOCK_BY_PARAMETERS times the size of the parameters in
-# bytes, since every block reads and writes them.
+# bytes.
 _CPU_BLOCK = 5 << 18
 _ACCELERATOR_BLOCK = 1 << 30
 _BLOCK_BY_PARAMETERS = 4
@@ -78,8 +78,7 @@ def unfolded_book_keeping(
             by_layer = _measure_block(module, params, criterion, shapes, block)
             squared_norms = jnp.zeros(len(weights))
             for measures in by_layer.values():
-                of_layer = sum(measure.squares for measure in measures.values())
-                squared_norms = squared_norms + of_layer
+                squared_norms += sum(measure.squares for measure in measures.values())
             scales = weights * scale_to_norm(squared_norms, clipping_norm)
 
             factors = {}
