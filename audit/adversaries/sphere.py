@@ -163,10 +163,10 @@ class Sphere(NamedTuple):
         weights = inverse @ products  # w
         diagonal = jnp.diagonal(inverse)
         # The squared length of the part of u orthogonal to all directions; rounding may make it negative.
-        off_all = jnp.maximum(jnp.vdot(u, u) - jnp.vdot(products, weights), 0.0)
+        squared_rest = jnp.maximum(jnp.vdot(u, u) - jnp.vdot(products, weights), 0.0)
         along = weights / diagonal
-        off_others = jnp.sqrt(off_all + weights**2 / diagonal)
-        return along / jnp.maximum(off_others, _TINY)
+        length_off_others = jnp.sqrt(squared_rest + weights**2 / diagonal)
+        return along / jnp.maximum(length_off_others, _TINY)
 
 
 def fresh_directions(
@@ -220,9 +220,9 @@ def _sum_blocks(keys: Array, u: Array, measure: Callable[[Array], Array]) -> tup
     """
     blocks = keys.shape[1]
     size = min(mechanism.BLOCK, u.size)
-    padded = blocks * size
-    u_blocks = jnp.pad(u, (0, padded - u.size)).reshape(blocks, size)
-    is_coordinate = jnp.arange(padded).reshape(blocks, size) < u.size
+    padded_size = blocks * size
+    u_blocks = jnp.pad(u, (0, padded_size - u.size)).reshape(blocks, size)
+    is_coordinate = jnp.arange(padded_size).reshape(blocks, size) < u.size
 
     Sums = tuple[Array, Array]  # as returned
 

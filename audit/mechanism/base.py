@@ -380,16 +380,16 @@ def make_inserter(
 ) -> Callable[[Array, Array, Array], Array]:
     """Returns a function (step, theta, mask) -> the sum of a step's clipped canaries, of shape (p,).
 
-    In general, it sums the canaries at every step. Two cases of canaries that are the same at every step are
-    faster. If they do not join steps at random, we sum them once per segment, unless masks are (K,). If they
-    are random directions, we draw them once per segment, if they fit into memory.
+    In general, it sums the canaries at every step. Canaries that are the same at every step are faster. If
+    they do not join steps at random, we sum them once per segment, unless masks are (K,). Otherwise, we draw
+    random directions once per segment, if they fit into memory.
 
     `state` is the run before the segment's first step. `run_key` is for `canaries.join`. The other arguments
     are those of `sum_canaries`.
     """
 
     def sum_at(step: Array, theta: Array, mask: Array) -> Array:
-        """Sums the canaries of a step in general."""
+        """Sums the canaries that join a step."""
         joining = canaries.joining(step, run_key)
         return sum_canaries(joining, step, theta, clipping_norm, mask, clipped_sum)
 
@@ -416,7 +416,7 @@ def make_inserter(
     clipped_directions = spread(clipping_norm * units, state.theta)  # (K, p)
 
     def insert_directions(step: Array, theta: Array, mask: Array) -> Array:
-        """Sums the stored directions of the canaries that join a step."""
+        """Sums the stored directions of canaries that join a step."""
         presence = canaries.joining(step, run_key).presence
         return (mask * presence) @ clipped_directions
 

@@ -86,13 +86,13 @@ def mechanism(choices: DPSGD) -> Mechanism:
         norm = jnp.asarray(hyper.clipping_norm)
         insert = make_inserter(canaries, state, norm, run_key, choices.clipped_sum)
 
-        def advance(state: State, now: Schedule) -> tuple[State, None]:
+        def advance(before: State, now: Schedule) -> tuple[State, None]:
             """Takes one step, given its mini-batch of B indices and its insertion mask, () or (K,)."""
             indices, mask = now
-            extra = insert(state.step, state.theta, mask)  # the sum of the canaries, (p,)
+            extra = insert(before.step, before.theta, mask)  # the sum of the canaries, (p,)
             batch = (data[0][indices], data[1][indices])
-            after = step(choices, hyper, state, batch, extra, run_key)
-            return canaries.record(state.step, after), None
+            after = step(choices, hyper, before, batch, extra, run_key)
+            return canaries.record(before.step, after), None
 
         final, _ = jax.lax.scan(advance, state, schedule)
         return final

@@ -395,21 +395,21 @@ def worst_on_lines(
     """
     along = jnp.asarray(directions, jnp.float32)
     numbers = jnp.arange(-line.reach, line.reach + 1, dtype=jnp.float32)
-    positions = line.length * numbers
+    positions = line.length * numbers  # the ends of secants
     gains = _on_lines(_measure_secants, step, theta, batch, along, positions)  # (n, 2 reach)
-    secants = 1 + np.asarray(gains, np.float64)
+    stretches = 1 + np.asarray(gains, np.float64)
 
     # If `line.derivative` does not explain every secant, we also measure derivatives along the secants.
-    derivatives = np.full(secants.shape, line.derivative)
-    if (compute_excess(secants, derivatives) > 0).any():
+    derivatives = np.full(stretches.shape, line.derivative)
+    if (compute_excess(stretches, derivatives) > 0).any():
         slopes = _find_slopes(step, theta, batch, along, line)
         # Far larger derivatives than those at the models belong to jumps, and must not explain them.
         limit = 1 + MAX_MARGIN * max(line.largest_derivative - 1, 0)
         trusted = np.minimum(slopes, limit)
         derivatives = np.maximum(derivatives, trusted)
 
-    worst = np.argmax(compute_excess(secants, derivatives))
-    return Stretch(float(secants.flat[worst]), float(derivatives.flat[worst]))
+    worst = np.argmax(compute_excess(stretches, derivatives))
+    return Stretch(float(stretches.flat[worst]), float(derivatives.flat[worst]))
 
 
 def _find_slopes(

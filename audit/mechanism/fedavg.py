@@ -132,19 +132,19 @@ def mechanism(choices: FedAvg) -> Mechanism:
     ) -> State:
         """Runs the rounds of a schedule. `state.optimizer` is a `Server`."""
 
-        def advance(state: State, now: Schedule) -> tuple[State, None]:
+        def advance(before: State, now: Schedule) -> tuple[State, None]:
             """Runs one round, given its cohort (W,) and the mask of canaries, () or (K,)."""
             cohort, mask = now
-            step = state.step
+            step = before.step
             key = jax.random.fold_in(run_key, step)
-            norm = hyper.clipping_norm * state.optimizer.scale  # C_t
-            sums = cohort_sums(choices, hyper.own, state.theta, norm, data, cohort, key)
+            norm = hyper.clipping_norm * before.optimizer.scale  # C_t
+            sums = cohort_sums(choices, hyper.own, before.theta, norm, data, cohort, key)
             joining = canaries.joining(step, run_key)
-            inserted = sum_canaries(joining, step, state.theta, norm, mask)
+            inserted = sum_canaries(joining, step, before.theta, norm, mask)
             # Directions are scaled to norm C_t, so each canary counts as clipped, -1/2.
             unclipped = sums.unclipped - 0.5 * jnp.sum(joining.presence * mask)
             total = Sums(sums.updates + inserted, unclipped)
-            after = _update_server(choices, hyper, state, norm, total, key)
+            after = _update_server(choices, hyper, before, norm, total, key)
             return canaries.record(step, after), None
 
         final, _ = jax.lax.scan(advance, state, schedule)

@@ -173,7 +173,7 @@ def book_keeping(
         for path in gradients:
             gradient_squares = _sum_rows(gradients[path] ** 2)
             input_squares = _sum_rows(inputs[path] ** 2)
-            # The 1 is for the bias.
+            # The 1 is for the bias's input.
             squared_norms += gradient_squares * (1 + input_squares)
         scales = scale_to_norm(squared_norms, clipping_norm)  # (B,)
 
@@ -260,8 +260,8 @@ def is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
     """
     product = getattr(layer, "dot_general", None)
     convolution = getattr(layer, "conv_general_dilated", None)
-    is_custom = product or convolution or type(layer) is not kind
-    return not is_custom and layer.dtype in (None, jnp.float32)
+    may_differ = product or convolution or type(layer) is not kind
+    return not may_differ and layer.dtype in (None, jnp.float32)
 
 
 @jax.custom_vjp

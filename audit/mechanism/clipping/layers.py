@@ -58,7 +58,7 @@ class Call:
       output: the layer's output, with channels last or first.
       saved: the patches of a linear layer or the normalised inputs of a normalisation: (L, K), or (K, L) if
         channels are first.
-      channels_last: True if channels are last, False if they are first.
+      channels_last: whether channels are last.
     """
 
     output: Array
@@ -84,7 +84,7 @@ def pass_through(layer: Any, x: Array) -> Call | None:
 
     bias = params.get("bias", 0.0)
     if is_exactly(layer, nn.Dense):
-        rows = x.reshape(-1, x.shape[-1])
+        rows = x.reshape(-1, x.shape[-1])  # (L, K)
         product = rows @ params["kernel"]
         output = product.reshape(*x.shape[:-1], -1) + bias
         return Call(output, rows, channels_last=True)
@@ -93,7 +93,7 @@ def pass_through(layer: Any, x: Array) -> Call | None:
         patches = _patch_rows(layer, x)
         kernel = params["kernel"].reshape(-1, layer.features)
         output = patches @ kernel + bias
-        rows = patches.reshape(-1, patches.shape[-1])
+        rows = patches.reshape(-1, patches.shape[-1])  # (L, K)
         return Call(output, rows, channels_last=True)
 
     # The output of a module with these methods is kernel.T @ unfold(x) + bias, (O, L), reshaped to
@@ -230,10 +230,10 @@ def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Meas
         squares = jnp.sum(by_example**2, axis=(1, 2))
         return Measure(squares, lambda scales: jnp.einsum(f"b,{formed}->ko", scales, by_example))
 
-    def dot_places(matrices: Array, subscripts: str) -> Array:
+    def dot_places(matrices: Array, axes: str) -> Array:
         """Returns the dot products of all pairs of places l and m, of shape (B, L, L)."""
-        others = subscripts.replace("l", "m")
-        return jnp.einsum(f"{subscripts},{others}->blm", matrices, matrices)
+        other_axes = axes.replace("l", "m")
+        return jnp.einsum(f"{axes},{other_axes}->blm", matrices, matrices)
 
     def contract(scales: Array) -> Array:
         """Returns the sum of per-example gradients, of shape (K, O), multiplied by scales of shape (B,)."""
@@ -245,15 +245,15 @@ def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Meas
 
 
 def _is_plain(layer: nn.Conv, x: Array) -> bool:
-    """Returns True for a convolution of an image (H, W, C) without dilation, groups or circular padding."""
-    undilated = (1, (1, 1), None)
-    is_circular = isinstance(layer.padding, str) and layer.padding not in ("SAME", "VALID")
+    """Returns True for a convolution of an image (H, W, C) by a dense kernel, padded with zeros."""
+    undilated = (1, (1, 1), None)  # Flax's ways to say so
+    pads_zeros = not isinstance(layer.padding, str) or layer.padding in ("SAME", "VALID")
     return (
         layer.input_dilation in undilated
         and layer.kernel_dilation in undilated
         and layer.feature_group_count == 1
         and layer.mask is None
-        and not is_circular
+        and pads_zeros
         and x.ndim == 3
     )
 

@@ -1,7 +1,7 @@
 """Book-keeping layer by layer: per-example gradient norms from one backward pass per block of examples.
 
 Book-keeping (Bu et al., 2022, arXiv 2210.00038) stores the results of a backward pass, and computes the sum
-of clipped gradients from them. `layers` computes each layer's norms. We store the results for only one block
+of clipped gradients from them. We store the results for only one block
 at a time, which fit into a processor's cache, and the factors of the sums for dense kernels (`Factors`).
 """
 
@@ -76,7 +76,7 @@ def unfolded_book_keeping(
             """
             _, _, weights = block
             by_layer = _measure_block(module, params, criterion, shapes, block)
-            squared_norms = jnp.zeros(len(weights))
+            squared_norms = jnp.zeros(len(weights))  # of examples' gradients, over all layers
             for measures in by_layer.values():
                 squared_norms += sum(measure.squares for measure in measures.values())
             scales = weights * scale_to_norm(squared_norms, clipping_norm)
