@@ -101,7 +101,7 @@ class Adversary(NamedTuple):
     data, because programs keep what their functions refer to in memory.
 
     Attributes:
-      init: makes the state before training.
+      init: (key, theta_0, clipping_norm) -> the state, made before training.
       craft: (state, step, theta) -> the canaries of that step.
       score: (state, the observer's record, the final model (p,), theta_0 (p,)) -> the scores (K,).
       canaries: K, the number of canaries per run.
@@ -198,7 +198,7 @@ class Knowledge(NamedTuple):
       data: features and labels of the training examples.
       simulate: (hyper, key, theta_0) -> a training run without canaries, with noise drawn from the key.
       canaries: the number of canaries per run.
-      expect: the final model that an adversary with several canaries expects.
+      expect: (craft, state, theta_0) -> the final model that an adversary with several canaries expects.
       insertions: the number of steps that insert a canary.
       noise_steps: the variance of the final model's noise for linear losses, divided by one step's raw noise
         variance; the number of steps if noise is independent across steps.
@@ -296,7 +296,7 @@ class AdversaryFields:
     @property
     def inserts_all(self) -> bool:
         """True if every run inserts all canaries, without coin flips."""
-        return self.any_time  # the known null distribution then replaces held-out canaries
+        return self.any_time
 
     @property
     def sees_every_model(self) -> bool:

@@ -31,8 +31,7 @@ from audit.settings.fields import described
 _NUM_NOISY_SIMULATIONS = 4  # in the noisy variants of GC-S
 _MAX_RANKED = 2**24  # up to this size, ranks are exact in float32
 
-# Noisy simulations use the run's noise and clipping; noiseless ones use neither. Both measure how far each
-# coordinate moves, either at each step or from the initial to the final model.
+# Noisy simulations use the run's noise and clipping; noiseless ones use neither.
 GC_S_VARIANTS = (
     "noiseless_per_step",
     "noisy_per_step",

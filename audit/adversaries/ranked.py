@@ -31,8 +31,7 @@ MAX_DRAWS = 10_000_000  # up to this size, counts are exact in float32
 
 # (key, number) -> mechanism.Examples: random features (number, ...) with labels (number, ...).
 Generator = Callable[[Array, int], Any]
-# (mechanism.Examples (n, ...), the final model (p,), the reference model (p,)) -> scores (n,); a higher score
-# means "more likely in".
+# (mechanism.Examples (n, ...), the final model (p,), the reference model (p,)) -> scores (n,).
 ScoreExamples = Callable[[Any, Array, Array], Array]
 
 
@@ -101,8 +100,9 @@ def fresh_examples(
     """Returns the adversary that inserts K random examples and ranks each among M fresh examples.
 
     Args:
-      generate: draws both canaries and fresh examples.
-      score_examples: scores examples. It may depend on the models, but not on the inserted examples.
+      generate: (key, number) -> random examples, both canaries and fresh examples.
+      score_examples: (examples (n, ...), final model, reference model) -> their scores (n,). It may depend on
+        the models, but not on the inserted examples.
       refer: theta_0 (p,) -> the reference model (p,).
       canaries: K, the number of canaries per run. All are inserted.
       fresh: M, the number of fresh examples.

@@ -19,7 +19,7 @@ SEGMENT_STEPS = 250
 # Steps that need more bytes than this do not fit into a CPU core's cache.
 _CACHE_BYTES = 32 << 20
 _MEMORY_FRACTION = 0.25
-# A chunk has at least this many runs, because they share computations that depend only on the data.
+# A chunk has at least this many runs, even if they do not fit.
 _MIN_CHUNK = 4
 _MAX_CHUNK = 8192
 

@@ -245,8 +245,8 @@ def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Meas
 
 
 def _is_plain(layer: nn.Conv, x: Array) -> bool:
-    """Returns True for a convolution of an image (H, W, C) by a dense kernel, padded with zeros."""
-    undilated = (1, (1, 1), None)  # Flax's ways to say so
+    """Returns True for a convolution of an image (H, W, C), zero-padded, without dilation, groups or mask."""
+    undilated = (1, (1, 1), None)  # the values in Flax that mean so
     pads_zeros = not isinstance(layer.padding, str) or layer.padding in ("SAME", "VALID")
     return (
         layer.input_dilation in undilated
