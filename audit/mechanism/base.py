@@ -454,7 +454,7 @@ def insertion_mask(steps: int, periodicity: int, place: int = 0) -> Array:
     first such step, counted from 1; 0 means step k.
     """
     numbers = jnp.arange(1, steps + 1)
-    # Step k has the same remainder as place 0.
+    # Place 0 and step k have the same remainder.
     inserts = numbers % periodicity == place % periodicity
     return inserts.astype(jnp.float32)
 

@@ -146,7 +146,10 @@ def _push_forward(pull_back: _PullBack, v: Array) -> Array:
 
 @jax.jit
 def _multiply(step: StepMap, pull_back: _PullBack, v: Array) -> Array:
-    """Returns (J'J - I) v / eta = H'(eta H v - v) - H v, (p,), for J = I - eta H and w -> (H'w,)."""
+    """Returns (J'J - I) v / eta = H'(eta H v - v) - H v, of shape (p,), for J = I - eta H.
+
+    `pull_back` is w -> (H'w,).
+    """
     pushed = _push_forward(pull_back, v)
     return pull_back(step.learning_rate * pushed - v)[0] - pushed
 
@@ -239,7 +242,7 @@ def largest_expansion(
 ) -> Expansion:
     """Returns the largest singular value c of a step's Jacobian J, and the direction that J stretches by c.
 
-    Up to MAX_WHOLE parameters, we compute c from the whole Jacobian. Beyond, Lanczos iterations find a value
+    Up to MAX_WHOLE parameters, we compute c from the whole Jacobian. Beyond that, Lanczos iterations find a value
     that, with probability 99.7%, is too low by at most TOLERANCE |c - 1| and rounding. If they do not get
     this close, we use the whole Jacobian or, for more than 2,000 parameters, return an upper bound.
 
