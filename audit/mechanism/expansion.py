@@ -242,9 +242,9 @@ def largest_expansion(
 ) -> Expansion:
     """Returns the largest singular value c of a step's Jacobian J, and the direction that J stretches by c.
 
-    Up to MAX_WHOLE parameters, we compute c from the whole Jacobian. Beyond that, Lanczos iterations find a value
-    that, with probability 99.7%, is too low by at most TOLERANCE |c - 1| and rounding. If they do not get
-    this close, we use the whole Jacobian or, for more than 2,000 parameters, return an upper bound.
+    Up to MAX_WHOLE parameters, we compute c from the whole Jacobian. Beyond that, Lanczos iterations find a
+    value that, with probability 99.7%, is too low by at most TOLERANCE |c - 1| and rounding. If they do not
+    get this close, we use the whole Jacobian or, for more than 2,000 parameters, return an upper bound.
 
     Args:
       step, theta, batch: The step, the model (p,) before it, and its mini-batch.
