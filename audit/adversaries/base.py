@@ -1,7 +1,7 @@
 """The interface of an adversary: fields, and pure functions as in an Optax transformation.
 
-"In" is the world with the canary, and a higher score means "more likely in". An adversary has K canaries per
-run (K = 1 in the hidden-state paper), each in or out according to its own bit.
+An adversary has K canaries per run (K = 1 in the hidden-state paper), each in or out according to its own
+bit. A higher score means "more likely in".
 
 Adversaries import `jax`, `jnp`, `mechanism` and types from here. These modules are imported on first use,
 because `--help` needs the adversaries' fields even without the `train` extra.
@@ -31,6 +31,7 @@ class _Module:
     path: str
 
     def __getattr__(self, attribute: str) -> Any:
+        """Imports the module and returns its attribute."""
         return getattr(importlib.import_module(self.path), attribute)
 
 
@@ -50,8 +51,6 @@ else:
 
 # (key, theta_0 (p,), clipping_norm) -> state: any pytree of arrays, the same for all runs of an audit.
 Init = Callable[[Array, Array, Array], Tree]
-# (state, seen, the final model (p,), theta_0 (p,)) -> scores (K,): a higher score means "more likely in".
-Score = Callable[[Tree, Tree, Array, Array], Array]
 # (craft, state, theta_0 (p,)) -> the final model (p,) that an adversary expects without knowing the noise or
 # coin flips: trained without noise, with each canary scaled by its probability of insertion.
 Expect = Callable[[Craft, Tree, Array], Array]
@@ -98,16 +97,16 @@ class Adversary(NamedTuple):
 
     All functions except init are compiled. Audits with equal functions (`==`) share compiled programs. So use
     module-level functions instead of lambdas, and keep values that differ between audits in the state. If a
-    value must be compiled in, make it a field of a frozen dataclass with `__call__`. Compiled programs keep
-    the objects that their functions refer to in memory, so only init should use the data.
+    value must be compiled in, make it a field of a frozen dataclass with `__call__`. Only init should use the
+    data, because programs keep what their functions refer to in memory.
 
     Attributes:
       init: (key, theta_0, clipping_norm) -> the state, made before training.
       craft: (state, step, theta) -> the canaries of that step.
-      score: (state, the observer's record, final, theta_0) -> the scores (K,) of the final model.
+      score: (state, the observer's record, the final model (p,), theta_0 (p,)) -> the scores (K,).
       canaries: K, the number of canaries per run.
-      observer: the functions that see every iterate. If it is None, the adversary sees only the final model,
-        and its record is ().
+      observer: sees every iterate. If it is None, the adversary sees only the final model, and its record is
+        ().
       reads_theta: True if craft depends on theta, as the gradient of a training example does. In the
         hidden-state model, crafted gradients must not depend on theta (hidden-state paper, Section 4).
       crafts_constant: True if craft returns the same canaries at every step.
@@ -118,7 +117,7 @@ class Adversary(NamedTuple):
 
     init: Init
     craft: Craft
-    score: Score
+    score: Callable[[Tree, Tree, Array, Array], Array]
     canaries: int = 1
     observer: Observer | None = None
     reads_theta: bool = False
@@ -127,7 +126,7 @@ class Adversary(NamedTuple):
     null: NullLaw = NullLaw()
 
     def draw_for_run(self, state: Tree, key: Array) -> Tree:
-        """Returns the state that craft and score get in the run with this key."""
+        """Returns the state of the run with this key; without `draw`, all runs share `state`."""
         return state if self.draw is None else self.draw(state, key)
 
     def score_run(self, state: Tree, key: Array, seen: Tree, final: Array, theta_0: Array) -> Array:
@@ -224,8 +223,7 @@ class Knowledge(NamedTuple):
         Raises InputError if the layer takes integers, because poisoned examples are floats.
         """
         features = self.data[0]  # (N, ...)
-        example = jax.ShapeDtypeStruct(features.shape[1:], features.dtype)
-        first_input: jax.ShapeDtypeStruct = jax.eval_shape(self.model.inputs, example)
+        first_input: jax.ShapeDtypeStruct = jax.eval_shape(self.model.inputs, features[0])
         require(
             jnp.issubdtype(first_input.dtype, jnp.floating),
             "poisoned examples are floats, but this model takes integers: choose another `adversary`",
@@ -298,7 +296,7 @@ class AdversaryFields:
     @property
     def inserts_all(self) -> bool:
         """True if every run inserts all canaries, without coin flips."""
-        return self.any_time  # the known null distribution then replaces held-out canaries
+        return self.any_time
 
     @property
     def sees_every_model(self) -> bool:
@@ -316,7 +314,7 @@ class AdversaryFields:
         return 5000
 
     def deciding(self) -> dict[str, Any]:
-        """Returns its part of a store's identity: the non-default fields, and the version if above 1."""
+        """Returns what identifies its stored scores: the non-default fields, and the version if above 1."""
         decisive = deciding(self)  # the function, not this method
         if self.version > 1:
             decisive["version"] = self.version

@@ -28,14 +28,10 @@ from audit.adversaries.ranked import count_below
 from audit.errors import require
 from audit.settings.fields import described
 
-# (key, theta_0 (p,)) -> the distinct coordinates of K canaries, (K,).
-Choose = Callable[[Array, Array], Array]
-
 _NUM_NOISY_SIMULATIONS = 4  # in the noisy variants of GC-S
 _MAX_RANKED = 2**24  # up to this size, ranks are exact in float32
 
-# Noisy simulations use the run's noise and clipping; noiseless ones use neither. Both measure how far each
-# coordinate moves, either at each step or from the initial to the final model.
+# Noisy simulations use the run's noise and clipping; noiseless ones use neither.
 GC_S_VARIANTS = (
     "noiseless_per_step",
     "noisy_per_step",
@@ -84,7 +80,7 @@ class GcS(AdversaryFields):
                 run = knowledge.simulate(hyper, jax.random.fold_in(key, index), theta_0)
                 moved = run.squared_updates if per_step else jnp.abs(run.theta - theta_0)
                 movements.append(moved)
-            total = jnp.sum(jnp.stack(movements), axis=0)
+            total = jnp.sum(jnp.stack(movements), axis=0)  # (p,)
             infinite = int(jnp.sum(~jnp.isfinite(total)))
             require(
                 not infinite,
@@ -115,10 +111,12 @@ class GcR(AdversaryFields):
 
     @property
     def any_time(self) -> bool:
+        """True if every run draws its own coordinates."""
         return self.afresh
 
     @property
     def usual_runs(self) -> int:
+        """The default number of runs."""
         # Bounds from ranks need fewer runs than bounds from coin flips.
         return 60 if self.afresh else super().usual_runs
 
@@ -132,7 +130,7 @@ class GcR(AdversaryFields):
 
 def _choose_at_random(canaries: int, key: Array, theta_0: Array) -> Array:
     """Draws K distinct coordinates (K,), one per canary, uniformly from those of theta_0 (p,)."""
-    if canaries == 1:  # drawing differently would change stored scores
+    if canaries == 1:  # `choice` would draw another coordinate and change stored scores
         return jax.random.randint(key, (1,), 0, theta_0.size)
     return jax.random.choice(key, theta_0.size, (canaries,), replace=False)
 
@@ -155,7 +153,9 @@ class BiasedDimensions(NamedTuple):
         return self.expected - final[self.dimensions]
 
 
-def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
+def at_coordinates(
+    choose: Callable[[Array, Array], Array], canaries: int, expect: Expect
+) -> Adversary:
     """Returns the adversary that inserts K canaries C e_d, and scores each by expected[d] - final[d].
 
     Here e_d is the unit vector along coordinate d. A step subtracts the canary, so an inserted canary
@@ -163,7 +163,7 @@ def at_coordinates(choose: Choose, canaries: int, expect: Expect) -> Adversary:
     expected model, because training moves some of their coordinates much further than the noise does.
 
     Args:
-      choose: (key, theta_0) -> the coordinates d (K,).
+      choose: (key, theta_0) -> the distinct coordinates d (K,).
       canaries: K.
       expect: (craft, state, theta_0) -> the expected model for several canaries (`Knowledge.expect`).
     """
@@ -250,7 +250,8 @@ class FreshCoordinates(NamedTuple):
         coordinate_key, tie_key = jax.random.split(key)
         shape = self.canaries.indices.shape  # (K,)
         indices = jax.random.choice(coordinate_key, self.expected.size, shape, replace=False)
-        return self._replace(canaries=self.canaries._replace(indices=indices), tie_key=tie_key)
+        canaries = self.canaries._replace(indices=indices)
+        return self._replace(canaries=canaries, tie_key=tie_key)
 
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns, for each canary, how many coordinates without a canary moved down less, (K,).

@@ -38,8 +38,7 @@ class CotS(AdversaryFields):
     """CotS: gradients along random directions, each scored by its direction's cosine with a vector.
 
     If `cots_score` is "weights", the vector is the negated final model. Otherwise it is theta_0 - final for a
-    single canary, or expected - final for several. The expected model is trained without noise and with each
-    canary scaled by its probability of insertion.
+    single canary, or expected - final for several (`Knowledge.expect`).
     """
 
     name = "cots"
@@ -84,6 +83,7 @@ class OneShotCanaries(AdversaryFields):
 
     @property
     def sees_every_model(self) -> bool:
+        """True if scores use the model after every step."""
         return self.observe == "all"
 
     def make(self, knowledge: Knowledge) -> Adversary:
@@ -171,8 +171,7 @@ def random_directions(canaries: int, expect: Expect) -> Adversary:
     """Returns the adversary that inserts K canaries C * u_k, for uniformly random unit vectors u_k.
 
     The score of canary k is the cosine between u_k and expected - final. `expect` maps (craft, state,
-    theta_0) to the expected model (p,). If the expected model is trained without noise, the difference is
-    mainly due to noise and canaries. The state stores only keys, from which directions are redrawn when
+    theta_0) to the expected model (p,). The state stores only keys, from which directions are redrawn when
     needed.
     """
 
@@ -199,8 +198,7 @@ def final_cosines(canaries: int, origin: Rehearse = initial_model) -> Adversary:
     Args:
       canaries: K.
       origin: theta_0 (p,) -> a model (p,). `initial_model` gives cosines with the change due to training.
-        `zero_model` gives cosines with the final weights, as in the paper. These include the initial weights,
-        so the cosines are smaller.
+        `zero_model` gives cosines with the final weights, as in the paper.
     """
     return random_directions(canaries, lambda craft, state, theta_0: origin(theta_0))
 
@@ -266,15 +264,16 @@ def largest_cosines(canaries: int, momentum: float = 0.0) -> Adversary:
     Args:
       canaries: K.
       momentum: the momentum of the server's SGD. We subtract momentum * the last move from each move, which
-        leaves a vector along the gradient. If momentum is 0, this is the move itself.
+        leaves a vector along the gradient.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> OneShot:
         """Draws the keys of K directions, and the directions if they fit into memory."""
         keys = jax.random.split(key, canaries)
-        stored = canaries if canaries * theta_0.size <= _MAX_KEPT else 0
+        fits = canaries * theta_0.size <= _MAX_KEPT
+        stored_keys = keys if fits else keys[:0]
         # To save memory, `map` draws one direction at a time.
-        units = jax.lax.map(lambda key: mechanism.draw_unit_direction(key, theta_0), keys[:stored])
+        units = jax.lax.map(lambda key: mechanism.draw_unit_direction(key, theta_0), stored_keys)
         return OneShot(keys, units, jnp.float32(momentum))
 
     return Adversary(

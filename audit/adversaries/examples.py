@@ -59,7 +59,7 @@ class Loss(AdversaryFields):
         )
 
         def init(key: Array, theta_0: Array, clipping_norm: Array) -> mechanism.Examples:
-            """Draws K training examples with random wrong labels; if K = 1, without a leading axis."""
+            """Draws K training examples with random wrong labels; without a leading axis if K = 1."""
             index_key = jax.random.fold_in(key, 0)
             shift_key = jax.random.fold_in(key, 1)
             if canaries == 1:
@@ -82,8 +82,8 @@ class Poisoned(AdversaryFields):
 
     By default, examples are direction + mean, as in the LiDP paper's code, and scores are minus their losses.
     If `as_printed` is True, examples are 10 * direction, and scores are expected losses minus losses (Errata
-    L10). Principal directions are numbered from 0, the direction of largest variance. Canaries use random
-    directions from `first_direction` to `end_direction` - 1; the defaults are for 784 pixels.
+    L10). Canaries use random principal directions from `first_direction` to `end_direction` - 1, numbered
+    from 0 for the largest variance; the defaults are for 784 pixels.
     """
 
     name = "poisoned"
@@ -182,11 +182,12 @@ class ScoredExamples(NamedTuple):
 
 @dataclass(frozen=True)
 class _LossDrops:
-    """Scores examples (K,): their losses under the expected final model minus those under the final model."""
+    """Scores examples by the drop of their losses."""
 
     loss: ExampleLoss
 
     def __call__(self, state: ScoredExamples, seen: Tree, final: Array, theta_0: Array) -> Array:
+        """Returns the losses (K,) under the expected final model minus those under the final model."""
         return state.expected - state.canaries.losses(self.loss, final)
 
 
@@ -220,24 +221,26 @@ def inserted_examples(
 
 @dataclass(frozen=True)
 class _CraftGradient:
-    """Computes the gradient (1, p) at theta of the state's single example; the mechanism clips it."""
+    """Crafts the gradient of a single example."""
 
     loss: ExampleLoss
 
     def __call__(self, state: mechanism.Examples, step: Array, theta: Array) -> Array:
+        """Returns the gradient (1, p) at theta of the example `state`; the mechanism clips it."""
         gradient = jax.grad(self.loss)(theta, state)
         return gradient[None]
 
 
 @dataclass(frozen=True)
 class _MinusLoss:
-    """Computes the score (1,) of a single example: minus its loss under the final model."""
+    """Scores a single example."""
 
     loss: ExampleLoss
 
     def __call__(
         self, state: mechanism.Examples, seen: Tree, final: Array, theta_0: Array
     ) -> Array:
+        """Returns minus the loss (1,) of the example `state` under the final model."""
         return -self.loss(final, state)[None]
 
 
@@ -270,14 +273,17 @@ def principal(examples: NDArray[np.float32]) -> Principal:
         centred = block - mean
         scatter += centred.T @ centred
 
-    # eigh returns eigenvectors as columns, largest eigenvalue last.
-    directions = np.linalg.eigh(scatter)[1].T[::-1]
+    # `eigh` returns eigenvectors as columns, largest eigenvalue last.
+    _, eigenvectors = np.linalg.eigh(scatter)
+    directions = eigenvectors.T[::-1]
     # The sign of an eigenvector is arbitrary, so we make its largest entry positive.
-    largest_entry = np.abs(directions).argmax(1)[:, None]
-    signs = np.sign(np.take_along_axis(directions, largest_entry, 1))
-    return Principal(mean.reshape(shape), (directions * signs).reshape(-1, *shape))
+    largest = np.abs(directions).argmax(axis=1, keepdims=True)  # its index in each row
+    signs = np.sign(np.take_along_axis(directions, largest, axis=1))
+    directions = directions * signs
+    return Principal(mean.reshape(shape), directions.reshape(-1, *shape))
 
 
 def find_principal(knowledge: Knowledge) -> Principal:
     """Returns the principal directions of the training data as they enter the model's first layer."""
-    return principal(np.asarray(jax.vmap(knowledge.model.inputs)(knowledge.data[0])))
+    inputs = jax.vmap(knowledge.model.inputs)(knowledge.data[0])
+    return principal(np.asarray(inputs))

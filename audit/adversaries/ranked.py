@@ -1,7 +1,7 @@
 """Canaries that every run draws anew, ranked among fresh draws from the same generator.
 
-A held-out canary's rank among M fresh draws is uniform on 1 to M + 1 (`audit.evidence.ranks`). The canary's
-score is the number of fresh draws below it, so the rank is M + 1 minus this score.
+A held-out canary's rank among M fresh draws is uniform on 1 to M + 1 (`audit.evidence.ranks`). The rank is
+M + 1 minus its score, the number of fresh draws below it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ MAX_DRAWS = 10_000_000  # up to this size, counts are exact in float32
 
 # (key, number) -> mechanism.Examples: random features (number, ...) with labels (number, ...).
 Generator = Callable[[Array, int], Any]
-# (mechanism.Examples (n, ...), the final model (p,), the reference model (p,)) -> scores (n,); a higher score
-# means "more likely in".
+# (mechanism.Examples (n, ...), the final model (p,), the reference model (p,)) -> scores (n,).
 ScoreExamples = Callable[[Any, Array, Array], Array]
 
 
@@ -64,7 +63,7 @@ class RandomExamples(AdversaryFields):
         """Returns the adversary. Its random examples have the shape and scale of the training data."""
         features, labels = knowledge.data
         label_entries = _fit_entries(labels)
-        if knowledge.classes:  # the data may lack the largest class
+        if knowledge.classes:  # not 0, so labels are classes; the data may lack the largest
             label_entries = replace(label_entries, largest=knowledge.classes - 1)
         return fresh_examples(
             generate=RandomExampleGenerator(_fit_entries(features), label_entries),
@@ -150,9 +149,8 @@ class _RankExamples:
     def __call__(self, state: Draws, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns the counts (K,).
 
-        We put the canaries at random positions in a list of otherwise fresh examples, because rounding may
-        depend on the position. To save memory, we draw and score the list in blocks, with a fresh example at
-        each position not taken by a canary.
+        We put the canaries at random positions in a list of otherwise fresh examples. Rounding may depend on
+        the position, so this keeps them exchangeable. To save memory, we draw and score the list in blocks.
         """
         total = self.canaries + self.fresh
         places = _draw_places(state.fresh_key, self.canaries, total)
@@ -166,24 +164,20 @@ class _RankExamples:
             rows = jnp.where(is_here, places - start, block)
 
             def insert(drawn_part: Array, canary_part: Array) -> Array:
+                """Puts the canaries' features, or labels, in place of drawn ones."""
                 return drawn_part.at[rows].set(canary_part, mode="drop")
 
             examples = jax.tree.map(insert, drawn, state.canaries)
             return self.score_examples(examples, final, state.reference)
 
         starts = jnp.arange(0, total, block)
-        scores = jax.lax.map(
-            score_block, starts
-        ).ravel()  # the last block may extend beyond the list
+        scores = jax.lax.map(score_block, starts).ravel()
+        # The last block may extend beyond the list.
         return count_below(scores[:total], places, state.tie_key)
 
 
 def _draw_places(fresh_key: Array, canaries: int, total: int) -> Array:
-    """Draws K distinct positions for a run's canaries among all `total` scored examples.
-
-    An example's position in a block may affect how a compiled program rounds its score. Random positions keep
-    canaries and fresh examples exchangeable.
-    """
+    """Draws K distinct positions for a run's canaries among all `total` scored examples, (K,)."""
     # `score_block` folds positions into the same key, all of them below `total`.
     place_key = jax.random.fold_in(fresh_key, total)
     return jax.random.choice(place_key, total, (canaries,), replace=False)
@@ -199,10 +193,10 @@ def count_below(scores: Array, places: Array, tie_key: Array) -> Array:
       places: (K,) the indices of the canaries' scores. All other scores belong to fresh draws.
       tie_key: the key for random tie-breaking.
     """
-    canary_scores = scores[places]
+    canary_scores = scores[places][:, None]  # (K, 1)
     is_fresh = jnp.ones(scores.size, bool).at[places].set(False)
-    below = ((scores < canary_scores[:, None]) & is_fresh).sum(1)
-    tied = ((scores == canary_scores[:, None]) & is_fresh).sum(1)
+    below = ((scores < canary_scores) & is_fresh).sum(axis=1)
+    tied = ((scores == canary_scores) & is_fresh).sum(axis=1)
     # If t draws tie with a canary, we count a uniformly random number of them, 0 to t, as below it. The
     # canary's rank among them is then uniform.
     ties_below = jax.random.randint(tie_key, below.shape, 0, tied + 1)

@@ -3,9 +3,6 @@
 A score is the cosine between a canary's direction and u = expected - final. `final` is the final model, and
 `expected` is a model trained without noise or canaries, or theta_0 if noise far outweighs all other movement.
 The distribution of a held-out canary's score is known exactly (`audit.methods.exact_null`).
-
-With many canaries, each disturbs the others' scores. Leave-one-out scores remove the part of u along the
-other canaries' directions.
 """
 
 from __future__ import annotations
@@ -68,6 +65,7 @@ class SphereFields(AdversaryFields):
 
     @property
     def inserts_all(self) -> bool:
+        """True if every run inserts all canaries, without coin flips."""
         return not self.coins
 
     def make(self, knowledge: Knowledge) -> Adversary:
@@ -80,8 +78,7 @@ class SphereFields(AdversaryFields):
         parameters = knowledge.model.n_parameters if within is None else len(within)
         # The noise and the other canaries move the model along a canary's direction by random amounts. In
         # units of learning rate * C / batch size, their variances are noise_steps * sigma^2 and
-        # canaries * insertions^2 / parameters. We multiply both by `parameters`. If the canaries add over 1%,
-        # scores leave out the other canaries' directions.
+        # canaries * insertions^2 / parameters. We compare both times `parameters`.
         sigma = float(knowledge.hyper.noise_multiplier)
         from_noise = parameters * knowledge.noise_steps * sigma**2
         from_canaries = canaries * knowledge.insertions**2
@@ -101,27 +98,24 @@ class SphereFields(AdversaryFields):
 def _find_indices(model: Model, canaries: int, within: str) -> Array | None:
     """Returns the indices (m,) in theta of the parameters that the directions use, or None for all of theta.
 
-    `within` is a tensor's name, "auto" or "all" (`choose_tensors`). Raises InputError if no tensor has that
-    name, or if `canaries` exceeds half the number of chosen parameters.
+    `within` is a tensor's name, "auto" or "all". Raises InputError if no tensor has that name, or if
+    `canaries` exceeds half the number of chosen parameters.
     """
-    tensors = model.tensors()
+    tensors = model.tensors()  # in the order of theta
     names = choose_tensors(tensors, canaries, within).names
     if within == ALL:
         return None
-    ranges = []
-    start = 0
+    is_chosen = []  # for each parameter of each tensor
     for name, tensor in tensors.items():
-        if name in names:
-            ranges.append(jnp.arange(start, start + tensor.size))
-        start += tensor.size
-    return jnp.concatenate(ranges)
+        is_chosen.append(jnp.full(tensor.size, name in names))
+    return jnp.flatnonzero(jnp.concatenate(is_chosen))
 
 
 class Sphere(NamedTuple):
     """The state of the adversary in a run: K fresh directions, and the model that it expects.
 
     Attributes:
-      canaries: the directions; their keys are (K, blocks), one per block of `mechanism.BLOCK` coordinates.
+      canaries: the directions; their keys are (K, blocks).
       expected: (m,) the expected model at the m coordinates of the directions.
     """
 
@@ -168,11 +162,11 @@ class Sphere(NamedTuple):
 
         weights = inverse @ products  # w
         diagonal = jnp.diagonal(inverse)
-        # The squared length of the part of u orthogonal to all directions. Rounding may make it negative.
-        off_all = jnp.maximum(jnp.vdot(u, u) - jnp.vdot(products, weights), 0.0)
+        # The squared length of the part of u orthogonal to all directions; rounding may make it negative.
+        squared_rest = jnp.maximum(jnp.vdot(u, u) - jnp.vdot(products, weights), 0.0)
         along = weights / diagonal
-        off_others = jnp.sqrt(off_all + weights**2 / diagonal)
-        return along / jnp.maximum(off_others, _TINY)
+        length_off_others = jnp.sqrt(squared_rest + weights**2 / diagonal)
+        return along / jnp.maximum(length_off_others, _TINY)
 
 
 def fresh_directions(
@@ -190,8 +184,7 @@ def fresh_directions(
       canaries: K.
       rehearse: theta_0 (p,) -> the expected model (p,).
       leave_one_out: True to project the other canaries' directions out of u before computing each cosine. K
-        must then be at most half the number of parameters, to keep the Gram matrix well conditioned in
-        float32.
+        must then be at most half the number of parameters, to keep the Gram matrix well conditioned.
       null: whether all canaries are inserted, and m, the number of coordinates that directions use.
       within: (m,) the indices of these coordinates; None for all.
     """
@@ -217,7 +210,7 @@ def fresh_directions(
 def _sum_blocks(keys: Array, u: Array, measure: Callable[[Array], Array]) -> tuple[Array, Array]:
     """Returns the dot products (K,) of K random vectors with u, and the sum of measure(block) over blocks.
 
-    The vectors (m,) are standard normal. To save memory, we draw B coordinates (a block) of all vectors at a
+    The vectors (m,) are standard normal. To save memory, we draw a block, B coordinates of all vectors, at a
     time. The last block is zero beyond coordinate m.
 
     Args:
@@ -227,8 +220,9 @@ def _sum_blocks(keys: Array, u: Array, measure: Callable[[Array], Array]) -> tup
     """
     blocks = keys.shape[1]
     size = min(mechanism.BLOCK, u.size)
-    u_blocks = jnp.pad(u, (0, blocks * size - u.size)).reshape(blocks, size)
-    is_coordinate = jnp.arange(blocks * size).reshape(blocks, size) < u.size
+    padded_size = blocks * size
+    u_blocks = jnp.pad(u, (0, padded_size - u.size)).reshape(blocks, size)
+    is_coordinate = jnp.arange(padded_size).reshape(blocks, size) < u.size
 
     Sums = tuple[Array, Array]  # as returned
 
@@ -259,7 +253,7 @@ def _inverse(gram: Array, parameters: int) -> Array:
     """
     low, high = _eigenvalue_limits(len(gram), parameters)
     first_error = (high - low) / (high + low)
-    # After n iterations, the error first_error^(2^n) must be at most _INVERSION_ERROR.
+    # Solves first_error^(2^n) = _INVERSION_ERROR for the error after n iterations.
     power = math.log(_INVERSION_ERROR) / math.log(first_error)
     iterations = math.ceil(math.log2(power))
     identity = jnp.eye(len(gram))

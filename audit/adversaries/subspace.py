@@ -1,8 +1,7 @@
 """Chooses which of a large model's parameters the canaries' directions use.
 
 A random direction in m fixed parameters needs only m random numbers. The null distribution of its score
-remains exact, and the power is the same as for a direction in all parameters. The choice must not depend on
-the training data of the audited runs.
+remains exact, and the power is the same. The choice must not depend on the audited runs' data.
 """
 
 import difflib
@@ -64,7 +63,7 @@ def choose_tensors(
     """
     canaries = number("canaries", canaries, int)
     require(parameters, "`parameters` has no tensor: give those that the optimizer updates")
-    problems = {name: _find_problem(parameters, name) for name in parameters}
+    problems = {name: _find_problem(parameters, name) for name in parameters}  # "" if suitable
     usable = [name for name in parameters if not problems[name]]
     sizes = {name: math.prod(tensor.shape) for name, tensor in parameters.items()}
     names = usable  # for "all"
@@ -72,7 +71,7 @@ def choose_tensors(
         require(usable, f"no tensor is suitable for directions: {next(iter(problems.values()))}")
         names = [max(usable, key=sizes.__getitem__)]  # the largest
     elif within != ALL:
-        patterns = [within] if isinstance(within, str) else list(within)
+        patterns = [within] if isinstance(within, str) else within
         names = _find_names(parameters, patterns)
     for name in names:
         require(not problems[name], f"`within={name}` {problems[name]}: choose another tensor")

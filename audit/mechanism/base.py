@@ -47,6 +47,7 @@ def local_hardware() -> Hardware:
     devices = jax.local_devices()
     if devices[0].platform == "cpu":
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        # CPU devices share the machine's memory.
         return Hardware(is_cpu=True, number=len(devices), memory=memory // len(devices))
     stats = devices[0].memory_stats() or {}  # None if the device reports no memory statistics
     # The default of 4 GiB is conservative, so fewer runs may train at once.
@@ -58,8 +59,8 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
     """Estimates how many bytes one run's step needs, to decide how many runs to train at once.
 
     On a CPU, it adds up the sizes of all results that depend on the run's parameters, because these should
-    fit into the cache. On other devices, it returns the peak memory of the compiled step. The step is not
-    run, and its arguments do not count.
+    fit into the cache. On other devices, it returns the peak memory of the compiled step. The step's
+    arguments do not count.
 
     Args:
       function: the step, a function of theta (p,) and `shared`.
@@ -70,8 +71,8 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
         step = jax.jit(function).lower(theta, *shared).compile()
         analysis: Any = step.memory_analysis()
         return int(analysis.temp_size_in_bytes)
-    mapped = jax.vmap(function, (0, *[None] * len(shared)))
-    written = []
+    mapped = jax.vmap(function, (0, *[None] * len(shared)))  # over theta only
+    written = []  # bytes, for 1 and 2 runs
     for runs in (1, 2):
         thetas = jax.ShapeDtypeStruct((runs, *theta.shape), theta.dtype)
         program = jax.make_jaxpr(mapped)(thetas, *shared)
@@ -121,7 +122,7 @@ class Hyperparameters(NamedTuple):
     weight_decay: Scalar | None = None
 
     def deviation(self, norm: Scalar) -> Array:
-        """Returns sigma * norm, the standard deviation of the noise; 0 if sigma is 0 and norm is infinite."""
+        """Returns sigma * norm, the standard deviation of the noise; 0, not NaN, for sigma 0 and norm inf."""
         return jnp.where(self.noise_multiplier > 0, self.noise_multiplier * norm, 0.0)
 
 
@@ -170,18 +171,21 @@ class Directions(NamedTuple):
 
     Attributes:
       keys: one per direction, (K,), or one per BLOCK coordinates of each direction, (K, blocks).
-      within: (m,), the indices of the coordinates in which directions are drawn; None for all coordinates.
+      within: (m,), the coordinates in which directions are drawn; None for all.
     """
 
     keys: Array
     within: Array | None = None
 
     def select(self, theta: Array) -> Array:
-        """Returns the entries of theta in which directions are drawn, of shape (m,)."""
+        """Returns the entries (m,) of theta at the coordinates `within`; all of theta if that is None."""
         return theta if self.within is None else theta[self.within]
 
     def spread(self, values: Array, theta: Array) -> Array:
-        """Returns the vector (p,) with `values` (m,) at the coordinates `within`, and 0 elsewhere."""
+        """Returns the vector (p,) with `values` (m,) at the coordinates `within`, and 0 elsewhere.
+
+        If `within` is None, directions use all coordinates, so m is p.
+        """
         if self.within is None:
             return values
         return jnp.zeros_like(theta).at[self.within].set(values)
@@ -215,11 +219,9 @@ class Canaries(NamedTuple):
     Attributes:
       craft: (step, theta) -> the canaries of that step.
       presence: (K,), traced: 1 for an inserted canary, 0 for a held-out canary, or a probability for `join`.
-      observe: (seen, step, iterate after the step) -> the next State.seen; None if the adversary sees only
-        the last iterate.
+      observe: (seen, step, iterate after the step) -> the next State.seen; None to see only the last iterate.
       crafts_constant: True if craft returns the same canaries for every step and theta.
-      join: draws the canaries that join a step; None if an inserted canary joins all steps allowed by the
-        mask.
+      join: draws the canaries that join a step; None if they join all steps that the mask allows.
     """
 
     craft: Callable[[Array, Array], Crafted]
@@ -229,22 +231,24 @@ class Canaries(NamedTuple):
     join: Join | None = None
 
     def joining(self, step: Array, run_key: Array) -> "Canaries":
-        """Returns the canaries with their presence in this step: 0 for canaries that do not join it."""
+        """Returns the canaries with their presence in this step: 0 for canaries that do not join it.
+
+        Without `join`, presence is the same in all steps.
+        """
         if self.join is None:
             return self
         return self._replace(presence=self.join(self.presence, run_key, step))
 
     def record(self, step: Array, after: State) -> State:
-        """Returns the state `after` a step, with the adversary's record of its iterate in State.seen."""
+        """Returns the state `after` a step; if the adversary observes iterates, `seen` includes this one."""
         if self.observe is None:
             return after
         return after._replace(seen=self.observe(after.seen, step, after.theta))
 
 
 # (hyper, state before, data, schedule, canaries, the run's key) -> the state after the schedule's last step.
-# The draws of step t come from fold_in(run_key, t), so they do not depend on where segments begin. All
-# arguments are traced except the functions in `canaries`, so one program serves runs with and without
-# canaries.
+# The draws of step t come from fold_in(run_key, t), so they do not depend on where segments begin. Only the
+# functions in `canaries` are not traced, so one program serves runs with and without canaries.
 Segment = Callable[[Hyperparameters, State, Data, Schedule, Canaries, Array], State]
 
 
@@ -275,7 +279,7 @@ def sum_canaries(
     """Returns sum_k mask_k presence_k clip(v_k, C), of shape (p,), over the canaries v_k of a single step.
 
     Args:
-      canaries, step, theta: the K canaries, the step, and the model before it, (p,).
+      canaries, step, theta: the K canaries of any type, the step, and the model before it, (p,).
       clipping_norm: C.
       mask: 1 to insert canaries, else 0; () for all, or (K,) for each.
       clipped_sum: the clipping strategy; needed only for canaries that are examples.
@@ -288,26 +292,32 @@ def sum_canaries(
 
         def clipped_gradient(k: Array) -> Array:
             """Returns the clipped gradient of canary k, of shape (p,), as the sum over a batch of 1."""
-            example = (crafted.features[k][None], crafted.labels[k][None])
-            return clipped_sum(theta, example, clipping_norm)
+            batch = (crafted.features[k][None], crafted.labels[k][None])
+            return clipped_sum(theta, batch, clipping_norm)
 
         return _add_terms(weights, weights, theta, clipped_gradient)  # skips weights of 0
 
     if isinstance(crafted, Coordinates):
+        # The norm of a canary is the magnitude of its only entry.
         clipped = jnp.clip(crafted.values, -clipping_norm, clipping_norm)
         zeros = jnp.zeros_like(theta)
         return zeros.at[crafted.indices].add(weights * clipped)
 
     if isinstance(crafted, Directions):
-        like = crafted.select(theta)
+        like = crafted.select(theta)  # has the shape (m,) of a drawn direction
+
+        def unit_direction(k: Array) -> Array:
+            """Draws the direction of canary k, a unit vector (m,)."""
+            return draw_unit_direction(crafted.keys[k], like)
+
         # Runs under `vmap` share the mask but not the presence. We draw all directions that the mask allows,
         # so that the loops of all runs take equally many steps.
         masks = jnp.broadcast_to(mask, weights.shape)
-        total = _add_terms(
-            masks, weights, like, lambda k: draw_unit_direction(crafted.keys[k], like)
-        )
+        total = _add_terms(masks, weights, like, unit_direction)
+        # Canaries have norm C, so they need no clipping.
         return crafted.spread(clipping_norm * total, theta)
 
+    # Otherwise, canaries are an array (K, p).
     clipped = jax.vmap(clip, (0, None))(crafted, clipping_norm)
     return jnp.sum(weights[:, None] * clipped, axis=0)
 
@@ -323,16 +333,18 @@ def _add_terms(
 
     Carry = tuple[Array, Array]  # (`selected`, with 0 for terms already in the total; the total)
 
-    def any_left(carry: Carry) -> Array:
+    def is_incomplete(carry: Carry) -> Array:
+        """Returns whether a selected term is not in the total yet."""
         remaining, _ = carry
         return jnp.any(remaining > 0)
 
-    def add_one(carry: Carry) -> Carry:
+    def add_term(carry: Carry) -> Carry:
+        """Adds a remaining term to the total; those with the largest `selected` come first."""
         remaining, total = carry
         k = jnp.argmax(remaining)
         return remaining.at[k].set(0), total + weights[k] * compute_term(k)
 
-    _, total = jax.lax.while_loop(any_left, add_one, (selected, jnp.zeros_like(like)))
+    _, total = jax.lax.while_loop(is_incomplete, add_term, (selected, jnp.zeros_like(like)))
     return total
 
 
@@ -341,8 +353,8 @@ def draw_unit_direction(key: Array, like: Array) -> Array:
 
     `key` is a single key (), or an array (blocks,) with one key per BLOCK coordinates.
     """
-    if jnp.ndim(key):
-        blocks = jax.vmap(lambda block_key: draw_block(block_key, like))(key)
+    if jnp.ndim(key) == 1:  # a key per block
+        blocks = jax.vmap(draw_block, (0, None))(key, like)
         normal = blocks.ravel()[: like.size]  # the last block may extend beyond p
     else:
         normal = jax.random.normal(key, like.shape, like.dtype)
@@ -368,15 +380,16 @@ def make_inserter(
 ) -> Callable[[Array, Array, Array], Array]:
     """Returns a function (step, theta, mask) -> the sum of a step's clipped canaries, of shape (p,).
 
-    If canaries are the same at every step, we sum them once per segment, unless they join steps at random or
-    the mask is (K,). If random directions join steps at random and fit into memory, we draw them once per
-    segment.
+    In general, it sums the canaries at every step. Canaries that are the same at every step are faster. If
+    they do not join steps at random, we sum them once per segment, unless masks are (K,). Otherwise, we draw
+    random directions once per segment, if they fit into memory.
 
     `state` is the run before the segment's first step. `run_key` is for `canaries.join`. The other arguments
     are those of `sum_canaries`.
     """
 
     def sum_at(step: Array, theta: Array, mask: Array) -> Array:
+        """Sums the canaries that join a step."""
         joining = canaries.joining(step, run_key)
         return sum_canaries(joining, step, theta, clipping_norm, mask, clipped_sum)
 
@@ -387,7 +400,8 @@ def make_inserter(
         constant_sum = sum_at(state.step, state.theta, jnp.float32(1))
 
         def insert_constant(step: Array, theta: Array, mask: Array) -> Array:
-            is_for_all = jnp.ndim(mask) == 0  # otherwise each canary has its own mask
+            """Scales the constant sum by a mask (), or sums the canaries with a mask (K,)."""
+            is_for_all = jnp.ndim(mask) == 0
             return mask * constant_sum if is_for_all else sum_at(step, theta, mask)
 
         return insert_constant
@@ -396,12 +410,13 @@ def make_inserter(
     if not isinstance(crafted, Directions) or crafted.keys.size * state.theta.size > _MAX_STORED:
         return sum_at
 
-    draw = jax.vmap(draw_unit_direction, (0, None))
-    units = draw(crafted.keys, crafted.select(state.theta))  # (K, m), at the coordinates `within`
-    spread = jax.vmap(crafted.spread, (0, None))  # puts 0 at the other coordinates
+    like = crafted.select(state.theta)  # has the shape (m,) of a drawn direction
+    units = jax.vmap(draw_unit_direction, (0, None))(crafted.keys, like)  # (K, m)
+    spread = jax.vmap(crafted.spread, (0, None))  # puts 0 at coordinates without a direction
     clipped_directions = spread(clipping_norm * units, state.theta)  # (K, p)
 
     def insert_directions(step: Array, theta: Array, mask: Array) -> Array:
+        """Sums the stored directions of canaries that join a step."""
         presence = canaries.joining(step, run_key).presence
         return (mask * presence) @ clipped_directions
 
@@ -426,7 +441,7 @@ def fixed_shuffle(key: Array, n_examples: int, batch_size: int, steps: int) -> A
 
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(epochs))
     shuffle = partial(jax.random.permutation, x=n_examples)
-    shuffles = jax.vmap(shuffle)(keys)
+    shuffles = jax.vmap(shuffle)(keys)  # (epochs, n_examples)
     whole_batches = shuffles[:, : per_epoch * batch_size]
     batches = whole_batches.reshape(-1, batch_size)
     return batches[:steps].astype(jnp.int32)
@@ -439,6 +454,7 @@ def insertion_mask(steps: int, periodicity: int, place: int = 0) -> Array:
     first such step, counted from 1; 0 means step k.
     """
     numbers = jnp.arange(1, steps + 1)
+    # Place 0 and step k have the same remainder.
     inserts = numbers % periodicity == place % periodicity
     return inserts.astype(jnp.float32)
 
@@ -463,8 +479,8 @@ def rehearse(
     If a coin flip decides whether a canary is inserted, set its presence to the probability of insertion.
     """
     silent = hyper._replace(noise_multiplier=jnp.float32(0))
-    # Only a federated mechanism needs the key, to shuffle its clients' examples. We name the generator,
-    # because the default in JAX may change.
+    # Only a federated mechanism needs the key, to shuffle its clients' examples. JAX's default generator may
+    # change.
     key = jax.random.key(0, impl="threefry2x32")
     start = mechanism.start(theta_0)
     final = mechanism.segment(silent, start, data, schedule, canaries, key)
@@ -486,6 +502,7 @@ def simulate(
         previous, squares = seen
         return theta, squares + (theta - previous) ** 2
 
+    # The mechanism calls `add_square` after every step, as if an adversary observed the iterates.
     start = mechanism.start(theta_0)._replace(seen=(theta_0, jnp.zeros_like(theta_0)))
     schedule = Schedule(batches, mask=jnp.zeros(len(batches)))
     canaries = no_canaries()._replace(observe=add_square)

@@ -9,7 +9,6 @@ from audit.errors import require
 
 ABSENT = -1  # marks a missing client
 Indices = NDArray[np.int32]
-Mask = NDArray[np.float32]
 
 
 def shuffled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
@@ -27,7 +26,7 @@ def shuffled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
     return order[places].reshape(rounds, cohort)
 
 
-def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
+def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> NDArray[np.float32]:
     """Draws a mask (rounds, canaries), 1 if a canary joins a round. Each canary joins `repetitions` rounds.
 
     We cut the run into `repetitions` parts of equal length, which may begin in the middle of a round. Each
@@ -35,17 +34,17 @@ def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
     `repetitions` must be at most `rounds`.
     """
     mask = np.zeros((rounds, canaries), np.float32)
-    for i in range(repetitions):
-        part_key = jax.random.fold_in(key, i)
+    for part in range(repetitions):
+        part_key = jax.random.fold_in(key, part)
         order = np.asarray(jax.random.permutation(part_key, canaries))
         # The previous part may end within this part's first round. Canaries already dealt to that round move
         # to the end of the order, so that none is dealt to it twice.
-        first_round = i * rounds // repetitions
+        first_round = part * rounds // repetitions
         is_dealt = mask[first_round] > 0
         order = order[np.argsort(is_dealt[order], kind="stable")]
-        # Together, all permutations have n = canaries * repetitions places. Place j belongs to round
-        # j * rounds // n.
-        places = i * canaries + np.arange(canaries)
+        # Together, all permutations have n = canaries * repetitions places. The places are spread evenly over
+        # the rounds, so place j belongs to round j * rounds // n.
+        places = part * canaries + np.arange(canaries)
         joined_rounds = places * rounds // (canaries * repetitions)
         mask[joined_rounds, order] = 1
     return mask

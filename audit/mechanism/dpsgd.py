@@ -4,10 +4,9 @@
     theta_{t+1} = optimizer(theta_t, m_t + lambda theta_t)
 
 g_i is the gradient of example i, v_tk is canary k, and mask_t is 1 if step t inserts canaries. Z_t ~ N(0,
-(sigma C)^2 I) is the noise (hidden-state paper, Equation 2 and Algorithm 4). It may also be correlated across
-steps (`Coefficients`). b_k is 1 if canary k is present. If canaries are sampled, b_k is 1 only in the steps
-that canary k joins. The weight decay lambda theta_t is not clipped. For `optax.adamw`, we leave out this
-term, since the optimizer applies lambda itself.
+(sigma C)^2 I) is the noise (hidden-state paper, Equation 2 and Algorithm 4), unless it is correlated across
+steps (`Coefficients`). b_k is 1 if canary k is present and, if canaries are sampled, joins step t. The weight
+decay lambda theta_t is not clipped. `optax.adamw` applies lambda itself.
 """
 
 from collections.abc import Callable
@@ -38,8 +37,8 @@ _THETAS_IN_MEMORY = 4  # vectors (p,) held in memory by a run's step
 class Coefficients(NamedTuple):
     """The traced coefficients of correlated noise, which are `Hyperparameters.own` of DP-SGD.
 
-    The noise of step t is n_t = (sum_j A_j z_{t-j} - sum_{j>0} B_j n_{t-j}) / B_0. The raw noise z_t is
-    independent across steps. So n = S^-1 z for the strategy matrix S = B / A.
+    The noise n_t of step t satisfies sum_j B_j n_{t-j} = sum_j A_j z_{t-j}, for independent raw noise z_t. So
+    n = S^-1 z for the strategy matrix S = B / A.
 
     Attributes:
       numerator: (b,), the coefficients B_0, B_1, ...
@@ -87,24 +86,25 @@ def mechanism(choices: DPSGD) -> Mechanism:
         norm = jnp.asarray(hyper.clipping_norm)
         insert = make_inserter(canaries, state, norm, run_key, choices.clipped_sum)
 
-        def advance(state: State, now: Schedule) -> tuple[State, None]:
+        def advance(before: State, now: Schedule) -> tuple[State, None]:
             """Takes one step, given its mini-batch of B indices and its insertion mask, () or (K,)."""
             indices, mask = now
-            extra = insert(state.step, state.theta, mask)
+            extra = insert(before.step, before.theta, mask)  # the sum of the canaries, (p,)
             batch = (data[0][indices], data[1][indices])
-            after = step(choices, hyper, state, batch, extra, run_key)
-            return canaries.record(state.step, after), None
+            after = step(choices, hyper, before, batch, extra, run_key)
+            return canaries.record(before.step, after), None
 
         final, _ = jax.lax.scan(advance, state, schedule)
         return final
 
     def memory(theta_0: Array, data: Data, batch_size: int) -> int:
         """Estimates the bytes that a run's step needs: the clipped sum and a few vectors of length p."""
+        # Only shapes and dtypes matter.
         batch = jax.tree.map(
             lambda array: jax.ShapeDtypeStruct((batch_size, *array.shape[1:]), array.dtype), data
         )
         theta = jax.typeof(theta_0)
-        clipping_norm = jnp.float32(1)  # only the type matters
+        clipping_norm = jnp.float32(1)
         of_sum = step_memory(choices.clipped_sum, theta, batch, clipping_norm)
         return of_sum + _THETAS_IN_MEMORY * theta_0.nbytes
 
@@ -128,8 +128,7 @@ def step(
     norm = jnp.asarray(hyper.clipping_norm)
     clipped_gradients = choices.clipped_sum(state.theta, batch, norm)
     deviation = hyper.deviation(norm)
-    # `hyper.own` holds the coefficients of correlated noise. `earlier` is the noise to keep for the next
-    # step.
+    # `hyper.own` holds the coefficients of correlated noise. `earlier` is the noise that later steps need.
     noise, earlier = _draw_step_noise(hyper.own, state, run_key, deviation)
     total = clipped_gradients + extra + noise
 
@@ -150,13 +149,15 @@ def step(
 def _draw_step_noise(
     coefficients: Coefficients | tuple[()], state: State, run_key: Array, deviation: Array
 ) -> tuple[Array, Tree]:
-    """Draws the noise for the step after `state`, of shape (p,), and returns it with the next `State.noise`.
+    """Draws the noise n_t of step t = state.step, of shape (p,), and returns it with the next `State.noise`.
 
-    A strategy with numerator B and denominator A gives the noise n of all steps by sum_j B_j n_{t-j} =
-    sum_j A_j z_{t-j}. So n_t = (sum_j A_j z_{t-j} - sum_{j>0} B_j n_{t-j}) / B_0. The raw noise z_t is drawn
-    with fold_in(run_key, t), so a step can redraw earlier raw noise. `State.noise` stores only the last b - 1
-    vectors n, newest first, of shape (b - 1, p). `coefficients` is () for independent noise. `deviation` is
-    sigma C, the standard deviation of raw noise.
+    Independent noise has no coefficients, (). Correlated noise with numerator B (b,) and denominator A is
+
+        n_t = (sum_j A_j z_{t-j} - sum_{j>0} B_j n_{t-j}) / B_0.
+
+    The raw noise z_t is drawn with fold_in(run_key, t), so a step can redraw earlier raw noise. `State.noise`
+    stores only the last b - 1 vectors n, newest first, of shape (b - 1, p). `deviation` is sigma C, the
+    standard deviation of raw noise.
     """
     theta = state.theta
     if not coefficients:
@@ -167,15 +168,16 @@ def _draw_step_noise(
         denominator = denominator[state.step]
 
     def add(total: Array, term: tuple[Array, Array]) -> tuple[Array, None]:
-        """Adds A_j z_{t-j} for the lag j = `lag`, or 0 if step t - j precedes the first step."""
+        """Adds A_j z_{t-j}, for `term` (j, A_j); adds 0 if step t - j precedes the first step."""
         lag, coefficient = term
+        # Fold numbers must not be negative.
         key = jax.random.fold_in(run_key, jnp.maximum(state.step - lag, 0))
         raw = draw_noise(key, deviation, theta)
         return total + jnp.where(lag <= state.step, coefficient, 0) * raw, None
 
     lags = jnp.arange(len(denominator))
     total, _ = jax.lax.scan(add, jnp.zeros_like(theta), (lags, denominator))
-    if len(numerator) == 1:
+    if len(numerator) == 1:  # no earlier n_{t-j} contributes
         return total / numerator[0], ()
     noise = (total - numerator[1:] @ state.noise) / numerator[0]
     return noise, jnp.concatenate([noise[None], state.noise[:-1]])
@@ -189,6 +191,7 @@ def draw_noise(key: Array, deviation: Array, theta: Array) -> Array:
     """
 
     def draw() -> Array:
+        """Draws the vector, also if the deviation is 0."""
         return deviation * jax.random.normal(key, theta.shape, theta.dtype)
 
     zeros = partial(jnp.zeros_like, theta)

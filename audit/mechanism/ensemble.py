@@ -1,8 +1,7 @@
 """Trains many runs at once on all local devices, in chunks that fit into memory and cache.
 
 Each segment of a chunk is one call of a compiled program. The runs of a chunk share the data and the
-mini-batches, so one matrix product computes the first layer of all models. Runs on different devices do not
-communicate.
+mini-batches, so one matrix product computes the first layer of all models.
 """
 
 import math
@@ -20,7 +19,7 @@ SEGMENT_STEPS = 250
 # Steps that need more bytes than this do not fit into a CPU core's cache.
 _CACHE_BYTES = 32 << 20
 _MEMORY_FRACTION = 0.25
-# A chunk has at least this many runs, because they share computations that depend only on the data.
+# A chunk has at least this many runs, even if they do not fit.
 _MIN_CHUNK = 4
 _MAX_CHUNK = 8192
 
@@ -40,9 +39,9 @@ class Placement(NamedTuple):
     def local(cls, runs: int | None = None) -> "Placement":
         """Returns a placement that divides runs over all devices of this process.
 
-        For a mechanism that `spreads`, give the number of `runs` that train at once. If there are more
-        devices than runs, several devices share a run. The mesh has as many rows as the largest divisor of
-        the number of devices that is at most `runs`.
+        By default, every device trains its own runs. For a mechanism that `spreads`, give the number of
+        `runs` that train at once. If there are more devices than runs, several devices share a run. The mesh
+        has as many rows as the largest divisor of the number of devices that is at most `runs`.
         """
         devices = np.array(jax.local_devices())
         number = len(devices)
@@ -81,7 +80,7 @@ class Placement(NamedTuple):
         mapped = jax.shard_map(
             jax.vmap(function, axes),
             mesh=self.mesh,
-            in_specs=tuple(map(specs.get, axes)),
+            in_specs=tuple(specs[axis] for axis in axes),
             out_specs=specs[0],
             check_vma=False,  # devices that share a run compute the same result
         )

@@ -9,9 +9,9 @@ where H is the Jacobian of d. The square of this value is 1 + eta m, for the lar
 
     (J'J - I) / eta = -(H + H') + eta H'H.
 
-`largest_expansion` finds m with Lanczos iterations on this matrix, because they would converge slowly on J'J.
-Products with H' are vector-Jacobian products of the clipped sum. For products with H, we transpose them,
-because layers with a custom backward pass do not support forward differentiation.
+`largest_expansion` finds m with Lanczos iterations on this matrix; they would converge slowly on J'J.
+Products with H' are vector-Jacobian products. For products with H, we transpose them, because layers with a
+custom backward pass do not support forward differentiation.
 
 Derivatives at a point do not reveal nearby jumps in d, so `worst_on_lines` searches for jumps with secants.
 """
@@ -39,7 +39,7 @@ TOLERANCE = 0.05
 _ROUNDING = 1e-6
 _MISSED = 0.003  # the probability that a random start misses a larger constant
 # Up to this number of parameters, we compute the whole Jacobian. Lanczos iterations need fewer products, but
-# each of them is a separate call, which costs more.
+# each in a separate call.
 MAX_WHOLE = 128
 # If these iterations do not suffice, we compute the whole Jacobian, up to _MAX_WHOLE_AFTERWARDS parameters.
 _MAX_ITERATIONS = 200
@@ -47,8 +47,7 @@ _MAX_WHOLE_AFTERWARDS = 2000
 _LARGE = 10_000  # in parameters
 _MAX_ITERATIONS_OF_LARGE = 48  # each stores a vector (p,)
 _LINES_AT_ONCE = 16
-# If derivatives stretch by 1 + x, secants may stretch by 1 + (1 + _RELATIVE) x + _ABSOLUTE. The margin allows
-# for float32 rounding, and for larger derivatives between the measured points.
+# If derivatives stretch by 1 + x, secants may stretch by 1 + (1 + _RELATIVE) x + _ABSOLUTE.
 _RELATIVE = 0.1
 _ABSOLUTE = 5e-4
 # If derivatives at models stretch by 1 + x, we trust derivatives on lines up to 1 + MAX_MARGIN x.
@@ -147,7 +146,10 @@ def _push_forward(pull_back: _PullBack, v: Array) -> Array:
 
 @jax.jit
 def _multiply(step: StepMap, pull_back: _PullBack, v: Array) -> Array:
-    """Returns (J'J - I) v / eta = H'(eta H v - v) - H v, of shape (p,), for `pull_back`, w -> (H'w,)."""
+    """Returns (J'J - I) v / eta = H'(eta H v - v) - H v, of shape (p,), for J = I - eta H.
+
+    `pull_back` is w -> (H'w,).
+    """
     pushed = _push_forward(pull_back, v)
     return pull_back(step.learning_rate * pushed - v)[0] - pushed
 
@@ -169,9 +171,9 @@ def _on_lines(
     directions: Array,
     positions: Array,
 ) -> Array:
-    """Returns stretches minus 1 along lines through theta, one row per line.
+    """Returns the factors, minus 1, by which a step stretches lines through theta, one row per line.
 
-    Stretches are close to 1, so their differences from 1 are more accurate in float32.
+    Factors are close to 1, so their differences from 1 are more accurate in float32.
 
     `measure_along` is `_measure_secants` or `_measure_slopes`. `directions` (n, p) may have any length. A
     direction of length 0 gives a row of zeros. `positions` (m,) are signed distances from theta.
@@ -191,14 +193,14 @@ def _on_lines(
 def _measure_secants(
     step: StepMap, theta: Array, batch: Batch, unit: Array, positions: Array
 ) -> Array:
-    """Returns the stretch minus 1, (m - 1,), of each secant between consecutive models on a line.
+    """Returns |phi(x + u) - phi(x)| / |u| - 1, (m - 1,), for consecutive models x and x + u on a line.
 
-    The models are theta + positions (m,) * unit.
+    phi is the step. The models are theta + positions (m,) * unit.
     """
     models = theta + positions[:, None] * unit
     descents = jax.lax.map(lambda model: step.descend(model, batch), models)
     displacements = jnp.diff(models, axis=0)
-    changes = -step.learning_rate * jnp.diff(descents, axis=0)
+    changes = -step.learning_rate * jnp.diff(descents, axis=0)  # phi(x + u) - phi(x) - u
     return jax.vmap(_measure_stretch)(displacements, changes)
 
 
@@ -219,13 +221,14 @@ def _measure_slopes(
 def _measure_stretch(displacement: Array, change: Array) -> Array:
     """Returns |u + change| / |u| - 1 for a displacement u of shape (p,); 0 if u is 0.
 
-    With gain = |u + change|^2 / |u|^2 - 1, gain / (sqrt(1 + gain) + 1) avoids cancellation.
+    With gain = |u + change|^2 / |u|^2 - 1, this is sqrt(1 + gain) - 1 = gain / (sqrt(1 + gain) + 1). The last
+    form avoids cancellation.
     """
     squared = displacement @ displacement
-    is_apart = squared > 0
-    gained = 2 * displacement @ change + change @ change
-    divisor = jnp.where(is_apart, squared, 1.0)
-    gain = jnp.where(is_apart, gained / divisor, 0.0)
+    is_nonzero = squared > 0
+    added = 2 * displacement @ change + change @ change  # |u + change|^2 - |u|^2
+    divisor = jnp.where(is_nonzero, squared, 1.0)
+    gain = jnp.where(is_nonzero, added / divisor, 0.0)
     gain = jnp.maximum(gain, -1.0)  # in case of rounding errors
     return gain / (jnp.sqrt(1 + gain) + 1)
 
@@ -239,15 +242,15 @@ def largest_expansion(
 ) -> Expansion:
     """Returns the largest singular value c of a step's Jacobian J, and the direction that J stretches by c.
 
-    For more than MAX_WHOLE parameters, Lanczos iterations find a value that, with probability 99.7%, is too
-    low by at most TOLERANCE |c - 1| and rounding (`_find_largest_eigenvalue`). If they do not get this close,
-    we compute c from the whole Jacobian or, for more than 2,000 parameters, return an upper bound.
+    Up to MAX_WHOLE parameters, we compute c from the whole Jacobian. Beyond that, Lanczos iterations find a
+    value that, with probability 99.7%, is too low by at most TOLERANCE |c - 1| and rounding. If they do not
+    get this close, we use the whole Jacobian or, for more than 2,000 parameters, return an upper bound.
 
     Args:
       step, theta, batch: The step, the model (p,) before it, and its mini-batch.
       start: (p,) a guess at the most stretched direction, such as an earlier step's, to save iterations. A
         wrong guess does no harm.
-      seed: The seed for the random half of the starting vector.
+      seed: The seed for the random half of the iterations' starting vector.
     """
     p = theta.size
     if p <= MAX_WHOLE:
@@ -279,7 +282,10 @@ def largest_expansion(
 
 
 def _decompose(step: StepMap, theta: Array, batch: Batch) -> Expansion:
-    """Computes the expansion of a step from the largest eigenvalue of eta H'H - H - H' = (J'J - I) / eta."""
+    """Computes the expansion of a step from the largest eigenvalue of (J'J - I) / eta = eta H'H - H - H'.
+
+    J = I - eta H is the step's Jacobian.
+    """
     jacobian = np.asarray(_compute_jacobian(step, theta, batch), np.float64)
     matrix = step.learning_rate * jacobian.T @ jacobian - jacobian - jacobian.T
     last = theta.size - 1  # the index of the largest eigenvalue
@@ -339,18 +345,20 @@ def _find_largest_eigenvalue(
         off_diagonal.append(length)
         # Larger matrices take longer, so we compute their eigenvalues less often.
         if k % (1 + k // 16) == 0 or length == 0 or k == max_iterations:
-            last = (k - 1, k - 1)
+            last = (k - 1, k - 1)  # only the largest eigenvalue
             values, vectors = eigh_tridiagonal(
                 diagonal, off_diagonal[:-1], select="i", select_range=last
             )
-            limit = find_limit(values[0])
+            largest = values[0]
+            eigenvector = known.T @ vectors[:, 0]
+            limit = find_limit(largest)
             if _sum_squares(diagonal, off_diagonal, limit) > largest_sum:
-                return values[0], known.T @ vectors[:, 0], True
+                return largest, eigenvector, True
         vector = product / length
-    # We raise the limit, by a tenth of its distance from values[0], until no eigenvalue can exceed it.
+    # We raise the limit, by a tenth of its distance from the eigenvalue, until no eigenvalue can exceed it.
     while _sum_squares(diagonal, off_diagonal, limit) <= largest_sum:
-        limit += 0.1 * (limit - values[0])
-    return limit, known.T @ vectors[:, 0], False
+        limit += 0.1 * (limit - largest)
+    return limit, eigenvector, False
 
 
 def _sum_squares(diagonal: list[float], off_diagonal: list[float], x: float) -> float:
@@ -380,8 +388,8 @@ def worst_on_lines(
 ) -> Stretch:
     """Finds the secant on lines through theta whose stretch most exceeds what derivatives explain.
 
-    Consecutive secants detect every jump of the step on a line: at least one secant covers half or more of
-    any jump that is shorter than a secant. The search does not detect jumps off the lines.
+    Secants cover each line without gaps. So for every jump of the step that is shorter than a secant, one
+    secant covers half or more of it. The search does not detect jumps off the lines.
 
     Args:
       step, theta, batch: The step, the model (p,) before it, and its mini-batch.
@@ -390,32 +398,33 @@ def worst_on_lines(
     """
     along = jnp.asarray(directions, jnp.float32)
     numbers = jnp.arange(-line.reach, line.reach + 1, dtype=jnp.float32)
-    positions = line.length * numbers
+    positions = line.length * numbers  # the ends of secants
     gains = _on_lines(_measure_secants, step, theta, batch, along, positions)  # (n, 2 reach)
-    secants = 1 + np.asarray(gains, np.float64)
+    stretches = 1 + np.asarray(gains, np.float64)
 
     # If `line.derivative` does not explain every secant, we also measure derivatives along the secants.
-    derivatives = np.full(secants.shape, line.derivative)
-    if (compute_excess(secants, derivatives) > 0).any():
+    derivatives = np.full(stretches.shape, line.derivative)
+    if (compute_excess(stretches, derivatives) > 0).any():
         slopes = _find_slopes(step, theta, batch, along, line)
         # Far larger derivatives than those at the models belong to jumps, and must not explain them.
         limit = 1 + MAX_MARGIN * max(line.largest_derivative - 1, 0)
         trusted = np.minimum(slopes, limit)
         derivatives = np.maximum(derivatives, trusted)
 
-    worst = np.argmax(compute_excess(secants, derivatives))
-    return Stretch(float(secants.flat[worst]), float(derivatives.flat[worst]))
+    worst = np.argmax(compute_excess(stretches, derivatives))
+    return Stretch(float(stretches.flat[worst]), float(derivatives.flat[worst]))
 
 
 def _find_slopes(
     step: StepMap, theta: Array, batch: Batch, directions: Array, line: Line
 ) -> Vector:
     """Returns the largest stretch by any derivative along each secant, (n, 2 reach) for n lines."""
+    # From `reach` secants before theta to `reach` secants after it.
     places = jnp.arange(2 * line.reach * _SLOPES_PER_SECANT + 1, dtype=jnp.float32)
     positions = line.length * (places / _SLOPES_PER_SECANT - line.reach)
     gains = _on_lines(_measure_slopes, step, theta, batch, directions, positions)
     slopes = 1 + np.asarray(gains, np.float64)
-    # A window contains the derivatives along one secant, including both ends.
+    # A window that begins where a secant begins contains its points, with both ends.
     windows = sliding_window_view(slopes, _SLOPES_PER_SECANT + 1, axis=1)
     return windows[:, ::_SLOPES_PER_SECANT].max(axis=2)
 

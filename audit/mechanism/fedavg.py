@@ -7,8 +7,7 @@ Here Z_t ~ N(0, (sigma C_t)^2 I), m_tk is 1 if canary k joins round t, b_k is it
 denominator, the mean number of clients per round. If quantile_rate is above 0, C_t follows a quantile of the
 updates' norms (Andrew et al., 2021). If a client's SGD diverges, the model becomes NaN.
 
-All draws in round t use the key fold_in(run_key, t). The noise uses this key directly, as in DP-SGD. The
-count noise and the clients' shuffles fold a constant into it.
+All draws in round t derive from the key fold_in(run_key, t).
 """
 
 import math
@@ -133,19 +132,19 @@ def mechanism(choices: FedAvg) -> Mechanism:
     ) -> State:
         """Runs the rounds of a schedule. `state.optimizer` is a `Server`."""
 
-        def advance(state: State, now: Schedule) -> tuple[State, None]:
+        def advance(before: State, now: Schedule) -> tuple[State, None]:
             """Runs one round, given its cohort (W,) and the mask of canaries, () or (K,)."""
             cohort, mask = now
-            step = state.step
+            step = before.step
             key = jax.random.fold_in(run_key, step)
-            norm = hyper.clipping_norm * state.optimizer.scale  # C_t
-            sums = cohort_sums(choices, hyper.own, state.theta, norm, data, cohort, key)
+            norm = hyper.clipping_norm * before.optimizer.scale  # C_t
+            sums = cohort_sums(choices, hyper.own, before.theta, norm, data, cohort, key)
             joining = canaries.joining(step, run_key)
-            inserted = sum_canaries(joining, step, state.theta, norm, mask)
-            # Canaries count as clipped, because directions are scaled to norm C_t.
+            inserted = sum_canaries(joining, step, before.theta, norm, mask)
+            # Directions are scaled to norm C_t, so each canary counts as clipped, -1/2.
             unclipped = sums.unclipped - 0.5 * jnp.sum(joining.presence * mask)
             total = Sums(sums.updates + inserted, unclipped)
-            after = _update_server(choices, hyper, state, norm, total, key)
+            after = _update_server(choices, hyper, before, norm, total, key)
             return canaries.record(step, after), None
 
         final, _ = jax.lax.scan(advance, state, schedule)
@@ -166,7 +165,8 @@ def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> int:
     `theta` (p,) and `data` (of `mechanism`) may be arrays, or their shapes and dtypes.
     """
     # Only the types of these arguments matter.
-    client = steps = jnp.int32(0)
+    client = jnp.int32(0)
+    steps = jnp.int32(0)
     rate = jnp.float32(0)
     shuffles = jax.random.key(0)
     train = partial(_local_update, choices)
@@ -181,7 +181,7 @@ def _update_server(
     sums: Sums,
     key: Array,
 ) -> State:
-    """Adds noise to a round's sums, takes the server's step, and adapts the clipping norm.
+    """Adds noise to a round's sums, takes the server's step, and adapts C (Andrew et al., 2021).
 
     `norm` is C_t, `key` is the round's key, and `state.optimizer` is a `Server`. Returns the state before the
     next round.
@@ -232,9 +232,14 @@ def cohort_sums(
         counts = jnp.where(is_present, all_counts[members], 0)
         # All clients in a block take as many steps as the largest client needs.
         steps = choices.epochs * _count_batches(choices, jnp.max(counts))
-        rate = own.client_learning_rate
-        train = partial(
-            _local_update, choices, theta, data, steps=steps, rate=rate, shuffles=shuffles
+        train = partial(  # client -> update (p,)
+            _local_update,
+            choices,
+            theta,
+            data,
+            steps=steps,
+            rate=own.client_learning_rate,
+            shuffles=shuffles,
         )
         updates = jax.vmap(train)(members)  # (b, p)
 
@@ -243,7 +248,8 @@ def cohort_sums(
         # NaN.
         squared_norms = jnp.where(squared_norms < jnp.inf, squared_norms, jnp.nan)
         weights = is_present.astype(theta.dtype)
-        unclipped = jnp.sum(weights * ((squared_norms <= norm**2) - 0.5))
+        signs = (squared_norms <= norm**2) - 0.5  # 1/2 if unclipped, else -1/2
+        unclipped = jnp.sum(weights * signs)
         scales = weights * scale_to_norm(squared_norms, norm)
         return Sums(sums.updates + scales @ updates, sums.unclipped + unclipped), None
 
@@ -261,12 +267,12 @@ def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
     We pad blocks with ABSENT. If the device has fewer clients than choices.block, the block is smaller.
     """
     devices = jax.lax.axis_size(STEP_AXIS) if choices.spreads else 1
-    width = math.ceil(cohort.size / devices)
-    block = min(choices.block, width)
-    per_device = math.ceil(width / block) * block
+    clients = math.ceil(cohort.size / devices)  # of this device, without padding
+    block = min(choices.block, clients)
+    per_device = math.ceil(clients / block) * block
     missing = per_device * devices - cohort.size
     padded = jnp.pad(cohort, (0, missing), constant_values=ABSENT)
-    by_device = padded.reshape(per_device, devices)
+    by_device = padded.reshape(per_device, devices)  # a column per device
     # Cohorts list the largest clients first. To balance the load, we reverse every other row.
     backwards = by_device[1::2, ::-1]
     by_device = by_device.at[1::2].set(backwards)
@@ -294,13 +300,16 @@ def _local_update(
     """
     features, labels, starts, counts = data
     count = jnp.where(client != ABSENT, counts[client], 0)
-    order = _draw_orders(choices, jax.random.fold_in(shuffles, client), count)
+    order_key = jax.random.fold_in(shuffles, client)
+    order = _draw_orders(choices, order_key, count)  # (epochs, most_examples)
     # An absent client has no batches, so a count of 1 avoids division by 0.
     per_epoch = jnp.maximum(_count_batches(choices, count), 1)
 
     def advance(i: Array, before: Tree) -> Tree:
         """Returns the parameters after step i of the client's SGD, on its next mini-batch."""
-        # Steps after the last epoch, and places after the client's last example, have no weight in the loss.
+        # The mini-batch is at `places` (batch_size,) in the epoch's order. Places after the client's last
+        # example, and all places in steps after the last epoch, have no weight in the loss. We clamp their
+        # indices, which may be out of range.
         epoch = jnp.minimum(i // per_epoch, choices.epochs - 1)
         places = (i % per_epoch) * choices.batch_size + jnp.arange(choices.batch_size)
         has_weight = (places < count) & (i < choices.epochs * per_epoch)
@@ -325,7 +334,7 @@ def _local_update(
 
 def _count_batches(choices: FedAvg, examples: Array) -> Array:
     """Returns the number of mini-batches in an epoch over `examples` examples, rounded up."""
-    return -(-examples // choices.batch_size)
+    return -(-examples // choices.batch_size)  # floor division of the negative rounds up
 
 
 def _draw_orders(choices: FedAvg, key: Array, count: Array) -> Array:

@@ -1,7 +1,6 @@
 """Makes a loss function of a flat parameter vector from a Flax module and a criterion."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -47,8 +46,8 @@ class Model(NamedTuple):
         theta = jax.ShapeDtypeStruct((self.n_parameters,), np.float32)
         tree = jax.eval_shape(self.unravel, theta)
         leaves = jax.tree_util.tree_leaves_with_path(tree)
-        join = partial(jax.tree_util.keystr, simple=True, separator="/")
-        return {join(path): leaf for path, leaf in leaves}
+        name = jax.tree_util.keystr
+        return {name(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
 def flat_model(

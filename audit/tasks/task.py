@@ -119,8 +119,8 @@ class Curved(NamedTuple):
       largest_positive: L; the eigenvalues are at most L.
       reason: why these bounds hold.
       largest_gradient: the largest norm of the loss's gradient; clipping to a smaller norm invalidates the
-        bounds. It is 0 if clipping does not matter: if the loss is convex in a scalar w'x, the clipped
-        gradient belongs to another convex loss.
+        bounds. It is 0 if clipping does not matter: for a loss that is convex in a scalar w'x, the clipped
+        gradient belongs to another.
     """
 
     largest_negative: float
@@ -144,12 +144,12 @@ class Task(NamedTuple):
       step_seconds: the seconds that a step of one model takes on two cores of a Xeon, for forecasts: (a fixed
         part, a part per example).
       over_parameterised: True if measurements show that training examples do not move the coordinate of a
-        crafted gradient. The adversary's score then has a known distribution (Errata H16).
+        crafted gradient, so that its score has a known distribution (Errata H16).
       canaries: the number of canaries per run for `canaries=auto`, small enough that they barely interfere.
       directions: the number of fresh directions per run for `canaries=auto`: a power of 2, at most an eighth
         of the number of parameters. Drawing them takes no longer than training.
       curved: the bounds on the curvature of its loss, which make steps Lipschitz; None if unknown.
-      not_curved: if `curved` is None, the reason its steps have no known Lipschitz constant.
+      not_curved: the reason, if `curved` is None.
       smooth: True if its loss has no kinks. An audit may then measure Lipschitz constants along its runs.
       noise_multiplier, insertions: defaults; None for the defaults that all models share.
       sizes: its possible names, such as "gpt or gpt:WIDTHxBLOCKS"; empty if it has a single size.
@@ -272,9 +272,8 @@ def _import_catalogue(model: str) -> Any:
     if str(_ROOT) not in sys.path:
         sys.path.append(str(_ROOT))
     models = importlib.import_module("models")
-    is_ours = Path(str(models.__file__)).parent == _ROOT / "models"
     require(
-        is_ours,
+        Path(str(models.__file__)).parent == _ROOT / "models",
         f"{problem}: {models.__file__} has the same name; rename it, or start your script with "
         "./run.sh python",
     )

@@ -47,7 +47,7 @@ class UnknownLayer(TypeError):
 @jax.custom_jvp
 def scale_to_norm(squared_norm: Array, clipping_norm: Array) -> Array:
     """Returns min(1, C / norm) for squared norms of any shape; 1 for a norm of 0."""
-    inverse_norm = jax.lax.rsqrt(jnp.maximum(squared_norm, _TINY))
+    inverse_norm = jax.lax.rsqrt(jnp.maximum(squared_norm, _TINY))  # finite
     return jnp.minimum(1.0, clipping_norm * inverse_norm)
 
 
@@ -80,6 +80,7 @@ def clip(vector: Array, clipping_norm: Array) -> Array:
     largest = jnp.max(jnp.abs(vector))
     scaled = vector / jnp.where(largest > 0, largest, 1.0)
     norm = largest * jnp.linalg.norm(scaled)
+    # If the norm is 0, the minimum of 1 and C / 0 = inf is 1.
     return vector * jnp.minimum(1.0, clipping_norm / norm)
 
 
@@ -89,10 +90,10 @@ def per_example(loss: Loss) -> ClippedSum:
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns the clipped sum, of shape (p,). All gradients (B, p) are held in memory."""
         compute_gradients = jax.vmap(jax.grad(loss), (None, 0))
-        separated = separate(theta, batch)  # works around a limitation of JAX
-        gradients = compute_gradients(theta, separated)
+        # `separate` works around a limitation of JAX.
+        gradients = compute_gradients(theta, separate(theta, batch))
         squared_norms = jnp.sum(gradients**2, axis=1)
-        scales = scale_to_norm(squared_norms, clipping_norm)
+        scales = scale_to_norm(squared_norms, clipping_norm)  # (B,)
         return jnp.matmul(scales, gradients)
 
     return clipped_sum
@@ -101,9 +102,9 @@ def per_example(loss: Loss) -> ClippedSum:
 def separate(theta: Array, batch: Batch) -> Batch:
     """Returns the same batch, with features of shape (B, ...) that JAX treats as dependent on theta.
 
-    This works around a limitation of JAX 0.10 to 0.12. On a mesh of devices, JAX cannot take per-example
-    gradients of convolution kernels if callers `vmap` over thetas that share features. If the features appear
-    to depend on theta, `vmap` copies them for each theta. XLA removes the selection from the program.
+    On a mesh of devices, JAX 0.10 to 0.12 cannot take per-example gradients of convolution kernels if callers
+    `vmap` over thetas that share features. If the features appear to depend on theta, `vmap` copies them for
+    each theta. XLA removes the selection from the program.
     """
     features, labels = batch
     # True unless theta[0] is NaN. Both branches return the features.
@@ -117,10 +118,9 @@ def book_keeping(
     """Returns the strategy for modules of dense layers and elementwise functions, without (B, p) gradients.
 
     A dense layer's gradient for one example is the outer product of the layer's input a (with a 1 for the
-    bias) and its output gradient g. So the squared norm is ||g||^2 (||a||^2 + 1) (Goodfellow, 2015,
-    "Efficient Per-Example Gradient Computations", arXiv 1510.01799). The clipped sum is a single product of
-    the inputs and the output gradients, which are scaled by min(1, C / norm). Examples are columns, which
-    fill vector registers even if layers are narrow.
+    bias) and its output gradient g. So the squared norm is ||g||^2 (||a||^2 + 1) (Goodfellow, 2015, arXiv
+    1510.01799). The clipped sum is a single product of the inputs and the output gradients, which are scaled
+    by min(1, C / norm). Examples are columns, which fill vector registers even if layers are narrow.
 
     If a function between the layers is not elementwise, it mixes examples, and the sum is wrong. So first
     compare a module's sum with that of `per_example`.
@@ -132,7 +132,7 @@ def book_keeping(
 
     Raises:
       UnknownLayer: when called, if a parameter does not belong to exactly one call of a flax.linen.Dense with
-        a bias. Use `per_example` for such modules.
+        a bias.
     """
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
@@ -156,23 +156,12 @@ def book_keeping(
             """Returns (the summed loss, each layer's input by its path); fills `reads_features`."""
 
             def compute(layer: nn.Module, inputs: Array) -> tuple[Array, Array] | None:
-                """Returns (a dense layer's output plus its tap, its input), or None for any other layer.
-
-                It adds a layer to `reads_features` if its input is the features, `columns`.
-                """
+                """Returns (a dense layer's output plus its tap, its input), or None for any other layer."""
                 if not is_exactly(layer, nn.Dense):
                     return None
-                parameters = layer.variables["params"]
-                if "bias" not in parameters:
-                    raise UnknownLayer(f"layer {'/'.join(layer.path)} has no bias")
                 if inputs is columns:
                     reads_features.add(layer.path)
-                kernel = parameters["kernel"]
-                # XLA can fuse written-out sums with later operations, but not a matrix product.
-                is_small = kernel.size <= _UNROLLED
-                product = _small_product(kernel, inputs) if is_small else kernel.T @ inputs
-                output = product + parameters["bias"][:, None] + taps[layer.path]
-                return output, inputs
+                return _compute_dense(layer, inputs) + taps[layer.path], inputs
 
             logits, inputs = apply(module, params, columns, compute)
             losses = jax.vmap(criterion, (-1, 0))(logits, labels)
@@ -184,8 +173,8 @@ def book_keeping(
         for path in gradients:
             gradient_squares = _sum_rows(gradients[path] ** 2)
             input_squares = _sum_rows(inputs[path] ** 2)
-            # The gradient is the outer product with the input for the kernel, and with 1 for the bias.
-            squared_norms = squared_norms + gradient_squares * (1 + input_squares)
+            # The 1 is for the bias's input.
+            squared_norms += gradient_squares * (1 + input_squares)
         scales = scale_to_norm(squared_norms, clipping_norm)  # (B,)
 
         sums = {}
@@ -205,6 +194,18 @@ def book_keeping(
         return ravel_pytree(unflatten_dict(sums))[0]
 
     return clipped_sum
+
+
+def _compute_dense(layer: nn.Module, inputs: Array) -> Array:
+    """Returns a dense layer's output (outputs, B); raises UnknownLayer if it has no bias."""
+    parameters = layer.variables["params"]
+    if "bias" not in parameters:
+        raise UnknownLayer(f"layer {'/'.join(layer.path)} has no bias")
+    kernel = parameters["kernel"]
+    # XLA can fuse written-out sums with later operations, but not a matrix product.
+    is_small = kernel.size <= _UNROLLED
+    product = _small_product(kernel, inputs) if is_small else kernel.T @ inputs
+    return product + parameters["bias"][:, None]
 
 
 def apply(
@@ -228,7 +229,7 @@ def apply(
     notes: dict[Path, Note] = {}
 
     def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        """Intercepts each call of a module's method. Flax passes the method and its arguments."""
+        """Returns what `compute` returns for a layer's call; for any other call, what the method returns."""
         inputs = [*args, *kwargs.values()]
         computed = None
         # Strategies do not support calls with additional arguments, such as the mask of a normalisation.
@@ -244,6 +245,7 @@ def apply(
 
     with nn.intercept_methods(intercept):
         result: Any = module.apply({"params": params}, x)
+    # Every parameter must belong to a computed layer.
     for *path, _ in flatten_dict(params):
         if tuple(path) not in notes:
             name = "/".join(path) or "the module itself"
@@ -258,8 +260,8 @@ def is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
     """
     product = getattr(layer, "dot_general", None)
     convolution = getattr(layer, "conv_general_dilated", None)
-    is_custom = product or convolution or type(layer) is not kind
-    return not is_custom and layer.dtype in (None, jnp.float32)
+    may_differ = product or convolution or type(layer) is not kind
+    return not may_differ and layer.dtype in (None, jnp.float32)
 
 
 @jax.custom_vjp
@@ -276,9 +278,8 @@ def _small_product_forward(kernel: Array, columns: Array) -> tuple[Array, tuple[
 def _small_product_backward(saved: tuple[Array, Array], gradients: Array) -> tuple[Array, Array]:
     """Returns the gradients at the kernel (inputs, outputs) and at the columns (inputs, B).
 
-    They follow from `gradients` (outputs, B), the gradients at the product kernel.T @ columns.
-
-    JAX's own derivative of the written-out sums would pad the gradient of each slice.
+    `gradients` (outputs, B) are those at the product kernel.T @ columns. JAX's own derivative of the
+    written-out sums would pad the gradient of each slice.
     """
     kernel, columns = saved
     return columns @ gradients.T, _small_product(kernel.T, gradients)

@@ -4,17 +4,11 @@ We support dense layers, convolutions, group and layer normalisation, and module
 
 A linear layer multiplies each of L input vectors of K numbers by its kernel (K, O). The L vectors of a
 convolution are its patches; a dense layer has one vector. They are rows (L, K) if channels are last, and
-columns (K, L) if channels are first, so we never transpose patches. From the columns a (B, K, L) and the
-output gradients g (B, O, L), or from rows, we compute one of
+columns (K, L) if channels are first, so we never transpose patches.
 
-    if L = 1                ||gradient||^2 = ||g||^2 ||a||^2; the sum is one product of a and scaled g
-    if K O < L (K + O)      the gradients a g^T (B, K, O) of all examples, and from them their norms and sum
-    otherwise               the Gram form: sum over l, m of (a_l . a_m)(g_l . g_m); the sum is one product
-
-The first and last forms compute ghost norms, without per-example gradients (Goodfellow, 2015, arXiv
-1510.01799; Li et al., 2022, "Large Language Models Can Be Strong Differentially Private Learners", Section
-4). For each layer, we choose the form with the fewest multiply-adds, known as mixed ghost clipping (Bu, Mao
-and Xu, 2022, arXiv 2205.10683).
+Unless per-example gradients are cheaper, we compute ghost norms, which do not need them (Goodfellow, 2015,
+arXiv 1510.01799; Li et al., 2022, "Large Language Models Can Be Strong Differentially Private Learners",
+Section 4). This choice is known as mixed ghost clipping (Bu, Mao and Xu, 2022, arXiv 2205.10683).
 """
 
 from collections.abc import Callable
@@ -64,7 +58,7 @@ class Call:
       output: the layer's output, with channels last or first.
       saved: the patches of a linear layer or the normalised inputs of a normalisation: (L, K), or (K, L) if
         channels are first.
-      channels_last: True if channels are last, False if they are first.
+      channels_last: whether channels are last.
     """
 
     output: Array
@@ -90,7 +84,7 @@ def pass_through(layer: Any, x: Array) -> Call | None:
 
     bias = params.get("bias", 0.0)
     if is_exactly(layer, nn.Dense):
-        rows = x.reshape(-1, x.shape[-1])
+        rows = x.reshape(-1, x.shape[-1])  # (L, K)
         product = rows @ params["kernel"]
         output = product.reshape(*x.shape[:-1], -1) + bias
         return Call(output, rows, channels_last=True)
@@ -99,7 +93,7 @@ def pass_through(layer: Any, x: Array) -> Call | None:
         patches = _patch_rows(layer, x)
         kernel = params["kernel"].reshape(-1, layer.features)
         output = patches @ kernel + bias
-        rows = patches.reshape(-1, patches.shape[-1])
+        rows = patches.reshape(-1, patches.shape[-1])  # (L, K)
         return Call(output, rows, channels_last=True)
 
     # The output of a module with these methods is kernel.T @ unfold(x) + bias, (O, L), reshaped to
@@ -117,8 +111,8 @@ def pass_through(layer: Any, x: Array) -> Call | None:
 
     is_norm = is_exactly(layer, nn.GroupNorm) or is_exactly(layer, nn.LayerNorm)
     # The layer's parameters must vary only along the last axis, and it must not average over devices.
-    is_last = getattr(layer, "feature_axes", -1) in (-1, (-1,))
-    if is_norm and is_last and layer.axis_name is None:
+    has_last_axis = getattr(layer, "feature_axes", -1) in (-1, (-1,))
+    if is_norm and has_last_axis and layer.axis_name is None:
         # The scale's gradient needs the normalised inputs. A copy of the layer, without parameters and
         # detached from the network, computes them.
         without_parameters = layer.clone(use_scale=False, use_bias=False, parent=None)
@@ -138,14 +132,14 @@ def measure_gradients(names: set[str], calls: Call, gradients: Array) -> dict[st
       calls: the result of `pass_through`, mapped over the examples.
       gradients: the gradients of the loss at the layer's output, (B, L, O) or (B, O, L).
     """
-    places = 1 if calls.channels_last else 2  # the axis of the L places
+    place_axis = 1 if calls.channels_last else 2
     measures: dict[str, Measure] = {}
     # All places share the bias and the scale, so their gradients are sums over places.
     if "bias" in names:
-        by_example = jnp.sum(gradients, axis=places)
+        by_example = jnp.sum(gradients, axis=place_axis)
         measures["bias"] = _measure_vectors(by_example)
     if "scale" in names:
-        by_example = jnp.sum(gradients * calls.saved, axis=places)
+        by_example = jnp.sum(gradients * calls.saved, axis=place_axis)
         measures["scale"] = _measure_vectors(by_example)
     if "kernel" in names:
         measures["kernel"] = _measure_kernel(calls.saved, gradients, calls.channels_last)
@@ -185,7 +179,10 @@ def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
 
     @product.def_vmap
     def map_product(size: int, are_batched: Any, *factors: Array) -> tuple[Array, bool]:
-        """Returns the product under `vmap`, and True: it has the mapped axis first, as batched factors do."""
+        """Returns the product under `vmap`, and True: it has the mapped axis first, as batched factors do.
+
+        `are_batched` says which of `factors`, the arguments of `product`, are mapped.
+        """
         kernel_is_batched, *_ = are_batched
         if not kernel_is_batched:  # `batched` accepts columns with additional leading axes
             return batched(*factors), True
@@ -221,22 +218,22 @@ def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Meas
     o = gradients.shape[outputs.index("o")]
 
     if length == 1:
-        rows = saved.reshape(-1, k)
-        at_output = gradients.reshape(-1, o)
+        rows = saved.reshape(-1, k)  # (B, K)
+        at_output = gradients.reshape(-1, o)  # (B, O)
         input_squares = jnp.sum(rows**2, axis=1)
         output_squares = jnp.sum(at_output**2, axis=1)
         squares = input_squares * output_squares
         return Measure(squares, lambda scales: Factors(rows, at_output * scales[:, None]))
 
-    if k * o < length * (k + o):
+    if k * o < length * (k + o):  # fewer multiply-adds than the Gram form, both divided by L
         by_example = jnp.einsum(f"{inputs},{outputs}->{formed}", saved, gradients)
         squares = jnp.sum(by_example**2, axis=(1, 2))
         return Measure(squares, lambda scales: jnp.einsum(f"b,{formed}->ko", scales, by_example))
 
-    def dot_places(matrices: Array, subscripts: str) -> Array:
-        """Returns the dot products of all pairs of places, of shape (B, L, L)."""
-        others = subscripts.replace("l", "m")
-        return jnp.einsum(f"{subscripts},{others}->blm", matrices, matrices)
+    def dot_places(matrices: Array, axes: str) -> Array:
+        """Returns the dot products of all pairs of places l and m, of shape (B, L, L)."""
+        other_axes = axes.replace("l", "m")
+        return jnp.einsum(f"{axes},{other_axes}->blm", matrices, matrices)
 
     def contract(scales: Array) -> Array:
         """Returns the sum of per-example gradients, of shape (K, O), multiplied by scales of shape (B,)."""
@@ -248,15 +245,15 @@ def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Meas
 
 
 def _is_plain(layer: nn.Conv, x: Array) -> bool:
-    """Returns True for a convolution of an image (H, W, C) without dilation, groups or circular padding."""
-    undilated = (1, (1, 1), None)
-    is_circular = isinstance(layer.padding, str) and layer.padding not in ("SAME", "VALID")
+    """Returns True for a convolution of an image (H, W, C), zero-padded, without dilation, groups or mask."""
+    undilated = (1, (1, 1), None)  # the values in Flax that mean so
+    pads_zeros = not isinstance(layer.padding, str) or layer.padding in ("SAME", "VALID")
     return (
         layer.input_dilation in undilated
         and layer.kernel_dilation in undilated
         and layer.feature_group_count == 1
         and layer.mask is None
-        and not is_circular
+        and pads_zeros
         and x.ndim == 3
     )
 

@@ -1,7 +1,7 @@
 """Book-keeping layer by layer: per-example gradient norms from one backward pass per block of examples.
 
 Book-keeping (Bu et al., 2022, arXiv 2210.00038) stores the results of a backward pass, and computes the sum
-of clipped gradients from them. `layers` computes each layer's norms. We store the results for only one block
+of clipped gradients from them. We store the results for only one block
 at a time, which fit into a processor's cache, and the factors of the sums for dense kernels (`Factors`).
 """
 
@@ -30,7 +30,7 @@ from audit.mechanism.clipping.layers import Call, Factors, Measure, measure_grad
 
 # The number of bytes that a model's layers may store for a block. On a CPU, this was the fastest of 0.6 to
 # 2.5 MiB for four ConvNets. It is at least _BLOCK_BY_PARAMETERS times the size of the parameters in
-# bytes, since every block reads and writes them.
+# bytes.
 _CPU_BLOCK = 5 << 18
 _ACCELERATOR_BLOCK = 1 << 30
 _BLOCK_BY_PARAMETERS = 4
@@ -69,29 +69,28 @@ def unfolded_book_keeping(
         by_path = flatten_dict(params)
 
         def add_block(totals: dict[Path, Array], block: _Block) -> tuple[Any, Any]:
-            """Adds a block's sums to each parameter's total; returns the factors of the other sums.
+            """Adds a block's sums to each parameter's total; returns (totals, the `Factors` of other sums).
 
             Adding kernels' sums would read and write whole kernels in every block. So `scan` stacks the
-            factors of all blocks, and we multiply them at the end.
+            factors of all blocks, and we multiply them at the end. A path is (*layer, parameter name).
             """
             _, _, weights = block
             by_layer = _measure_block(module, params, criterion, shapes, block)
-            squared_norms = jnp.zeros(len(weights))
+            squared_norms = jnp.zeros(len(weights))  # of examples' gradients, over all layers
             for measures in by_layer.values():
-                squared_norms = squared_norms + sum(
-                    measure.squares for measure in measures.values()
-                )
+                squared_norms += sum(measure.squares for measure in measures.values())
             scales = weights * scale_to_norm(squared_norms, clipping_norm)
 
             factors = {}
+            next_totals = dict(totals)
             for path, total in totals.items():
                 measure = by_layer[path[:-1]][path[-1]]
                 summed = measure.contract(scales)
                 if isinstance(summed, Factors):
                     factors[path] = summed
                 else:
-                    totals = totals | {path: total + summed.reshape(total.shape)}
-            return totals, factors
+                    next_totals[path] = total + summed.reshape(total.shape)
+            return next_totals, factors
 
         zeros = jax.tree.map(jnp.zeros_like, by_path)
         totals, factors = jax.lax.scan(add_block, zeros, blocks)
@@ -128,15 +127,13 @@ def _measure_block(
 ) -> dict[Path, dict[str, Measure]]:
     """Measures the gradients of a block's examples; returns Measures keyed by layer and parameter name.
 
-    `shapes` are those of the layers' outputs for one example.
+    `shapes` are those of the layers' outputs for one example. We add zeros, the "taps", to these outputs: the
+    gradient at a tap is the gradient at the output.
     """
     features, labels, _ = block
 
     def total_loss(taps: dict[Path, Array]) -> _Pass:
-        """Returns (the block's summed loss, each layer's calls by its path).
-
-        It adds the taps (zeros) to the layers' outputs, to obtain the gradients there.
-        """
+        """Returns (the block's summed loss, each layer's calls by its path)."""
         logits, calls = jax.vmap(partial(_apply, module, params))(features, taps)
         losses = jax.vmap(criterion)(logits, labels)
         return jnp.sum(losses), calls
@@ -153,8 +150,7 @@ def _measure_block(
 def _apply(module: nn.Module, params: Any, x: Array, taps: dict[Path, Array] | None) -> _Pass:
     """Returns (one example's logits, each layer's call by its path).
 
-    `taps` are zeros, added to the layers' outputs: the gradient at a tap is the gradient at the output. None
-    adds no taps.
+    `taps` are added to the layers' outputs; None adds nothing.
     """
 
     def compute(layer: nn.Module, x: Array) -> tuple[Array, Call] | None:
