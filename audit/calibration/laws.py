@@ -124,13 +124,14 @@ def _draw_gaussian(rng: Generator, setting: KnownMechanism, can_fail: bool = Fal
     signal = np.full((setting.runs, 1), setting.mu)  # 0 in failed runs
     if can_fail:
         signal *= rng.random(signal.shape) < 0.5
-    squared = np.ones(shape)  # |w_j|^2
+    squared = np.ones(shape)  # |w_j|^2; a single direction has no part along others
     if setting.canaries > 1:
         squared = rng.beta((orthogonal + 1) / 2, (setting.canaries - 1) / 2, shape)
-    along = signal * np.sqrt(squared) + rng.standard_normal(shape)  # u_j's component along w_j
+    w_length = np.sqrt(squared)
+    along = signal * w_length + rng.standard_normal(shape)  # u_j's component along w_j
     # |u_j|: one coordinate along w_j, and noise in the other d - K dimensions.
-    length = np.sqrt(along**2 + rng.chisquare(orthogonal, shape))
-    return _insert_all(np.sqrt(squared) * along / length, setting)
+    u_length = np.sqrt(along**2 + rng.chisquare(orthogonal, shape))
+    return _insert_all(w_length * along / u_length, setting)
 
 
 def _draw_laplace(rng: Generator, setting: KnownMechanism) -> Fresh:
@@ -149,6 +150,7 @@ def draw_on_bound(rng: Generator, setting: KnownMechanism) -> Fresh:
     """
     uniform = rng.random((setting.runs, setting.canaries))  # P_in(cosine > t) at the cosine t
     tail = np.maximum(uniform - setting.delta, 0) * np.exp(-setting.mu)  # a(t) at the cosine t
+    # -quantile(a) has the tail probability a, by symmetry.
     return _insert_all(-cosine_law.quantile(tail, setting.dimension), setting)
 
 

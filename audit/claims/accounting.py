@@ -20,7 +20,7 @@ LEAST_PARTICIPANT_NOISE = 0.05  # for smaller noise multipliers, we ignore sampl
 _GRID = 1e-4
 _SMALL_NOISE = 0.3
 _RELATIVE_GRID = 1e-4
-_MIN_COARSE_GRID = 1e-3
+
 COARSEST_GRID = 100.0  # its exponential is finite
 # Limits on sampled steps.
 _MAX_SAMPLED_NOISE = 1e4
@@ -80,16 +80,17 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     if not counts_sampling(composition):
         return unsampled
     require_sampled(composition, delta)
-    # The spacing is a fraction of epsilon, which is still unknown. The first grid assumes that epsilon is
-    # 1 / 100 of `unsampled` or, for small noise, all of it. If epsilon turns out to be smaller, we use a
-    # finer grid.
-    relative_grid = 1e-5
-    first_grid = max(_GRID, 1e-7 * unsampled)  # relative_grid / 100
-    least_grid = _GRID
+    # The spacing is a fraction of epsilon, `relative_grid`. Epsilon is still unknown, so the first grid
+    # guesses it: as 1 / 100 of `unsampled`, or for small noise, all of it. If that was too large, we use a
+    # finer grid. dp-accounting exponentiates the spacing, so we limit it.
     if sigma < _SMALL_NOISE:
-        first_grid = min(_RELATIVE_GRID * unsampled, COARSEST_GRID)
         relative_grid = _RELATIVE_GRID
-        least_grid = _MIN_COARSE_GRID
+        least_grid = 1e-3
+        first_grid = min(relative_grid * unsampled, COARSEST_GRID)
+    else:
+        relative_grid = 1e-5
+        least_grid = _GRID
+        first_grid = max(least_grid, 1e-7 * unsampled)  # 1e-7 is relative_grid / 100
     epsilon = float(account_sampled(composition, first_grid).get_epsilon(delta))
     fine_grid = min(max(least_grid, relative_grid * epsilon), COARSEST_GRID)
     if fine_grid < first_grid:
@@ -99,20 +100,19 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
 
 
 def counts_sampling(steps: Composition) -> bool:
-    """Returns True if the accountant uses the steps' sampling rate, False if it ignores it.
+    """Returns True if `participant_upper_bound` uses the steps' sampling rate, False if it ignores it.
 
-    It ignores the rate for noise multipliers below 0.05, where privacy losses are too large.
+    It ignores the rate for noise multipliers below 0.05, where privacy losses are too large for a grid.
     """
-    is_accounted = steps.noise_multiplier >= LEAST_PARTICIPANT_NOISE
-    return steps.sampling_rate < 1 and steps.insertions > 0 and is_accounted
+    has_enough_noise = steps.noise_multiplier >= LEAST_PARTICIPANT_NOISE
+    return steps.sampling_rate < 1 and steps.insertions > 0 and has_enough_noise
 
 
 def account_curve(steps: Composition) -> "PLDAccountant":
     """Returns dp-accounting's accountant for Poisson-sampled steps, which computes delta at any epsilon.
 
     The spacing of privacy losses is 1e-4. For noise multipliers below 0.3, whose losses are large, it is
-    1e-4 times the epsilon that these steps would have at delta 1e-5 without sampling. `counts_sampling` must
-    be True.
+    1e-4 times their scale, the epsilon at delta 1e-5 without sampling. `counts_sampling` must be True.
     """
     if steps.noise_multiplier >= _SMALL_NOISE:
         return account_sampled(steps)

@@ -99,26 +99,16 @@ def compute_shuffled_epsilon(
     # sqrt(2 log(batches)). It rarely exceeds this by more than 6 sigma, and is rarely below -2 sigma.
     highest = 2 + sigma * (6 + np.sqrt(2 * np.log(batches)))
     edges = np.linspace(-2 * sigma, highest, _NUM_EDGES)
-
-    def compute_log_masses(shift: float) -> Array:
-        """Returns the log probability of each bucket, (_NUM_EDGES + 1,), for an epoch's largest noisy sum.
-
-        The sum of the example's batch has mean `shift`, and the other sums have mean 0. The largest sum is
-        below an edge if all sums are.
-        """
-        log_cdf = special.log_ndtr((edges - shift) / sigma)
-        log_cdf += (batches - 1) * special.log_ndtr(edges / sigma)
-        cdf = np.concatenate([[0.0], np.exp(log_cdf), [1.0]])
-        with np.errstate(divide="ignore"):  # the log of an impossible bucket is -inf
-            return np.log(np.diff(cdf))
+    # The largest sum is below an edge if all sums are, the example's and the others.
+    log_others = (batches - 1) * special.log_ndtr(edges / sigma)
+    with_example = _compute_log_masses(special.log_ndtr((edges - 2) / sigma) + log_others)
+    without_example = _compute_log_masses(special.log_ndtr((edges - 1) / sigma) + log_others)
 
     # Three simplifications can only lower epsilon: we round losses down to the grid, drop buckets that are
     # impossible with or without the example, and use only the losses of training with the example.
-    with_example = compute_log_masses(2.0)
-    without_example = compute_log_masses(1.0)
     possible = np.isfinite(with_example) & np.isfinite(without_example)
     privacy_loss = privacy_loss_distribution.from_two_probability_mass_functions(
-        # Each maps buckets to log probabilities; losses are log(upper / lower).
+        # Each maps buckets to log probabilities. A bucket's loss is upper - lower.
         log_probability_mass_function_lower=dict(enumerate(without_example[possible])),
         log_probability_mass_function_upper=dict(enumerate(with_example[possible])),
         pessimistic_estimate=False,
@@ -127,3 +117,10 @@ def compute_shuffled_epsilon(
     with np.errstate(over="ignore"):  # exponentials of large losses overflow to infinity
         epsilon = privacy_loss.self_compose(epochs).get_epsilon_for_delta(delta)
     return float(max(0.0, epsilon))
+
+
+def _compute_log_masses(log_cdf: Array) -> Array:
+    """Returns the log probability of each bucket, (n + 1,), from the log CDF at the n edges between them."""
+    cdf = np.concatenate([[0.0], np.exp(log_cdf), [1.0]])
+    with np.errstate(divide="ignore"):  # the log of an impossible bucket is -inf
+        return np.log(np.diff(cdf))

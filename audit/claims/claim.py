@@ -256,9 +256,9 @@ class DpSgd(Claim):
         if self.lipschitz is None:
             return None
         periods = Periods(self.lipschitz, self.k, int(self.insert))  # `insert` is now a number
-        # Maps periods to a bound.
-        compute = functools.partial(bound_periods, self.composition, delta=delta)
-        return make_hidden_state(compute, periods)
+        # `make_hidden_state` also computes the bound for larger Lipschitz constants.
+        compute_bound = functools.partial(bound_periods, self.composition, delta=delta)
+        return make_hidden_state(compute_bound, periods)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -330,10 +330,10 @@ def _power_of_pairs(rates: Array, epsilons: Array | float, deltas: Array | float
     # exp(epsilon) may be infinite. Multiplied by a rate of 0, it gives NaN, which we replace with the trivial
     # bound 1.
     with np.errstate(over="ignore", invalid="ignore"):
-        steep = np.exp(epsilons) * alpha + deltas
-        flat = 1 - np.exp(-epsilons) * (1 - alpha - deltas)
-    steep = np.where(np.isnan(steep), 1.0, steep)
-    return np.clip(np.minimum(steep, flat), 0.0, 1.0).min(axis=-1)
+        steep_line = np.exp(epsilons) * alpha + deltas
+        flat_line = 1 - np.exp(-epsilons) * (1 - alpha - deltas)
+    steep_line = np.where(np.isnan(steep_line), 1.0, steep_line)
+    return np.clip(np.minimum(steep_line, flat_line), 0.0, 1.0).min(axis=-1)
 
 
 def _check_rates(alpha: ArrayLike) -> Array:

@@ -81,11 +81,14 @@ class HiddenState(NamedTuple):
 
     @property
     def assumes(self) -> Assumption:
-        """Returns the assumption shown in tables and pages: the Lipschitz constants and the schedule."""
-        least, largest = (f"{end:.6g}" for end in self.range)
-        constants = largest
-        if least != largest:
-            constants = f"{least} to {largest}"
+        """Returns the assumption shown in tables and pages: the Lipschitz constants and the schedule.
+
+        For measured constants, it adds the number of measuring runs and the epsilons for larger constants.
+        """
+        least, largest = self.range
+        constants = f"{largest:.6g}"
+        if f"{least:.6g}" != constants:
+            constants = f"{least:.6g} to {constants}"
         steps = f"steps with Lipschitz constant {constants} ({self.reason})"
         schedule = "the canary in every step"
         if self.periods.k > 1:
@@ -94,16 +97,16 @@ class HiddenState(NamedTuple):
         note = f"{steps}, {schedule}"
         sentence = f"the adversary sees only the last model; {note}; sensitivity C, Gaussian noise"
         assumption = Assumption(text=steps, word="Lipschitz", sentence=sentence, note=note)
-        if not self.runs:
+        if not self.runs:  # the constants are proven or given
             return assumption
-        wider = ", ".join(map(self._describe_margin, self.margins))
-        along = f"in {self.runs} rehearsals, not proven ({wider})"
+        margins = ", ".join(map(self._describe_margin, self.margins))
+        source = f"in {self.runs} rehearsals, not proven ({margins})"
         return assumption._replace(
-            word=MEASURED, sentence=f"{sentence}; measured {along}", note=f"{along}; {note}"
+            word=MEASURED, sentence=f"{sentence}; measured {source}", note=f"{source}; {note}"
         )
 
     def _describe_margin(self, factor: int) -> str:
-        """Describes the epsilon for a factor in `margins`: "9.1 if steps expand twice as much"."""
+        """Returns the epsilon for a factor in `margins`, in words: "9.1 if steps expand twice as much"."""
         rounded_up = at_most(self.margins[factor].epsilon, 1).removesuffix(".0")
         least, _ = self.range
         if least < 1:  # some steps contract
@@ -142,21 +145,22 @@ def hidden_state_bound(
     c = spread_over_steps("lipschitz", lipschitz, steps)
     n = spread_over_steps("noise", noise, steps)
 
-    if not n[s > 0].all():
+    if not n[s > 0].all():  # a step has a shift but no noise
         # Each step pays off its own shift. Slopes c_t attain this bound, unless the last slope is 0.
         return HiddenStateBound(mu=np.inf, epsilon=np.inf, paid=s, attained_by=c)
 
-    in_noise = np.zeros(steps)  # a_t / n_t; 0 before `first`
+    a_over_n = np.zeros(steps)  # steps before `first` pay nothing
     slopes = c.copy()
     first = _find_first_relevant_step(s, c)
     if first < steps:
-        in_noise[first:], fractions = _compute_payments(s[first:], c[first:], n[first:])
+        a_over_n[first:], fractions = _compute_payments(s[first:], c[first:], n[first:])
         slopes[first:] *= fractions
-    mu = float(np.linalg.norm(in_noise))
+    mu = float(np.linalg.norm(a_over_n))
     require(
         mu <= MAX_MU, f"mu must be at most {MAX_MU:g}, got {mu:g}: raise `noise` or lower `shifts`"
     )
-    return HiddenStateBound(mu, conversions.epsilon_from_mu(mu, delta), in_noise * n, slopes)
+    epsilon = conversions.epsilon_from_mu(mu, delta)
+    return HiddenStateBound(mu, epsilon, paid=a_over_n * n, attained_by=slopes)
 
 
 def bound_periods(
@@ -246,7 +250,7 @@ def make_hidden_state(
     bound = compute(periods)
     constants = np.asarray(periods.lipschitz, np.float64)
     margins = dict.fromkeys(_FACTORS, bound)
-    if np.any(constants != 1):  # `stretch_more` leaves 1 unchanged
+    if np.any(constants != 1):  # else |c - 1| is 0
         for factor in margins:
             wider = periods._replace(lipschitz=stretch_more(constants, factor))
             margins[factor] = compute(wider)
@@ -286,19 +290,20 @@ def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
 
     A step with Lipschitz constant 0 erases earlier shifts, but not its own shift.
     """
-    last_erasing = int(np.flatnonzero(lipschitz == 0).max(initial=0))
-    remaining_shifts = shifts[last_erasing:]
-    if not remaining_shifts.any():
+    # Step 0 if no step erases.
+    start = int(np.flatnonzero(lipschitz == 0).max(initial=0))
+    shifted = np.flatnonzero(shifts[start:] > 0)
+    if not shifted.size:
         return len(shifts)
-    return last_erasing + int(np.argmax(remaining_shifts > 0))
+    return start + int(shifted[0])
 
 
 def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
     """Returns payments a_t of `hidden_state_bound`, divided by the noise n_t, and maps that attain mu.
 
     Later steps scale a shift at step t by at most W_t, the product of all c_j with j > t. The best payments
-    have non-decreasing slopes x_t = a_t / (W_t n_t^2), the isotonic regression of W_t s_t / (W_t n_t)^2 with
-    weights (W_t n_t)^2. It is constant on blocks of steps, with
+    have non-decreasing x_t = a_t / (W_t n_t^2), the isotonic regression of W_t s_t / (W_t n_t)^2 with weights
+    (W_t n_t)^2. It is constant on blocks of steps, with
 
         x = sum W_t s_t / sum (W_t n_t)^2,    a_t / n_t = W_t n_t x.
 
@@ -313,15 +318,16 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
       a_t / n_t, (T,).
       x_(t-1) / x_t, (T,), the slopes of the maps as fractions of c_t; 0 for the first step.
     """
-    log_w = np.cumsum(np.r_[0.0, np.log(c[:0:-1])])[::-1]  # sums of log c from the end
+    log_c = np.log(c[:0:-1])  # from the last step to the second
+    log_w = np.cumsum(np.append(0.0, log_c))[::-1]
     with np.errstate(divide="ignore"):  # -inf without noise
         log_wn = log_w + np.log(n)
 
-    # Each shift is a point in the regression, together with the noise of all steps before the next shift.
-    shifted = np.flatnonzero(s > 0)
+    # The regression has P points: each shift, with the noise from its step until the next shift.
+    shifted = np.flatnonzero(s > 0)  # (P,)
     log_sums = log_w[shifted] + np.log(s[shifted])
     log_weights = np.logaddexp.reduceat(2 * log_wn, shifted)
-    starts = shifted[_find_blocks(log_sums.tolist(), log_weights.tolist())]
+    starts = shifted[_find_blocks(log_sums.tolist(), log_weights.tolist())]  # of B blocks, (B,)
     sizes = np.diff([*starts, len(s)])
 
     # Scaling W_t n_t down and x up by the same factor avoids overflow without changing a_t / n_t.
@@ -330,29 +336,30 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
     s_over_n = np.divide(s, n, out=np.zeros(len(s)), where=n > 0)
     sums = np.add.reduceat(scaled_wn * s_over_n, starts)  # W_t s_t is W_t n_t times s_t / n_t
     weights = np.add.reduceat(scaled_wn**2, starts)
-    scaled_slopes = sums / weights
-    in_noise = scaled_wn * np.repeat(scaled_slopes, sizes)
+    scaled_x = sums / weights  # (B,)
+    a_over_n = scaled_wn * np.repeat(scaled_x, sizes)
 
     fractions = np.ones(len(s))  # x is constant on a block
     fractions[0] = 0.0  # any slope will do, since both models are still equal
-    with np.errstate(divide="ignore"):  # a slope may underflow to 0, with logarithm -inf
-        log_slopes = np.log(scaled_slopes) - log_scales
-    fractions[starts[1:]] = np.exp(-np.diff(log_slopes))
-    return in_noise, fractions
+    with np.errstate(divide="ignore"):  # x may underflow to 0, with logarithm -inf
+        log_x = np.log(scaled_x) - log_scales
+    fractions[starts[1:]] = np.exp(-np.diff(log_x))
+    return a_over_n, fractions
 
 
 def _find_blocks(log_sums: list[float], log_weights: list[float]) -> list[int]:
-    """Returns the first points of the blocks of a weighted isotonic regression of sum / weight.
+    """Returns the index of the first point of each block of an isotonic regression of sum / weight.
 
     We pool adjacent violators on a log scale, since `scipy.optimize.isotonic_regression` would overflow.
     """
-    # The first point, log sum and log weight of each block. A block's log slope is log sum - log weight.
+    # The first point, log sum and log weight of each block. Its log value is log sum - log weight.
     blocks: list[tuple[int, float, float]] = []
     for start, (log_sum, log_weight) in enumerate(zip(log_sums, log_weights, strict=True)):
+        # We pool the point with the blocks before it until values increase.
         while blocks:
             start_before, sum_before, weight_before = blocks[-1]
             if sum_before - weight_before < log_sum - log_weight:
-                break  # the slope increases
+                break
             blocks.pop()
             start = start_before
             log_sum = float(np.logaddexp(sum_before, log_sum))

@@ -52,9 +52,10 @@ def expected_epsilon(composition: Composition, steps: int, delta: float) -> floa
     counts = np.arange(fewest, most + 1)
     log_probabilities = insertions.logpmf(counts)
     deviation = sigma * math.sqrt(steps)
-    adding = _compute_epsilon(counts, log_probabilities, deviation, delta, sign=1)
-    removing = _compute_epsilon(counts, log_probabilities, deviation, delta, sign=-1)
-    return max(adding, removing)
+    return max(
+        _compute_epsilon(counts, log_probabilities, deviation, delta, sign)
+        for sign in (1, -1)  # adding and removing
+    )
 
 
 def _compute_epsilon(
@@ -64,46 +65,43 @@ def _compute_epsilon(
 
     The adversary sees a number x: normal noise with standard deviation `deviation` (distribution Q), or this
     noise plus a count drawn from `counts` (m,) with `log_probabilities` (m,) (distribution P). The density
-    ratio P / Q increases with x. The most powerful event is therefore that x is above a threshold (sign 1,
-    more likely under P) or below it (sign -1, more likely under Q). At the right threshold, the larger
-    density is e^epsilon times the smaller one, and the event's larger probability is e^epsilon times its
-    smaller probability, plus delta.
+    ratio r(x) = P / Q increases with x. The most powerful events are therefore that x is above a threshold
+    (sign 1) or below it (sign -1). A threshold t gives one point of the privacy curve:
+
+        sign 1     epsilon = log r(t),    delta = P(x > t) - r(t) Q(x > t)
+        sign -1    epsilon = -log r(t),   delta = Q(x < t) - P(x < t) / r(t)
+
+    We search for the threshold with the given delta.
     """
 
     def compute_log_ratio(x: float) -> float:
-        """Returns the log of the density ratio P / Q at x."""
+        """Returns log r(x). For each count c, r has a term exp(c (x - c / 2) / deviation^2)."""
         return float(
             special.logsumexp(log_probabilities + counts * (x - counts / 2) / deviation**2)
         )
 
-    def compute_difference(x: float) -> float:
-        """Returns the log of the excess minus log delta, which is 0 at the right threshold x.
-
-        With the density ratio r = P / Q at x, the excess is P(above x) - r Q(above x) for sign 1, and
-        Q(below x) - P(below x) / r for sign -1. We raise its log to at least -1e6, since the search needs
-        finite values.
-        """
-        log_ratio = compute_log_ratio(x)
-        log_tails = special.log_ndtr(sign * (counts - x) / deviation)
+    def compute_difference(threshold: float) -> float:
+        """Returns the log of the threshold's delta, at least -1e6 to be finite, minus log `delta`."""
+        log_ratio = compute_log_ratio(threshold)
+        log_tails = special.log_ndtr(sign * (counts - threshold) / deviation)
         log_p = special.logsumexp(log_probabilities + log_tails)
-        log_q = special.log_ndtr(-sign * x / deviation)
+        log_q = special.log_ndtr(-sign * threshold / deviation)
         if sign == 1:
-            log_excess = conversions.log_difference(log_p, log_q + log_ratio)
+            log_delta = conversions.log_difference(log_p, log_q + log_ratio)
         else:
-            log_excess = conversions.log_difference(log_q, log_p - log_ratio)
-        return max(float(log_excess), -1e6) - math.log(delta)
+            log_delta = conversions.log_difference(log_q, log_p - log_ratio)
+        return max(float(log_delta), -1e6) - math.log(delta)
 
-    # A threshold at which both densities are equal gives epsilon 0. Each term of the density ratio,
-    # exp(c (x - c / 2) / deviation^2) for a count c, is at most 1 at the lower end of the search, and at
-    # least 1 at the upper end.
+    # The threshold with r = 1 gives epsilon 0. All terms of r are at most 1 at the lower end of this search,
+    # and at least 1 at the upper end.
     equal = scipy.optimize.brentq(
         compute_log_ratio, counts[0] / 2 - deviation, counts[-1] / 2 + deviation
     )
     if compute_difference(equal) <= 0:
         return 0.0
 
-    # From there, the excess falls below delta as x increases (sign 1) or decreases (sign -1). At `end`, 40
-    # deviations beyond all means, it is below any delta.
+    # From there, delta falls as the threshold increases (sign 1) or decreases (sign -1). At `end`, 40
+    # deviations beyond all means, it is nearly 0.
     end = -_FAR * deviation
     if sign == 1:
         end = counts[-1] + _FAR * deviation

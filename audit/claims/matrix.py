@@ -7,8 +7,7 @@ Let u (T,) be 1 at the steps that insert the canary and 0 elsewhere, and S the s
     last model     mu = 1'u / (sigma |S^-T 1|), if losses are linear
 
 Together, the models reveal S G + z for the gradients G and the raw noise z, and the canary shifts S G by S u.
-With linear losses, the last model is the sum of all gradients and all the noise S^-1 z. Momentum and varying
-learning rates affect only the last model.
+Momentum and varying learning rates affect only the last model.
 """
 
 import dataclasses
@@ -70,7 +69,7 @@ class MatrixMechanism(GaussianClaim):
 
     @functools.cached_property
     def encoder(self) -> Strategy:
-        """The strategy S: all models reveal S G + z, for the gradients G and the raw noise z."""
+        """The strategy S (`audit.claims.strategies`)."""
         return find_strategy(self.strategy, self.steps)
 
     @property
@@ -116,13 +115,14 @@ class MatrixMechanism(GaussianClaim):
         """
         pattern = np.zeros(self.steps)
         if self.min_separation is None:
-            pattern[int(self.insert) - 1 :: self.k] = 1
+            pattern[int(self.insert) - 1 :: self.k] = 1  # `insert` counts from 1
             return pattern
         separation = whole_number("min_separation", self.min_separation, 1, MAX_STEPS)
-        count = self.steps  # more than fit; the slice ends at step T
+        count = self.steps  # more than fit; the slice below ends at step T
         if self.participations is not None:
             count = whole_number("participations", self.participations, 1, MAX_STEPS)
-        column = self.encoder.multiply(np.eye(1, self.steps)[0])  # the first column of S
+        first_step_only = np.eye(1, self.steps)[0]
+        column = self.encoder.multiply(first_step_only)  # the first column of S
         is_decreasing = np.all(column >= 0) and np.all(np.diff(column) <= 0)
         require(
             is_decreasing,

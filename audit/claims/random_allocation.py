@@ -69,9 +69,9 @@ def account_allocation(
     doubled = _discretize_term(noise_multiplier, pessimistic)
     ratios = []
     for digit in range(batches.bit_length()):
-        if digit:
+        if digit > 0:
             doubled = _average(doubled, doubled, pessimistic)
-        if batches & doubled.terms:
+        if batches & doubled.terms:  # the digit is 1
             ratios.append(doubled)
     average = functools.partial(_average, pessimistic=pessimistic)
     return _find_losses(functools.reduce(average, ratios), epochs, pessimistic)
@@ -90,8 +90,8 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _Ratio:
     logs = np.linspace(-reach, reach, NUM_CELLS + 1)
     ends = np.concatenate([[-np.inf], logs, [np.inf]])
 
-    # The masses of cells without and with the example. A cell's mass with the example is its mass without it
-    # times the term's mean in the cell, since the term is a ratio of densities.
+    # The probabilities of cells, without and with the example. The second is the first times the term's mean
+    # in the cell, since the term is a ratio of densities. `mass_between` takes standardized ends.
     masses = conversions.mass_between((ends + log_mean) * sigma)
     masses_times_mean = conversions.mass_between((ends - log_mean) * sigma)
     # We drop far cells that underflow to 0, which lowers delta. To compensate, an upper bound counts their
@@ -111,19 +111,20 @@ def _average(first: _Ratio, second: _Ratio, pessimistic: bool) -> _Ratio:
 
     Moving to the grid raises delta if `pessimistic`, and lowers it otherwise (`_move_to_grid`).
     """
-    # The weighted means of each value of the first distribution (rows) and each of the second (columns).
     terms = first.terms + second.terms
     weight = first.terms / terms
-    values = ((weight * first.values)[:, None] + (1 - weight) * second.values).ravel()
-    masses = (first.masses[:, None] * second.masses).ravel()
+    other_weight = 1 - weight
+    # Each value of the first distribution (rows) is averaged with each value of the second (columns).
+    values = (weight * first.values)[:, None] + other_weight * second.values
+    masses = first.masses[:, None] * second.masses
 
     # The grid covers nearly all mass. The factor 1.001 separates equal ends.
-    low = weight * _find_low(first) + (1 - weight) * _find_low(second)
-    high = weight * _find_high(first) + (1 - weight) * _find_high(second)
+    low = weight * _find_low(first) + other_weight * _find_low(second)
+    high = weight * _find_high(first) + other_weight * _find_high(second)
     edges = np.geomspace(low, max(high, 1.001 * low), NUM_CELLS + 1)
 
-    beyond = weight * first.beyond + (1 - weight) * second.beyond
-    return _move_to_grid(values, masses, edges, beyond, terms, pessimistic)
+    beyond = weight * first.beyond + other_weight * second.beyond
+    return _move_to_grid(values.ravel(), masses.ravel(), edges, beyond, terms, pessimistic)
 
 
 def _move_to_grid(
@@ -131,24 +132,25 @@ def _move_to_grid(
 ) -> _Ratio:
     """Returns a distribution with few atoms that bounds the distribution of all given atoms.
 
-    If `pessimistic`, the mass of each cell moves to its ends, which raises delta; otherwise it moves to its
-    mean. The first and last cells are unbounded.
+    The cells are the intervals between 0, the edges and infinity. If `pessimistic`, the mass of each cell
+    moves to its ends, which raises delta; otherwise it moves to its mean.
 
     Args:
       values, masses: (n,) the atoms.
-      edges: (m,) the edges between cells, ascending and above 0.
+      edges: (m,) ascending, above 0.
       beyond: The contribution of dropped atoms to the expected value. Lower bounds do not count it.
       terms: The number of terms in the mean.
       pessimistic: True for an upper bound on delta, False for a lower bound.
     """
     if pessimistic:
-        # `excess` is the mean lost by moving mass down to the last edge.
+        # The last cell's mass moves down to the last edge. `beyond` compensates for the lost mean.
         grid = np.append(0.0, edges)
-        atoms, excess = _spread(values, masses, grid)
-        return _Ratio(grid, atoms, beyond + excess, terms)
+        atoms, lost_mean = _spread(values, masses, grid)
+        return _Ratio(grid, atoms, beyond + lost_mean, terms)
+    num_cells = len(edges) + 1
     cells = np.searchsorted(edges, values, side="right")
-    totals = _sum_by_place(cells, masses, len(edges) + 1)
-    totals_times_mean = _sum_by_place(cells, masses * values, len(edges) + 1)
+    totals = _sum_by_place(cells, masses, num_cells)
+    totals_times_mean = _sum_by_place(cells, masses * values, num_cells)
     is_kept = totals > 0
     means = totals_times_mean[is_kept] / totals[is_kept]
     return _Ratio(means, totals[is_kept], 0.0, terms)
@@ -167,14 +169,16 @@ def _spread(values: Array, masses: Array, grid: Array) -> tuple[Array, float]:
     Returns:
       (m,) the masses of the grid points, and how much the mean drops by moving atoms from above the grid.
     """
-    last = len(grid) - 1
+    size = len(grid)
     places = np.searchsorted(grid, values, side="right") - 1
-    below = np.clip(places, 0, last - 1)
-    upper_fractions = (values - grid[below]) / (grid[below + 1] - grid[below])
-    upper = masses * np.clip(upper_fractions, 0.0, 1.0)
-    atoms = _sum_by_place(below, masses - upper, last + 1)
-    atoms += _sum_by_place(below + 1, upper, last + 1)
-    return atoms, float(np.maximum(values - grid[-1], 0.0) @ masses)
+    lower = np.clip(places, 0, size - 2)  # the index of the lower adjacent point
+    upper = lower + 1
+    fractions = (values - grid[lower]) / (grid[upper] - grid[lower])
+    masses_up = masses * np.clip(fractions, 0.0, 1.0)  # above the grid, all mass
+    atoms = _sum_by_place(lower, masses - masses_up, size)
+    atoms += _sum_by_place(upper, masses_up, size)
+    lost_mean = np.maximum(values - grid[-1], 0.0) @ masses
+    return atoms, float(lost_mean)
 
 
 def _sum_by_place(places: NDArray[np.intp], weights: Array, size: int) -> Array:
@@ -184,16 +188,16 @@ def _sum_by_place(places: NDArray[np.intp], weights: Array, size: int) -> Array:
 
 def _find_low(ratio: _Ratio) -> float:
     """Returns the lower end of a grid: a positive value with almost no mass below it."""
-    place = int(np.searchsorted(np.cumsum(ratio.masses), _MAX_MASS_BELOW))
+    quantile = int(np.searchsorted(np.cumsum(ratio.masses), _MAX_MASS_BELOW))
     first_positive = int(np.flatnonzero(ratio.values > 0)[0])
-    return float(ratio.values[max(place, first_positive)])
+    return float(ratio.values[max(quantile, first_positive)])
 
 
 def _find_high(ratio: _Ratio) -> float:
     """Returns the upper end of a grid: a value above which the mass contributes little to the mean."""
     means_from_above = np.cumsum((ratio.values * ratio.masses)[::-1])
-    place = int(np.searchsorted(means_from_above, _MAX_MEAN_ABOVE))
-    return float(ratio.values[::-1][place])
+    num_above = int(np.searchsorted(means_from_above, _MAX_MEAN_ABOVE))
+    return float(ratio.values[::-1][num_above])
 
 
 def _find_losses(ratio: _Ratio, epochs: int, pessimistic: bool) -> "PrivacyLossDistribution":
@@ -207,16 +211,16 @@ def _find_losses(ratio: _Ratio, epochs: int, pessimistic: bool) -> "PrivacyLossD
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-    positive = ratio.values > 0  # X = 0 has no logarithm; `infinite_out` has its mass
-    logs = np.log(ratio.values[positive])
-    masses = ratio.masses[positive]
+    is_positive = ratio.values > 0  # X = 0 has no logarithm; `infinite_out` has its mass
+    logs = np.log(ratio.values[is_positive])
+    masses = ratio.masses[is_positive]
 
-    # The grid of log X is first * spacing, (first + 1) * spacing, ..., with a spare point at each end. The
-    # epochs' rounding errors add up to at most 0.005, so more epochs need a finer grid, with up to
-    # about _MAX_LOSSES points.
+    # The grid of log X has the points i * spacing from i = first to i = last, with a spare point at each end.
+    # Rounding errors of all epochs add up to at most 0.005, unless that needs over _MAX_LOSSES points.
     spacing = max(min(0.001, 0.005 / epochs), float(np.ptp(logs)) / _MAX_LOSSES)
     first = math.floor(logs[0] / spacing) - 1
-    size = math.ceil(logs[-1] / spacing) + 2 - first
+    last = math.ceil(logs[-1] / spacing) + 1
+    size = last + 1 - first
 
     # The masses of finite and infinite losses, with the example (in) and without it (out).
     if pessimistic:
@@ -227,17 +231,14 @@ def _find_losses(ratio: _Ratio, epochs: int, pessimistic: bool) -> "PrivacyLossD
         # also 1 minus the other masses. If rounding makes the two differ, the larger one is safe. Without the
         # example, the loss is infinite at X = 0.
         infinite_in = max(1.0 - float(masses_in.sum()), ratio.beyond)
-        infinite_out = float(ratio.masses[~positive].sum())
+        infinite_out = float(ratio.masses[~is_positive].sum())
     else:
         below = np.floor(logs / spacing).astype(np.intp) - first
         masses_in = _sum_by_place(below, masses * np.exp(logs), size)
         masses_out = _sum_by_place(below + 1, masses, size)  # rounds log X up and -log X down
         infinite_in = infinite_out = 0.0  # dropped, which lowers delta too
 
-    # The losses -log X are in reverse order.
-    least_loss_out = -(first + size - 1)
     losses_in = pld_pmf.DensePLDPmf(spacing, first, masses_in, infinite_in, pessimistic)
-    losses_out = pld_pmf.DensePLDPmf(
-        spacing, least_loss_out, masses_out[::-1], infinite_out, pessimistic
-    )
+    # The losses without the example are -log X, so their order is reversed.
+    losses_out = pld_pmf.DensePLDPmf(spacing, -last, masses_out[::-1], infinite_out, pessimistic)
     return PrivacyLossDistribution(losses_in, losses_out).self_compose(epochs)

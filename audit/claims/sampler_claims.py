@@ -21,9 +21,10 @@ from audit.written import at_most, write_json
 
 _MAX_STEPS = 10**6
 _DECIMALS = 2  # of epsilon and sigma in the advice
-_SIGMAS = (0.05, 1e4)  # the smallest and largest noise multipliers
+# The smallest and largest noise multipliers.
+_MIN_SIGMA = 0.05
+_MAX_SIGMA = 1e4
 _SIGMA_TOLERANCE = 1e-6  # in log sigma
-_MIN_EPSILON = 1e-9  # avoids the logarithm of 0
 
 
 @dataclass(frozen=True)
@@ -165,10 +166,8 @@ def sampler_claims(
         name = "truncated_poisson"
         method = _SAMPLERS[name]._replace(bracket=partial(_bracket_truncated, sampler))
     else:
-        require(
-            isinstance(sampler, str) and sampler in SAMPLERS,
-            f"`sampler={shown(sampler)}`: give {', '.join(SAMPLERS)}",
-        )
+        is_known = isinstance(sampler, str) and sampler in SAMPLERS
+        require(is_known, f"`sampler={shown(sampler)}`: give {', '.join(SAMPLERS)}")
         name = sampler
         method = _SAMPLERS[name]
     sigma = read_noise_multiplier(noise_multiplier)
@@ -191,17 +190,16 @@ def sampler_claims(
     # The last model leaks at most as much as all models, and noise-only steps cannot increase its leakage.
     upper = min(bound.epsilon, every_model.upper)
     with_tail = None
-    poisson_with_tail = None
     if tail:
         longer = samplers.make_schedule(sigma, batches, epochs, constants, tail)
         with_tail = min(method.bound(longer, delta).epsilon, upper)
-        poisson_with_tail = poisson.upper
     last_model = LastModel(upper, with_tail, assumes)
     advice = method.advice or _advise_changes(epochs, delta, poisson.upper, last_model)
     rows = [SamplerClaim(name, every_model, last_model, advice, yours=True)]
     if name != "poisson":
         # A bound for all models is also valid for the last one, even with a tail.
-        last_model = LastModel(poisson.upper, poisson_with_tail, "no more than all models leak")
+        with_tail = poisson.upper if tail else None
+        last_model = LastModel(poisson.upper, with_tail, "no more than all models leak")
         advice = _SAMPLERS["poisson"].advice
         rows.append(SamplerClaim("poisson", poisson, last_model, advice))
     return SamplerClaims(
@@ -221,21 +219,20 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
     require(epsilon > 0, f"`claim={epsilon:g}`: give a number above 0")
     delta = _check_training(batches, epochs, delta)
 
-    lowest, highest = _SIGMAS
-
     def compute_excess(log_sigma: float) -> float:
         """Returns the log of the ratio of the epsilon of Poisson batches to the requested epsilon."""
-        sigma = min(math.exp(log_sigma), highest)  # in case of rounding
-        found = _bracket_poisson(sigma, batches, epochs, delta).upper
-        return math.log(max(found, _MIN_EPSILON) / epsilon)
+        sigma = min(math.exp(log_sigma), _MAX_SIGMA)  # in case of rounding
+        upper = _bracket_poisson(sigma, batches, epochs, delta).upper
+        return math.log(max(upper, 1e-9) / epsilon)  # avoids the logarithm of 0
 
-    ends = math.log(lowest), math.log(highest)
+    lowest = math.log(_MIN_SIGMA)
+    highest = math.log(_MAX_SIGMA)
     # Epsilon falls as sigma rises.
     require(
-        compute_excess(ends[0]) >= 0 >= compute_excess(ends[1]),
-        f"`claim={epsilon:g}`: no sigma from {lowest} to {highest:,.0f} gives this epsilon",
+        compute_excess(lowest) >= 0 >= compute_excess(highest),
+        f"`claim={epsilon:g}`: no sigma from {_MIN_SIGMA} to {_MAX_SIGMA:,.0f} gives this epsilon",
     )
-    root = optimize.brentq(compute_excess, *ends, xtol=_SIGMA_TOLERANCE)
+    root = optimize.brentq(compute_excess, lowest, highest, xtol=_SIGMA_TOLERANCE)
     return math.exp(root + _SIGMA_TOLERANCE)  # the root may be too low by the tolerance
 
 
@@ -257,7 +254,7 @@ def _check_training(batches: int, epochs: int, delta: float) -> float:
 def read_noise_multiplier(noise_multiplier: Any) -> float:
     """Returns a noise multiplier; raises InputError unless it is a number from 0.05 to 10,000."""
     sigma = number("noise_multiplier", noise_multiplier, float)
-    require(_SIGMAS[0] <= sigma <= _SIGMAS[1], f"`noise_multiplier={sigma:g}`: give 0.05 to 10,000")
+    require(_MIN_SIGMA <= sigma <= _MAX_SIGMA, f"`noise_multiplier={sigma:g}`: give 0.05 to 10,000")
     return sigma
 
 
@@ -271,8 +268,8 @@ def _bracket_poisson(sigma: float, batches: int, epochs: int, delta: float) -> E
 def _bracket_cut(sigma: float, batches: int, epochs: int, delta: float) -> EveryModel:
     """Returns an upper bound on epsilon for Poisson batches that are cut to an unknown maximum size.
 
-    It composes all steps at half of sigma: since an example may displace another, it can change the sum by up
-    to 2 C.
+    It composes all steps at half of sigma, since an example may displace another, and thus change the sum by
+    up to 2 C.
     """
     epsilon = accounting.epsilon_upper_bound(sigma / 2, batches * epochs, delta)
     accountant = (
@@ -293,15 +290,14 @@ def _bracket_truncated(
     step = dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(
         sampler.examples, 1 / batches, sampler.largest_batch, sigma
     )
-    # The spacing of privacy losses; a finer grid would be too large.
-    grid = max(1e-4, 1e-7 * composed)
-    accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, grid)
+    spacing = max(1e-4, 1e-7 * composed)  # of privacy losses; a finer grid would be too large
+    accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, spacing)
     epsilon = float(accountant.compose(step, batches * epochs).get_epsilon(delta))
     return EveryModel(min(epsilon, composed), "dp-accounting (truncated PLD)")
 
 
-def _bracket_cyclic(sigma: float, _: int, epochs: int, delta: float) -> EveryModel:
-    """Returns the exact epsilon for batches in a fixed order, by composition of epochs of any length."""
+def _bracket_cyclic(sigma: float, batches: int, epochs: int, delta: float) -> EveryModel:
+    """Returns the exact epsilon for batches in a fixed order, which does not depend on their number."""
     epsilon = accounting.epsilon_upper_bound(sigma, epochs, delta)
     return EveryModel(epsilon, "composition of epochs, exact", lower=epsilon)
 
@@ -315,11 +311,11 @@ def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastM
     sigma = math.sqrt(epochs) / conversions.mu_from_epsilon(poisson, delta)
     noise = f"raise the noise multiplier to {at_most(sigma, _DECIMALS)}"
     advice = f"To claim {at_most(poisson, _DECIMALS)}, draw Poisson batches, or {noise}"
-    smallest = last_model.upper
+    epsilon = last_model.upper
     if last_model.tail is not None:
-        smallest = last_model.tail
-    if smallest > poisson:
-        return f"{advice}; for the last model alone, you may claim {at_most(smallest, _DECIMALS)}."
+        epsilon = last_model.tail
+    if epsilon > poisson:
+        return f"{advice}; for the last model alone, you may claim {at_most(epsilon, _DECIMALS)}."
     steps = ""
     if last_model.upper > poisson:  # too large without the tail
         steps = " after the noise-only steps"
@@ -333,7 +329,7 @@ _ALLOCATION = _Sampler(
     advice="The claim is true if the step of every example is drawn independently in each epoch.",
     order=_UNIFORM,
 )
-_SHUFFLED = _Sampler(brackets.bracket_shuffled, samplers.bound_one_of_each_epoch, order=_UNIFORM)
+
 _ANY_ORDER = _Sampler(
     brackets.bracket_shuffled,
     samplers.bound_any_order,
@@ -354,7 +350,9 @@ _SAMPLERS = {
     ),
     "balls_in_bins": _ALLOCATION,
     "random_allocation": _ALLOCATION,
-    "shuffled": _SHUFFLED,
+    "shuffled": _Sampler(
+        brackets.bracket_shuffled, samplers.bound_one_of_each_epoch, order=_UNIFORM
+    ),
     "any_order": _ANY_ORDER,
     "cyclic": _ANY_ORDER._replace(
         bracket=_bracket_cyclic,

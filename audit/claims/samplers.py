@@ -5,8 +5,7 @@ A sampler draws an order pi: the steps that use the example. Given pi, the last 
 
     delta(epsilon) <= E_pi [ delta of mu(pi)-GDP at epsilon ]
 
-(audit/methods/README.md, "The mixture over orders"). We simulate some orders, and bound the mean over all
-orders from above (`bound_mean`). If there are few orders with one participation per epoch, we enumerate them.
+(audit/methods/README.md, "The mixture over orders"). We enumerate all orders, or simulate some.
 """
 
 import itertools
@@ -26,7 +25,7 @@ from audit.laws import conversions
 from audit.laws.intervals import bisect
 
 ERROR = 1e-6  # the probability that a simulated bound is too low
-MAX_ENUMERATED = 20_000  # orders
+
 _MAX_STRATA = 10_000
 _MAX_INTERVALS = 100  # of steps within an epoch, for strata
 _NUM_SIMULATED = 500_000  # orders
@@ -69,6 +68,11 @@ class StepWeights(NamedTuple):
     log_after: Array
     first: int
 
+    @property
+    def no_participation(self) -> int:
+        """Returns T, the step number that stands for no participation."""
+        return len(self.log_w) - 1
+
 
 class Schedule(NamedTuple):
     """The steps of a training run whose batches a sampler draws.
@@ -102,15 +106,13 @@ def make_schedule(
 
 
 def weigh_steps(lipschitz: Array) -> StepWeights:
-    """Returns the weights of T steps with these Lipschitz constants (T,).
-
-    A constant of 0 erases all earlier shifts.
-    """
+    """Returns the weights of T steps with these Lipschitz constants (T,)."""
+    # A constant of 0 erases all earlier shifts. If there is none, `first` is 0.
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     constants = lipschitz.copy()
     constants[: first + 1] = 1.0  # avoids log(0); these multiply only earlier shifts
-    # Sums of the log constants of the steps after each step.
-    log_w = np.append(np.cumsum(np.log(constants)[:0:-1])[::-1], 0.0)
+    log_next = np.append(np.log(constants)[1:], 0.0)  # of the next step's constant
+    log_w = np.cumsum(log_next[::-1])[::-1]
     log_before = np.logaddexp.accumulate(2 * log_w)
     log_after = np.logaddexp.accumulate(2 * log_w[::-1])[::-1]
     return StepWeights(
@@ -136,48 +138,50 @@ def compute_order_mus(
         participation.
       log_shifts: (N, K) the log of W_t s_t; by default s_t is 1.
     """
-    no_participation = len(weights.log_w) - 1
-    reaches_last_model = (orders >= weights.first) & (orders < no_participation)
+    reaches_last_model = (orders >= weights.first) & (orders < weights.no_participation)
     if log_shifts is None:
         log_shifts = weights.log_w[orders]
-    squares = _pool(log_shifts, _compute_log_noises(weights, orders), reaches_last_model)
+    log_noises = _compute_log_noises(weights, orders)
+    squares = _pool_violators(log_shifts, log_noises, reaches_last_model)
     composed_squares = reaches_last_model.sum(axis=1)  # mu^2 for all models, which leak no less
     return np.sqrt(np.minimum(squares, composed_squares))
 
 
-def _pool(log_shifts: Array, log_noises: Array, takes_part: Bits) -> Array:
-    """Returns mu^2 (N,) of N orders, from an isotonic regression in each that pools adjacent violators.
+def _pool_violators(log_shifts: Array, log_noises: Array, reaches_last_model: Bits) -> Array:
+    """Returns mu^2 (N,) of N orders, by isotonic regressions that pool adjacent violators.
 
-    A participation with shift s has weight W in the last model (`StepWeights`). Each order has its own stack
-    of blocks. Each participation becomes a new block on top, which absorbs the block below it as long as that
-    block's slope, sum of W s / sum of W^2, is at least its own. mu^2 is the sum over blocks of (sum of W s)^2
-    / sum of W^2 (derived in audit/methods/README.md).
+    All orders are processed together. Each has its own stack of blocks. Each participation becomes a new
+    block on top, which absorbs the block below it as long as that block's slope, sum of W s / sum of W^2, is
+    at least its own. mu^2 is the sum over blocks of (sum of W s)^2 / sum of W^2 (derived in
+    audit/methods/README.md).
 
     Args:
-      log_shifts: (N, K) the log of W s of each participation.
+      log_shifts: (N, K) the log of W s of each participation, for its shift s and its step's weight W.
       log_noises: (N, K) the log of the sum of W^2 from this participation to the next one.
-      takes_part: (N, K) False for participations that do not affect the last model.
+      reaches_last_model: (N, K) False for participations to ignore.
     """
-    pairs = np.stack([log_shifts, log_noises])
-    size, participations = log_shifts.shape
-    heights = np.zeros(size, np.intp)  # the number of blocks on each order's stack
-    stacks = np.zeros((2, participations, size))  # each block's log sums of W s and of W^2
+    num_orders, participations = log_shifts.shape
+    heights = np.zeros(num_orders, np.intp)  # the number of blocks on each order's stack
+    # For each block, from the bottom up, the log sum of W s and the log sum of W^2.
+    stacks = np.zeros((2, participations, num_orders))
     for i in range(participations):
-        merging = np.flatnonzero(takes_part[:, i])  # orders whose top block may absorb another
-        stacks[:, heights[merging], merging] = pairs[:, merging, i]
-        heights[merging] += 1
-        while len(merging):
-            merging = merging[heights[merging] > 1]  # a block lies below
-            top = heights[merging] - 1
-            lower = stacks[:, top - 1, merging]
-            upper = stacks[:, top, merging]
-            lower_log_slopes = lower[0] - lower[1]
+        orders = np.flatnonzero(reaches_last_model[:, i])
+        stacks[0, heights[orders], orders] = log_shifts[orders, i]
+        stacks[1, heights[orders], orders] = log_noises[orders, i]
+        heights[orders] += 1
+        # Merge the two top blocks, in the orders that still need it.
+        while len(orders):
+            orders = orders[heights[orders] > 1]
+            top = heights[orders] - 1
+            upper = stacks[:, top, orders]
+            lower = stacks[:, top - 1, orders]
             upper_log_slopes = upper[0] - upper[1]
+            lower_log_slopes = lower[0] - lower[1]
             violates = lower_log_slopes >= upper_log_slopes
-            merging = merging[violates]
-            heights[merging] -= 1
+            orders = orders[violates]
             pooled = np.logaddexp(lower[:, violates], upper[:, violates])
-            stacks[:, heights[merging] - 1, merging] = pooled
+            heights[orders] -= 1
+            stacks[:, heights[orders] - 1, orders] = pooled
     is_block = np.arange(participations)[:, None] < heights
     log_sums, log_block_noises = stacks
     with np.errstate(over="ignore"):  # squares may overflow to infinity
@@ -191,8 +195,8 @@ def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
     We subtract cumulative sums from the start of training or from its end, whichever are smaller and thus
     lose fewer digits. The arguments are those of `compute_order_mus`.
     """
-    end = np.full(len(orders), len(weights.log_w) - 1)  # T, after the last participation
-    following = np.column_stack([orders[:, 1:], end])
+    end = np.full(len(orders), weights.no_participation)
+    following = np.column_stack([orders[:, 1:], end])  # the step of the next participation
     log_before = weights.log_before[orders]
     log_after_following = weights.log_after[following]
     from_start = conversions.log_difference(weights.log_before[following], log_before)
@@ -231,7 +235,7 @@ def bound_one_of_each_epoch(
     schedule: Schedule,
     delta: float,
     seed: int = 0,
-    max_enumerated: int = MAX_ENUMERATED,
+    max_enumerated: int = 20_000,
     simulated: int = _NUM_SIMULATED,
 ) -> MixtureBound:
     """Returns an upper bound on the last model's epsilon if each epoch uses the example in one random step.
@@ -245,31 +249,17 @@ def bound_one_of_each_epoch(
       simulated: The approximate number of orders to simulate; at least 50 in each stratum.
     """
     sigma, batches, epochs, weights = schedule
-    first_steps = batches * np.arange(epochs)  # of each epoch
-    # There are batches**epochs orders.
+    # There are batches**epochs equally likely orders.
     if epochs * math.log(batches) <= math.log(max_enumerated):
         places = np.array(list(itertools.product(range(batches), repeat=epochs)))
+        first_steps = batches * np.arange(epochs)  # of each epoch
         mus = compute_order_mus(weights, places + first_steps) / sigma
         probabilities = np.full(len(mus), 1 / len(mus))
         return MixtureBound(mix_epsilon(mus, probabilities, delta), error=0.0, mu=float(mus.max()))
 
-    # Each row of `mus` has the mu of one random order from each stratum. Processing the rows in chunks saves
-    # memory.
     strata = _stratify_by_last_epochs(batches, epochs, min(_MAX_STRATA, max_enumerated))
-    num_strata, last_epochs = strata.lows.shape
-    draws = max(simulated // num_strata, 50)
-    rng = np.random.default_rng(seed)
-    mus = np.empty((draws, num_strata))
-    rows_at_once = max(_CHUNK // num_strata, 1)
-    for start in range(0, draws, rows_at_once):
-        rows = mus[start : start + rows_at_once]
-        places = rng.integers(0, batches, (*rows.shape, epochs))
-        # In the last epochs, a stratum restricts the step.
-        last_shape = (*rows.shape, last_epochs)
-        places[..., epochs - last_epochs :] = rng.integers(strata.lows, strata.highs, last_shape)
-        orders = (places + first_steps).reshape(-1, epochs)
-        rows[:] = compute_order_mus(weights, orders).reshape(rows.shape)
-
+    draws = max(simulated // len(strata.lows), 50)
+    mus = _simulate_strata(schedule, strata, draws, seed)
     worst = _compute_worst_mus(schedule, strata) / sigma
     epsilon = _bound_simulated(mus / sigma, worst, strata.probabilities, delta)
     return MixtureBound(epsilon, ERROR, mu=float(worst.max()))
@@ -288,28 +278,47 @@ class _Strata(NamedTuple):
     probabilities: Array
 
 
+def _simulate_strata(schedule: Schedule, strata: _Strata, draws: int, seed: int) -> Array:
+    """Returns the mu (draws, S) of random orders from each of S strata, for noise N(0, I)."""
+    _, batches, epochs, weights = schedule
+    num_strata, last_epochs = strata.lows.shape
+    first_steps = batches * np.arange(epochs)  # of each epoch
+    rng = np.random.default_rng(seed)
+    chunks = []
+    rows_at_once = max(_CHUNK // num_strata, 1)  # saves memory
+    for start in range(0, draws, rows_at_once):
+        shape = (min(rows_at_once, draws - start), num_strata)
+        places = rng.integers(0, batches, (*shape, epochs))
+        # In the last epochs, a stratum restricts the step.
+        restricted = rng.integers(strata.lows, strata.highs, (*shape, last_epochs))
+        places[..., epochs - last_epochs :] = restricted
+        orders = (places + first_steps).reshape(-1, epochs)
+        chunks.append(compute_order_mus(weights, orders).reshape(shape))
+    return np.concatenate(chunks)
+
+
 def _stratify_by_last_epochs(batches: int, epochs: int, max_strata: int) -> _Strata:
     """Divides the orders with one participation per epoch into at most `max_strata` strata.
 
-    A stratum restricts the step to one interval in each of the last epochs. Intervals are shortest near the
+    A stratum restricts the step to one interval in each of the last L epochs. Intervals are shortest near the
     end of an epoch, where a step matters most.
     """
     intervals = min(batches, _MAX_INTERVALS, max_strata)
-    last_epochs = 0
+    last_epochs = 0  # L
     while last_epochs < epochs and intervals ** (last_epochs + 1) <= max_strata:
         last_epochs += 1
 
-    # Edges are distances from the epoch's end plus 1, since a geometric grid cannot begin at 0.
-    edges = np.unique(np.geomspace(1, batches + 1, intervals + 1).round().astype(np.int64))
-    if batches == intervals:  # rounding would merge some edges
-        edges = np.arange(1, batches + 2)
-    bounds = np.sort(batches + 1 - edges)
-    lows = bounds[:-1]
-    highs = bounds[1:]
+    # Distances from the epoch's end plus 1, since a geometric grid cannot begin at 0.
+    distances = np.unique(np.geomspace(1, batches + 1, intervals + 1).round().astype(np.int64))
+    if batches == intervals:  # rounding would merge some distances
+        distances = np.arange(1, batches + 2)
+    edges = np.sort(batches + 1 - distances)
+    lows = edges[:-1]
+    highs = edges[1:]
 
-    # If last_epochs is 0, the only combination is empty.
+    # Each of S strata chooses an interval in each of L epochs. If L is 0, the only combination is empty.
     combinations = list(itertools.product(range(len(lows)), repeat=last_epochs))
-    chosen = np.array(combinations, np.intp).reshape(len(combinations), last_epochs)
+    chosen = np.array(combinations, np.intp).reshape(len(combinations), last_epochs)  # (S, L)
     probabilities = ((highs - lows) / batches)[chosen].prod(axis=1)
     return _Strata(lows[chosen], highs[chosen], probabilities)
 
@@ -325,9 +334,8 @@ def _compute_worst_mus(schedule: Schedule, strata: _Strata) -> Array:
     _, batches, epochs, weights = schedule
     num_strata, last_epochs = strata.lows.shape
     log_w = weights.log_w[: batches * epochs].reshape(epochs, batches)
-    # Initially, all steps are allowed. The loop restricts those in the last epochs.
-    last_steps = batches * np.arange(1, epochs + 1) - 1
-    orders = np.tile(last_steps, (num_strata, 1))
+    # Both are (S, epochs). At first, all steps are allowed. The loop restricts those in the last epochs.
+    orders = np.tile(batches * np.arange(1, epochs + 1) - 1, (num_strata, 1))
     log_shifts = np.tile(log_w.max(axis=1), (num_strata, 1))
     for i in range(last_epochs):
         epoch = epochs - last_epochs + i
@@ -354,13 +362,14 @@ def bound_poisson(
       rate: The probability that a step uses the example; by default 1 / batches.
     """
     sigma, batches, epochs, weights = schedule
-    rate = rate or 1 / batches
+    if rate is None:
+        rate = 1 / batches
     steps = batches * epochs
-    no_participation = len(weights.log_w) - 1
+
     # Earlier steps may have a larger W, so we give each participation the largest W up to its step.
     largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
     latest = _find_latest_steps(steps, rate, _RESERVED * delta)
-    worst = compute_order_mus(weights, latest[None], log_shifts=largest_log_w[latest][None])
+    worst = compute_order_mus(weights, latest[None], log_shifts=largest_log_w[latest][None])  # (1,)
 
     rng = np.random.default_rng(seed)
     mus = []
@@ -369,16 +378,17 @@ def bound_poisson(
         # first len(latest); the reserved part of delta covers orders with more.
         gaps = rng.geometric(rate, (_CHUNK, len(latest)))
         orders = np.cumsum(gaps, axis=1) - 1  # the first step is 0
-        orders[orders >= steps] = no_participation
+        orders[orders >= steps] = weights.no_participation
         mus.append(compute_order_mus(weights, orders))
     # The reserved part of delta also covers orders with a larger mu than `worst`, so we may cap their mu.
     capped = np.minimum(np.concatenate(mus), worst)
     remaining_delta = (1 - _RESERVED) * delta
-    mus_in_stratum = capped[:, None] / sigma  # all orders are in one stratum
+    mus_in_stratum = capped[:, None] / sigma  # all orders are in one stratum, with probability 1
     epsilon = _bound_simulated(mus_in_stratum, worst / sigma, np.ones(1), remaining_delta)
     # No order has a larger mu than the one that participates in every step.
-    everywhere = compute_order_mus(weights, np.arange(steps)[None], largest_log_w[None])
-    return MixtureBound(epsilon, ERROR, mu=float(everywhere[0]) / sigma)
+    every_step = np.arange(steps)[None]
+    largest = compute_order_mus(weights, every_step, log_shifts=largest_log_w[None])
+    return MixtureBound(epsilon, ERROR, mu=float(largest[0]) / sigma)
 
 
 def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
@@ -392,14 +402,14 @@ def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
     lengths = np.unique(np.append(2 ** np.arange(int(math.log2(steps)) + 1), steps))
     bounds = scipy.stats.binom.isf(dropped / len(lengths), lengths, rate).astype(np.int64)
 
-    # We work backwards from the end of training. The last `shorter` steps already have len(latest)
-    # participations. If the next bound allows more participations, these take the latest of the earlier
-    # steps.
+    # We work backwards from the end of training. Each bound may allow more participations than the shorter
+    # ones. These take the latest steps that the shorter ones do not cover, just before `end`.
     latest: list[int] = []
-    for shorter, bound in zip(np.append(0, lengths[:-1]), bounds, strict=True):
-        end = steps - shorter
+    end = steps
+    for length, bound in zip(lengths, bounds, strict=True):
         added = int(bound) - len(latest)
         latest.extend(range(end - added, end))
+        end = steps - length
 
     return np.sort(np.array(latest, np.int64))
 
@@ -408,8 +418,8 @@ def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: floa
     """Returns an upper bound on the epsilon of the mixture of all orders, from simulated orders.
 
     At this epsilon, the mean delta over all orders is at most `delta`, except with probability at most ERROR.
-    In each row of `mus`, the deltas of its orders, weighted by their strata's probabilities, are an unbiased
-    estimate of this mean. `bound_mean` bounds it from R such estimates.
+    In each row of `mus`, the deltas of its orders, weighted by their strata's probabilities, add up to an
+    unbiased estimate of this mean. `bound_mean` bounds it from R such estimates.
 
     Args:
       mus: (R, S) mu of simulated orders: each of the R rows has one order from each of S strata.
@@ -421,15 +431,14 @@ def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: floa
     # ERROR is divided equally among all epsilons and the two bounds of `bound_mean`.
     log_inverse_error = math.log(2 * _NUM_EPSILONS / ERROR)
 
-    def is_bounded(index: int) -> bool:
-        """Returns True if the bound on the mean delta at this grid epsilon is at most `delta`."""
-        epsilon = float(grid[index])
+    def is_bounded(epsilon: float) -> bool:
+        """Returns True if the bound on the mean delta at this epsilon is at most `delta`."""
         means = conversions.delta_from_mu(mus, epsilon) @ probabilities  # over the strata, (R,)
         largest = float(conversions.delta_from_mu(worst, epsilon) @ probabilities)
         return bound_mean(means, largest, log_inverse_error) <= delta
 
     # The last epsilon needs no test: even the deltas of `worst` are at most `delta` there.
-    first = bisect_left(range(_NUM_EPSILONS), True, key=is_bounded)
+    first = bisect_left(grid[:-1], True, key=is_bounded)
     return float(grid[first])
 
 
@@ -457,9 +466,9 @@ def bound_mean(values: Array, largest: float, log_inverse_error: float) -> float
 
     def is_possible(expected: float) -> bool:
         """Returns True if the observed mean is consistent with this expected value."""
-        entropy = special.rel_entr(observed, expected)
-        entropy += special.rel_entr(1 - observed, 1 - expected)
-        return draws * entropy < log_inverse_error
+        divergence = special.rel_entr(observed, expected)
+        divergence += special.rel_entr(1 - observed, 1 - expected)
+        return draws * divergence < log_inverse_error
 
     _, hoeffding = bisect(is_possible, observed, 1.0, _HALVINGS)
     return min(bernstein, largest * float(hoeffding), largest)

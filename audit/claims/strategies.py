@@ -82,10 +82,12 @@ class Dense(NamedTuple):
 
         Entry (t, i) of the denominator multiplies the raw noise of step t - i in the noise of step t.
         """
-        step = np.arange(len(self.matrix))[:, None]
         inverse = np.linalg.inv(self.matrix)
-        denominator = np.tril(inverse[step, step - step.T])  # drops negative indices, which wrap
-        return np.ones(1), denominator
+        step = np.arange(len(self.matrix))[:, None]
+        earlier_step = (
+            step - step.T
+        )  # t - i; `tril` drops entries with i > t, whose index is negative
+        return np.ones(1), np.tril(inverse[step, earlier_step])
 
 
 Strategy = Toeplitz | Dense
@@ -93,9 +95,10 @@ Strategy = Toeplitz | Dense
 
 def expand_power(exponent: float, count: int) -> tuple[float, ...]:
     """Returns the first `count` coefficients of the power series of (1 - L)^exponent in L."""
-    orders = np.arange(1, count)
-    # Each factor is the ratio of consecutive coefficients.
-    return (1.0, *np.cumprod((orders - 1 - exponent) / orders).tolist())
+    powers = np.arange(1, count)
+    # Each coefficient is the previous one times this ratio.
+    ratios = (powers - 1 - exponent) / powers
+    return (1.0, *np.cumprod(ratios).tolist())
 
 
 def find_strategy(strategy: str | ArrayLike, steps: int) -> Strategy:
@@ -139,6 +142,7 @@ def read_strategy(text: str, steps: int) -> Strategy:
     name, _, parameter = text.partition(":")
     if name not in ("lambda", "bsr", "bisr"):
         return make_strategy(_read_file(text), steps)
+    # The module docstring defines these strategies.
     try:
         value = float(parameter)
     except ValueError:
@@ -151,7 +155,7 @@ def read_strategy(text: str, steps: int) -> Strategy:
     count = min(int(value), steps)
     if name == "bsr":
         return Toeplitz(numerator=expand_power(-0.5, count))
-    return Toeplitz(denominator=expand_power(0.5, count))  # bisr
+    return Toeplitz(denominator=expand_power(0.5, count))
 
 
 def _read_file(text: str) -> Array:

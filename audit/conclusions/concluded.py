@@ -74,7 +74,7 @@ def _analyze_one_run(evidence: OneRun, level: Level) -> list[Finding]:
 def _analyze(evidence: Evidence, level: Level) -> tuple[Sequence[Finding], Pair | None]:
     """Returns the estimates and bounds for this kind of evidence, and the names of the verdict's two bounds.
 
-    For a single run, the names are None, because its verdict uses all bounds.
+    The names are None for a single run, because its verdict uses all bounds. `level` is (delta, confidence).
     """
     if isinstance(evidence, OneRun):
         return _analyze_one_run(evidence, level), None
@@ -90,7 +90,7 @@ def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Con
     """Returns the conclusion from all rows of evidence, without the fields that `finish` computes."""
     conversions.require_levels(*level)
     findings, pair = _analyze(evidence, level)
-    worlds = evidence.pooled()  # scores in and out
+    worlds = evidence.pooled()  # the scores of inserted canaries, and of left-out canaries
     curve = None
     if pair is ONE_CANARY:  # the curve test needs independent scores
         p_value = gaussian_curve.examine(*worlds)
@@ -104,29 +104,29 @@ def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Con
         estimates=tuple(found for found in findings if isinstance(found, Estimate)),
         bounds=tuple(found for found in findings if isinstance(found, Bound)),
         curve=curve,
-        notes=tuple(_describe(evidence)),
+        notes=tuple(_make_notes(evidence)),
     )
     if claim is None:
         return concluded
-    last_model = claim.last_model(level.delta)  # its bound, or None
+    hidden_state = claim.last_model(level.delta)
     composition = claim.composition
     concluded = concluded._replace(
         claim=claim,
         upper_bound=claim.epsilon(level.delta),
         mu_upper_bound=claim.gaussian_mu,
         composition=composition,
-        hidden_state=last_model,
+        hidden_state=hidden_state,
     )
     if composition is None or composition.sampling_rate == 1:  # canaries are not sampled
         return concluded
     # For sampled canaries, we add the expected epsilon with linear losses.
-    steps = composition.insertions
-    if last_model is not None:  # its schedule inserts every k steps; otherwise, every step inserts
-        steps *= last_model.periods.k
+    steps = composition.insertions  # every step inserts, unless the claim has a schedule
+    if hidden_state is not None:
+        steps *= hidden_state.periods.k  # one step of k inserts
     return concluded._replace(expected=expected_epsilon(composition, steps, level.delta))
 
 
-def _describe(evidence: Evidence) -> Iterator[str]:
+def _make_notes(evidence: Evidence) -> Iterator[str]:
     """Yields notes on failed runs, on how scores were read, and on the tests of a user's cosines."""
     if isinstance(evidence, OneRun):
         return
@@ -145,7 +145,10 @@ def _describe(evidence: Evidence) -> Iterator[str]:
         )
     if not isinstance(evidence, Fresh) or not evidence.given:
         return
-    yield describe_draws(evidence) if evidence.draws else describe_dimension(evidence)
+    if evidence.draws:  # scores were ranked among this many fresh draws
+        yield describe_draws(evidence)
+    else:
+        yield describe_dimension(evidence)
     runs, canaries = evidence.cosines.shape
     if runs == 1:
         return
@@ -194,7 +197,7 @@ def conclude_setting(
         if not own_model and predicted_mu(setting) is not None:
             reason = "expected here: Gaussian noise on one crafted coordinate"
     # A claim knows no optimizer. So the setting replaces the claim's values for the last model: the epsilon
-    # under linear losses here, and the hidden-state bound below.
+    # with linear losses, and the hidden-state bound.
     expected = _expect_linear_losses(setting, claim, level.delta)
     concluded = _conclude_rows(evidence, claim, level)._replace(reason=reason, expected=expected)
     last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
@@ -202,7 +205,8 @@ def conclude_setting(
         concluded = concluded._replace(uncovered=last_model)
     else:
         concluded = concluded._replace(hidden_state=last_model)
-    if len(scores.scores) == 1 and isinstance(setting.adversary, SphereFields):  # may rehearse
+    # A single run of this adversary may have a rehearsal.
+    if len(scores.scores) == 1 and isinstance(setting.adversary, SphereFields):
         note = (
             "scores use the difference between the final model and the initial model: a rehearsal, an extra "
             "training run without noise or canaries, would hardly raise them"
@@ -241,8 +245,8 @@ def _expect_linear_losses(setting: Setting, claim: Claim, delta: float) -> float
     """Returns the epsilon that the last model would have with linear losses, or None.
 
     With linear losses, the last model reveals only the sum of all steps. The result is None if the model is
-    not this sum (momentum, weight decay), if every run draws new canaries, or if insertion steps are fixed
-    and noise is independent.
+    not this sum (momentum, weight decay). With independent noise, it is also None if every run draws new
+    canaries or if insertion steps are fixed.
     """
     mechanism = setting.mechanism
     if mechanism.optimizer != "sgd" or mechanism.weight_decay:
@@ -255,8 +259,8 @@ def _expect_linear_losses(setting: Setting, claim: Claim, delta: float) -> float
     if sampling.batches:
         # The sampler draws one step in each of E epochs of b steps. The sum has E insertions and the noise of
         # E b steps, so mu = E / (sigma sqrt(E b)) = sqrt(E / b) / sigma.
-        mu = mu_upper_bound(mechanism.noise_multiplier, setting.insertions)
-        return conversions.epsilon_from_mu(mu / math.sqrt(sampling.batches), delta)
+        mu_of_epochs = mu_upper_bound(mechanism.noise_multiplier, setting.insertions)
+        return conversions.epsilon_from_mu(mu_of_epochs / math.sqrt(sampling.batches), delta)
     if sampling.rate == 1:  # fixed steps
         return None
     return expected_epsilon(Composition(*setting.composition), setting.schedule.steps, delta)
@@ -292,12 +296,12 @@ def conclude_each_run(
 def conclude_together(
     scores: Scores, level: Level = USUAL_LEVEL, claim: Claim | None = None
 ) -> Conclusion | None:
-    """Returns one conclusion from several runs with fresh directions, or None.
+    """Returns one conclusion from several runs with fresh directions; None for one run or other canaries.
 
     The scores must not be leave-one-out cosines, because a canary's score must not depend on other canaries'
     directions (`Fresh.plain`).
     """
-    if not scores.dimension or len(scores.scores) == 1:  # other canaries have dimension 0
+    if not scores.dimension or len(scores.scores) == 1:  # only directions have a dimension
         return None
     return conclude(read_directions(scores)._replace(plain=True), claim, level)
 
@@ -324,9 +328,9 @@ def predicted_mu(setting: Setting) -> float | None:
         and task is not None
         and task.over_parameterised
     )
-    if not is_predicted:
-        return None
-    return lipschitz.compute_mu_along_one_direction(setting)
+    if is_predicted:
+        return lipschitz.compute_mu_along_one_direction(setting)
+    return None
 
 
 def read_coins(stored: Scores) -> Coins:
@@ -354,7 +358,7 @@ def read_evidence(stored: Scores) -> Coins | OneRun:
         return read_coins(stored)
     # Fair coins would almost never insert all 40 or more canaries of a run, so this run did not use coins.
     if stored.presence.all():
-        cosines = make_cosines(stored.scores[0], None, stored.dimension)
+        cosines = make_cosines(stored.scores[0], None, stored.dimension)  # None are left out
         return OneRun(coins=None, cosines=cosines)
     coins = read_coins(stored)
     if not stored.dimension:

@@ -62,6 +62,7 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
         bounds_once = once.bounds
         tests = (finished_all.claim_test, finished_once.claim_test)
         if None not in tests:
+            # A test that does not reject sorts first.
             test = min(tests, key=attrgetter("refuted", "e_value"))
     smaller = _take_smaller_bounds(all_rows.bounds, bounds_once)
     weaker = weaker._replace(bounds=smaller, notes=(*all_rows.notes, f"{remark}; {note}"))
@@ -71,14 +72,14 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
 def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -> tuple[Bound, ...]:
     """Returns the smaller of each method's bounds: from all rows, or from counting each repeated row once.
 
-    Repeated rows may be copies, so a method proves only what both of its bounds prove: 0 if `once` lacks the
-    method. We drop methods that only `once` has. We also drop the bounds after each run (`path`), since one
-    method's path may cover all rows and another's only the distinct ones.
+    A bound is 0 if `once` lacks its method. We drop methods that only `once` has. We also drop the bounds
+    after each run (`path`), since one method's path may cover all rows and another's only the distinct ones.
     """
     by_method = {bound.method: bound for bound in once}
     smaller = []
     for bound in all_rows:
-        zero = dataclasses.replace(bound, epsilon=0.0, mu=bound.mu and 0.0)  # mu may be None
+        # A bound on epsilon alone has mu None, which we keep.
+        zero = dataclasses.replace(bound, epsilon=0.0, mu=bound.mu and 0.0)
         other = by_method.get(bound.method, zero)
         least = min(bound, other, key=lambda each: (each.epsilon, each.mu or 0.0))
         smaller.append(dataclasses.replace(least, path=()))
@@ -114,9 +115,11 @@ def _examine(conclusion: Conclusion) -> Conclusion:
         is_claimed=GIVEN in [upper.assumes for upper in upper_bounds],  # stated by the user
         doubt=_find_doubt(evidence, conclusion.worlds),
     )
-    if len(conclusion.worlds[1]):  # there are left-out canaries
+    _, scores_out = conclusion.worlds
+    if len(scores_out):
         auc = curves.auc(*conclusion.worlds)
         examined = examined._replace(auc=auc, attack=curves.attack(*conclusion.worlds))
+    # A bet on the whole curve needs known rates of false positives.
     if isinstance(evidence, OneRun):
         any_curve = [bound.epsilon for bound in bounds if not bound.assumes.gaussian]
         examined = examined._replace(
@@ -124,7 +127,7 @@ def _examine(conclusion: Conclusion) -> Conclusion:
         )
     else:
         examined = examined._replace(
-            bets_on_curve=examined.law_is_known,  # bets need known rates of false positives
+            bets_on_curve=examined.law_is_known,
             runs=sum(len(table.scores) for table in evidence.rows()),
             epsilon=examined.assumption_free.epsilon,
         )
@@ -142,13 +145,13 @@ def _examine_reach(conclusion: Conclusion) -> Conclusion:
     n_in, n_out = map(len, conclusion.worlds)
     confidence = conclusion.confidence
     curves_of_epsilon = exact.approximate_dp(conclusion.delta)
-    most = estimate.find_most_provable(n_in, n_out, curves_of_epsilon, confidence)
+    most_epsilon = estimate.find_most_provable(n_in, n_out, curves_of_epsilon, confidence)
     is_beyond_reach = False
     tightest = conclusion.tightest
     if tightest is not None and math.isfinite(tightest.epsilon):
         most_mu = estimate.find_most_provable(n_in, n_out, exact.GAUSSIAN, confidence)
-        is_beyond_reach = not _refutes(tightest, epsilon=most, mu=most_mu)
-    return conclusion._replace(most_provable=most, is_beyond_reach=is_beyond_reach)
+        is_beyond_reach = not _refutes(tightest, most_epsilon, most_mu)
+    return conclusion._replace(most_provable=most_epsilon, is_beyond_reach=is_beyond_reach)
 
 
 def _list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
@@ -181,13 +184,7 @@ def _list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
 def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
     """Returns why scores cannot come from independent training runs with noise; empty if they can.
 
-    `worlds` has the scores with the canary and the scores without it. There are two reasons for doubt:
-
-    - One world has 5 or more scores, all equal, while the other world's vary: its runs shared a seed, or
-    scores were never filled in. We do not doubt saturated scores, which equal an extreme of the other world,
-    or any scores if many in the other world repeat, as guesses and failed runs do.
-    - There are 5 or more rows, and in every row the two scores differ by the same constant: the two runs in
-    each row shared a seed.
+    `worlds` has the scores with the canary and the scores without it.
     """
     if isinstance(evidence, Fresh | OneRun):  # not two worlds of independent runs
         return ""
@@ -195,11 +192,15 @@ def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
 
 
 def _describe_constant_world(worlds: Worlds) -> str:
-    """Returns a sentence if one world's scores are all equal, as with one seed, and the others vary; else "".
+    """Returns a sentence if all scores of one world (in or out) are equal and the others vary; else "".
 
-    Scores that equal an extreme of the other world may be saturated, so they are no reason for doubt.
+    Its 5 or more runs then shared a seed, or scores were never filled in. Scores that equal an extreme of the
+    other world may be saturated, so we do not doubt them. Nor do we if many scores of the other world repeat,
+    as guesses and failed runs do.
     """
-    for name, scores, others in (("in", *worlds), ("out", *worlds[::-1])):
+    scores_in, scores_out = worlds
+    both = (("in", scores_in, scores_out), ("out", scores_out, scores_in))
+    for name, scores, others in both:
         is_constant = len(scores) >= _MIN_EQUAL and np.ptp(scores) == 0
         is_saturated = scores[0] in (others.min(), others.max())
         # With this many distinct scores, fewer than half of the others repeat another score.
@@ -210,7 +211,7 @@ def _describe_constant_world(worlds: Worlds) -> str:
 
 
 def _describe_equal_shifts(worlds: Worlds) -> str:
-    """Returns a sentence if the worlds differ by the same shift in all rows, else "".
+    """Returns a sentence if the two scores in each of 5 or more rows differ by the same shift, else "".
 
     Both runs of a row then shared a seed.
     """
@@ -234,7 +235,7 @@ def are_reversed(evidence: Evidence, bounds: Iterable[Bound], auc: Auc | None) -
     independent scores, but do not call them reversed if a bound is above 0. If cosines have a known null
     distribution (mean 0, standard deviation 1 / sqrt(d)), we test their mean instead.
     """
-    dependent = max(evidence.canaries)  # K, the number of scores that may depend on each other
+    num_dependent = max(evidence.canaries)  # K
     if isinstance(evidence, OneRun):
         if any(bound.epsilon > 0 for bound in bounds):
             return False
@@ -242,9 +243,10 @@ def are_reversed(evidence: Evidence, bounds: Iterable[Bound], auc: Auc | None) -
             observed = evidence.cosines.observed
             standard_error = 1 / math.sqrt(evidence.cosines.dimension * len(observed))
             return bool(observed.mean() < -_STANDARD_ERRORS * standard_error)
-        dependent = 1
+        num_dependent = 1
     assert auc is not None  # other evidence has left-out canaries
-    return auc.deviations < -_STANDARD_ERRORS * math.sqrt(dependent)
+    # `deviations` counts standard errors from 1/2, for independent scores.
+    return auc.deviations < -_STANDARD_ERRORS * math.sqrt(num_dependent)
 
 
 def _test_claim(conclusion: Conclusion) -> ClaimTest | None:

@@ -214,11 +214,9 @@ def _find_shifts(setting: Setting) -> Array:
     in each epoch, we assume the last one; for Poisson sampling, we assume every possible step.
     """
     schedule = setting.schedule
-    place = schedule.place  # the step of each period that inserts the canary
-    period = schedule.periodicity
-    if setting.sampling.batches:  # the number of steps in an epoch, which inserts once
-        period = setting.sampling.batches
-        place = period
+    # The steps of a period, and the step that inserts, from 1. For a sampler, a period is an epoch.
+    period = setting.sampling.batches or schedule.periodicity
+    place = setting.sampling.batches or schedule.place
     shifts = np.zeros(schedule.steps)
     shifts[place - 1 :: period] = 1
     return shifts
@@ -269,11 +267,12 @@ def _find_constant(setting: Setting, curved: task.Curved) -> float:
     """
     rate = setting.mechanism.learning_rate
     decay = setting.mechanism.weight_decay
-    # m, L, their reason, and the norm below which clipping matters.
-    negative, positive, _, largest_gradient = curved
-    if setting.mechanism.clipping_norm < largest_gradient:
-        return abs(1 - rate * decay) + rate * max(negative, positive)
-    return max(abs(1 - rate * (decay - negative)), abs(1 - rate * (decay + positive)))
+    m = curved.largest_negative
+    largest = curved.largest_positive  # L
+    if setting.mechanism.clipping_norm < curved.largest_gradient:  # some gradients are clipped
+        return abs(1 - rate * decay) + rate * max(m, largest)
+    # The largest factors are at the ends, h = -m and h = L.
+    return max(abs(1 - rate * (decay - m)), abs(1 - rate * (decay + largest)))
 
 
 def _why_uncovered(setting: Setting, own_model: bool) -> str:
@@ -301,7 +300,7 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
     return ""
 
 
-USUAL = 0  # means the usual number of rehearsals for the model's size
+USUAL = 0  # the usual number of rehearsals
 _MIN_REHEARSALS = 2  # one with the canary and one without
 
 
@@ -310,9 +309,9 @@ def count_rehearsals(
 ) -> int | None:
     """Returns the number of rehearsals that measure a catalogue model's steps; None if we do not measure.
 
-    A rehearsal is a training run that measures Lipschitz constants. By default, we measure smooth models
-    that have no proven constants, if k > 1 and the last model can have a bound. With k = 1 and constants of
-    at least 1, the bound would equal composition.
+    A rehearsal is a training run that measures Lipschitz constants. 0 (`USUAL`) leaves the number to the
+    model's size. By default, we measure smooth models that have no proven constants, if k > 1 and the last
+    model can have a bound. With k = 1 and constants of at least 1, the bound would equal composition.
 
     Args:
       setting: the audit's setting.

@@ -42,19 +42,20 @@ def measure(
     # Another process that needs the same constants waits here and then reads them from the store.
     with hold(store.path):
         steps = find_measured(store, runs)
-        if steps is None:
-            # Custom models may have no kinks.
-            kinks = trained is None and not task.task(setting.model).smooth
-            game = build.build(setting, dataset, trained, own)
-            trainee = trained or build.trainee(setting.model, dataset)
-            clipped_sum = build.make_dpsgd(setting, trainee).clipped_sum
-            theta_0 = jax.eval_shape(game.init, jax.random.key(0))  # the same shape for any key
-            effort = rehearsal.usual_effort(theta_0.size)
-            if runs != USUAL:
-                effort = effort._replace(runs=runs)
-            steps = measure_steps(setting, game, clipped_sum, effort, kinks)
-            lipschitz.keep(store, steps)
-    return steps
+        if steps is not None:
+            return steps
+        # Custom models may have no kinks.
+        kinks = trained is None and not task.task(setting.model).smooth
+        game = build.build(setting, dataset, trained, own)
+        trainee = trained or build.trainee(setting.model, dataset)
+        clipped_sum = build.make_dpsgd(setting, trainee).clipped_sum
+        theta_0 = jax.eval_shape(game.init, jax.random.key(0))  # the same shape for any key
+        effort = rehearsal.usual_effort(theta_0.size)
+        if runs != USUAL:
+            effort = effort._replace(runs=runs)
+        steps = measure_steps(setting, game, clipped_sum, effort, kinks)
+        lipschitz.keep(store, steps)
+        return steps
 
 
 def measure_steps(
@@ -88,8 +89,10 @@ def measure_steps(
     worst = max(measured.secants, key=lambda secant: expansion.compute_excess(*secant))
     kink = _describe_kink(worst, kinks)
     seconds = math.ceil(time.monotonic() - begun)
-    grid = f"{count:,} of {setting.schedule.steps:,} steps"
-    reason = f"measured at {grid}, mean {np.mean(constants):.6g}, in {seconds} s"
+    reason = (
+        f"measured at {count:,} of {setting.schedule.steps:,} steps, mean {np.mean(constants):.6g}, "
+        f"in {seconds} s"
+    )
     return Steps(constants, reason, effort.runs, kink, version=lipschitz.MEASUREMENT)
 
 

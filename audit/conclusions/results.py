@@ -23,6 +23,7 @@ def result_json(conclusion: Conclusion, indent: int | None = None, **more: Any) 
     if not conclusion.is_one_run and conclusion.auc is not None and conclusion.attack is not None:
         fields["auc"] = conclusion.auc.value
         rates = conclusion.attack._asdict()
+        # A rate may be None.
         fields["attack"] = {name: rate and rate._asdict() for name, rate in rates.items()}
     return write_json({**fields, **more}, indent)
 
@@ -35,7 +36,7 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
       bounds: a list of the estimates and the lower bounds.
       notes*: remarks.
       upper_bound: the claimed epsilon; null if infinite or unknown.
-      claim_test*: the test of the claim.
+      claim_test*: the test of the claim. `seen` is the smallest departure that it would have detected.
       last_model*: the upper bound for the last model, or `why_not`. `margins` maps factors f to the epsilon
         if each step's Lipschitz constant c is larger by (f - 1) |c - 1|.
       expected*: the epsilon that the last model would have with linear losses; null if infinite.
@@ -52,8 +53,11 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "bounds": [*map(finding_fields, findings)],
         "upper_bound": conclusion.upper_bound,
-        **claim_fields(conclusion),
     }
+    test = conclusion.claim_test
+    if test is not None:
+        seen = test.seen and test.seen._asdict()  # may be None
+        fields["claim_test"] = {**test._asdict(), "seen": seen}
     if conclusion.notes:
         fields["notes"] = conclusion.notes
     if conclusion.is_one_run:
@@ -95,18 +99,6 @@ def _describe_one_run(conclusion: Conclusion) -> dict[str, Any]:
     else:
         fields["canaries"] = sum(conclusion.evidence.canaries)  # in and out
     return {**fields, "coins": coins is not None}
-
-
-def claim_fields(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns {"claim_test": ...} for a conclusion's JSON; an empty dict if the claim was not tested.
-
-    The test's `seen` is the smallest departure from the claim that this many runs would have detected, or
-    None.
-    """
-    test = conclusion.claim_test
-    if test is None:
-        return {}
-    return {"claim_test": {**test._asdict(), "seen": test.seen and test.seen._asdict()}}
 
 
 def finding_fields(finding: Finding) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def judge(conclusion: Conclusion) -> Verdict:
     free_bounds = [bound for bound in bounds if not bound.assumes.gaussian]
     free = max(free_bounds, key=attrgetter("epsilon"))
     largest = free
-    if not conclusion.refutes_gaussian:
+    if not conclusion.refutes_gaussian:  # else bounds for a Gaussian curve are invalid
         largest = max(bounds, key=attrgetter("epsilon"))
 
     broken = conclusion.exceeded(free.epsilon)
