@@ -58,16 +58,17 @@ def exact_mu(shifts: Array, slopes: Array, noise: Array | float) -> float:
       slopes: The slopes c'_t, of shape (T,).
       noise: The standard deviations n_t of the noise, of shape (T,), or one number for all steps.
     """
-    # r_t, of shape (T,). The slice reverses the slopes and leaves out the first.
-    remaining = np.append(np.cumprod(slopes[:0:-1])[::-1], 1.0)
+    later = slopes[1:]
+    products = np.cumprod(later[::-1])[::-1]  # from each of these slopes to the last
+    remaining = np.append(products, 1.0)  # r_t, of shape (T,)
     return float(abs(remaining @ shifts) / np.linalg.norm(remaining * noise))
 
 
 def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Record:
     """Compares the convex landscape with the hidden-state bound for one schedule.
 
-    On the landscape, a one-dimensional quadratic, each step multiplies theta by its slope. These slopes
-    should attain the bound, so `mu_exact` should equal `mu_bound`.
+    On the landscape, a one-dimensional quadratic, each step multiplies theta by a slope. With the bound's
+    slopes `attained_by`, `mu_exact` should equal `mu_bound`.
 
     Args:
       k: The number of steps in a period.

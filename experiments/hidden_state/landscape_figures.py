@@ -39,45 +39,39 @@ def draw(audits: Records, searches: Records, study: Study) -> Iterator[tuple[str
     label = f"epsilon at delta {show_level(study.delta)}"
     # Figure 14 shows all noise multipliers, and Figure 3a only the smallest and the largest.
     for name, shown in (("figure_3a", (sigmas[0], sigmas[-1])), ("figure_14", sigmas)):
-        yield (
-            name,
-            draw_panels_of(
-                [_name(audit) for audit in audits if audit["noise_multiplier"] in shown],
-                "",
-                partial(_draw_steps, study=study),
-                size=(2.1, 1.4),
-                across=len(sizes),
-                ylabel=label,
-                sharex=True,
-                sharey="row",
-            ),
+        figure = draw_panels_of(
+            [_add_panel(audit) for audit in audits if audit["noise_multiplier"] in shown],
+            "",  # no title
+            partial(_draw_steps, study=study),
+            size=(2.1, 1.4),
+            across=len(sizes),
+            ylabel=label,
+            sharex=True,
+            sharey="row",
         )
+        yield name, figure
     yield "figure_3b", _draw_heat_maps(audits, study)
     sigma = sigmas[(len(sigmas) - 1) // 2]  # the middle sigma: by default 4, as in the paper
     with_sigma = select(audits, noise_multiplier=sigma)
-    yield (
-        "figure_6b",
-        draw_panels_of(
-            [{**audit, "panel": f"B = {audit['batch_size']}"} for audit in with_sigma],
-            f"Trade-off curves, sigma = {sigma:g}, T = {audits[0]['steps']}",
-            _draw_trade_off,
-            size=(1.7, 1.7),
-            across=len(sizes),
-            ylabel="false-negative rate\nabove the upper bound's",
-            legend_columns=3,
-            sharey=True,
-        ),
+    figure = draw_panels_of(
+        [{**audit, "panel": f"B = {audit['batch_size']}"} for audit in with_sigma],
+        f"Trade-off curves, sigma = {sigma:g}, T = {audits[0]['steps']}",
+        _draw_trade_off,
+        size=(1.7, 1.7),
+        across=len(sizes),
+        ylabel="false-negative rate\nabove the upper bound's",
+        legend_columns=3,
+        sharey=True,
     )
-    yield (
-        "algorithm_6",
-        draw_panels_of(
-            list(map(_name, searches)),
-            "Algorithm 6: epsilon after two steps, by the threshold of the crafted landscape",
-            partial(_draw_search, study=study),
-            size=(3.5, 2.6),
-            ylabel=label,
-        ),
+    yield "figure_6b", figure
+    figure = draw_panels_of(
+        list(map(_add_panel, searches)),
+        "Algorithm 6: epsilon after two steps, by the threshold of the crafted landscape",
+        partial(_draw_search, study=study),
+        size=(3.5, 2.6),
+        ylabel=label,
     )
+    yield "algorithm_6", figure
 
 
 def make_table(audits: Records) -> Table[Record]:
@@ -99,7 +93,7 @@ def make_table(audits: Records) -> Table[Record]:
                 }
             )
     columns = [
-        field("noise_multiplier", "sigma", "g")._replace(key="sigma"),
+        field("noise_multiplier", "sigma", "g")._replace(key="sigma"),  # the CSV column
         field("batch_size", "batch_size"),
         field("steps", "steps"),
         field("adversary", "adversary"),
@@ -109,8 +103,8 @@ def make_table(audits: Records) -> Table[Record]:
     return Table(columns, rows)
 
 
-def _name(record: Record) -> Record:
-    """Returns a landscape's record with the title of its panel."""
+def _add_panel(record: Record) -> Record:
+    """Returns a landscape's record with its panel's title, which shows sigma and the batch size B."""
     panel = f"sigma = {record['noise_multiplier']:g}, B = {record['batch_size']}"
     return {**record, "panel": panel}
 
@@ -118,8 +112,8 @@ def _name(record: Record) -> Record:
 def _draw_epsilons(axis: Axes, epsilons: Record, study: Study) -> None:
     """Plots epsilons as lines, and the accountant's epsilon `upper` as a horizontal line.
 
-    `epsilons` contains the positions on the horizontal axis ("x"), `upper`, the values of any lines in
-    _EPSILONS, and `simulated`, the paper's estimates from simulated runs.
+    `epsilons` contains the positions on the horizontal axis ("x"), `upper`, the values of some lines in
+    _EPSILONS, and `simulated`, the paper's estimates from simulated runs, drawn as dots.
     """
     axis.axhline(epsilons["upper"], color=UPPER, ls=":", label="upper bound")
     label = f"Algorithm 4's lower value, {study.runs:,} simulated runs (not a bound)"
@@ -130,7 +124,8 @@ def _draw_epsilons(axis: Axes, epsilons: Record, study: Study) -> None:
 def _draw_steps(axis: Axes, records: Records, study: Study) -> None:
     """Plots the epsilon after each step t for the threshold C / 2, and for a constant gradient.
 
-    The constant gradient (the paper's Example 1) has mu = 1 / sqrt(sigma^2 + (t - 1) (sigma / B)^2).
+    The constant gradient (the paper's Example 1) has mu = 1 / sqrt(sigma^2 + (t - 1) (sigma / B)^2). A panel
+    has a single record, from `landscape.audit`.
     """
     [audit] = records
     steps = np.arange(1, audit["steps"] + 1)
@@ -151,8 +146,8 @@ def _draw_steps(axis: Axes, records: Records, study: Study) -> None:
 def _draw_heat_maps(audits: Records, study: Study) -> Figure:
     """Draws heat maps of the amplification rate: epsilon after step T divided by epsilon after step 1.
 
-    The first two panels show the rates that a Gaussian conversion claims, and the others show the exact
-    rates. At a rate of 1, hiding the earlier steps does not help. The rate is NaN if the first epsilon is 0.
+    Two panels show the rates that a Gaussian conversion claims, and the others the exact rates. At a rate of
+    1, hiding the earlier steps does not help. The rate is NaN if the simulated first epsilon is 0.
     """
     simulated = f"Gaussian conversion, simulated\n(the paper's; {study.runs:,} runs)"
     converted = "Gaussian conversion of the exact mu\nh = C / 2"
@@ -160,7 +155,7 @@ def _draw_heat_maps(audits: Records, study: Study) -> Figure:
     for audit in audits:
         upper = audit["upper"]  # the exact epsilon after step 1
         exact = audit["exact"]
-        first_simulated = audit["in_sample"][0] or np.nan  # avoids a division by 0
+        first_simulated = audit["in_sample"][0] or np.nan  # NaN in place of 0
         rates = {
             simulated: audit["in_sample"][-1] / first_simulated,
             converted: exact["half"]["claimed"][-1] / upper,
@@ -213,6 +208,7 @@ def _draw_trade_off(axis: Axes, records: Records) -> None:
     exact = densities.trade_off_curve(pair)
     rates = np.linspace(0, 1, 401)
     gaussian = (rates, conversions.gaussian_trade_off(mu, rates))
+    # The two curves with their labels, colors and line styles.
     curves = (("exact", exact, OUT, "-"), ("Gaussian, same mu", gaussian, IN, "--"))
     for label, (false_positive, false_negative), color, line in curves:
         upper = conversions.gaussian_trade_off(1 / process.noise_multiplier, false_positive)

@@ -35,7 +35,7 @@ BETA = 0.9
 
 
 class Landscape(NamedTuple):
-    """A convex loss, given by its curvatures as text, which the CSV also shows.
+    """A convex loss, given by its curvatures as text separated by spaces, which the CSV also shows.
 
     Attributes:
       most: The largest allowed curvature, eta L.
@@ -56,7 +56,8 @@ class Landscape(NamedTuple):
         """Returns the curvatures of all steps, of shape (T,), for INSERTIONS periods."""
         end = self.end.split()
         repeated = INSERTIONS * self.period.split()
-        return np.array(repeated[: -len(end)] + end, np.float64)
+        before_end = repeated[: -len(end)]
+        return np.array(before_end + end, np.float64)
 
 
 _LANDSCAPES = """\
@@ -90,11 +91,15 @@ def compute_weights(curvatures: Array) -> Array:
 
         w_(t-1) = (1 + BETA - a_t) w_t - BETA w_(t+1),   w_T = 1, w_(T+1) = 0.
     """
-    weights = np.zeros(len(curvatures) + 1)  # the last one is w_(T+1)
-    weights[-2] = 1
-    for t in reversed(range(1, len(curvatures))):
-        weights[t - 1] = (1 + BETA - curvatures[t]) * weights[t] - BETA * weights[t + 1]
-    return weights[:-1]
+    weight = 1.0  # w_T
+    following = 0.0  # w_(T+1)
+    weights = [weight]  # from the last to the first
+    for curvature in reversed(curvatures[1:]):  # a_T, ..., a_2
+        previous = (1 + BETA - curvature) * weight - BETA * following
+        following = weight
+        weight = previous
+        weights.append(weight)
+    return np.array(weights[::-1])
 
 
 def compute_mu(landscape: Landscape) -> float:
@@ -105,7 +110,8 @@ def compute_mu(landscape: Landscape) -> float:
         (sum of |w_t| over insertions) / (sigma * sqrt(sum of w_t^2 over all steps)).
     """
     weights = compute_weights(landscape.list_curvatures())
-    signal = np.abs(weights[landscape.k - 1 :: landscape.k]).sum()
+    inserting = weights[landscape.k - 1 :: landscape.k]  # of the last step of each period
+    signal = np.abs(inserting).sum()
     return float(signal / (NOISE_MULTIPLIER * np.linalg.norm(weights)))
 
 
@@ -121,7 +127,7 @@ def simulate(landscape: Landscape, runs: int, seed: int) -> tuple[Array, Array]:
     rng = np.random.default_rng([seed, landscape.k])
     is_in = np.arange(runs) % 2 == 0
     theta = np.zeros(runs)
-    before = theta  # the models one step earlier
+    before = theta  # the models one step earlier, equal at the start
     for step, curvature in enumerate(curvatures):
         push = NOISE_MULTIPLIER * rng.normal(size=runs)
         if (step + 1) % landscape.k == 0:  # the last step of a period inserts the canary

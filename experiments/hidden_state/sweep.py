@@ -64,9 +64,9 @@ class Size(NamedTuple):
 
         The number of canaries is AUTO for fresh directions: the library chooses it based on the model's size.
         """
-        if isinstance(adversary, SphereFields):
+        if isinstance(adversary, SphereFields):  # fresh directions
             return self.fresh_runs, AUTO
-        if self.coordinate_runs and adversary.biased:  # its canaries are along coordinates
+        if adversary.biased and self.coordinate_runs:  # canaries along coordinates
             return self.coordinate_runs, self.canaries
         return self.runs, 1
 
@@ -217,14 +217,13 @@ def _on_fcnn(*series: Series) -> list[Lines]:
 def _on_logistic(at: Sequence[float], field: str, **fields: Any) -> list[Lines]:
     """Returns lines for logistic regression, with a panel for each weight decay.
 
-    `at` holds the values of `field` on the horizontal axis, and `fields` holds other fields of the setting.
+    `at` are the values of `field` on the horizontal axis, and `fields` are other fields of the setting.
     """
+    base = Lines("logistic", [GC_S[0], FRESH], at, field)
     lines = []
     for decay in (0.0, 1e-3, 1e-2):
-        panel = f"weight decay {decay:g}"
-        fields = {**fields, "weight_decay": decay}
-        series = [GC_S[0], FRESH]
-        lines.append(Lines("logistic", series, at=at, field=field, panel=panel, fields=fields))
+        with_decay = {**fields, "weight_decay": decay}
+        lines.append(base._replace(panel=f"weight decay {decay:g}", fields=with_decay))
     return lines
 
 
@@ -322,47 +321,54 @@ FIGURES = [  # the figures that are the same at every scale
 ]
 
 
-def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns the sweeps for all figures at the given scale, as a dict keyed by name."""
-    sizes = SIZES[scale]
-    networks = _BRACKETED  # models and sizes of `bracket` and `bracket_rates`
-    with_matrices = _CORRELATED  # models and sizes of `matrix`
-    correlated_steps = correlated.STEPS
-    steps = [125, 250, 500, 1250, 2500, 5000]
-    rates = [0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0]
-    max_norm_runs = 30  # for each model in Figure 8
-    if scale == SMOKE:
-        networks = {"fcnn": _FEW, "tanh_fcnn": _FEW}
-        with_matrices = {"wide_fcnn": _FEW_CORRELATED}
-        correlated_steps = 10
-        steps = [5, 10]
-        rates = [0.1, 1.0]
-        max_norm_runs = 2
-    bracketed_series = [FRESH, COORDINATE]
+class Extent(NamedTuple):
+    """The parts of some figures that depend on the scale.
+
+    Attributes:
+      networks: The models of `bracket` and the sizes of `bracket` and `bracket_rates`.
+      with_matrices: The models and sizes of `matrix`.
+      matrix_steps: The number of steps in `matrix`.
+      steps: The numbers of steps in `bracket_steps`.
+      rates: The learning rates in `bracket_rates`.
+      norm_runs: The largest number of runs of a model in Figure 8.
+    """
+
+    networks: Sizes = _BRACKETED
+    with_matrices: Sizes = _CORRELATED
+    matrix_steps: int = correlated.STEPS
+    steps: Sequence[int] = (125, 250, 500, 1250, 2500, 5000)
+    rates: Sequence[float] = (0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
+    norm_runs: int = 30
+
+
+_SMOKE_EXTENT = Extent(
+    networks={"fcnn": _FEW, "tanh_fcnn": _FEW},
+    with_matrices={"wide_fcnn": _FEW_CORRELATED},
+    matrix_steps=10,
+    steps=(5, 10),
+    rates=(0.1, 1.0),
+    norm_runs=2,
+)
+
+
+def _list_scaled_figures(extent: Extent) -> list[Figure]:
+    """Returns the figures that depend on the scale, except for Figure 8."""
+    bracketed = [FRESH, COORDINATE]
+    base = Lines("tanh_fcnn", bracketed, extent.rates, "learning_rate")
     over_rates = []
     for k in (5, 25):
-        over_rates.append(
-            Lines(
-                "tanh_fcnn",
-                bracketed_series,
-                rates,
-                field="learning_rate",
-                panel=f"tanh FCNN, k = {k}",
-                fields={"periodicity": k},
-            )
-        )
-    figures = [
-        *FIGURES,
+        over_rates.append(base._replace(panel=f"tanh FCNN, k = {k}", fields={"periodicity": k}))
+    return [
         Figure(
             "bracket_steps",
             "Logistic regression over training steps, k = 5",
-            _on_logistic(steps, "steps", periodicity=5),
+            _on_logistic(extent.steps, "steps", periodicity=5),
             Axis("training steps T", "T"),
         ),
         Figure(
             "bracket",
             "Neural networks over periodicity k",
-            [Lines(model, bracketed_series, PERIODICITIES[:-1]) for model in networks],  # k <= 25
+            [Lines(model, bracketed, PERIODICITIES[:-1]) for model in extent.networks],  # k <= 25
             _K_AXIS,
         ),
         Figure(
@@ -374,25 +380,31 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         Figure(
             correlated.NAME,
             f"Last models at an accounted epsilon of {correlated.ACCOUNTED_EPSILON:g}",
-            _with_matrices(with_matrices, correlated_steps),
+            _with_matrices(extent.with_matrices, extent.matrix_steps),
             _K_AXIS,
         ),
     ]
+
+
+def sweeps(scale: str) -> dict[str, Sweep]:
+    """Returns the sweeps for all figures at the given scale, as a dict keyed by name."""
+    sizes = SIZES[scale]
+    extent = _SMOKE_EXTENT if scale == SMOKE else Extent()
     # `proven` has a single seed, since each of its lines shows one audit as its number of runs grows.
     sizes_by_figure = {
         "proven": {model: size._replace(seeds=1) for model, size in sizes.items()},
-        "bracket": networks,
-        "bracket_rates": networks,
-        correlated.NAME: with_matrices,
+        "bracket": extent.networks,
+        "bracket_rates": extent.networks,
+        correlated.NAME: extent.with_matrices,
     }
     all_sweeps = {}
-    for name, title, all_lines, axis in figures:
-        figure_sizes = sizes_by_figure.get(name, sizes)
+    for figure in [*FIGURES, *_list_scaled_figures(extent)]:
+        figure_sizes = sizes_by_figure.get(figure.name, sizes)
         cells: list[Cell] = []
-        for lines in all_lines:
+        for lines in figure.lines:
             cells += _list_cells(lines, figure_sizes[lines.model])
-        all_sweeps[name] = Sweep(name, title, cells, axis)
-    all_sweeps["figure_8"] = _make_norms_sweep(sizes, max_norm_runs)
+        all_sweeps[figure.name] = Sweep(figure.name, figure.title, cells, figure.axis)
+    all_sweeps["figure_8"] = _make_norms_sweep(sizes, extent.norm_runs)
     return all_sweeps
 
 
@@ -404,8 +416,8 @@ def _make_norms_sweep(sizes: Sizes, max_runs: int) -> Sweep:
     """
     cells = []
     for model in ("fcnn", *_IMAGE_MODELS):
-        # The first of L's cells is the audit with seed 0.
-        audited = next(_list_cells(Lines(model, [L]), sizes[model])).audited
+        audit, *_ = _list_cells(Lines(model, [L]), sizes[model])  # the first one has seed 0
+        audited = audit.audited
         assert audited is not None
         cells.append(norms_cell(audited.setting, min(max_runs, audited.runs)))
     return Sweep("figure_8", "L's canary before clipping", cells)
@@ -416,14 +428,14 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
 
     A cell audits one series at one x and one seed, if `size` has runs for the periodicity k. If a model has
     no proven Lipschitz constant, other cells measure how much its steps expand. For k > 1, this is needed to
-    bound the leak of the last model. Steps do not depend on the adversary, so we measure only with
+    bound the leak of the last model. Steps do not depend on the adversary, so we measure only with the series
     COORDINATE, at each k audited with fresh directions.
     """
     model = task(lines.model)
     is_measured = model.curved is None  # it has no proven Lipschitz constant
     panel = lines.panel or model.label
     for series, x, seed in itertools.product(lines.series, lines.at, range(size.seeds)):
-        all_runs, canaries = size.choose_runs(series.adversary)
+        runs_by_k, canaries = size.choose_runs(series.adversary)
         values = {
             "adversary": series.adversary.name,
             **dataclasses.asdict(series.adversary),
@@ -433,11 +445,11 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
             lines.field: x,
             **lines.fields,
         }
-        if "steps" not in values:  # a setting has either steps or insertions
+        if "steps" not in values:  # a setting has either a number of steps or of insertions
             values["insertions"] = size.insertions
         setting = setting_of(lines.model, seed=seed, **values)
         k = setting.schedule.periodicity
-        if k in all_runs:
-            yield audit_cell(Audited(panel, series.label, x, setting, all_runs[k]))
+        if k in runs_by_k:
+            yield audit_cell(Audited(panel, series.label, x, setting, runs_by_k[k]))
         if is_measured and series == COORDINATE and k > 1 and k in size.fresh_runs:
             yield expansion_cell(setting)
