@@ -92,8 +92,8 @@ def compare_over_runs(
 ) -> pd.DataFrame:
     """Returns an attack's lower bounds on epsilon (`compute_curve`) for several numbers of runs n.
 
-    The columns are `x` (the value of n), a bound from each method, and `single`, the order-1 bound from runs
-    with one canary, if any are stored.
+    There is a row for each n. The columns are `x` (the value of n), a bound from each method, and `single`,
+    the order-1 bound from runs with one canary, if any are stored.
 
     Args:
       by_canaries: The scores, keyed by the number of canaries in a run, each from the same number of runs.
@@ -121,7 +121,7 @@ def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> Record
       Records with the fields `over` ("n" or "K"), `x` (the value of n or K), `canaries`, and the bounds of
       the methods that accept this number of canaries.
     """
-    all_runs = len(next(iter(by_canaries.values())).scores)
+    all_runs = len(next(iter(by_canaries.values())).scores)  # the same for all keys
     several = sorted(by_canaries.keys() - {1}) or [1]  # [1] if no other number is stored
     nearest = min(several, key=lambda canaries: abs(canaries - all_runs**0.5))
     over_runs = compare_over_runs(by_canaries, nearest, _list_methods(nearest), levels)
@@ -129,7 +129,7 @@ def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> Record
     for canaries, scores in sorted(by_canaries.items()):
         record: Record = {"over": "K", "canaries": canaries, "x": canaries}
         for method in _list_methods(canaries):
-            (record[method],) = compute_curve(method, scores, [all_runs], levels)
+            [record[method]] = compute_curve(method, scores, [all_runs], levels)
         records.append(record)
     return records
 
@@ -140,14 +140,14 @@ def _list_methods(canaries: int) -> list[str]:
 
 
 def choose_numbers_of_runs(runs: int) -> list[int]:
-    """Returns the even numbers of runs at the points of a curve, from MIN_RUNS to half of all `runs`.
+    """Returns the numbers of runs at the points of a curve, from MIN_RUNS to half of all `runs`.
 
-    They are even, so that each world gets half of the runs. Larger random subsets would share more runs, so
-    their mean epsilon would be less precise.
+    Larger random subsets would share more runs, so their mean epsilon would be less precise.
     """
     most = runs // 2
-    halves = np.geomspace(min(MIN_RUNS, most), most, _MAX_CURVE_POINTS) / 2
-    return sorted({2 * round(half) for half in halves})
+    spaced = np.geomspace(min(MIN_RUNS, most), most, _MAX_CURVE_POINTS)
+    # Rounded to even numbers, because half of the runs insert the canary.
+    return sorted({2 * round(number / 2) for number in spaced})
 
 
 def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Level) -> list[float]:
@@ -166,8 +166,10 @@ def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Leve
     curve = []
     for count in runs:
         num_parts = 1 if count == len(scores.scores) else _NUM_PARTS
-        parts = [_draw_part(scores, count, rng) for _ in range(num_parts)]
-        epsilons = [bound(part, *levels).epsilon for part in parts]
+        epsilons = []
+        for _ in range(num_parts):
+            part = _draw_part(scores, count, rng)
+            epsilons.append(bound(part, *levels).epsilon)
         curve.append(float(np.mean(epsilons)))
     return curve
 
@@ -180,8 +182,8 @@ def _find_method(name: str) -> lifted.CanaryMethod:
 def compute_gain(runs: ArrayLike, single: ArrayLike, several: ArrayLike) -> float | None:
     """Returns the number of runs needed with one canary divided by the number needed with several.
 
-    Both are taken at the largest epsilon that the two curves reach. `single` and `several` are the
-    epsilons for each number of `runs`. Returns None if either is always 0.
+    Both are taken at the largest epsilon that both curves reach. `single` and `several` are the epsilons with
+    one and with several canaries, for each number of `runs`. Returns None if either is always 0.
     """
     level = min(np.max(single), np.max(several))
     if level <= 0:
@@ -195,7 +197,7 @@ def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
     In runs with several canaries, each canary has its own coin, so any subset of runs is valid. With one
     canary per run, half of the drawn runs insert it.
     """
-    if scores.scores.shape[1] > 1:
+    if scores.scores.shape[1] > 1:  # several canaries
         # Sorted, so that a subset with all runs keeps them in the stored order.
         drawn = np.sort(rng.choice(len(scores.scores), count, replace=False))
         part = scores._replace(scores=scores.scores[drawn], presence=scores.presence[drawn])
@@ -218,8 +220,8 @@ def _interpolate_runs(runs: ArrayLike, epsilons: ArrayLike, level: float) -> flo
     """
     highest = np.maximum.accumulate(epsilons)
     reached = int(np.argmax(highest >= level))  # the first index
-    around = slice(max(reached - 1, 0), reached + 1)  # this index, and the one before it, if any
-    return math.exp(np.interp(level, highest[around], np.log(runs)[around]))
+    ends = [max(reached - 1, 0), reached]  # the index before it, if any, and this index
+    return math.exp(np.interp(level, highest[ends], np.log(runs)[ends]))
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
@@ -236,23 +238,28 @@ def _read_answers(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
     """Returns the records of stored audits of the Gaussian mechanism, and the number of missing audits."""
     records = []
     for cell in sweep.cells:
-        panel, audit = cell.request
-        audit = audit._replace(**evidence.levels._asdict())  # delta and confidence
+        panel, planned = cell.request
+        audit = planned._replace(**evidence.levels._asdict())  # with the given delta and confidence
         answer = find_answer(evidence.held, audit.setting())
         if answer is not None:
-            records.append(_describe(panel, audit, answer))
+            records.append(_make_record(panel, audit, answer))
     return records, len(sweep.cells) - len(records)
 
 
-def _describe(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> Record:
+def _make_record(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> Record:
     """Returns the record of a Gaussian mechanism audit for a panel of Figure 3 or 4.
 
-    The record has the `panel`, its `heading`, the audit's fields, and as `x`, the field on the horizontal
-    axis. For each method, it has the mean epsilon over seeds under the method's name, its standard deviation
-    (`_deviation`), and its standard error (`_error`). `gain_2` and `gain_4` are the means for orders 2 and 4
-    minus that for order 1. `exact` is the mechanism's epsilon, and `window` is the largest that the paper's
-    thresholds can show (Errata L2). `answer`, the stored result of `gaussian_mechanism.find_epsilons`, adds
-    |mu_2 - mu_1^2| and |mu_4 - mu_2^2| as `second` and `fourth`: 0 for independent detections.
+    `answer` is the stored result of `gaussian_mechanism.find_epsilons`.
+
+    Returns:
+      panel, heading: The panel, and a line with its epsilons.
+      x: The audit's field on the horizontal axis. The record also has all other fields.
+      exact: The mechanism's epsilon.
+      window: The largest epsilon that the paper's thresholds can show (Errata L2).
+      <method>, <method>_deviation, <method>_error: For each method, the mean epsilon over seeds, its standard
+        deviation and its standard error.
+      gain_2, gain_4: The means for orders 2 and 4 minus that for order 1.
+      second, fourth: |mu_2 - mu_1^2| and |mu_4 - mu_2^2| from the answer, 0 for independent detections.
     """
     # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
     sigma = audit.sigma
@@ -282,14 +289,13 @@ def _describe(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> Reco
 
 
 def _read_scores(sweep: Sweep, evidence: Evidence) -> tuple[ScoreGroups, int]:
-    """Returns the stored scores of trained models, and the number of missing audits."""
+    """Returns the stored scores by attack, panel and number of canaries, and the number of missing audits."""
     groups: ScoreGroups = {}
     for audit in sweep.audits():
         scores = evidence.held.scores(identity(audit.setting), audit.runs)
         if scores is not None:
-            attack = audit.series
-            canaries = int(audit.x)
-            groups.setdefault((attack, audit.panel), {})[canaries] = scores
+            by_canaries = groups.setdefault((audit.series, audit.panel), {})
+            by_canaries[int(audit.x)] = scores
     return groups, len(sweep.cells) - sum(map(len, groups.values()))
 
 
@@ -303,12 +309,12 @@ def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
     groups, missing = _read_scores(sweep, evidence)
     records = []
     for (attack, panel), by_canaries in groups.items():
-        if len(by_canaries) > 1:
+        if len(by_canaries) > 1:  # 1 and the K that is compared with it
             several = max(by_canaries)
             curves = compare_over_runs(
                 by_canaries, several, ["wilson_2", "wilson_4"], evidence.levels
             )
-            record: Record = {"entry": f"{attack}, {panel}", **curves.max()}
+            record: Record = {"entry": f"{attack}, {panel}", **curves.max()}  # of each column
             for order in (2, 4):
                 curve = curves[f"wilson_{order}"]
                 record[f"gain_{order}"] = compute_gain(curves["x"], curves["single"], curve)
@@ -348,7 +354,10 @@ def draw_epsilons(title: str, records: Records) -> Figure:
 
 
 def _draw_panel_of_epsilons(axis: Axes, records: Records) -> None:
-    """Draws one panel of Figure 3. In the panel over n, bounds with one canary are separate lines."""
+    """Draws one panel of Figure 3. In the panel over n, bounds with one canary are separate lines.
+
+    The exact epsilon and the limit (_LIMITS) do not depend on the number of canaries.
+    """
     single = select(records, panel="over n", canaries=1)
     several = [record for record in records if record not in single]
     plot_lines(axis, several, _METHODS)
@@ -363,29 +372,32 @@ def draw_correlations(title: str, records: Records) -> Figure:
     """Plots Figure 4 from records of `_describe`: changes in epsilon, and dependence between detections.
 
     The bias is order 1's mean epsilon with K canaries minus that with one (equation 10). Gains are the
-    changes from order 1 to orders 2 and 4. The gaps between moments, `second` and `fourth`, measure the
-    dependence, plotted against K and d. A line with slope -1 shows the decay that the paper reports (Errata
-    L6).
+    changes from order 1 to orders 2 and 4. The dependence is plotted against K and d (`_draw_gaps`).
     """
     several = [record for record in records if "second" in record]  # runs with more than one canary
     singles = select(records, panel="over K", canaries=1)
-    single = singles[0]["wilson_1"] if singles else math.nan
-    gains = [
-        {**record, "bias": record["wilson_1"] - single}
-        for record in select(several, panel="over K")
-    ]
-    draw_lines = partial(plot_lines, xscale="log")
-    xlabel = _X_LABELS["over K"]
-    panels = {"change of epsilon": partial(draw_lines, records=gains, looks=_GAINS, xlabel=xlabel)}
+    single = singles[0]["wilson_1"] if singles else math.nan  # NaN if it is not stored
+    gains = []
+    for record in select(several, panel="over K"):
+        gains.append({**record, "bias": record["wilson_1"] - single})
+    options = {"xscale": "log", "xlabel": _X_LABELS["over K"]}
+    panels = {"change of epsilon": partial(plot_lines, records=gains, looks=_GAINS, **options)}
     for panel in ("over K", "over d"):
-        gaps = pd.DataFrame(select(several, panel=panel))
-        if len(gaps):  # an empty logarithmic axis has no range
-            # On logarithmic axes, this is a line with slope -1 through the first point of `second`.
-            gaps["slope"] = gaps["second"][0] * gaps["x"][0] / gaps["x"]
-            panels[f"dependence of detections {panel}"] = partial(
-                draw_lines, records=gaps, looks=_GAPS, xlabel=_X_LABELS[panel], yscale="log"
-            )
+        gaps = select(several, panel=panel)
+        if gaps:  # an empty logarithmic axis has no range
+            panels[f"dependence of detections {panel}"] = partial(_draw_gaps, records=gaps)
     return draw_panels(title, panels, _SIZE, legend_columns=3)
+
+
+def _draw_gaps(axis: Axes, records: Records) -> None:
+    """Plots the gaps between moments, `second` and `fourth`, against K or d.
+
+    A line with slope -1 through the first point of `second` shows the decay that the paper reports (Errata
+    L6).
+    """
+    gaps = pd.DataFrame(records)
+    gaps["slope"] = gaps["second"][0] * gaps["x"][0] / gaps["x"]
+    plot_lines(axis, gaps, _GAPS, xlabel=_X_LABELS[gaps["panel"][0]], xscale="log", yscale="log")
 
 
 def draw_bounds(title: str, records: Records) -> Figure:
@@ -403,7 +415,7 @@ def draw_bounds(title: str, records: Records) -> Figure:
         legend_columns=5,
         sharey="row",
     )
-    for axis in figure.axes:  # done last, because this also fixes the upper end of a row's axis
+    for axis in figure.axes:  # last, because this also fixes the upper end of the axis that a row shares
         axis.set_ylim(bottom=0)
     return figure
 
@@ -455,10 +467,10 @@ def make_correlations_table(title: str, records: Records) -> OwnTable:
 
 def make_gains_table(title: str, records: Records) -> OwnTable:
     """Returns Table 1 from records of `_read_gains`, with the harmonic means of gains below."""
-    columns = [field("entry", "epsilon of", "{:.44}".format, width=44, left=True)]
+    columns = [field("entry", "epsilon of", "{:.44}".format, width=44, left=True)]  # cut to fit
     for name, head in (("single", "K = 1"), ("wilson_2", "2"), ("wilson_4", "4")):
         columns.append(field(name, head, _show_bound, width=7))
-    means = f"{'mean':<65}"  # the line below the gain columns, which begin at character 65
+    means = f"{'mean':<65}"  # a line below the table; the columns of gains begin at character 65
     for name in ("gain_2", "gain_4"):
         columns.append(field(name, name.replace("_", " "), ".2f", width=7, none="-"))
         gains = [record[name] for record in records if record[name] is not None]

@@ -38,6 +38,7 @@ from audit.storage.store import Scores
 from audit.written import Level, counted, show_level
 from experiments.cells import federated
 from experiments.cells.cell import DataSets
+from experiments.cells.federated import FederatedScores
 from experiments.one_shot.sweep import (
     DELTA,
     PlannedSweep,
@@ -115,7 +116,7 @@ def simulate(plan: Simulations) -> list[Record]:
                 # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
                 "exact": conversions.epsilon_from_mu(1 / sigma, DELTA),
             }
-            # One normal distribution per simulation.
+            # A normal distribution for each simulation. The cosines have the shape (simulations, canaries).
             observed = one_shot.fit(cosines[:, index], dimension)
             for method, estimate in FITTED.items():
                 epsilons = estimate(_FINAL_MODEL_NULL, observed, DELTA)
@@ -132,14 +133,16 @@ def _simulate_cosines(plan: Simulations, dimension: int) -> Array:
     canaries, and uses them with every sigma, the standard deviation of the noise.
     """
     canaries = int(np.sqrt(dimension))
-    cosines = []
+    simulations = []
     for index in range(plan.simulations):
-        rng = np.random.default_rng([0, dimension, index])
+        rng = np.random.default_rng([0, dimension, index])  # each simulation has its own draws
         # Coordinates in the canaries' span need little memory even if the dimension is large.
         coordinates = cosine_law.draw_canaries(rng, canaries, dimension)
+        cosines = []
         for sigma in plan.sigmas:
             cosines.append(cosine_law.draw_cosines(rng, coordinates, dimension, sigma))
-    return np.reshape(cosines, (plan.simulations, len(plan.sigmas), canaries))
+        simulations.append(cosines)
+    return np.array(simulations)
 
 
 def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Record]:
@@ -165,11 +168,10 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
         stored = federated.read(held, dataclasses.replace(setting, observe=observe), runs=1)
         if stored is None:
             continue
-        plain = federated.read(held, plan.without_canaries(noise), runs=1)
-        plain_accuracies = plain.accuracies if plain else []
-        values = stored.scores.scores[0]  # (canaries,)
+        without_canaries = federated.read(held, plan.without_canaries(noise), runs=1)
+        values = stored.scores.scores[0]  # (canaries,) of the only run
         is_inserted = stored.scores.presence[0]
-        not_inserted = None  # the distribution of a cosine without leakage is known
+        not_inserted = None  # for the final model, the distribution of a cosine without leakage is known
         if observe == "all":
             # The distribution of a maximum is unknown. We estimate it from canaries that are not inserted.
             not_inserted = values[~is_inserted]
@@ -182,8 +184,8 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
             "repetitions": setting.repetitions,
             "analytical": epsilon_upper_bound(noise, 1, levels.delta),
             "accounted": epsilon_upper_bound(noise, setting.repetitions, levels.delta),
-            "accuracy": next(iter(stored.accuracies), None),
-            "plain_accuracy": next(iter(plain_accuracies), None),
+            "accuracy": _take_accuracy(stored),
+            "plain_accuracy": _take_accuracy(without_canaries),
             "observer": _OBSERVERS[observe],
             "cosines": cosines,
             "estimate": fitted.epsilon,
@@ -193,12 +195,19 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
         }
 
 
+def _take_accuracy(stored: FederatedScores | None) -> float | None:
+    """Returns the accuracy of the first stored run, or None if it is not stored."""
+    if stored is None or not stored.accuracies:
+        return None
+    return stored.accuracies[0]
+
+
 def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Record]:
     """Yields a record for each of QUANTILES in each panel of Figure 4 that has stored runs.
 
     A record has the panel's `noise` multiplier and `observer`, the `analytical` epsilon of a canary that
-    takes part once, and the quantile `x`. `one run` and `several runs` are this quantile of the estimates
-    over experiments.
+    takes part once, and as `x`, the quantile's level. `one run` and `several runs` are this quantile of the
+    estimates over experiments. An experiment has all canaries in a single run, or splits them across several.
     """
     for noise, observe in itertools.product(plan.training.noises, _OBSERVERS):
         settings = (  # (field, runs per experiment, setting of a run)
@@ -226,7 +235,7 @@ def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Recor
 def _estimate_experiments(
     setting: FederatedSetting, scores: Scores, runs: int, dimension: int, delta: float
 ) -> list[Array]:
-    """Returns each experiment's fitted estimate of epsilon, pooled over `runs` consecutive runs.
+    """Returns each experiment's fitted estimate of epsilon. An experiment pools `runs` consecutive runs.
 
     `dimension` d is the model's number of parameters. `one_shot.fit` multiplies cosines by sqrt(d), so the
     final model's cosines with canaries that are not inserted are about N(0, 1) for any large d.
@@ -246,17 +255,17 @@ def _estimate_experiments(
 
 def draw(sweep: PlannedSweep, evidence: Evidence) -> Drawn:
     """Draws a sweep's figure and makes its table from stored runs, or simulates Table 1."""
-    plan = sweep.plan  # for Table 1, for Figure 4 (SplitPlan), or a tuple of training plans
-    if isinstance(plan, Simulations):
+    plan = sweep.plan
+    if isinstance(plan, Simulations):  # Table 1
         return Drawn(None, missing=0, table=make_simulated_table(simulate(plan)))
     no_data = DataSets({})  # not used by the `is_done` of federated cells
     missing = sum(not cell.is_done(evidence.held, no_data) for cell in sweep.cells)
     delta = evidence.levels.delta
     records: list[Record] = []
-    if isinstance(plan, SplitPlan):
+    if isinstance(plan, SplitPlan):  # Figure 4
         records += read_splits(evidence.held, plan, delta)
     else:
-        for training_plan in plan:
+        for training_plan in plan:  # a tuple
             records += read_runs(evidence.held, training_plan, evidence.levels)
     if not records:
         return Drawn(None, missing)
@@ -277,7 +286,7 @@ def draw_grid(
     It draws the histograms for Tables 2 and 5, and Figures 2 and 3. If `final_first` is True, the final
     model's row comes first.
     """
-    # By name, the observer of all iterates comes first.
+    # By name, "all iterates" comes before "final model".
     records = sorted(map(_add_panel, runs), key=itemgetter("observer"), reverse=final_first)
     columns = len({run["noise"] for run in runs})
     return draw_panels_of(records, title, draw_panel, _PANEL_SIZE, across=columns, ylabel=ylabel)
@@ -327,7 +336,7 @@ def _draw_histogram(axis: Axes, records: Records) -> None:
         _NUM_BINS,
         density=True,
         histtype="stepfilled",  # overlapping histograms with the same bins
-        color=[style.IN, style.OUT][: len(worlds)],
+        color=[style.IN, style.OUT][: len(worlds)],  # one for each histogram
         alpha=0.45,
         label=list(worlds),
     )
@@ -342,7 +351,7 @@ def _draw_densities(axis: Axes, records: Records) -> None:
     dimension = records[0]["plan"].dimension
     cosines = [run["cosines"].observed * np.sqrt(dimension) for run in records]
     pooled = np.concatenate(cosines)
-    # The margin of 1 leaves room for the tails of the kernels.
+    # The margin of 1 leaves room for the tails of the kernels, which surround each cosine.
     low = min(-_NULL_REACH, pooled.min() - 1)
     high = max(_NULL_REACH, pooled.max() + 1)
     _draw_null(axis, low, high, dimension)
@@ -355,7 +364,7 @@ def _draw_densities(axis: Axes, records: Records) -> None:
 
 def _draw_null(axis: Axes, low: float, high: float, dimension: int) -> None:
     """Draws the density of cosines without leakage, from `low` to `high` in units of 1/sqrt(dimension)."""
-    scale = np.sqrt(dimension)
+    scale = np.sqrt(dimension)  # in these units, cosines are larger and their density is lower by this factor
     x = np.linspace(low, high, _NUM_CURVE_POINTS)
     density = np.exp(cosine_law.log_density(x / scale, dimension)) / scale
     axis.plot(x, density, color=style.BLACK, lw=1, label="no leakage")
@@ -445,7 +454,8 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
         field("error"),
         field("in_sample", "in-sample", ".3f", 10),
     ]
-    # The numbers of canaries and the noise floors hardly vary between runs.
+    # Numbers of canaries and noise floors hardly vary between runs. We show those of the first run, in all
+    # and of each observer.
     cosines = first["cosines"]
     canaries = f"{len(cosines.observed):,} + {len(cosines.unobserved):,} canaries"
     clients = f"{plan.setting.rounds:,} x {plan.setting.cohort} clients"

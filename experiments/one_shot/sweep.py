@@ -52,15 +52,17 @@ class TrainingPlan(NamedTuple):
                 yield self.with_noise(noise, repetitions)
 
     def without_canaries(self, noise: float) -> FederatedSetting:
-        """Returns the settings of a training run without canaries, to compare accuracies.
+        """Returns the setting of a training run without canaries, to compare accuracies.
 
-        The run has a single canary, which run 0 does not insert. The server divides a round's sum of updates
-        by the expected number of participants, cohort + canaries / (2 rounds). With a single canary this
-        number is lower, which would make steps longer. So we reduce the learning rate by the same factor.
+        A setting has at least one canary, which run 0 does not insert. The server divides a round's sum of
+        updates by the expected number of participants, cohort + canaries / (2 rounds): half of the canaries
+        take part, in one round each. With a single canary this number is lower, which would make steps
+        longer. So we reduce the learning rate by the same factor.
         """
         setting = self.with_noise(noise)
+        # The expected numbers of participants.
         with_all_canaries = setting.cohort + 0.5 * setting.canaries / setting.rounds
-        with_single_canary = setting.cohort + 0.5 * 1 / setting.rounds
+        with_single_canary = setting.cohort + 0.5 / setting.rounds
         # Six decimals, because the rate is part of the setting's identity in the store.
         learning_rate = round(setting.learning_rate * with_single_canary / with_all_canaries, 6)
         return dataclasses.replace(
@@ -82,7 +84,7 @@ class SplitPlan(NamedTuple):
     runs: int = 10
 
     def several_runs(self, noise: float) -> FederatedSetting:
-        """Returns the settings of one of the runs across which canaries are split."""
+        """Returns the setting of the runs across which an experiment's canaries are split."""
         canaries = self.training.setting.canaries // self.runs
         return dataclasses.replace(self.training.with_noise(noise), canaries=canaries)
 
@@ -204,19 +206,19 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     all_sweeps = [
         PlannedSweep("one_shot_table_1", "Estimates of a known epsilon", cells=(), plan=simulations)
     ]
-    for number, plan in ((2, text), (5, images)):
+    for number, plan in ((2, text), (5, images)):  # Tables 2 and 5
         once = plan._replace(repetitions=(1,))
         cells = list(_audit_cells(once))
         for noise in plan.noises:
             cells.append(_make_cell(plan, plan.without_canaries(noise), "no canaries"))
         title = f"{plan.label}: all iterates and the final model"
         all_sweeps.append(PlannedSweep(f"one_shot_table_{number}", title, cells, plan=(once,)))
-    repeated = {
+    repeated = {  # the plans of Figures 1, 2 and 3, by title
         "Densities of cosines": (text, images),
         f"{text.label}: canaries in several rounds": (text,),
         f"{images.label}: canaries in several rounds": (images,),
     }
-    for number, (title, plans) in enumerate(repeated.items(), 1):
+    for number, (title, plans) in enumerate(repeated.items(), start=1):
         cells = list(itertools.chain(*map(_audit_cells, plans)))
         all_sweeps.append(PlannedSweep(f"one_shot_figure_{number}", title, cells, plan=plans))
     all_sweeps.append(_make_splits_sweep(splits))
@@ -224,11 +226,15 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def _make_splits_sweep(splits: SplitPlan) -> PlannedSweep:
-    """Returns the sweep of Figure 4."""
+    """Returns the sweep of Figure 4, with two cells for each noise multiplier.
+
+    All canaries of an experiment are in one run, or they are split across several runs.
+    """
     training, experiments, runs = splits
     cells = []
     for noise in training.noises:
-        cells.append(_make_cell(training, training.with_noise(noise), "one run", experiments))
+        one_run = training.with_noise(noise)
+        cells.append(_make_cell(training, one_run, "one run", experiments))
         several = splits.several_runs(noise)
         cells.append(_make_cell(training, several, counted(runs, "run"), experiments * runs))
     canaries = training.setting.canaries
@@ -245,7 +251,7 @@ def _audit_cells(plan: TrainingPlan) -> Iterator[Cell]:
 def _make_cell(plan: TrainingPlan, setting: FederatedSetting, detail: str, runs: int = 1) -> Cell:
     """Returns a cell that trains runs of a setting.
 
-    Cells of a plan with the same noise multiplier must have different details, so that their names differ.
+    `detail` is a part of the cell's name. It must differ between cells of a plan with the same noise.
     """
     name = f"{plan.label}, sigma {setting.noise_multiplier:.3g}, {detail}"
     return federated_cell(setting, runs, name, plan.seconds)
