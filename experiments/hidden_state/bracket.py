@@ -162,14 +162,13 @@ def gather_rows(points: Sequence[Point]) -> list[Record]:
     for point in points:
         setting = point.cells[0].setting
         place = (point.panel, setting.mechanism.noise, point.x)
-        if place not in rows:
-            rows[place] = {
-                "panel": point.panel,
-                "x": point.x,
-                "setting": setting,
-                "composition": point.upper_bound(),
-            }
-        row = rows[place]
+        shared = {
+            "panel": point.panel,
+            "x": point.x,
+            "setting": setting,
+            "composition": point.upper_bound(),
+        }
+        row = rows.setdefault(place, shared)
         conclusion = point.conclusions[0]
         if conclusion.law_is_known:  # fresh directions
             row |= {
@@ -254,8 +253,7 @@ def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> N
         axis.plot(x, constant, color=PREDICTED, lw=5, alpha=0.4, label=label)
     low = take(rows, "interval_low")
     high = np.minimum(take(rows, "interval_high"), _MAX_EPSILON)
-    label = "two-sided interval if scores are normal"
-    axis.vlines(x, low, high, color=BLUE, zorder=3, label=label)
+    axis.vlines(x, low, high, color=BLUE, zorder=3, label="two-sided interval if scores are normal")
     bound_line = ("upper bound on the last model, proven or measured", BOUND, "-")
     if select(rows, word=ESTIMATE):  # some bounds are estimates
         bound_line = ("estimated upper bound on the last model: steps have kinks", BOUND, "--")
@@ -267,11 +265,11 @@ def draw_proven(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence
 ) -> tuple[Figure, OwnTable]:
     """Plots each method's lower bounds against the number of training runs, and tabulates them."""
-    rows: list[Record] = []
+    rows = []
     for point in points:
         rows += make_proven_rows(point, evidence)
-    label = f"epsilon at delta {show_level(evidence.levels.delta)}"
-    figure = draw_panels_of(rows, sweep.title, _draw_proven_panel, size=(3.1, 2.7), ylabel=label)
+    ylabel = f"epsilon at delta {show_level(evidence.levels.delta)}"
+    figure = draw_panels_of(rows, sweep.title, _draw_proven_panel, size=(3.1, 2.7), ylabel=ylabel)
     columns = [
         field("panel"),
         field("method", "method", left=True),
@@ -293,8 +291,7 @@ def _draw_proven_panel(axis: Axes, records: Records) -> None:
     if last["predicted"] is not None:
         label = "predicted if gradients do not interfere"
         axis.axhline(last["predicted"], color=PREDICTED, lw=6, alpha=0.55, label=label)
-    label = "upper bound (accounting)"
-    axis.axhline(last["upper_bound"], color=UPPER, ls=":", label=label)
+    axis.axhline(last["upper_bound"], color=UPPER, ls=":", label="upper bound (accounting)")
     for name, (color, line) in _METHODS.items():
         of_method = select(records, method=name)
         if of_method:

@@ -77,18 +77,15 @@ def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Reco
       delta: The delta of the bound's epsilon.
 
     Returns:
-      A record with k, insert, lipschitz, and three values of mu: `mu_exact` of the landscape, `mu_bound` of
-      the hidden-state bound, and `mu_constant_direction` of a quadratic with the slope `lipschitz` in each
-      step. `epsilon_bound` is the bound's epsilon.
+      A record with three values of mu: `mu_exact` of the landscape, `mu_bound` of the hidden-state bound, and
+      `mu_constant_direction` of a quadratic with the slope `lipschitz` in each step. `epsilon_bound` is the
+      bound's epsilon.
     """
     steps = np.arange(INSERTIONS * k)
     # 1 at insertions, else 0. `insert_step` counts from 1.
     shifts = (steps % k == insert_step(insert, k) - 1).astype(np.float64)
     bound = hidden_state_bound(shifts, lipschitz, NOISE_MULTIPLIER, delta)
     return {
-        "k": k,
-        "insert": insert,
-        "lipschitz": lipschitz,
         "mu_constant_direction": exact_mu(shifts, np.full(len(steps), lipschitz), NOISE_MULTIPLIER),
         "mu_exact": exact_mu(shifts, bound.attained_by, NOISE_MULTIPLIER),
         "mu_bound": bound.mu,

@@ -15,12 +15,14 @@ from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn, Sweep
 from models.catalogue import task
 
-_BRACKETS = ("bracket_k", "bracket_steps", "bracket", "bracket_rates")
 # Functions from (sweep, points with conclusions, evidence) to a figure and a custom table.
 _WITH_OWN_TABLE = {
     "proven": bracket.draw_proven,
     correlated.NAME: bracket.draw_correlated,
-    **dict.fromkeys(_BRACKETS, bracket.draw_bracket),
+    "bracket_k": bracket.draw_bracket,
+    "bracket_steps": bracket.draw_bracket,
+    "bracket": bracket.draw_bracket,
+    "bracket_rates": bracket.draw_bracket,
 }
 # Functions from (sweep, points with conclusions) to a figure without a custom table.
 _FIGURES = {"figure_6a": estimates.trade_off_figure, "figure_11": estimates.profile_figure}
@@ -48,9 +50,8 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
         figure, own_table = _WITH_OWN_TABLE[sweep.name](sweep, stored, evidence)
         return Drawn(figure, missing, table=own_table)
     draw_figure = _FIGURES.get(sweep.name, estimates.epsilon_figure)
-    figure = draw_figure(sweep, stored)
     rows = list(points.make_rows(sweep, stored))
-    return Drawn(figure, missing, rows)
+    return Drawn(draw_figure(sweep, stored), missing, rows)
 
 
 def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:

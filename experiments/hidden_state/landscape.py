@@ -159,9 +159,11 @@ def _choose_half_width(process: Process, spacing: float) -> int:
     # Less than 1e-20 of the mass lies beyond _MARGIN standard deviations.
     total_deviation = np.sqrt(sigma**2 + num_moves * process.step_deviation**2)
     half_width = int(np.ceil((largest_mean + _MARGIN * total_deviation) / spacing))
-    where = f"`steps={process.steps}`: with sigma {sigma:g} and B = {process.batch_size},"
-    need = f"this needs a grid of {2 * half_width:,} points: use fewer steps or a smaller B"
-    require(half_width < _MAX_HALF_WIDTH, f"{where} {need}")
+    require(
+        half_width < _MAX_HALF_WIDTH,
+        f"`steps={process.steps}`: with sigma {sigma:g} and B = {process.batch_size}, "
+        f"this needs a grid of {2 * half_width:,} points: use fewer steps or a smaller B",
+    )
     return half_width
 
 
@@ -266,7 +268,7 @@ def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Floats, Floats]
     e^epsilon. If it never does, the threshold is at the edge of the grid's accurate range.
     """
     pair = stepper.start()  # without and with the canary
-    thresholds: list[float] = []
+    thresholds = []
     for _ in range(stepper.process.steps - 1):
         # Logarithms of smaller densities are inaccurate.
         is_accurate = np.min(pair, axis=0) > _MIN_DENSITY

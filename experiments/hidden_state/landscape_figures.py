@@ -189,7 +189,7 @@ def _draw_rates(axis: Axes, records: Records) -> None:
         color = "white" if rate < _DARK_RATE else "black"
         text = "-" if np.isnan(rate) else f"{rate:.2f}"
         axis.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
-    axis.set_xticks(range(len(rates.columns)), list(map(str, rates.columns)))
+    axis.set_xticks(range(len(rates.columns)), rates.columns)
     axis.set_yticks(range(len(rates)), list(map("{:g}".format, rates.index)))
     axis.spines[:].set_visible(False)
     axis.set_xlabel("batch size B")

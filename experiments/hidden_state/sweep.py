@@ -32,7 +32,6 @@ from experiments.sweeps.sweep import Axis, Sweep
 from models.catalogue import task
 
 SMOKE = "smoke"
-SCALES = (SMOKE, "laptop", "paper")  # the smallest first
 Runs = Mapping[int, int]  # periodicity k -> number of runs
 
 
@@ -80,33 +79,28 @@ def _at_each(runs: int) -> Runs:
 
 
 _ALL_RUNS = _at_each(5000)
-_FCNN = Size(_ALL_RUNS, seeds=5, batch_size=400, fresh_runs=_ALL_RUNS)
-_WIDE_FCNN = Size(batch_size=400, canaries=64, coordinate_runs={1: 400}, fresh_runs={1: 400})
 _TINY = Size(_at_each(4), insertions=2, batch_size=4, fresh_runs=_at_each(1))
-_CONVNET = Size(
-    {1: 40, 5: 16, 25: 4},
-    canaries=256,
-    coordinate_runs={1: 60, 5: 24, 25: 12},
-    fresh_runs={1: 10, 5: 10, 25: 3},
-)
-_RESNET = Size(
-    {1: 8, 5: 6, 25: 4},
-    insertions=4,
-    batch_size=8,
-    noise_multiplier=0.506,  # same mu as 250 insertions at multiplier 4.0
-    canaries=256,
-    coordinate_runs={1: 16, 5: 8, 25: 8},
-)
-_LOGISTIC = Size(
-    batch_size=16, canaries=128, coordinate_runs=_at_each(120), fresh_runs=_at_each(40)
-)
 _LAPTOP = {
-    "fcnn": _FCNN,
-    "wide_fcnn": _WIDE_FCNN,
-    "convnet": _CONVNET,
-    "resnet18": _RESNET,
+    "fcnn": Size(_ALL_RUNS, seeds=5, batch_size=400, fresh_runs=_ALL_RUNS),
+    "wide_fcnn": Size(batch_size=400, canaries=64, coordinate_runs={1: 400}, fresh_runs={1: 400}),
+    "convnet": Size(
+        {1: 40, 5: 16, 25: 4},
+        canaries=256,
+        coordinate_runs={1: 60, 5: 24, 25: 12},
+        fresh_runs={1: 10, 5: 10, 25: 3},
+    ),
+    "resnet18": Size(
+        {1: 8, 5: 6, 25: 4},
+        insertions=4,
+        batch_size=8,
+        noise_multiplier=0.506,  # same mu as 250 insertions at multiplier 4.0
+        canaries=256,
+        coordinate_runs={1: 16, 5: 8, 25: 8},
+    ),
     "mobilenet_head": Size(canaries=256, coordinate_runs={1: 100}),
-    "logistic": _LOGISTIC,
+    "logistic": Size(
+        batch_size=16, canaries=128, coordinate_runs=_at_each(120), fresh_runs=_at_each(40)
+    ),
 }
 _PAPER = {
     "convnet": Size(_ALL_RUNS, fresh_runs=_at_each(60)),
@@ -124,6 +118,7 @@ _SMOKE = {
     "logistic": _TINY._replace(canaries=8, coordinate_runs={1: 8, 5: 8}, fresh_runs={1: 1, 5: 1}),
 }
 SIZES = {SMOKE: _SMOKE, "laptop": _LAPTOP, "paper": _LAPTOP | _PAPER}
+SCALES = tuple(SIZES)  # the smallest first
 
 _AUDITED = {1: 60, 2: 60, 5: 40, 10: 30, 25: 20}
 _SMALL = Size({**_at_each(2000), 25: 1000}, batch_size=400, fresh_runs={**_at_each(1000), 25: 500})
@@ -199,6 +194,7 @@ COTS = Series("CotS", CotS())
 GC_S = [Series(f"GC-S, {name.replace('_', ' ')}", GcS(name)) for name in GC_S_VARIANTS]
 FRESH = Series("fresh directions", SphereFields())
 COORDINATE = Series("coordinate", GcS())
+_BRACKET_SERIES = (FRESH, COORDINATE)
 _IMAGE_MODELS = ("convnet", "resnet18")
 _K_AXIS = Axis("periodicity k", "k")
 _C_AXIS = Axis("clipping norm C", "C")
@@ -247,6 +243,15 @@ def _with_matrices(models: Iterable[str], steps: int) -> list[Lines]:
     return lines
 
 
+def _over_rates(rates: Sequence[float]) -> list[Lines]:
+    """Returns lines for the tanh FCNN over the learning rate, with a panel for each of two periodicities."""
+    base = Lines("tanh_fcnn", _BRACKET_SERIES, rates, "learning_rate")
+    lines = []
+    for k in (5, 25):
+        lines.append(base._replace(panel=f"tanh FCNN, k = {k}", fields={"periodicity": k}))
+    return lines
+
+
 def _on_images(*series: Series, at: Sequence[float]) -> list[Lines]:
     """Returns lines for both image models at the periodicities `at`."""
     return [Lines(model, series, at) for model in _IMAGE_MODELS]
@@ -288,11 +293,7 @@ FIGURES = [  # the figures that are the same at every scale
         "GC-R on the ConvNet with an unknown initialisation",
         [
             Lines("convnet", [Series("known", GcR())]),
-            Lines(
-                "convnet",
-                [Series("unknown", GcR())],
-                fields={"unknown_initialisation": True},
-            ),
+            Lines("convnet", [Series("unknown", GcR())], fields={"unknown_initialisation": True}),
         ],
     ),
     Figure(
@@ -321,90 +322,64 @@ FIGURES = [  # the figures that are the same at every scale
 ]
 
 
-class Extent(NamedTuple):
-    """The parts of some figures that depend on the scale.
-
-    Attributes:
-      networks: The models of `bracket` and the sizes of `bracket` and `bracket_rates`.
-      with_matrices: The models and sizes of `matrix`.
-      matrix_steps: The number of steps in `matrix`.
-      steps: The numbers of steps in `bracket_steps`.
-      rates: The learning rates in `bracket_rates`.
-      norm_runs: The largest number of runs of a model in Figure 8.
-    """
-
-    networks: Sizes = _BRACKETED
-    with_matrices: Sizes = _CORRELATED
-    matrix_steps: int = correlated.STEPS
-    steps: Sequence[int] = (125, 250, 500, 1250, 2500, 5000)
-    rates: Sequence[float] = (0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
-    norm_runs: int = 30
-
-
-_SMOKE_EXTENT = Extent(
-    networks={"fcnn": _FEW, "tanh_fcnn": _FEW},
-    with_matrices={"wide_fcnn": _FEW_CORRELATED},
-    matrix_steps=10,
-    steps=(5, 10),
-    rates=(0.1, 1.0),
-    norm_runs=2,
-)
-
-
-def _list_scaled_figures(extent: Extent) -> list[Figure]:
-    """Returns the figures that depend on the scale, except for Figure 8."""
-    bracketed = [FRESH, COORDINATE]
-    base = Lines("tanh_fcnn", bracketed, extent.rates, "learning_rate")
-    over_rates = []
-    for k in (5, 25):
-        over_rates.append(base._replace(panel=f"tanh FCNN, k = {k}", fields={"periodicity": k}))
-    return [
+def sweeps(scale: str) -> dict[str, Sweep]:
+    """Returns the sweeps for all figures at the given scale, as a dict keyed by name."""
+    sizes = SIZES[scale]
+    networks = _BRACKETED  # models and sizes of `bracket` and `bracket_rates`
+    with_matrices = _CORRELATED  # models and sizes of `matrix`
+    matrix_steps = correlated.STEPS
+    steps = [125, 250, 500, 1250, 2500, 5000]  # in `bracket_steps`
+    rates = [0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0]  # in `bracket_rates`
+    max_norm_runs = 30  # for each model in Figure 8
+    if scale == SMOKE:
+        networks = {"fcnn": _FEW, "tanh_fcnn": _FEW}
+        with_matrices = {"wide_fcnn": _FEW_CORRELATED}
+        matrix_steps = 10
+        steps = [5, 10]
+        rates = [0.1, 1.0]
+        max_norm_runs = 2
+    figures = [
+        *FIGURES,
         Figure(
             "bracket_steps",
             "Logistic regression over training steps, k = 5",
-            _on_logistic(extent.steps, "steps", periodicity=5),
+            _on_logistic(steps, "steps", periodicity=5),
             Axis("training steps T", "T"),
         ),
         Figure(
             "bracket",
             "Neural networks over periodicity k",
-            [Lines(model, bracketed, PERIODICITIES[:-1]) for model in extent.networks],  # k <= 25
+            [Lines(model, _BRACKET_SERIES, PERIODICITIES[:-1]) for model in networks],  # k <= 25
             _K_AXIS,
         ),
         Figure(
             "bracket_rates",
             "Neural networks over the learning rate",
-            over_rates,
+            _over_rates(rates),
             Axis("learning rate", "eta"),
         ),
         Figure(
             correlated.NAME,
             f"Last models at an accounted epsilon of {correlated.ACCOUNTED_EPSILON:g}",
-            _with_matrices(extent.with_matrices, extent.matrix_steps),
+            _with_matrices(with_matrices, matrix_steps),
             _K_AXIS,
         ),
     ]
-
-
-def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns the sweeps for all figures at the given scale, as a dict keyed by name."""
-    sizes = SIZES[scale]
-    extent = _SMOKE_EXTENT if scale == SMOKE else Extent()
     # `proven` has a single seed, since each of its lines shows one audit as its number of runs grows.
     sizes_by_figure = {
         "proven": {model: size._replace(seeds=1) for model, size in sizes.items()},
-        "bracket": extent.networks,
-        "bracket_rates": extent.networks,
-        correlated.NAME: extent.with_matrices,
+        "bracket": networks,
+        "bracket_rates": networks,
+        correlated.NAME: with_matrices,
     }
     all_sweeps = {}
-    for figure in [*FIGURES, *_list_scaled_figures(extent)]:
-        figure_sizes = sizes_by_figure.get(figure.name, sizes)
+    for name, title, all_lines, axis in figures:
+        figure_sizes = sizes_by_figure.get(name, sizes)
         cells: list[Cell] = []
-        for lines in figure.lines:
+        for lines in all_lines:
             cells += _list_cells(lines, figure_sizes[lines.model])
-        all_sweeps[figure.name] = Sweep(figure.name, figure.title, cells, figure.axis)
-    all_sweeps["figure_8"] = _make_norms_sweep(sizes, extent.norm_runs)
+        all_sweeps[name] = Sweep(name, title, cells, axis)
+    all_sweeps["figure_8"] = _make_norms_sweep(sizes, max_norm_runs)
     return all_sweeps
 
 

@@ -166,10 +166,8 @@ def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Leve
     curve = []
     for count in runs:
         num_parts = 1 if count == len(scores.scores) else _NUM_PARTS
-        epsilons = []
-        for _ in range(num_parts):
-            part = _draw_part(scores, count, rng)
-            epsilons.append(bound(part, *levels).epsilon)
+        parts = [_draw_part(scores, count, rng) for _ in range(num_parts)]
+        epsilons = [bound(part, *levels).epsilon for part in parts]
         curve.append(float(np.mean(epsilons)))
     return curve
 
@@ -380,8 +378,9 @@ def draw_correlations(title: str, records: Records) -> Figure:
     gains = []
     for record in select(several, panel="over K"):
         gains.append({**record, "bias": record["wilson_1"] - single})
-    options = {"xscale": "log", "xlabel": _X_LABELS["over K"]}
-    panels = {"change of epsilon": partial(plot_lines, records=gains, looks=_GAINS, **options)}
+    xlabel = _X_LABELS["over K"]
+    draw_gains = partial(plot_lines, records=gains, looks=_GAINS, xlabel=xlabel, xscale="log")
+    panels = {"change of epsilon": draw_gains}
     for panel in ("over K", "over d"):
         gaps = select(several, panel=panel)
         if gaps:  # an empty logarithmic axis has no range
@@ -415,7 +414,8 @@ def draw_bounds(title: str, records: Records) -> Figure:
         legend_columns=5,
         sharey="row",
     )
-    for axis in figure.axes:  # last, because this also fixes the upper end of the axis that a row shares
+    # This comes last, because it also fixes the upper end of the axis that a row shares.
+    for axis in figure.axes:
         axis.set_ylim(bottom=0)
     return figure
 

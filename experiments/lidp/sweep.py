@@ -132,14 +132,13 @@ _LAPTOP = Extent(
     series=(1, 2, 8, 32, 128),
     epsilon=16,
 )
-_SMOKE = Extent(
+_SMOKE = _LAPTOP._replace(
     lifted_runs=(64, 256),
     single_runs=(64, 256),
     over_canaries=(1, 4, 16),
     dimensions=(100, 1000),
     mechanism_runs=256,
     seeds=2,
-    trainings=(_SHORT_TRAINING,),
     epsilons=(8,),
     runs=40,
     canaries=4,
@@ -247,9 +246,8 @@ def _make_audits(
       runs: The number of runs in a cell.
     """
     cells = []
-    places = itertools.product(trainings, ATTACKS, epsilons, numbers)
-    for training, attack, epsilon, canaries in places:
-        adversary = ATTACKS[attack]
+    combinations = itertools.product(trainings, ATTACKS.items(), epsilons, numbers)
+    for training, (attack, adversary), epsilon, canaries in combinations:
         if attack == _POISONED_DATA and canaries > 1:
             adversary = training.poisoned
         index = EPSILONS.index(epsilon)  # of the training's values for this epsilon

@@ -38,7 +38,6 @@ from audit.storage.store import Scores
 from audit.written import Level, counted, show_level
 from experiments.cells import federated
 from experiments.cells.cell import DataSets
-from experiments.cells.federated import FederatedScores
 from experiments.one_shot.sweep import (
     DELTA,
     PlannedSweep,
@@ -168,10 +167,11 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
         stored = federated.read(held, dataclasses.replace(setting, observe=observe), runs=1)
         if stored is None:
             continue
-        without_canaries = federated.read(held, plan.without_canaries(noise), runs=1)
+        plain = federated.read(held, plan.without_canaries(noise), runs=1)
+        plain_accuracies = plain.accuracies if plain else []
         values = stored.scores.scores[0]  # (canaries,) of the only run
         is_inserted = stored.scores.presence[0]
-        not_inserted = None  # for the final model, the distribution of a cosine without leakage is known
+        not_inserted = None  # for the final model, the distribution without leakage is known
         if observe == "all":
             # The distribution of a maximum is unknown. We estimate it from canaries that are not inserted.
             not_inserted = values[~is_inserted]
@@ -184,8 +184,8 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
             "repetitions": setting.repetitions,
             "analytical": epsilon_upper_bound(noise, 1, levels.delta),
             "accounted": epsilon_upper_bound(noise, setting.repetitions, levels.delta),
-            "accuracy": _take_accuracy(stored),
-            "plain_accuracy": _take_accuracy(without_canaries),
+            "accuracy": next(iter(stored.accuracies), None),  # of the only run, if it is stored
+            "plain_accuracy": next(iter(plain_accuracies), None),
             "observer": _OBSERVERS[observe],
             "cosines": cosines,
             "estimate": fitted.epsilon,
@@ -193,13 +193,6 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
             "floor": fitted.noise_floor,
             "in_sample": by_method[ONE_SHOT_JEFFREYS].epsilon,
         }
-
-
-def _take_accuracy(stored: FederatedScores | None) -> float | None:
-    """Returns the accuracy of the first stored run, or None if it is not stored."""
-    if stored is None or not stored.accuracies:
-        return None
-    return stored.accuracies[0]
 
 
 def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Record]:
@@ -364,7 +357,7 @@ def _draw_densities(axis: Axes, records: Records) -> None:
 
 def _draw_null(axis: Axes, low: float, high: float, dimension: int) -> None:
     """Draws the density of cosines without leakage, from `low` to `high` in units of 1/sqrt(dimension)."""
-    scale = np.sqrt(dimension)  # in these units, cosines are larger and their density is lower by this factor
+    scale = np.sqrt(dimension)  # in these units, cosines are larger, and densities lower
     x = np.linspace(low, high, _NUM_CURVE_POINTS)
     density = np.exp(cosine_law.log_density(x / scale, dimension)) / scale
     axis.plot(x, density, color=style.BLACK, lw=1, label="no leakage")

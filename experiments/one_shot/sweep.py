@@ -101,7 +101,6 @@ DELTA = 1e-6  # the delta of the epsilons in the paper's Table 1
 SIMULATIONS = 50  # for each cell of the paper's Table 1
 # Analytical epsilons at delta 1e-5: infinite, 300, 100, 30.
 _NOISES = (0.0, 0.0484613, 0.0946699, 0.21472)
-_REPETITIONS = (1, 2, 4, 8)
 _IMAGES = FederatedSetting(clients=1000, cohort=10, observe="all")
 _TEXT = FederatedSetting(  # with learning rate 0.1 and the noise for epsilon 30, the LSTM diverges
     "character_lstm", clients=0, cohort=2, rounds=50, client_learning_rate=0.8, learning_rate=0.03,
@@ -126,16 +125,14 @@ _IMAGES_PLAN = TrainingPlan(
     counterpart="EMNIST",
     setting=_IMAGES,
     noises=_NOISES,
-    repetitions=_REPETITIONS,
+    repetitions=(1, 2, 4, 8),
     dimension=101_770,
     seconds=30,
 )
-_TEXT_PLAN = TrainingPlan(
-    "Shakespeare",
+_TEXT_PLAN = _IMAGES_PLAN._replace(
+    label="Shakespeare",
     counterpart="StackOverflow",
     setting=_TEXT,
-    noises=_NOISES,
-    repetitions=_REPETITIONS,
     dimension=820_522,
     seconds=90,
 )
