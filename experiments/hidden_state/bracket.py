@@ -24,17 +24,7 @@ from audit.errors import InputError
 from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
 from audit.methods.exact_null import EXACT_NULL, EXACT_NULL_GDP
 from audit.methods.lifted import LIFTED, LIFTED_GAUSSIAN
-from audit.report.style import (
-    BLACK,
-    BLUE,
-    BOUND,
-    FADED,
-    FREE,
-    GREEN,
-    PREDICTED,
-    UPPER,
-    VERMILION,
-)
+from audit.report.style import BLACK, BLUE, BOUND, FADED, FREE, GREEN, PREDICTED, UPPER, VERMILION
 from audit.report.table import at_least, at_most
 from audit.settings.setting import Setting, identity
 from audit.written import show_level

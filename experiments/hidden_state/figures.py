@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from audit.report.style import BLUE, GREEN, UPPER, VERMILION
 from audit.settings.setting import identity
 from experiments.cells.cell import find_answer
-from experiments.hidden_state import bracket, correlated, measured
+from experiments.hidden_state import bracket, measured
 from experiments.hidden_state.measured import Norms
 from experiments.sweeps import estimates, points
 from experiments.sweeps.panels import draw_panels
@@ -18,7 +18,7 @@ from models.catalogue import task
 # Functions from (sweep, points with conclusions, evidence) to a figure and a custom table.
 _WITH_OWN_TABLE = {
     "proven": bracket.draw_proven,
-    correlated.NAME: bracket.draw_correlated,
+    "matrix": bracket.draw_correlated,
     "bracket_k": bracket.draw_bracket,
     "bracket_steps": bracket.draw_bracket,
     "bracket": bracket.draw_bracket,

@@ -35,7 +35,7 @@ def draw(audits: Records, searches: Records, study: Study) -> Iterator[tuple[str
     `audits` come from `landscape.audit` for the same number of steps, and `searches` from `landscape.search`.
     """
     sigmas = sorted({audit["noise_multiplier"] for audit in audits})
-    sizes = {audit["batch_size"] for audit in audits}
+    across = len({audit["batch_size"] for audit in audits})  # a column for each batch size
     label = f"epsilon at delta {show_level(study.delta)}"
     # Figure 14 shows all noise multipliers, and Figure 3a only the smallest and the largest.
     for name, shown in (("figure_3a", (sigmas[0], sigmas[-1])), ("figure_14", sigmas)):
@@ -44,7 +44,7 @@ def draw(audits: Records, searches: Records, study: Study) -> Iterator[tuple[str
             "",  # no title
             partial(_draw_steps, study=study),
             size=(2.1, 1.4),
-            across=len(sizes),
+            across=across,
             ylabel=label,
             sharex=True,
             sharey="row",
@@ -58,7 +58,7 @@ def draw(audits: Records, searches: Records, study: Study) -> Iterator[tuple[str
         f"Trade-off curves, sigma = {sigma:g}, T = {audits[0]['steps']}",
         _draw_trade_off,
         size=(1.7, 1.7),
-        across=len(sizes),
+        across=across,
         ylabel="false-negative rate\nabove the upper bound's",
         legend_columns=3,
         sharey=True,

@@ -230,8 +230,7 @@ def _with_matrices(models: Iterable[str], steps: int) -> list[Lines]:
     accounted epsilon. So each k has its own `Lines`.
     """
     lines = []
-    for model, strategy in itertools.product(models, correlated.STRATEGIES):
-        label = correlated.STRATEGIES[strategy]
+    for model, (strategy, label) in itertools.product(models, correlated.STRATEGIES.items()):
         series = [
             Series(f"{label}, coordinates", GcS()),
             Series(f"{label}, fresh directions", SphereFields()),
@@ -282,9 +281,7 @@ FIGURES = [  # the figures that are the same at every scale
         _K_AXIS,
     ),
     Figure(
-        "figure_6a",
-        "GC-R's trade-off curve on the ConvNet, k = 5",
-        [Lines("convnet", [GC_R], [5])],
+        "figure_6a", "GC-R's trade-off curve on the ConvNet, k = 5", [Lines("convnet", [GC_R], [5])]
     ),
     Figure("figure_7", "GC-R, L and CotS on the FCNN", _on_fcnn(L, GC_R, COTS)),
     Figure("figure_11", "Privacy profiles of GC-R on the ConvNet", _CONVNETS),
@@ -359,7 +356,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
             Axis("learning rate", "eta"),
         ),
         Figure(
-            correlated.NAME,
+            "matrix",
             f"Last models at an accounted epsilon of {correlated.ACCOUNTED_EPSILON:g}",
             _with_matrices(with_matrices, matrix_steps),
             _K_AXIS,
@@ -370,7 +367,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         "proven": {model: size._replace(seeds=1) for model, size in sizes.items()},
         "bracket": networks,
         "bracket_rates": networks,
-        correlated.NAME: with_matrices,
+        "matrix": with_matrices,
     }
     all_sweeps = {}
     for name, title, all_lines, axis in figures:

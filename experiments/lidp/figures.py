@@ -373,8 +373,9 @@ def draw_correlations(title: str, records: Records) -> Figure:
     changes from order 1 to orders 2 and 4. The dependence is plotted against K and d (`_draw_gaps`).
     """
     several = [record for record in records if "second" in record]  # runs with more than one canary
-    singles = select(records, panel="over K", canaries=1)
-    single = singles[0]["wilson_1"] if singles else math.nan  # NaN if it is not stored
+    single = math.nan  # the epsilon with one canary, if it is stored
+    for record in select(records, panel="over K", canaries=1):  # at most one record
+        single = record["wilson_1"]
     gains = []
     for record in select(several, panel="over K"):
         gains.append({**record, "bias": record["wilson_1"] - single})

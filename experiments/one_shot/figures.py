@@ -38,13 +38,7 @@ from audit.storage.store import Scores
 from audit.written import Level, counted, show_level
 from experiments.cells import federated
 from experiments.cells.cell import DataSets
-from experiments.one_shot.sweep import (
-    DELTA,
-    PlannedSweep,
-    Simulations,
-    SplitPlan,
-    TrainingPlan,
-)
+from experiments.one_shot.sweep import DELTA, PlannedSweep, Simulations, SplitPlan, TrainingPlan
 from experiments.sweeps.panels import draw_panels_of, plot_lines, take
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.records import Record, Records, field, mean_fields, own_table, select

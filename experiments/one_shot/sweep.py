@@ -130,11 +130,7 @@ _IMAGES_PLAN = TrainingPlan(
     seconds=30,
 )
 _TEXT_PLAN = _IMAGES_PLAN._replace(
-    label="Shakespeare",
-    counterpart="StackOverflow",
-    setting=_TEXT,
-    dimension=820_522,
-    seconds=90,
+    label="Shakespeare", counterpart="StackOverflow", setting=_TEXT, dimension=820_522, seconds=90
 )
 _TINY_PLAN = _IMAGES_PLAN._replace(
     setting=_TINY, noises=_NOISES[::2], repetitions=(1, 2), dimension=7850, seconds=3
