@@ -78,7 +78,7 @@ def draw_bracket(
 ) -> tuple[Figure, OwnTable]:
     """Plots upper bounds and audits of the last model against the sweep's x, and tabulates them."""
     x_axis = sweep.axis
-    assert x_axis is not None  # each sweep with a bracket has one
+    assert x_axis is not None
     rows = make_rows(points, sweep, evidence)
     look: dict[str, Any] = {  # keyword arguments for `Axes.set`
         "xscale": "log",
@@ -86,7 +86,7 @@ def draw_bracket(
         "xticks": np.unique(take(rows, "x")),
         "ylim": (0, None),
     }
-    if sweep.name in ("bracket_k", "bracket_steps"):  # their epsilons have a wide range
+    if sweep.name in ("bracket_k", "bracket_steps"):  # a wide range of epsilons
         look |= {"yscale": "log", "ylim": (0.2, None), "yticks": _EPSILON_TICKS}
     figure = draw_panels_of(
         rows,
@@ -123,12 +123,12 @@ def list_measured(sweep: Sweep) -> list[Setting]:
 
 def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list[Record]:
     """Returns the rows from `gather_rows`, with upper bounds on the last model's epsilon (`_find_upper`)."""
-    # Steps do not depend on the adversary, so a measurement is valid for all settings with equal training.
+    # Steps do not depend on the adversary.
     measured = {_describe_training(setting): setting for setting in list_measured(sweep)}
     rows = gather_rows(points)
     for row in rows:
         audited: Setting = row["setting"]
-        # An audited setting that is not in `measured` needs no measurement.
+        # A setting that is not in `measured` needs no measurement.
         setting = measured.get(_describe_training(audited), audited)
         row |= _find_upper(row["composition"], setting, evidence)
     return rows
@@ -167,7 +167,7 @@ def gather_rows(points: Sequence[Point]) -> list[Record]:
             }
         else:
             low, high = point.interval()
-            mean, _min, _max = point.spread(IF_GAUSSIAN)  # over seeds
+            mean, _min, _max = point.spread(IF_GAUSSIAN)
             row |= {
                 "interval_low": low,
                 "interval_high": high,
@@ -190,7 +190,7 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
     Returns:
       at_most: The bound.
       word: Its assumption as one word, such as MEASURED. It is COMPOSITION if the bound is `composition`, and
-        ESTIMATE if steps have kinks, since measured derivatives do not prove a bound then.
+        ESTIMATE if steps have kinks.
       margin: The bound if steps expand ten times as much.
       expansion: The mean Lipschitz constant of the steps; missing for COMPOSITION.
     """
@@ -245,7 +245,7 @@ def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> N
     high = np.minimum(take(rows, "interval_high"), _MAX_EPSILON)
     axis.vlines(x, low, high, color=BLUE, zorder=3, label="two-sided interval if scores are normal")
     bound_line = ("upper bound on the last model, proven or measured", BOUND, "-")
-    if select(rows, word=ESTIMATE):  # some bounds are estimates
+    if select(rows, word=ESTIMATE):
         bound_line = ("estimated upper bound on the last model: steps have kinks", BOUND, "--")
     plot_lines(axis, rows, {**_LINES, "at_most": bound_line}, **look)
     axis.yaxis.set_major_formatter("{x:g}")  # not as powers of 10
@@ -308,10 +308,9 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
         if bound.method not in _METHODS:
             continue
         method = method_of(bound)
-        # Maps the number of runs to the lower bound.
         epsilons = {runs: part.finding(method.name).epsilon for runs, part in by_runs.items()}
         if conclusion.law_is_known:  # fresh directions
-            epsilons = dict(enumerate(bound.path, start=1))  # the path has the bound after each run
+            epsilons = dict(enumerate(bound.path, start=1))  # the bound after each run
         for runs, epsilon in epsilons.items():
             rows.append(
                 {
@@ -405,10 +404,9 @@ def _draw_strategies(axis: Axes, records: Records) -> None:
         rows = select(records, strategy=strategy)
         low = take(rows, "interval_low")
         axis.vlines(take(rows, "x"), low, take(rows, "interval_high"), color=color, **_INTERVAL)
-        # Proven bounds have no label, since a gray dot represents them in the legend.
         looks = {"linear": (label, color, dash), "proven": ("", color, "o")}
         plot_lines(axis, rows, looks, **options)
-    # Gray legend entries, valid for all strategies: lines and dots without data.
+    # Gray legend entries without data, valid for all strategies.
     axis.plot([], [], "-", color=FADED, label="predicted if losses are linear")
     label = "audited, 95% if scores are normal"
     axis.vlines([], [], [], color=FADED, label=label, **_INTERVAL)

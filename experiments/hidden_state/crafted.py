@@ -59,7 +59,7 @@ def exact_mu(shifts: Array, slopes: Array, noise: Array | float) -> float:
       noise: The standard deviations n_t of the noise, of shape (T,), or one number for all steps.
     """
     later = slopes[1:]
-    products = np.cumprod(later[::-1])[::-1]  # from each of these slopes to the last
+    products = np.cumprod(later[::-1])[::-1]
     remaining = np.append(products, 1.0)  # r_t, of shape (T,)
     return float(abs(remaining @ shifts) / np.linalg.norm(remaining * noise))
 

@@ -36,7 +36,6 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     """
     if sweep.name == "figure_8":
         return _draw_norms(sweep, evidence)
-    # A point has one audit per seed, and a conclusion for each stored audit.
     all_points = points.points(sweep.audits(), evidence.audits)
     missing = sum(len(point.cells) - len(point.conclusions) for point in all_points)
     # Cells may also measure how much steps expand the distance between two models.
@@ -57,7 +56,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
     """Draws Figure 8: the norms of L's canaries before clipping, for each model with stored norms.
 
-    The adversary L inserts a mislabelled example.
+    L inserts a mislabelled example.
     """
     stored = {}  # label -> norms of shape (runs, steps)
     for cell in sweep.cells:

@@ -8,7 +8,7 @@ units of the clipping norm C (hidden-state paper, Section 6 and Equation 3; Erra
 
 We compute the densities of theta_t by quadrature (`Stepper`). A step splits the density at h_t, shifts both
 parts and convolves them with the Gaussian. Unlike an FFT, this preserves the *relative* accuracy of the
-tails. Halving the grid's spacing changes epsilon by less than 0.1% (tested).
+tails.
 
 The optimal adversary. Let p_t and q_t be the densities of theta_t without and with the canary, and
 g_t = q_t - e^epsilon p_t. For a fixed epsilon, the adversary maximizes D_T, the integral of max(g_T, 0),
@@ -22,8 +22,7 @@ which is the delta of theta_T.
     determines g_2, and so on. The largest D_T is a maximum of decreasing functions of epsilon, so it is
     decreasing. The adversary's epsilon is where it equals the given delta.
 
-    For other maps, we tested random landscapes and landscapes found by gradient search, with s in [-1, 1]
-    (tests/experiments/hidden_state/test_crafted_landscape.py). None of them leaks more.
+    Of the other maps tested (test_crafted_landscape.py), none leaks more.
 """
 
 from collections.abc import Callable, Iterator
@@ -132,8 +131,7 @@ class Stepper:
 
     def _move_up(self, pair: Floats) -> Floats:
         """Returns the densities (2, n) of theta + 1 + noise, for theta with the densities `pair` (2, n)."""
-        # The kernel describes moves around 1, but mode "same" treats its center as a move of 0. So the result
-        # must still be moved up.
+        # Mode "same" treats the kernel's center, a move of 1, as a move of 0. So we still move the result up.
         noisy = np.stack([np.convolve(density, self._kernel, mode="same") for density in pair])
         shifted = np.pad(noisy, ((0, 0), (self._cells_up, 0)))
         return shifted[:, : pair.shape[1]]  # drops the cells that moved off the grid
@@ -237,7 +235,7 @@ def optimal(process: Process, delta: float) -> Floats:
         largest = densities.hockey_stick(without, inserted, stepper.spacing, epsilon)
         return float(np.log(max(largest, 1e-300)) - np.log(delta))  # the log of 0 is not finite
 
-    epsilon = 0.0  # the answer if even epsilon 0 has a delta of at most the given one
+    epsilon = 0.0  # the answer if its largest delta is at most the given delta
     if compute_excess(0.0) > 0:
         upper = upper_bound(process, delta)
         beyond = 1.01 * upper + 0.01  # above the root, even with the grid's error
@@ -267,7 +265,7 @@ def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Floats, Floats]
     threshold is where the increasing likelihood ratio of theta (with versus without the canary) crosses
     e^epsilon. If it never does, the threshold is at the edge of the grid's accurate range.
     """
-    pair = stepper.start()  # without and with the canary
+    pair = stepper.start()
     thresholds = []
     for _ in range(stepper.process.steps - 1):
         # Logarithms of smaller densities are inaccurate.
@@ -367,7 +365,7 @@ def solve(process: Process, thresholds: Floats, delta: float) -> dict[str, list[
     claimed = exact.copy()
     pairs = iterate_densities(process, thresholds)
     next(pairs)  # skips theta_1
-    next_thresholds = [*thresholds[1:], *thresholds[-1:]]  # of the tests after steps 2 to T
+    next_thresholds = [*thresholds[1:], *thresholds[-1:]]  # after steps 2 to T
     for pair, threshold in zip(pairs, next_thresholds, strict=True):
         exact.append(densities.epsilon_at(pair, delta))
         # The canary only raises theta, so mu is at least 0. Quadrature may give slightly less.
@@ -385,7 +383,7 @@ def simulate(
     `presence` (R,) is True for runs with the canary. Yields theta_1, ..., theta_T of all runs, of shape (R,)
     each, in units of C.
     """
-    # Each process gets its own noise. Seeds must be integers, so we seed with sigma in millionths.
+    # Each process gets its own noise. Seeds are integers.
     millionths = round(1e6 * process.noise_multiplier)
     rng = np.random.default_rng([seed, process.batch_size, millionths])
     theta = presence + process.noise_multiplier * rng.normal(size=len(presence))

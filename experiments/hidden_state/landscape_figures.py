@@ -35,13 +35,13 @@ def draw(audits: Records, searches: Records, study: Study) -> Iterator[tuple[str
     `audits` come from `landscape.audit` for the same number of steps, and `searches` from `landscape.search`.
     """
     sigmas = sorted({audit["noise_multiplier"] for audit in audits})
-    across = len({audit["batch_size"] for audit in audits})  # a column for each batch size
+    across = len({audit["batch_size"] for audit in audits})
     label = f"epsilon at delta {show_level(study.delta)}"
     # Figure 14 shows all noise multipliers, and Figure 3a only the smallest and the largest.
     for name, shown in (("figure_3a", (sigmas[0], sigmas[-1])), ("figure_14", sigmas)):
         figure = draw_panels_of(
             [_add_panel(audit) for audit in audits if audit["noise_multiplier"] in shown],
-            "",  # no title
+            "",
             partial(_draw_steps, study=study),
             size=(2.1, 1.4),
             across=across,
@@ -104,7 +104,7 @@ def make_table(audits: Records) -> Table[Record]:
 
 
 def _add_panel(record: Record) -> Record:
-    """Returns a landscape's record with its panel's title, which shows sigma and the batch size B."""
+    """Returns a landscape's record with its panel's title."""
     panel = f"sigma = {record['noise_multiplier']:g}, B = {record['batch_size']}"
     return {**record, "panel": panel}
 
@@ -113,7 +113,7 @@ def _draw_epsilons(axis: Axes, epsilons: Record, study: Study) -> None:
     """Plots epsilons as lines, and the accountant's epsilon `upper` as a horizontal line.
 
     `epsilons` contains the positions on the horizontal axis ("x"), `upper`, the values of some lines in
-    _EPSILONS, and `simulated`, the paper's estimates from simulated runs, drawn as dots.
+    _EPSILONS, and `simulated`, the paper's estimates from simulated runs.
     """
     axis.axhline(epsilons["upper"], color=UPPER, ls=":", label="upper bound")
     label = f"Algorithm 4's lower value, {study.runs:,} simulated runs (not a bound)"
@@ -124,8 +124,7 @@ def _draw_epsilons(axis: Axes, epsilons: Record, study: Study) -> None:
 def _draw_steps(axis: Axes, records: Records, study: Study) -> None:
     """Plots the epsilon after each step t for the threshold C / 2, and for a constant gradient.
 
-    The constant gradient (the paper's Example 1) has mu = 1 / sqrt(sigma^2 + (t - 1) (sigma / B)^2). A panel
-    has a single record, from `landscape.audit`.
+    The constant gradient (the paper's Example 1) has mu = 1 / sqrt(sigma^2 + (t - 1) (sigma / B)^2).
     """
     [audit] = records
     steps = np.arange(1, audit["steps"] + 1)
@@ -155,7 +154,7 @@ def _draw_heat_maps(audits: Records, study: Study) -> Figure:
     for audit in audits:
         upper = audit["upper"]  # the exact epsilon after step 1
         exact = audit["exact"]
-        first_simulated = audit["in_sample"][0] or np.nan  # NaN in place of 0
+        first_simulated = audit["in_sample"][0] or np.nan  # avoids a division by 0
         rates = {
             simulated: audit["in_sample"][-1] / first_simulated,
             converted: exact["half"]["claimed"][-1] / upper,
@@ -208,7 +207,6 @@ def _draw_trade_off(axis: Axes, records: Records) -> None:
     exact = densities.trade_off_curve(pair)
     rates = np.linspace(0, 1, 401)
     gaussian = (rates, conversions.gaussian_trade_off(mu, rates))
-    # The two curves with their labels, colors and line styles.
     curves = (("exact", exact, OUT, "-"), ("Gaussian, same mu", gaussian, IN, "--"))
     for label, (false_positive, false_negative), color, line in curves:
         upper = conversions.gaussian_trade_off(1 / process.noise_multiplier, false_positive)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from audit.training.game import Game
 
 Norms = NDArray[np.float64]
-NORMS = "canary_norms"  # the experiment's name, part of the store's identity
+NORMS = "canary_norms"  # the experiment's name
 _NORMS_FIELD = "norms"  # in the stored answer
 
 
@@ -44,7 +44,7 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
         size = chunk_size(game, runs)
         all_norms: list[list[float]] = []
         for first in range(0, runs, size):
-            chunk = np.arange(first, min(first + size, runs))  # indices of runs
+            chunk = np.arange(first, min(first + size, runs))
             all_norms += canary_norms(game, chunk).tolist()
             progress(len(chunk))
         write_answer(store, {_NORMS_FIELD: all_norms})
@@ -55,7 +55,7 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
 
     name = f"norms of L's canary, {setting.model}"
     cell = setting_cell(name, setting, runs, is_complete, do, NORMS)
-    return cell._replace(request=setting)  # the figure finds the norms by the setting
+    return cell._replace(request=setting)  # for the figure
 
 
 def take_norms(answer: dict[str, Any] | None, runs: int) -> Norms | None:
@@ -108,7 +108,7 @@ def _norms_of_run(
         """Takes one step, and returns the next state and the canary's norm before the step."""
         canary = canaries.craft(state.step, state.theta)[0]  # the only one
         norm = jnp.linalg.norm(canary)
-        # `segment` takes the steps of a schedule. Here it has a single step, so we add an axis of length 1.
+        # A segment needs a schedule with a step axis, here of length 1.
         this_step = now._replace(batches=now.batches[None], mask=now.mask[None])
         after = game.mechanism.segment(hyper, state, data, this_step, canaries, keys["noise"])
         return after, norm
@@ -117,14 +117,13 @@ def _norms_of_run(
     return norms
 
 
-EXPANSION = "expansion"  # the experiment's name, part of the store's identity
+EXPANSION = "expansion"  # the experiment's name
 # Keyed by model: the number of measured runs, and the maximum number of measured steps per run.
 EFFORTS = {"wide_fcnn": (4, 223), "convnet": (2, 20), "gelu_convnet": (2, 20)}
 _USUAL_EFFORT = (4, 1250)  # of other models
-# Estimated times of a measurement.
 _COMPILING_SECONDS = 15.0
 _TRAINING_STEPS_PER_MEASURED = 300  # measuring a step takes as long as this many training steps
-_MIN_MEASURING_SECONDS = 0.005  # but at least this long
+_MIN_MEASURING_SECONDS = 0.005  # at least
 
 
 def expansion_cell(setting: Setting) -> Cell:

@@ -35,7 +35,7 @@ BETA = 0.9
 
 
 class Landscape(NamedTuple):
-    """A convex loss, given by its curvatures as text separated by spaces, which the CSV also shows.
+    """A convex loss, given by its curvatures as text, which the CSV also shows.
 
     Attributes:
       most: The largest allowed curvature, eta L.
@@ -110,7 +110,7 @@ def compute_mu(landscape: Landscape) -> float:
         (sum of |w_t| over insertions) / (sigma * sqrt(sum of w_t^2 over all steps)).
     """
     weights = compute_weights(landscape.list_curvatures())
-    inserting = weights[landscape.k - 1 :: landscape.k]  # of the last step of each period
+    inserting = weights[landscape.k - 1 :: landscape.k]
     signal = np.abs(inserting).sum()
     return float(signal / (NOISE_MULTIPLIER * np.linalg.norm(weights)))
 
@@ -127,7 +127,7 @@ def simulate(landscape: Landscape, runs: int, seed: int) -> tuple[Array, Array]:
     rng = np.random.default_rng([seed, landscape.k])
     is_in = np.arange(runs) % 2 == 0
     theta = np.zeros(runs)
-    before = theta  # the models one step earlier, equal at the start
+    before = theta  # the models one step earlier
     for step, curvature in enumerate(curvatures):
         push = NOISE_MULTIPLIER * rng.normal(size=runs)
         if (step + 1) % landscape.k == 0:  # the last step of a period inserts the canary

@@ -323,10 +323,10 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     """Returns the sweeps for all figures at the given scale, as a dict keyed by name."""
     sizes = SIZES[scale]
     networks = _BRACKETED  # models and sizes of `bracket` and `bracket_rates`
-    with_matrices = _CORRELATED  # models and sizes of `matrix`
+    with_matrices = _CORRELATED  # of `matrix`
     matrix_steps = correlated.STEPS
-    steps = [125, 250, 500, 1250, 2500, 5000]  # in `bracket_steps`
-    rates = [0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0]  # in `bracket_rates`
+    steps = [125, 250, 500, 1250, 2500, 5000]
+    rates = [0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0]
     max_norm_runs = 30  # for each model in Figure 8
     if scale == SMOKE:
         networks = {"fcnn": _FEW, "tanh_fcnn": _FEW}
@@ -400,7 +400,7 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
 
     A cell audits one series at one x and one seed, if `size` has runs for the periodicity k. If a model has
     no proven Lipschitz constant, other cells measure how much its steps expand. For k > 1, this is needed to
-    bound the leak of the last model. Steps do not depend on the adversary, so we measure only with the series
+    bound the leak of the last model. Steps do not depend on the adversary, so we measure only with
     COORDINATE, at each k audited with fresh directions.
     """
     model = task(lines.model)
@@ -417,7 +417,7 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
             lines.field: x,
             **lines.fields,
         }
-        if "steps" not in values:  # a setting has either a number of steps or of insertions
+        if "steps" not in values:  # a setting has either steps or insertions
             values["insertions"] = size.insertions
         setting = setting_of(lines.model, seed=seed, **values)
         k = setting.schedule.periodicity

@@ -92,7 +92,7 @@ def compare_over_runs(
 ) -> pd.DataFrame:
     """Returns an attack's lower bounds on epsilon (`compute_curve`) for several numbers of runs n.
 
-    There is a row for each n. The columns are `x` (the value of n), a bound from each method, and `single`,
+    The columns are `x` (the value of n), a bound from each method, and `single`,
     the order-1 bound from runs with one canary, if any are stored.
 
     Args:
@@ -121,7 +121,7 @@ def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> Record
       Records with the fields `over` ("n" or "K"), `x` (the value of n or K), `canaries`, and the bounds of
       the methods that accept this number of canaries.
     """
-    all_runs = len(next(iter(by_canaries.values())).scores)  # the same for all keys
+    all_runs = len(next(iter(by_canaries.values())).scores)
     several = sorted(by_canaries.keys() - {1}) or [1]  # [1] if no other number is stored
     nearest = min(several, key=lambda canaries: abs(canaries - all_runs**0.5))
     over_runs = compare_over_runs(by_canaries, nearest, _list_methods(nearest), levels)
@@ -180,8 +180,8 @@ def _find_method(name: str) -> lifted.CanaryMethod:
 def compute_gain(runs: ArrayLike, single: ArrayLike, several: ArrayLike) -> float | None:
     """Returns the number of runs needed with one canary divided by the number needed with several.
 
-    Both are taken at the largest epsilon that both curves reach. `single` and `several` are the epsilons with
-    one and with several canaries, for each number of `runs`. Returns None if either is always 0.
+    Both are taken at the largest epsilon that both curves reach. `single` and `several` are the epsilons for
+    each number of `runs`. Returns None if either is always 0.
     """
     level = min(np.max(single), np.max(several))
     if level <= 0:
@@ -195,7 +195,7 @@ def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
     In runs with several canaries, each canary has its own coin, so any subset of runs is valid. With one
     canary per run, half of the drawn runs insert it.
     """
-    if scores.scores.shape[1] > 1:  # several canaries
+    if scores.scores.shape[1] > 1:
         # Sorted, so that a subset with all runs keeps them in the stored order.
         drawn = np.sort(rng.choice(len(scores.scores), count, replace=False))
         part = scores._replace(scores=scores.scores[drawn], presence=scores.presence[drawn])
@@ -237,7 +237,7 @@ def _read_answers(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
     records = []
     for cell in sweep.cells:
         panel, planned = cell.request
-        audit = planned._replace(**evidence.levels._asdict())  # with the given delta and confidence
+        audit = planned._replace(**evidence.levels._asdict())  # delta and confidence
         answer = find_answer(evidence.held, audit.setting())
         if answer is not None:
             records.append(_make_record(panel, audit, answer))
@@ -251,7 +251,7 @@ def _make_record(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> R
 
     Returns:
       panel, heading: The panel, and a line with its epsilons.
-      x: The audit's field on the horizontal axis. The record also has all other fields.
+      x: The audit's field on the horizontal axis. All other fields are also in the record.
       exact: The mechanism's epsilon.
       window: The largest epsilon that the paper's thresholds can show (Errata L2).
       <method>, <method>_deviation, <method>_error: For each method, the mean epsilon over seeds, its standard
@@ -307,12 +307,12 @@ def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
     groups, missing = _read_scores(sweep, evidence)
     records = []
     for (attack, panel), by_canaries in groups.items():
-        if len(by_canaries) > 1:  # 1 and the K that is compared with it
+        if len(by_canaries) > 1:
             several = max(by_canaries)
             curves = compare_over_runs(
                 by_canaries, several, ["wilson_2", "wilson_4"], evidence.levels
             )
-            record: Record = {"entry": f"{attack}, {panel}", **curves.max()}  # of each column
+            record: Record = {"entry": f"{attack}, {panel}", **curves.max()}
             for order in (2, 4):
                 curve = curves[f"wilson_{order}"]
                 record[f"gain_{order}"] = compute_gain(curves["x"], curves["single"], curve)
@@ -352,10 +352,7 @@ def draw_epsilons(title: str, records: Records) -> Figure:
 
 
 def _draw_panel_of_epsilons(axis: Axes, records: Records) -> None:
-    """Draws one panel of Figure 3. In the panel over n, bounds with one canary are separate lines.
-
-    The exact epsilon and the limit (_LIMITS) do not depend on the number of canaries.
-    """
+    """Draws one panel of Figure 3. In the panel over n, bounds with one canary are separate lines."""
     single = select(records, panel="over n", canaries=1)
     several = [record for record in records if record not in single]
     plot_lines(axis, several, _METHODS)
@@ -468,10 +465,10 @@ def make_correlations_table(title: str, records: Records) -> OwnTable:
 
 def make_gains_table(title: str, records: Records) -> OwnTable:
     """Returns Table 1 from records of `_read_gains`, with the harmonic means of gains below."""
-    columns = [field("entry", "epsilon of", "{:.44}".format, width=44, left=True)]  # cut to fit
+    columns = [field("entry", "epsilon of", "{:.44}".format, width=44, left=True)]
     for name, head in (("single", "K = 1"), ("wilson_2", "2"), ("wilson_4", "4")):
         columns.append(field(name, head, _show_bound, width=7))
-    means = f"{'mean':<65}"  # a line below the table; the columns of gains begin at character 65
+    means = f"{'mean':<65}"  # the line below the gain columns, which begin at character 65
     for name in ("gain_2", "gain_4"):
         columns.append(field(name, name.replace("_", " "), ".2f", width=7, none="-"))
         gains = [record[name] for record in records if record[name] is not None]

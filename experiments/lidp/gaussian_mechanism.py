@@ -84,7 +84,7 @@ def simulate(audit: MechanismAudit, seed: int) -> Sets:
 
     Returns scores (n, K) of canaries in n runs that insert them, and scores (n, K) of fresh canaries in n
     other runs. Those runs insert K - 1 other canaries, so the two kinds of runs differ by one canary, like
-    neighboring data sets. `seed` determines all draws.
+    neighboring data sets.
     """
     rng = np.random.default_rng(seed)
     # Each run needs a K x K matrix, so we simulate the runs in blocks to limit memory.
@@ -102,7 +102,7 @@ def choose_thresholds(design: Sets, levels: Level) -> dict[int, float]:
     K is the number of canaries in a run. As in the paper's code, thresholds lie between the smaller 10%
     quantile and the larger 90% quantile of the scores of inserted and of fresh canaries (Errata L2).
     """
-    worlds = design.pooled()  # all scores of inserted, and of fresh canaries
+    worlds = design.pooled()
     low = min(np.quantile(world, _QUANTILE) for world in worlds)
     high = max(np.quantile(world, 1 - _QUANTILE) for world in worlds)
     grid = np.linspace(low, high, _NUM_THRESHOLDS)
@@ -128,7 +128,7 @@ def wilson_epsilon(design: Sets, threshold: float, order: int, levels: Level) ->
         error=(1 - levels.confidence) / 2,  # of each of the two bounds
         compute_limits=lifted.wilson,
     )
-    p_1, _ = find_limits((design.inserted >= threshold).sum(axis=1))  # (lower, upper)
+    p_1, _ = find_limits((design.inserted >= threshold).sum(axis=1))
     _, p_0 = find_limits((design.fresh >= threshold).sum(axis=1))
     if p_1 <= levels.delta:
         return 0.0
@@ -162,8 +162,7 @@ def window_limit(sigma: float, delta: float) -> float:
 
     Each run has a single canary. Scores are N(1, sigma^2) with the canary and N(0, sigma^2) without it. The
     best threshold is the largest in the window, the 90% quantile of the scores with the canary (Errata L2).
-    The fraction of scores that exceed it is p_1 = 10% with the canary, and p_0 without it. With many runs,
-    the bound approaches log((p_1 - delta) / p_0).
+    The fraction of scores that exceed it is p_1 = 10% with the canary, and p_0 without it.
     """
     highest_threshold = 1 + sigma * special.ndtri(1 - _QUANTILE)
     p_0 = special.ndtr(-highest_threshold / sigma)

@@ -250,7 +250,7 @@ def _make_audits(
     for training, (attack, adversary), epsilon, canaries in combinations:
         if attack == _POISONED_DATA and canaries > 1:
             adversary = training.poisoned
-        index = EPSILONS.index(epsilon)  # of the training's values for this epsilon
+        index = EPSILONS.index(epsilon)
         setting = setting_of(
             training.model,
             adversary=adversary.name,

@@ -109,7 +109,7 @@ def simulate(plan: Simulations) -> list[Record]:
                 # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
                 "exact": conversions.epsilon_from_mu(1 / sigma, DELTA),
             }
-            # A normal distribution for each simulation. The cosines have the shape (simulations, canaries).
+            # One normal distribution per simulation.
             observed = one_shot.fit(cosines[:, index], dimension)
             for method, estimate in FITTED.items():
                 epsilons = estimate(_FINAL_MODEL_NULL, observed, DELTA)
@@ -128,7 +128,7 @@ def _simulate_cosines(plan: Simulations, dimension: int) -> Array:
     canaries = int(np.sqrt(dimension))
     simulations = []
     for index in range(plan.simulations):
-        rng = np.random.default_rng([0, dimension, index])  # each simulation has its own draws
+        rng = np.random.default_rng([0, dimension, index])
         # Coordinates in the canaries' span need little memory even if the dimension is large.
         coordinates = cosine_law.draw_canaries(rng, canaries, dimension)
         cosines = []
@@ -163,7 +163,7 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
             continue
         plain = federated.read(held, plan.without_canaries(noise), runs=1)
         plain_accuracies = plain.accuracies if plain else []
-        values = stored.scores.scores[0]  # (canaries,) of the only run
+        values = stored.scores.scores[0]  # (canaries,)
         is_inserted = stored.scores.presence[0]
         not_inserted = None  # for the final model, the distribution without leakage is known
         if observe == "all":
@@ -178,7 +178,7 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
             "repetitions": setting.repetitions,
             "analytical": epsilon_upper_bound(noise, 1, levels.delta),
             "accounted": epsilon_upper_bound(noise, setting.repetitions, levels.delta),
-            "accuracy": next(iter(stored.accuracies), None),  # of the only run, if it is stored
+            "accuracy": next(iter(stored.accuracies), None),  # if stored
             "plain_accuracy": next(iter(plain_accuracies), None),
             "observer": _OBSERVERS[observe],
             "cosines": cosines,
@@ -194,7 +194,7 @@ def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Recor
 
     A record has the panel's `noise` multiplier and `observer`, the `analytical` epsilon of a canary that
     takes part once, and as `x`, the quantile's level. `one run` and `several runs` are this quantile of the
-    estimates over experiments. An experiment has all canaries in a single run, or splits them across several.
+    estimates over experiments.
     """
     for noise, observe in itertools.product(plan.training.noises, _OBSERVERS):
         settings = (  # (field, runs per experiment, setting of a run)
@@ -252,7 +252,7 @@ def draw(sweep: PlannedSweep, evidence: Evidence) -> Drawn:
     if isinstance(plan, SplitPlan):  # Figure 4
         records += read_splits(evidence.held, plan, delta)
     else:
-        for training_plan in plan:  # a tuple
+        for training_plan in plan:
             records += read_runs(evidence.held, training_plan, evidence.levels)
     if not records:
         return Drawn(None, missing)
@@ -323,7 +323,7 @@ def _draw_histogram(axis: Axes, records: Records) -> None:
         _NUM_BINS,
         density=True,
         histtype="stepfilled",  # overlapping histograms with the same bins
-        color=[style.IN, style.OUT][: len(worlds)],  # one for each histogram
+        color=[style.IN, style.OUT][: len(worlds)],
         alpha=0.45,
         label=list(worlds),
     )
@@ -338,7 +338,7 @@ def _draw_densities(axis: Axes, records: Records) -> None:
     dimension = records[0]["plan"].dimension
     cosines = [run["cosines"].observed * np.sqrt(dimension) for run in records]
     pooled = np.concatenate(cosines)
-    # The margin of 1 leaves room for the tails of the kernels, which surround each cosine.
+    # The margin of 1 leaves room for the tails of the kernels.
     low = min(-_NULL_REACH, pooled.min() - 1)
     high = max(_NULL_REACH, pooled.max() + 1)
     _draw_null(axis, low, high, dimension)
@@ -351,7 +351,7 @@ def _draw_densities(axis: Axes, records: Records) -> None:
 
 def _draw_null(axis: Axes, low: float, high: float, dimension: int) -> None:
     """Draws the density of cosines without leakage, from `low` to `high` in units of 1/sqrt(dimension)."""
-    scale = np.sqrt(dimension)  # in these units, cosines are larger, and densities lower
+    scale = np.sqrt(dimension)
     x = np.linspace(low, high, _NUM_CURVE_POINTS)
     density = np.exp(cosine_law.log_density(x / scale, dimension)) / scale
     axis.plot(x, density, color=style.BLACK, lw=1, label="no leakage")
@@ -441,8 +441,7 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
         field("error"),
         field("in_sample", "in-sample", ".3f", 10),
     ]
-    # Numbers of canaries and noise floors hardly vary between runs. We show those of the first run, in all
-    # and of each observer.
+    # The numbers of canaries and the noise floors hardly vary between runs.
     cosines = first["cosines"]
     canaries = f"{len(cosines.observed):,} + {len(cosines.unobserved):,} canaries"
     clients = f"{plan.setting.rounds:,} x {plan.setting.cohort} clients"

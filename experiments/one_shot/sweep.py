@@ -55,12 +55,10 @@ class TrainingPlan(NamedTuple):
         """Returns the setting of a training run without canaries, to compare accuracies.
 
         A setting has at least one canary, which run 0 does not insert. The server divides a round's sum of
-        updates by the expected number of participants, cohort + canaries / (2 rounds): half of the canaries
-        take part, in one round each. With a single canary this number is lower, which would make steps
+        updates by the expected number of participants, cohort + canaries / (2 rounds). With a single canary this number is lower, which would make steps
         longer. So we reduce the learning rate by the same factor.
         """
         setting = self.with_noise(noise)
-        # The expected numbers of participants.
         with_all_canaries = setting.cohort + 0.5 * setting.canaries / setting.rounds
         with_single_canary = setting.cohort + 0.5 / setting.rounds
         # Six decimals, because the rate is part of the setting's identity in the store.
@@ -199,14 +197,14 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     all_sweeps = [
         PlannedSweep("one_shot_table_1", "Estimates of a known epsilon", cells=(), plan=simulations)
     ]
-    for number, plan in ((2, text), (5, images)):  # Tables 2 and 5
+    for number, plan in ((2, text), (5, images)):
         once = plan._replace(repetitions=(1,))
         cells = list(_audit_cells(once))
         for noise in plan.noises:
             cells.append(_make_cell(plan, plan.without_canaries(noise), "no canaries"))
         title = f"{plan.label}: all iterates and the final model"
         all_sweeps.append(PlannedSweep(f"one_shot_table_{number}", title, cells, plan=(once,)))
-    repeated = {  # the plans of Figures 1, 2 and 3, by title
+    repeated = {  # Figures 1 to 3
         "Densities of cosines": (text, images),
         f"{text.label}: canaries in several rounds": (text,),
         f"{images.label}: canaries in several rounds": (images,),
@@ -219,10 +217,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def _make_splits_sweep(splits: SplitPlan) -> PlannedSweep:
-    """Returns the sweep of Figure 4, with two cells for each noise multiplier.
-
-    All canaries of an experiment are in one run, or they are split across several runs.
-    """
+    """Returns the sweep of Figure 4."""
     training, experiments, runs = splits
     cells = []
     for noise in training.noises:
