@@ -376,7 +376,7 @@ def draw_correlated(
     columns = [
         field("panel"),
         field("strategy", "noise", left=True),
-        field("x", "k", "g")._replace(key="k"),  # the CSV column
+        field("x", "k", "g")._replace(key="k"),
         field("noise_multiplier", "sigma", ".4g"),
         field("linear", "linear", ".2f"),
         field("interval_low", "audit", ".2f"),

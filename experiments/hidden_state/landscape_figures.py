@@ -93,7 +93,7 @@ def make_table(audits: Records) -> Table[Record]:
                 }
             )
     columns = [
-        field("noise_multiplier", "sigma", "g")._replace(key="sigma"),  # the CSV column
+        field("noise_multiplier", "sigma", "g")._replace(key="sigma"),
         field("batch_size", "batch_size"),
         field("steps", "steps"),
         field("adversary", "adversary"),

@@ -251,7 +251,7 @@ def _make_record(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> R
 
     Returns:
       panel, heading: The panel, and a line with its epsilons.
-      x: The audit's field on the horizontal axis. All other fields are also in the record.
+      x: The audit's field on the horizontal axis; all fields are also in the record.
       exact: The mechanism's epsilon.
       window: The largest epsilon that the paper's thresholds can show (Errata L2).
       <method>, <method>_deviation, <method>_error: For each method, the mean epsilon over seeds, its standard

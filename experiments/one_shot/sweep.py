@@ -55,8 +55,8 @@ class TrainingPlan(NamedTuple):
         """Returns the setting of a training run without canaries, to compare accuracies.
 
         A setting has at least one canary, which run 0 does not insert. The server divides a round's sum of
-        updates by the expected number of participants, cohort + canaries / (2 rounds). With a single canary this number is lower, which would make steps
-        longer. So we reduce the learning rate by the same factor.
+        updates by the expected number of participants, cohort + canaries / (2 rounds). With a single canary
+        this number is lower, which would make steps longer. So we reduce the learning rate by the same factor.
         """
         setting = self.with_noise(noise)
         with_all_canaries = setting.cohort + 0.5 * setting.canaries / setting.rounds
@@ -221,8 +221,7 @@ def _make_splits_sweep(splits: SplitPlan) -> PlannedSweep:
     training, experiments, runs = splits
     cells = []
     for noise in training.noises:
-        one_run = training.with_noise(noise)
-        cells.append(_make_cell(training, one_run, "one run", experiments))
+        cells.append(_make_cell(training, training.with_noise(noise), "one run", experiments))
         several = splits.several_runs(noise)
         cells.append(_make_cell(training, several, counted(runs, "run"), experiments * runs))
     canaries = training.setting.canaries
