@@ -310,7 +310,7 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
         method = method_of(bound)
         epsilons = {runs: part.finding(method.name).epsilon for runs, part in by_runs.items()}
         if conclusion.law_is_known:  # fresh directions
-            epsilons = dict(enumerate(bound.path, start=1))  # the bound after each run
+            epsilons = dict(enumerate(bound.path, start=1))  # after each run
         for runs, epsilon in epsilons.items():
             rows.append(
                 {

@@ -124,7 +124,7 @@ class Stepper:
         above = pair * weights_above
         below = pair * (1 - weights_above)
         up = self._move_up(above)
-        # To move a density down, mirror it about the grid's middle, move it up, and mirror it back.
+        # To move a density down, mirror it, move it up, and mirror it back.
         down = self._move_up(below[:, ::-1])[:, ::-1]
         # Close to the threshold, a weight may exceed 1, which makes `below` negative.
         return np.maximum(up + down, 0.0)

@@ -56,7 +56,7 @@ class TrainingPlan(NamedTuple):
 
         A setting has at least one canary, which run 0 does not insert. The server divides a round's sum of
         updates by the expected number of participants, cohort + canaries / (2 rounds). With a single canary
-        this number is lower, which would make steps longer. So we reduce the learning rate by the same factor.
+        this number is lower, which would make steps longer. So we lower the learning rate by this factor.
         """
         setting = self.with_noise(noise)
         with_all_canaries = setting.cohort + 0.5 * setting.canaries / setting.rounds
