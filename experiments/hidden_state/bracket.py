@@ -24,17 +24,7 @@ from audit.errors import InputError
 from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
 from audit.methods.exact_null import EXACT_NULL, EXACT_NULL_GDP
 from audit.methods.lifted import LIFTED, LIFTED_GAUSSIAN
-from audit.report.style import (
-    BLACK,
-    BLUE,
-    BOUND,
-    FADED,
-    FREE,
-    GREEN,
-    PREDICTED,
-    UPPER,
-    VERMILION,
-)
+from audit.report.style import BLACK, BLUE, BOUND, FADED, FREE, GREEN, PREDICTED, UPPER, VERMILION
 from audit.report.table import at_least, at_most
 from audit.settings.setting import Setting, identity
 from audit.written import show_level
@@ -133,11 +123,12 @@ def list_measured(sweep: Sweep) -> list[Setting]:
 
 def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list[Record]:
     """Returns the rows from `gather_rows`, with upper bounds on the last model's epsilon (`_find_upper`)."""
+    # Steps do not depend on the adversary.
     measured = {_describe_training(setting): setting for setting in list_measured(sweep)}
     rows = gather_rows(points)
     for row in rows:
         audited: Setting = row["setting"]
-        # Steps do not depend on the adversary. A setting that is not in `measured` needs no measurement.
+        # A setting that is not in `measured` needs no measurement.
         setting = measured.get(_describe_training(audited), audited)
         row |= _find_upper(row["composition"], setting, evidence)
     return rows
@@ -147,29 +138,27 @@ def gather_rows(points: Sequence[Point]) -> list[Record]:
     """Returns a row for each panel, noise strategy and x, in order of first occurrence.
 
     A row combines up to two audits, one of fresh directions and one of canaries along coordinates. If an
-    audit is missing, the row lacks its fields.
-
-    All points must have a conclusion.
+    audit is missing, so are its fields. All points must have a conclusion.
 
     Returns:
       Rows with `panel`, `x`, the `setting` of the first audit, and these epsilons. `composition` is the
       accountant's epsilon for all models together. From fresh directions, `proven` is an assumption-free
       lower bound, and `gdp_limit` is a lower bound on any GDP guarantee. From coordinates, `interval_low` and
-      `interval_high` are the ends of a two-sided interval for normal scores, `if_gaussian` is a lower bound,
-      and `constant_direction` is the prediction if genuine gradients do not interfere.
+      `interval_high` are the ends of a two-sided interval for normal scores, `if_gaussian` is a lower bound
+      if the trade-off curve is Gaussian, and `constant_direction` is the prediction if genuine gradients do
+      not interfere.
     """
     rows: dict[tuple[str, str, float], Record] = {}
     for point in points:
         setting = point.cells[0].setting
         place = (point.panel, setting.mechanism.noise, point.x)
-        if place not in rows:
-            rows[place] = {
-                "panel": point.panel,
-                "x": point.x,
-                "setting": setting,
-                "composition": point.upper_bound(),
-            }
-        row = rows[place]
+        shared = {
+            "panel": point.panel,
+            "x": point.x,
+            "setting": setting,
+            "composition": point.upper_bound(),
+        }
+        row = rows.setdefault(place, shared)
         conclusion = point.conclusions[0]
         if conclusion.law_is_known:  # fresh directions
             row |= {
@@ -206,34 +195,35 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
       expansion: The mean Lipschitz constant of the steps; missing for COMPOSITION.
     """
     delta = evidence.levels.delta
-    state = lipschitz.hidden_state(setting, delta)  # a bound, or the reason why none is proven
-    is_lower = isinstance(state, HiddenState) and state.bound.epsilon < composition
+    upper = lipschitz.hidden_state(setting, delta)  # a text with the reason if no bound is proven
+    is_lower = isinstance(upper, HiddenState) and upper.bound.epsilon < composition
     # At k = 1, every step inserts the canary, so the last model leaks less only if steps contract.
     if setting.schedule.periodicity == 1 and not is_lower:
         return {"at_most": composition, "word": COMPOSITION, "margin": composition}
-    if isinstance(state, HiddenState):
-        word = state.assumes.word
+    if isinstance(upper, HiddenState):
+        word = upper.assumes.word
     else:
         steps = read_expansion(evidence, setting)
         if steps is None:
             return {}
         word = ESTIMATE if steps.kink else MEASURED
-        # Derivatives do not prove a bound if steps have kinks. With an empty `kink`, `hidden_state` computes
-        # it anyway.
-        state = lipschitz.hidden_state(setting, delta, steps._replace(kink=""))
-        assert isinstance(state, HiddenState)
+        # `hidden_state` refuses steps with a kink. With an empty `kink`, it computes the estimate.
+        upper = lipschitz.hidden_state(setting, delta, steps._replace(kink=""))
+        assert isinstance(upper, HiddenState)
     return {
-        "at_most": state.bound.epsilon,
+        "at_most": upper.bound.epsilon,
         "word": word,
-        "margin": state.margins[_MARGIN].epsilon,
-        "expansion": float(np.asarray(state.periods.lipschitz).mean()),
+        "margin": upper.margins[_MARGIN].epsilon,
+        "expansion": float(np.asarray(upper.periods.lipschitz).mean()),
     }
 
 
 def read_expansion(evidence: Evidence, setting: Setting) -> lipschitz.Steps | None:
-    """Returns the measured expansion of a setting's steps, or None if it is not stored."""
+    """Returns the measured Lipschitz constants of a setting's steps, or None if they are not stored."""
     store = evidence.held.open(identity(setting, EXPANSION))
-    return None if store is None else lipschitz.find_current(store)
+    if store is None:
+        return None
+    return lipschitz.find_current(store)
 
 
 def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> None:
@@ -242,19 +232,18 @@ def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> N
     `look` holds keyword arguments for `Axes.set`.
     """
     rows = sorted(records, key=itemgetter("x"))
-    xs = take(rows, "x")
+    x = take(rows, "x")
     label = "range if steps expand ten times as much"
     bound = take(rows, "at_most")
     margin = take(rows, "margin")
-    axis.fill_between(xs, bound, margin, color=BOUND, alpha=0.15, lw=0, label=label)
+    axis.fill_between(x, bound, margin, color=BOUND, alpha=0.15, lw=0, label=label)
     constant = take(rows, "constant_direction")
     if np.isfinite(constant).any():
         label = "predicted for a constant direction"
-        axis.plot(xs, constant, color=PREDICTED, lw=5, alpha=0.4, label=label)
+        axis.plot(x, constant, color=PREDICTED, lw=5, alpha=0.4, label=label)
     low = take(rows, "interval_low")
     high = np.minimum(take(rows, "interval_high"), _MAX_EPSILON)
-    label = "two-sided interval if scores are normal"
-    axis.vlines(xs, low, high, color=BLUE, zorder=3, label=label)
+    axis.vlines(x, low, high, color=BLUE, zorder=3, label="two-sided interval if scores are normal")
     bound_line = ("upper bound on the last model, proven or measured", BOUND, "-")
     if select(rows, word=ESTIMATE):
         bound_line = ("estimated upper bound on the last model: steps have kinks", BOUND, "--")
@@ -266,11 +255,11 @@ def draw_proven(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence
 ) -> tuple[Figure, OwnTable]:
     """Plots each method's lower bounds against the number of training runs, and tabulates them."""
-    rows: list[Record] = []
+    rows = []
     for point in points:
         rows += make_proven_rows(point, evidence)
-    label = f"epsilon at delta {show_level(evidence.levels.delta)}"
-    figure = draw_panels_of(rows, sweep.title, _draw_proven_panel, size=(3.1, 2.7), ylabel=label)
+    ylabel = f"epsilon at delta {show_level(evidence.levels.delta)}"
+    figure = draw_panels_of(rows, sweep.title, _draw_proven_panel, size=(3.1, 2.7), ylabel=ylabel)
     columns = [
         field("panel"),
         field("method", "method", left=True),
@@ -287,13 +276,12 @@ def draw_proven(
 
 def _draw_proven_panel(axis: Axes, records: Records) -> None:
     """Plots the lower bounds for one model and periodicity against the number of training runs."""
-    # Records for fresh directions come first and have no prediction.
-    of_coordinates = records[-1]
-    if of_coordinates["predicted"] is not None:
+    # Records for fresh directions have no prediction. They come first, so we use the last record.
+    last = records[-1]
+    if last["predicted"] is not None:
         label = "predicted if gradients do not interfere"
-        axis.axhline(of_coordinates["predicted"], color=PREDICTED, lw=6, alpha=0.55, label=label)
-    label = "upper bound (accounting)"
-    axis.axhline(of_coordinates["upper_bound"], color=UPPER, ls=":", label=label)
+        axis.axhline(last["predicted"], color=PREDICTED, lw=6, alpha=0.55, label=label)
+    axis.axhline(last["upper_bound"], color=UPPER, ls=":", label="upper bound (accounting)")
     for name, (color, line) in _METHODS.items():
         of_method = select(records, method=name)
         if of_method:
@@ -312,20 +300,17 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
     """
     (cell,) = point.cells  # there is one seed
     (conclusion,) = point.conclusions
-    first_runs = {}
-    if not conclusion.law_is_known:  # canaries along coordinates
-        first_runs = _conclude_first_runs(point, evidence)
+    by_runs = {}  # for canaries along coordinates: the conclusion for each number of runs
+    if not conclusion.law_is_known:
+        by_runs = _conclude_first_runs(point, evidence)
     rows = []
     for bound in conclusion.bounds:
         if bound.method not in _METHODS:
             continue
         method = method_of(bound)
+        epsilons = {runs: part.finding(method.name).epsilon for runs, part in by_runs.items()}
         if conclusion.law_is_known:  # fresh directions
-            epsilons = dict(enumerate(bound.path, 1))  # the path lists the epsilon after each run
-        else:
-            epsilons = {
-                runs: part.finding(method.name).epsilon for runs, part in first_runs.items()
-            }
+            epsilons = dict(enumerate(bound.path, start=1))  # after each run
         for runs, epsilon in epsilons.items():
             rows.append(
                 {
@@ -347,16 +332,16 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
 
 
 def _conclude_first_runs(point: Point, evidence: Evidence) -> dict[int, Conclusion]:
-    """Maps n to the conclusion from an audit's first n runs, for each n in _SHOWN_RUNS and for all runs.
+    """Returns the conclusion from an audit's first n runs, for each n in _SHOWN_RUNS and for all runs.
 
-    Any n that is too small for one of the audit's methods is omitted.
+    The dict is keyed by n. Any n that is too small for one of the audit's methods is omitted.
     """
     (cell,) = point.cells  # there is one seed
     by_runs = {}
     for runs in _SHOWN_RUNS:
         if runs >= cell.runs:
             break
-        scores = evidence.held.scores(identity(cell.setting), runs)
+        scores = evidence.held.scores(identity(cell.setting), runs)  # of the first runs
         assert scores is not None  # the point has a conclusion, so all runs are stored
         with contextlib.suppress(InputError):  # too few runs
             by_runs[runs] = conclude_setting(scores, cell.setting, evidence.levels)
@@ -421,7 +406,7 @@ def _draw_strategies(axis: Axes, records: Records) -> None:
         axis.vlines(take(rows, "x"), low, take(rows, "interval_high"), color=color, **_INTERVAL)
         looks = {"linear": (label, color, dash), "proven": ("", color, "o")}
         plot_lines(axis, rows, looks, **options)
-    # Legend entries: markers without data, in a color that no strategy uses.
+    # Gray legend entries without data, valid for all strategies.
     axis.plot([], [], "-", color=FADED, label="predicted if losses are linear")
     label = "audited, 95% if scores are normal"
     axis.vlines([], [], [], color=FADED, label=label, **_INTERVAL)

@@ -1,6 +1,5 @@
 """The noise for the sweep `matrix`, where all models of a run together leak ACCOUNTED_EPSILON."""
 
-NAME = "matrix"
 STRATEGIES = {  # noise strategy -> label
     "independent": "DP-SGD",
     "lambda:0.9": "lambda-CGD, 0.9",

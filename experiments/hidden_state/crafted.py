@@ -58,16 +58,17 @@ def exact_mu(shifts: Array, slopes: Array, noise: Array | float) -> float:
       slopes: The slopes c'_t, of shape (T,).
       noise: The standard deviations n_t of the noise, of shape (T,), or one number for all steps.
     """
-    # r_t, of shape (T,). The slice reverses the slopes and leaves out the first.
-    remaining = np.append(np.cumprod(slopes[:0:-1])[::-1], 1.0)
+    later = slopes[1:]
+    products = np.cumprod(later[::-1])[::-1]
+    remaining = np.append(products, 1.0)  # r_t, of shape (T,)
     return float(abs(remaining @ shifts) / np.linalg.norm(remaining * noise))
 
 
 def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Record:
     """Compares the convex landscape with the hidden-state bound for one schedule.
 
-    On the landscape, a one-dimensional quadratic, each step multiplies theta by its slope. These slopes
-    should attain the bound, so `mu_exact` should equal `mu_bound`.
+    On the landscape, a one-dimensional quadratic, each step multiplies theta by a slope. With the bound's
+    slopes `attained_by`, `mu_exact` should equal `mu_bound`.
 
     Args:
       k: The number of steps in a period.
@@ -76,18 +77,15 @@ def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Reco
       delta: The delta of the bound's epsilon.
 
     Returns:
-      A record with k, insert, lipschitz, and three values of mu: `mu_exact` of the landscape, `mu_bound` of
-      the hidden-state bound, and `mu_constant_direction` of a quadratic with the slope `lipschitz` in each
-      step. `epsilon_bound` is the bound's epsilon.
+      A record with three values of mu: `mu_exact` of the landscape, `mu_bound` of the hidden-state bound, and
+      `mu_constant_direction` of a quadratic with the slope `lipschitz` in each step. `epsilon_bound` is the
+      bound's epsilon.
     """
     steps = np.arange(INSERTIONS * k)
     # 1 at insertions, else 0. `insert_step` counts from 1.
     shifts = (steps % k == insert_step(insert, k) - 1).astype(np.float64)
     bound = hidden_state_bound(shifts, lipschitz, NOISE_MULTIPLIER, delta)
     return {
-        "k": k,
-        "insert": insert,
-        "lipschitz": lipschitz,
         "mu_constant_direction": exact_mu(shifts, np.full(len(steps), lipschitz), NOISE_MULTIPLIER),
         "mu_exact": exact_mu(shifts, bound.attained_by, NOISE_MULTIPLIER),
         "mu_bound": bound.mu,

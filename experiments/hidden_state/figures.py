@@ -1,27 +1,32 @@
 """Draws the hidden-state paper's sweeps from stored results, without training."""
 
+from functools import partial
+
 from matplotlib.axes import Axes
 
 from audit.report.style import BLUE, GREEN, UPPER, VERMILION
 from audit.settings.setting import identity
 from experiments.cells.cell import find_answer
-from experiments.hidden_state import bracket, correlated, measured
+from experiments.hidden_state import bracket, measured
+from experiments.hidden_state.measured import Norms
 from experiments.sweeps import estimates, points
 from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn, Sweep
 from models.catalogue import task
 
-_BRACKETS = ("bracket_k", "bracket_steps", "bracket", "bracket_rates")
 # Functions from (sweep, points with conclusions, evidence) to a figure and a custom table.
 _WITH_OWN_TABLE = {
     "proven": bracket.draw_proven,
-    correlated.NAME: bracket.draw_correlated,
-    **dict.fromkeys(_BRACKETS, bracket.draw_bracket),
+    "matrix": bracket.draw_correlated,
+    "bracket_k": bracket.draw_bracket,
+    "bracket_steps": bracket.draw_bracket,
+    "bracket": bracket.draw_bracket,
+    "bracket_rates": bracket.draw_bracket,
 }
 # Functions from (sweep, points with conclusions) to a figure without a custom table.
 _FIGURES = {"figure_6a": estimates.trade_off_figure, "figure_11": estimates.profile_figure}
-_LINE_LOOKS = ((VERMILION, "-"), (BLUE, "--"), (GREEN, "-."))  # Figure 8 has at most three models
+_LINE_LOOKS = ((VERMILION, "-"), (BLUE, "--"), (GREEN, "-."))  # of Figure 8's models, at most three
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
@@ -44,9 +49,8 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
         figure, own_table = _WITH_OWN_TABLE[sweep.name](sweep, stored, evidence)
         return Drawn(figure, missing, table=own_table)
     draw_figure = _FIGURES.get(sweep.name, estimates.epsilon_figure)
-    figure = draw_figure(sweep, stored)
     rows = list(points.make_rows(sweep, stored))
-    return Drawn(figure, missing, rows)
+    return Drawn(draw_figure(sweep, stored), missing, rows)
 
 
 def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
@@ -63,19 +67,21 @@ def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
     missing = len(sweep.cells) - len(stored)
     if not stored:
         return Drawn(None, missing)
-
-    def draw_norms(axis: Axes) -> None:
-        """Plots each model's mean norm over runs at each step, with a band of 2 standard deviations."""
-        for (label, norms), (color, dash) in zip(stored.items(), _LINE_LOOKS, strict=False):
-            mean = norms.mean(0)
-            spread = 2 * norms.std(0, ddof=1)
-            axis.plot(mean, dash, color=color, label=label)
-            axis.fill_between(
-                range(len(mean)), mean - spread, mean + spread, color=color, alpha=0.2
-            )
-        clipping_norm = sweep.cells[0].request.mechanism.clipping_norm  # the same for all cells
-        axis.axhline(clipping_norm, color=UPPER, ls=":", label="$C$")
-        axis.set(xlabel="step", ylabel="norm of the canary's gradient", ylim=(0, None))
-
+    clipping_norm = sweep.cells[0].request.mechanism.clipping_norm  # the same for all cells
+    panel = partial(_draw_norms_panel, stored=stored, clipping_norm=clipping_norm)
     title = "L's canary before clipping: mean and 2 standard deviations"
-    return Drawn(draw_panels(title, {"": draw_norms}, (6, 2.9)), missing)
+    return Drawn(draw_panels(title, {"": panel}, size=(6, 2.9)), missing)
+
+
+def _draw_norms_panel(axis: Axes, stored: dict[str, Norms], clipping_norm: float) -> None:
+    """Plots each model's mean norm over runs at each step, with a band of 2 standard deviations.
+
+    `stored` maps a model's label to its norms, of shape (runs, steps).
+    """
+    for (label, norms), (color, dash) in zip(stored.items(), _LINE_LOOKS, strict=False):
+        mean = norms.mean(axis=0)
+        spread = 2 * norms.std(axis=0, ddof=1)
+        axis.plot(mean, dash, color=color, label=label)
+        axis.fill_between(range(len(mean)), mean - spread, mean + spread, color=color, alpha=0.2)
+    axis.axhline(clipping_norm, color=UPPER, ls=":", label="$C$")
+    axis.set(xlabel="step", ylabel="norm of the canary's gradient", ylim=(0, None))

@@ -35,49 +35,43 @@ def draw(audits: Records, searches: Records, study: Study) -> Iterator[tuple[str
     `audits` come from `landscape.audit` for the same number of steps, and `searches` from `landscape.search`.
     """
     sigmas = sorted({audit["noise_multiplier"] for audit in audits})
-    sizes = {audit["batch_size"] for audit in audits}
+    across = len({audit["batch_size"] for audit in audits})
     label = f"epsilon at delta {show_level(study.delta)}"
     # Figure 14 shows all noise multipliers, and Figure 3a only the smallest and the largest.
     for name, shown in (("figure_3a", (sigmas[0], sigmas[-1])), ("figure_14", sigmas)):
-        yield (
-            name,
-            draw_panels_of(
-                [_name(audit) for audit in audits if audit["noise_multiplier"] in shown],
-                "",
-                partial(_draw_steps, study=study),
-                size=(2.1, 1.4),
-                across=len(sizes),
-                ylabel=label,
-                sharex=True,
-                sharey="row",
-            ),
+        figure = draw_panels_of(
+            [_add_panel(audit) for audit in audits if audit["noise_multiplier"] in shown],
+            "",
+            partial(_draw_steps, study=study),
+            size=(2.1, 1.4),
+            across=across,
+            ylabel=label,
+            sharex=True,
+            sharey="row",
         )
+        yield name, figure
     yield "figure_3b", _draw_heat_maps(audits, study)
     sigma = sigmas[(len(sigmas) - 1) // 2]  # the middle sigma: by default 4, as in the paper
     with_sigma = select(audits, noise_multiplier=sigma)
-    yield (
-        "figure_6b",
-        draw_panels_of(
-            [{**audit, "panel": f"B = {audit['batch_size']}"} for audit in with_sigma],
-            f"Trade-off curves, sigma = {sigma:g}, T = {audits[0]['steps']}",
-            _draw_trade_off,
-            size=(1.7, 1.7),
-            across=len(sizes),
-            ylabel="false-negative rate\nabove the upper bound's",
-            legend_columns=3,
-            sharey=True,
-        ),
+    figure = draw_panels_of(
+        [{**audit, "panel": f"B = {audit['batch_size']}"} for audit in with_sigma],
+        f"Trade-off curves, sigma = {sigma:g}, T = {audits[0]['steps']}",
+        _draw_trade_off,
+        size=(1.7, 1.7),
+        across=across,
+        ylabel="false-negative rate\nabove the upper bound's",
+        legend_columns=3,
+        sharey=True,
     )
-    yield (
-        "algorithm_6",
-        draw_panels_of(
-            list(map(_name, searches)),
-            "Algorithm 6: epsilon after two steps, by the threshold of the crafted landscape",
-            partial(_draw_search, study=study),
-            size=(3.5, 2.6),
-            ylabel=label,
-        ),
+    yield "figure_6b", figure
+    figure = draw_panels_of(
+        list(map(_add_panel, searches)),
+        "Algorithm 6: epsilon after two steps, by the threshold of the crafted landscape",
+        partial(_draw_search, study=study),
+        size=(3.5, 2.6),
+        ylabel=label,
     )
+    yield "algorithm_6", figure
 
 
 def make_table(audits: Records) -> Table[Record]:
@@ -109,8 +103,8 @@ def make_table(audits: Records) -> Table[Record]:
     return Table(columns, rows)
 
 
-def _name(record: Record) -> Record:
-    """Returns a landscape's record with the title of its panel."""
+def _add_panel(record: Record) -> Record:
+    """Returns a landscape's record with its panel's title."""
     panel = f"sigma = {record['noise_multiplier']:g}, B = {record['batch_size']}"
     return {**record, "panel": panel}
 
@@ -118,7 +112,7 @@ def _name(record: Record) -> Record:
 def _draw_epsilons(axis: Axes, epsilons: Record, study: Study) -> None:
     """Plots epsilons as lines, and the accountant's epsilon `upper` as a horizontal line.
 
-    `epsilons` contains the positions on the horizontal axis ("x"), `upper`, the values of any lines in
+    `epsilons` contains the positions on the horizontal axis ("x"), `upper`, the values of some lines in
     _EPSILONS, and `simulated`, the paper's estimates from simulated runs.
     """
     axis.axhline(epsilons["upper"], color=UPPER, ls=":", label="upper bound")
@@ -151,8 +145,8 @@ def _draw_steps(axis: Axes, records: Records, study: Study) -> None:
 def _draw_heat_maps(audits: Records, study: Study) -> Figure:
     """Draws heat maps of the amplification rate: epsilon after step T divided by epsilon after step 1.
 
-    The first two panels show the rates that a Gaussian conversion claims, and the others show the exact
-    rates. At a rate of 1, hiding the earlier steps does not help. The rate is NaN if the first epsilon is 0.
+    Two panels show the rates that a Gaussian conversion claims, and the others the exact rates. At a rate of
+    1, hiding the earlier steps does not help. The rate is NaN if the simulated first epsilon is 0.
     """
     simulated = f"Gaussian conversion, simulated\n(the paper's; {study.runs:,} runs)"
     converted = "Gaussian conversion of the exact mu\nh = C / 2"
@@ -194,7 +188,7 @@ def _draw_rates(axis: Axes, records: Records) -> None:
         color = "white" if rate < _DARK_RATE else "black"
         text = "-" if np.isnan(rate) else f"{rate:.2f}"
         axis.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
-    axis.set_xticks(range(len(rates.columns)), list(map(str, rates.columns)))
+    axis.set_xticks(range(len(rates.columns)), rates.columns)
     axis.set_yticks(range(len(rates)), list(map("{:g}".format, rates.index)))
     axis.spines[:].set_visible(False)
     axis.set_xlabel("batch size B")

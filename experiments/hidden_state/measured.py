@@ -18,6 +18,9 @@ from experiments.cells.audits import setting_cell, step_seconds
 from experiments.cells.cell import Cell, read_answer, write_answer
 
 if TYPE_CHECKING:
+    from jax import Array
+
+    from audit.mechanism.base import Data, Hyperparameters, Schedule, State
     from audit.training.game import Game
 
 Norms = NDArray[np.float64]
@@ -34,14 +37,15 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
         """Trains all runs in chunks that fit into memory, and stores the norms (runs, steps)."""
-        from audit.training import build, game
+        from audit.training import build
+        from audit.training.game import chunk_size
 
-        built = build.build(setting, dataset)
-        size = game.chunk_size(built, runs)
+        game = build.build(setting, dataset)
+        size = chunk_size(game, runs)
         all_norms: list[list[float]] = []
         for first in range(0, runs, size):
             chunk = np.arange(first, min(first + size, runs))
-            all_norms += canary_norms(built, chunk).tolist()
+            all_norms += canary_norms(game, chunk).tolist()
             progress(len(chunk))
         write_answer(store, {_NORMS_FIELD: all_norms})
 
@@ -69,51 +73,57 @@ def canary_norms(game: "Game", runs: NDArray[np.int64]) -> Norms:
     """
     import jax
     import jax.numpy as jnp
-    from jax import Array
-
-    from audit.mechanism.base import Canaries, Data, Hyperparameters, Schedule, State
-
-    def norms_of_run(
-        hyper: Hyperparameters, data: Data, schedule: Schedule, keys: dict[str, Array]
-    ) -> Array:
-        """Returns the norms (steps,) of the canary's gradient in one run.
-
-        `keys` are the run's random keys for its initial model ("theta"), its canary and its noise.
-        """
-        theta_0 = game.init(keys["theta"])
-        clipping_norm = jnp.asarray(hyper.clipping_norm)
-        knowledge = game.adversary.init(keys["canary"], theta_0, clipping_norm)
-        inserted = jnp.ones(1)  # the single canary is always present
-        canaries = Canaries(partial(game.adversary.craft, knowledge), inserted)
-
-        def advance(state: State, now: Schedule) -> tuple[State, Array]:
-            """Takes one step, and returns the next state and the canary's norm before the step."""
-            canary = canaries.craft(state.step, state.theta)[0]  # the only one
-            norm = jnp.linalg.norm(canary)
-            # A segment needs a schedule with a step axis, here of length 1.
-            this_step = Schedule(now.batches[None], now.mask[None])
-            after = game.mechanism.segment(hyper, state, data, this_step, canaries, keys["noise"])
-            return after, norm
-
-        _, norms = jax.lax.scan(advance, game.mechanism.start(theta_0), schedule)
-        return norms
 
     hyper = jax.tree.map(jnp.float32, game.hyper)  # as in training
     # Runs differ only in their keys, so only the keys have an axis for runs.
-    compute = jax.jit(jax.vmap(norms_of_run, (None, None, None, 0)))
+    compute = jax.jit(jax.vmap(partial(_norms_of_run, game), (None, None, None, 0)))
     keys = {name: game.run_keys(name, runs) for name in ("theta", "canary", "noise")}
     norms = compute(hyper, game.data, game.schedule, keys)
     return np.asarray(norms, np.float64)
 
 
+def _norms_of_run(
+    game: "Game",
+    hyper: "Hyperparameters",
+    data: "Data",
+    schedule: "Schedule",
+    keys: "dict[str, Array]",
+) -> "Array":
+    """Returns the norms (steps,) of the canary's gradient in one run.
+
+    `keys` are the run's random keys for its initial model ("theta"), its canary and its noise.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    from audit.mechanism.base import Canaries
+
+    theta_0 = game.init(keys["theta"])
+    clipping_norm = jnp.asarray(hyper.clipping_norm)
+    knowledge = game.adversary.init(keys["canary"], theta_0, clipping_norm)
+    inserted = jnp.ones(1)  # the single canary is always present
+    canaries = Canaries(partial(game.adversary.craft, knowledge), inserted)
+
+    def advance(state: "State", now: "Schedule") -> "tuple[State, Array]":
+        """Takes one step, and returns the next state and the canary's norm before the step."""
+        canary = canaries.craft(state.step, state.theta)[0]  # the only one
+        norm = jnp.linalg.norm(canary)
+        # A segment needs a schedule with a step axis, here of length 1.
+        this_step = now._replace(batches=now.batches[None], mask=now.mask[None])
+        after = game.mechanism.segment(hyper, state, data, this_step, canaries, keys["noise"])
+        return after, norm
+
+    _, norms = jax.lax.scan(advance, game.mechanism.start(theta_0), schedule)
+    return norms
+
+
 EXPANSION = "expansion"  # the experiment's name
 # Keyed by model: the number of measured runs, and the maximum number of measured steps per run.
-_USUAL_EFFORT = (4, 1250)
 EFFORTS = {"wide_fcnn": (4, 223), "convnet": (2, 20), "gelu_convnet": (2, 20)}
+_USUAL_EFFORT = (4, 1250)  # of other models
 _COMPILING_SECONDS = 15.0
-# The time to measure a step of a large model, and of any model.
-_NUM_TRAINING_STEPS = 300
-_MIN_SECONDS = 0.005
+_TRAINING_STEPS_PER_MEASURED = 300  # measuring a step takes as long as this many training steps
+_MIN_MEASURING_SECONDS = 0.005  # at least
 
 
 def expansion_cell(setting: Setting) -> Cell:
@@ -128,16 +138,15 @@ def expansion_cell(setting: Setting) -> Cell:
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
         """Measures the expansion and stores it."""
-        from audit.conclusions import measuring
+        from audit.conclusions.measuring import measure
 
-        measuring.measure(store, setting, dataset, runs)
+        measure(store, setting, dataset, runs)
         progress(runs)
 
     name = f"expansion of {setting.model}'s steps, k = {setting.schedule.periodicity}"
     cell = setting_cell(name, setting, runs, is_complete, do, EXPANSION)
     steps = setting.schedule.steps
-    step_training = step_seconds(setting)
-    # Measuring a step takes as long as this many training steps, but small models have a fixed cost.
-    step_measuring = max(_NUM_TRAINING_STEPS * step_training, _MIN_SECONDS)
-    run_seconds = steps * step_training + min(steps, max_steps) * step_measuring
+    training = step_seconds(setting)
+    measuring = max(_TRAINING_STEPS_PER_MEASURED * training, _MIN_MEASURING_SECONDS)  # one step
+    run_seconds = steps * training + min(steps, max_steps) * measuring
     return cell._replace(seconds=_COMPILING_SECONDS + runs * run_seconds, request=setting)

@@ -10,7 +10,7 @@ With s_t = sign(w_t) at insertions, `compute_mu` is exact.
 
 In this module, curvatures are the a_t, which include the learning rate eta. They repeat with a period of k
 steps, except in the last steps. They are at least 0, so the losses are convex, and at most eta L, so the
-losses are L-smooth. The curvatures were found by local search (L-BFGS-B from several starts) for beta = 0.9.
+losses are L-smooth. The curvatures were found by local search (L-BFGS-B) for beta = 0.9.
 Other losses may leak more. For k of at least 3, momentum leaks more on these losses than the upper bound for
 plain SGD (`audit.hidden_state_epsilon`).
 """
@@ -56,7 +56,8 @@ class Landscape(NamedTuple):
         """Returns the curvatures of all steps, of shape (T,), for INSERTIONS periods."""
         end = self.end.split()
         repeated = INSERTIONS * self.period.split()
-        return np.array(repeated[: -len(end)] + end, np.float64)
+        before_end = repeated[: -len(end)]
+        return np.array(before_end + end, np.float64)
 
 
 _LANDSCAPES = """\
@@ -90,11 +91,15 @@ def compute_weights(curvatures: Array) -> Array:
 
         w_(t-1) = (1 + BETA - a_t) w_t - BETA w_(t+1),   w_T = 1, w_(T+1) = 0.
     """
-    weights = np.zeros(len(curvatures) + 1)  # the last one is w_(T+1)
-    weights[-2] = 1
-    for t in reversed(range(1, len(curvatures))):
-        weights[t - 1] = (1 + BETA - curvatures[t]) * weights[t] - BETA * weights[t + 1]
-    return weights[:-1]
+    weight = 1.0  # w_T
+    following = 0.0  # w_(T+1)
+    weights = [weight]  # from the last to the first
+    for curvature in reversed(curvatures[1:]):  # a_T, ..., a_2
+        previous = (1 + BETA - curvature) * weight - BETA * following
+        following = weight
+        weight = previous
+        weights.append(weight)
+    return np.array(weights[::-1])
 
 
 def compute_mu(landscape: Landscape) -> float:
@@ -105,7 +110,8 @@ def compute_mu(landscape: Landscape) -> float:
         (sum of |w_t| over insertions) / (sigma * sqrt(sum of w_t^2 over all steps)).
     """
     weights = compute_weights(landscape.list_curvatures())
-    signal = np.abs(weights[landscape.k - 1 :: landscape.k]).sum()
+    inserting = weights[landscape.k - 1 :: landscape.k]
+    signal = np.abs(inserting).sum()
     return float(signal / (NOISE_MULTIPLIER * np.linalg.norm(weights)))
 
 

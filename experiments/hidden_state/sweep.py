@@ -32,7 +32,6 @@ from experiments.sweeps.sweep import Axis, Sweep
 from models.catalogue import task
 
 SMOKE = "smoke"
-SCALES = (SMOKE, "laptop", "paper")  # the smallest first
 Runs = Mapping[int, int]  # periodicity k -> number of runs
 
 
@@ -64,9 +63,9 @@ class Size(NamedTuple):
 
         The number of canaries is AUTO for fresh directions: the library chooses it based on the model's size.
         """
-        if isinstance(adversary, SphereFields):
+        if isinstance(adversary, SphereFields):  # fresh directions
             return self.fresh_runs, AUTO
-        if self.coordinate_runs and adversary.biased:  # its canaries are along coordinates
+        if adversary.biased and self.coordinate_runs:  # canaries along coordinates
             return self.coordinate_runs, self.canaries
         return self.runs, 1
 
@@ -80,33 +79,28 @@ def _at_each(runs: int) -> Runs:
 
 
 _ALL_RUNS = _at_each(5000)
-_FCNN = Size(_ALL_RUNS, seeds=5, batch_size=400, fresh_runs=_ALL_RUNS)
-_WIDE_FCNN = Size(batch_size=400, canaries=64, coordinate_runs={1: 400}, fresh_runs={1: 400})
 _TINY = Size(_at_each(4), insertions=2, batch_size=4, fresh_runs=_at_each(1))
-_CONVNET = Size(
-    {1: 40, 5: 16, 25: 4},
-    canaries=256,
-    coordinate_runs={1: 60, 5: 24, 25: 12},
-    fresh_runs={1: 10, 5: 10, 25: 3},
-)
-_RESNET = Size(
-    {1: 8, 5: 6, 25: 4},
-    insertions=4,
-    batch_size=8,
-    noise_multiplier=0.506,  # same mu as 250 insertions at multiplier 4.0
-    canaries=256,
-    coordinate_runs={1: 16, 5: 8, 25: 8},
-)
-_LOGISTIC = Size(
-    batch_size=16, canaries=128, coordinate_runs=_at_each(120), fresh_runs=_at_each(40)
-)
 _LAPTOP = {
-    "fcnn": _FCNN,
-    "wide_fcnn": _WIDE_FCNN,
-    "convnet": _CONVNET,
-    "resnet18": _RESNET,
+    "fcnn": Size(_ALL_RUNS, seeds=5, batch_size=400, fresh_runs=_ALL_RUNS),
+    "wide_fcnn": Size(batch_size=400, canaries=64, coordinate_runs={1: 400}, fresh_runs={1: 400}),
+    "convnet": Size(
+        {1: 40, 5: 16, 25: 4},
+        canaries=256,
+        coordinate_runs={1: 60, 5: 24, 25: 12},
+        fresh_runs={1: 10, 5: 10, 25: 3},
+    ),
+    "resnet18": Size(
+        {1: 8, 5: 6, 25: 4},
+        insertions=4,
+        batch_size=8,
+        noise_multiplier=0.506,  # same mu as 250 insertions at multiplier 4.0
+        canaries=256,
+        coordinate_runs={1: 16, 5: 8, 25: 8},
+    ),
     "mobilenet_head": Size(canaries=256, coordinate_runs={1: 100}),
-    "logistic": _LOGISTIC,
+    "logistic": Size(
+        batch_size=16, canaries=128, coordinate_runs=_at_each(120), fresh_runs=_at_each(40)
+    ),
 }
 _PAPER = {
     "convnet": Size(_ALL_RUNS, fresh_runs=_at_each(60)),
@@ -124,6 +118,7 @@ _SMOKE = {
     "logistic": _TINY._replace(canaries=8, coordinate_runs={1: 8, 5: 8}, fresh_runs={1: 1, 5: 1}),
 }
 SIZES = {SMOKE: _SMOKE, "laptop": _LAPTOP, "paper": _LAPTOP | _PAPER}
+SCALES = tuple(SIZES)  # the smallest first
 
 _AUDITED = {1: 60, 2: 60, 5: 40, 10: 30, 25: 20}
 _SMALL = Size({**_at_each(2000), 25: 1000}, batch_size=400, fresh_runs={**_at_each(1000), 25: 500})
@@ -199,6 +194,7 @@ COTS = Series("CotS", CotS())
 GC_S = [Series(f"GC-S, {name.replace('_', ' ')}", GcS(name)) for name in GC_S_VARIANTS]
 FRESH = Series("fresh directions", SphereFields())
 COORDINATE = Series("coordinate", GcS())
+_BRACKET_SERIES = (FRESH, COORDINATE)
 _IMAGE_MODELS = ("convnet", "resnet18")
 _K_AXIS = Axis("periodicity k", "k")
 _C_AXIS = Axis("clipping norm C", "C")
@@ -217,14 +213,13 @@ def _on_fcnn(*series: Series) -> list[Lines]:
 def _on_logistic(at: Sequence[float], field: str, **fields: Any) -> list[Lines]:
     """Returns lines for logistic regression, with a panel for each weight decay.
 
-    `at` holds the values of `field` on the horizontal axis, and `fields` holds other fields of the setting.
+    `at` are the values of `field` on the horizontal axis, and `fields` are other fields of the setting.
     """
+    base = Lines("logistic", [GC_S[0], FRESH], at, field)
     lines = []
     for decay in (0.0, 1e-3, 1e-2):
-        panel = f"weight decay {decay:g}"
-        fields = {**fields, "weight_decay": decay}
-        series = [GC_S[0], FRESH]
-        lines.append(Lines("logistic", series, at=at, field=field, panel=panel, fields=fields))
+        with_decay = {**fields, "weight_decay": decay}
+        lines.append(base._replace(panel=f"weight decay {decay:g}", fields=with_decay))
     return lines
 
 
@@ -235,8 +230,7 @@ def _with_matrices(models: Iterable[str], steps: int) -> list[Lines]:
     accounted epsilon. So each k has its own `Lines`.
     """
     lines = []
-    for model, strategy in itertools.product(models, correlated.STRATEGIES):
-        label = correlated.STRATEGIES[strategy]
+    for model, (strategy, label) in itertools.product(models, correlated.STRATEGIES.items()):
         series = [
             Series(f"{label}, coordinates", GcS()),
             Series(f"{label}, fresh directions", SphereFields()),
@@ -245,6 +239,15 @@ def _with_matrices(models: Iterable[str], steps: int) -> list[Lines]:
         for k, sigma in zip(PERIODICITIES, sigmas, strict=True):
             fields = {"noise": strategy, "noise_multiplier": sigma, "steps": steps}
             lines.append(Lines(model, series, [k], fields=fields))
+    return lines
+
+
+def _over_rates(rates: Sequence[float]) -> list[Lines]:
+    """Returns lines for the tanh FCNN over the learning rate, with a panel for each of two periodicities."""
+    base = Lines("tanh_fcnn", _BRACKET_SERIES, rates, "learning_rate")
+    lines = []
+    for k in (5, 25):
+        lines.append(base._replace(panel=f"tanh FCNN, k = {k}", fields={"periodicity": k}))
     return lines
 
 
@@ -278,9 +281,7 @@ FIGURES = [  # the figures that are the same at every scale
         _K_AXIS,
     ),
     Figure(
-        "figure_6a",
-        "GC-R's trade-off curve on the ConvNet, k = 5",
-        [Lines("convnet", [GC_R], [5])],
+        "figure_6a", "GC-R's trade-off curve on the ConvNet, k = 5", [Lines("convnet", [GC_R], [5])]
     ),
     Figure("figure_7", "GC-R, L and CotS on the FCNN", _on_fcnn(L, GC_R, COTS)),
     Figure("figure_11", "Privacy profiles of GC-R on the ConvNet", _CONVNETS),
@@ -289,11 +290,7 @@ FIGURES = [  # the figures that are the same at every scale
         "GC-R on the ConvNet with an unknown initialisation",
         [
             Lines("convnet", [Series("known", GcR())]),
-            Lines(
-                "convnet",
-                [Series("unknown", GcR())],
-                fields={"unknown_initialisation": True},
-            ),
+            Lines("convnet", [Series("unknown", GcR())], fields={"unknown_initialisation": True}),
         ],
     ),
     Figure(
@@ -326,31 +323,18 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     """Returns the sweeps for all figures at the given scale, as a dict keyed by name."""
     sizes = SIZES[scale]
     networks = _BRACKETED  # models and sizes of `bracket` and `bracket_rates`
-    with_matrices = _CORRELATED  # models and sizes of `matrix`
-    correlated_steps = correlated.STEPS
+    with_matrices = _CORRELATED  # of `matrix`
+    matrix_steps = correlated.STEPS
     steps = [125, 250, 500, 1250, 2500, 5000]
     rates = [0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0]
     max_norm_runs = 30  # for each model in Figure 8
     if scale == SMOKE:
         networks = {"fcnn": _FEW, "tanh_fcnn": _FEW}
         with_matrices = {"wide_fcnn": _FEW_CORRELATED}
-        correlated_steps = 10
+        matrix_steps = 10
         steps = [5, 10]
         rates = [0.1, 1.0]
         max_norm_runs = 2
-    bracketed_series = [FRESH, COORDINATE]
-    over_rates = []
-    for k in (5, 25):
-        over_rates.append(
-            Lines(
-                "tanh_fcnn",
-                bracketed_series,
-                rates,
-                field="learning_rate",
-                panel=f"tanh FCNN, k = {k}",
-                fields={"periodicity": k},
-            )
-        )
     figures = [
         *FIGURES,
         Figure(
@@ -362,19 +346,19 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         Figure(
             "bracket",
             "Neural networks over periodicity k",
-            [Lines(model, bracketed_series, PERIODICITIES[:-1]) for model in networks],  # k <= 25
+            [Lines(model, _BRACKET_SERIES, PERIODICITIES[:-1]) for model in networks],  # k <= 25
             _K_AXIS,
         ),
         Figure(
             "bracket_rates",
             "Neural networks over the learning rate",
-            over_rates,
+            _over_rates(rates),
             Axis("learning rate", "eta"),
         ),
         Figure(
-            correlated.NAME,
+            "matrix",
             f"Last models at an accounted epsilon of {correlated.ACCOUNTED_EPSILON:g}",
-            _with_matrices(with_matrices, correlated_steps),
+            _with_matrices(with_matrices, matrix_steps),
             _K_AXIS,
         ),
     ]
@@ -383,7 +367,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         "proven": {model: size._replace(seeds=1) for model, size in sizes.items()},
         "bracket": networks,
         "bracket_rates": networks,
-        correlated.NAME: with_matrices,
+        "matrix": with_matrices,
     }
     all_sweeps = {}
     for name, title, all_lines, axis in figures:
@@ -404,8 +388,8 @@ def _make_norms_sweep(sizes: Sizes, max_runs: int) -> Sweep:
     """
     cells = []
     for model in ("fcnn", *_IMAGE_MODELS):
-        # The first of L's cells is the audit with seed 0.
-        audited = next(_list_cells(Lines(model, [L]), sizes[model])).audited
+        audit, *_ = _list_cells(Lines(model, [L]), sizes[model])  # the first one has seed 0
+        audited = audit.audited
         assert audited is not None
         cells.append(norms_cell(audited.setting, min(max_runs, audited.runs)))
     return Sweep("figure_8", "L's canary before clipping", cells)
@@ -423,7 +407,7 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
     is_measured = model.curved is None  # it has no proven Lipschitz constant
     panel = lines.panel or model.label
     for series, x, seed in itertools.product(lines.series, lines.at, range(size.seeds)):
-        all_runs, canaries = size.choose_runs(series.adversary)
+        runs_by_k, canaries = size.choose_runs(series.adversary)
         values = {
             "adversary": series.adversary.name,
             **dataclasses.asdict(series.adversary),
@@ -437,7 +421,7 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
             values["insertions"] = size.insertions
         setting = setting_of(lines.model, seed=seed, **values)
         k = setting.schedule.periodicity
-        if k in all_runs:
-            yield audit_cell(Audited(panel, series.label, x, setting, all_runs[k]))
+        if k in runs_by_k:
+            yield audit_cell(Audited(panel, series.label, x, setting, runs_by_k[k]))
         if is_measured and series == COORDINATE and k > 1 and k in size.fresh_runs:
             yield expansion_cell(setting)

@@ -92,8 +92,8 @@ def compare_over_runs(
 ) -> pd.DataFrame:
     """Returns an attack's lower bounds on epsilon (`compute_curve`) for several numbers of runs n.
 
-    The columns are `x` (the value of n), a bound from each method, and `single`, the order-1 bound from runs
-    with one canary, if any are stored.
+    The columns are `x` (the value of n), a bound from each method, and `single`,
+    the order-1 bound from runs with one canary, if any are stored.
 
     Args:
       by_canaries: The scores, keyed by the number of canaries in a run, each from the same number of runs.
@@ -129,7 +129,7 @@ def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> Record
     for canaries, scores in sorted(by_canaries.items()):
         record: Record = {"over": "K", "canaries": canaries, "x": canaries}
         for method in _list_methods(canaries):
-            (record[method],) = compute_curve(method, scores, [all_runs], levels)
+            [record[method]] = compute_curve(method, scores, [all_runs], levels)
         records.append(record)
     return records
 
@@ -140,14 +140,14 @@ def _list_methods(canaries: int) -> list[str]:
 
 
 def choose_numbers_of_runs(runs: int) -> list[int]:
-    """Returns the even numbers of runs at the points of a curve, from MIN_RUNS to half of all `runs`.
+    """Returns the numbers of runs at the points of a curve, from MIN_RUNS to half of all `runs`.
 
-    They are even, so that each world gets half of the runs. Larger random subsets would share more runs, so
-    their mean epsilon would be less precise.
+    Larger random subsets would share more runs, so their mean epsilon would be less precise.
     """
     most = runs // 2
-    halves = np.geomspace(min(MIN_RUNS, most), most, _MAX_CURVE_POINTS) / 2
-    return sorted({2 * round(half) for half in halves})
+    spaced = np.geomspace(min(MIN_RUNS, most), most, _MAX_CURVE_POINTS)
+    # Rounded to even numbers, because half of the runs insert the canary.
+    return sorted({2 * round(number / 2) for number in spaced})
 
 
 def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Level) -> list[float]:
@@ -180,8 +180,8 @@ def _find_method(name: str) -> lifted.CanaryMethod:
 def compute_gain(runs: ArrayLike, single: ArrayLike, several: ArrayLike) -> float | None:
     """Returns the number of runs needed with one canary divided by the number needed with several.
 
-    Both are taken at the largest epsilon that the two curves reach. `single` and `several` are the
-    epsilons for each number of `runs`. Returns None if either is always 0.
+    Both are taken at the largest epsilon that both curves reach. `single` and `several` are the epsilons for
+    each number of `runs`. Returns None if either is always 0.
     """
     level = min(np.max(single), np.max(several))
     if level <= 0:
@@ -218,8 +218,8 @@ def _interpolate_runs(runs: ArrayLike, epsilons: ArrayLike, level: float) -> flo
     """
     highest = np.maximum.accumulate(epsilons)
     reached = int(np.argmax(highest >= level))  # the first index
-    around = slice(max(reached - 1, 0), reached + 1)  # this index, and the one before it, if any
-    return math.exp(np.interp(level, highest[around], np.log(runs)[around]))
+    ends = [max(reached - 1, 0), reached]  # the index before it, if any, and this index
+    return math.exp(np.interp(level, highest[ends], np.log(runs)[ends]))
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
@@ -236,23 +236,28 @@ def _read_answers(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
     """Returns the records of stored audits of the Gaussian mechanism, and the number of missing audits."""
     records = []
     for cell in sweep.cells:
-        panel, audit = cell.request
-        audit = audit._replace(**evidence.levels._asdict())  # delta and confidence
+        panel, planned = cell.request
+        audit = planned._replace(**evidence.levels._asdict())  # delta and confidence
         answer = find_answer(evidence.held, audit.setting())
         if answer is not None:
-            records.append(_describe(panel, audit, answer))
+            records.append(_make_record(panel, audit, answer))
     return records, len(sweep.cells) - len(records)
 
 
-def _describe(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> Record:
+def _make_record(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> Record:
     """Returns the record of a Gaussian mechanism audit for a panel of Figure 3 or 4.
 
-    The record has the `panel`, its `heading`, the audit's fields, and as `x`, the field on the horizontal
-    axis. For each method, it has the mean epsilon over seeds under the method's name, its standard deviation
-    (`_deviation`), and its standard error (`_error`). `gain_2` and `gain_4` are the means for orders 2 and 4
-    minus that for order 1. `exact` is the mechanism's epsilon, and `window` is the largest that the paper's
-    thresholds can show (Errata L2). `answer`, the stored result of `gaussian_mechanism.find_epsilons`, adds
-    |mu_2 - mu_1^2| and |mu_4 - mu_2^2| as `second` and `fourth`: 0 for independent detections.
+    `answer` is the stored result of `gaussian_mechanism.find_epsilons`.
+
+    Returns:
+      panel, heading: The panel, and a line with its epsilons.
+      x: The audit's field on the horizontal axis; all fields are also in the record.
+      exact: The mechanism's epsilon.
+      window: The largest epsilon that the paper's thresholds can show (Errata L2).
+      <method>, <method>_deviation, <method>_error: For each method, the mean epsilon over seeds, its standard
+        deviation and its standard error.
+      gain_2, gain_4: The means for orders 2 and 4 minus that for order 1.
+      second, fourth: |mu_2 - mu_1^2| and |mu_4 - mu_2^2| from the answer, 0 for independent detections.
     """
     # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
     sigma = audit.sigma
@@ -282,14 +287,13 @@ def _describe(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> Reco
 
 
 def _read_scores(sweep: Sweep, evidence: Evidence) -> tuple[ScoreGroups, int]:
-    """Returns the stored scores of trained models, and the number of missing audits."""
+    """Returns the stored scores by attack, panel and number of canaries, and the number of missing audits."""
     groups: ScoreGroups = {}
     for audit in sweep.audits():
         scores = evidence.held.scores(identity(audit.setting), audit.runs)
         if scores is not None:
-            attack = audit.series
-            canaries = int(audit.x)
-            groups.setdefault((attack, audit.panel), {})[canaries] = scores
+            by_canaries = groups.setdefault((audit.series, audit.panel), {})
+            by_canaries[int(audit.x)] = scores
     return groups, len(sweep.cells) - sum(map(len, groups.values()))
 
 
@@ -363,29 +367,34 @@ def draw_correlations(title: str, records: Records) -> Figure:
     """Plots Figure 4 from records of `_describe`: changes in epsilon, and dependence between detections.
 
     The bias is order 1's mean epsilon with K canaries minus that with one (equation 10). Gains are the
-    changes from order 1 to orders 2 and 4. The gaps between moments, `second` and `fourth`, measure the
-    dependence, plotted against K and d. A line with slope -1 shows the decay that the paper reports (Errata
-    L6).
+    changes from order 1 to orders 2 and 4. The dependence is plotted against K and d (`_draw_gaps`).
     """
     several = [record for record in records if "second" in record]  # runs with more than one canary
-    singles = select(records, panel="over K", canaries=1)
-    single = singles[0]["wilson_1"] if singles else math.nan
-    gains = [
-        {**record, "bias": record["wilson_1"] - single}
-        for record in select(several, panel="over K")
-    ]
-    draw_lines = partial(plot_lines, xscale="log")
+    single = math.nan  # the epsilon with one canary, if it is stored
+    for record in select(records, panel="over K", canaries=1):  # at most one record
+        single = record["wilson_1"]
+    gains = []
+    for record in select(several, panel="over K"):
+        gains.append({**record, "bias": record["wilson_1"] - single})
     xlabel = _X_LABELS["over K"]
-    panels = {"change of epsilon": partial(draw_lines, records=gains, looks=_GAINS, xlabel=xlabel)}
+    draw_gains = partial(plot_lines, records=gains, looks=_GAINS, xlabel=xlabel, xscale="log")
+    panels = {"change of epsilon": draw_gains}
     for panel in ("over K", "over d"):
-        gaps = pd.DataFrame(select(several, panel=panel))
-        if len(gaps):  # an empty logarithmic axis has no range
-            # On logarithmic axes, this is a line with slope -1 through the first point of `second`.
-            gaps["slope"] = gaps["second"][0] * gaps["x"][0] / gaps["x"]
-            panels[f"dependence of detections {panel}"] = partial(
-                draw_lines, records=gaps, looks=_GAPS, xlabel=_X_LABELS[panel], yscale="log"
-            )
+        gaps = select(several, panel=panel)
+        if gaps:  # an empty logarithmic axis has no range
+            panels[f"dependence of detections {panel}"] = partial(_draw_gaps, records=gaps)
     return draw_panels(title, panels, _SIZE, legend_columns=3)
+
+
+def _draw_gaps(axis: Axes, records: Records) -> None:
+    """Plots the gaps between moments, `second` and `fourth`, against K or d.
+
+    A line with slope -1 through the first point of `second` shows the decay that the paper reports (Errata
+    L6).
+    """
+    gaps = pd.DataFrame(records)
+    gaps["slope"] = gaps["second"][0] * gaps["x"][0] / gaps["x"]
+    plot_lines(axis, gaps, _GAPS, xlabel=_X_LABELS[gaps["panel"][0]], xscale="log", yscale="log")
 
 
 def draw_bounds(title: str, records: Records) -> Figure:
@@ -403,7 +412,8 @@ def draw_bounds(title: str, records: Records) -> Figure:
         legend_columns=5,
         sharey="row",
     )
-    for axis in figure.axes:  # done last, because this also fixes the upper end of a row's axis
+    # This comes last, because it also fixes the upper end of the axis that a row shares.
+    for axis in figure.axes:
         axis.set_ylim(bottom=0)
     return figure
 

@@ -46,13 +46,14 @@ def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> 
     tuning = simulate(audit, TUNING_SEED)
     thresholds = choose_thresholds(tuning, Level(audit.delta, audit.confidence))
     audit_seed = partial(_audit_seed, audit, thresholds)
-    results = []
-    for result in as_completed(audit_seed, range(audit.seeds), processes):
-        results.append(result)
+    seeds = range(audit.seeds)
+    by_seed = {}  # seed -> epsilons and gaps
+    for seed, result in as_completed(audit_seed, seeds, processes):
+        by_seed[seed] = result
         progress(audit.runs)
-    _, by_seed = zip(*sorted(results), strict=True)  # in seed order
     # Each frame has a row for each seed, and a column for each method or gap.
-    epsilons, gaps = map(pd.DataFrame, zip(*by_seed, strict=True))
+    epsilons = pd.DataFrame([by_seed[seed][0] for seed in seeds])
+    gaps = pd.DataFrame([by_seed[seed][1] for seed in seeds])
     return {"epsilons": epsilons.to_dict("list"), **gaps.mean().to_dict()}
 
 
@@ -72,8 +73,10 @@ def _audit_seed(
     }
     lifted_method = lifted.METHODS[lifted.LIFTED]
     epsilons[lifted.LIFTED] = lifted_method.bound(design, *levels).epsilon
-    # With a single canary, there is no order 2 and there are no gaps, so the threshold does not matter.
-    return epsilons, moment_gaps(design.inserted, thresholds.get(2, thresholds[1]))
+    gaps = {}
+    if 2 in thresholds:  # a single canary has no order 2 and no gaps
+        gaps = moment_gaps(design.inserted, thresholds[2])
+    return epsilons, gaps
 
 
 def simulate(audit: MechanismAudit, seed: int) -> Sets:
@@ -116,7 +119,7 @@ def wilson_epsilon(design: Sets, threshold: float, order: int, levels: Level) ->
 
     p_1 is Wilson's lower bound on the probability that an inserted canary's score reaches the threshold. p_0
     is Wilson's upper bound on this probability for a fresh canary. Both use the moments, up to this order (1,
-    2 or 4), of the number of canaries detected in a run.
+    2 or 4), of the number of canaries in a run with such a score.
     """
     find_limits = partial(
         lifted.exchangeable_limits,
@@ -125,8 +128,8 @@ def wilson_epsilon(design: Sets, threshold: float, order: int, levels: Level) ->
         error=(1 - levels.confidence) / 2,  # of each of the two bounds
         compute_limits=lifted.wilson,
     )
-    p_1, _ = find_limits((design.inserted >= threshold).sum(1))
-    _, p_0 = find_limits((design.fresh >= threshold).sum(1))
+    p_1, _ = find_limits((design.inserted >= threshold).sum(axis=1))
+    _, p_0 = find_limits((design.fresh >= threshold).sum(axis=1))
     if p_1 <= levels.delta:
         return 0.0
     return float(np.log((p_1 - levels.delta) / p_0))
@@ -144,7 +147,7 @@ def moment_gaps(inserted: Array, threshold: float) -> dict[str, float]:
       fourth: |mu_4 - mu_2^2|, if K is at least 4.
     """
     canaries = inserted.shape[1]
-    detected = (inserted >= threshold).sum(1)
+    detected = (inserted >= threshold).sum(axis=1)  # (n,)
     means = lifted.moments(detected, canaries, min(canaries, 4))  # means[j] estimates mu_j
     gaps = {}
     if canaries >= 2:
@@ -179,7 +182,7 @@ def _draw_inserted_scores(rng: np.random.Generator, audit: MechanismAudit) -> Ar
     rows[:, i, i] = np.sqrt(rng.chisquare(dimension - i, (runs, canaries)))
     rows /= np.linalg.norm(rows, axis=2, keepdims=True)  # a canary is a row, a unit vector
     # (n, K): each run's release, projected onto the span of its canaries.
-    released = rows.sum(1) + audit.sigma * rng.standard_normal((runs, canaries))
+    released = rows.sum(axis=1) + audit.sigma * rng.standard_normal((runs, canaries))
     # (n, K, K) times (n, K, 1): inner products of each canary with its run's release.
     return np.asarray(np.matmul(rows, released[:, :, None])[:, :, 0])
 

@@ -132,14 +132,13 @@ _LAPTOP = Extent(
     series=(1, 2, 8, 32, 128),
     epsilon=16,
 )
-_SMOKE = Extent(
+_SMOKE = _LAPTOP._replace(
     lifted_runs=(64, 256),
     single_runs=(64, 256),
     over_canaries=(1, 4, 16),
     dimensions=(100, 1000),
     mechanism_runs=256,
     seeds=2,
-    trainings=(_SHORT_TRAINING,),
     epsilons=(8,),
     runs=40,
     canaries=4,
@@ -170,7 +169,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     # A cell's request is (panel, audit).
     not_over_runs = [cell for cell in mechanisms if cell.request[0] != "over n"]
     table = _make_audits(size.trainings, size.epsilons, (1, size.canaries), size.runs)
-    figure = _make_audits(size.trainings[:1], (size.epsilon,), size.series, size.runs)
+    figure = _make_audits(size.trainings[:1], [size.epsilon], size.series, size.runs)
     all_sweeps = [
         Sweep("lidp_figure_3", "Gaussian mechanism: epsilon over n, K and d", mechanisms),
         Sweep("lidp_figure_4", "Gaussian mechanism: bias, variance, correlation", not_over_runs),
@@ -211,7 +210,7 @@ def _list_mechanisms(size: Extent) -> list[Cell]:
 
 def _make_mechanism_cell(panel: str, audit: MechanismAudit) -> Cell:
     """Returns the cell that audits the Gaussian mechanism with all seeds, for a panel of a figure."""
-    # The constants are fitted to measured times. Choosing thresholds takes as long as one seed, and then two
+    # The constants are fitted to measured times. Choosing thresholds takes as long as a seed, and then two
     # cores share the seeds.
     seed_seconds = 2e-8 * audit.runs * audit.canaries**2 + 0.15 + 3e-5 * audit.runs
     seconds = seed_seconds * (1 + audit.seeds / 2)
@@ -247,9 +246,8 @@ def _make_audits(
       runs: The number of runs in a cell.
     """
     cells = []
-    places = itertools.product(trainings, ATTACKS, epsilons, numbers)
-    for training, attack, epsilon, canaries in places:
-        adversary = ATTACKS[attack]
+    combinations = itertools.product(trainings, ATTACKS.items(), epsilons, numbers)
+    for training, (attack, adversary), epsilon, canaries in combinations:
         if attack == _POISONED_DATA and canaries > 1:
             adversary = training.poisoned
         index = EPSILONS.index(epsilon)

@@ -38,13 +38,7 @@ from audit.storage.store import Scores
 from audit.written import Level, counted, show_level
 from experiments.cells import federated
 from experiments.cells.cell import DataSets
-from experiments.one_shot.sweep import (
-    DELTA,
-    PlannedSweep,
-    Simulations,
-    SplitPlan,
-    TrainingPlan,
-)
+from experiments.one_shot.sweep import DELTA, PlannedSweep, Simulations, SplitPlan, TrainingPlan
 from experiments.sweeps.panels import draw_panels_of, plot_lines, take
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.records import Record, Records, field, mean_fields, own_table, select
@@ -132,14 +126,16 @@ def _simulate_cosines(plan: Simulations, dimension: int) -> Array:
     canaries, and uses them with every sigma, the standard deviation of the noise.
     """
     canaries = int(np.sqrt(dimension))
-    cosines = []
+    simulations = []
     for index in range(plan.simulations):
         rng = np.random.default_rng([0, dimension, index])
         # Coordinates in the canaries' span need little memory even if the dimension is large.
         coordinates = cosine_law.draw_canaries(rng, canaries, dimension)
+        cosines = []
         for sigma in plan.sigmas:
             cosines.append(cosine_law.draw_cosines(rng, coordinates, dimension, sigma))
-    return np.reshape(cosines, (plan.simulations, len(plan.sigmas), canaries))
+        simulations.append(cosines)
+    return np.array(simulations)
 
 
 def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Record]:
@@ -169,7 +165,7 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
         plain_accuracies = plain.accuracies if plain else []
         values = stored.scores.scores[0]  # (canaries,)
         is_inserted = stored.scores.presence[0]
-        not_inserted = None  # the distribution of a cosine without leakage is known
+        not_inserted = None  # for the final model, the distribution without leakage is known
         if observe == "all":
             # The distribution of a maximum is unknown. We estimate it from canaries that are not inserted.
             not_inserted = values[~is_inserted]
@@ -182,7 +178,7 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
             "repetitions": setting.repetitions,
             "analytical": epsilon_upper_bound(noise, 1, levels.delta),
             "accounted": epsilon_upper_bound(noise, setting.repetitions, levels.delta),
-            "accuracy": next(iter(stored.accuracies), None),
+            "accuracy": next(iter(stored.accuracies), None),  # if stored
             "plain_accuracy": next(iter(plain_accuracies), None),
             "observer": _OBSERVERS[observe],
             "cosines": cosines,
@@ -197,8 +193,8 @@ def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Recor
     """Yields a record for each of QUANTILES in each panel of Figure 4 that has stored runs.
 
     A record has the panel's `noise` multiplier and `observer`, the `analytical` epsilon of a canary that
-    takes part once, and the quantile `x`. `one run` and `several runs` are this quantile of the estimates
-    over experiments.
+    takes part once, and as `x`, the quantile's level. `one run` and `several runs` are this quantile of the
+    estimates over experiments.
     """
     for noise, observe in itertools.product(plan.training.noises, _OBSERVERS):
         settings = (  # (field, runs per experiment, setting of a run)
@@ -226,7 +222,7 @@ def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Recor
 def _estimate_experiments(
     setting: FederatedSetting, scores: Scores, runs: int, dimension: int, delta: float
 ) -> list[Array]:
-    """Returns each experiment's fitted estimate of epsilon, pooled over `runs` consecutive runs.
+    """Returns each experiment's fitted estimate of epsilon. An experiment pools `runs` consecutive runs.
 
     `dimension` d is the model's number of parameters. `one_shot.fit` multiplies cosines by sqrt(d), so the
     final model's cosines with canaries that are not inserted are about N(0, 1) for any large d.
@@ -246,14 +242,14 @@ def _estimate_experiments(
 
 def draw(sweep: PlannedSweep, evidence: Evidence) -> Drawn:
     """Draws a sweep's figure and makes its table from stored runs, or simulates Table 1."""
-    plan = sweep.plan  # for Table 1, for Figure 4 (SplitPlan), or a tuple of training plans
-    if isinstance(plan, Simulations):
+    plan = sweep.plan
+    if isinstance(plan, Simulations):  # Table 1
         return Drawn(None, missing=0, table=make_simulated_table(simulate(plan)))
     no_data = DataSets({})  # not used by the `is_done` of federated cells
     missing = sum(not cell.is_done(evidence.held, no_data) for cell in sweep.cells)
     delta = evidence.levels.delta
     records: list[Record] = []
-    if isinstance(plan, SplitPlan):
+    if isinstance(plan, SplitPlan):  # Figure 4
         records += read_splits(evidence.held, plan, delta)
     else:
         for training_plan in plan:
@@ -277,7 +273,7 @@ def draw_grid(
     It draws the histograms for Tables 2 and 5, and Figures 2 and 3. If `final_first` is True, the final
     model's row comes first.
     """
-    # By name, the observer of all iterates comes first.
+    # By name, "all iterates" comes before "final model".
     records = sorted(map(_add_panel, runs), key=itemgetter("observer"), reverse=final_first)
     columns = len({run["noise"] for run in runs})
     return draw_panels_of(records, title, draw_panel, _PANEL_SIZE, across=columns, ylabel=ylabel)

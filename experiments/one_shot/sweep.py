@@ -52,15 +52,15 @@ class TrainingPlan(NamedTuple):
                 yield self.with_noise(noise, repetitions)
 
     def without_canaries(self, noise: float) -> FederatedSetting:
-        """Returns the settings of a training run without canaries, to compare accuracies.
+        """Returns the setting of a training run without canaries, to compare accuracies.
 
-        The run has a single canary, which run 0 does not insert. The server divides a round's sum of updates
-        by the expected number of participants, cohort + canaries / (2 rounds). With a single canary this
-        number is lower, which would make steps longer. So we reduce the learning rate by the same factor.
+        A setting has at least one canary, which run 0 does not insert. The server divides a round's sum of
+        updates by the expected number of participants, cohort + canaries / (2 rounds). With a single canary
+        this number is lower, which would make steps longer. So we lower the learning rate by this factor.
         """
         setting = self.with_noise(noise)
         with_all_canaries = setting.cohort + 0.5 * setting.canaries / setting.rounds
-        with_single_canary = setting.cohort + 0.5 * 1 / setting.rounds
+        with_single_canary = setting.cohort + 0.5 / setting.rounds
         # Six decimals, because the rate is part of the setting's identity in the store.
         learning_rate = round(setting.learning_rate * with_single_canary / with_all_canaries, 6)
         return dataclasses.replace(
@@ -82,7 +82,7 @@ class SplitPlan(NamedTuple):
     runs: int = 10
 
     def several_runs(self, noise: float) -> FederatedSetting:
-        """Returns the settings of one of the runs across which canaries are split."""
+        """Returns the setting of the runs across which an experiment's canaries are split."""
         canaries = self.training.setting.canaries // self.runs
         return dataclasses.replace(self.training.with_noise(noise), canaries=canaries)
 
@@ -99,7 +99,6 @@ DELTA = 1e-6  # the delta of the epsilons in the paper's Table 1
 SIMULATIONS = 50  # for each cell of the paper's Table 1
 # Analytical epsilons at delta 1e-5: infinite, 300, 100, 30.
 _NOISES = (0.0, 0.0484613, 0.0946699, 0.21472)
-_REPETITIONS = (1, 2, 4, 8)
 _IMAGES = FederatedSetting(clients=1000, cohort=10, observe="all")
 _TEXT = FederatedSetting(  # with learning rate 0.1 and the noise for epsilon 30, the LSTM diverges
     "character_lstm", clients=0, cohort=2, rounds=50, client_learning_rate=0.8, learning_rate=0.03,
@@ -124,18 +123,12 @@ _IMAGES_PLAN = TrainingPlan(
     counterpart="EMNIST",
     setting=_IMAGES,
     noises=_NOISES,
-    repetitions=_REPETITIONS,
+    repetitions=(1, 2, 4, 8),
     dimension=101_770,
     seconds=30,
 )
-_TEXT_PLAN = TrainingPlan(
-    "Shakespeare",
-    counterpart="StackOverflow",
-    setting=_TEXT,
-    noises=_NOISES,
-    repetitions=_REPETITIONS,
-    dimension=820_522,
-    seconds=90,
+_TEXT_PLAN = _IMAGES_PLAN._replace(
+    label="Shakespeare", counterpart="StackOverflow", setting=_TEXT, dimension=820_522, seconds=90
 )
 _TINY_PLAN = _IMAGES_PLAN._replace(
     setting=_TINY, noises=_NOISES[::2], repetitions=(1, 2), dimension=7850, seconds=3
@@ -211,12 +204,12 @@ def sweeps(scale: str) -> dict[str, Sweep]:
             cells.append(_make_cell(plan, plan.without_canaries(noise), "no canaries"))
         title = f"{plan.label}: all iterates and the final model"
         all_sweeps.append(PlannedSweep(f"one_shot_table_{number}", title, cells, plan=(once,)))
-    repeated = {
+    repeated = {  # Figures 1 to 3
         "Densities of cosines": (text, images),
         f"{text.label}: canaries in several rounds": (text,),
         f"{images.label}: canaries in several rounds": (images,),
     }
-    for number, (title, plans) in enumerate(repeated.items(), 1):
+    for number, (title, plans) in enumerate(repeated.items(), start=1):
         cells = list(itertools.chain(*map(_audit_cells, plans)))
         all_sweeps.append(PlannedSweep(f"one_shot_figure_{number}", title, cells, plan=plans))
     all_sweeps.append(_make_splits_sweep(splits))
@@ -245,7 +238,7 @@ def _audit_cells(plan: TrainingPlan) -> Iterator[Cell]:
 def _make_cell(plan: TrainingPlan, setting: FederatedSetting, detail: str, runs: int = 1) -> Cell:
     """Returns a cell that trains runs of a setting.
 
-    Cells of a plan with the same noise multiplier must have different details, so that their names differ.
+    `detail` is a part of the cell's name. It must differ between cells of a plan with the same noise.
     """
     name = f"{plan.label}, sigma {setting.noise_multiplier:.3g}, {detail}"
     return federated_cell(setting, runs, name, plan.seconds)
