@@ -22,9 +22,9 @@ TWO_LAYER_WIDTH = 64
 SOFTMAX_NORM = 0.5**0.5
 
 
-def _make(module: nn.Module, n_features: int, criterion: Callable[[Array, Array], Array]) -> Model:
+def _make(module: nn.Module, n_features: int, loss: Callable[[Array, Array], Array]) -> Model:
     """Makes a model for float32 vectors (n_features,) from a module and a loss (logits, label) -> scalar."""
-    return flat_model(module, jnp.zeros(n_features), criterion)
+    return flat_model(module, jnp.zeros(n_features), loss)
 
 
 class FCNN(nn.Module):
@@ -44,17 +44,17 @@ class FCNN(nn.Module):
 
 @jax.custom_vjp
 def two_logit_cross_entropy(logits: Array, label: Array) -> Array:
-    """Computes the cross entropy for logits (2,) and a label in {0, 1} as the softplus of the signed margin.
+    """Computes the cross entropy log(1 + exp(other - own)) of a label in {0, 1}, given logits (2,).
 
-    This takes fewer operations than the general softmax cross entropy.
+    `own` is the label's logit. This takes fewer operations than the general softmax cross entropy.
     """
-    sign = 1 - 2 * label
+    sign = 1 - 2 * label  # 1 for label 0, -1 for label 1
     margin = logits[1] - logits[0]
     return jax.nn.softplus(sign * margin)
 
 
 def _two_logit_forward(logits: Array, label: Array) -> tuple[Array, tuple[Array, Array]]:
-    """Returns the loss, and (logits, label) for the backward pass."""
+    """Returns the loss, and (logits, label) for `_two_logit_backward`."""
     return two_logit_cross_entropy(logits, label), (logits, label)
 
 
@@ -81,7 +81,10 @@ def fcnn(n_features: int = 8, activation: str = "relu") -> Model:
 
 
 def limit_norm(x: Array, norm: float) -> Array:
-    """Scales features (n,) to a norm of at most `norm`, then by 1 - 1e-6 to allow for rounding."""
+    """Scales features (n,) with a norm above `norm` down to `norm`.
+
+    It also scales all features by _BELOW_1 = 1 - 1e-6, so that rounding does not lift norms above `norm`.
+    """
     current_norm = jnp.sqrt(jnp.sum(x**2))
     return x * (_BELOW_1 * norm / jnp.maximum(current_norm, norm))
 
@@ -95,10 +98,10 @@ class TwoLayer(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the logit (1,) for features (n,)."""
-        x = limit_norm(x, 1.0)
+        """Returns the logit (1,) for features (n,). The fixed second layer adds or subtracts hidden units."""
+        x = limit_norm(x, norm=1.0)
         hidden = nn.tanh(nn.Dense(TWO_LAYER_WIDTH, use_bias=False)(x))
-        signs = jnp.repeat(jnp.array([1.0, -1.0]), TWO_LAYER_WIDTH // 2)
+        signs = jnp.repeat(jnp.array([1.0, -1.0]), TWO_LAYER_WIDTH // 2)  # half of each
         return jnp.sum(signs * hidden, keepdims=True) / math.sqrt(TWO_LAYER_WIDTH)
 
 
@@ -108,8 +111,9 @@ def two_layer_tanh(n_features: int) -> Model:
 
 
 def _one_logit_cross_entropy(logits: Array, label: Array) -> Array:
-    """Computes the logistic loss for a logit (1,) and a label in {0, 1}."""
-    return jax.nn.softplus((1 - 2 * label) * logits[0])
+    """Computes the logistic loss of a logit (1,) for a label in {0, 1}: log(1 + exp(sign * logit))."""
+    sign = 1 - 2 * label  # 1 for label 0, -1 for label 1
+    return jax.nn.softplus(sign * logits[0])
 
 
 def wide_fcnn(n_features: int = 8) -> Model:
@@ -157,7 +161,7 @@ class SoftmaxHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the logits (10,) for features (n,)."""
+        """Returns the logits (10,) for features (n,), whose norm is first limited to SOFTMAX_NORM."""
         return nn.Dense(10, use_bias=False)(limit_norm(x, SOFTMAX_NORM))
 
 
@@ -173,7 +177,7 @@ def softmax_head(n_features: int) -> Model:
 
 def _flatten_pixels(x: Array) -> Array:
     """Returns the normalised pixels (784,) of a uint8 image (28, 28); returns floats (n,) unchanged."""
-    if x.dtype != jnp.uint8:
+    if x.dtype != jnp.uint8:  # features instead of an image
         return x
     return normalised(x, FASHION_MNIST_MEAN, FASHION_MNIST_STD).reshape(-1)
 
@@ -198,10 +202,10 @@ class MLP(nn.Module):
 
 
 def mlp(n_features: int = 784, widths: tuple[int, ...] = (256, 256), classes: int = 10) -> Model:
-    """Makes an `MLP` with softmax cross entropy. The default, for Fashion-MNIST, has 269,322 parameters.
+    """Makes a multilayer perceptron with hidden layers of the given widths and softmax cross entropy.
 
-    With widths=() it is a linear classifier.
+    The default, for Fashion-MNIST, has 269,322 parameters. With widths=() it is a linear classifier.
     """
-    example = jnp.zeros(n_features, jnp.float32)  # images yield parameters of the same shapes
+    example = jnp.zeros(n_features, jnp.float32)  # a flat image, which the network also accepts
     # `inputs` returns the floats that enter the first layer. Adversaries that craft examples modify them.
     return flat_model(MLP(widths, classes), example, cross_entropy, inputs=_flatten_pixels)
