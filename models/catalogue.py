@@ -56,7 +56,7 @@ def federated_task(model: str) -> FederatedTask:
 def _find_row(model: str, rows: dict[str, Row], trains_on: str) -> Row:
     """Returns the task of a model from `rows`, the tasks keyed by model.
 
-    Raises InputError for other models, with a message that says what the models in `rows` train on.
+    Raises InputError for other models. `trains_on`, for the message, is what models in `rows` train on.
     """
     choices = ", ".join(rows)
     require(
@@ -68,9 +68,9 @@ def _find_row(model: str, rows: dict[str, Row], trains_on: str) -> Row:
 
 @cache  # equal sizes share a model, which JAX compiles only once
 def _resize(row: Task, size: str) -> Task:
-    """Returns the task for a GPT of the given size, "WIDTHxBLOCKS", from the GPT's default task.
+    """Returns the GPT's task with the given size, "WIDTHxBLOCKS".
 
-    Raises InputError if the size is invalid, or if the task's model comes in one size.
+    Raises InputError if the size is invalid, or if `row` is the task of another model.
     """
     given = f"`model={row.name}:{size}`"
     require(row.sizes, f"{given}: {row.name} comes in one size: give `model={row.name}`")

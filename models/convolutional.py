@@ -24,7 +24,7 @@ EMNIST_CLASSES = 62
 
 
 class ConvNet(nn.Module):
-    """A LeNet-style network for CIFAR-10: uint8 images (..., 32, 32, 3) -> logits (..., 10).
+    """A LeNet-style network for CIFAR-10.
 
     Attributes:
       pool: halves the height and width after each convolution.
@@ -63,7 +63,7 @@ def gelu_convnet() -> Model:
 
 
 class EmnistCNN(nn.Module):
-    """A network for EMNIST characters: float32 images (..., 28, 28) -> logits (..., 62)."""
+    """A network for EMNIST characters."""
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
@@ -86,10 +86,10 @@ def emnist_cnn() -> Model:
 
 
 class Block(nn.Module):
-    """A residual block: (..., H, W, C) -> (..., H / stride, W / stride, features).
+    """A residual block, which computes ReLU(shortcut(x) + residual(x)).
 
-    It computes ReLU(shortcut(x) + residual(x)). The residual is two 3x3 convolutions with group norms. The
-    shortcut is x if the shape stays the same, and otherwise a 1x1 convolution with a group norm.
+    The residual is two 3x3 convolutions with group norms. The shortcut is x if the shape stays the same, and
+    otherwise a 1x1 convolution with a group norm.
     """
 
     features: int
@@ -107,7 +107,7 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A residual network: a uint8 image (32, 32, 3) -> logits (10,).
+    """A residual network for CIFAR-10.
 
     `widths` gives the number of channels in each stage, which consists of two blocks. In every stage except
     the first, the first block halves the height and width.

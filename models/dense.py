@@ -28,7 +28,7 @@ def _make(module: nn.Module, n_features: int, loss: Callable[[Array, Array], Arr
 
 
 class FCNN(nn.Module):
-    """A dense network with one hidden layer of 6 units: features (n,) -> logits (2,)."""
+    """A dense network with one hidden layer of 6 units."""
 
     activation: Callable[[Array], Array] = nn.relu
 
@@ -90,7 +90,7 @@ def limit_norm(x: Array, norm: float) -> Array:
 
 
 class TwoLayer(nn.Module):
-    """A smooth two-layer network with a fixed second layer: features (n,) -> a logit (1,).
+    """A smooth two-layer network with a fixed second layer.
 
     f(x) = h^(-1/2) sum_j a_j tanh(w_j . x), where a_j is 1 for the first half of the h = 64 units, else -1.
     Only the weights w_j (n,) are trained. Features with a norm above 1 are scaled down to norm 1.
@@ -154,10 +154,7 @@ def head(n_features: int) -> Model:
 
 
 class SoftmaxHead(nn.Module):
-    """The last layer of a classifier, without a bias: features (n,) -> logits (10,).
-
-    It scales features with a norm above SOFTMAX_NORM down to this norm.
-    """
+    """The last layer of a classifier, without a bias, for features with a limited norm."""
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -183,18 +180,14 @@ def _flatten_pixels(x: Array) -> Array:
 
 
 class MLP(nn.Module):
-    """A multilayer perceptron with ReLU: an image or features -> logits.
-
-    `widths` lists the widths of the hidden layers. A uint8 image (28, 28) is normalised. Features are floats
-    (n,).
-    """
+    """A multilayer perceptron with ReLU. `widths` lists the widths of the hidden layers."""
 
     widths: tuple[int, ...]
     classes: int
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the logits (classes,) for a uint8 image (28, 28) or for features (n,)."""
+        """Returns the logits (classes,) for a uint8 image (28, 28) or for float features (n,)."""
         x = _flatten_pixels(x)
         for width in self.widths:
             x = nn.relu(nn.Dense(width)(x))

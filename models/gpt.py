@@ -26,7 +26,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """A next-token model: token IDs (T,) -> next-token logits (T, vocabulary) at each position.
+    """A transformer that predicts the next token.
 
     Attributes:
       vocabulary: the number of distinct tokens; IDs start at 0.

