@@ -56,7 +56,7 @@ def _python(arguments: Sequence[str]) -> int:
     ours. If the script raises InputError or imports a missing package that examples use, this prints one
     line and returns status 2.
     """
-    script = next(iter(arguments), "python")  # without arguments, the message names the command
+    script = arguments[0] if arguments else "python"  # for the message
     if not Path(script).is_file():
         return dispatch.report_error(f"{script}: give a script, such as mine.py")
     sys.argv = list(arguments)

@@ -64,7 +64,7 @@ def main() -> None:
     The bounds come from simulated audits of a mechanism with the true epsilon. The command prints their means
     and quantiles, and the number of runs for which the mean bound is --tightness times the true epsilon.
     """
-    # Simulated scores do not depend on the adversary. GC-R allows any number of canaries.
+    # Simulated scores do not depend on the adversary. This adversary allows any number of canaries.
     setting = cli.setting(FIELDS, adversary="gc_r")
     level = cli.level()
     require(
@@ -72,7 +72,7 @@ def main() -> None:
     )
     true_epsilon = _find_true_epsilon(setting)
     if FLAGS.bug is not None:
-        _print_bugs(setting)
+        _print_runs_until_rejected(setting)
         return
     validate(setting, FLAGS.runs)
 
@@ -118,16 +118,16 @@ def show_bounds(bounds: Sequence[calibration.Calibration]) -> str:
     """Returns a table of an audit's simulated bounds: a row for each method, with its mean and quantiles."""
     setting = bounds[0].setting  # the same in all rows
     truth = bounds[0].true_epsilon
-    records = [
-        {
-            "method": row.method,
-            "mean": f"{row.mean_epsilon:.3f}",
-            "5%": f"{row.low_epsilon:.3f}",
-            "95%": f"{row.high_epsilon:.3f}",
-            "of truth": f"{row.mean_epsilon / truth:.0%}",
+    records = []
+    for bound in bounds:
+        record = {
+            "method": bound.method,
+            "mean": f"{bound.mean_epsilon:.3f}",
+            "5%": f"{bound.low_epsilon:.3f}",
+            "95%": f"{bound.high_epsilon:.3f}",
+            "of truth": f"{bound.mean_epsilon / truth:.0%}",
         }
-        for row in bounds
-    ]
+        records.append(record)
     canaries = ""
     if setting.canaries > 1:
         canaries = f" of {setting.canaries} canaries"
@@ -140,7 +140,7 @@ def show_bounds(bounds: Sequence[calibration.Calibration]) -> str:
     return format_table(records, right=("mean", "5%", "95%", "of truth"), before=before)
 
 
-def _print_bugs(setting: Setting) -> None:
+def _print_runs_until_rejected(setting: Setting) -> None:
     """Prints how many training runs are needed to reject the claimed mu, for each factor in --bug.
 
     A factor is the actual noise divided by the claimed noise. The command simulates audits of fresh
@@ -149,21 +149,30 @@ def _print_bugs(setting: Setting) -> None:
     """
     mu = make_claim(setting).gaussian_mu
     assert mu is not None  # the adversary knows the batches, so the claim is Gaussian
-    # Fresh directions need several canaries per run.
-    canaries = setting.canaries if setting.canaries > 1 else _CANARIES
+    canaries = setting.canaries
+    if canaries == 1:
+        canaries = _CANARIES  # fresh directions need several canaries per run
     records = []
     for factor in cli.numbers("bug"):
         needed = planning.runs_until_refuted(mu, factor, canaries, FLAGS.confidence, _SEED)
-        record = {"noise / claimed": f"{factor:g}"}
-        for name, runs in (("half of audits", needed.median), ("9 of 10", needed.most)):
-            # Audits that need more runs than this count as infinite.
-            record[name] = "over 1,000" if math.isinf(runs) else f"{runs:,.0f}"
+        record = {
+            "noise / claimed": f"{factor:g}",
+            "half of audits": _show_runs(needed.median),
+            "9 of 10": _show_runs(needed.most),
+        }
         records.append(record)
     title = (
         f"training runs of {canaries} fresh directions until a claim of mu {mu:.4g} is rejected",
         "(ideal scores; leave-one-out costs a few percent of mu if there are many canaries)",
     )
     print(format_table(records, right=("half of audits", "9 of 10"), before=title))
+
+
+def _show_runs(runs: float) -> str:
+    """Returns a number of runs as text. It is infinite if over 1,000 runs are needed."""
+    if math.isinf(runs):
+        return "over 1,000"
+    return f"{runs:,.0f}"
 
 
 def _find_true_epsilon(setting: Setting) -> float:

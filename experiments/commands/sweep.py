@@ -47,13 +47,15 @@ def main() -> None:
     if FLAGS.list and not names:
         names = ["all"]
     sweeps = registry.chosen(FLAGS.scale, names)
-    data = DataSets({name: FLAGS[name].value for name in file_names()})
+    user_files = {name: FLAGS[name].value for name in file_names()}  # None without the flag
+    data = DataSets(user_files)
     place = Workplace(cli.folder(), data)
     if FLAGS.list:
         print(_list_sweeps(sweeps, place))
         return
 
     title = ", ".join(sweep.name for sweep in sweeps)
+    # Sweeps share cells.
     cells = work.distinct(itertools.chain.from_iterable(sweep.cells for sweep in sweeps))
     missing = work.find_missing(cells, place)
 

@@ -34,7 +34,7 @@ def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Inter
     freedom = len(scores_in) + len(scores_out) - 2
     distance = _measure_distance(scores_in, scores_out)
     if freedom == 0 or not np.isfinite(distance):
-        return _UNKNOWN
+        return _UNKNOWN  # [0, inf)
     # mu is the noncentrality times this scale.
     scale = np.sqrt(1 / len(scores_in) + 1 / len(scores_out))
     statistic = distance / scale
@@ -61,14 +61,15 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
     distance = _measure_distance(*design.pooled())
     runs_of_sets = [len(table.scores) for table in design.rows()]
     if min(runs_of_sets) < 2 or not np.isfinite(distance):
-        return _UNKNOWN
+        return _UNKNOWN  # [0, inf)
     variance = 0.0
     for i, runs in enumerate(runs_of_sets):
-        distances = []
+        distances = []  # without each run of set i
         for left_out in range(runs):
-            kept = list(map(np.arange, runs_of_sets))
+            kept = list(map(np.arange, runs_of_sets))  # the indices of each set's runs
             kept[i] = np.delete(kept[i], left_out)
-            distances.append(_measure_distance(*design.select(*kept).pooled()))
+            without_run = design.select(*kept)
+            distances.append(_measure_distance(*without_run.pooled()))
         # A set's jackknife variance is its number of runs minus 1, times the variance of these distances. The
         # variances of the sets add up.
         variance += (runs - 1) * float(np.var(distances))
@@ -82,7 +83,7 @@ def _measure_distance(scores_in: Array, scores_out: Array) -> float:
 
     It is not finite if a world has no scores or all scores of a world are equal.
     """
-    # The sum of squared deviations of all scores from the mean of their world.
+    # The sum of squared deviations of all scores from the mean of their world (with or without the canary).
     squares = len(scores_in) * np.var(scores_in) + len(scores_out) * np.var(scores_out)
     with np.errstate(all="ignore"):  # divisions by 0
         deviation = np.sqrt(squares / (len(scores_in) + len(scores_out) - 2))
