@@ -118,9 +118,9 @@ def _load_features(user_file: UserFile) -> Dataset:
 def _deal_images(recipe: Recipe, setting: Dealing, user_file: UserFile) -> Federation:
     """Loads images, and deals the training images to `setting.clients` clients (0: one per image)."""
     dataset, test = load_images(recipe, user_file)
-    if setting.clients == 0:
-        return Federation(one_each(dataset), test)
-    clients = dirichlet(dataset, setting.clients, setting.alpha, setting.seed)
+    clients = one_each(dataset)
+    if setting.clients > 0:
+        clients = dirichlet(dataset, setting.clients, setting.alpha, setting.seed)
     return Federation(clients, test)
 
 
@@ -226,6 +226,14 @@ _on_images = partial(
     clipping="unfolded",
     over_parameterised=True,
 )
+_head = partial(
+    _on_images,
+    description="last layer on frozen MobileNetV2 features of CIFAR-10",
+    data=_FEATURES,
+    step_seconds=(2e-5, 8e-7),
+    not_curved=_SOFTMAX,
+    smooth=True,
+)
 
 _ROWS = (
     _fcnn(
@@ -285,27 +293,17 @@ _ROWS = (
         step_seconds=(0.08, 0.028),
         directions=64,
     ),
-    _on_images(
+    _head(
         name="mobilenet_head",
         label="MobileNetV2's head",
-        description="last layer on frozen MobileNetV2 features of CIFAR-10",
-        data=_FEATURES,
         make=_make_lazily("dense:head"),
         clipping="book_keeping",
-        step_seconds=(2e-5, 8e-7),
-        not_curved=_SOFTMAX,
-        smooth=True,
     ),
-    _on_images(
+    _head(
         name="mobilenet_softmax_head",
         label="MobileNetV2's softmax head",
-        description="last layer on frozen MobileNetV2 features of CIFAR-10",
-        data=_FEATURES,
         make=_make_lazily("dense:softmax_head"),
-        step_seconds=(2e-5, 8e-7),
-        not_curved=_SOFTMAX,
         curved=_SOFTMAX_CURVATURE,
-        smooth=True,
     ),
     _on_images(
         name="linear",

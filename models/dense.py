@@ -116,7 +116,7 @@ def _one_logit_cross_entropy(logits: Array, label: Array) -> Array:
     return jax.nn.softplus(sign * logits[0])
 
 
-def wide_fcnn(n_features: int = 8) -> Model:
+def wide_fcnn(n_features: int) -> Model:
     """Makes a wider network than `fcnn` for California Housing, with the logistic loss.
 
     It has hidden layers of 64 and 32 ReLU units, and a single logit. With 8 features, it has 2,689

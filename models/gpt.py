@@ -50,7 +50,7 @@ class GPT(nn.Module):
         return nn.Dense(self.vocabulary)(nn.LayerNorm()(x))
 
 
-def gpt(n_features: int = shakespeare.LENGTH, width: int = 256, layers: int = 5) -> Model:
+def gpt(n_features: int, width: int = 256, layers: int = 5) -> Model:
     """Makes a transformer that predicts characters of Shakespeare, by default with 4,015,962 parameters.
 
     Args:

@@ -90,7 +90,7 @@ class Convolution(nn.Module):
         parts = parts.reshape(*leading_axes, window, channels, height, output_width)
 
         # Move the part for window column j right by j pixels, pad it to the image width, and add it.
-        no_padding = ((0, 0),) * (len(leading_axes) + 2)  # for all axes except the last
+        no_padding = ((0, 0),) * (x.ndim - 1)  # for all axes except the last
         total = jnp.zeros(())
         for j in range(window):
             padding = (*no_padding, (j, window - 1 - j))

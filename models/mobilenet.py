@@ -234,11 +234,9 @@ def _read_wheel(folder: Path) -> Arrays:
 
 def _select(raw: Arrays) -> Arrays:
     """Returns the tensors of the network as little-endian float32, without its scalar counters."""
-    selected = {}
-    for name, tensor in raw.items():
-        if tensor.ndim > 0:
-            selected[name] = np.ascontiguousarray(tensor, "<f4")
-    return selected
+    return {
+        name: np.ascontiguousarray(tensor, "<f4") for name, tensor in raw.items() if tensor.ndim
+    }
 
 
 WEIGHTS = Recipe(

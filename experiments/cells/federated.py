@@ -93,8 +93,7 @@ def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScore
 def read_accuracies(store: Store, runs: int) -> list[float]:
     """Returns the stored accuracies of the first runs, in order. Some may be missing."""
     by_run = _read_by_run(store)
-    accuracies = [by_run.get(str(run)) for run in range(runs)]
-    return [accuracy for accuracy in accuracies if accuracy is not None]
+    return [by_run[str(run)] for run in range(runs) if str(run) in by_run]
 
 
 def _read_by_run(store: Store) -> dict[str, float]:

@@ -61,10 +61,12 @@ def main() -> None:
     scores = store.load(runs)
 
     claim = DpSgd(*of_canary)
-    sees_final_model = setting.observe in federated.FINAL
-    dimension = task.make().n_parameters
     each = conclude_each_run(
-        scores, dimension, law_holds=sees_final_model, level=level, claim=claim
+        scores,
+        dimension=task.make().n_parameters,
+        law_holds=setting.observe in federated.FINAL,  # the adversary sees only the final model
+        level=level,
+        claim=claim,
     )
     audit = federated_table.FederatedAudit(
         runs=each,

@@ -118,16 +118,16 @@ def show_bounds(bounds: Sequence[calibration.Calibration]) -> str:
     """Returns a table of an audit's simulated bounds: a row for each method, with its mean and quantiles."""
     setting = bounds[0].setting  # the same in all rows
     truth = bounds[0].true_epsilon
-    records = []
-    for bound in bounds:
-        record = {
+    records = [
+        {
             "method": bound.method,
             "mean": f"{bound.mean_epsilon:.3f}",
             "5%": f"{bound.low_epsilon:.3f}",
             "95%": f"{bound.high_epsilon:.3f}",
             "of truth": f"{bound.mean_epsilon / truth:.0%}",
         }
-        records.append(record)
+        for bound in bounds
+    ]
     canaries = ""
     if setting.canaries > 1:
         canaries = f" of {setting.canaries} canaries"
@@ -155,24 +155,16 @@ def _print_runs_until_rejected(setting: Setting) -> None:
     records = []
     for factor in cli.numbers("bug"):
         needed = planning.runs_until_refuted(mu, factor, canaries, FLAGS.confidence, _SEED)
-        record = {
-            "noise / claimed": f"{factor:g}",
-            "half of audits": _show_runs(needed.median),
-            "9 of 10": _show_runs(needed.most),
-        }
+        record = {"noise / claimed": f"{factor:g}"}
+        for name, runs in (("half of audits", needed.median), ("9 of 10", needed.most)):
+            # Audits that need more runs than this count as infinite.
+            record[name] = "over 1,000" if math.isinf(runs) else f"{runs:,.0f}"
         records.append(record)
     title = (
         f"training runs of {canaries} fresh directions until a claim of mu {mu:.4g} is rejected",
         "(ideal scores; leave-one-out costs a few percent of mu if there are many canaries)",
     )
     print(format_table(records, right=("half of audits", "9 of 10"), before=title))
-
-
-def _show_runs(runs: float) -> str:
-    """Returns a number of runs as text. It is infinite if over 1,000 runs are needed."""
-    if math.isinf(runs):
-        return "over 1,000"
-    return f"{runs:,.0f}"
 
 
 def _find_true_epsilon(setting: Setting) -> float:

@@ -18,7 +18,6 @@ from audit.commands import cli
 from audit.written import counted, shortened
 from experiments.cells import work
 from experiments.cells.cell import DataSets, file_names
-from experiments.cells.work import Workplace
 from experiments.commands import grid_flags
 from experiments.sweeps import registry
 from experiments.sweeps.sweep import Sweep
@@ -49,7 +48,7 @@ def main() -> None:
     sweeps = registry.chosen(FLAGS.scale, names)
     user_files = {name: FLAGS[name].value for name in file_names()}  # None without the flag
     data = DataSets(user_files)
-    place = Workplace(cli.folder(), data)
+    place = work.Workplace(cli.folder(), data)
     if FLAGS.list:
         print(_list_sweeps(sweeps, place))
         return
@@ -71,7 +70,7 @@ def main() -> None:
     print(f"{title}: {counted(done, 'cell')} in {duration}, {len(cells) - done} before\n{closing}")
 
 
-def _list_sweeps(sweeps: list[Sweep], place: Workplace) -> str:
+def _list_sweeps(sweeps: list[Sweep], place: work.Workplace) -> str:
     """Returns a table of sweeps with their cell counts, finished cells and estimated minutes."""
     lines = [f"{'name':<17} {'cells':>5} {'done':>5} {'minutes':>8}  title", "-" * 80]
     for sweep in sweeps:

@@ -124,11 +124,16 @@ def _draw_point(axis: Axes, position: float, point: Point) -> None:
     has_one_seed = len(point.conclusions) == 1
     if has_one_seed:
         low, high = point.interval()
-        label = "interval if scores are normal"
-        axis.vlines(position, low, min(high, _MAX_DRAWN), color="0.75", lw=5, label=label)
+        axis.vlines(
+            position,
+            low,
+            min(high, _MAX_DRAWN),
+            color="0.75",
+            lw=5,
+            label="interval if scores are normal",
+        )
     predicted = point.predicted()
     if predicted is not None:
-        label = r"predicted: $\mu = \sqrt{n / k} / \sigma$, n insertions"
         axis.hlines(
             predicted,
             position - 0.42,
@@ -136,7 +141,7 @@ def _draw_point(axis: Axes, position: float, point: Point) -> None:
             color=PREDICTED,
             lw=6,
             alpha=0.55,
-            label=label,
+            label=r"predicted: $\mu = \sqrt{n / k} / \sigma$, n insertions",
         )
     ends = (position - 0.45, position + 0.45)
     heights = [point.upper_bound()] * 2  # at both ends
@@ -163,46 +168,52 @@ def trade_off_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
     rates = np.linspace(0, 1, 401)  # false-positive rates
     panels = {}
     for point in points:
-        shown = {"conclusion": point.conclusions[0], "predicted_mu": point.predicted_mu()}
+        conclusion = point.conclusions[0]
+        mu = point.predicted_mu()
         name = f"{point.panel}, {point.series}"
-        panels[name] = partial(audit_panels.draw_trade_off, grid=rates, **shown)
-        panels[f"{name}, on deviates"] = partial(audit_panels.draw_on_deviates, **shown)
+        panels[name] = partial(
+            audit_panels.draw_trade_off, conclusion=conclusion, grid=rates, predicted_mu=mu
+        )
+        panels[f"{name}, on deviates"] = partial(
+            audit_panels.draw_on_deviates, conclusion=conclusion, predicted_mu=mu
+        )
     return draw_panels(_make_heading(sweep, points), panels, size=(4, 3.4), across=2)
 
 
 def profile_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
     """Plots privacy profiles of the first four points: delta against epsilon (hidden-state paper, Figure 11).
 
-    Every profile is that of mu-GDP for some mu. Each point has a profile for the lower bound on mu from
-    `if_gaussian`, averaged over the seeds, and one for its predicted mu, if any. The figure also has a
-    profile for the largest upper bound on mu, and a horizontal line at the points' delta.
+    Each point has a profile for the lower bound on mu from `if_gaussian`, and one for its predicted mu, if
+    any. The figure also has a profile for the largest upper bound on mu.
+    """
+    draw = partial(_draw_profiles, points=points)
+    return draw_panels(_make_heading(sweep, points), {"": draw}, (6, 3.6), ylabel="delta")
+
+
+def _draw_profiles(axis: Axes, points: Sequence[Point]) -> None:
+    """Plots delta against epsilon for `profile_figure`, with a horizontal line at the points' delta.
+
+    Every profile is that of mu-GDP for some mu. Lower bounds on mu are averaged over the seeds.
     """
     # 0.05 replaces an unknown or zero mu, since the axis needs a range.
     largest_mu = max(point.conclusions[0].mu_upper_bound or 0.05 for point in points)
     epsilons = np.linspace(0, conversions.epsilon_from_mu(largest_mu, _MIN_DELTA), 400)
 
-    # The mu, the label and the look of each profile.
-    profiles: list[tuple[float, str, dict[str, Any]]]
-    profiles = [(largest_mu, _ACCOUNTING, {"color": UPPER, "ls": ":"})]
+    def plot(mu: float, label: str, **look: Any) -> None:
+        axis.semilogy(epsilons, conversions.delta_from_mu(mu, epsilons), label=label, **look)
+
+    plot(largest_mu, _ACCOUNTING, color=UPPER, ls=":")
     for point, color in zip(points[:4], (OUT, IN, BOUND, PREDICTED), strict=False):
         # A bound has no mu if it proves no leakage.
         mu = float(np.mean([bound.mu or 0.0 for bound in point.findings(IF_GAUSSIAN)]))
-        label = f"{point.series}: if Gaussian, mu = {at_least(mu, 2)}"
-        profiles.append((mu, label, {"color": color, "ls": "--"}))
+        plot(mu, f"{point.series}: if Gaussian, mu = {at_least(mu, 2)}", color=color, ls="--")
         predicted = point.predicted_mu()
         if predicted is not None:
             label = f"{point.series}: predicted, mu = {predicted:.2f}"
-            profiles.append((predicted, label, {"color": color, "lw": 5, "alpha": 0.3}))
-
-    def draw(axis: Axes) -> None:
-        """Plots delta against epsilon for each profile."""
-        for mu, label, look in profiles:
-            axis.semilogy(epsilons, conversions.delta_from_mu(mu, epsilons), label=label, **look)
-        delta = points[0].delta
-        axis.axhline(delta, color="0.7", lw=0.8, label=f"delta = {show_level(delta)}")
-        axis.set(xlabel="epsilon", ylim=(_MIN_DELTA, 1.5), xlim=(0, epsilons[-1]))
-
-    return draw_panels(_make_heading(sweep, points), {"": draw}, (6, 3.6), ylabel="delta")
+            plot(predicted, label, color=color, lw=5, alpha=0.3)
+    delta = points[0].delta
+    axis.axhline(delta, color="0.7", lw=0.8, label=f"delta = {show_level(delta)}")
+    axis.set(xlabel="epsilon", ylim=(_MIN_DELTA, 1.5), xlim=(0, epsilons[-1]))
 
 
 def _make_heading(sweep: Sweep, points: Sequence[Point]) -> str:

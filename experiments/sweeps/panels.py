@@ -20,7 +20,7 @@ from experiments.sweeps.records import Records, select
 def draw_panels(
     title: str,
     panels: Mapping[str, Callable[[Axes], object]],
-    size: tuple[float, float] = (3.1, 2.9),
+    size: tuple[float, float],
     across: int = 3,
     ylabel: str = "",
     legend_columns: int = 2,

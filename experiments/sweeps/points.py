@@ -180,7 +180,7 @@ def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
     """Yields a record for each point, with the fields for `make_table`. Each point must have a conclusion."""
     for point in points:
         cells = point.cells
-        mean, low, high = point.spread(IF_GAUSSIAN)
+        _, low, high = point.spread(IF_GAUSSIAN)
         upper_bound = point.upper_bound()
         label = point.series
         if sweep.axis:
@@ -198,15 +198,13 @@ def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
             "runs": cells[0].runs,
             "canaries": cells[0].setting.canaries,
             "seeds": len(point.conclusions),
-            IF_GAUSSIAN: mean,
             f"{IF_GAUSSIAN}_min": low,
             f"{IF_GAUSSIAN}_max": high,
             "predicted": point.predicted(),
             "upper_bound": upper_bound,
         }
         if len(cells) == 1:  # the interval belongs to a single audit
-            interval_low, interval_high = point.interval()
-            row |= {"epsilon_low": interval_low, "epsilon_high": interval_high}
+            row["epsilon_low"], row["epsilon_high"] = point.interval()
         for name, method in estimate.METHODS.items():
             counterpart = point.find_method(name)  # for this kind of audit
             column = name
@@ -214,7 +212,7 @@ def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
             if counterpart is not None and counterpart.assumes != method.assumes:
                 column = counterpart.name
             mean, _, _ = point.spread(name)
-            row.setdefault(column, mean)  # IF_GAUSSIAN is already set
+            row[column] = mean
         yield row
 
 

@@ -123,8 +123,7 @@ def _read_prepared(read_split: ReadSplit) -> Arrays:
         columns = read_split(split)
         images = columns["image"]
         # CIFAR-10's ids follow the published order: train_00000, train_00001, and so on.
-        has_ids = "id" in columns
-        order = np.argsort(columns["id"]) if has_ids else _find_places(split, len(images))
+        order = np.argsort(columns["id"]) if "id" in columns else _find_places(split, len(images))
         if images.shape[-1] == 1:
             images = images[..., 0]  # other sources have no axis for a single channel
         arrays[f"{split}_images"] = images[order]

@@ -58,7 +58,7 @@ def load_shakespeare(user_file: UserFile) -> Clients:
     role_features, role_labels = zip(*cut_texts, strict=True)
     features = np.concatenate(role_features)
     labels = np.concatenate(role_labels)
-    sizes = [len(sequences) for sequences in role_features]
+    sizes = list(map(len, role_features))  # sequences of each role
     owners = np.repeat(np.arange(len(sizes)), sizes)
     return dealt(Dataset(features, labels, source, checksum), owners)
 
@@ -89,7 +89,7 @@ def cut_into_sequences(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDAr
     features = padded[:-1].reshape(-1, LENGTH)
     # PADDING also replaces END as a feature, because no character follows it.
     features = np.where(labels == PADDING, PADDING, features)
-    return features.astype(np.uint8), labels.astype(np.int32)
+    return features, labels.astype(np.int32)
 
 
 def collect_roles(text: str) -> dict[str, str]:

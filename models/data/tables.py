@@ -141,16 +141,16 @@ def load_purchase(user_file: UserFile) -> Dataset:
     Returns:
       Float32 features (n, 600), each 0 or 1, and int32 labels (n,) from 0 to 99; n is at most 20,000.
     """
-    loaded = load_arrays(PURCHASE, user_file)  # its labels start at 0
-    bits = loaded.arrays["features"]
-    labels = loaded.arrays["labels"]
+    arrays, source, checksum = load_arrays(PURCHASE, user_file)
+    bits = arrays["features"]
+    labels = arrays["labels"]  # from 0
     if len(labels) > PURCHASE_ROWS:
         # The paper's code uses this legacy generator with seed 0.
         generator = np.random.RandomState(0)
         rows = generator.choice(len(labels), PURCHASE_ROWS, replace=False)
         bits = bits[rows]
         labels = labels[rows]
-    return Dataset(bits.astype(np.float32), labels, loaded.source, loaded.checksum)
+    return Dataset(bits.astype(np.float32), labels, source, checksum)
 
 
 def _read_purchase(path: Path) -> Arrays:
