@@ -56,7 +56,7 @@ def federated_task(model: str) -> FederatedTask:
 def _find_row(model: str, rows: dict[str, Row], trains_on: str) -> Row:
     """Returns the task of a model from `rows`, the tasks keyed by model.
 
-    Raises InputError for other models. `trains_on`, for the message, is what models in `rows` train on.
+    Raises InputError for other models. The message says what models in `rows` train on.
     """
     choices = ", ".join(rows)
     require(

@@ -86,11 +86,7 @@ def emnist_cnn() -> Model:
 
 
 class Block(nn.Module):
-    """A residual block, which computes ReLU(shortcut(x) + residual(x)).
-
-    The residual is two 3x3 convolutions with group norms. The shortcut is x if the shape stays the same, and
-    otherwise a 1x1 convolution with a group norm.
-    """
+    """A residual block, which computes ReLU(shortcut(x) + residual(x))."""
 
     features: int
     stride: int
@@ -132,9 +128,8 @@ class ResNet(nn.Module):
 def _convolve(x: Array, features: int, window: int, stride: int = 1) -> Array:
     """Applies a square convolution and a group norm with at most 32 groups to x (..., H, W, C).
 
-    Only a compact method of a Flax module can call it, because it creates layers. The convolution does not
-    need a bias, because the norm has one. We pass the normalisation axes explicitly, because by default Flax
-    treats the first axis as a batch.
+    Only a module's compact method can call it. The convolution does not need a bias, because the norm has
+    one. We pass the normalisation axes explicitly, because by default Flax treats the first axis as a batch.
     """
     padding = (window - 1) // 2  # preserves height and width if the stride is 1
     x = nn.Conv(features, (window, window), (stride, stride), padding, use_bias=False)(x)

@@ -44,9 +44,9 @@ class FCNN(nn.Module):
 
 @jax.custom_vjp
 def two_logit_cross_entropy(logits: Array, label: Array) -> Array:
-    """Computes the cross entropy log(1 + exp(other - own)) of a label in {0, 1}, given logits (2,).
+    """Computes the cross entropy for logits (2,) and a label in {0, 1}: log(1 + exp(sign * margin)).
 
-    `own` is the label's logit. This takes fewer operations than the general softmax cross entropy.
+    This takes fewer operations than the general softmax cross entropy.
     """
     sign = 1 - 2 * label  # 1 for label 0, -1 for label 1
     margin = logits[1] - logits[0]
@@ -83,7 +83,7 @@ def fcnn(n_features: int = 8, activation: str = "relu") -> Model:
 def limit_norm(x: Array, norm: float) -> Array:
     """Scales features (n,) with a norm above `norm` down to `norm`.
 
-    It also scales all features by _BELOW_1 = 1 - 1e-6, so that rounding does not lift norms above `norm`.
+    It also scales all features by _BELOW_1 = 1 - 1e-6, to allow for rounding.
     """
     current_norm = jnp.sqrt(jnp.sum(x**2))
     return x * (_BELOW_1 * norm / jnp.maximum(current_norm, norm))
@@ -93,7 +93,7 @@ class TwoLayer(nn.Module):
     """A smooth two-layer network with a fixed second layer.
 
     f(x) = h^(-1/2) sum_j a_j tanh(w_j . x), where a_j is 1 for the first half of the h = 64 units, else -1.
-    Only the weights w_j (n,) are trained. Features with a norm above 1 are scaled down to norm 1.
+    Only the weights w_j (n,) are trained.
     """
 
     @nn.compact
@@ -158,7 +158,7 @@ class SoftmaxHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the logits (10,) for features (n,), whose norm is first limited to SOFTMAX_NORM."""
+        """Returns the logits (10,) for features (n,), after limiting their norm."""
         return nn.Dense(10, use_bias=False)(limit_norm(x, SOFTMAX_NORM))
 
 

@@ -26,13 +26,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """A transformer that predicts the next token.
-
-    Attributes:
-      vocabulary: the number of distinct tokens; IDs start at 0.
-      width: the width of embeddings and blocks.
-      layers: the number of blocks.
-    """
+    """A transformer that predicts the next token, with `layers` blocks of width `width`."""
 
     vocabulary: int
     width: int

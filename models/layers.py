@@ -13,9 +13,8 @@ from jax import Array
 class Convolution(nn.Module):
     """A convolution with a square window, stride 1 and no padding, channels first.
 
-    With w = `window`, it maps (..., C, H, W) to (..., features, H - w + 1, W - w + 1). Like flax.linen.Conv,
-    it has a kernel (w, w, C, features) and a bias (features,). Layerwise clipping
-    (`audit.mechanism.clipping.layers`) calls `unfold`, `fold` and `output_shape`.
+    Below, w is `window`. Like flax.linen.Conv, it has a kernel (w, w, C, features) and a bias (features,).
+    Layerwise clipping (`audit.mechanism.clipping.layers`) calls `unfold`, `fold` and `output_shape`.
     """
 
     features: int

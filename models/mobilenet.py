@@ -1,7 +1,7 @@
 """The features that a pretrained MobileNetV2 (Sandler et al., 2018) computes from CIFAR-10 images.
 
 DP-SGD trains only the network's last layer (hidden-state paper, Remark 2 and Figure 13), so we store the
-outputs of the other layers as data. A Python package provides torchvision's ImageNet weights.
+outputs of the other layers as data.
 """
 
 import hashlib
@@ -73,7 +73,7 @@ def apply(parameters: list[Parameters], images: Array) -> Array:
 
     `parameters` lists the kernel and bias of each layer in the order of use (`make_parameters`).
     """
-    layers = iter(parameters)  # each block takes its layers from this iterator
+    layers = iter(parameters)  # blocks take the next layers
     x = relu6(_convolve(next(layers), images, stride=2))
     for expansion, num_blocks, first_stride in _BLOCKS:
         x = _apply_block(layers, x, expansion, first_stride)
@@ -135,7 +135,7 @@ def load_features(user_file: UserFile) -> Dataset:
     Features are (N, 1280) float32 and not standardised. The checksum covers the features, the labels, the
     weights, the images and SIZE. Raises InputError if the weights or the images cannot be loaded.
     """
-    weights = load_arrays(WEIGHTS, user_file=None)  # None: the published weights
+    weights = load_arrays(WEIGHTS, user_file=None)  # as published
     images = load_examples(CIFAR10, user_file)
     # The name of the cache file depends on everything that determines the features.
     key = _digest("mobilenet_v2", weights.checksum, images.checksum, str(SIZE))

@@ -1,6 +1,6 @@
 """Cells: the units of work of a sweep, with their data sets and results.
 
-Each kind of cell has a module that makes `Cell` records. Importing this module does not start JAX.
+Importing this module does not start JAX.
 """
 
 import json
@@ -115,8 +115,7 @@ class Cell(NamedTuple):
       open: (the root of all stores, data sets) -> the cell's store.
       do: (store, data sets, progress); computes the missing results. It calls `progress` with the number of
         runs finished since the last call.
-      request: The specification of the work, with which figures find its results. Its type depends on the
-        kind of cell.
+      request: The specification of the work, with which figures find its results.
       audited: The audit, or None for other kinds of cells.
     """
 

@@ -44,8 +44,7 @@ def prepare(
 ) -> tuple[int, dict[str, Any]]:
     """Prepares a worker. Returns how many of `runs` runs it trains at a time, and its versions and devices.
 
-    `devices` is the number of CPU devices, or 0 for GPUs. `recipe` makes the game, that is, the training and
-    its adversary, from the data.
+    `devices` is the number of CPU devices, or 0 for GPUs. `recipe` makes the game (training and adversary).
     """
     prepare_jax(devices)
     game = recipe.make(data)
@@ -133,7 +132,7 @@ class Cluster:
         """Calls a function on workers, once for each tuple in `arguments`, and yields tasks as they end.
 
         A call is function(devices, *the tuple). `devices` is the task's number of CPU devices, or 0 for GPUs.
-        For each task, yields the tuple, and a function that returns the result or raises the task's error.
+        Yields each task's tuple, and a function that returns the result or raises the task's error.
         """
         # With max_calls=0, a worker stays alive after a task and keeps its compiled programs.
         options = {"max_retries": _MAX_RETRIES, "max_calls": 0, **self._resources}
@@ -174,7 +173,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def join(address: str) -> Iterator[work.TrainingEngine]:
-    """Yields the engine that trains on a Ray cluster, and leaves the cluster after the block.
+    """Yields the engine that trains on a Ray cluster.
 
     `address` is "host:port", "auto", or "local" to start a cluster on this machine. Raises InputError if Ray
     is not installed or no cluster answers.
@@ -214,12 +213,9 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
 
 
 def _require_answer(address: str) -> None:
-    """Raises OSError if no server answers at "host:port" within 5 seconds; Ray would try for minutes.
-
-    Does nothing for other addresses, such as "auto".
-    """
+    """Raises OSError if no server answers at "host:port" within 5 seconds; Ray would try for minutes."""
     host, _, port = address.rpartition(":")
-    if host and port.isdecimal() and int(port) < 2**16:
+    if host and port.isdecimal() and int(port) < 2**16:  # not "auto", for example
         socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
 
 
@@ -230,15 +226,14 @@ class RayTrainer:
         """Sends the data to the nodes; raises InputError if a worker cannot make the game from the recipe."""
         self._cluster = cluster
         self._game = (recipe, cluster.share(data))  # arguments of `prepare` and `train`
-        # Prepares for 1 run; `train` asks again for the chunk size, when it knows the number of runs.
+        # `train` asks for the chunk size, when it knows the number of runs.
         _, versions_and_devices = cluster.call(prepare, *self._game, 1)
         self.about = lambda: versions_and_devices  # the method of `Trainer`
 
     def train(self, store: Store, runs: int, max_chunk: int, progress: Progress) -> Trained:
         """Trains the missing runs among a store's first `runs` runs, and returns the scores of all.
 
-        A worker trains at most `max_chunk` runs at a time. `progress` gets the number of runs in each
-        finished chunk.
+        A worker trains at most `max_chunk` runs at a time. See `Trainer` for `progress`.
         """
         begin = time.perf_counter()
         with hold(store.path):
@@ -259,10 +254,7 @@ class RayTrainer:
 
 
 def do_all(cluster: Cluster, cells: list[Cell], place: work.Workplace) -> work.Outcome:
-    """Completes a sweep's cells, each as a task on a worker, and reports failed cells on stderr.
-
-    Returns the names of the completed and failed cells.
-    """
+    """Completes a sweep's cells, each as a task, and returns the names of completed and failed cells."""
     outcome = work.Outcome(completed=[], failed=[])
     opened = []
     with store.hold(place.out), contextlib.closing(work.SweepProgress(cells)) as progress:

@@ -1,8 +1,7 @@
 """Computes two-sided intervals for mu from scores that are normal with equal standard deviations.
 
 For crafted gradients in an over-parameterized model, the scores with and without the canary (the two worlds)
-are normal. Then mu is the distance between the two worlds' means, in standard deviations. After 20 runs, its
-noncentral t interval is as narrow as an interval from error counts after thousands of runs.
+are normal. Then mu is the distance between the two worlds' means, in standard deviations.
 """
 
 import numpy as np
@@ -66,7 +65,7 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
     for i, runs in enumerate(runs_of_sets):
         distances = []  # without each run of set i
         for left_out in range(runs):
-            kept = list(map(np.arange, runs_of_sets))  # the indices of each set's runs
+            kept = list(map(np.arange, runs_of_sets))  # indices of runs
             kept[i] = np.delete(kept[i], left_out)
             without_run = design.select(*kept)
             distances.append(_measure_distance(*without_run.pooled()))
@@ -83,7 +82,7 @@ def _measure_distance(scores_in: Array, scores_out: Array) -> float:
 
     It is not finite if a world has no scores or all scores of a world are equal.
     """
-    # The sum of squared deviations of all scores from the mean of their world (with or without the canary).
+    # The sum of squared deviations of all scores from the mean of their world.
     squares = len(scores_in) * np.var(scores_in) + len(scores_out) * np.var(scores_out)
     with np.errstate(all="ignore"):  # divisions by 0
         deviation = np.sqrt(squares / (len(scores_in) + len(scores_out) - 2))

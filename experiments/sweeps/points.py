@@ -1,7 +1,4 @@
-"""The points of a figure, and their table.
-
-A point has the audits of all seeds, and the conclusions from the stored audits.
-"""
+"""The points of a figure, and their table."""
 
 import itertools
 import math

