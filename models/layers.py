@@ -92,8 +92,7 @@ class Convolution(nn.Module):
         no_padding = ((0, 0),) * (x.ndim - 1)  # for all axes except the last
         total = jnp.zeros(())
         for j in range(window):
-            padding = (*no_padding, (j, window - 1 - j))
-            total = total + jnp.pad(parts[..., j, :, :, :], padding)
+            total = total + jnp.pad(parts[..., j, :, :, :], (*no_padding, (j, window - 1 - j)))
         return total
 
     def output_shape(self, x: Array) -> tuple[int, int, int]:

@@ -135,8 +135,8 @@ class Cluster:
         Yields each task's tuple, and a function that returns the result or raises the task's error.
         """
         # With max_calls=0, a worker stays alive after a task and keeps its compiled programs.
-        options = {"max_retries": _MAX_RETRIES, "max_calls": 0, **self._resources}
-        remote = self._ray.remote(**options)(function)
+        make_remote = self._ray.remote(max_retries=_MAX_RETRIES, max_calls=0, **self._resources)
+        remote = make_remote(function)
         waiting = iter(arguments)
         submitted = {}  # keyed by Ray's reference to the result
         while True:

@@ -168,7 +168,7 @@ def _read_text(content: bytes) -> Arrays:
     require(texts_by_role, "it must contain plays with speakers, laid out like the package's text")
     texts = [encode(text) for text in texts_by_role.values()]
     return {
-        "names": np.array(list(texts_by_role), dtype=np.str_),
+        "names": np.array(list(texts_by_role)),
         "counts": np.array([len(text) for text in texts], "<i8"),
         "text": np.concatenate(texts),
     }

@@ -251,8 +251,7 @@ def _read_package(package: Package) -> Arrays:
         )
         # The first line that reports an error; apt-get begins such lines with "E:".
         error = re.search("^(?:E:|.*error).*", process.stderr, re.IGNORECASE | re.MULTILINE)
-        message = shown(error[0]) if error else "it failed"
-        require(process.returncode == 0, message)
+        require(process.returncode == 0, shown(error[0]) if error else "it failed")
         (archive,) = Path(folder).iterdir()  # the only file
         _require_equal("archive", hashlib.sha256(archive.read_bytes()).hexdigest(), package.sha256)
         unpacked = Path(folder, "unpacked")
