@@ -54,9 +54,9 @@ def federated_task(model: str) -> FederatedTask:
 
 
 def _find_row(model: str, rows: dict[str, Row], trains_on: str) -> Row:
-    """Returns the task of a model from `rows`, the tasks keyed by model.
+    """Returns a model's task from `rows`, which are keyed by name; raises InputError for other models.
 
-    Raises InputError for other models. The message says what models in `rows` train on.
+    `trains_on` completes the error's message.
     """
     choices = ", ".join(rows)
     require(
@@ -68,9 +68,9 @@ def _find_row(model: str, rows: dict[str, Row], trains_on: str) -> Row:
 
 @cache  # equal sizes share a model, which JAX compiles only once
 def _resize(row: Task, size: str) -> Task:
-    """Returns the GPT's task with the given size, "WIDTHxBLOCKS".
+    """Returns the GPT's task `row` with a different size, "WIDTHxBLOCKS".
 
-    Raises InputError if the size is invalid, or if `row` is the task of another model.
+    Raises InputError if the size is invalid, or if `row` is another model's task.
     """
     given = f"`model={row.name}:{size}`"
     require(row.sizes, f"{given}: {row.name} comes in one size: give `model={row.name}`")

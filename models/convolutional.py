@@ -20,8 +20,6 @@ from models.layers import (
     normalised,
 )
 
-EMNIST_CLASSES = 62
-
 
 class ConvNet(nn.Module):
     """A LeNet-style network for CIFAR-10.
@@ -74,7 +72,7 @@ class EmnistCNN(nn.Module):
         x = max_pool(x)
         x = x.reshape(*x.shape[:-3], -1)  # (..., channels x height x width)
         x = nn.relu(nn.Dense(128)(x))
-        return nn.Dense(EMNIST_CLASSES)(x)
+        return nn.Dense(62)(x)
 
 
 def emnist_cnn() -> Model:

@@ -119,8 +119,7 @@ def _one_logit_cross_entropy(logits: Array, label: Array) -> Array:
 def wide_fcnn(n_features: int) -> Model:
     """Makes a wider network than `fcnn` for California Housing, with the logistic loss.
 
-    It has hidden layers of 64 and 32 ReLU units, and a single logit. With 8 features, it has 2,689
-    parameters.
+    With 8 features, it has 2,689 parameters.
     """
     return _make(MLP((64, 32), classes=1), n_features, _one_logit_cross_entropy)
 

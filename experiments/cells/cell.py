@@ -110,8 +110,8 @@ class Cell(NamedTuple):
         identity, a sweep does only the one with the most runs.
       runs: The number of runs, the unit of `progress`.
       seconds: The estimated time on two cores.
-      is_done: (the existing stores, data sets) -> True if the cell's store is complete. The function does
-        not start JAX, and loads only the user's data files.
+      is_done: (the existing stores, data sets) -> True if the cell's store is complete. It does not start
+        JAX, and loads only the user's data files.
       open: (the root of all stores, data sets) -> the cell's store.
       do: (store, data sets, progress); computes the missing results. It calls `progress` with the number of
         runs finished since the last call.

@@ -61,8 +61,8 @@ cli.define_levels()
 def main() -> None:
     """Prints the expected bounds and duration, or with --bug the number of runs needed to reject a claim.
 
-    The bounds come from simulated audits of a mechanism with the true epsilon. The command prints their means
-    and quantiles, and the number of runs for which the mean bound is --tightness times the true epsilon.
+    The bounds come from simulated audits of a mechanism with the true epsilon. The command also prints the
+    number of runs for which the mean bound is --tightness times the true epsilon.
     """
     # Simulated scores do not depend on the adversary. This adversary allows any number of canaries.
     setting = cli.setting(FIELDS, adversary="gc_r")

@@ -79,8 +79,8 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
     """Deals a classification data set of N examples to M clients at random, with uneven class proportions.
 
     For each class, we draw the clients' fractions from a symmetric Dirichlet(alpha) distribution (Yurochkin
-    et al., 2019), and divide the class's shuffled examples accordingly. As alpha grows, the fractions become
-    more equal. If any client gets no examples, we deal all examples again.
+    et al., 2019), and divide the class's shuffled examples accordingly. If any client gets no examples, we
+    deal all examples again.
 
     Raises InputError if `clients` is out of range, or if all 100 attempts leave a client without examples.
     """
@@ -108,9 +108,8 @@ def _draw_owners(
     for label in np.unique(labels):
         rows = generator.permutation(np.flatnonzero(labels == label))
         fractions = generator.dirichlet(np.full(clients, alpha))
-        # A client's shuffled rows end at its cut, and the next client's rows begin there. So the number of
-        # cuts at or before a position is the client. The last client gets all remaining rows.
+        # Client i's rows end at cut i. So a row's client is the number of cuts at or before its position. The
+        # last client gets all remaining rows.
         cuts = np.floor(np.cumsum(fractions) * len(rows) + 0.5)  # rounds to the nearest whole row
-        positions = np.arange(len(rows))
-        owners[rows] = np.searchsorted(cuts[:-1], positions, side="right")
+        owners[rows] = np.searchsorted(cuts[:-1], np.arange(len(rows)), side="right")
     return owners

@@ -166,7 +166,7 @@ def _read_text(content: bytes) -> Arrays:
     # "utf-8-sig" drops a byte order mark. Invalid UTF-8 is decoded as replacement characters.
     texts_by_role = collect_roles(content.decode("utf-8-sig", errors="replace"))
     require(texts_by_role, "it must contain plays with speakers, laid out like the package's text")
-    texts = [encode(text) for text in texts_by_role.values()]
+    texts = list(map(encode, texts_by_role.values()))
     return {
         "names": np.array(list(texts_by_role)),
         "counts": np.array([len(text) for text in texts], "<i8"),

@@ -44,7 +44,7 @@ class Package(NamedTuple):
     Attributes:
       client: the registry's client, a key of COMMANDS.
       requirement: the package with its pinned version, in the client's syntax.
-      sha256: the SHA-256 of the archive, in hex. Archives with a different SHA-256 are not unpacked.
+      sha256: the SHA-256 of the archive, in hex.
       read: the folder of the unpacked archive -> the raw arrays.
     """
 
