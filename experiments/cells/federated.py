@@ -131,7 +131,7 @@ def train(
     clients = federation.clients
     participation = build_federated.rounds(settings[0], clients)
     measure_accuracy = build_federated.accuracy(settings[0], clients, federation.test)
-    pairs = []  # of a setting's game (the training and its adversary) and store
+    pairs = []  # a setting's game (training and adversary), and its store
     for setting in settings:
         game = build_federated.build(setting, clients, participation)
         pairs.append((game, open_store(out, setting, federation)))

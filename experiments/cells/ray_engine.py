@@ -215,7 +215,7 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
 def _require_answer(address: str) -> None:
     """Raises OSError if no server answers at "host:port" within 5 seconds; Ray would try for minutes."""
     host, _, port = address.rpartition(":")
-    if host and port.isdecimal() and int(port) < 2**16:  # not "auto", for example
+    if host and port.isdecimal() and int(port) < 2**16:  # unlike "auto"
         socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
 
 
@@ -226,7 +226,7 @@ class RayTrainer:
         """Sends the data to the nodes; raises InputError if a worker cannot make the game from the recipe."""
         self._cluster = cluster
         self._game = (recipe, cluster.share(data))  # arguments of `prepare` and `train`
-        # `train` asks for the chunk size, when it knows the number of runs.
+        # For 1 run: `train` asks for the chunk size later.
         _, versions_and_devices = cluster.call(prepare, *self._game, 1)
         self.about = lambda: versions_and_devices  # the method of `Trainer`
 
