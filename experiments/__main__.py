@@ -29,18 +29,20 @@ def main() -> None:
     if not arguments:
         runpy.run_module("experiments.first", run_name="__main__", alter_sys=True)
         return
-    is_flag = arguments[0].startswith("-")
-    if is_flag and arguments[0] not in (*dispatch.HELP, "--version"):
-        arguments = ["audit", *arguments]
-    command = arguments[0]
+    command, *rest = arguments
+    is_flag = command.startswith("-")
+    if is_flag and command not in (*dispatch.HELP, "--version"):
+        command = "audit"
+        rest = arguments
     if command in _PARALLEL:  # it starts a process for each core, so each needs only one thread
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if command in _TOOLS:
-        sys.exit(_TOOLS[command](arguments[1:]))
+        run_tool = _TOOLS[command]
+        sys.exit(run_tool(rest))
     # The help lists these tools after the commands, which are modules in PACKAGES.
     summaries = {name: str(tool.__doc__).partition("\n")[0] for name, tool in _TOOLS.items()}
     try:
-        dispatch.run("./run.sh", PACKAGES, arguments, summaries)
+        dispatch.run("./run.sh", PACKAGES, [command, *rest], summaries)
     except ModuleNotFoundError:
         message = installed.describe_missing_library(f"`{command}` needs", installed.ZOO)
         if not message:  # a different module is missing
@@ -56,7 +58,7 @@ def _python(arguments: Sequence[str]) -> int:
     ours. If the script raises InputError or imports a missing package that examples use, this prints one
     line and returns status 2.
     """
-    script = next(iter(arguments), "python")  # without arguments, the message names the command
+    script = arguments[0] if arguments else "python"  # for the message
     if not Path(script).is_file():
         return dispatch.report_error(f"{script}: give a script, such as mine.py")
     sys.argv = list(arguments)
@@ -113,9 +115,10 @@ def _ray(arguments: Sequence[str]) -> int:
     """Run Ray's commands: ./run.sh ray start --head"""
     # By default, Ray sends no statistics and does not lower its workers' priority. The user's variables win.
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"} | os.environ
-    # Nobody reads the logs, and Ray's log monitor would not end with a node that lost its cluster.
-    without_monitor = ("--include-log-monitor=False",) if arguments[:1] == ["start"] else ()
-    return _run_module("ray.scripts.scripts", *arguments[:1], *without_monitor, *arguments[1:])
+    if arguments[:1] == ["start"]:
+        # Nobody reads the logs, and Ray's log monitor would not end with a node that lost its cluster.
+        arguments = ["start", "--include-log-monitor=False", *arguments[1:]]
+    return _run_module("ray.scripts.scripts", *arguments)
 
 
 def _run_module(name: str, *arguments: str) -> int:

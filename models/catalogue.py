@@ -37,19 +37,27 @@ STACKOVERFLOW = Form("Stack Overflow by user", (20,), "u2", label_shape=(20,), c
 
 
 def task(model: str) -> Task:
-    """Returns the task for a model trained on examples; raises InputError for other models."""
+    """Returns the task of a model trained on examples; raises InputError for other models.
+
+    `model` is a name such as "gpt". A size may follow, as in "gpt:128x3".
+    """
     name, colon, size = model.partition(":")
-    row = _find_row(name, TASKS, "examples")
-    return _resize(row, size) if colon else row
+    row = _find_row(name, TASKS, trains_on="examples")
+    if colon:
+        return _resize(row, size)
+    return row
 
 
 def federated_task(model: str) -> FederatedTask:
-    """Returns the task for a model trained on clients (federated); raises InputError for other models."""
-    return _find_row(model, FEDERATED_TASKS, "clients")
+    """Returns the task of a model for federated training; raises InputError for other models."""
+    return _find_row(model, FEDERATED_TASKS, trains_on="clients")
 
 
 def _find_row(model: str, rows: dict[str, Row], trains_on: str) -> Row:
-    """Returns a model's row; raises InputError if no model with this name trains on `trains_on`."""
+    """Returns a model's task from `rows`, which are keyed by name; raises InputError for other models.
+
+    `trains_on` completes the error's message.
+    """
     choices = ", ".join(rows)
     require(
         model in rows,
@@ -60,24 +68,24 @@ def _find_row(model: str, rows: dict[str, Row], trains_on: str) -> Row:
 
 @cache  # equal sizes share a model, which JAX compiles only once
 def _resize(row: Task, size: str) -> Task:
-    """Returns the row for a GPT of the given size, "WIDTHxBLOCKS".
+    """Returns the GPT's task `row` with a different size, "WIDTHxBLOCKS".
 
-    Raises InputError if the size is invalid, or if the model is not the GPT.
+    Raises InputError if the size is invalid, or if `row` is another model's task.
     """
-    wrong = f"`model={row.name}:{size}`"
-    require(row.sizes, f"{wrong}: {row.name} comes in one size: give `model={row.name}`")
-    form = f"{wrong}: give {row.sizes} with a width divisible by 4, such as gpt:128x3"
-    require(re.fullmatch("[1-9][0-9]{0,3}x[1-9][0-9]?", size), form)
+    given = f"`model={row.name}:{size}`"
+    require(row.sizes, f"{given}: {row.name} comes in one size: give `model={row.name}`")
+    advice = f"{given}: give {row.sizes} with a width divisible by 4, such as gpt:128x3"
+    require(re.fullmatch("[1-9][0-9]{0,3}x[1-9][0-9]?", size), advice)
     width, layers = map(int, size.split("x"))
-    require(width % 4 == 0, form)  # for 4 attention heads
+    require(width % 4 == 0, advice)  # for 4 attention heads
     # The cost of a step relative to the default, 5 blocks of width 256.
-    work = layers * width**2 / (5 * 256**2)
-    fixed, per_example = row.step_seconds
+    relative_cost = layers * width**2 / (5 * 256**2)
+    fixed_seconds, seconds_per_example = row.step_seconds
     return row._replace(
         name=f"{row.name}:{size}",
         description=f"GPT, {layers} blocks of width {width}, on Shakespeare",
         make=_make_lazily("gpt:gpt", width=width, layers=layers),
-        step_seconds=(work * fixed, work * per_example),
+        step_seconds=(relative_cost * fixed_seconds, relative_cost * seconds_per_example),
     )
 
 
@@ -85,15 +93,16 @@ def _make_lazily(name: str, **fixed: Any) -> MakeModel:
     """Returns a function that maps the shape of an example to the model, and makes each model only once.
 
     `name` is "module:function" within `models`. We import the module at the first call, because it starts
-    JAX. The named function receives the keyword arguments `fixed`, and `n_features` if an example is a
-    vector.
+    JAX. The named function gets the keyword arguments `fixed`, and a vector's length as `n_features`.
     """
 
     @cache
     def make(shape: tuple[int, ...]) -> Any:
-        """Returns the model for examples of this shape. Only a vector's length affects the model."""
-        sizes = {"n_features": shape[0]} if len(shape) == 1 else {}
-        return pkgutil.resolve_name(f"models.{name}")(**fixed, **sizes)
+        """Returns the model for examples of this shape."""
+        make_model = pkgutil.resolve_name(f"models.{name}")
+        if len(shape) == 1:
+            return make_model(n_features=shape[0], **fixed)
+        return make_model(**fixed)  # other models are for a single shape
 
     return make
 
@@ -110,7 +119,7 @@ def _deal_images(recipe: Recipe, setting: Dealing, user_file: UserFile) -> Feder
     """Loads images, and deals the training images to `setting.clients` clients (0: one per image)."""
     dataset, test = load_images(recipe, user_file)
     clients = one_each(dataset)
-    if setting.clients:
+    if setting.clients > 0:
         clients = dirichlet(dataset, setting.clients, setting.alpha, setting.seed)
     return Federation(clients, test)
 
@@ -119,7 +128,8 @@ def _load_roles(setting: Dealing, user_file: UserFile) -> Federation:
     """Loads the `setting.clients` largest roles of Shakespeare's plays as clients; 0 means all roles."""
     roles = load_shakespeare(user_file)
     by_size = np.argsort(-roles.counts, kind="stable")  # roles of equal size keep their order
-    return Federation(select(roles, by_size[: setting.clients or None]), test=None)
+    number = setting.clients or roles.number
+    return Federation(select(roles, by_size[:number]), test=None)
 
 
 # Reasons why a model's steps have no known Lipschitz constant.
@@ -156,7 +166,10 @@ def _describe(
     examples: int,
     shape: tuple[int, ...],
 ) -> Data:
-    """Returns a recipe's data in the form that tasks use; see `Data` for the arguments."""
+    """Returns the description of a recipe's data set for tasks.
+
+    `label` is its name in text. It has `examples` examples with features of the given shape.
+    """
     return Data(
         name=recipe.name,
         label=label,
@@ -212,6 +225,14 @@ _on_images = partial(
     batch_size=128,
     clipping="unfolded",
     over_parameterised=True,
+)
+_head = partial(
+    _on_images,
+    description="last layer on frozen MobileNetV2 features of CIFAR-10",
+    data=_FEATURES,
+    step_seconds=(2e-5, 8e-7),
+    not_curved=_SOFTMAX,
+    smooth=True,
 )
 
 _ROWS = (
@@ -272,27 +293,17 @@ _ROWS = (
         step_seconds=(0.08, 0.028),
         directions=64,
     ),
-    _on_images(
+    _head(
         name="mobilenet_head",
         label="MobileNetV2's head",
-        description="last layer on frozen MobileNetV2 features of CIFAR-10",
-        data=_FEATURES,
         make=_make_lazily("dense:head"),
         clipping="book_keeping",
-        step_seconds=(2e-5, 8e-7),
-        not_curved=_SOFTMAX,
-        smooth=True,
     ),
-    _on_images(
+    _head(
         name="mobilenet_softmax_head",
         label="MobileNetV2's softmax head",
-        description="last layer on frozen MobileNetV2 features of CIFAR-10",
-        data=_FEATURES,
         make=_make_lazily("dense:softmax_head"),
-        step_seconds=(2e-5, 8e-7),
-        not_curved=_SOFTMAX,
         curved=_SOFTMAX_CURVATURE,
-        smooth=True,
     ),
     _on_images(
         name="linear",

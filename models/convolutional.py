@@ -20,11 +20,9 @@ from models.layers import (
     normalised,
 )
 
-EMNIST_CLASSES = 62
-
 
 class ConvNet(nn.Module):
-    """A LeNet-style network for CIFAR-10: uint8 images (..., 32, 32, 3) -> logits (..., 10).
+    """A LeNet-style network for CIFAR-10.
 
     Attributes:
       pool: halves the height and width after each convolution.
@@ -48,15 +46,12 @@ class ConvNet(nn.Module):
 
 
 def _make(module: nn.Module) -> Model:
-    """Makes a model for CIFAR-10 images, uint8 (32, 32, 3)."""
+    """Makes a model with softmax cross entropy from a network for CIFAR-10 images, uint8 (32, 32, 3)."""
     return flat_model(module, jnp.zeros((32, 32, 3), jnp.uint8), cross_entropy)
 
 
 def convnet() -> Model:
-    """Makes the network for CIFAR-10, with 62,006 parameters (hidden-state paper, Table 2).
-
-    See Errata H9 in experiments/hidden_state/README.md.
-    """
+    """Makes the ConvNet for CIFAR-10, with 62,006 parameters (hidden-state paper, Table 2, and Errata H9)."""
     return _make(ConvNet())
 
 
@@ -66,7 +61,7 @@ def gelu_convnet() -> Model:
 
 
 class EmnistCNN(nn.Module):
-    """A network for EMNIST characters: float32 images (..., 28, 28) -> logits (..., 62)."""
+    """A network for EMNIST characters."""
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
@@ -77,7 +72,7 @@ class EmnistCNN(nn.Module):
         x = max_pool(x)
         x = x.reshape(*x.shape[:-3], -1)  # (..., channels x height x width)
         x = nn.relu(nn.Dense(128)(x))
-        return nn.Dense(EMNIST_CLASSES)(x)
+        return nn.Dense(62)(x)
 
 
 def emnist_cnn() -> Model:
@@ -89,27 +84,24 @@ def emnist_cnn() -> Model:
 
 
 class Block(nn.Module):
-    """A residual block: (..., H, W, C) -> (..., H / stride, W / stride, features).
-
-    It computes ReLU(shortcut(x) + residual(x)). The residual is two 3x3 convolutions with group norms. The
-    shortcut is x if the shape stays the same, and otherwise a 1x1 convolution with a group norm.
-    """
+    """A residual block, which computes ReLU(shortcut(x) + residual(x))."""
 
     features: int
     stride: int
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the block's output for x (..., H, W, C)."""
-        y = nn.relu(_convolve(x, self.features, 3, self.stride))
-        y = _convolve(y, self.features, 3)
-        if x.shape[-1] != self.features or self.stride != 1:
-            x = _convolve(x, self.features, 1, self.stride)
-        return nn.relu(x + y)
+        """Returns the output (..., H / stride, W / stride, features) for x (..., H, W, C)."""
+        residual = nn.relu(_convolve(x, self.features, window=3, stride=self.stride))
+        residual = _convolve(residual, self.features, window=3)
+        shortcut = x
+        if residual.shape != x.shape:
+            shortcut = _convolve(x, self.features, window=1, stride=self.stride)
+        return nn.relu(shortcut + residual)
 
 
 class ResNet(nn.Module):
-    """A residual network: a uint8 image (32, 32, 3) -> logits (10,).
+    """A residual network for CIFAR-10.
 
     `widths` gives the number of channels in each stage, which consists of two blocks. In every stage except
     the first, the first block halves the height and width.
@@ -121,21 +113,23 @@ class ResNet(nn.Module):
     def __call__(self, image: Array) -> Array:
         """Returns the logits (10,) for a uint8 image (32, 32, 3)."""
         x = normalised(image, CIFAR10_MEAN, CIFAR10_STD)
-        x = nn.relu(_convolve(x, self.widths[0], 3))
-        for stage, features in enumerate(self.widths):
-            x = Block(features, stride=1 if stage == 0 else 2)(x)
+        x = nn.relu(_convolve(x, self.widths[0], window=3))
+        stride = 1  # in the first stage
+        for features in self.widths:
+            x = Block(features, stride)(x)
             x = Block(features, stride=1)(x)
+            stride = 2
         x = jnp.mean(x, axis=(-3, -2))  # over height and width
         return nn.Dense(10)(x)
 
 
 def _convolve(x: Array, features: int, window: int, stride: int = 1) -> Array:
-    """Applies a square convolution and a group norm with at most 32 groups, within a module's compact method.
+    """Applies a square convolution and a group norm with at most 32 groups to x (..., H, W, C).
 
-    The convolution does not need a bias, because the norm has one. We pass the normalisation axes explicitly,
-    because by default Flax treats the first axis as a batch.
+    Only a module's compact method can call it. The convolution does not need a bias, because the norm has
+    one. We pass the normalisation axes explicitly, because by default Flax treats the first axis as a batch.
     """
-    padding = (window - 1) // 2
+    padding = (window - 1) // 2  # preserves height and width if the stride is 1
     x = nn.Conv(features, (window, window), (stride, stride), padding, use_bias=False)(x)
     return nn.GroupNorm(min(32, features), reduction_axes=(-3, -2, -1))(x)
 

@@ -22,13 +22,13 @@ TWO_LAYER_WIDTH = 64
 SOFTMAX_NORM = 0.5**0.5
 
 
-def _make(module: nn.Module, n_features: int, criterion: Callable[[Array, Array], Array]) -> Model:
+def _make(module: nn.Module, n_features: int, loss: Callable[[Array, Array], Array]) -> Model:
     """Makes a model for float32 vectors (n_features,) from a module and a loss (logits, label) -> scalar."""
-    return flat_model(module, jnp.zeros(n_features), criterion)
+    return flat_model(module, jnp.zeros(n_features), loss)
 
 
 class FCNN(nn.Module):
-    """A dense network with one hidden layer of 6 units: features (n,) -> logits (2,)."""
+    """A dense network with one hidden layer of 6 units."""
 
     activation: Callable[[Array], Array] = nn.relu
 
@@ -44,17 +44,17 @@ class FCNN(nn.Module):
 
 @jax.custom_vjp
 def two_logit_cross_entropy(logits: Array, label: Array) -> Array:
-    """Computes the cross entropy for logits (2,) and a label in {0, 1} as the softplus of the signed margin.
+    """Computes the cross entropy for logits (2,) and a label in {0, 1}: log(1 + exp(sign * margin)).
 
     This takes fewer operations than the general softmax cross entropy.
     """
-    sign = 1 - 2 * label
+    sign = 1 - 2 * label  # 1 for label 0, -1 for label 1
     margin = logits[1] - logits[0]
     return jax.nn.softplus(sign * margin)
 
 
 def _two_logit_forward(logits: Array, label: Array) -> tuple[Array, tuple[Array, Array]]:
-    """Returns the loss, and (logits, label) for the backward pass."""
+    """Returns the loss, and (logits, label) for `_two_logit_backward`."""
     return two_logit_cross_entropy(logits, label), (logits, label)
 
 
@@ -81,24 +81,27 @@ def fcnn(n_features: int = 8, activation: str = "relu") -> Model:
 
 
 def limit_norm(x: Array, norm: float) -> Array:
-    """Scales features (n,) to a norm of at most `norm`, then by 1 - 1e-6 to allow for rounding."""
+    """Scales features (n,) with a norm above `norm` down to `norm`.
+
+    It also scales all features by _BELOW_1 = 1 - 1e-6, to allow for rounding.
+    """
     current_norm = jnp.sqrt(jnp.sum(x**2))
     return x * (_BELOW_1 * norm / jnp.maximum(current_norm, norm))
 
 
 class TwoLayer(nn.Module):
-    """A smooth two-layer network with a fixed second layer: features (n,) -> a logit (1,).
+    """A smooth two-layer network with a fixed second layer.
 
     f(x) = h^(-1/2) sum_j a_j tanh(w_j . x), where a_j is 1 for the first half of the h = 64 units, else -1.
-    Only the weights w_j (n,) are trained. Features with a norm above 1 are scaled down to norm 1.
+    Only the weights w_j (n,) are trained.
     """
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the logit (1,) for features (n,)."""
-        x = limit_norm(x, 1.0)
+        """Returns the logit (1,) for features (n,). The fixed second layer adds or subtracts hidden units."""
+        x = limit_norm(x, norm=1.0)
         hidden = nn.tanh(nn.Dense(TWO_LAYER_WIDTH, use_bias=False)(x))
-        signs = jnp.repeat(jnp.array([1.0, -1.0]), TWO_LAYER_WIDTH // 2)
+        signs = jnp.repeat(jnp.array([1.0, -1.0]), TWO_LAYER_WIDTH // 2)  # half of each
         return jnp.sum(signs * hidden, keepdims=True) / math.sqrt(TWO_LAYER_WIDTH)
 
 
@@ -108,15 +111,15 @@ def two_layer_tanh(n_features: int) -> Model:
 
 
 def _one_logit_cross_entropy(logits: Array, label: Array) -> Array:
-    """Computes the logistic loss for a logit (1,) and a label in {0, 1}."""
-    return jax.nn.softplus((1 - 2 * label) * logits[0])
+    """Computes the logistic loss of a logit (1,) for a label in {0, 1}: log(1 + exp(sign * logit))."""
+    sign = 1 - 2 * label  # 1 for label 0, -1 for label 1
+    return jax.nn.softplus(sign * logits[0])
 
 
-def wide_fcnn(n_features: int = 8) -> Model:
+def wide_fcnn(n_features: int) -> Model:
     """Makes a wider network than `fcnn` for California Housing, with the logistic loss.
 
-    It has hidden layers of 64 and 32 ReLU units, and a single logit. With 8 features, it has 2,689
-    parameters.
+    With 8 features, it has 2,689 parameters.
     """
     return _make(MLP((64, 32), classes=1), n_features, _one_logit_cross_entropy)
 
@@ -150,14 +153,11 @@ def head(n_features: int) -> Model:
 
 
 class SoftmaxHead(nn.Module):
-    """The last layer of a classifier, without a bias: features (n,) -> logits (10,).
-
-    It scales features with a norm above SOFTMAX_NORM down to this norm.
-    """
+    """The last layer of a classifier, without a bias, for features with a limited norm."""
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the logits (10,) for features (n,)."""
+        """Returns the logits (10,) for features (n,), after limiting their norm."""
         return nn.Dense(10, use_bias=False)(limit_norm(x, SOFTMAX_NORM))
 
 
@@ -173,24 +173,20 @@ def softmax_head(n_features: int) -> Model:
 
 def _flatten_pixels(x: Array) -> Array:
     """Returns the normalised pixels (784,) of a uint8 image (28, 28); returns floats (n,) unchanged."""
-    if x.dtype != jnp.uint8:
+    if x.dtype != jnp.uint8:  # features instead of an image
         return x
     return normalised(x, FASHION_MNIST_MEAN, FASHION_MNIST_STD).reshape(-1)
 
 
 class MLP(nn.Module):
-    """A multilayer perceptron with ReLU: an image or features -> logits.
-
-    `widths` lists the widths of the hidden layers. A uint8 image (28, 28) is normalised. Features are floats
-    (n,).
-    """
+    """A multilayer perceptron with ReLU. `widths` lists the widths of the hidden layers."""
 
     widths: tuple[int, ...]
     classes: int
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the logits (classes,) for a uint8 image (28, 28) or for features (n,)."""
+        """Returns the logits (classes,) for a uint8 image (28, 28) or for float features (n,)."""
         x = _flatten_pixels(x)
         for width in self.widths:
             x = nn.relu(nn.Dense(width)(x))
@@ -198,10 +194,10 @@ class MLP(nn.Module):
 
 
 def mlp(n_features: int = 784, widths: tuple[int, ...] = (256, 256), classes: int = 10) -> Model:
-    """Makes an `MLP` with softmax cross entropy. The default, for Fashion-MNIST, has 269,322 parameters.
+    """Makes a multilayer perceptron with hidden layers of the given widths and softmax cross entropy.
 
-    With widths=() it is a linear classifier.
+    The default, for Fashion-MNIST, has 269,322 parameters. With widths=() it is a linear classifier.
     """
-    example = jnp.zeros(n_features, jnp.float32)  # images yield parameters of the same shapes
+    example = jnp.zeros(n_features, jnp.float32)  # a flat image, which the network also accepts
     # `inputs` returns the floats that enter the first layer. Adversaries that craft examples modify them.
     return flat_model(MLP(widths, classes), example, cross_entropy, inputs=_flatten_pixels)

@@ -12,13 +12,13 @@ HEADS = 4
 
 
 class Block(nn.Module):
-    """Causal attention, then two dense layers, each with a preceding layer norm and a skip connection."""
+    """Causal attention, then a two-layer network, each after a layer norm and with a skip connection."""
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """Returns the outputs (T, width) at T positions for inputs of the same shape."""
         width = x.shape[-1]
-        causal = nn.make_causal_mask(jnp.ones(len(x)))
+        causal = nn.make_causal_mask(jnp.ones(len(x)))  # positions do not see later positions
         attention = nn.MultiHeadDotProductAttention(num_heads=HEADS)
         x = x + attention(nn.LayerNorm()(x), mask=causal)
         hidden = nn.gelu(nn.Dense(4 * width)(nn.LayerNorm()(x)))
@@ -26,31 +26,26 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """A next-token model: token IDs (T,) -> next-token logits (T, vocabulary) at each position.
-
-    Attributes:
-      vocabulary: the number of distinct tokens; IDs start at 0.
-      width: the width of embeddings and blocks.
-      layers: the number of blocks.
-    """
+    """A transformer that predicts the next token, with `layers` blocks of width `width`."""
 
     vocabulary: int
     width: int
     layers: int
 
     @nn.compact
-    def __call__(self, numbers: Array) -> Array:
-        """Returns the logits (T, vocabulary) for a text of T token IDs."""
-        tokens = nn.Embed(self.vocabulary, self.width)(numbers.astype(jnp.int32))
-        places = nn.Embed(len(numbers), self.width)(jnp.arange(len(numbers)))
-        x = tokens + places
+    def __call__(self, tokens: Array) -> Array:
+        """Returns the logits (T, vocabulary) of the next token after each of T token IDs."""
+        length = len(tokens)
+        embedded_tokens = nn.Embed(self.vocabulary, self.width)(tokens.astype(jnp.int32))
+        embedded_positions = nn.Embed(length, self.width)(jnp.arange(length))
+        x = embedded_tokens + embedded_positions
         for _ in range(self.layers):
             x = Block()(x)
         return nn.Dense(self.vocabulary)(nn.LayerNorm()(x))
 
 
-def gpt(n_features: int = shakespeare.LENGTH, width: int = 256, layers: int = 5) -> Model:
-    """Makes a next-character model for Shakespeare's plays, by default with 4,015,962 parameters.
+def gpt(n_features: int, width: int = 256, layers: int = 5) -> Model:
+    """Makes a transformer that predicts characters of Shakespeare, by default with 4,015,962 parameters.
 
     Args:
       n_features: the number of characters in a sequence.

@@ -13,9 +13,8 @@ from jax import Array
 class Convolution(nn.Module):
     """A convolution with a square window, stride 1 and no padding, channels first.
 
-    With w = `window`, it maps (..., C, H, W) to (..., features, H - w + 1, W - w + 1). Like flax.linen.Conv,
-    it has a kernel (w, w, C, features) and a bias (features,). Layerwise clipping
-    (`audit.mechanism.clipping.layers`) calls `unfold`, `fold` and `output_shape`.
+    Below, w is `window`. Like flax.linen.Conv, it has a kernel (w, w, C, features) and a bias (features,).
+    Layerwise clipping (`audit.mechanism.clipping.layers`) calls `unfold`, `fold` and `output_shape`.
     """
 
     features: int
@@ -48,7 +47,10 @@ class Convolution(nn.Module):
         flat = jax.lax.optimization_barrier(flat)
 
         # A shift up by i rows is then a slice of contiguous memory. This is twice as fast as slicing patches.
-        row_shifts = [flat[..., i * width : (i + height) * width] for i in range(self.window)]
+        row_shifts = []
+        for i in range(self.window):
+            start = i * width
+            row_shifts.append(flat[..., start : start + height * width])
         return jnp.concatenate(row_shifts, axis=-2)
 
     def fold(self, kernel: Array, gradient: Array, x: Array) -> Array:
@@ -73,8 +75,10 @@ class Convolution(nn.Module):
         margin = (window - 1) * output_width
         zeros = jnp.zeros((*gradient.shape[:-1], margin), gradient.dtype)
         padded = jnp.concatenate([zeros, gradient, zeros], axis=-1)
-        starts = range(margin, -1, -output_width)  # for i = 0 to w - 1
-        shifted = [padded[..., start : start + height * output_width] for start in starts]
+        shifted = []
+        for i in range(window):
+            start = margin - i * output_width
+            shifted.append(padded[..., start : start + height * output_width])
         gradients = jnp.concatenate(shifted, axis=-2)  # (..., w O, H (W - w + 1))
 
         # The product sums over the window's rows i and the O channels. We repeat the kernel for each image,
@@ -85,14 +89,14 @@ class Convolution(nn.Module):
         parts = parts.reshape(*leading_axes, window, channels, height, output_width)
 
         # Move the part for window column j right by j pixels, pad it to the image width, and add it.
-        no_padding = ((0, 0),) * (len(leading_axes) + 2)  # for all axes except the last
+        no_padding = ((0, 0),) * (x.ndim - 1)  # for all axes except the last
         total = jnp.zeros(())
         for j in range(window):
             total = total + jnp.pad(parts[..., j, :, :, :], (*no_padding, (j, window - 1 - j)))
         return total
 
     def output_shape(self, x: Array) -> tuple[int, int, int]:
-        """Returns the shape of the output of an image: (features, H - w + 1, W - w + 1)."""
+        """Returns the output's shape for images (..., C, H, W): (features, H - w + 1, W - w + 1)."""
         height, width = x.shape[-2:]
         return self.features, height - self.window + 1, width - self.window + 1
 
@@ -105,8 +109,7 @@ def max_pool(x: Array) -> Array:
     leftmost column. Finding it with comparisons is faster than JAX's derivatives of the maximum and of
     flax.linen.max_pool.
     """
-    # On a CPU, XLA would recompute the maxima for each use, but it stores joined arrays. So we pool two
-    # halves of the channels and join them.
+    # On a CPU, XLA would recompute maxima for each use, but it stores joined arrays. So we join two halves.
     half = x.shape[-3] // 2
     maxima = [_pool(x[..., :half, :, :]), _pool(x[..., half:, :, :])]
     return jnp.concatenate(maxima, axis=-3)
@@ -119,7 +122,7 @@ def _pool(x: Array) -> Array:
 
 
 def _max_pool_forward(x: Array) -> tuple[Array, Array]:
-    """Returns the maxima, and the pixels for the backward pass."""
+    """Returns the maxima, and the pixels for `_max_pool_backward`."""
     return max_pool(x), x
 
 
@@ -128,7 +131,8 @@ def _max_pool_backward(x: Array, gradient: Array) -> tuple[Array]:
     upper = x[..., 0::2, :]
     lower = x[..., 1::2, :]
     rows = jnp.maximum(upper, lower)  # (..., C, H / 2, W), then pooled horizontally
-    row_gradient = _interleave(rows[..., 0::2] >= rows[..., 1::2], gradient, axis=-1)
+    is_left = rows[..., 0::2] >= rows[..., 1::2]
+    row_gradient = _interleave(is_left, gradient, axis=-1)
     return (_interleave(upper >= lower, row_gradient, axis=-2),)
 
 
@@ -139,7 +143,7 @@ def _interleave(is_first: Array, value: Array, axis: int) -> Array:
     """Doubles an axis (-1 or -2): each value becomes (value, 0) where `is_first`, else (0, value)."""
     first = jnp.where(is_first, value, 0)
     second = jnp.where(is_first, 0, value)
-    pairs = jnp.stack([first, second], axis)  # the new axis follows the doubled one
+    pairs = jnp.stack([first, second], axis)  # the new axis, of length 2, follows the doubled one
     shape = list(value.shape)
     shape[axis] *= 2
     return pairs.reshape(shape)
@@ -147,7 +151,7 @@ def _interleave(is_first: Array, value: Array, axis: int) -> Array:
 
 def average_pool(x: Array) -> Array:
     """Computes the means of 2 x 2 pixels, (..., C, H, W) -> (..., C, H / 2, W / 2)."""
-    rows = x[..., 0::2, :] + x[..., 1::2, :]
+    rows = x[..., 0::2, :] + x[..., 1::2, :]  # sums of two rows
     return (rows[..., 0::2] + rows[..., 1::2]) / 4
 
 

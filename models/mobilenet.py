@@ -1,7 +1,7 @@
 """The features that a pretrained MobileNetV2 (Sandler et al., 2018) computes from CIFAR-10 images.
 
 DP-SGD trains only the network's last layer (hidden-state paper, Remark 2 and Figure 13), so we store the
-outputs of the other layers as data. A Python package provides torchvision's ImageNet weights.
+outputs of the other layers as data.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ _BLOCKS = (
     (6, 3, 2),
     (6, 1, 1),
 )
-_CLASSIFIER = 2  # the number of tensors in the classifier, which is not used
+_CLASSIFIER_TENSORS = 2
 
 Parameters = tuple[Array, Array]  # the kernel and the bias of a layer
 
@@ -53,14 +53,14 @@ def make_parameters(arrays: Arrays) -> list[Parameters]:
     """Returns each layer's kernel (height, width, in, out), without axes of length 1, and bias (out,).
 
     `arrays` holds torchvision's tensors in file order. Each layer has five: the kernel (out, in, height,
-    width), and the weight, shift, mean and variance of its batch norm. The classifier's come last. To fold a
-    norm into its layer, we multiply the kernel by scale = weight / sqrt(variance + epsilon), and set the bias
-    to shift - mean * scale.
+    width), and the weight, shift, mean and variance of its batch norm. The unused classifier comes last. To
+    fold a norm into its layer, we multiply the kernel by scale = weight / sqrt(variance + epsilon), and set
+    the bias to shift - mean * scale.
     """
     epsilon = 1e-5  # the default of batch norm in torch
     tensors = [tensor.astype(float) for tensor in arrays.values()]
     parameters = []
-    for first in range(0, len(tensors) - _CLASSIFIER, 5):
+    for first in range(0, len(tensors) - _CLASSIFIER_TENSORS, 5):
         kernel, weight, shift, mean, variance = tensors[first : first + 5]
         scale = weight / np.sqrt(variance + epsilon)
         folded = (kernel.transpose(2, 3, 1, 0) * scale).squeeze()
@@ -71,16 +71,16 @@ def make_parameters(arrays: Arrays) -> list[Parameters]:
 def apply(parameters: list[Parameters], images: Array) -> Array:
     """Computes the features, (B, 1280), of normalised images, (B, S, S, 3), after global average pooling.
 
-    `parameters` is the result of `make_parameters`.
+    `parameters` lists the kernel and bias of each layer in the order of use (`make_parameters`).
     """
-    layers = iter(parameters)
+    layers = iter(parameters)  # blocks take the next layers
     x = relu6(_convolve(next(layers), images, stride=2))
     for expansion, num_blocks, first_stride in _BLOCKS:
         x = _apply_block(layers, x, expansion, first_stride)
         for _ in range(num_blocks - 1):
             x = _apply_block(layers, x, expansion, stride=1)
     x = relu6(_convolve(next(layers), x))
-    return x.mean((1, 2))
+    return x.mean((1, 2))  # over height and width
 
 
 def _apply_block(layers: Iterator[Parameters], x: Array, expansion: int, stride: int) -> Array:
@@ -95,14 +95,16 @@ def _apply_block(layers: Iterator[Parameters], x: Array, expansion: int, stride:
         y = relu6(_convolve(next(layers), y))
     y = relu6(_convolve(next(layers), y, stride))
     y = _convolve(next(layers), y)
-    return x + y if x.shape == y.shape else y
+    if x.shape == y.shape:
+        y = x + y
+    return y
 
 
 def _convolve(layer: Parameters, x: Array, stride: int = 1) -> Array:
-    """Applies a convolution to x (B, H, W, C). Its kind depends on the kernel's number of axes.
+    """Applies a convolution to x (B, H, W, in). Its kind depends on the kernel's number of axes.
 
-    A 1x1 convolution has a kernel (in, out), a depthwise 3x3 convolution (3, 3, out), and a full 3x3
-    convolution (3, 3, in, out).
+    A 1x1 convolution has a kernel (in, out) and ignores the stride, a depthwise 3x3 convolution has (3, 3,
+    in), and a full 3x3 convolution (3, 3, in, out).
     """
     kernel, bias = layer
     if kernel.ndim == 2:
@@ -119,11 +121,11 @@ def _convolve(layer: Parameters, x: Array, stride: int = 1) -> Array:
 
     # On a CPU, these nine shifted products are seven times faster than XLA's depthwise convolution.
     _, height, width, _ = x.shape
-    padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))  # one pixel on each side
     total = bias
-    for (i, j), weights in zip(np.ndindex(3, 3), kernel.reshape(9, -1), strict=True):
-        shifted = padded[:, i : i + height : stride, j : j + width : stride]
-        total = total + weights * shifted
+    for row, column in np.ndindex(3, 3):
+        shifted = padded[:, row : row + height : stride, column : column + width : stride]
+        total = total + kernel[row, column] * shifted
     return total
 
 
@@ -133,20 +135,21 @@ def load_features(user_file: UserFile) -> Dataset:
     Features are (N, 1280) float32 and not standardised. The checksum covers the features, the labels, the
     weights, the images and SIZE. Raises InputError if the weights or the images cannot be loaded.
     """
-    weights = load_arrays(WEIGHTS, None)
+    weights = load_arrays(WEIGHTS, user_file=None)  # as published
     images = load_examples(CIFAR10, user_file)
     # The name of the cache file depends on everything that determines the features.
     key = _digest("mobilenet_v2", weights.checksum, images.checksum, str(SIZE))
-    recipe = Recipe(f"mobilenet_v2-{SIZE}-{key[:16]}")
+    cache_file = Recipe(f"mobilenet_v2-{SIZE}-{key[:16]}")
     source = f"mobilenet_v2 features (weights: {weights.source}; images: {images.source})"
 
     def compute() -> LoadedArrays:
+        """Computes the features if they are not cached."""
         arrays = {"features": _compute_features(weights.arrays, images.features)}
         return LoadedArrays(arrays, source, checksum_of(arrays))
 
-    features = load_through_cache(recipe, compute)
-    checksum = _digest(key, features.checksum)
-    return Dataset(features.arrays["features"], images.labels, source, checksum)
+    loaded = load_through_cache(cache_file, compute)
+    checksum = _digest(key, loaded.checksum)
+    return Dataset(loaded.arrays["features"], images.labels, source, checksum)
 
 
 def _digest(*parts: str) -> str:
@@ -170,7 +173,11 @@ def normalise_images(images: Array, size: int) -> Array:
 def _compute_features(arrays: Arrays, images: np.ndarray) -> np.ndarray:
     """Computes the features (N, 1280) of uint8 images (N, H, W, 3) in batches, with a progress bar."""
     parameters = make_parameters(arrays)
-    compute = jax.jit(lambda parameters, batch: apply(parameters, normalise_images(batch, SIZE)))
+
+    @jax.jit
+    def compute(parameters: list[Parameters], batch: Array) -> Array:
+        return apply(parameters, normalise_images(batch, SIZE))
+
     starts = range(0, len(images), _BATCH)
     features = []
     for start in tqdm(starts, "mobilenet_v2 features", unit="batches"):
@@ -180,22 +187,26 @@ def _compute_features(arrays: Arrays, images: np.ndarray) -> np.ndarray:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickles files written by torch before 1.6. A tensor becomes (storage, shape) instead of an array.
-
-    A storage is (key, type, number of elements). The elements themselves come later in the file.
-    """
+    """Unpickles files written by torch before 1.6. The elements of tensors come later in the file."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Returns the object for an allowed name in the pickle; for safety, raises KeyError for others."""
-        return {
+        """Returns what replaces a name in the pickle; for safety, raises KeyError for unexpected names.
+
+        A tensor becomes (storage, shape).
+        """
+        replacements = {
             "OrderedDict": OrderedDict,
             "_rebuild_tensor_v2": lambda storage, offset, shape, *_: (storage, shape),
             "FloatStorage": "<f4",
             "LongStorage": "<i8",
-        }[name]
+        }
+        return replacements[name]
 
     def persistent_load(self, pid: Any) -> tuple[str, str, int]:
-        """Returns the storage with the identifier ("storage", type, key, device, number of elements, ...)."""
+        """Returns a storage, (key, type, size), for ("storage", type, key, device, size, ...).
+
+        The size is the number of elements.
+        """
         _, dtype, key, _, size, *_ = pid
         return key, dtype, size
 
@@ -209,13 +220,16 @@ def _read_wheel(folder: Path) -> Arrays:
     """
     with open(folder / _WEIGHTS_FILE, "rb") as file:
         *_, tensors, keys = [_Unpickler(file).load() for _ in range(5)]
-        storages = {storage[0]: storage for storage, _ in tensors.values()}
+        # Each tensor is (storage, shape), and a storage is (key, type, size).
+        types_and_sizes = {key: (dtype, size) for (key, dtype, size), _ in tensors.values()}
         elements = {}
         for key in keys:
-            _, dtype, size = storages[key]
             file.read(8)  # skips the number of elements
-            elements[key] = np.fromfile(file, dtype, size)
-    return {name: elements[storage[0]].reshape(shape) for name, (storage, shape) in tensors.items()}
+            elements[key] = np.fromfile(file, *types_and_sizes[key])
+    arrays = {}
+    for name, ((key, _, _), shape) in tensors.items():
+        arrays[name] = elements[key].reshape(shape)
+    return arrays
 
 
 def _select(raw: Arrays) -> Arrays:

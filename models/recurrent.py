@@ -14,11 +14,11 @@ SENTENCE_LENGTH = 20
 
 
 class LSTM(nn.Module):
-    """An LSTM layer that starts from a zero state: inputs (T, d) -> outputs (T, units).
+    """An LSTM layer that starts from a zero state.
 
     It has 4 units (d + units + 1) parameters (Hochreiter and Schmidhuber, 1997). Each gate has one bias,
-    which starts at 1 for the forget gate and at 0 for the others. A single product multiplies the inputs at
-    all T positions by the kernel, which is faster than one product per position.
+    which starts at 1 for the forget gate and at 0 for the others. One product
+    of the kernel with the inputs at all positions is faster than one per position.
     """
 
     units: int
@@ -31,10 +31,11 @@ class LSTM(nn.Module):
         orthogonal = nn.initializers.orthogonal()
         kernel = self.param("kernel", lecun_normal, (x.shape[-1], width))
         recurrent_kernel = self.param("recurrent_kernel", orthogonal, (self.units, width))
-        bias = self.param("bias", lambda key: jnp.repeat(jnp.array([0.0, 1, 0, 0]), self.units))
+        first_bias = jnp.repeat(jnp.array([0.0, 1, 0, 0]), self.units)
+        bias = self.param("bias", lambda key: first_bias)
 
         def step(state: tuple[Array, Array], product: Array) -> tuple[tuple[Array, Array], Array]:
-            """Returns the state (hidden, cell), each (units,), at the next position, and the output there.
+            """Returns the next state (hidden, cell), each (units,), and the output, which is `hidden`.
 
             `product` (4 units,) is the input's product with the kernel, plus the bias.
             """
@@ -52,11 +53,9 @@ class LSTM(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """A next-token model: token IDs (T,) -> next-token logits (T, vocabulary) at each position.
+    """A next-token model: an embedding of width `embedding`, and `layers` LSTMs of width `units`.
 
-    It has an embedding of width `embedding`, and `layers` LSTMs of width `units`. If `projection` is given, a
-    dense layer of that width comes before the logits. Instead of token IDs, the model also accepts
-    floating-point weights (T, vocabulary) for mixtures of tokens, and then mixes their embeddings.
+    If `projection` is given, a dense layer of that width comes before the logits.
     """
 
     vocabulary: int
@@ -67,13 +66,18 @@ class LanguageModel(nn.Module):
 
     @nn.compact
     def __call__(self, text: Array) -> Array:
-        """Returns the logits (T, vocabulary) for a text of T token IDs or mixtures."""
+        """Returns the logits (T, vocabulary) of the next token at each of T positions.
+
+        `text` has token IDs (T,) or, if floating-point, weights (T, vocabulary) for mixtures of tokens.
+        """
         embed = nn.Embed(self.vocabulary, self.embedding)
-        is_mixture = jnp.issubdtype(text.dtype, jnp.floating)
-        x = text @ embed.embedding if is_mixture else embed(text.astype(jnp.int32))
+        if jnp.issubdtype(text.dtype, jnp.floating):
+            x = text @ embed.embedding  # mixes the tokens' embeddings
+        else:
+            x = embed(text.astype(jnp.int32))
         for _ in range(self.layers):
             x = LSTM(self.units)(x)
-        if self.projection is not None:
+        if self.projection is not None:  # an optional layer of this width
             x = nn.Dense(self.projection)(x)
         return nn.Dense(self.vocabulary)(x)
 
@@ -86,8 +90,8 @@ def next_token_loss(logits: Array, labels: Array) -> Array:
     losses = cross_entropy(logits, labels)
     is_token = labels != shakespeare.PADDING
     total = jnp.sum(jnp.where(is_token, losses, 0))
-    at_least_1 = jnp.maximum(is_token.sum(), 1)  # avoids 0 / 0
-    return total / at_least_1
+    num_tokens = is_token.sum()
+    return total / jnp.maximum(num_tokens, 1)  # avoids 0 / 0
 
 
 def word_lstm() -> Model:

@@ -17,15 +17,15 @@ from models.catalogue import task
 
 
 def audit_cell(audited: Audited) -> Cell:
-    """Returns a cell that trains an audit's runs and writes audit.json."""
+    """Returns the unit of a sweep that trains an audit's runs and writes their conclusion, audit.json."""
     setting = audited.setting
     runs = audited.runs
 
     def is_complete(store: Store) -> bool:
         """Returns True if the store has all runs and its audit.json covers at least `runs` runs."""
         num_concluded = 0
-        with contextlib.suppress(InputError):  # a damaged audit.json counts as missing
-            num_concluded = store.result().runs or 0
+        with contextlib.suppress(InputError):  # audit.json is missing or damaged
+            num_concluded = store.result().runs or 0  # None without a number of runs
         return num_concluded >= runs and not store.missing(runs)
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
@@ -33,11 +33,12 @@ def audit_cell(audited: Audited) -> Cell:
         from audit.training import driver  # loads SciPy
 
         request = driver.make_request(setting, dataset, runs)
-        # `parent` is the root of all stores.
-        driver.keep(driver.audit(request, store.path.parent, report=progress))
+        root_of_stores = store.path.parent
+        driver.keep(driver.audit(request, root_of_stores, report=progress))
 
     name = f"{audited.series}, seed {setting.seed}, {audited.panel}"
-    return setting_cell(name, setting, runs, is_complete, do)._replace(audited=audited)
+    cell = setting_cell(name, setting, runs, is_complete, do)
+    return cell._replace(audited=audited)
 
 
 def setting_cell(
@@ -48,7 +49,7 @@ def setting_cell(
     do: Callable[[Store, Dataset, Progress], object],
     experiment: str = "audit",
 ) -> Cell:
-    """Returns a cell that runs an experiment with a setting in its own store.
+    """Returns a unit of a sweep that runs an experiment with a setting in its own store.
 
     Args:
       name, setting, runs: The displayed name, the setting and the number of training runs.

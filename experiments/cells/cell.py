@@ -1,6 +1,6 @@
 """Cells: the units of work of a sweep, with their data sets and results.
 
-Each kind of cell has a module that makes `Cell` records. Importing this module does not start JAX.
+Importing this module does not start JAX.
 """
 
 import json
@@ -40,13 +40,13 @@ class DataSets:
     """The models' data sets, loaded on first use from the user's files or from where `audit` finds them."""
 
     def __init__(self, data_files: Mapping[str, str | None]) -> None:
-        """Stores the paths from which to load the data later.
+        """Stores the user's files or folders that replace published data sets, keyed by the set's name.
 
-        `data_files` maps names of published data sets to the user's files or folders that replace them.
+        Without a file or with None, the published data are loaded.
         """
         self._files = data_files
         self._loaded: dict[str, Dataset | InputError] = {}
-        # The clients from the last call of `clients`, keyed by all values that determine them.
+        # The clients from the last call of `clients`.
         self._federations: dict[tuple[object, ...], Federation] = {}
 
     def checksum(self, model: str) -> str | None:
@@ -70,7 +70,7 @@ class DataSets:
             try:
                 self._loaded[data.name] = data.load(self._files.get(data.file))
             except InputError as error:
-                self._loaded[data.name] = error
+                self._loaded[data.name] = error  # for later calls
         dataset = self._loaded[data.name]
         if isinstance(dataset, InputError):
             raise dataset
@@ -82,6 +82,7 @@ class DataSets:
         Raises InputError if the data cannot be loaded.
         """
         task = federated_task(setting.model)
+        # All values that determine the clients.
         key = (task.file, setting.clients, setting.alpha, setting.seed)
         if key not in self._federations:
             self._federations = {key: task.load(setting, self._files.get(task.file))}
@@ -94,7 +95,7 @@ class DataSets:
 
 
 def file_names() -> list[str]:
-    """Returns the names of the data sets that a user's file can replace."""
+    """Returns the names of the data sets that a user's file can replace, each once."""
     names = [task.data.file for task in TASKS.values()]
     names += [task.file for task in FEDERATED_TASKS.values()]
     return list(dict.fromkeys(names))
@@ -109,13 +110,12 @@ class Cell(NamedTuple):
         identity, a sweep does only the one with the most runs.
       runs: The number of runs, the unit of `progress`.
       seconds: The estimated time on two cores.
-      is_done: (the existing stores, data sets) -> True if the cell's store is complete. The function does
-        not start JAX, and loads only the user's data files.
+      is_done: (the existing stores, data sets) -> True if the cell's store is complete. It does not start
+        JAX, and loads only the user's data files.
       open: (the root of all stores, data sets) -> the cell's store.
       do: (store, data sets, progress); computes the missing results. It calls `progress` with the number of
         runs finished since the last call.
-      request: The specification of the work, with which figures find its results. Its type depends on the
-        kind of cell.
+      request: The specification of the work, with which figures find its results.
       audited: The audit, or None for other kinds of cells.
     """
 
@@ -131,12 +131,12 @@ class Cell(NamedTuple):
 
 
 def write_answer(store: Store, values: dict[str, Any]) -> None:
-    """Writes an answer, a JSON object, to a store; raises InputError if the store cannot be written."""
+    """Writes an experiment's answer as a JSON object to its store; raises InputError if writing fails."""
     store.write_text(_ANSWER, json.dumps(values) + "\n")
 
 
 def read_answer(store: Store) -> dict[str, Any] | None:
-    """Returns a store's answer; None if it is missing or damaged."""
+    """Returns the answer written by `write_answer`; None if it is missing or damaged."""
     content = files.read(store.path / _ANSWER)
     if content is None:
         return None

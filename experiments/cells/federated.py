@@ -31,7 +31,7 @@ class FederatedScores(NamedTuple):
 
 
 def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: float) -> Cell:
-    """Returns the cell of a federated audit.
+    """Returns the unit of a sweep that trains a federated audit's runs.
 
     If the adversary observes every iterate, the same training runs also fill the store of an adversary that
     observes only the final model. `seconds` is the estimated time on two cores.
@@ -50,8 +50,8 @@ def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: flo
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
         """Trains the missing runs of all settings."""
-        # `parent` is the root of all stores.
-        train(settings, runs, store.path.parent, data.clients(setting), progress)
+        root_of_stores = store.path.parent
+        train(settings, runs, root_of_stores, data.clients(setting), progress)
 
     return Cell(
         name=name,
@@ -93,8 +93,7 @@ def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScore
 def read_accuracies(store: Store, runs: int) -> list[float]:
     """Returns the stored accuracies of the first runs, in order. Some may be missing."""
     by_run = _read_by_run(store)
-    numbers = map(str, range(runs))
-    return [by_run[number] for number in numbers if number in by_run]
+    return [by_run[str(run)] for run in range(runs) if str(run) in by_run]
 
 
 def _read_by_run(store: Store) -> dict[str, float]:
@@ -119,34 +118,34 @@ def train(
     federation: Federation,
     progress: Progress,
 ) -> None:
-    """Trains the runs that are missing from the stores of the settings.
+    """Trains the runs that are missing from the stores of the settings, under the root folder `out`.
 
     The settings differ only in what the adversary observes, so one training run gives scores for all of them.
-    The function trains the runs that are missing from the first store, and adds their scores to all stores.
-    Then it trains the runs that are still missing from the second store, and so on.
-
-    `out` is the root folder of all stores. `progress` is called with the number of newly trained runs.
+    The function trains the runs that are missing from the first store, and adds their scores to the other
+    stores. Then it trains the runs that are still missing from the second store, and so on. `progress` is
+    called with the number of newly trained runs.
     """
     from audit.training import build_federated
     from audit.training import game as games
 
     clients = federation.clients
     participation = build_federated.rounds(settings[0], clients)
-    measure = build_federated.accuracy(settings[0], clients, federation.test)
-    pairs = []
+    measure_accuracy = build_federated.accuracy(settings[0], clients, federation.test)
+    pairs = []  # a setting's game (training and adversary), and its store
     for setting in settings:
         game = build_federated.build(setting, clients, participation)
         pairs.append((game, open_store(out, setting, federation)))
 
     def watch(trained: Store, others: Sequence[tuple["Game", Store]], midway: "Midway") -> None:
-        """Stores the accuracies of a chunk's final models, and their scores for the other settings.
+        """Stores the accuracies of a chunk's final models, and their scores in the other settings' stores.
 
         `games.train` calls this function during training, and afterwards stores the scores in `trained`. We
         store accuracies first, so each run with a score has an accuracy even if the process dies.
         """
-        if midway.steps < len(participation.clients):  # not yet after the last round
+        num_rounds = len(participation.clients)
+        if midway.steps < num_rounds:
             return
-        accuracies = np.asarray(measure(midway.thetas), np.float64)
+        accuracies = np.asarray(measure_accuracy(midway.thetas), np.float64)
         _add_accuracies(trained, midway.first, accuracies)
         for game, store in others:
             _add_accuracies(store, midway.first, accuracies)

@@ -42,9 +42,9 @@ _ENVIRONMENT = {  # environment variables for Ray
 def prepare(
     devices: int, recipe: GameRecipe, data: Dataset, runs: int
 ) -> tuple[int, dict[str, Any]]:
-    """Prepares a worker. Returns the chunk size, at most `runs`, and the worker's versions and devices.
+    """Prepares a worker. Returns how many of `runs` runs it trains at a time, and its versions and devices.
 
-    `devices` is the number of CPU devices, or 0 for GPUs. `recipe` makes the game from the data.
+    `devices` is the number of CPU devices, or 0 for GPUs. `recipe` makes the game (training and adversary).
     """
     prepare_jax(devices)
     game = recipe.make(data)
@@ -61,7 +61,8 @@ def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> Scor
     size = stop - first
     key = (recipe.key, size)
     try:
-        if key not in _PLAYER:  # a worker keeps its last player, which holds compiled programs
+        # A worker keeps its last player, which trains chunks of one size with compiled programs.
+        if key not in _PLAYER:
             _PLAYER.clear()
             _PLAYER[key] = Player(recipe.make(data), size)
         return _PLAYER[key].play(first, size)
@@ -83,7 +84,8 @@ def do_cell(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
     contents = {}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
-        cell.do(cell.open(out, data), data, lambda runs: None)
+        store = cell.open(out, data)
+        cell.do(store, data, lambda runs: None)  # without reporting progress
         for path in out.rglob("[!.]*"):  # without hidden files, such as locks
             if path.is_file():
                 contents[path.relative_to(out).as_posix()] = path.read_bytes()
@@ -118,7 +120,8 @@ class Cluster:
             cores_of_nodes = [
                 node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]
             ]
-            smallest = int(min(filter(None, cores_of_nodes), default=0))
+            with_cores = filter(None, cores_of_nodes)  # without nodes that have 0 cores
+            smallest = int(min(with_cores, default=0))
             require(smallest, "the Ray cluster has neither GPUs nor cores: start nodes with some")
             self._devices_of_task = smallest
             self._resources = {"num_cpus": smallest}
@@ -129,15 +132,17 @@ class Cluster:
         """Calls a function on workers, once for each tuple in `arguments`, and yields tasks as they end.
 
         A call is function(devices, *the tuple). `devices` is the task's number of CPU devices, or 0 for GPUs.
+        Yields each task's tuple, and a function that returns the result or raises the task's error.
         """
         # With max_calls=0, a worker stays alive after a task and keeps its compiled programs.
-        options = {"max_retries": _MAX_RETRIES, "max_calls": 0, **self._resources}
-        remote = self._ray.remote(**options)(function)
+        make_remote = self._ray.remote(max_retries=_MAX_RETRIES, max_calls=0, **self._resources)
+        remote = make_remote(function)
         waiting = iter(arguments)
         submitted = {}  # keyed by Ray's reference to the result
         while True:
-            for given in waiting:  # until enough tasks are submitted
-                submitted[remote.remote(self._devices_of_task, *given)] = given
+            for given in waiting:  # continues after the last submitted tuple
+                reference = remote.remote(self._devices_of_task, *given)
+                submitted[reference] = given
                 if len(submitted) >= self._max_submitted:
                     break
             if not submitted:
@@ -148,8 +153,8 @@ class Cluster:
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Returns the result of function(devices, *arguments), computed on a worker; see `run`."""
-        ((_, get),) = self.run(function, [arguments])  # a single task
-        return get()
+        ((_, get_result),) = self.run(function, [arguments])  # a single task
+        return get_result()
 
     def _get(self, result: Any) -> Any:
         """Returns the value of `result`, Ray's reference to a task's result.
@@ -189,7 +194,7 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
     except ImportError:
         raise InputError("Ray is not installed: pip install -e '.[ray]'") from None
     except (RuntimeError, ValueError, OSError, AssertionError) as error:
-        reason = " ".join(str(error).split())[:120]
+        reason = " ".join(str(error).split())[:120]  # in one line
         raise InputError(
             f"`ray_address={address}`: no Ray cluster there ({reason}): see ray start; if it asks for a "
             "token, set RAY_AUTH_MODE=token"
@@ -200,7 +205,8 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
     try:
         cluster = Cluster(ray)
         yield work.TrainingEngine(
-            functools.partial(RayTrainer, cluster), functools.partial(do_all, cluster)
+            trainer=functools.partial(RayTrainer, cluster),
+            do_all=functools.partial(do_all, cluster),
         )
     finally:
         ray.shutdown()
@@ -209,7 +215,7 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
 def _require_answer(address: str) -> None:
     """Raises OSError if no server answers at "host:port" within 5 seconds; Ray would try for minutes."""
     host, _, port = address.rpartition(":")
-    if host and port.isdecimal() and int(port) < 2**16:
+    if host and port.isdecimal() and int(port) < 2**16:  # unlike "auto"
         socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
 
 
@@ -217,23 +223,26 @@ class RayTrainer:
     """A trainer on a cluster (`audit.training.driver.Trainer`)."""
 
     def __init__(self, cluster: Cluster, recipe: GameRecipe, data: Dataset) -> None:
-        """Sends the recipe and data to the nodes; raises InputError if a worker cannot make the game."""
+        """Sends the data to the nodes; raises InputError if a worker cannot make the game from the recipe."""
         self._cluster = cluster
         self._game = (recipe, cluster.share(data))  # arguments of `prepare` and `train`
-        # `train` asks for the chunk size again, when it knows the number of runs.
+        # For 1 run: `train` asks for the chunk size later.
         _, versions_and_devices = cluster.call(prepare, *self._game, 1)
         self.about = lambda: versions_and_devices  # the method of `Trainer`
 
     def train(self, store: Store, runs: int, max_chunk: int, progress: Progress) -> Trained:
-        """Trains missing runs and returns the scores of all runs; see `Trainer`."""
+        """Trains the missing runs among a store's first `runs` runs, and returns the scores of all.
+
+        A worker trains at most `max_chunk` runs at a time. See `Trainer` for `progress`.
+        """
         begin = time.perf_counter()
         with hold(store.path):
             size, _ = self._cluster.call(prepare, *self._game, max_chunk)
             missing = store.missing(runs)
             tasks = [(*self._game, chunk) for chunk in cut(missing, size)]
             progress(0)  # until this call, a progress bar shows "compiling"
-            for _, get in self._cluster.run(train, tasks):
-                scores = get()
+            for _, get_scores in self._cluster.run(train, tasks):
+                scores = get_scores()
                 store.save(scores)
                 progress(len(scores.scores))
         seconds = time.perf_counter() - begin
@@ -245,7 +254,7 @@ class RayTrainer:
 
 
 def do_all(cluster: Cluster, cells: list[Cell], place: work.Workplace) -> work.Outcome:
-    """Completes a sweep's cells, each as a task, and reports failed cells on stderr."""
+    """Completes a sweep's cells, each as a task, and returns the names of completed and failed cells."""
     outcome = work.Outcome(completed=[], failed=[])
     opened = []
     with store.hold(place.out), contextlib.closing(work.SweepProgress(cells)) as progress:
@@ -255,9 +264,10 @@ def do_all(cluster: Cluster, cells: list[Cell], place: work.Workplace) -> work.O
                 cell.open(place.out, place.data)  # loads the data, which workers may not have
                 opened.append(cell)
         data = cluster.share(place.data)  # includes the loaded data
-        for (cell, _), get in cluster.run(do_cell, [(cell, data) for cell in opened]):
+        tasks = [(cell, data) for cell in opened]
+        for (cell, _), get_contents in cluster.run(do_cell, tasks):
             with work.failing(cell, progress, outcome):
-                for name, content in sorted(get().items()):
+                for name, content in sorted(get_contents().items()):
                     files.write_whole(place.out / name, content)
                 outcome.completed.append(cell.name)
                 progress.end(cell)

@@ -40,7 +40,7 @@ class TrainingEngine(NamedTuple):
 
     Attributes:
       trainer: (recipe, data) -> a trainer; raises InputError if the data do not fit the recipe.
-      do_all: (cells, workplace) -> the outcome; see `do_all` below.
+      do_all: (cells, workplace) -> the outcome, as `do_all` below.
     """
 
     trainer: "Callable[[GameRecipe, Dataset], Trainer]"
@@ -54,7 +54,7 @@ class SweepProgress:
     """
 
     def __init__(self, cells: Sequence[Cell]) -> None:
-        """Shows the line."""
+        """Shows the progress line for these cells."""
         self._num_cells = len(cells)
         self._num_finished = 0
         self._seconds_finished = 0.0  # the estimated seconds of finished cells
@@ -65,7 +65,7 @@ class SweepProgress:
         self.close = self._bar.close
 
     def begin(self, cell: Cell) -> Progress:
-        """Shows a cell as the current cell, and returns the function that reports its finished runs."""
+        """Shows a cell as the current cell, and returns the function that counts its finished runs."""
         name = shortened(cell.name, 32)
         self._bar.set_description_str(f"{self._num_finished}/{self._num_cells} {name}:")
         seconds_per_run = cell.seconds / cell.runs
@@ -75,7 +75,7 @@ class SweepProgress:
         """Counts a cell as finished, even if it did not report all of its runs."""
         self._num_finished += 1
         self._seconds_finished += cell.seconds
-        self._bar.update(self._seconds_finished - self._bar.n)
+        self._bar.update(self._seconds_finished - self._bar.n)  # what is not shown yet
         self._bar.set_description_str(f"{self._num_finished}/{self._num_cells} cells:")
 
 
@@ -83,8 +83,8 @@ def distinct(cells: Iterable[Cell]) -> list[Cell]:
     """Returns the cell with the most runs for each identity, in order of first occurrence."""
     largest: dict[str, Cell] = {}
     for cell in cells:
-        known = largest.get(cell.identity, cell)
-        largest[cell.identity] = max(known, cell, key=attrgetter("runs"))
+        previous = largest.get(cell.identity, cell)
+        largest[cell.identity] = max(previous, cell, key=attrgetter("runs"))
     return list(largest.values())
 
 
@@ -95,7 +95,7 @@ def find_missing(cells: Iterable[Cell], place: Workplace) -> list[Cell]:
 
 
 def do_all(cells: list[Cell], place: Workplace) -> Outcome:
-    """Completes the cells of a sweep in this process, and reports each failed cell on stderr.
+    """Completes the cells of a sweep in this process, and returns the names of completed and failed cells.
 
     If another process is working on a cell, this process waits. Raises InputError if it cannot write to the
     store.

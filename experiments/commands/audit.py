@@ -73,7 +73,7 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     are checked before loading the data.
     """
     level = cli.level()
-    engines = grid_flags.engine()
+    engine = grid_flags.engine()  # a context that starts it when needed
     out = cli.folder()
     adversary = setting.adversary
     number = runs or adversary.usual_runs
@@ -92,7 +92,7 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     num_rehearsals = lipschitz.count_rehearsals(setting, FLAGS.lipschitz)
     dataset = task(setting.model).data.load(FLAGS.data)
     request = driver.make_request(setting, dataset, number, level, num_rehearsals, until)
-    finished = driver.audit(request, out, engines)
+    finished = driver.audit(request, out, engine)
     if FLAGS.json:
         print(results.result_json(finished.conclusion, **finished.circumstances()))
     else:
@@ -136,7 +136,7 @@ def _summarise(finished: "Finished") -> str:
     training = f"{setting.schedule.steps} steps x batch {setting.mechanism.batch_size}"
     line = f"{request.runs} models x {training}, data: {data}"
     trained = finished.trained
-    if trained is None or trained.trained_runs == 0:
+    if trained is None or trained.trained_runs == 0:  # nothing was missing
         return f"{line}; all already stored"
     return f"{line}; trained {trained.trained_runs} in {trained.seconds:.1f} s"
 

@@ -70,8 +70,8 @@ def main() -> None:
     stored = folder / "cells"
     all_cells: list[Cell] = [*cells, *claims]
     n_done = len(load_measured(all_cells, stored))
-    progress = measure_missing(all_cells, stored, cores())
-    for _ in tqdm(progress, "benchmark", len(all_cells), initial=n_done, unit="cell"):
+    finished = measure_missing(all_cells, stored, cores())  # yields each cell when it is stored
+    for _ in tqdm(finished, "benchmark", len(all_cells), initial=n_done, unit="cell"):
         pass
 
     from audit.report import style

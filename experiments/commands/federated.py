@@ -51,9 +51,8 @@ def main() -> None:
     task = federated_task(setting.model)
     federation = task.load(setting, FLAGS.data)
     clients = federation.clients
-    most_rounds = build_federated.rounds(setting, clients).most
-    # One composition covers the rounds in which a client takes part, the other those of a canary. The noise
-    # multiplier covers a whole round, even if the round also releases a noisy count.
+    most_rounds = build_federated.rounds(setting, clients).most  # in which any client takes part
+    # The noise multiplier covers a whole round, even if the round also releases a noisy count.
     of_client = Composition(setting.noise_multiplier, most_rounds)
     of_canary = Composition(setting.noise_multiplier, setting.repetitions)
     store = open_store(out, setting, federation)
@@ -62,10 +61,12 @@ def main() -> None:
     scores = store.load(runs)
 
     claim = DpSgd(*of_canary)
-    sees_final_model = setting.observe in federated.FINAL
-    dimension = task.make().n_parameters
     each = conclude_each_run(
-        scores, dimension, law_holds=sees_final_model, level=level, claim=claim
+        scores,
+        dimension=task.make().n_parameters,
+        law_holds=setting.observe in federated.FINAL,  # the adversary sees only the final model
+        level=level,
+        claim=claim,
     )
     audit = federated_table.FederatedAudit(
         runs=each,

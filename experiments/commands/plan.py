@@ -61,10 +61,10 @@ cli.define_levels()
 def main() -> None:
     """Prints the expected bounds and duration, or with --bug the number of runs needed to reject a claim.
 
-    The bounds come from simulated audits of a mechanism with the true epsilon. The command prints their means
-    and quantiles, and the number of runs for which the mean bound is --tightness times the true epsilon.
+    The bounds come from simulated audits of a mechanism with the true epsilon. The command also prints the
+    number of runs for which the mean bound is --tightness times the true epsilon.
     """
-    # Simulated scores do not depend on the adversary. GC-R allows any number of canaries.
+    # Simulated scores do not depend on the adversary. This adversary allows any number of canaries.
     setting = cli.setting(FIELDS, adversary="gc_r")
     level = cli.level()
     require(
@@ -72,7 +72,7 @@ def main() -> None:
     )
     true_epsilon = _find_true_epsilon(setting)
     if FLAGS.bug is not None:
-        _print_bugs(setting)
+        _print_runs_until_rejected(setting)
         return
     validate(setting, FLAGS.runs)
 
@@ -120,13 +120,13 @@ def show_bounds(bounds: Sequence[calibration.Calibration]) -> str:
     truth = bounds[0].true_epsilon
     records = [
         {
-            "method": row.method,
-            "mean": f"{row.mean_epsilon:.3f}",
-            "5%": f"{row.low_epsilon:.3f}",
-            "95%": f"{row.high_epsilon:.3f}",
-            "of truth": f"{row.mean_epsilon / truth:.0%}",
+            "method": bound.method,
+            "mean": f"{bound.mean_epsilon:.3f}",
+            "5%": f"{bound.low_epsilon:.3f}",
+            "95%": f"{bound.high_epsilon:.3f}",
+            "of truth": f"{bound.mean_epsilon / truth:.0%}",
         }
-        for row in bounds
+        for bound in bounds
     ]
     canaries = ""
     if setting.canaries > 1:
@@ -140,7 +140,7 @@ def show_bounds(bounds: Sequence[calibration.Calibration]) -> str:
     return format_table(records, right=("mean", "5%", "95%", "of truth"), before=before)
 
 
-def _print_bugs(setting: Setting) -> None:
+def _print_runs_until_rejected(setting: Setting) -> None:
     """Prints how many training runs are needed to reject the claimed mu, for each factor in --bug.
 
     A factor is the actual noise divided by the claimed noise. The command simulates audits of fresh
@@ -149,8 +149,9 @@ def _print_bugs(setting: Setting) -> None:
     """
     mu = make_claim(setting).gaussian_mu
     assert mu is not None  # the adversary knows the batches, so the claim is Gaussian
-    # Fresh directions need several canaries per run.
-    canaries = setting.canaries if setting.canaries > 1 else _CANARIES
+    canaries = setting.canaries
+    if canaries == 1:
+        canaries = _CANARIES  # fresh directions need several canaries per run
     records = []
     for factor in cli.numbers("bug"):
         needed = planning.runs_until_refuted(mu, factor, canaries, FLAGS.confidence, _SEED)

@@ -18,7 +18,6 @@ from audit.commands import cli
 from audit.written import counted, shortened
 from experiments.cells import work
 from experiments.cells.cell import DataSets, file_names
-from experiments.cells.work import Workplace
 from experiments.commands import grid_flags
 from experiments.sweeps import registry
 from experiments.sweeps.sweep import Sweep
@@ -47,13 +46,15 @@ def main() -> None:
     if FLAGS.list and not names:
         names = ["all"]
     sweeps = registry.chosen(FLAGS.scale, names)
-    data = DataSets({name: FLAGS[name].value for name in file_names()})
-    place = Workplace(cli.folder(), data)
+    user_files = {name: FLAGS[name].value for name in file_names()}  # None without the flag
+    data = DataSets(user_files)
+    place = work.Workplace(cli.folder(), data)
     if FLAGS.list:
         print(_list_sweeps(sweeps, place))
         return
 
     title = ", ".join(sweep.name for sweep in sweeps)
+    # Sweeps share cells.
     cells = work.distinct(itertools.chain.from_iterable(sweep.cells for sweep in sweeps))
     missing = work.find_missing(cells, place)
 
@@ -69,7 +70,7 @@ def main() -> None:
     print(f"{title}: {counted(done, 'cell')} in {duration}, {len(cells) - done} before\n{closing}")
 
 
-def _list_sweeps(sweeps: list[Sweep], place: Workplace) -> str:
+def _list_sweeps(sweeps: list[Sweep], place: work.Workplace) -> str:
     """Returns a table of sweeps with their cell counts, finished cells and estimated minutes."""
     lines = [f"{'name':<17} {'cells':>5} {'done':>5} {'minutes':>8}  title", "-" * 80]
     for sweep in sweeps:

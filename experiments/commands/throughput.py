@@ -37,7 +37,7 @@ def main() -> None:
         "--data requires a single model in --models",
     )
 
-    installed = [name for name in engines if _is_installed(name)]
+    installed = list(filter(_is_installed, engines))
     require(installed, "--engines: no engine is installed: install one of the packages above")
     timings: list[Record] = []
     for model in models:

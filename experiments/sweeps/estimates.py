@@ -51,11 +51,12 @@ def epsilon_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
     panels = {}
     for name, of_panel in by_panel.items():
         of_panel.sort(key=attrgetter("x"))
-        panels[name] = partial(_draw_panel, points=of_panel, x=sweep.axis)
-    widest = max(map(len, by_panel.values()))  # the largest number of points in a panel
-    across = len(panels) if widest * len(panels) <= _MAX_ACROSS else 1
+        panels[name] = partial(_draw_panel, points=of_panel, x_axis=sweep.axis)
+    most_points = max(map(len, by_panel.values()))  # in a panel
+    fits_in_a_row = most_points * len(panels) <= _MAX_ACROSS
+    across = len(panels) if fits_in_a_row else 1
     # A panel needs 0.9 inches for each point and 0.6 for its edges. The heading needs 5.8 inches.
-    width = max(0.9 * widest + 0.6, 5.8 / across)
+    width = max(0.9 * most_points + 0.6, 5.8 / across)
     figure = draw_panels(
         _make_heading(sweep, points),
         panels,
@@ -76,11 +77,11 @@ def epsilon_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
     return figure
 
 
-def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None) -> None:
-    """Draws the points of a panel from left to right.
+def _draw_panel(axis: Axes, points: Sequence[Point], x_axis: Axis | None) -> None:
+    """Draws the points of a panel, sorted by x, from left to right.
 
     Each point is labelled below with its series, and each group of points with the same x above with x.
-    `points` are sorted by x. `x` is None if points have no x.
+    `x_axis` has the name and symbol of x. It is None if points have no x.
     """
     positions: list[float] = []
     groups = [list(group) for _, group in groupby(points, attrgetter("x"))]
@@ -93,9 +94,9 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None) -> None:
             _draw_point(axis, position, point)
             positions.append(position)
             position += 1
-        if x and len(groups) > 1:
+        if x_axis and len(groups) > 1:
             axis.annotate(
-                f"{x.symbol} = {group[0].x:g}",
+                f"{x_axis.symbol} = {group[0].x:g}",
                 ((begin + positions[-1]) / 2, 1.0),  # above the middle of the group
                 ha="center",
                 va="bottom",
@@ -107,29 +108,32 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x: Axis | None) -> None:
     axis.set_xticks(positions, [wrap(point.series) for point in points], fontsize=8)
     axis.tick_params(axis="x", length=0)
     axis.set_xlim(-0.65, positions[-1] + 0.65)
-    if x:
+    if x_axis:
         axis.set_title(axis.get_title(), pad=18)  # leaves room for the values of x
-        axis.set_xlabel(x.name)
+        axis.set_xlabel(x_axis.name)
 
 
 def _draw_point(axis: Axes, position: float, point: Point) -> None:
-    """Draws the epsilons of a point.
+    """Draws the epsilons of a point at a position on the horizontal axis. Neighbouring points are 1 apart.
 
     The prediction (n insertions, one every k steps) and the accountant's upper bound are horizontal bars.
     Each method in LOOKS has a mark at the mean over the point's seeds, with an error bar from the smallest
     epsilon to the largest. For a single seed, a vertical bar replaces the error bars, and shows the two-sided
     interval for normal scores.
-
-    `position` is the point's position on the horizontal axis. Neighbouring points are 1 apart.
     """
     has_one_seed = len(point.conclusions) == 1
     if has_one_seed:
         low, high = point.interval()
-        label = "interval if scores are normal"
-        axis.vlines(position, low, min(high, _MAX_DRAWN), color="0.75", lw=5, label=label)
+        axis.vlines(
+            position,
+            low,
+            min(high, _MAX_DRAWN),
+            color="0.75",
+            lw=5,
+            label="interval if scores are normal",
+        )
     predicted = point.predicted()
     if predicted is not None:
-        label = r"predicted: $\mu = \sqrt{n / k} / \sigma$, n insertions"
         axis.hlines(
             predicted,
             position - 0.42,
@@ -137,14 +141,14 @@ def _draw_point(axis: Axes, position: float, point: Point) -> None:
             color=PREDICTED,
             lw=6,
             alpha=0.55,
-            label=label,
+            label=r"predicted: $\mu = \sqrt{n / k} / \sigma$, n insertions",
         )
     ends = (position - 0.45, position + 0.45)
-    upper_bound = [point.upper_bound()] * 2
-    axis.plot(ends, upper_bound, color=UPPER, ls=_DOTS, lw=1.6, label=_ACCOUNTING)
+    heights = [point.upper_bound()] * 2  # at both ends
+    axis.plot(ends, heights, color=UPPER, ls=_DOTS, lw=1.6, label=_ACCOUNTING)
     for name, (offset, look) in LOOKS.items():
         method = point.find_method(name)
-        if method is None:
+        if method is None:  # it does not exist for this kind of audit
             continue
         mean, low, high = point.spread(name)
         errors = None
@@ -161,18 +165,17 @@ def trade_off_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
     that Gaussian curves become straight lines. Both panels also show the curve's confidence band, and
     Gaussian curves for the lower bound on mu, the predicted mu and the upper bound on mu, if these are known.
     """
-
-    rates = np.linspace(0, 1, 401)
+    rates = np.linspace(0, 1, 401)  # false-positive rates
     panels = {}
     for point in points:
-        first = point.conclusions[0]
+        conclusion = point.conclusions[0]
         mu = point.predicted_mu()
         name = f"{point.panel}, {point.series}"
         panels[name] = partial(
-            audit_panels.draw_trade_off, conclusion=first, grid=rates, predicted_mu=mu
+            audit_panels.draw_trade_off, conclusion=conclusion, grid=rates, predicted_mu=mu
         )
         panels[f"{name}, on deviates"] = partial(
-            audit_panels.draw_on_deviates, conclusion=first, predicted_mu=mu
+            audit_panels.draw_on_deviates, conclusion=conclusion, predicted_mu=mu
         )
     return draw_panels(_make_heading(sweep, points), panels, size=(4, 3.4), across=2)
 
@@ -180,41 +183,42 @@ def trade_off_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
 def profile_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
     """Plots privacy profiles of the first four points: delta against epsilon (hidden-state paper, Figure 11).
 
-    Every profile is that of mu-GDP for some mu. Each point has a profile for the lower bound on mu from
-    `if_gaussian`, averaged over the seeds, and one for its predicted mu, if any. The figure also has a
-    profile for the largest upper bound on mu, and a horizontal line at the points' delta.
+    Each point has a profile for the lower bound on mu from `if_gaussian`, and one for its predicted mu, if
+    any. The figure also has a profile for the largest upper bound on mu.
+    """
+    draw = partial(_draw_profiles, points=points)
+    return draw_panels(_make_heading(sweep, points), {"": draw}, (6, 3.6), ylabel="delta")
+
+
+def _draw_profiles(axis: Axes, points: Sequence[Point]) -> None:
+    """Plots delta against epsilon for `profile_figure`, with a horizontal line at the points' delta.
+
+    Every profile is that of mu-GDP for some mu. Lower bounds on mu are averaged over the seeds.
     """
     # 0.05 replaces an unknown or zero mu, since the axis needs a range.
     largest_mu = max(point.conclusions[0].mu_upper_bound or 0.05 for point in points)
     epsilons = np.linspace(0, conversions.epsilon_from_mu(largest_mu, _MIN_DELTA), 400)
 
-    # The mu, the label and the look of each profile.
-    profiles: list[tuple[float, str, dict[str, Any]]]
-    profiles = [(largest_mu, _ACCOUNTING, {"color": UPPER, "ls": ":"})]
-    for point, color in zip(points, (OUT, IN, BOUND, PREDICTED), strict=False):
+    def plot(mu: float, label: str, **look: Any) -> None:
+        axis.semilogy(epsilons, conversions.delta_from_mu(mu, epsilons), label=label, **look)
+
+    plot(largest_mu, _ACCOUNTING, color=UPPER, ls=":")
+    for point, color in zip(points[:4], (OUT, IN, BOUND, PREDICTED), strict=False):
         # A bound has no mu if it proves no leakage.
         mu = float(np.mean([bound.mu or 0.0 for bound in point.findings(IF_GAUSSIAN)]))
-        label = f"{point.series}: if Gaussian, mu = {at_least(mu, 2)}"
-        profiles.append((mu, label, {"color": color, "ls": "--"}))
+        plot(mu, f"{point.series}: if Gaussian, mu = {at_least(mu, 2)}", color=color, ls="--")
         predicted = point.predicted_mu()
         if predicted is not None:
             label = f"{point.series}: predicted, mu = {predicted:.2f}"
-            profiles.append((predicted, label, {"color": color, "lw": 5, "alpha": 0.3}))
-
-    def draw(axis: Axes) -> None:
-        """Plots delta against epsilon for each profile."""
-        for mu, label, look in profiles:
-            axis.semilogy(epsilons, conversions.delta_from_mu(mu, epsilons), label=label, **look)
-        delta = points[0].delta
-        axis.axhline(delta, color="0.7", lw=0.8, label=f"delta = {show_level(delta)}")
-        axis.set(xlabel="epsilon", ylim=(_MIN_DELTA, 1.5), xlim=(0, epsilons[-1]))
-
-    return draw_panels(_make_heading(sweep, points), {"": draw}, (6, 3.6), ylabel="delta")
+            plot(predicted, label, color=color, lw=5, alpha=0.3)
+    delta = points[0].delta
+    axis.axhline(delta, color="0.7", lw=0.8, label=f"delta = {show_level(delta)}")
+    axis.set(xlabel="epsilon", ylim=(_MIN_DELTA, 1.5), xlim=(0, epsilons[-1]))
 
 
 def _make_heading(sweep: Sweep, points: Sequence[Point]) -> str:
     """Returns a figure's title and a line with the largest numbers of seeds and runs."""
-    runs = max(point.cells[0].runs for point in points)  # the number is the same for all seeds
+    runs = max(point.cells[0].runs for point in points)  # all seeds have the same number
     seeds = max(len(point.conclusions) for point in points)
     data = f"mean and range of {seeds} seeds" if seeds > 1 else "one seed"
     return f"{sweep.title}\n{data}, up to {runs:,} runs each"

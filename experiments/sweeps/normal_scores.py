@@ -1,8 +1,7 @@
 """Computes two-sided intervals for mu from scores that are normal with equal standard deviations.
 
 For crafted gradients in an over-parameterized model, the scores with and without the canary (the two worlds)
-are normal. Then mu is the distance between the two worlds' means, in standard deviations. After 20 runs, its
-noncentral t interval is as narrow as an interval from error counts after thousands of runs.
+are normal. Then mu is the distance between the two worlds' means, in standard deviations.
 """
 
 import numpy as np
@@ -34,7 +33,7 @@ def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Inter
     freedom = len(scores_in) + len(scores_out) - 2
     distance = _measure_distance(scores_in, scores_out)
     if freedom == 0 or not np.isfinite(distance):
-        return _UNKNOWN
+        return _UNKNOWN  # [0, inf)
     # mu is the noncentrality times this scale.
     scale = np.sqrt(1 / len(scores_in) + 1 / len(scores_out))
     statistic = distance / scale
@@ -61,14 +60,15 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
     distance = _measure_distance(*design.pooled())
     runs_of_sets = [len(table.scores) for table in design.rows()]
     if min(runs_of_sets) < 2 or not np.isfinite(distance):
-        return _UNKNOWN
+        return _UNKNOWN  # [0, inf)
     variance = 0.0
     for i, runs in enumerate(runs_of_sets):
-        distances = []
+        distances = []  # without each run of set i
         for left_out in range(runs):
-            kept = list(map(np.arange, runs_of_sets))
+            kept = list(map(np.arange, runs_of_sets))  # indices of runs
             kept[i] = np.delete(kept[i], left_out)
-            distances.append(_measure_distance(*design.select(*kept).pooled()))
+            without_run = design.select(*kept)
+            distances.append(_measure_distance(*without_run.pooled()))
         # A set's jackknife variance is its number of runs minus 1, times the variance of these distances. The
         # variances of the sets add up.
         variance += (runs - 1) * float(np.var(distances))

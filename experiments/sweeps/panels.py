@@ -20,7 +20,7 @@ from experiments.sweeps.records import Records, select
 def draw_panels(
     title: str,
     panels: Mapping[str, Callable[[Axes], object]],
-    size: tuple[float, float] = (3.1, 2.9),
+    size: tuple[float, float],
     across: int = 3,
     ylabel: str = "",
     legend_columns: int = 2,
@@ -78,13 +78,13 @@ def draw_panels_of(
 
 def _add_legend(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
     """Adds a legend below the panels, with each label once, and in a single column if it is too wide."""
-    legend: dict[str, Artist] = {}
+    artists: dict[str, Artist] = {}  # keyed by label
     for axis in axes:
         handles, labels = axis.get_legend_handles_labels()
-        legend |= dict(zip(labels, handles, strict=True))
-    if not legend:
+        artists |= dict(zip(labels, handles, strict=True))
+    if not artists:
         return
-    add = partial(figure.legend, legend.values(), legend, loc="outside lower center", fontsize=8)
+    add = partial(figure.legend, artists.values(), artists, loc="outside lower center", fontsize=8)
     drawn = add(ncols=columns)
     if drawn.get_window_extent().width > figure.bbox.width:
         drawn.remove()

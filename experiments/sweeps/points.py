@@ -1,7 +1,4 @@
-"""The points of a figure, and their table.
-
-A point has the audits of all seeds, and the conclusions from the stored audits.
-"""
+"""The points of a figure, and their table."""
 
 import itertools
 import math
@@ -20,7 +17,7 @@ from audit.evidence.canaries import Design
 from audit.laws import conversions
 from audit.methods import estimate, exact_null, lifted
 from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, IN_SAMPLE, Finding
-from audit.methods.method import MANY_CANARIES, ONE_CANARY, Method
+from audit.methods.method import Method
 from audit.report.table import Column, Table, at_least, at_most
 from audit.settings.setting import Setting, identity
 from audit.storage.index import Holdings
@@ -79,19 +76,18 @@ class Point(NamedTuple):
     def find_method(self, name: str) -> Method | None:
         """Returns the counterpart of a method for this point's kind of audit; None if it has no counterpart.
 
-        `name` is a method for runs with one canary, and audits with one canary use the method itself. For
-        fresh directions, only `assumption_free` has a counterpart.
+        `name` is a method for runs with one canary, and audits with one canary use the method itself.
         """
         conclusion = self.conclusions[0]
         if conclusion.has_one_canary:
             return estimate.METHODS[name]
-        if not conclusion.law_is_known:  # several canaries in a run, but not fresh directions
-            # if_gaussian -> lifted_gaussian, assumption_free -> lifted
-            counterparts = dict(zip(ONE_CANARY, MANY_CANARIES, strict=True))
-            return lifted.METHODS.get(counterparts.get(name, ""))
-        if name == ASSUMPTION_FREE:
-            return exact_null.METHODS[exact_null.EXACT_NULL]
-        return None
+        counterparts: dict[str, Method] = {
+            IF_GAUSSIAN: lifted.METHODS[lifted.LIFTED_GAUSSIAN],
+            ASSUMPTION_FREE: lifted.METHODS[lifted.LIFTED],
+        }
+        if conclusion.law_is_known:  # fresh directions, whose scores have a known distribution
+            counterparts = {ASSUMPTION_FREE: exact_null.METHODS[exact_null.EXACT_NULL]}
+        return counterparts.get(name)
 
     def findings(self, name: str) -> list[Finding]:
         """Returns the bound or estimate of `find_method(name)` for each stored seed; [] if it is None."""
@@ -112,14 +108,13 @@ class Point(NamedTuple):
         (`normal_scores`). For fresh directions, both ends are NaN because scores are not normal.
         """
         conclusion = self.conclusions[0]
-        if conclusion.law_is_known:
+        if conclusion.law_is_known:  # fresh directions
             return math.nan, math.nan
         confidence = conclusion.confidence
         if conclusion.has_one_canary:
             ends = normal_scores.mu_interval(*conclusion.worlds, confidence)
         else:
-            # The type checker does not know that the evidence of several runs is a `Design`.
-            design = cast(Design, conclusion.evidence)
+            design = cast(Design, conclusion.evidence)  # for the type checker
             ends = normal_scores.mu_interval_of_runs(design, confidence)
         low = conversions.epsilon_from_mu(float(ends.lower), conclusion.delta)
         high = conversions.epsilon_from_mu(float(ends.upper), conclusion.delta)
@@ -156,7 +151,7 @@ def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidenc
     for setting, runs in dict.fromkeys((cell.setting, cell.runs) for cell in cells):
         try:
             scores = held.scores(identity(setting), runs)
-            if scores is not None:
+            if scores is not None:  # all runs are stored
                 conclusions[setting, runs] = conclude_setting(scores, setting, levels)
         except InputError as error:
             print(f"left out, {setting.model} {setting.adversary.name}: {error}", file=sys.stderr)
@@ -166,7 +161,7 @@ def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidenc
 def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
     """Groups audits into points by panel, series and x, in order of first occurrence.
 
-    `by_setting` holds the conclusions. A point gets those of its conclusions that exist.
+    `by_setting` holds the conclusions, keyed by setting and number of runs. Some may be missing.
     """
     places: dict[tuple[str, str, float], list[Audited]] = {}
     for cell in cells:
@@ -182,7 +177,7 @@ def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
     """Yields a record for each point, with the fields for `make_table`. Each point must have a conclusion."""
     for point in points:
         cells = point.cells
-        mean, low, high = point.spread(IF_GAUSSIAN)
+        _, low, high = point.spread(IF_GAUSSIAN)
         upper_bound = point.upper_bound()
         label = point.series
         if sweep.axis:
@@ -200,22 +195,21 @@ def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
             "runs": cells[0].runs,
             "canaries": cells[0].setting.canaries,
             "seeds": len(point.conclusions),
-            IF_GAUSSIAN: mean,
             f"{IF_GAUSSIAN}_min": low,
             f"{IF_GAUSSIAN}_max": high,
             "predicted": point.predicted(),
             "upper_bound": upper_bound,
         }
         if len(cells) == 1:  # the interval belongs to a single audit
-            interval_low, interval_high = point.interval()
-            row |= {"epsilon_low": interval_low, "epsilon_high": interval_high}
+            row["epsilon_low"], row["epsilon_high"] = point.interval()
         for name, method in estimate.METHODS.items():
-            counterpart = point.find_method(name)
-            mean, _, _ = point.spread(name)
+            counterpart = point.find_method(name)  # for this kind of audit
+            column = name
             # A counterpart with different assumptions gets its own column.
             if counterpart is not None and counterpart.assumes != method.assumes:
-                name = counterpart.name
-            row.setdefault(name, mean)  # IF_GAUSSIAN is already set
+                column = counterpart.name
+            mean, _, _ = point.spread(name)
+            row[column] = mean
         yield row
 
 
@@ -241,8 +235,9 @@ def make_table(rows: Records, level: Level) -> Table[Record]:
         field("upper_bound"),
     ]
     # The remaining fields are other bounds, which vary with the kind of audit.
-    known = {"heading", "label", *map(attrgetter("key"), columns + last)}
-    others = [name for name in dict.fromkeys(itertools.chain(*rows)) if name not in known]
+    shown = {"heading", "label", *map(attrgetter("key"), columns + last)}
+    all_names = dict.fromkeys(itertools.chain(*rows))  # each once, in order
+    others = [name for name in all_names if name not in shown]
     return Table(
         [*columns, *map(field, others), *last],
         rows,

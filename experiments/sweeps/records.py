@@ -40,7 +40,7 @@ def mean_fields(name: str, head: str, decimals: int = 2, width: int = 0) -> list
     deviation_name = f"{name}_deviation"
 
     def show(record: Record) -> str:
-        """Formats a record's mean and deviation."""
+        """Formats a record's mean and deviation; returns "" without a mean."""
         mean = record.get(name)
         deviation = record.get(deviation_name)
         if mean is None:
@@ -79,6 +79,7 @@ def own_table(
 
 def select(records: Records, **values: Any) -> list[Record]:
     """Returns the records that have these values, as in select(records, k=5)."""
+    # `<=` compares sets of (name, value).
     return [record for record in records if values.items() <= record.items()]
 
 

@@ -1,7 +1,6 @@
 """Finds the sweeps of all papers by name, and draws them."""
 
 from importlib import import_module
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from audit.errors import require
@@ -34,6 +33,7 @@ def draw(sweep: Sweep, evidence: "Evidence") -> Drawn:
     """
     # Sweeps have the same names at all scales, so we search the scale with the fewest cells.
     (paper,) = [paper for paper in PAPERS if sweep.name in paper.sweeps(SMOKE)]
+    # Such as experiments.lidp.sweep -> experiments.lidp.figures.
     figures = import_module(paper.__name__.replace(".sweep", ".figures"))
     drawn: Drawn = figures.draw(sweep, evidence)
     return drawn
@@ -46,7 +46,7 @@ def chosen(scale: str, names: list[str]) -> list[Sweep]:
     """
     all_sweeps = sweeps(scale)
     if names == ["all"]:
-        return list(filter(attrgetter("cells"), all_sweeps.values()))
+        return [sweep for sweep in all_sweeps.values() if sweep.cells]
     choices = ", ".join(all_sweeps)
     require(names, f"`name` is missing: give all, or any of {choices}")
     for name in names:

@@ -23,10 +23,13 @@ def read_clients(form: Form, setting: Dealing, user_file: UserFile) -> Federatio
         hint="pass an .npz file with features, labels and counts as `data`",
     )
     arrays, source, checksum = load_arrays(recipe, user_file)
-    counts = arrays["counts"][: setting.clients or None]
-    owners = np.repeat(np.arange(len(counts)), counts)
-    rows = slice(len(owners))  # the examples of these clients come first
-    dataset = Dataset(arrays["features"][rows], arrays["labels"][rows], source, checksum)
+    counts = arrays["counts"]
+    if setting.clients > 0:
+        counts = counts[: setting.clients]
+    owners = np.repeat(np.arange(len(counts)), counts)  # the client of each example
+    features = arrays["features"][: len(owners)]
+    labels = arrays["labels"][: len(owners)]
+    dataset = Dataset(features, labels, source, checksum)
     test = None
     if "test_labels" in arrays:
         test = (arrays["test_features"], arrays["test_labels"])
@@ -35,7 +38,7 @@ def read_clients(form: Form, setting: Dealing, user_file: UserFile) -> Federatio
 
 def _make_canonical(form: Form, raw: Arrays) -> Arrays:
     """Returns a user's arrays converted to fixed types; raises InputError if they do not match `form`."""
-    counts = raw["counts"].astype("<i4")
+    counts = raw["counts"].astype("<i4")  # (M,), the number of examples of each client
     adds_up = counts.ndim == 1 and counts.sum() == len(raw["labels"]) and (counts > 0).all()
     require(adds_up, "its counts must give each client's number of examples, at least 1")
     canonical = {"counts": counts, **check_examples(form, raw, "features", "labels")}
@@ -49,17 +52,17 @@ def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
 
     `owners` (N,) gives the client of each example: 0, 1, .... Each client must have at least one example.
     """
-    counts = np.bincount(owners).astype(np.int32)
-    starts = (np.cumsum(counts) - counts).astype(np.int32)
-    order = np.argsort(owners, kind="stable")  # sorts examples by client
+    counts = np.bincount(owners).astype(np.int32)  # examples of each client
+    starts = (np.cumsum(counts) - counts).astype(np.int32)  # each client's first row
+    order = np.argsort(owners, kind="stable")
     features, labels, source, checksum = dataset
     return Clients(features[order], labels[order], starts, counts, source, checksum)
 
 
-def select(clients: Clients, members: NDArray[np.integer]) -> Clients:
-    """Returns the clients with the indices `members`, in their original order."""
-    owners = np.repeat(np.arange(clients.number), clients.counts)
-    is_chosen = np.isin(owners, members)
+def select(clients: Clients, chosen: NDArray[np.integer]) -> Clients:
+    """Returns the clients with the indices `chosen`, in their original order, with all their examples."""
+    owners = np.repeat(np.arange(clients.number), clients.counts)  # the client of each example
+    is_chosen = np.isin(owners, chosen)
     # Numbers the chosen clients from 0, without gaps.
     _, new_owners = np.unique(owners[is_chosen], return_inverse=True)
     features = clients.features[is_chosen]
@@ -76,8 +79,8 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
     """Deals a classification data set of N examples to M clients at random, with uneven class proportions.
 
     For each class, we draw the clients' fractions from a symmetric Dirichlet(alpha) distribution (Yurochkin
-    et al., 2019), and divide the class's shuffled examples accordingly. As alpha grows, the fractions become
-    more equal. If any client gets no examples, we deal all examples again.
+    et al., 2019), and divide the class's shuffled examples accordingly. If any client gets no examples, we
+    deal all examples again.
 
     Raises InputError if `clients` is out of range, or if all 100 attempts leave a client without examples.
     """
@@ -87,8 +90,7 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
         f"`clients` must be between 1 and {size:,}, the number of examples, got {clients}",
     )
     generator = np.random.default_rng(seed)
-    # If alpha is small, almost every attempt leaves a client without examples, so the number of attempts is
-    # limited.
+    # If alpha is small, almost every attempt fails, so their number is limited.
     for _ in range(100):
         owners = _draw_owners(generator, dataset.labels, clients, alpha)
         if len(np.unique(owners)) == clients:
@@ -106,8 +108,8 @@ def _draw_owners(
     for label in np.unique(labels):
         rows = generator.permutation(np.flatnonzero(labels == label))
         fractions = generator.dirichlet(np.full(clients, alpha))
-        # Cuts divide the shuffled rows among the clients, in proportion to their fractions. A row's client is
-        # the number of cuts at or before its position. The last client gets all remaining rows.
+        # Client i's rows end at cut i. So a row's client is the number of cuts at or before its position. The
+        # last client gets all remaining rows.
         cuts = np.floor(np.cumsum(fractions) * len(rows) + 0.5)  # rounds to the nearest whole row
         owners[rows] = np.searchsorted(cuts[:-1], np.arange(len(rows)), side="right")
     return owners

