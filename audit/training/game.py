@@ -88,7 +88,7 @@ class Game(NamedTuple):
         if self.adversary.null.all_in:
             return np.ones((len(runs), self.adversary.canaries), bool)
         if self.adversary.canaries == 1:
-            return runs[:, None] % 2 == 1
+            return runs[:, None] % 2 == 1  # (R, 1)
         toss = partial(jax.random.bernoulli, shape=(self.adversary.canaries,))
         return np.asarray(jax.vmap(toss)(self.run_keys("presence", runs)))
 
@@ -235,14 +235,18 @@ class Player:
         self._state, self._assumed_theta_0, self._theta_0 = attack
 
         init = game.init if game.unknown_initialisation else None
-        programs = _map_programs(game.mechanism, adversary, init, game.join, placement)
-        self._begin, self._train, self._score = programs
-        # We compile before measuring the training time. Only the last segment may differ in length.
+        functions = _RunFunctions(game.mechanism, adversary, init, game.join)
+        self._begin, self._train, self._score = _map_programs(functions, placement)
+        self._compile()
+        progress(0)
+
+    def _compile(self) -> None:
+        """Compiles the program that trains a segment, so that training time excludes compilation."""
         states, draws = self._draw(np.arange(self._width))
+        # Only the last segment may differ in length from the first.
         for segment in (self._segments[0], self._segments[-1]):
             arguments = (self._hyper, states, self._data, segment, self._state, draws)
             self._train.lower(*arguments).compile()
-        progress(0)
 
     def play_all(self, ranges: Iterable[Range]) -> Iterator[Scores]:
         """Trains the runs in ranges [start, stop) chunk by chunk, and yields each chunk's scores."""
@@ -263,11 +267,12 @@ class Player:
         done = 0  # completed segments
         if checkpoints is not None:
             done, states = checkpoints.resume(name, states)
-            states = self._placement.by_run(states)
-        for number, segment in enumerate(self._segments[done:], done + 1):
+            states = self._placement.by_run(states)  # from a file to the devices
+        all_steps = len(self._game.schedule.mask)
+        for number, segment in enumerate(self._segments[done:], done + 1):  # counted from 1
             states = self._train(self._hyper, states, self._data, segment, self._state, draws)
             jax.block_until_ready(states)  # JAX calls return before the computation ends
-            self._progress(size * len(segment.mask) / len(self._game.schedule.mask))
+            self._progress(size * len(segment.mask) / all_steps)
             if self._watch is not None:
                 self._watch(
                     Midway(
@@ -289,7 +294,9 @@ class Player:
 
         Chunks with a different width or different segments cannot use them.
         """
-        return f"{first:07d}_{self._width}_{len(self._segments)}x{len(self._segments[0].mask)}"
+        segments = self._segments
+        steps = len(segments[0].mask)  # in each segment, except perhaps the last
+        return f"{first:07d}_{self._width}_{len(segments)}x{steps}"
 
     def _draw(self, runs: NDArray[np.int64]) -> tuple[State, Draws]:
         """Returns the runs with these indices (R,) before the first step, and their random inputs."""
@@ -313,7 +320,10 @@ def initial_models(game: Game, runs: NDArray[np.int64]) -> Array:
 
 
 def _prepare_attack(game: Game) -> tuple[Tree, Array, Array]:
-    """Returns the adversary's state before training, the theta_0 (p,) it assumes, and the real theta_0."""
+    """Returns the adversary's state before training, the theta_0 (p,) it assumes, and the shared theta_0.
+
+    With `unknown_initialisation`, runs draw their own theta_0 instead of the shared one.
+    """
     theta_0 = game.init(root(game.seed, "theta"))
     assumed = theta_0
     if game.unknown_initialisation:
@@ -329,34 +339,34 @@ def _check_shapes(adversary: Adversary, state: Tree, theta_0: Array) -> None:
     check_shapes(adversary, state, theta_0.size)
 
 
-# The cache keeps all arguments in memory, so we do not pass the game, which contains the data.
-@functools.lru_cache(ensemble.MAX_PROGRAMS)
-def _map_programs(
-    mechanism: Mechanism,
-    adversary: Adversary,
-    init: Callable[[Array], Array] | None,
-    join: Join | None,
-    placement: Placement,
-) -> tuple[Wrapped, Wrapped, Wrapped]:
-    """Returns three programs for a chunk, which begin its runs, train a segment, and score the models (R, K).
+class _RunFunctions(NamedTuple):
+    """The functions that begin and train a single run.
 
-    `init` maps a run's key to its own theta_0 (p,); it is None if all runs share theta_0.
+    Attributes:
+      mechanism, adversary, join: as in `Game`.
+      init: (the run's key) -> its own theta_0 (p,); None if all runs share theta_0.
     """
-    observer = adversary.observer
 
-    def begin(key: Array, theta_0: Array, state: Tree, assumed_theta_0: Array) -> State:
-        """Returns a run's state before the first step, from its own initial model or the shared theta_0.
+    mechanism: Mechanism
+    adversary: Adversary
+    init: Callable[[Array], Array] | None
+    join: Join | None
+
+    def begin(self, key: Array, theta_0: Array, state: Tree, assumed_theta_0: Array) -> State:
+        """Returns the run before the first step, with its own initial model or the shared theta_0 (p,).
 
         An observer starts its record from the adversary's `state` and the theta_0 that the adversary assumes.
         """
-        if init is not None:
-            theta_0 = init(key)
-        start = mechanism.start(theta_0)
+        if self.init is not None:
+            theta_0 = self.init(key)
+        start = self.mechanism.start(theta_0)
+        observer = self.adversary.observer
         if observer is None:
             return start
         return start._replace(seen=observer.begin(state, assumed_theta_0))
 
     def take_segment(
+        self,
         hyper: Hyperparameters,
         before: State,
         data: Data,
@@ -364,23 +374,36 @@ def _map_programs(
         state: Tree,
         draws: Draws,
     ) -> State:
-        """Returns a run's state after the steps of a schedule; `state` is the adversary's."""
+        """Returns the run after the steps of a schedule; `state` is the adversary's, before training."""
+        adversary = self.adversary
         run_state = adversary.draw_for_run(state, draws.own_keys)
+        observe = None
+        if adversary.observer is not None:
+            observe = partial(adversary.observer.observe, run_state)
         canaries = Canaries(
             craft=partial(adversary.craft, run_state),
             presence=draws.presence,
-            observe=observer and partial(observer.observe, run_state),
+            observe=observe,
             crafts_constant=adversary.crafts_constant,
-            join=join,
+            join=self.join,
         )
-        return mechanism.segment(hyper, before, data, schedule, canaries, draws.noise_keys)
+        return self.mechanism.segment(hyper, before, data, schedule, canaries, draws.noise_keys)
 
-    # 0 marks arguments with a leading axis of runs.
+
+# The cache keeps all arguments in memory, so we do not pass the game, which contains the data.
+@functools.lru_cache(ensemble.MAX_PROGRAMS)
+def _map_programs(
+    functions: _RunFunctions, placement: Placement
+) -> tuple[Wrapped, Wrapped, Wrapped]:
+    """Returns three programs for a chunk, which begin its runs, train a segment, and score the models (R, K).
+
+    In the tuples, 0 marks arguments with a leading axis of runs, and None those that all runs share.
+    """
     return (
-        placement.over_runs(begin, (0, None, None, None)),
-        # The states after a segment overwrite the argument `before`.
-        placement.over_runs(take_segment, (None, 0, None, None, None, 0), donated=(1,)),
-        placement.over_runs(adversary.score_run, (None, 0, 0, 0, None)),
+        placement.over_runs(functions.begin, (0, None, None, None)),
+        # The states after a segment overwrite those before it, argument 1.
+        placement.over_runs(functions.take_segment, (None, 0, None, None, None, 0), donated=(1,)),
+        placement.over_runs(functions.adversary.score_run, (None, 0, 0, 0, None)),
     )
 
 
