@@ -10,7 +10,7 @@ move in these directions.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from audit.mechanism import base, expansion
 from audit.mechanism.base import Tree
-from audit.mechanism.clipping.base import ClippedSum
-from audit.mechanism.expansion import Stretch
+from audit.mechanism.clipping.base import Batch, ClippedSum
+from audit.mechanism.expansion import Line, StepMap, Stretch
 from audit.runtime.machine import Progress
 from audit.settings.setting import MAX_RUNS
 from audit.training import game as games
@@ -113,9 +113,8 @@ def rehearse(
     insert = _make_inserter(game, clipped_sum)
     lengths = _choose_lengths(game, distances)
     steps_with_secants = _choose_steps_with_secants(distances, effort)
-    # An audit's runs have indices below MAX_RUNS, so these runs have different randomness. The first index is
-    # even, because odd-numbered runs insert a single canary.
-    first = MAX_RUNS + MAX_RUNS % 2
+    # An audit's runs have indices below MAX_RUNS, so these runs have different randomness.
+    first = MAX_RUNS
     indices_of_runs = np.arange(first, first + runs)
     own_keys = game.run_keys("own", indices_of_runs)
     constants: dict[int, float] = {}  # keyed by measured step
@@ -126,37 +125,31 @@ def rehearse(
     def measure(step: int, thetas: Array, inserted: Array) -> None:
         """Adds the measurement of a step at the runs' models (R, p) to `constants` and `secants`.
 
-        `inserted` (R, p) is a canary's contribution to each run's step. Secants also follow this direction.
+        `inserted` (R, p) is a canary's contribution to each run's step.
         """
         indices = game.schedule.batches[step]
         batch = (game.data[0][indices], game.data[1][indices])
         models = jnp.asarray(np.asarray(thetas))  # copied to a single device
-        by_run = []
+        constants_of_runs = []
         for run, theta in enumerate(models):
             # The search starts from the direction of the last measured step, which is often close.
             found = expansion.largest_expansion(
                 step_map, theta, batch, start=directions.get(run), seed=(step, run)
             )
             directions[run] = found.direction
-            by_run.append(found.constant)
-        constants[step] = max(by_run)
+            constants_of_runs.append(found.constant)
+        constants[step] = max(constants_of_runs)
         if step in steps_with_secants:
-            line = expansion.Line(
+            line = Line(
                 length=float(lengths[step]),
                 reach=effort.reach,
                 derivative=constants[step],
                 largest_derivative=max(constants.values()),
             )
-            # If there is a single canary, one of two neighbouring runs has it, so their difference shows its
-            # effect.
-            to_next = jnp.roll(models, -1, axis=0) - models
             at_random = np.random.default_rng(step).normal(size=models.shape)
-            for run, theta in enumerate(models):
-                descent = step_map.descend(theta, batch)
-                along = (directions[run], inserted[run], to_next[run], descent, at_random[run])
-                secants.append(
-                    expansion.worst_on_lines(step_map, theta, batch, np.stack(along), line)
-                )
+            secants.extend(
+                _measure_secants(step_map, models, batch, line, directions, inserted, at_random)
+            )
         progress(1.0)
 
     def watch(midway: Midway) -> None:
@@ -172,6 +165,30 @@ def rehearse(
     rehearsed = game._replace(segment_steps=_choose_interval(steps, effort))
     games.Player(rehearsed, chunk=runs, watch=watch).play(first, runs)
     return Rehearsal(_fill_steps(constants, steps), secants)
+
+
+def _measure_secants(
+    step_map: StepMap,
+    models: Array,
+    batch: Batch,
+    line: Line,
+    stretched: Mapping[int, NDArray[np.float64]],
+    inserted: Array,
+    at_random: NDArray[np.float64],
+) -> list[Stretch]:
+    """Returns, for each of R models, the secant that most exceeds the derivative.
+
+    Lines follow the descent, the difference to the next run's model, and the run's rows of the other
+    arguments, (R, p). `stretched` maps runs to the directions (p,) that the step stretches most.
+    """
+    # If there is a single canary, one of two neighbouring runs has it, so their difference shows its effect.
+    to_next = jnp.roll(models, -1, axis=0) - models
+    secants = []
+    for run, theta in enumerate(models):
+        descent = step_map.descend(theta, batch)
+        along = (stretched[run], inserted[run], to_next[run], descent, at_random[run])
+        secants.append(expansion.worst_on_lines(step_map, theta, batch, np.stack(along), line))
+    return secants
 
 
 def _make_inserter(
@@ -206,7 +223,8 @@ def _choose_steps_with_secants(distances: NDArray[np.float64], effort: Effort) -
     """
     steps = len(distances)
     measured = np.arange(0, steps, _choose_interval(steps, effort))
-    chosen = measured[_are_separate(distances)[measured]]
+    are_separate = _are_separate(distances)
+    chosen = measured[are_separate[measured]]
     if not chosen.size:
         chosen = measured
     stride = math.ceil(len(chosen) / effort.walked)
