@@ -45,11 +45,12 @@ class FieldLimits(NamedTuple):
         """Returns the advice for an error message, such as "give 1 to 10"."""
         if self.choices:
             return f"choose one of {', '.join(self.choices)}"
-        bounds = f"at least {_format_bound(self.least)}"  # for a field with only `least`
         if self.above > -math.inf:
             bounds = f"a number above {_format_bound(self.above)}"
         elif self.most < math.inf:
             bounds = f"{_format_bound(self.least)} to {_format_bound(self.most)}"
+        else:
+            bounds = f"at least {_format_bound(self.least)}"
         if self.below < math.inf:
             bounds += f", below {_format_bound(self.below)}"
         zero = "0, or " if self.zero_too else ""
@@ -128,7 +129,7 @@ def described(
 def declared(kind: type) -> dict[str, Field]:
     """Returns the fields that a dataclass declares with `described`, keyed by name, in order."""
     fields = {}
-    kinds = get_type_hints(kind)  # resolves string annotations
+    kinds = get_type_hints(kind)  # keyed by attribute; resolves string annotations
     for attribute in dataclasses.fields(kind):
         if "field" not in attribute.metadata:
             continue

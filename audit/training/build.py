@@ -281,13 +281,11 @@ def _rehearse(
 
 def provenance(dataset: Dataset) -> dict[str, Any]:
     """Returns the data source, library versions, this process's device, and the time, keyed by name."""
+    libraries = ("jax", "flax", "optax", "numpy")
     return {
         "data": dataset.source,
         "audit": __version__,
-        "jax": metadata.version("jax"),
-        "flax": metadata.version("flax"),
-        "optax": metadata.version("optax"),
-        "numpy": metadata.version("numpy"),
+        **{library: metadata.version(library) for library in libraries},
         "python": platform.python_version(),
         "device": jax.local_devices()[0].device_kind,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),

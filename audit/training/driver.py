@@ -69,21 +69,14 @@ class LocalTrainer:
     def __init__(self, recipe: GameRecipe, data: Dataset) -> None:
         """Makes the game; raises InputError if the recipe and the data do not fit."""
         self._game = recipe.make(data)
-        self._recipe = recipe
-        self._data = data
+        # The other methods of `Trainer`.
+        self.stage = partial(game.chunk_size, self._game)
+        self.about = partial(recipe.about, data)
 
     def train(self, store: Store, runs: int, max_chunk: int, progress: Progress) -> Trained:
         """Trains the missing runs in chunks that fit into memory; see `Trainer`."""
         chunk = game.chunk_size(self._game, max_chunk)
         return game.train(self._game, store, runs, chunk, progress=progress)
-
-    def stage(self, runs: int) -> int:
-        """Returns the size of a chunk, since checking the rule `Request.until` takes little time."""
-        return game.chunk_size(self._game, runs)
-
-    def about(self) -> dict[str, Any]:
-        """Returns the versions and devices of this process, keyed by name."""
-        return self._recipe.about(self._data)
 
 
 class Request(NamedTuple):
