@@ -45,31 +45,31 @@ def fields(kind: type = Setting) -> dict[str, Field]:
         models.setdefault(row.data.label, []).append(row.sizes or name)
     by_data = [f"{', '.join(names)} ({data})" for data, names in models.items()]
     canaries = [f"{name}: {adversary.canary}" for name, adversary in ADVERSARIES.items()]
-    # These fields are not in a part of the setting.
+    # These fields are not in a part of the setting: (name, flag, type, default, help, limits).
     choices = (
         Field(
             "model",
-            flag="model",
-            kind=str,
-            default="fcnn",
-            help=f"{'; '.join(by_data)}.",
-            limits=FieldLimits(choices=tuple(tasks())),
+            "model",
+            str,
+            "fcnn",
+            f"{'; '.join(by_data)}.",
+            FieldLimits(choices=tuple(tasks())),
         ),
         Field(
             "adversary",
-            flag="adversary",
-            kind=str,
-            default="gc_s",
-            help=f"{'; '.join(canaries)}.",
-            limits=FieldLimits(choices=tuple(ADVERSARIES)),
+            "adversary",
+            str,
+            "gc_s",
+            f"{'; '.join(canaries)}.",
+            FieldLimits(choices=tuple(ADVERSARIES)),
         ),
         Field(
             "insertions",
-            flag="insertions",
-            kind=int,
-            default=250,
-            help="Number of insertions of the canary; training takes insertions * k steps.",
-            limits=FieldLimits(least=1, most=MAX_STEPS),
+            "insertions",
+            int,
+            250,
+            "Number of insertions of the canary; training takes insertions * k steps.",
+            FieldLimits(least=1, most=MAX_STEPS),
         ),
     )
     found = {field.name: field for field in choices}
@@ -87,7 +87,6 @@ def setting_of(model: str, **given: Any) -> Setting:
     Raises:
       InputError: the model is unknown, or a value is invalid (see `make_setting`).
     """
-    require_type("model", model, str)
     row = task(model)
     canaries = given.get("canaries")
     if isinstance(canaries, str) and canaries == AUTO:
@@ -101,7 +100,6 @@ def add_insertions(model: str, given: dict[str, Any]) -> None:
 
     If the sampler draws per epoch, this adds nothing, and `make_setting` uses a whole number of epochs.
     """
-    require_type("model", model, str)
     sampler, _, _ = str(given.get("sampler")).partition(
         ":"
     )  # without the number, as in shuffled:98
@@ -128,7 +126,6 @@ def make_setting(
     Raises:
       InputError: a name is unknown, or a value has the wrong type or is out of range.
     """
-    require_type("model", model, str)
     changes = _read(given)
     steps = changes.get("steps")
     insertions = changes.get("insertions")

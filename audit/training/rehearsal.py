@@ -10,7 +10,7 @@ move in these directions.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from audit.mechanism import base, expansion
 from audit.mechanism.base import Tree
-from audit.mechanism.clipping.base import Batch, ClippedSum
-from audit.mechanism.expansion import Line, StepMap, Stretch
+from audit.mechanism.clipping.base import ClippedSum
+from audit.mechanism.expansion import Line, Stretch
 from audit.runtime.machine import Progress
 from audit.settings.setting import MAX_RUNS
 from audit.training import game as games
@@ -146,10 +146,15 @@ def rehearse(
                 derivative=constants[step],
                 largest_derivative=max(constants.values()),
             )
+            # If there is a single canary, one of two neighbouring runs has it, so their difference shows its
+            # effect.
+            to_next = jnp.roll(models, -1, axis=0) - models
             at_random = np.random.default_rng(step).normal(size=models.shape)
-            secants.extend(
-                _measure_secants(step_map, models, batch, line, directions, inserted, at_random)
-            )
+            for run, theta in enumerate(models):
+                descent = step_map.descend(theta, batch)
+                along = (directions[run], inserted[run], to_next[run], descent, at_random[run])
+                secant = expansion.worst_on_lines(step_map, theta, batch, np.stack(along), line)
+                secants.append(secant)
         progress(1.0)
 
     def watch(midway: Midway) -> None:
@@ -165,30 +170,6 @@ def rehearse(
     rehearsed = game._replace(segment_steps=_choose_interval(steps, effort))
     games.Player(rehearsed, chunk=runs, watch=watch).play(first, runs)
     return Rehearsal(_fill_steps(constants, steps), secants)
-
-
-def _measure_secants(
-    step_map: StepMap,
-    models: Array,
-    batch: Batch,
-    line: Line,
-    stretched: Mapping[int, NDArray[np.float64]],
-    inserted: Array,
-    at_random: NDArray[np.float64],
-) -> list[Stretch]:
-    """Returns, for each of R models, the secant that most exceeds the derivative.
-
-    Lines follow the descent, the difference to the next run's model, and the run's rows of the other
-    arguments, (R, p). `stretched` maps runs to the directions (p,) that the step stretches most.
-    """
-    # If there is a single canary, one of two neighbouring runs has it, so their difference shows its effect.
-    to_next = jnp.roll(models, -1, axis=0) - models
-    secants = []
-    for run, theta in enumerate(models):
-        descent = step_map.descend(theta, batch)
-        along = (stretched[run], inserted[run], to_next[run], descent, at_random[run])
-        secants.append(expansion.worst_on_lines(step_map, theta, batch, np.stack(along), line))
-    return secants
 
 
 def _make_inserter(
