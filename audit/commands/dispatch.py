@@ -98,12 +98,12 @@ def handle_interrupts() -> None:
     Python writes signal numbers to a pipe, and a second thread reads them.
     """
     reading, writing = os.pipe()
-    os.set_blocking(writing, False)  # as `set_wakeup_fd` requires
+    os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     threading.Thread(target=_end_at_signal, args=(reading,), daemon=True).start()
     for number in _SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
-            # Python writes to the pipe only for signals with a handler. This one does nothing.
+            # Python writes to the pipe only for signals with a handler.
             signal.signal(number, lambda number, frame: None)
             # Python's shutdown restores default handlers, but keeps signals ignored.
             atexit.register(signal.signal, number, signal.SIG_IGN)

@@ -34,8 +34,7 @@ from audit.tasks.task import Dataset, task, tasks
 def fields(kind: type = Setting) -> dict[str, Field]:
     """Returns all fields of a settings class, keyed by name.
 
-    For an audit's `Setting`, these are the model, the adversary, `insertions`, and the fields of its parts
-    and of all adversaries. Other classes have the fields that they declare.
+    For `Setting`, these include the fields of its parts and of all adversaries.
     """
     if kind is not Setting:
         return declared(kind)
@@ -45,7 +44,7 @@ def fields(kind: type = Setting) -> dict[str, Field]:
         models.setdefault(row.data.label, []).append(row.sizes or name)
     by_data = [f"{', '.join(names)} ({data})" for data, names in models.items()]
     canaries = [f"{name}: {adversary.canary}" for name, adversary in ADVERSARIES.items()]
-    # These fields are not in a part of the setting: (name, flag, type, default, help, limits).
+    # Fields that no part declares: (name, flag, type, default, help, limits).
     choices = (
         Field(
             "model",

@@ -105,7 +105,6 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
     name, colon, number = text.partition(":")
     if name not in (POISSON, KNOWN, *BY_EPOCHS):
         raise wrong
-    # The data determine a missing number, except that of `known`.
     if not colon and name != KNOWN and batches >= 2:
         number = repr(1 / batches) if name == POISSON else str(batches)
     if name == POISSON:
@@ -235,7 +234,7 @@ class Setting:
         schedule = self.schedule
         if sampling.batches:  # once per epoch
             return schedule.steps // sampling.batches
-        # The first insertion is in step `place`, counted from 1.
+        # Step `place`, counted from 1, is the first insertion.
         return 1 + (schedule.steps - schedule.place) // schedule.periodicity
 
     @functools.cached_property
@@ -265,8 +264,8 @@ class Setting:
         # SGD's model, and the expected squared length of the sum of all noise.
         largest_drift = self.schedule.steps * mechanism.batch_size
         squared_noise = parameters * self.noise_steps * mechanism.noise_multiplier**2
-        # Drift adds to the squared length of the displacement, by which cosines are divided. Up to a ratio of
-        # 0.04, SGD's cosines lose at most 1 - 1 / sqrt(1.04) = 2% without a rehearsal.
+        # Drift lengthens the displacement, by which cosines are divided. Up to a ratio of 0.04, SGD's cosines
+        # lose at most 1 - 1 / sqrt(1.04) = 2% without a rehearsal.
         is_worthwhile = largest_drift**2 > 0.04 * squared_noise
         return is_worthwhile and mechanism.optimizer not in ADAPTIVE
 

@@ -70,7 +70,7 @@ def read_files(
         with naming(name_file(first)):
             return _make_evidence(cells, signs, one_run)
 
-    # In other cases, scores with the canary are in one file, and those without it in another.
+    # Otherwise there are two files.
     if len(files) != 2 or not all(map(_can_be_one_of_two, files)):
         given_files = ",".join(map(str, files))
         kinds = "a .npz, .csv, .tsv, .json, .xlsx or .parquet file, two .npy files, in.npy,out.npy"
@@ -207,7 +207,8 @@ def _read_arrays(path: Path, names: Iterable[str]) -> Columns:
     """Returns the arrays with these names in a .npz or .json file; a .npy file holds `observed`."""
     suffix = path.suffix.lower()
     if suffix == ".json":
-        columns = tables.read_json_columns(path)
+        with tables.reading(path):
+            columns = tables.parse_json(tables.read_text(path))
         with naming(path):
             return {name: arrays.floats(name, columns[name]) for name in names if name in columns}
     require(suffix in (".npz", ".npy"), f"`scores={path}`: give a .npz, .npy or .json file")
@@ -278,10 +279,7 @@ def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int
 
 
 def _parse_numbers(cells: list[Any], has_commas: bool) -> Array:
-    """Returns the cells as numbers, without trailing empty cells; `has_commas` is as in `_convert`.
-
-    Raises InputError for a cell that is not a number.
-    """
+    """Returns the cells as numbers, without trailing empty cells; `has_commas` is as in `_convert`."""
     parsed = []
     for row, cell in enumerate(tables.trim(cells), 1):
         number = _convert(cell, has_commas)

@@ -92,7 +92,7 @@ class Store:
         Raises:
           InputError: the folder can't be written, or its config belongs to another setting.
         """
-        # Sorting makes the text, and thus the hash, independent of the order of entries.
+        # Sorted, so that the hash does not depend on the order of entries.
         text = json.dumps(setting, indent=2, sort_keys=True) + "\n"
         digest = _compute_hash(text)
         existing = _find_folder(root, digest)
@@ -251,7 +251,7 @@ class Store:
                 continue
             fields = {}
             for name, value in arrays.items():
-                fields[name] = plain(value)  # `dimension` and `draws`, arrays (), become ints
+                fields[name] = plain(value)  # `dimension` and `draws` become ints
             first = int(match[1])
             chunk = Scores(first, **fields)
             chunks[first, first + len(chunk.scores)] = chunk
@@ -322,7 +322,7 @@ def hold(folder: Path) -> Iterator[None]:
         # Nested blocks share one lock object, so they do not wait for each other.
         lock = filelock.FileLock(folder / ".lock", is_singleton=True)
         try:
-            lock.acquire(timeout=0)  # raises Timeout at once if another process has the lock
+            lock.acquire(timeout=0)
         except filelock.Timeout:
             print(f"another process is using {folder}: waiting for it", file=sys.stderr)
             lock.acquire()

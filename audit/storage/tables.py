@@ -104,10 +104,10 @@ def read_table(path: Path, wanted: Wanted) -> Columns:
     with reading(path):
         if path.suffix.lower() in _PANDAS_FORMATS:
             return _read_frame(path, wanted)
-        text = _read_text(path)
+        text = read_text(path)
         if not text.lstrip().startswith(("{", "[")):
             return _parse_csv(text, wanted)
-        columns = _parse_json(text)
+        columns = parse_json(text)
         return pick_columns(list(columns), columns.__getitem__, wanted)
 
 
@@ -137,7 +137,7 @@ def reading(path: Path) -> Iterator[None]:
         raise InputError(f"cannot read {path}: {reason}; check `scores`") from None
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
     """Returns the UTF-8 text of a file or of STDIN."""
     if path == STDIN:
         content = sys.stdin.buffer.read()
@@ -205,13 +205,7 @@ def trim(cells: list[Any]) -> list[Any]:
     return cells[:count]
 
 
-def read_json_columns(path: Path) -> Columns:
-    """Returns the columns of a JSON file, keyed by name; see `_parse_json`."""
-    with reading(path):
-        return _parse_json(_read_text(path))
-
-
-def _parse_json(text: str) -> Columns:
+def parse_json(text: str) -> Columns:
     """Returns the columns of JSON text, keyed by name.
 
     The text is a list of records, or an object of columns. A column is a list, or an object keyed by row.

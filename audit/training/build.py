@@ -59,7 +59,7 @@ def make_clipped_sum(clipping: str, model: Model) -> ClippedSum:
     """Returns the function that computes the sum of a model's clipped gradients.
 
     `clipping` names the strategy: "book_keeping" (Bu et al., 2022) for narrow dense networks, "unfolded" for
-    more kinds of layers, such as convolutions, or "per_example", which is slow but works for all models.
+    more kinds of layers, or "per_example", which is slow but works for all models.
     """
     if clipping == "per_example":
         return per_example(model.loss)
@@ -164,7 +164,7 @@ def _describe_training(
     data: base.Data,
     schedule: Schedule,
 ) -> Knowledge:
-    """Returns the training run as an adversary knows it, with functions that simulate it."""
+    """Returns the training run as an adversary knows it."""
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
         """Simulates a training run from theta_0 (p,) without canaries; its noise is drawn from `key`."""
@@ -179,9 +179,9 @@ def _describe_training(
         canary.
         """
         probability = setting.sampling.rate
-        steps_per_epoch = setting.sampling.batches  # 0 unless a canary joins one step of each epoch
-        if steps_per_epoch:
-            probability = 1 / steps_per_epoch
+        batches = setting.sampling.batches  # 0 unless a canary joins one step of each epoch
+        if batches:
+            probability = 1 / batches
         weights = jnp.full(setting.canaries, 0.5 * probability)
         arrays = jax.tree.map(jnp.float32, hyper)
         return _rehearse(mechanism, craft, arrays, state, theta_0, data, schedule, weights)
@@ -229,15 +229,12 @@ def _make_schedule(setting: Setting, examples: int) -> Schedule:
 
 
 def _read_noise(setting: Setting) -> Coefficients | tuple[()]:
-    """Returns the coefficients of a setting's correlated noise, which come from its strategy matrix B / A.
-
-    Returns () if noise is independent across steps.
-    """
+    """Returns the coefficients of a setting's correlated noise; () if noise is independent across steps."""
     noise = setting.mechanism.noise
     if noise == INDEPENDENT:
         return ()
-    strategy = read_strategy(noise, setting.schedule.steps)
-    numerator, denominator = strategy.stream()
+    # The strategy matrix is B / A for a numerator B and a denominator A.
+    numerator, denominator = read_strategy(noise, setting.schedule.steps).stream()
     return Coefficients(jnp.asarray(numerator), jnp.asarray(denominator))
 
 

@@ -95,8 +95,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
     model = federated_task(setting.model).make()
     choices = _choose_for_devices(setting, model, clients)
     data = tuple(map(jnp.asarray, clients.arrays))
-    # Devices train clients in blocks. All clients in a block take as many steps as its largest client, so we
-    # sort clients by size.
+    # All clients in a block take as many steps as its largest client, so we sort clients by size.
     batches = cohorts.by_size(participation.clients, clients.counts)
     schedule = Schedule(jnp.asarray(batches), jnp.asarray(participation.canaries))
 
@@ -125,10 +124,9 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
 def _make_adversary(
     setting: FederatedSetting, parameters: int, rehearse: Callable[[Array], Array]
 ) -> Adversary:
-    """Returns the adversary with random directions as canaries that the setting's field `observe` selects.
+    """Returns the adversary that the setting's field `observe` selects; its canaries are random directions.
 
-    Scores are cosines with these directions. `parameters` is p, and `rehearse` maps theta_0 (p,) to the final
-    model (p,) without noise or canaries.
+    `parameters` is p, and `rehearse` maps theta_0 (p,) to the final model (p,) without noise or canaries.
     """
     canaries = setting.canaries
     observe = setting.observe
@@ -140,8 +138,7 @@ def _make_adversary(
         return directions.largest_cosines(canaries, setting.momentum)
     if observe == "fresh":
         adversary = directions.final_cosines(canaries, rehearse)
-        # Each run draws its own directions. Cosines of held-out canaries are then independent between runs,
-        # as bounds from several runs require.
+        # Each run draws its own directions, because bounds from several runs require independent cosines.
         return adversary._replace(
             draw=directions.RandomDirections.draw, null=NullLaw(dimension=parameters)
         )
@@ -217,6 +214,5 @@ def accuracy(
             is_counted = labels != task.padding
         return jnp.sum((predicted == labels) * is_counted) / jnp.sum(is_counted)
 
-    # Arguments of `jit`, unlike arrays in its closure, are not compiled into the program.
     every_nth = (jnp.asarray(features[::n]), jnp.asarray(labels[::n]))
     return lambda thetas: measure(thetas, *every_nth)

@@ -153,8 +153,8 @@ def make_request(
     """Returns the request for an audit of one of the repository's models.
 
     If `rehearsed` is a number, the audit measures the steps' Lipschitz constants in this many additional
-    runs, unless the store has constants from at least that many; if it is None, it only reads the store's.
-    The other arguments are attributes of `Request`.
+    runs, unless the store has constants from at least that many. The other arguments are attributes of
+    `Request`.
     """
 
     def find_constants(store: Store) -> Steps | None:
@@ -191,7 +191,7 @@ def audit(
     store = make.open_store(out, setting, dataset, model=request.model)
     request = _stop_where_proven(request, store)
     if not store.missing(request.runs):
-        # If training was interrupted before a result was written, this process's versions are used.
+        # The store has no result if the last audit was interrupted.
         provenance = store.result().provenance or request.recipe.about(dataset)
         scores = store.load(request.runs)
     else:
@@ -248,7 +248,7 @@ def until_multiple(multiple: float) -> Until:
         mu = conclusion.tightest_mu  # None if there is no upper bound on mu
         if mu is None:
             return _count_runs_to_prove(multiple * claim.epsilon, bounds=conclusion.path)
-        # Bounds after each run are stored as epsilon, so we convert mu.
+        # Bounds after each run are in epsilon.
         epsilon = conversions.epsilon_from_mu(multiple * mu, conclusion.delta)
         return _count_runs_to_prove(epsilon, bounds=conclusion.finding(EXACT_NULL_GDP).path)
 
@@ -301,8 +301,7 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
     status = "training"
     with nullcontext(report) if report else machine.bar(missing, lambda: status) as advance:
         while True:
-            # Other processes may have added runs. We need not check the rule for stored runs only, because
-            # `_stop_where_proven` did.
+            # Stored runs do not suffice (`_stop_where_proven`), unless another process has just added some.
             runs = min(max(runs, store.runs_held()) + stage, most)
             trained = trainer.train(store, runs, max_chunk=stage, progress=advance)
             trained_runs += trained.trained_runs

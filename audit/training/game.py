@@ -235,13 +235,13 @@ class Player:
         self._state, self._assumed_theta_0, self._theta_0 = attack
 
         init = game.init if game.unknown_initialisation else None
-        functions = _RunFunctions(game.mechanism, adversary, init, game.join)
-        self._begin, self._train, self._score = _map_programs(functions, placement)
+        programs = _map_programs(game.mechanism, adversary, init, game.join, placement)
+        self._begin, self._train, self._score = programs
         self._compile()
         progress(0)
 
     def _compile(self) -> None:
-        """Compiles the program that trains a segment, so that training time excludes compilation."""
+        """Compiles the program for a segment, so training time excludes compilation."""
         states, draws = self._draw(np.arange(self._width))
         # Only the last segment may differ in length from the first.
         for segment in (self._segments[0], self._segments[-1]):
@@ -267,9 +267,9 @@ class Player:
         done = 0  # completed segments
         if checkpoints is not None:
             done, states = checkpoints.resume(name, states)
-            states = self._placement.by_run(states)  # from a file to the devices
+            states = self._placement.by_run(states)
         all_steps = len(self._game.schedule.mask)
-        for number, segment in enumerate(self._segments[done:], done + 1):  # counted from 1
+        for number, segment in enumerate(self._segments[done:], done + 1):
             states = self._train(self._hyper, states, self._data, segment, self._state, draws)
             jax.block_until_ready(states)  # JAX calls return before the computation ends
             self._progress(size * len(segment.mask) / all_steps)
@@ -294,9 +294,8 @@ class Player:
 
         Chunks with a different width or different segments cannot use them.
         """
-        segments = self._segments
-        steps = len(segments[0].mask)  # in each segment, except perhaps the last
-        return f"{first:07d}_{self._width}_{len(segments)}x{steps}"
+        steps = len(self._segments[0].mask)  # in each segment, except perhaps the last
+        return f"{first:07d}_{self._width}_{len(self._segments)}x{steps}"
 
     def _draw(self, runs: NDArray[np.int64]) -> tuple[State, Draws]:
         """Returns the runs with these indices (R,) before the first step, and their random inputs."""
@@ -320,10 +319,7 @@ def initial_models(game: Game, runs: NDArray[np.int64]) -> Array:
 
 
 def _prepare_attack(game: Game) -> tuple[Tree, Array, Array]:
-    """Returns the adversary's state before training, the theta_0 (p,) it assumes, and the shared theta_0.
-
-    With `unknown_initialisation`, runs draw their own theta_0 instead of the shared one.
-    """
+    """Returns the adversary's state before training, the theta_0 (p,) it assumes, and the shared theta_0."""
     theta_0 = game.init(root(game.seed, "theta"))
     assumed = theta_0
     if game.unknown_initialisation:
@@ -339,34 +335,34 @@ def _check_shapes(adversary: Adversary, state: Tree, theta_0: Array) -> None:
     check_shapes(adversary, state, theta_0.size)
 
 
-class _RunFunctions(NamedTuple):
-    """The functions that begin and train a single run.
+# The cache keeps all arguments in memory, so we do not pass the game, which contains the data.
+@functools.lru_cache(ensemble.MAX_PROGRAMS)
+def _map_programs(
+    mechanism: Mechanism,
+    adversary: Adversary,
+    init: Callable[[Array], Array] | None,
+    join: Join | None,
+    placement: Placement,
+) -> tuple[Wrapped, Wrapped, Wrapped]:
+    """Returns three programs for a chunk, which begin its runs, train a segment, and score the models (R, K).
 
-    Attributes:
-      mechanism, adversary, join: as in `Game`.
-      init: (the run's key) -> its own theta_0 (p,); None if all runs share theta_0.
+    `init` maps a run's key to its own theta_0 (p,); it is None if all runs share theta_0.
     """
+    observer = adversary.observer
 
-    mechanism: Mechanism
-    adversary: Adversary
-    init: Callable[[Array], Array] | None
-    join: Join | None
-
-    def begin(self, key: Array, theta_0: Array, state: Tree, assumed_theta_0: Array) -> State:
-        """Returns the run before the first step, with its own initial model or the shared theta_0 (p,).
+    def begin(key: Array, theta_0: Array, state: Tree, assumed_theta_0: Array) -> State:
+        """Returns a run before the first step. If runs do not share theta_0 (p,), it is drawn from `key`.
 
         An observer starts its record from the adversary's `state` and the theta_0 that the adversary assumes.
         """
-        if self.init is not None:
-            theta_0 = self.init(key)
-        start = self.mechanism.start(theta_0)
-        observer = self.adversary.observer
+        if init is not None:
+            theta_0 = init(key)
+        start = mechanism.start(theta_0)
         if observer is None:
             return start
         return start._replace(seen=observer.begin(state, assumed_theta_0))
 
     def take_segment(
-        self,
         hyper: Hyperparameters,
         before: State,
         data: Data,
@@ -374,36 +370,26 @@ class _RunFunctions(NamedTuple):
         state: Tree,
         draws: Draws,
     ) -> State:
-        """Returns the run after the steps of a schedule; `state` is the adversary's, before training."""
-        adversary = self.adversary
+        """Returns a run after the steps of a schedule; `state` is the adversary's, from before training."""
         run_state = adversary.draw_for_run(state, draws.own_keys)
         observe = None
-        if adversary.observer is not None:
-            observe = partial(adversary.observer.observe, run_state)
+        if observer is not None:
+            observe = partial(observer.observe, run_state)
         canaries = Canaries(
             craft=partial(adversary.craft, run_state),
             presence=draws.presence,
             observe=observe,
             crafts_constant=adversary.crafts_constant,
-            join=self.join,
+            join=join,
         )
-        return self.mechanism.segment(hyper, before, data, schedule, canaries, draws.noise_keys)
+        return mechanism.segment(hyper, before, data, schedule, canaries, draws.noise_keys)
 
-
-# The cache keeps all arguments in memory, so we do not pass the game, which contains the data.
-@functools.lru_cache(ensemble.MAX_PROGRAMS)
-def _map_programs(
-    functions: _RunFunctions, placement: Placement
-) -> tuple[Wrapped, Wrapped, Wrapped]:
-    """Returns three programs for a chunk, which begin its runs, train a segment, and score the models (R, K).
-
-    In the tuples, 0 marks arguments with a leading axis of runs, and None those that all runs share.
-    """
+    # 0 marks arguments with a leading axis of runs.
     return (
-        placement.over_runs(functions.begin, (0, None, None, None)),
-        # The states after a segment overwrite those before it, argument 1.
-        placement.over_runs(functions.take_segment, (None, 0, None, None, None, 0), donated=(1,)),
-        placement.over_runs(functions.adversary.score_run, (None, 0, 0, 0, None)),
+        placement.over_runs(begin, (0, None, None, None)),
+        # The states after a segment overwrite argument 1, those before it.
+        placement.over_runs(take_segment, (None, 0, None, None, None, 0), donated=(1,)),
+        placement.over_runs(adversary.score_run, (None, 0, 0, 0, None)),
     )
 
 

@@ -94,7 +94,7 @@ def rehearse(
     clipped_sum: ClippedSum,
     effort: Effort,
     distances: NDArray[np.float64],
-    progress: Progress = lambda steps: None,
+    progress: Progress,
 ) -> Rehearsal:
     """Trains a few runs separate from any audit, and measures how much their steps stretch distances.
 
