@@ -172,20 +172,14 @@ def _describe_training(
         arrays = jax.tree.map(jnp.float32, hyper)
         return _simulate(mechanism, arrays, theta_0, data, schedule.batches, key)
 
-    def expect(craft: base.Craft, state: base.Tree, theta_0: Array) -> Array:
-        """Returns the final model (p,) that an adversary expects: training from theta_0 without noise.
-
-        A canary's weight is 1/2, for its coin flip, times the probability that a step uses an inserted
-        canary.
-        """
-        probability = setting.sampling.rate
-        batches = setting.sampling.batches  # 0 unless a canary joins one step of each epoch
-        if batches:
-            probability = 1 / batches
-        weights = jnp.full(setting.canaries, 0.5 * probability)
-        arrays = jax.tree.map(jnp.float32, hyper)
-        return _rehearse(mechanism, craft, arrays, state, theta_0, data, schedule, weights)
-
+    # The probability that a step uses an inserted canary.
+    probability = setting.sampling.rate
+    batches = setting.sampling.batches  # 0 unless a canary joins one step of each epoch
+    if batches:
+        probability = 1 / batches
+    # Coin flips insert half of the canaries.
+    weights = jnp.full(setting.canaries, 0.5 * probability)
+    arrays = jax.tree.map(jnp.float32, hyper)
     return Knowledge(
         model=trained.model,
         classes=trained.classes,
@@ -193,7 +187,7 @@ def _describe_training(
         data=data,
         simulate=simulate,
         canaries=setting.canaries,
-        expect=expect,
+        expect=partial(_rehearse, mechanism, arrays, data, schedule, weights),
         insertions=setting.insertions,
         noise_steps=setting.noise_steps,
         is_rehearsed=setting.is_rehearsed,
@@ -257,20 +251,20 @@ _make_mechanism = lru_cache(MAX_PROGRAMS)(dpsgd.mechanism)
 _simulate = jax.jit(base.simulate, static_argnums=0)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnames=("mechanism", "craft"))
 def _rehearse(
     mechanism: base.Mechanism,
-    craft: base.Craft,
     hyper: Hyperparameters,
-    state: base.Tree,
-    theta_0: Array,
     data: base.Data,
     schedule: Schedule,
     weights: Array,
+    craft: base.Craft,
+    state: base.Tree,
+    theta_0: Array,
 ) -> Array:
     """Returns the final model (p,) of training from theta_0 without noise (`base.rehearse`).
 
-    `state` is the adversary's state, and `weights` (K,) scale its canaries.
+    `weights` (K,) scale the canaries that the adversary crafts from its `state`.
     """
     canaries = base.Canaries(partial(craft, state), weights)
     return base.rehearse(mechanism, hyper, theta_0, data, schedule, canaries)

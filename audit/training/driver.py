@@ -230,7 +230,7 @@ def keep(finished: Finished, figure: bool = False, page: bool = False) -> None:
 
 def until_epsilon(epsilon: float) -> Until:
     """Returns a rule that ends training once the assumption-free lower bound reaches `epsilon`."""
-    return lambda conclusion: _count_runs_to_prove(epsilon, bounds=conclusion.path)
+    return lambda conclusion: _count_runs_to_prove(epsilon, conclusion.path)
 
 
 def until_multiple(multiple: float) -> Until:
@@ -247,10 +247,10 @@ def until_multiple(multiple: float) -> Until:
             return None
         mu = conclusion.tightest_mu  # None if there is no upper bound on mu
         if mu is None:
-            return _count_runs_to_prove(multiple * claim.epsilon, bounds=conclusion.path)
+            return _count_runs_to_prove(multiple * claim.epsilon, conclusion.path)
         # Bounds after each run are in epsilon.
         epsilon = conversions.epsilon_from_mu(multiple * mu, conclusion.delta)
-        return _count_runs_to_prove(epsilon, bounds=conclusion.finding(EXACT_NULL_GDP).path)
+        return _count_runs_to_prove(epsilon, conclusion.finding(EXACT_NULL_GDP).path)
 
     return count_runs
 
