@@ -31,7 +31,7 @@ from typing import Any
 from absl import flags
 
 from audit.claims.claim import Claim, DpSgd, EpsilonDelta
-from audit.commands import cli
+from audit.commands import cli, dispatch
 from audit.conclusions import results, verdicts
 from audit.conclusions.concluded import conclude
 from audit.errors import InputError, require
@@ -147,8 +147,7 @@ def _compare_with_card(paths: Sequence[Path]) -> None:
     result = _conclude(paths, stored.claim, stored.level, stored.runs)
     difference = find_difference(stored.card, card(result))
     if difference:
-        message = f"{FLAGS.card} does not agree: {difference}"
-        print(f"error: {cli.one_line(message)}", file=sys.stderr)
+        dispatch.report_error(cli.one_line(f"{FLAGS.card} does not agree: {difference}"))
         sys.exit(REJECTED)
     print(
         f"the card agrees: epsilon at least {at_least(result.epsilon)} "

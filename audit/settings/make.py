@@ -117,8 +117,8 @@ def make_setting(
         models.
       given: values keyed by name; None selects the default. `adversary` is a name or an `AdversaryFields`.
         `insertions` replaces `steps`: training then takes insertions * periodicity steps. If neither is
-        given, the number of steps follows from the default `insertions`, in whole epochs if the sampler has
-        epochs. Fields of other adversaries are validated but ignored.
+        given, the number of steps follows from the default `insertions`. Fields of other adversaries are
+        validated but ignored.
       examples: the number of examples in the data; 0 if unknown. It determines the epoch length if the
         sampler does not.
 

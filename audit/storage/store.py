@@ -225,15 +225,15 @@ class Store:
             return None
         return arrays
 
-    def write_arrays(self, name: str, arrays: Mapping[str, Any]) -> Path:
-        """Writes arrays and the setting's hash to an .npz file, and returns its path.
+    def write_arrays(self, name: str, arrays: Mapping[str, Any]) -> None:
+        """Writes arrays and the setting's hash to an .npz file.
 
         Identical arrays give identical bytes, since `savez` stores a constant date.
         """
         buffer = io.BytesIO()
         marked: dict[str, Any] = {**arrays, _HASH_ARRAY: np.array(self.hash)}
         np.savez(buffer, **marked)
-        return files.write_whole(self.path / name, buffer.getvalue())
+        files.write_whole(self.path / name, buffer.getvalue())
 
     def write_text(self, name: str, text: str) -> Path:
         """Writes a file in UTF-8 and returns its path; raises InputError on failure."""

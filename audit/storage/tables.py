@@ -1,7 +1,7 @@
 """Reads columns of tables: CSV with any separator, JSON, Excel and Parquet, from files and pipes.
 
-We use pandas only for Excel and Parquet, because it silently changes CSV and JSON: it interprets an extra
-cell as an index, fills in missing cells, rounds numbers, and turns text into dates.
+We use pandas only for Excel and Parquet, because it silently changes CSV and JSON: it fills in missing cells,
+rounds numbers, and turns text into dates.
 """
 
 import contextlib

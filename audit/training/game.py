@@ -201,8 +201,7 @@ class Player:
           chunk: the number of runs in a chunk.
           progress: called with 0 after compilation, and after each segment with the number of runs times the
             segment's share of their steps.
-          checkpoints: the folder for checkpoints. An interrupted chunk continues from its last checkpoint,
-            with bit-identical scores.
+          checkpoints: the checkpoints from which interrupted chunks continue, with bit-identical scores.
           watch: called with the chunk after each segment.
 
         Raises:
@@ -223,16 +222,13 @@ class Player:
 
         # Programs do not call `init`, which may refer to the data and would thus keep them in memory.
         adversary = game.adversary._replace(init=None)  # type: ignore[arg-type]
-        attack = _prepare_attack(game)
-        state, _, theta_0 = attack
-        _check_shapes(adversary, state, theta_0)
-
         # As arrays, hyperparameters become arguments of the programs instead of compiled constants.
         hyper = jax.tree.map(jnp.float32, game.hyper)
         segments = ensemble.segments(game.schedule, game.segment_steps)
-        shared = (hyper, game.data, segments, attack)
+        shared = (hyper, game.data, segments, _prepare_attack(game))
         self._hyper, self._data, self._segments, attack = placement.everywhere(shared)
         self._state, self._assumed_theta_0, self._theta_0 = attack
+        _check_shapes(adversary, self._state, self._theta_0)
 
         init = game.init if game.unknown_initialisation else None
         programs = _map_programs(game.mechanism, adversary, init, game.join, placement)

@@ -114,8 +114,7 @@ def rehearse(
     lengths = _choose_lengths(game, distances)
     steps_with_secants = _choose_steps_with_secants(distances, effort)
     # An audit's runs have indices below MAX_RUNS, so these runs have different randomness.
-    first = MAX_RUNS
-    indices_of_runs = np.arange(first, first + runs)
+    indices_of_runs = np.arange(MAX_RUNS, MAX_RUNS + runs)
     own_keys = game.run_keys("own", indices_of_runs)
     constants: dict[int, float] = {}  # keyed by measured step
     secants: list[Stretch] = []
@@ -168,7 +167,7 @@ def rehearse(
     measure(0, thetas, jnp.zeros_like(thetas))
     # Segments end just before measured steps.
     rehearsed = game._replace(segment_steps=_choose_interval(steps, effort))
-    games.Player(rehearsed, chunk=runs, watch=watch).play(first, runs)
+    games.Player(rehearsed, chunk=runs, watch=watch).play(MAX_RUNS, runs)
     return Rehearsal(_fill_steps(constants, steps), secants)
 
 
