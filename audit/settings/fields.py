@@ -77,7 +77,7 @@ class Field(NamedTuple):
     kind: type
     default: Any
     help: str
-    limits: FieldLimits = FieldLimits()
+    limits: FieldLimits
     always: bool = False
     auto: bool = False
     has_flag: bool = True

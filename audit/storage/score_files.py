@@ -114,9 +114,8 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
       InputError: the table has unexpected columns, or values that are not scores.
     """
     with naming(place):
-        return _make_evidence(
-            tables.pick_columns(names, column, Wanted(_FORMS, {})), signs={}, one_run=False
-        )
+        columns = tables.pick_columns(names, column, Wanted(_FORMS, {}))
+        return _make_evidence(columns, signs={}, one_run=False)
 
 
 def read_cosines(

@@ -185,10 +185,9 @@ def audit(
     Raises:
       InputError: the setting, data and store do not fit together, or a run diverged.
     """
-    setting = request.setting
     dataset = request.dataset
     trained = None
-    store = make.open_store(out, setting, dataset, model=request.model)
+    store = make.open_store(out, request.setting, dataset, model=request.model)
     request = _stop_where_proven(request, store)
     if not store.missing(request.runs):
         # The store has no result if the last audit was interrupted.
@@ -280,7 +279,7 @@ def _stop_where_proven(request: Request, store: Store) -> Request:
     if not stored or request.until is None:
         return request
     conclusion = request.conclude(store, store.load(stored))
-    sufficient = request.until(conclusion)  # None if the stored runs do not suffice
+    sufficient = request.until(conclusion)  # None if more runs are needed
     return request._replace(runs=sufficient or request.runs)
 
 
