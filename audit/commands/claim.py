@@ -213,8 +213,7 @@ def _recognize_loader(user_file: UserFile) -> _Sampler:
     require(
         order["is_whole"], f"a pass does not end after {batches} batches: let it end, like an epoch"
     )
-    # The check has drawn more passes.
-    fewest_batches = min(batches, order["batches"])
+    fewest_batches = min(batches, order["batches"])  # of all drawn passes
     return _judge_order(kind, fewest_batches, order)
 
 

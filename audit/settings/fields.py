@@ -129,7 +129,7 @@ def described(
 def declared(kind: type) -> dict[str, Field]:
     """Returns the fields that a dataclass declares with `described`, keyed by name, in order."""
     fields = {}
-    kinds = get_type_hints(kind)  # keyed by attribute; resolves string annotations
+    kinds = get_type_hints(kind)  # resolves string annotations
     for attribute in dataclasses.fields(kind):
         if "field" not in attribute.metadata:
             continue

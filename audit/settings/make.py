@@ -99,9 +99,7 @@ def add_insertions(model: str, given: dict[str, Any]) -> None:
 
     If the sampler draws per epoch, this adds nothing, and `make_setting` uses a whole number of epochs.
     """
-    sampler, _, _ = str(given.get("sampler")).partition(
-        ":"
-    )  # without the number, as in shuffled:98
+    sampler, _, _ = str(given.get("sampler")).partition(":")  # drops a number, as in shuffled:98
     if given.get("steps") is None and sampler not in BY_EPOCHS:
         given.setdefault("insertions", task(model).insertions or fields()["insertions"].default)
 

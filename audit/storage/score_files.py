@@ -160,7 +160,7 @@ def read_cosines(
         unobserved = None
         if name == "observed" and len(cosines) == 1 and not leave_one_out:
             unobserved = found.pop("unobserved", None)
-        extra = ", ".join(sorted(found))  # arrays that do not fit, perhaps `unobserved`
+        extra = ", ".join(sorted(found))  # perhaps `unobserved`
         require(
             not extra, f"drop {extra}, or save scores= and presence= if any canaries were left out"
         )

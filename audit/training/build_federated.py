@@ -75,10 +75,7 @@ def rounds(setting: FederatedSetting, clients: Clients) -> Participation:
 
 
 def build(setting: FederatedSetting, clients: Clients, participation: Participation) -> Game:
-    """Builds the game for a federated setting: how DP-FedAvg trains, and how the adversary attacks.
-
-    `participation` is from `rounds`.
-    """
+    """Builds the game for a federated setting: how DP-FedAvg trains, and how the adversary attacks."""
     round_noise = noise(setting)
     hyper = Hyperparameters(
         setting.learning_rate,
@@ -130,11 +127,11 @@ def _make_adversary(
     """
     canaries = setting.canaries
     observe = setting.observe
-    if observe == "all":  # cosines with the model's move in each round
+    if observe == "all":
+        # Cosines with the model's move in each round.
         return directions.largest_cosines(canaries)
-    if (
-        observe == "means"
-    ):  # cosines with each round's noisy mean of updates: the move without momentum
+    if observe == "means":
+        # Cosines with each round's noisy mean of updates, which is the move without momentum.
         return directions.largest_cosines(canaries, setting.momentum)
     if observe == "fresh":
         adversary = directions.final_cosines(canaries, rehearse)
@@ -142,7 +139,7 @@ def _make_adversary(
         return adversary._replace(
             draw=directions.RandomDirections.draw, null=NullLaw(dimension=parameters)
         )
-    # Cosines with the final model, measured from theta_0 ("final") or from 0 ("weights").
+    # Cosines with the final model, measured from theta_0 or, for "weights", from 0.
     return directions.final_cosines(canaries, directions.ORIGINS[observe])
 
 

@@ -300,7 +300,7 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
     status = "training"
     with nullcontext(report) if report else machine.bar(missing, lambda: status) as advance:
         while True:
-            # Stored runs do not suffice (`_stop_where_proven`), unless another process has just added some.
+            # Stored runs did not suffice, but another process may have just added some.
             runs = min(max(runs, store.runs_held()) + stage, most)
             trained = trainer.train(store, runs, max_chunk=stage, progress=advance)
             trained_runs += trained.trained_runs
