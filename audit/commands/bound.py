@@ -31,7 +31,7 @@ from typing import Any
 from absl import flags
 
 from audit.claims.claim import Claim, DpSgd, EpsilonDelta
-from audit.commands import cli
+from audit.commands import cli, dispatch
 from audit.conclusions import results, verdicts
 from audit.conclusions.concluded import conclude
 from audit.errors import InputError, require
@@ -147,8 +147,7 @@ def _compare_with_card(paths: Sequence[Path]) -> None:
     result = _conclude(paths, stored.claim, stored.level, stored.runs)
     difference = find_difference(stored.card, card(result))
     if difference:
-        message = f"{FLAGS.card} does not agree: {difference}"
-        print(f"error: {cli.one_line(message)}", file=sys.stderr)
+        dispatch.report_error(cli.one_line(f"{FLAGS.card} does not agree: {difference}"))
         sys.exit(REJECTED)
     print(
         f"the card agrees: epsilon at least {at_least(result.epsilon)} "
@@ -188,17 +187,18 @@ def _judge(result: Result) -> None:
     conclusion = result.conclusion
     is_violated = result.verdict == verdicts.VIOLATED
     if FLAGS.fail_if_violated:
-        doubt = conclusion.doubt
+        doubt = conclusion.doubt  # why runs may be dependent, or ""
         require(not doubt, f"these scores do not come from independent runs: {doubt}")
         if is_violated:
             sys.exit(REJECTED)
-    advice = (
+    if is_violated or not conclusion.is_reversed:
+        return
+    if conclusion.is_one_run and conclusion.one_run.cosines is not None:
+        raise InputError("cosines are lower than without canaries: negate the displacement")
+    raise InputError(
         "scores are lower with the canary: if lower means in, negate the score, as "
         "`columns=score:-loss` does"
     )
-    if conclusion.is_one_run and conclusion.one_run.cosines is not None:
-        advice = "cosines are lower than without canaries: negate the displacement"
-    require(is_violated or not conclusion.is_reversed, advice)
 
 
 def _read_evidence(paths: Sequence[Path]) -> Evidence:
@@ -231,9 +231,9 @@ def _make_claim() -> Claim | None:
     }
     if not stated:
         return None
-    is_complete = {"noise_multiplier", "insertions"} <= set(stated)
-    # The message names one of the given flags.
-    require(is_complete, f"--{min(stated)} requires --noise_multiplier and --insertions: give both")
+    is_complete = "noise_multiplier" in stated and "insertions" in stated
+    any_given = min(stated)
+    require(is_complete, f"--{any_given} requires --noise_multiplier and --insertions: give both")
     return DpSgd(**stated)
 
 

@@ -165,8 +165,8 @@ def _read_stated(file: UserFile, needed: Iterable[str]) -> dict[str, Any]:
     for name in filter(cli.is_given, STATED):
         numbers[name] = FLAGS[name].value
     missing = [name for name in needed if name not in numbers]
-    flags_to_give = "=, --".join(missing)
-    require(not missing, f"{path} does not state {', '.join(missing)}: give --{flags_to_give}=")
+    missing_flags = ", ".join(f"--{name}=" for name in missing)
+    require(not missing, f"{path} does not state {', '.join(missing)}: give {missing_flags}")
     return numbers
 
 

@@ -105,11 +105,12 @@ def _print_noise_claims() -> None:
     require(FLAGS.steps is not None, "--steps is missing: give the number of steps")
     k = 1 if FLAGS.k is None else FLAGS.k
     sigma = FLAGS.noise_multiplier
-    if sigma is not None:
+    if sigma is None:
+        any_noise = MatrixMechanism(FLAGS.noise, 1.0, FLAGS.steps, k)
+        claim = any_noise.with_epsilon(FLAGS.claim, FLAGS.delta)
+    else:
         require(sigma > 0, f"--noise_multiplier={sigma:g}: give a number above 0")
-    claim = MatrixMechanism(FLAGS.noise, sigma or 1.0, FLAGS.steps, k)
-    if sigma is None:  # replaces the placeholder of 1 with the noise for the claimed epsilon
-        claim = claim.with_epsilon(FLAGS.claim, FLAGS.delta)
+        claim = MatrixMechanism(FLAGS.noise, sigma, FLAGS.steps, k)
     claims = [claim]
     if FLAGS.noise != INDEPENDENT:
         dp_sgd = dataclasses.replace(claim, strategy=INDEPENDENT)
@@ -238,7 +239,7 @@ def _judge_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Sampler:
             return _Sampler("any_order", batches, f"{uniform}, but {why}")
         return _Sampler(kind, batches, uniform)
     known = "the bounds take it as known"
-    if order["repeats"]:
+    if order["repeats"]:  # all passes have the same order
         return _Sampler("cyclic", batches, f"the same in all of {passes}; {known}")
     seen = order["seen"].removesuffix(".")
     return _Sampler("any_order", batches, f"not uniform ({tested}); {known}. {seen}")

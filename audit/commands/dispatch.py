@@ -103,7 +103,8 @@ def handle_interrupts() -> None:
     threading.Thread(target=_end_at_signal, args=(reading,), daemon=True).start()
     for number in _SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, lambda number, frame: None)  # the thread handles the signal
+            # Python writes to the pipe only for signals with a handler.
+            signal.signal(number, lambda number, frame: None)
             # Python's shutdown restores default handlers, but keeps signals ignored.
             atexit.register(signal.signal, number, signal.SIG_IGN)
 

@@ -4,7 +4,7 @@ import importlib.util
 import shlex
 import sys
 
-from audit.errors import InputError
+from audit.errors import require
 
 TRAIN = "train"  # the extra for training
 ZOO = "train,zoo"  # the extras for training one of the repository's models
@@ -19,8 +19,7 @@ def require_training_libraries(function: str, extras: str = TRAIN) -> None:
       extras: the package's extras that install them, comma-separated.
     """
     message = describe_missing_library(f"`{function}` trains with", extras)
-    if message:
-        raise InputError(message)
+    require(not message, message)
 
 
 def describe_missing_library(need: str, extras: str) -> str:

@@ -45,19 +45,7 @@ def prepare_jax(cpu_devices: int = 0) -> None:
         os.environ.setdefault("NPROC", str(device_count))
     jax.config.update("jax_default_matmul_precision", "float32")
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        folder = cache / "hidden-state-audit" / "jax"
-        try:
-            # Only the user may write to the folder, because JAX runs the programs in it.
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            folder.chmod(0o700)  # even if it already existed
-        except OSError as error:
-            print(f"no compilation cache: {folder}: {error.strerror}", file=sys.stderr)
-        else:
-            jax.config.update("jax_compilation_cache_dir", str(folder))
-            # Cache programs of any size that take at least 0.2 s to compile.
-            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-            jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+        _cache_programs()
     try:
         jax.local_devices()
     # JAX raises AssertionError if CUDA is requested but not installed.
@@ -65,6 +53,25 @@ def prepare_jax(cpu_devices: int = 0) -> None:
         problem = f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}"
         reason = shown(str(error)) or "JAX found no such device"
         raise InputError(f"{problem}: {reason}; unset it, or set it to cpu") from None
+
+
+def _cache_programs() -> None:
+    """Lets JAX store compiled programs in the user's cache folder; prints a line on stderr on failure."""
+    import jax
+
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "hidden-state-audit" / "jax"
+    try:
+        # Only the user may write to the folder, because JAX runs the programs in it.
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)  # even if it already existed
+    except OSError as error:
+        print(f"no compilation cache: {folder}: {error.strerror}", file=sys.stderr)
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    # Cache programs of any size that take at least 0.2 s to compile.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 # (the number of runs trained since the last call, possibly a fraction)

@@ -136,8 +136,9 @@ def noise(setting: FederatedSetting) -> RoundNoise:
         return RoundNoise(setting.noise_multiplier, on_count=0.0, quantile_rate=0.0)
     from audit.claims.accounting import noise_beside_count  # loads SciPy
 
-    # Andrew et al. recommend noise of 0.05 times the cohort on the count, and a rate of 0.2. Without noise on
-    # updates, the round is not private, so the count has no noise either.
-    on_count = 0.05 * setting.cohort * (setting.noise_multiplier > 0)
+    # Andrew et al. recommend noise of 0.05 times the cohort on the count, and a rate of 0.2.
+    on_count = 0.05 * setting.cohort
+    if setting.noise_multiplier == 0:  # the round is not private anyway
+        on_count = 0.0
     multiplier = noise_beside_count(setting.noise_multiplier, on_count)
     return RoundNoise(multiplier, on_count, quantile_rate=0.2)

@@ -45,11 +45,12 @@ class FieldLimits(NamedTuple):
         """Returns the advice for an error message, such as "give 1 to 10"."""
         if self.choices:
             return f"choose one of {', '.join(self.choices)}"
-        bounds = f"at least {_format_bound(self.least)}"  # for a field with only `least`
         if self.above > -math.inf:
             bounds = f"a number above {_format_bound(self.above)}"
         elif self.most < math.inf:
             bounds = f"{_format_bound(self.least)} to {_format_bound(self.most)}"
+        else:
+            bounds = f"at least {_format_bound(self.least)}"
         if self.below < math.inf:
             bounds += f", below {_format_bound(self.below)}"
         zero = "0, or " if self.zero_too else ""
@@ -76,7 +77,7 @@ class Field(NamedTuple):
     kind: type
     default: Any
     help: str
-    limits: FieldLimits = FieldLimits()
+    limits: FieldLimits
     always: bool = False
     auto: bool = False
     has_flag: bool = True

@@ -1,7 +1,6 @@
 """Makes settings from flags, keywords and stored identities, and opens their stores."""
 
 import contextlib
-import dataclasses
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -13,7 +12,7 @@ from audit.adversaries.sphere import SphereFields
 from audit.claims.strategies import INDEPENDENT, pin_file
 from audit.errors import FIRST, LAST, InputError, insert_step, plain, require, require_type
 from audit.settings.adversaries import ADVERSARIES, OwnAdversary
-from audit.settings.fields import AUTO, Field, declared, described
+from audit.settings.fields import AUTO, Field, FieldLimits, declared
 from audit.settings.setting import (
     BY_EPOCHS,
     KNOWN,
@@ -35,8 +34,7 @@ from audit.tasks.task import Dataset, task, tasks
 def fields(kind: type = Setting) -> dict[str, Field]:
     """Returns all fields of a settings class, keyed by name.
 
-    For an audit's `Setting`, these are the model, the adversary, `insertions`, and the fields of its parts
-    and of all adversaries. Other classes have the fields that they declare.
+    For `Setting`, these include the fields of its parts and of all adversaries.
     """
     if kind is not Setting:
         return declared(kind)
@@ -46,24 +44,35 @@ def fields(kind: type = Setting) -> dict[str, Field]:
         models.setdefault(row.data.label, []).append(row.sizes or name)
     by_data = [f"{', '.join(names)} ({data})" for data, names in models.items()]
     canaries = [f"{name}: {adversary.canary}" for name, adversary in ADVERSARIES.items()]
-
-    @dataclasses.dataclass
-    class Choices:
-        """The fields that choose the model, the adversary and the number of steps."""
-
-        model: str = described(f"{'; '.join(by_data)}.", usual="fcnn", choices=tuple(tasks()))
-        adversary: str = described(
-            f"{'; '.join(canaries)}.", usual="gc_s", choices=tuple(ADVERSARIES)
-        )
-        insertions: int = described(
+    # Fields that no part declares: (name, flag, type, default, help, limits).
+    choices = (
+        Field(
+            "model",
+            "model",
+            str,
+            "fcnn",
+            f"{'; '.join(by_data)}.",
+            FieldLimits(choices=tuple(tasks())),
+        ),
+        Field(
+            "adversary",
+            "adversary",
+            str,
+            "gc_s",
+            f"{'; '.join(canaries)}.",
+            FieldLimits(choices=tuple(ADVERSARIES)),
+        ),
+        Field(
+            "insertions",
+            "insertions",
+            int,
+            250,
             "Number of insertions of the canary; training takes insertions * k steps.",
-            usual=250,
-            least=1,
-            most=MAX_STEPS,
-        )
-
-    found: dict[str, Field] = {}
-    for part in (Choices, DpSgdFields, ScheduleFields, *ADVERSARIES.values(), Setting):
+            FieldLimits(least=1, most=MAX_STEPS),
+        ),
+    )
+    found = {field.name: field for field in choices}
+    for part in (DpSgdFields, ScheduleFields, *ADVERSARIES.values(), Setting):
         found |= declared(part)
     return found
 
@@ -77,7 +86,6 @@ def setting_of(model: str, **given: Any) -> Setting:
     Raises:
       InputError: the model is unknown, or a value is invalid (see `make_setting`).
     """
-    require_type("model", model, str)
     row = task(model)
     canaries = given.get("canaries")
     if isinstance(canaries, str) and canaries == AUTO:
@@ -91,9 +99,8 @@ def add_insertions(model: str, given: dict[str, Any]) -> None:
 
     If the sampler draws per epoch, this adds nothing, and `make_setting` uses a whole number of epochs.
     """
-    require_type("model", model, str)
-    has_epochs = str(given.get("sampler")).partition(":")[0] in BY_EPOCHS
-    if given.get("steps") is None and not has_epochs:
+    sampler, _, _ = str(given.get("sampler")).partition(":")  # drops a number, as in shuffled:98
+    if given.get("steps") is None and sampler not in BY_EPOCHS:
         given.setdefault("insertions", task(model).insertions or fields()["insertions"].default)
 
 
@@ -108,15 +115,14 @@ def make_setting(
         models.
       given: values keyed by name; None selects the default. `adversary` is a name or an `AdversaryFields`.
         `insertions` replaces `steps`: training then takes insertions * periodicity steps. If neither is
-        given, the number of steps follows from the default `insertions`, in whole epochs if the sampler has
-        epochs. Fields of other adversaries are validated but ignored.
+        given, the number of steps follows from the default `insertions`. Fields of other adversaries are
+        validated but ignored.
       examples: the number of examples in the data; 0 if unknown. It determines the epoch length if the
         sampler does not.
 
     Raises:
       InputError: a name is unknown, or a value has the wrong type or is out of range.
     """
-    require_type("model", model, str)
     changes = _read(given)
     steps = changes.get("steps")
     insertions = changes.get("insertions")
@@ -141,7 +147,7 @@ def make_setting(
         values["steps"] = insertions * periodicity
         product = f"`insertions={insertions}` times `periodicity={periodicity}`"
         require(values["steps"] <= MAX_STEPS, f"{product}: give at most {MAX_STEPS:,} steps")
-    elif steps is None:
+    elif steps is None:  # the default insertions, rounded down to at least one whole epoch
         epoch = sampler.batches or 1
         values["steps"] = max(values["insertions"] // epoch, 1) * epoch
 
@@ -182,8 +188,8 @@ def _read(given: Mapping[str, Any]) -> dict[str, Any]:
     by_flag = {field.flag: field for field in fields().values()}
     known = {**fields(), **by_flag}
     unknown = sorted(set(given) - set(known))
-    choices = f"choose from {', '.join(sorted(by_flag))}"
-    require(not unknown, f"{', '.join(unknown)} is not a field of a setting: {choices}")
+    advice = f"choose from {', '.join(sorted(by_flag))}"
+    require(not unknown, f"{', '.join(unknown)} is not a field of a setting: {advice}")
 
     values = {}
     for name, value in given.items():

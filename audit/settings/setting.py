@@ -48,7 +48,7 @@ class Sampling(NamedTuple):
     """A sampler, which chooses the steps that use a canary.
 
     Attributes:
-      name: one of the names above.
+      name: `every`, `poisson`, `known` or one of BY_EPOCHS.
       rate: for `poisson`, the probability that a step uses the canary; otherwise 1.
       batches: for the samplers in BY_EPOCHS, the number of steps in an epoch; otherwise 0.
       times: for `known`, the number of steps that use the canary; otherwise 0.
@@ -120,8 +120,10 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
     if not (number.isascii() and number.isdecimal() and len(number) < 9):
         raise wrong
     count = int(number)
+    if name == KNOWN and count == 0:  # means `every`
+        return Sampling()
     if name == KNOWN:
-        return Sampling(KNOWN, times=count) if count else Sampling()  # "known:0" means `every`
+        return Sampling(KNOWN, times=count)
     require(count >= 2, f"`sampler={text}`: give at least 2 batches per epoch")
     return Sampling(name, batches=count)
 
@@ -232,7 +234,8 @@ class Setting:
         schedule = self.schedule
         if sampling.batches:  # once per epoch
             return schedule.steps // sampling.batches
-        return (schedule.steps - schedule.place) // schedule.periodicity + 1
+        # Step `place`, counted from 1, is the first insertion.
+        return 1 + (schedule.steps - schedule.place) // schedule.periodicity
 
     @functools.cached_property
     def noise_steps(self) -> float:
@@ -261,7 +264,8 @@ class Setting:
         # SGD's model, and the expected squared length of the sum of all noise.
         largest_drift = self.schedule.steps * mechanism.batch_size
         squared_noise = parameters * self.noise_steps * mechanism.noise_multiplier**2
-        # Up to a ratio of 0.04, SGD's cosines lose at most 1 - 1 / sqrt(1.04) = 2% without a rehearsal.
+        # Drift lengthens the displacement, by which cosines are divided. Up to a ratio of 0.04, SGD's cosines
+        # lose at most 1 - 1 / sqrt(1.04) = 2% without a rehearsal.
         is_worthwhile = largest_drift**2 > 0.04 * squared_noise
         return is_worthwhile and mechanism.optimizer not in ADAPTIVE
 

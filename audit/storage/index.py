@@ -32,7 +32,7 @@ class Holdings(NamedTuple):
         stores = self.stores.get(_make_key(setting), [])
         paths = " and ".join(str(store.path) for store in stores)
         require(len(stores) < 2, f"{paths} have the same setting but different data: move one away")
-        return next(iter(stores), None)
+        return stores[0] if stores else None
 
     def scores(self, setting: dict[str, Any], runs: int) -> Scores | None:
         """Returns the scores of the first `runs` runs of a setting, or None if any are missing."""
@@ -61,11 +61,12 @@ def list_stores(root: Path) -> list[Path]:
     for folder in files.list_folder(root):
         # `lexists` also finds dangling links, so the config's reader can report them.
         if os.path.lexists(folder / CONFIG):
-            times[folder] = newest_scores(folder)
-    with_scores = filter(times.get, times)  # drops folders without scores: their time is 0
-    return sorted(with_scores, key=lambda folder: (-times[folder], folder.name))
+            time = newest_scores(folder)
+            if time > 0:  # the folder has scores
+                times[folder] = time
+    return sorted(times, key=lambda folder: (-times[folder], folder.name))
 
 
 def _make_key(setting: dict[str, Any]) -> str:
-    """Returns the JSON of a setting without the checksum of the data."""
+    """Returns the JSON of a setting with an empty checksum, which is the same for all data sets."""
     return json.dumps({**setting, _DATA_CHECKSUM: ""}, sort_keys=True)

@@ -70,6 +70,7 @@ def read_files(
         with naming(name_file(first)):
             return _make_evidence(cells, signs, one_run)
 
+    # Otherwise there are two files.
     if len(files) != 2 or not all(map(_can_be_one_of_two, files)):
         given_files = ",".join(map(str, files))
         kinds = "a .npz, .csv, .tsv, .json, .xlsx or .parquet file, two .npy files, in.npy,out.npy"
@@ -92,7 +93,9 @@ def _read_one_of_two(path: Path, names: Mapping[str, str], signs: Mapping[str, i
     """
     if path.suffix.lower() == ".npy":
         require(not names, f"{path} has no columns: drop `columns`")
-        return _flatten(_read_arrays(path, ())["observed"])  # the name for a .npy array
+        with tables.reading(path):
+            loaded = np.load(path, allow_pickle=False)
+        return _flatten(loaded)
     cells = tables.read_table(path, Wanted(forms=(("score",), ("scores",)), columns=names))
     with naming(path):
         (scores,) = _read_scores(cells, list(cells), signs)
@@ -111,9 +114,8 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
       InputError: the table has unexpected columns, or values that are not scores.
     """
     with naming(place):
-        return _make_evidence(
-            tables.pick_columns(names, column, Wanted(_FORMS, {})), signs={}, one_run=False
-        )
+        columns = tables.pick_columns(names, column, Wanted(_FORMS, {}))
+        return _make_evidence(columns, signs={}, one_run=False)
 
 
 def read_cosines(
@@ -138,23 +140,27 @@ def read_cosines(
     Raises:
       InputError: the file contains none of these.
     """
-    # `out` is rejected below.
+    # `out` is only read to be rejected below.
     names = ("observed", "unobserved", "in", "out", "scores", "presence")
     found = _read_arrays(path, names)
-    name = next((name for name in ("observed", "in") if name in found), "")
+    name = ""  # of the array of cosines
     presence = None
-    if {"scores", "presence"} <= set(found):
+    if "scores" in found and "presence" in found:
         name = "scores"
         presence = np.atleast_2d(found.pop("presence"))
+    elif "observed" in found:
+        name = "observed"
+    elif "in" in found:
+        name = "in"
     with naming(path):
         require(name, "it has no array observed: save observed=, or scores= and presence=")
         cosines = found.pop(name)
         if cosines.ndim == 1 and name != "in":  # a flat `in` has one canary per run
-            cosines = cosines[None]
-        unobserved = None  # in other cases, it stays in `found` and is rejected below
+            cosines = cosines[None]  # one run with K canaries
+        unobserved = None
         if name == "observed" and len(cosines) == 1 and not leave_one_out:
             unobserved = found.pop("unobserved", None)
-        extra = ", ".join(sorted(found))
+        extra = ", ".join(sorted(found))  # perhaps `unobserved`
         require(
             not extra, f"drop {extra}, or save scores= and presence= if any canaries were left out"
         )
@@ -165,7 +171,7 @@ def read_cosines(
 
 def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str, int]]:
     """Returns {our name: name in the file without a minus}, and {our name: -1} for names with a minus."""
-    known = list(dict.fromkeys((*itertools.chain(*_FORMS), *_RANK_NAMES)))
+    known = list(dict.fromkeys((*itertools.chain(*_FORMS), *_RANK_NAMES)))  # without repetition
     score_names = {"score", "scores", "out", "fresh"}
     if "out" in columns:
         score_names.add("in")  # without a column `out`, the column `in` has 1 or 0
@@ -200,7 +206,8 @@ def _read_arrays(path: Path, names: Iterable[str]) -> Columns:
     """Returns the arrays with these names in a .npz or .json file; a .npy file holds `observed`."""
     suffix = path.suffix.lower()
     if suffix == ".json":
-        columns = tables.read_json_columns(path)
+        with tables.reading(path):
+            columns = tables.parse_json(tables.read_text(path))
         with naming(path):
             return {name: arrays.floats(name, columns[name]) for name in names if name in columns}
     require(suffix in (".npz", ".npy"), f"`scores={path}`: give a .npz, .npy or .json file")
@@ -230,11 +237,15 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
     """
     if "fresh" in columns:
         require(not one_run, _ONE_RUN_FIX)
-        return _make_ranks({name: signs.get(name, 1) * values for name, values in columns.items()})
+        signed = {name: signs.get(name, 1) * values for name, values in columns.items()}
+        require("scores" in signed, "it has no array scores: save scores= and fresh=")
+        # Canaries `scores` (R, K) of R runs are ranked among fresh draws (R, M).
+        return given.ranks(signed["scores"], signed["fresh"], signed.get("presence"))
     first, second = columns  # their names
     if second == "out":
         require(not one_run, _ONE_RUN_FIX)
-        return given.two_worlds(*_read_scores(columns, [first, second], signs))
+        scores_in, scores_out = _read_scores(columns, [first, second], signs)
+        return given.two_worlds(scores_in, scores_out)
     (scores,) = _read_scores(columns, [first], signs)
     present = _read_labels(second, columns[second])
     require(
@@ -248,40 +259,36 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
     return sets._replace(labelled=True)  # the report then asks whether all are from one run
 
 
-def _make_ranks(found: Columns) -> Fresh:
-    """Returns the evidence of R runs with K canaries that are ranked among M fresh draws.
-
-    The arrays are `scores` (R, K) and `fresh` (R, M). The optional `presence` (R, K) is 1 for canaries that
-    were inserted.
-    """
-    require("scores" in found, "it has no array scores: save scores= and fresh=")
-    return given.ranks(found["scores"], found["fresh"], found.get("presence"))
-
-
 def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int]) -> list[Array]:
     """Returns the named columns as scores, multiplied by their signs (1 if not in `signs`).
 
-    Trailing empty cells of text columns are dropped. Raises InputError for a cell that is not a number.
+    Raises InputError for a cell that is not a number.
     """
+    text_columns = {name: columns[name] for name in names if _is_text_column(columns[name])}
     # Commas must have the same meaning in all text columns.
-    text_columns = [name for name in names if _is_text_column(columns[name])]
-    has_commas = _has_decimal_commas([cell for name in text_columns for cell in columns[name]])
+    all_cells = list(itertools.chain(*text_columns.values()))
+    has_commas = _has_decimal_commas(all_cells)
     found = []
     for name in names:
         numbers = columns[name]
         if name in text_columns:
-            parsed = []
-            for row, cell in enumerate(tables.trim(columns[name]), 1):
-                number = _convert(cell, has_commas)
-                if number is None:
-                    raise InputError(
-                        f"row {row}: score {shown(str(cell))!r} is not a number: fix it, or write nan if the "
-                        "run failed"
-                    )
-                parsed.append(number)
-            numbers = np.array(parsed, np.float64)
+            numbers = _parse_numbers(numbers, has_commas)
         found.append(signs.get(name, 1) * arrays.scores(name, numbers))
     return found
+
+
+def _parse_numbers(cells: list[Any], has_commas: bool) -> Array:
+    """Returns the cells as numbers, without trailing empty cells; `has_commas` is as in `_convert`."""
+    parsed = []
+    for row, cell in enumerate(tables.trim(cells), 1):
+        number = _convert(cell, has_commas)
+        if number is None:
+            raise InputError(
+                f"row {row}: score {shown(str(cell))!r} is not a number: fix it, or write nan if the "
+                "run failed"
+            )
+        parsed.append(number)
+    return np.array(parsed, np.float64)
 
 
 def _is_text_column(cells: Any) -> bool:
@@ -322,10 +329,11 @@ def _has_decimal_commas(cells: Sequence[Any]) -> bool:
     )
     mark = "," if has_commas else "."
     marked = [text for text in texts if mark in text]
-    if marked and len(texts) == len(cells) and all(map(THOUSANDS.fullmatch, marked)):
+    are_all_strings = len(texts) == len(cells)
+    if marked and are_all_strings and all(map(THOUSANDS.fullmatch, marked)):
         problem = f"{marked[0]!r} may have a thousands separator"
-        has_whole = any(text.lstrip("+-").isdigit() for text in texts)
-        require(not has_whole, f"{problem}: write numbers without it, decimals with a point")
+        has_unmarked = any(text.lstrip("+-").isdigit() for text in texts)  # such as 998
+        require(not has_unmarked, f"{problem}: write numbers without it, decimals with a point")
     return has_commas
 
 

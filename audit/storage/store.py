@@ -92,17 +92,16 @@ class Store:
         Raises:
           InputError: the folder can't be written, or its config belongs to another setting.
         """
-        text = (
-            json.dumps(setting, indent=2, sort_keys=True) + "\n"
-        )  # the same for any order of entries
+        # Sorted, so that the hash does not depend on the order of entries.
+        text = json.dumps(setting, indent=2, sort_keys=True) + "\n"
         digest = _compute_hash(text)
+        existing = _find_folder(root, digest)
         name = f"{words}-{digest}" if words else digest
-        folder = _find_folder(root, digest)
-        path = folder or root / name
+        path = existing or root / name
         with files.writing(path):
             path.mkdir(parents=True, exist_ok=True)
             files.remove_abandoned(path)
-        if folder is None:
+        if existing is None:
             files.write_whole(path / CONFIG, text.encode())
         self._open(path)
 
@@ -149,14 +148,15 @@ class Store:
             return StoredResult()
         try:
             result = json.loads(content)
-            row = (result.get("bounds") or [{}])[0]  # all rows have the same delta and confidence
+            bounds = result.get("bounds") or [{}]
+            first = bounds[0]  # all have the same delta and confidence
             upper_bound = result.get("upper_bound")
             if upper_bound is None and "upper_bound" in result:
                 upper_bound = math.inf  # JSON has null for infinity
             return StoredResult(
                 runs=result.get("runs"),
-                delta=row.get("delta"),
-                confidence=row.get("confidence"),
+                delta=first.get("delta"),
+                confidence=first.get("confidence"),
                 epsilon=result.get("epsilon"),
                 upper_bound=upper_bound,
                 provenance=result.get("provenance", {}),
@@ -169,20 +169,23 @@ class Store:
     def save(self, chunk: Scores) -> None:
         """Writes the scores and presence of a finished chunk of runs to a file."""
         arrays = chunk._asdict()
-        first = arrays.pop("first")  # the file name contains it
+        first = arrays.pop("first")  # only the file name contains it
         stop = first + len(chunk.scores)
         self.write_arrays(f"scores_{first:07d}_{stop:07d}.npz", arrays)
 
     def load(self, runs: int) -> Scores:
         """Returns the scores of runs 0 .. runs - 1; raises InputError if any are missing or unreadable."""
         chunks = self._read_chunks()
-        for first, stop in _find_gaps(chunks, runs):  # the error names the first gap
+        gaps = _find_gaps(chunks, runs)
+        if gaps:
+            first, stop = gaps[0]
             raise InputError(f"{self.path} does not have runs {first} to {stop - 1}: train them")
         any_chunk = next(iter(chunks.values()))  # all have the same number of canaries
         shape = (runs, any_chunk.scores.shape[1])
         whole = any_chunk._replace(first=0, scores=np.empty(shape), presence=np.empty(shape, bool))
         for (first, stop), chunk in chunks.items():
-            if first < runs:  # the chunk may extend beyond them
+            if first < runs:
+                # The last chunk may extend beyond the requested runs.
                 whole.scores[first:stop] = chunk.scores[: runs - first]
                 whole.presence[first:stop] = chunk.presence[: runs - first]
         return whole
@@ -196,7 +199,8 @@ class Store:
 
     def runs_held(self) -> int:
         """Returns the number of stored runs before the first missing one."""
-        first_gap, *_ = self.missing(sys.maxsize)  # the last gap is endless
+        gaps = self.missing(sys.maxsize)  # never empty: no store has this many runs
+        first_gap = gaps[0]
         return first_gap[0]
 
     def read_arrays(self, name: str, fix: str) -> dict[str, NDArray[Any]] | None:
@@ -221,15 +225,15 @@ class Store:
             return None
         return arrays
 
-    def write_arrays(self, name: str, arrays: Mapping[str, Any]) -> Path:
-        """Writes arrays and the setting's hash to an .npz file, and returns its path.
+    def write_arrays(self, name: str, arrays: Mapping[str, Any]) -> None:
+        """Writes arrays and the setting's hash to an .npz file.
 
         Identical arrays give identical bytes, since `savez` stores a constant date.
         """
         buffer = io.BytesIO()
         marked: dict[str, Any] = {**arrays, _HASH_ARRAY: np.array(self.hash)}
         np.savez(buffer, **marked)
-        return files.write_whole(self.path / name, buffer.getvalue())
+        files.write_whole(self.path / name, buffer.getvalue())
 
     def write_text(self, name: str, text: str) -> Path:
         """Writes a file in UTF-8 and returns its path; raises InputError on failure."""
@@ -257,12 +261,12 @@ class Store:
 def _find_gaps(held: Iterable[Range], runs: int) -> list[Range]:
     """Returns the ranges [start, stop) of runs 0 .. runs - 1 that no range in `held` covers."""
     gaps = []
-    seen = 0  # all runs before this one are held or in a gap
+    begin = 0  # where the next gap begins, if there is one
     for first, stop in [*sorted(held), (runs, runs)]:  # the empty range ends the last gap
-        gap = (seen, min(first, runs))
-        if gap[0] < gap[1]:
-            gaps.append(gap)
-        seen = max(seen, stop)
+        end = min(first, runs)
+        if begin < end:
+            gaps.append((begin, end))
+        begin = max(begin, stop)
     return gaps
 
 
@@ -285,8 +289,11 @@ def hash_of(folder: Path) -> str:
 
 def newest_scores(folder: Path) -> int:
     """Returns the time of a folder's newest scores in nanoseconds since 1970; 0 if it has none."""
-    chunks = [path for path in folder.iterdir() if _CHUNK_FILE.fullmatch(path.name)]
-    return max((path.stat().st_mtime_ns for path in chunks), default=0)
+    newest = 0
+    for path in folder.iterdir():
+        if _CHUNK_FILE.fullmatch(path.name):
+            newest = max(newest, path.stat().st_mtime_ns)
+    return newest
 
 
 def _compute_hash(text: str) -> str:
@@ -388,10 +395,11 @@ class Checkpoints:
             self._has_failed = True
         else:
             self.drop(chunk, keep=path)
-        self._due = time.monotonic()
-        # Writing took `self._due - begin` seconds, and may take at most 2% of the time.
-        if self._seconds:
-            self._due += max(self._seconds, _MIN_TRAINING_RATIO * (self._due - begin))
+        end = time.monotonic()
+        self._due = end
+        if self._seconds:  # 0 means a checkpoint after each segment
+            # Writing may take at most 2% of the time.
+            self._due += max(self._seconds, _MIN_TRAINING_RATIO * (end - begin))
 
     def drop(self, chunk: str, keep: Path | None = None) -> None:
         """Removes a chunk's checkpoints, except `keep`."""

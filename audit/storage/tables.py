@@ -1,7 +1,7 @@
 """Reads columns of tables: CSV with any separator, JSON, Excel and Parquet, from files and pipes.
 
-We use pandas only for Excel and Parquet, because it silently changes CSV and JSON: it interprets an extra
-cell as an index, fills in missing cells, rounds numbers, and turns text into dates.
+We use pandas only for Excel and Parquet, because it silently changes CSV and JSON: it fills in missing cells,
+rounds numbers, and turns text into dates.
 """
 
 import contextlib
@@ -54,9 +54,10 @@ class Wanted(NamedTuple):
         if any(set(form) == set(self.columns) for form in self.forms):
             # Blank names match no form, and keep the indices unchanged.
             renamed = [name if name in self.columns else "" for name in renamed]
-        form = next((form for form in self.forms if set(form) <= set(renamed)), None)
-        if form is None:
+        complete = [form for form in self.forms if set(form) <= set(renamed)]
+        if not complete:
             return None
+        form = complete[0]
         known = [name for name in renamed if name in itertools.chain(*self.forms)]
         require(
             len(known) == len(form),
@@ -79,10 +80,10 @@ class Wanted(NamedTuple):
         return places
 
     def rename(self, names: Iterable[str]) -> list[str]:
-        """Returns names in lower case, with the table's names replaced by ours."""
-        ours = {theirs.strip().lower(): ours for ours, theirs in self.columns.items()}
+        """Returns names in lower case, with the table's names replaced by ours (see `columns`)."""
+        replacements = {theirs.strip().lower(): ours for ours, theirs in self.columns.items()}
         plain = [name.strip().lower() for name in names]
-        return [ours.get(name, name) for name in plain]
+        return [replacements.get(name, name) for name in plain]
 
 
 def name_file(path: Path) -> str:
@@ -103,10 +104,10 @@ def read_table(path: Path, wanted: Wanted) -> Columns:
     with reading(path):
         if path.suffix.lower() in _PANDAS_FORMATS:
             return _read_frame(path, wanted)
-        text = _read_text(path)
+        text = read_text(path)
         if not text.lstrip().startswith(("{", "[")):
             return _parse_csv(text, wanted)
-        columns = _parse_json(text)
+        columns = parse_json(text)
         return pick_columns(list(columns), columns.__getitem__, wanted)
 
 
@@ -136,7 +137,7 @@ def reading(path: Path) -> Iterator[None]:
         raise InputError(f"cannot read {path}: {reason}; check `scores`") from None
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
     """Returns the UTF-8 text of a file or of STDIN."""
     if path == STDIN:
         content = sys.stdin.buffer.read()
@@ -164,8 +165,9 @@ def _parse_csv(text: str, wanted: Wanted) -> Columns:
             continue
         has_more = len(cells) > len(names)  # cells after the last name must be empty
         if has_more or len(row) < len(names):
+            line = header + 1 + rows.line_num  # in the file, counted from 1
             raise InputError(
-                f"line {header + 1 + rows.line_num}: the row has {counted(len(cells), 'cell')}: "
+                f"line {line}: the row has {counted(len(cells), 'cell')}: "
                 f"write {len(names)}, like the header"
             )
         for ours, index in places.items():
@@ -184,8 +186,9 @@ def _find_header(top: Sequence[str], wanted: Wanted) -> tuple[int, str]:
         if wanted.find(_split(top[index], separator)) is not None:
             return index, separator
     require(nonempty, "no line names the columns of the scores: give score,in lines")
+    first = nonempty[0]
     separators = _SEPARATORS.rstrip()  # without the space, which also separates words in a title
-    return nonempty[0], max(separators, key=top[nonempty[0]].count)
+    return first, max(separators, key=top[first].count)
 
 
 def _split(line: str, separator: str) -> list[str]:
@@ -202,13 +205,7 @@ def trim(cells: list[Any]) -> list[Any]:
     return cells[:count]
 
 
-def read_json_columns(path: Path) -> Columns:
-    """Returns the columns of a JSON file, keyed by name; see `_parse_json`."""
-    with reading(path):
-        return _parse_json(_read_text(path))
-
-
-def _parse_json(text: str) -> Columns:
+def parse_json(text: str) -> Columns:
     """Returns the columns of JSON text, keyed by name.
 
     The text is a list of records, or an object of columns. A column is a list, or an object keyed by row.
@@ -261,8 +258,9 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
         # A list, from JSON, has its own length and needs no padding.
         if not isinstance(values, list):
             values = np.asarray(values)
-            # Only NaN differs from itself.
-            if has_two_sets and np.any(values[-1:] != values[-1:]):
+            last = values[-1:]
+            # Only NaN differs from itself. Objects have no `isnan`.
+            if has_two_sets and np.any(last != last):
                 padded.append(ours)
             # NumPy's codes for objects and strings.
             if values.dtype.kind in "OUT" and values.ndim == 1:

@@ -22,7 +22,7 @@ from audit.mechanism.clipping.base import ClippedSum, book_keeping, per_example
 from audit.mechanism.clipping.layerwise import unfolded_book_keeping
 from audit.mechanism.dpsgd import Coefficients
 from audit.mechanism.ensemble import MAX_PROGRAMS
-from audit.settings.setting import POISSON, SHUFFLED, Setting
+from audit.settings.setting import POISSON, SHUFFLED, Sampling, Setting
 from audit.tasks.model import Model
 from audit.tasks.task import Dataset, task
 from audit.training import game
@@ -58,8 +58,8 @@ class Trainee(NamedTuple):
 def make_clipped_sum(clipping: str, model: Model) -> ClippedSum:
     """Returns the function that computes the sum of a model's clipped gradients.
 
-    `clipping` names the strategy: "book_keeping" for narrow dense networks, "unfolded" for more kinds of
-    layers, or "per_example", which is the slowest but works for all models.
+    `clipping` names the strategy: "book_keeping" (Bu et al., 2022) for narrow dense networks, "unfolded" for
+    more kinds of layers, or "per_example", which is slow but works for all models.
     """
     if clipping == "per_example":
         return per_example(model.loss)
@@ -80,8 +80,9 @@ def _at_precision(function: F, precision: str) -> F:
 
 def trainee(model: str, dataset: Dataset) -> Trainee:
     """Returns the repository's model with this name, made for the shape of a data set's examples."""
-    row = task(model)
-    return Trainee(row.make(dataset.features.shape[1:]), row.classes, row.clipping)
+    entry = task(model)
+    example_shape = dataset.features.shape[1:]
+    return Trainee(entry.make(example_shape), entry.classes, entry.clipping)
 
 
 def build(
@@ -109,65 +110,19 @@ def build(
     )
 
     trained = trained or trainee(setting.model, dataset)
-    decay = fields.weight_decay or None  # with None, programs do not include a decay term
-    if fields.optimizer == "adamw":
-        decay = fields.weight_decay  # even if 0, because the Optax default is not 0
-    hyper = Hyperparameters(
-        fields.learning_rate,
-        fields.clipping_norm,
-        fields.noise_multiplier,
-        own=_read_noise(setting),
-        weight_decay=decay,
-    )
     data = (jnp.asarray(dataset.features), jnp.asarray(dataset.labels))
+    hyper = _make_hyperparameters(setting)
     schedule = _make_schedule(setting, examples)
     mechanism = _make_mechanism(make_dpsgd(setting, trained))
-    sampler = setting.sampling
-
-    def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
-        """Simulates a training run from theta_0 (p,) without canaries; its noise is drawn from `key`."""
-        # As in training. Python floats would be weakly typed.
-        arrays = jax.tree.map(jnp.float32, hyper)
-        return _simulate(mechanism, arrays, theta_0, data, schedule.batches, key)
-
-    def expect(craft: base.Craft, state: base.Tree, theta_0: Array) -> Array:
-        """Returns the final model (p,) that an adversary expects: training from theta_0 without noise.
-
-        A canary's weight is 1/2, for its coin flip, times the probability that a step uses an inserted
-        canary.
-        """
-        probability = 1 / sampler.batches if sampler.batches else sampler.rate
-        weights = jnp.full(setting.canaries, 0.5 * probability)
-        arrays = jax.tree.map(jnp.float32, hyper)
-        return _rehearse(mechanism, craft, arrays, state, theta_0, data, schedule, weights)
-
     adversary = own
     if adversary is None:
-        knowledge = Knowledge(
-            model=trained.model,
-            classes=trained.classes,
-            hyper=hyper,
-            data=data,
-            simulate=simulate,
-            canaries=setting.canaries,
-            expect=expect,
-            insertions=setting.insertions,
-            noise_steps=setting.noise_steps,
-            is_rehearsed=setting.is_rehearsed,
-        )
+        knowledge = _describe_training(setting, trained, mechanism, hyper, data, schedule)
         adversary = setting.adversary.make(knowledge)
     require(
         adversary.canaries == setting.canaries,
         f"`canaries={setting.canaries}`: the adversary {setting.adversary.name} has "
         f"{adversary.canaries}: pass Knowledge.canaries on to Adversary, or drop `canaries`",
     )
-
-    # Without `join`, an inserted canary joins every step that the schedule's mask allows.
-    join: base.Join | None = None
-    if sampler.name == POISSON:
-        join = joining.draw_by_coins
-    elif sampler.batches:  # a canary joins one step of each epoch
-        join = joining.draw_by_epochs(sampler.batches, shuffles=sampler.name == SHUFFLED)
 
     # Canaries may be gradients, which need the same precision as training.
     craft = _at_precision(adversary.craft, fields.precision)
@@ -180,9 +135,72 @@ def build(
         schedule=schedule,
         seed=setting.seed,
         unknown_initialisation=setting.unknown_initialisation,
-        join=join,
-        sampling_rate=sampler.rate,
+        join=_choose_join(setting.sampling),
+        sampling_rate=setting.sampling.rate,
     )
+
+
+def _make_hyperparameters(setting: Setting) -> Hyperparameters:
+    """Returns the hyperparameters of a setting's training."""
+    fields = setting.mechanism
+    decay: float | None = fields.weight_decay
+    # None keeps the decay term out of programs. AdamW gets 0, because the Optax default is not 0.
+    if decay == 0 and fields.optimizer != "adamw":
+        decay = None
+    return Hyperparameters(
+        fields.learning_rate,
+        fields.clipping_norm,
+        fields.noise_multiplier,
+        own=_read_noise(setting),
+        weight_decay=decay,
+    )
+
+
+def _describe_training(
+    setting: Setting,
+    trained: Trainee,
+    mechanism: base.Mechanism,
+    hyper: Hyperparameters,
+    data: base.Data,
+    schedule: Schedule,
+) -> Knowledge:
+    """Returns the training run as an adversary knows it."""
+
+    def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
+        """Simulates a training run from theta_0 (p,) without canaries; its noise is drawn from `key`."""
+        # As in training. Python floats would be weakly typed.
+        arrays = jax.tree.map(jnp.float32, hyper)
+        return _simulate(mechanism, arrays, theta_0, data, schedule.batches, key)
+
+    # The probability that a step uses an inserted canary.
+    probability = setting.sampling.rate
+    batches = setting.sampling.batches  # 0 unless a canary joins one step of each epoch
+    if batches:
+        probability = 1 / batches
+    # Coin flips insert half of the canaries.
+    weights = jnp.full(setting.canaries, 0.5 * probability)
+    arrays = jax.tree.map(jnp.float32, hyper)
+    return Knowledge(
+        model=trained.model,
+        classes=trained.classes,
+        hyper=hyper,
+        data=data,
+        simulate=simulate,
+        canaries=setting.canaries,
+        expect=partial(_rehearse, mechanism, arrays, data, schedule, weights),
+        insertions=setting.insertions,
+        noise_steps=setting.noise_steps,
+        is_rehearsed=setting.is_rehearsed,
+    )
+
+
+def _choose_join(sampler: Sampling) -> base.Join | None:
+    """Returns the function that draws which inserted canaries join a step; None if all of them do."""
+    if sampler.name == POISSON:
+        return joining.draw_by_coins
+    if sampler.batches:  # a canary joins one step of each epoch
+        return joining.draw_by_epochs(sampler.batches, shuffles=sampler.name == SHUFFLED)
+    return None
 
 
 def _make_schedule(setting: Setting, examples: int) -> Schedule:
@@ -194,7 +212,7 @@ def _make_schedule(setting: Setting, examples: int) -> Schedule:
     schedule = setting.schedule
     key = game.root(setting.seed, "batches")
     batches = base.fixed_shuffle(key, examples, setting.mechanism.batch_size, schedule.steps)
-    repetitions = setting.sampling.times  # how many steps a canary joins; 0 for other samplers
+    repetitions = setting.sampling.times  # for `known`, how many steps a canary joins; otherwise 0
     if not repetitions:
         mask = base.insertion_mask(schedule.steps, schedule.periodicity, schedule.place)
         return Schedule(batches, mask)
@@ -209,6 +227,7 @@ def _read_noise(setting: Setting) -> Coefficients | tuple[()]:
     noise = setting.mechanism.noise
     if noise == INDEPENDENT:
         return ()
+    # The strategy matrix is B / A for a numerator B and a denominator A.
     numerator, denominator = read_strategy(noise, setting.schedule.steps).stream()
     return Coefficients(jnp.asarray(numerator), jnp.asarray(denominator))
 
@@ -217,11 +236,12 @@ def make_dpsgd(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:
     """Returns the part of the DP-SGD configuration that is compiled into programs."""
     fields = setting.mechanism
     clipped_sum = make_clipped_sum(trained.clipping, trained.model)
+    bands = 1  # independent noise does not depend on earlier steps
     coefficients = _read_noise(setting)
+    if coefficients:
+        bands = len(coefficients.numerator)
     return dpsgd.DPSGD(
-        _at_precision(clipped_sum, fields.precision),
-        OPTIMIZERS[fields.optimizer],
-        bands=len(coefficients.numerator) if coefficients else 1,
+        _at_precision(clipped_sum, fields.precision), OPTIMIZERS[fields.optimizer], bands
     )
 
 
@@ -231,20 +251,20 @@ _make_mechanism = lru_cache(MAX_PROGRAMS)(dpsgd.mechanism)
 _simulate = jax.jit(base.simulate, static_argnums=0)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnames=("mechanism", "craft"))
 def _rehearse(
     mechanism: base.Mechanism,
-    craft: base.Craft,
     hyper: Hyperparameters,
-    state: base.Tree,
-    theta_0: Array,
     data: base.Data,
     schedule: Schedule,
     weights: Array,
+    craft: base.Craft,
+    state: base.Tree,
+    theta_0: Array,
 ) -> Array:
     """Returns the final model (p,) of training from theta_0 without noise (`base.rehearse`).
 
-    `state` is the adversary's state, and `weights` (K,) scale its canaries.
+    `weights` (K,) scale the canaries that the adversary crafts from its `state`.
     """
     canaries = base.Canaries(partial(craft, state), weights)
     return base.rehearse(mechanism, hyper, theta_0, data, schedule, canaries)
@@ -252,13 +272,11 @@ def _rehearse(
 
 def provenance(dataset: Dataset) -> dict[str, Any]:
     """Returns the data source, library versions, this process's device, and the time, keyed by name."""
+    libraries = ("jax", "flax", "optax", "numpy")
     return {
         "data": dataset.source,
         "audit": __version__,
-        "jax": metadata.version("jax"),
-        "flax": metadata.version("flax"),
-        "optax": metadata.version("optax"),
-        "numpy": metadata.version("numpy"),
+        **{library: metadata.version(library) for library in libraries},
         "python": platform.python_version(),
         "device": jax.local_devices()[0].device_kind,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),

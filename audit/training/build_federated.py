@@ -60,16 +60,17 @@ def rounds(setting: FederatedSetting, clients: Clients) -> Participation:
     Raises InputError if there are fewer clients than a round needs.
     """
     key = game.root(setting.seed, "batches")
-    members = cohorts.shuffled(key, clients.number, setting.rounds, setting.cohort)
-    # A different key would change the scores of existing stores.
+    cohorts_by_round = cohorts.shuffled(key, clients.number, setting.rounds, setting.cohort)
+    # Any number but 1 would change the scores of existing stores.
     canary_key = jax.random.fold_in(key, 1)
     mask = cohorts.repeated(canary_key, setting.canaries, setting.rounds, setting.repetitions)
+    canaries_per_round = float(mask.sum() / setting.rounds)
+    rounds_by_client = np.bincount(cohorts_by_round.ravel())
     return Participation(
-        clients=members,
+        clients=cohorts_by_round,
         canaries=mask,
-        # On average, coin flips insert half of the canaries.
-        mean=setting.cohort + 0.5 * float(mask.sum() / setting.rounds),
-        most=int(np.bincount(members.ravel()).max()),
+        mean=setting.cohort + 0.5 * canaries_per_round,  # coin flips insert half of them
+        most=int(rounds_by_client.max()),
     )
 
 
@@ -97,7 +98,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
 
     def rehearse(theta_0: Array) -> Array:
         """Returns the final model (p,) of training from theta_0 without noise or canaries."""
-        # Clients can be spread over devices only by a `Placement`.
+        # Only the programs of `Player` can spread clients over devices.
         on_one_device = fedavg.mechanism(choices._replace(spreads=False))
         # The schedule's mask is (T, K), which does not fit K = 0 canaries.
         without_canaries = schedule._replace(mask=jnp.zeros(len(batches)))
@@ -112,32 +113,34 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
         hyper=hyper,
         schedule=schedule,
         seed=setting.seed,
-        # Rounds between checkpoints.
-        segment_steps=max(1, _SEGMENT_CLIENTS // batches.shape[1]),
+        # The number of rounds between checkpoints.
+        segment_steps=max(1, _SEGMENT_CLIENTS // setting.cohort),
     )
 
 
 def _make_adversary(
     setting: FederatedSetting, parameters: int, rehearse: Callable[[Array], Array]
 ) -> Adversary:
-    """Returns the one-shot adversary that the setting's field `observe` selects.
+    """Returns the adversary that the setting's field `observe` selects; its canaries are random directions.
 
-    "all" uses cosines with the model's move in each round, and "means" with the noisy mean of each round's
-    updates, which is recovered from the moves by undoing the server's momentum. The other values use only the
-    final model. With "fresh", every run draws its own directions. This makes the cosines of held-out canaries
-    independent between runs, as bounds from several runs require. `parameters` is p, and `rehearse` maps
-    theta_0 (p,) to the final model (p,) without noise or canaries.
+    `parameters` is p, and `rehearse` maps theta_0 (p,) to the final model (p,) without noise or canaries.
     """
+    canaries = setting.canaries
     observe = setting.observe
     if observe == "all":
-        return directions.largest_cosines(setting.canaries)
+        # Cosines with the model's move in each round.
+        return directions.largest_cosines(canaries)
     if observe == "means":
-        return directions.largest_cosines(setting.canaries, setting.momentum)
+        # Cosines with each round's noisy mean of updates, which is the move without momentum.
+        return directions.largest_cosines(canaries, setting.momentum)
     if observe == "fresh":
-        shared = directions.final_cosines(setting.canaries, rehearse)
-        draw = directions.RandomDirections.draw
-        return shared._replace(draw=draw, null=NullLaw(dimension=parameters))
-    return directions.final_cosines(setting.canaries, directions.ORIGINS[observe])
+        adversary = directions.final_cosines(canaries, rehearse)
+        # Each run draws its own directions, because bounds from several runs require independent cosines.
+        return adversary._replace(
+            draw=directions.RandomDirections.draw, null=NullLaw(dimension=parameters)
+        )
+    # Cosines with the final model, measured from theta_0 or, for "weights", from 0.
+    return directions.final_cosines(canaries, directions.ORIGINS[observe])
 
 
 def choose(setting: FederatedTraining, model: Model, most_examples: int) -> fedavg.FedAvg:
@@ -169,8 +172,9 @@ def _choose_for_devices(setting: FederatedSetting, model: Model, clients: Client
     if devices.is_cpu:
         return choices
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
-    bytes_per_client = fedavg.client_memory(choices, theta, tuple(map(jax.typeof, clients.arrays)))
-    one_device = devices._replace(number=1)
+    data_types = tuple(map(jax.typeof, clients.arrays))
+    bytes_per_client = fedavg.client_memory(choices, theta, data_types)
+    one_device = devices._replace(number=1)  # each device has its own blocks
     block = ensemble.chunk_size(setting.cohort, bytes_per_client, one_device)
     return choices._replace(block=block)
 
@@ -184,8 +188,8 @@ def accuracy(
     every n-th test example, at most 10,000 examples and 100,000 labels. Without test data, it uses the
     clients' data.
     """
-    row = federated_task(setting.model)
-    model = row.make()
+    task = federated_task(setting.model)
+    model = task.make()
     features, labels = test or (clients.features, clients.labels)
     n = max(
         math.ceil(len(labels) / _MAX_TEST_EXAMPLES),
@@ -202,8 +206,10 @@ def accuracy(
             features,
             batch_size=500,  # to save memory
         )
-        is_counted = jnp.ones_like(labels) if row.padding is None else labels != row.padding
+        is_counted = jnp.ones_like(labels)
+        if task.padding is not None:
+            is_counted = labels != task.padding
         return jnp.sum((predicted == labels) * is_counted) / jnp.sum(is_counted)
 
-    examples = (jnp.asarray(features[::n]), jnp.asarray(labels[::n]))
-    return lambda thetas: measure(thetas, *examples)
+    every_nth = (jnp.asarray(features[::n]), jnp.asarray(labels[::n]))
+    return lambda thetas: measure(thetas, *every_nth)

@@ -69,8 +69,9 @@ class LocalTrainer:
     def __init__(self, recipe: GameRecipe, data: Dataset) -> None:
         """Makes the game; raises InputError if the recipe and the data do not fit."""
         self._game = recipe.make(data)
-        self.about = partial(recipe.about, data)
+        # The other methods of `Trainer`.
         self.stage = partial(game.chunk_size, self._game)
+        self.about = partial(recipe.about, data)
 
     def train(self, store: Store, runs: int, max_chunk: int, progress: Progress) -> Trained:
         """Trains the missing runs in chunks that fit into memory; see `Trainer`."""
@@ -184,13 +185,12 @@ def audit(
     Raises:
       InputError: the setting, data and store do not fit together, or a run diverged.
     """
-    setting = request.setting
     dataset = request.dataset
     trained = None
-    store = make.open_store(out, setting, dataset, model=request.model)
+    store = make.open_store(out, request.setting, dataset, model=request.model)
     request = _stop_where_proven(request, store)
     if not store.missing(request.runs):
-        # The store may not contain a result yet.
+        # The store has no result if the last audit was interrupted.
         provenance = store.result().provenance or request.recipe.about(dataset)
         scores = store.load(request.runs)
     else:
@@ -200,7 +200,7 @@ def audit(
             trained = _train(request, store, trainer, report)
             provenance = trainer.about()
         scores = trained.scores
-        request = request._replace(runs=len(scores.scores))
+        request = request._replace(runs=len(scores.scores))  # fewer if `until` was satisfied
     conclusion = request.conclude(store, scores)
     return Finished(request, store, scores, conclusion, provenance, trained)
 
@@ -247,6 +247,7 @@ def until_multiple(multiple: float) -> Until:
         mu = conclusion.tightest_mu  # None if there is no upper bound on mu
         if mu is None:
             return _count_runs_to_prove(multiple * claim.epsilon, conclusion.path)
+        # Bounds after each run are in epsilon.
         epsilon = conversions.epsilon_from_mu(multiple * mu, conclusion.delta)
         return _count_runs_to_prove(epsilon, conclusion.finding(EXACT_NULL_GDP).path)
 
@@ -256,24 +257,30 @@ def until_multiple(multiple: float) -> Until:
 def until_refuted(conclusion: Conclusion) -> int | None:
     """Returns the number of runs after which the claim was refuted; None if it was not."""
     test = conclusion.claim_test
-    return test.runs if test is not None and test.refuted else None
+    if test is None or not test.refuted:
+        return None
+    return test.runs
 
 
-def _count_runs_to_prove(epsilon: float, path: Sequence[float]) -> int | None:
+def _count_runs_to_prove(epsilon: float, bounds: Sequence[float]) -> int | None:
     """Returns the smallest number of runs for which the lower bound is at least `epsilon`, or None.
 
-    `path` contains the lower bounds after 1, 2, ... runs.
+    `bounds` contains the lower bounds after 1, 2, ... runs.
     """
-    return next((runs for runs, proven in enumerate(path, 1) if proven >= epsilon), None)
+    for runs, bound in enumerate(bounds, 1):
+        if bound >= epsilon:
+            return runs
+    return None
 
 
 def _stop_where_proven(request: Request, store: Store) -> Request:
-    """Returns the request, with fewer runs if the rule `until` is satisfied by fewer stored runs."""
+    """Returns the request, with fewer runs if fewer stored runs satisfy the rule `until`."""
     stored = min(store.runs_held(), request.runs)
     if not stored or request.until is None:
         return request
     conclusion = request.conclude(store, store.load(stored))
-    return request._replace(runs=request.until(conclusion) or request.runs)
+    sufficient = request.until(conclusion)  # None if more runs are needed
+    return request._replace(runs=sufficient or request.runs)
 
 
 def _train(request: Request, store: Store, trainer: Trainer, report: Progress | None) -> Trained:
@@ -283,30 +290,30 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
     number that suffices does not depend on the stage size.
     """
     most = request.runs
-    stage = most
+    stage = most  # without a rule, one stage trains all runs
     if request.until is not None:
         stage = min(trainer.stage(most), most)
     missing = count_runs(store.missing(most))
-    trained = None
     trained_runs = 0
     seconds = 0.0
-    runs = 0
+    runs = 0  # after the last stage
     status = "training"
     with nullcontext(report) if report else machine.bar(missing, lambda: status) as advance:
-        while trained is None or runs < most:
-            # Stored runs did not suffice, or the caller would have lowered `request.runs` to their number.
-            # Another process may have just added some.
+        while True:
+            # Stored runs did not suffice, but another process may have just added some.
             runs = min(max(runs, store.runs_held()) + stage, most)
             trained = trainer.train(store, runs, max_chunk=stage, progress=advance)
             trained_runs += trained.trained_runs
             seconds += trained.seconds
             trained = trained._replace(trained_runs=trained_runs, seconds=seconds)
             if request.until is None:
-                break  # the first stage included all runs
+                return trained
             conclusion = request.conclude(store, trained.scores)
             upper_bound = conclusion.upper_bound or math.inf
             # Both rounded to 1 decimal, the lower bound down and the upper bound up.
             status = f"proven {at_least(conclusion.epsilon, 1)} of {at_most(upper_bound, 1)}"
-            if enough := request.until(conclusion):
-                return trained._replace(scores=store.load(enough))
-    return trained
+            sufficient = request.until(conclusion)
+            if sufficient is not None:
+                return trained._replace(scores=store.load(sufficient))
+            if runs == most:
+                return trained

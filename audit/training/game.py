@@ -88,7 +88,7 @@ class Game(NamedTuple):
         if self.adversary.null.all_in:
             return np.ones((len(runs), self.adversary.canaries), bool)
         if self.adversary.canaries == 1:
-            return runs[:, None] % 2 == 1
+            return runs[:, None] % 2 == 1  # (R, 1)
         toss = partial(jax.random.bernoulli, shape=(self.adversary.canaries,))
         return np.asarray(jax.vmap(toss)(self.run_keys("presence", runs)))
 
@@ -201,8 +201,7 @@ class Player:
           chunk: the number of runs in a chunk.
           progress: called with 0 after compilation, and after each segment with the number of runs times the
             segment's share of their steps.
-          checkpoints: the folder for checkpoints. An interrupted chunk continues from its last checkpoint,
-            with bit-identical scores.
+          checkpoints: the checkpoints from which interrupted chunks continue, with bit-identical scores.
           watch: called with the chunk after each segment.
 
         Raises:
@@ -223,26 +222,27 @@ class Player:
 
         # Programs do not call `init`, which may refer to the data and would thus keep them in memory.
         adversary = game.adversary._replace(init=None)  # type: ignore[arg-type]
-        attack = _prepare_attack(game)
-        state, _, theta_0 = attack
-        _check_shapes(adversary, state, theta_0)
-
         # As arrays, hyperparameters become arguments of the programs instead of compiled constants.
         hyper = jax.tree.map(jnp.float32, game.hyper)
         segments = ensemble.segments(game.schedule, game.segment_steps)
-        shared = (hyper, game.data, segments, attack)
+        shared = (hyper, game.data, segments, _prepare_attack(game))
         self._hyper, self._data, self._segments, attack = placement.everywhere(shared)
         self._state, self._assumed_theta_0, self._theta_0 = attack
+        _check_shapes(adversary, self._state, self._theta_0)
 
         init = game.init if game.unknown_initialisation else None
         programs = _map_programs(game.mechanism, adversary, init, game.join, placement)
         self._begin, self._train, self._score = programs
-        # We compile before measuring the training time. Only the last segment may differ in length.
+        self._compile()
+        progress(0)
+
+    def _compile(self) -> None:
+        """Compiles the program for a segment, so training time excludes compilation."""
         states, draws = self._draw(np.arange(self._width))
+        # Only the last segment may differ in length from the first.
         for segment in (self._segments[0], self._segments[-1]):
             arguments = (self._hyper, states, self._data, segment, self._state, draws)
             self._train.lower(*arguments).compile()
-        progress(0)
 
     def play_all(self, ranges: Iterable[Range]) -> Iterator[Scores]:
         """Trains the runs in ranges [start, stop) chunk by chunk, and yields each chunk's scores."""
@@ -264,10 +264,11 @@ class Player:
         if checkpoints is not None:
             done, states = checkpoints.resume(name, states)
             states = self._placement.by_run(states)
+        all_steps = len(self._game.schedule.mask)
         for number, segment in enumerate(self._segments[done:], done + 1):
             states = self._train(self._hyper, states, self._data, segment, self._state, draws)
             jax.block_until_ready(states)  # JAX calls return before the computation ends
-            self._progress(size * len(segment.mask) / len(self._game.schedule.mask))
+            self._progress(size * len(segment.mask) / all_steps)
             if self._watch is not None:
                 self._watch(
                     Midway(
@@ -289,7 +290,8 @@ class Player:
 
         Chunks with a different width or different segments cannot use them.
         """
-        return f"{first:07d}_{self._width}_{len(self._segments)}x{len(self._segments[0].mask)}"
+        steps = len(self._segments[0].mask)  # in each segment, except perhaps the last
+        return f"{first:07d}_{self._width}_{len(self._segments)}x{steps}"
 
     def _draw(self, runs: NDArray[np.int64]) -> tuple[State, Draws]:
         """Returns the runs with these indices (R,) before the first step, and their random inputs."""
@@ -313,7 +315,7 @@ def initial_models(game: Game, runs: NDArray[np.int64]) -> Array:
 
 
 def _prepare_attack(game: Game) -> tuple[Tree, Array, Array]:
-    """Returns the adversary's state before training, the theta_0 (p,) it assumes, and the real theta_0."""
+    """Returns the adversary's state before training, the theta_0 (p,) it assumes, and the shared theta_0."""
     theta_0 = game.init(root(game.seed, "theta"))
     assumed = theta_0
     if game.unknown_initialisation:
@@ -345,7 +347,7 @@ def _map_programs(
     observer = adversary.observer
 
     def begin(key: Array, theta_0: Array, state: Tree, assumed_theta_0: Array) -> State:
-        """Returns a run's state before the first step, from its own initial model or the shared theta_0.
+        """Returns a run before the first step. If runs do not share theta_0 (p,), it is drawn from `key`.
 
         An observer starts its record from the adversary's `state` and the theta_0 that the adversary assumes.
         """
@@ -364,12 +366,15 @@ def _map_programs(
         state: Tree,
         draws: Draws,
     ) -> State:
-        """Returns a run's state after the steps of a schedule; `state` is the adversary's."""
+        """Returns a run after the steps of a schedule; `state` is the adversary's, from before training."""
         run_state = adversary.draw_for_run(state, draws.own_keys)
+        observe = None
+        if observer is not None:
+            observe = partial(observer.observe, run_state)
         canaries = Canaries(
             craft=partial(adversary.craft, run_state),
             presence=draws.presence,
-            observe=observer and partial(observer.observe, run_state),
+            observe=observe,
             crafts_constant=adversary.crafts_constant,
             join=join,
         )
@@ -378,7 +383,7 @@ def _map_programs(
     # 0 marks arguments with a leading axis of runs.
     return (
         placement.over_runs(begin, (0, None, None, None)),
-        # The states after a segment overwrite the argument `before`.
+        # The states after a segment overwrite argument 1, those before it.
         placement.over_runs(take_segment, (None, 0, None, None, None, 0), donated=(1,)),
         placement.over_runs(adversary.score_run, (None, 0, 0, 0, None)),
     )

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from audit.mechanism import base, expansion
 from audit.mechanism.base import Tree
 from audit.mechanism.clipping.base import ClippedSum
-from audit.mechanism.expansion import Stretch
+from audit.mechanism.expansion import Line, Stretch
 from audit.runtime.machine import Progress
 from audit.settings.setting import MAX_RUNS
 from audit.training import game as games
@@ -94,7 +94,7 @@ def rehearse(
     clipped_sum: ClippedSum,
     effort: Effort,
     distances: NDArray[np.float64],
-    progress: Progress = lambda steps: None,
+    progress: Progress,
 ) -> Rehearsal:
     """Trains a few runs separate from any audit, and measures how much their steps stretch distances.
 
@@ -113,10 +113,8 @@ def rehearse(
     insert = _make_inserter(game, clipped_sum)
     lengths = _choose_lengths(game, distances)
     steps_with_secants = _choose_steps_with_secants(distances, effort)
-    # An audit's runs have indices below MAX_RUNS, so these runs have different randomness. The first index is
-    # even, because odd-numbered runs insert a single canary.
-    first = MAX_RUNS + MAX_RUNS % 2
-    indices_of_runs = np.arange(first, first + runs)
+    # An audit's runs have indices below MAX_RUNS, so these runs have different randomness.
+    indices_of_runs = np.arange(MAX_RUNS, MAX_RUNS + runs)
     own_keys = game.run_keys("own", indices_of_runs)
     constants: dict[int, float] = {}  # keyed by measured step
     secants: list[Stretch] = []
@@ -126,22 +124,22 @@ def rehearse(
     def measure(step: int, thetas: Array, inserted: Array) -> None:
         """Adds the measurement of a step at the runs' models (R, p) to `constants` and `secants`.
 
-        `inserted` (R, p) is a canary's contribution to each run's step. Secants also follow this direction.
+        `inserted` (R, p) is a canary's contribution to each run's step.
         """
         indices = game.schedule.batches[step]
         batch = (game.data[0][indices], game.data[1][indices])
         models = jnp.asarray(np.asarray(thetas))  # copied to a single device
-        by_run = []
+        constants_of_runs = []
         for run, theta in enumerate(models):
             # The search starts from the direction of the last measured step, which is often close.
             found = expansion.largest_expansion(
                 step_map, theta, batch, start=directions.get(run), seed=(step, run)
             )
             directions[run] = found.direction
-            by_run.append(found.constant)
-        constants[step] = max(by_run)
+            constants_of_runs.append(found.constant)
+        constants[step] = max(constants_of_runs)
         if step in steps_with_secants:
-            line = expansion.Line(
+            line = Line(
                 length=float(lengths[step]),
                 reach=effort.reach,
                 derivative=constants[step],
@@ -154,9 +152,8 @@ def rehearse(
             for run, theta in enumerate(models):
                 descent = step_map.descend(theta, batch)
                 along = (directions[run], inserted[run], to_next[run], descent, at_random[run])
-                secants.append(
-                    expansion.worst_on_lines(step_map, theta, batch, np.stack(along), line)
-                )
+                secant = expansion.worst_on_lines(step_map, theta, batch, np.stack(along), line)
+                secants.append(secant)
         progress(1.0)
 
     def watch(midway: Midway) -> None:
@@ -170,7 +167,7 @@ def rehearse(
     measure(0, thetas, jnp.zeros_like(thetas))
     # Segments end just before measured steps.
     rehearsed = game._replace(segment_steps=_choose_interval(steps, effort))
-    games.Player(rehearsed, chunk=runs, watch=watch).play(first, runs)
+    games.Player(rehearsed, chunk=runs, watch=watch).play(MAX_RUNS, runs)
     return Rehearsal(_fill_steps(constants, steps), secants)
 
 
@@ -206,7 +203,8 @@ def _choose_steps_with_secants(distances: NDArray[np.float64], effort: Effort) -
     """
     steps = len(distances)
     measured = np.arange(0, steps, _choose_interval(steps, effort))
-    chosen = measured[_are_separate(distances)[measured]]
+    are_separate = _are_separate(distances)
+    chosen = measured[are_separate[measured]]
     if not chosen.size:
         chosen = measured
     stride = math.ceil(len(chosen) / effort.walked)
