@@ -1,5 +1,6 @@
 """The conclusion from an audit's scores: lower bounds, and the accountant's upper bound."""
 
+from collections import ChainMap
 from typing import Any, NamedTuple, cast
 
 from audit.claims.accounting import Composition
@@ -19,12 +20,13 @@ from audit.methods.method import Assumption, Method, Pair
 
 Worlds = tuple[Array, Array]
 _LEAST_P_VALUE = 1e-6  # smaller p-values are inaccurate
-_METHODS: dict[str, Method] = {**estimate.METHODS, **lifted.METHODS, **exact_null.METHODS}
+# A view, so methods that are added to these later also count.
+_METHODS = ChainMap[str, Any](estimate.METHODS, lifted.METHODS, exact_null.METHODS)
 
 
 def method_of(finding: Finding) -> Method:
     """Returns the record of the method that computed a bound or an estimate."""
-    return _METHODS[finding.method]
+    return cast(Method, _METHODS[finding.method])
 
 
 class UpperBound(NamedTuple):

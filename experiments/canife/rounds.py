@@ -67,7 +67,7 @@ def best_epsilon(
     """Returns the published estimate: the largest epsilon over thresholds with errors of both kinds.
 
     It is infinite if a threshold separates the scores of the two worlds (with and without the canary), and 0
-    if no threshold has errors of both kinds (Errata C6).
+    if no threshold has errors of both kinds (Errata C6, C7).
 
     Args:
       scores_in: (n,) scores with the canary.
