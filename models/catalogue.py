@@ -138,24 +138,13 @@ _SMOOTH = "a smooth network's constants are measured (with `lipschitz=measured`)
 
 # The loss of a linear model is convex in w'x, with second derivative at most b. The loaders ensure |x| <= 1.
 # So the eigenvalues of the Hessian in the weights w are between 0 and b.
-_convex = partial(Curved, 0.0, reason="convex loss, any data with |x| <= 1")
+_convex = partial(Curved, reason="convex loss, any data with |x| <= 1")
 # With respect to the logits, softmax cross entropy has a Hessian of norm at most 1/2, and a gradient of norm
 # at most sqrt(2). The features' squared norm is at most 1/2, so the Hessian in the weights is at most 1/4.
 _SOFTMAX_CURVATURE = Curved(
-    largest_negative=0.0,
-    largest_positive=0.25,
+    largest_eigenvalue=0.25,
     largest_gradient=1.0,
     reason="softmax without clipping, on features whose norm the model limits",
-)
-# The logit is sum_j +-tanh(w_j . x) / sqrt(h), with h = 64 and |x| <= 1. The second derivative of tanh is at
-# most 0.7699, so the logit's Hessian is at most 0.7699 / sqrt(h). The logit's gradient has norm at most 1. As
-# a function of the logit, the logistic loss has slope at most 1 and second derivative in [0, 1/4].
-_TWO_LAYER_LEAST = 0.7699 / 64**0.5
-_TWO_LAYER_CURVATURE = Curved(
-    largest_negative=_TWO_LAYER_LEAST,
-    largest_positive=0.25 + _TWO_LAYER_LEAST,
-    largest_gradient=1.0,
-    reason="two layers, the second fixed, any data with |x| <= 1",
 )
 
 
@@ -359,18 +348,6 @@ _ROWS = (
         insertions=50,
         noise_multiplier=4 * (50 / 250) ** 0.5,
         sizes="gpt or gpt:WIDTHxBLOCKS",
-    ),
-    _on_housing(
-        name="two_layer_tanh",
-        label="two-layer tanh network",
-        description="two layers of 64 tanh units, the second fixed, on California Housing",
-        make=_make_lazily("dense:two_layer_tanh"),
-        clipping="unfolded",
-        step_seconds=(1e-5, 1e-7),
-        canaries=8,
-        directions=64,
-        curved=_TWO_LAYER_CURVATURE,
-        smooth=True,
     ),
     _on_housing(
         name="ridge",

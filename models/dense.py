@@ -3,7 +3,6 @@
 For Errata H9, see experiments/hidden_state/README.md.
 """
 
-import math
 from collections.abc import Callable
 
 import flax.linen as nn
@@ -17,7 +16,6 @@ from models.data.images import FASHION_MNIST_MEAN, FASHION_MNIST_STD
 from models.layers import normalised
 
 _BELOW_1 = 1 - 1e-6
-TWO_LAYER_WIDTH = 64
 # With features of at most this norm, softmax gradients have a norm of at most 1 (`softmax_head`).
 SOFTMAX_NORM = 0.5**0.5
 
@@ -87,27 +85,6 @@ def limit_norm(x: Array, norm: float) -> Array:
     """
     current_norm = jnp.sqrt(jnp.sum(x**2))
     return x * (_BELOW_1 * norm / jnp.maximum(current_norm, norm))
-
-
-class TwoLayer(nn.Module):
-    """A smooth two-layer network with a fixed second layer.
-
-    f(x) = h^(-1/2) sum_j a_j tanh(w_j . x), where a_j is 1 for the first half of the h = 64 units, else -1.
-    Only the weights w_j (n,) are trained.
-    """
-
-    @nn.compact
-    def __call__(self, x: Array) -> Array:
-        """Returns the logit (1,) for features (n,). The fixed second layer adds or subtracts hidden units."""
-        x = limit_norm(x, norm=1.0)
-        hidden = nn.tanh(nn.Dense(TWO_LAYER_WIDTH, use_bias=False)(x))
-        signs = jnp.repeat(jnp.array([1.0, -1.0]), TWO_LAYER_WIDTH // 2)  # half of each
-        return jnp.sum(signs * hidden, keepdims=True) / math.sqrt(TWO_LAYER_WIDTH)
-
-
-def two_layer_tanh(n_features: int) -> Model:
-    """Makes a `TwoLayer` network with 64 * n_features parameters and the logistic loss."""
-    return _make(TwoLayer(), n_features, _one_logit_cross_entropy)
 
 
 def _one_logit_cross_entropy(logits: Array, label: Array) -> Array:

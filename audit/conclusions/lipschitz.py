@@ -255,24 +255,23 @@ def coupling_distances(setting: Setting) -> Array:
 
 
 def _find_constant(setting: Setting, curved: task.Curved) -> float:
-    """Returns a Lipschitz constant of the steps, valid on any data, for a model with bounded curvature.
+    """Returns a Lipschitz constant of the steps, valid on any data, for a convex model.
 
     A step maps theta to theta - eta (g + lambda theta), where g is the mean of the clipped gradients, eta the
-    learning rate and lambda the weight decay. The eigenvalues of an example's Hessian are between -m and L
+    learning rate and lambda the weight decay. The eigenvalues of an example's Hessian are between 0 and L
     (`Curved`).
 
     Without clipping, a step multiplies a direction of curvature h by 1 - eta (lambda + h). With clipping, the
-    derivative of g may be asymmetric, but its norm is at most max(m, L), since clipping is a projection. By
-    the triangle inequality, the constant is |1 - eta lambda| + eta max(m, L).
+    derivative of g may be asymmetric, but its norm is at most L, since clipping is a projection. By the
+    triangle inequality, the constant is |1 - eta lambda| + eta L.
     """
     rate = setting.mechanism.learning_rate
     decay = setting.mechanism.weight_decay
-    m = curved.largest_negative
-    largest = curved.largest_positive  # L
+    without_curvature = abs(1 - rate * decay)
     if setting.mechanism.clipping_norm < curved.largest_gradient:  # some gradients are clipped
-        return abs(1 - rate * decay) + rate * max(m, largest)
-    # The largest factors are at the ends, h = -m and h = L.
-    return max(abs(1 - rate * (decay - m)), abs(1 - rate * (decay + largest)))
+        return without_curvature + rate * curved.largest_eigenvalue
+    # The largest factors are at the ends, h = 0 and h = L.
+    return max(without_curvature, abs(1 - rate * (decay + curved.largest_eigenvalue)))
 
 
 def _why_uncovered(setting: Setting, own_model: bool) -> str:

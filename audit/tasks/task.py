@@ -112,19 +112,17 @@ MakeModel = Callable[[tuple[int, ...]], "Model"]
 
 
 class Curved(NamedTuple):
-    """Bounds on the curvature of a single example's loss, for any data and any parameters.
+    """Limits on a single example's convex loss, for any data and any parameters.
 
     Attributes:
-      largest_negative: m; the eigenvalues of the loss's Hessian are at least -m.
-      largest_positive: L; the eigenvalues are at most L.
-      reason: why these bounds hold.
+      largest_eigenvalue: L, the largest eigenvalue of the loss's Hessian.
+      reason: why these limits hold.
       largest_gradient: the largest norm of the loss's gradient; clipping to a smaller norm invalidates the
-        bounds. It is 0 if clipping does not matter: for a loss that is convex in a scalar w'x, the clipped
+        convexity. It is 0 if clipping does not matter: for a loss that is convex in a scalar w'x, the clipped
         gradient belongs to another.
     """
 
-    largest_negative: float
-    largest_positive: float
+    largest_eigenvalue: float
     reason: str
     largest_gradient: float = 0.0
 

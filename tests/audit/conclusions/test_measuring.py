@@ -18,7 +18,7 @@ from audit.report.bounds_table import bounds_table
 from audit.settings.make import setting_of
 from audit.storage.store import Store
 from models import catalogue
-from models.dense import softmax_head, two_layer_tanh
+from models.dense import softmax_head
 from tests.cases import NO_LEAK
 
 
@@ -72,10 +72,9 @@ def test_what_is_measured_of_uncovered_steps_is_refused():
 @pytest.mark.parametrize(
     ("model", "fields", "constant"),
     [
-        ("two_layer_tanh", {}, 1 + 0.1 * 0.7699 / 8),
-        ("two_layer_tanh", {"clipping_norm": 0.5}, 1 + 0.1 * (0.25 + 0.7699 / 8)),
-        ("two_layer_tanh", {"weight_decay": 0.2}, 1 + 0.1 * (0.7699 / 8 - 0.2)),
         ("mobilenet_softmax_head", {}, 1.0),
+        ("mobilenet_softmax_head", {"clipping_norm": 0.5}, 1 + 0.01 * 0.25),
+        ("mobilenet_softmax_head", {"weight_decay": 0.2}, 1 - 0.01 * 0.2),
         ("mobilenet_softmax_head", {"learning_rate": 12.0}, 2.0),
     ],
 )
@@ -83,9 +82,6 @@ def test_proven_constants_are_those_of_the_curvature(model, fields, constant):
     found = lipschitz.hidden_state(setting_of(model, k=5, insertions=250, **fields), 1e-5)
     assert found.range == pytest.approx((constant, constant))
     assert found.assumes.word == "Lipschitz"
-
-
-HESSIANS = [(two_layer_tanh, "two_layer_tanh", 2), (softmax_head, "mobilenet_softmax_head", 10)]
 
 
 def extremes_of(model):
@@ -100,10 +96,9 @@ def extremes_of(model):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("make", "name", "classes"), HESSIANS)
-def test_no_hessian_is_beyond_the_proven_curvature(make, name, classes):
-    curved = catalogue.TASKS[name].curved
-    model = make(3)
+def test_no_hessian_is_beyond_the_proven_curvature():
+    curved = catalogue.TASKS["mobilenet_softmax_head"].curved
+    model = softmax_head(3)
     extremes = jax.jit(jax.vmap(extremes_of(model)))
 
     largest = np.zeros(3)
@@ -114,11 +109,13 @@ def test_no_hessian_is_beyond_the_proven_curvature(make, name, classes):
             jnp.float32,
         )
         x = jnp.asarray(rng.choice([0.3, 3, 30], (500, 1)) * rng.normal(size=(500, 3)), jnp.float32)
-        labels = jnp.asarray(rng.integers(0, classes, 500), jnp.int32)
+        labels = jnp.asarray(rng.integers(0, 10, 500), jnp.int32)
         largest = np.maximum(largest, np.max(extremes(theta, (x, labels)), axis=0))
-    limits = np.array([curved.largest_negative, curved.largest_positive, curved.largest_gradient])
+    limits = np.array([0, curved.largest_eigenvalue, curved.largest_gradient])
     assert (largest <= limits + 1e-5).all()
-    assert largest[1] > 0.5 * curved.largest_positive and largest[2] > 0.6 * curved.largest_gradient
+    assert (
+        largest[1] > 0.5 * curved.largest_eigenvalue and largest[2] > 0.6 * curved.largest_gradient
+    )
 
 
 @pytest.mark.parametrize(
@@ -149,7 +146,7 @@ def test_steps_are_measured_again_along_more_runs_or_by_another_version(
         ("tanh_fcnn", {"k": 1}, {}, None),
         ("tanh_fcnn", {"k": 1}, {"requested": "measured", "rehearsals": 6}, 6),
         ("fcnn", {"k": 5}, {}, None),
-        ("two_layer_tanh", {"k": 5}, {"requested": "measured"}, None),
+        ("mobilenet_softmax_head", {"k": 5}, {"requested": "measured"}, None),
     ],
 )
 def test_smooth_models_of_which_nothing_is_proven_are_measured_by_default(

@@ -23,7 +23,7 @@ from models.catalogue import task
 
 EFFORT = Effort(runs=2, steps=25, walked=5, reach=1)
 CONVNET_EFFORT = EFFORT._replace(steps=10)
-SMALL_MODELS = ("tanh_fcnn", "two_layer_tanh", "mobilenet_softmax_head")
+SMALL_MODELS = ("tanh_fcnn", "mobilenet_softmax_head")
 AUDITS = 40
 RUNS = 10  # in each audit
 BATCH = 20
