@@ -136,9 +136,9 @@ def _load_roles(setting: Dealing, user_file: UserFile) -> Federation:
 _SOFTMAX = "the clipped gradient of a multi-class softmax is not that of a convex loss"
 _SMOOTH = "a smooth network's constants are measured (with `lipschitz=measured`), not proven"
 
-# The loss of a linear model is convex in w'x, with second derivative at most b. The loaders ensure |x| <= 1.
-# So the eigenvalues of the Hessian in the weights w are between 0 and b.
-_convex = partial(Curved, reason="convex loss, any data with |x| <= 1")
+# The logistic loss is convex in w'x, with second derivative at most 1/4. The loader ensures |x| <= 1. So the
+# eigenvalues of the Hessian in the weights w are between 0 and 1/4.
+_LOGISTIC_CURVATURE = Curved(0.25, reason="convex loss, any data with |x| <= 1")
 # With respect to the logits, softmax cross entropy has a Hessian of norm at most 1/2, and a gradient of norm
 # at most sqrt(2). The features' squared norm is at most 1/2, so the Hessian in the weights is at most 1/4.
 _SOFTMAX_CURVATURE = Curved(
@@ -171,9 +171,6 @@ def _describe(
 
 
 _HOUSING = _describe(tables.HOUSING, "California Housing", tables.load_housing, 20_640, (8,))
-_PRICES = _HOUSING._replace(
-    name="california_prices", label="California Housing's prices", load=tables.load_prices
-)
 _PURCHASE = _describe(tables.PURCHASE, "Purchase-100", tables.load_purchase, 20_000, (600,))
 _CIFAR10 = _describe(
     CIFAR10, "CIFAR-10", partial(load_examples, CIFAR10), 50_000, shape=(32, 32, 3)
@@ -349,22 +346,6 @@ _ROWS = (
         noise_multiplier=4 * (50 / 250) ** 0.5,
         sizes="gpt or gpt:WIDTHxBLOCKS",
     ),
-    _on_housing(
-        name="ridge",
-        label="ridge regression",
-        description=(
-            "linear regression of standardised prices, 8 parameters, on California Housing; "
-            "ridge regression with weight decay"
-        ),
-        data=_PRICES,
-        make=_make_lazily("dense:least_squares"),
-        classes=0,
-        clipping="unfolded",
-        step_seconds=(5e-7, 4e-9),
-        canaries=1,
-        directions=1,
-        curved=_convex(1.0),
-    ),
     _on_images(
         name="logistic",
         label="logistic regression",
@@ -376,7 +357,7 @@ _ROWS = (
         step_seconds=(1e-5, 1e-7),
         canaries=64,
         directions=64,
-        curved=_convex(0.25),
+        curved=_LOGISTIC_CURVATURE,
     ),
 )
 _RECIPES = {CIFAR10.name: CIFAR10, FASHION_MNIST.name: FASHION_MNIST}

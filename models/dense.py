@@ -101,11 +101,6 @@ def wide_fcnn(n_features: int) -> Model:
     return _make(MLP((64, 32), classes=1), n_features, _one_logit_cross_entropy)
 
 
-def _half_square(output: Array, target: Array) -> Array:
-    """Computes half the squared error between an output (1,) and a target."""
-    return 0.5 * (output[0] - target) ** 2
-
-
 def logistic(n_features: int) -> Model:
     """Makes a binary logistic regression model with n_features parameters and no intercept.
 
@@ -113,15 +108,6 @@ def logistic(n_features: int) -> Model:
     derivative in w'x is at most 1/4.
     """
     return _make(nn.Dense(1, use_bias=False), n_features, _one_logit_cross_entropy)
-
-
-def least_squares(n_features: int) -> Model:
-    """Makes a linear regression model with n_features parameters and no intercept.
-
-    With weights w, the loss of features x and target y is (w'x - y)^2 / 2, with second derivative 1 in w'x.
-    With weight decay, it is ridge regression.
-    """
-    return _make(nn.Dense(1, use_bias=False), n_features, _half_square)
 
 
 def head(n_features: int) -> Model:

@@ -23,8 +23,6 @@ FEATURES = (
     "Longitude",
 )
 TARGET = "MedHouseVal"
-PRICES_NORM = 4.0  # for `load_prices`; the median norm is 2.0
-_BELOW_1 = 1 - 1e-6
 
 PURCHASE_FEATURES = 600
 PURCHASE_CLASSES = 100
@@ -44,30 +42,8 @@ def load_housing(user_file: UserFile) -> Dataset:
     columns, source, checksum = load_arrays(HOUSING, user_file)
     prices = columns[TARGET]
     labels = (prices > np.median(prices)).astype(np.int32)
-    return Dataset(_standardise_features(columns), labels, source, checksum)
-
-
-def load_prices(user_file: UserFile) -> Dataset:
-    """Loads California Housing for linear regression of the price, from the sources of `load_housing`.
-
-    We scale standardised rows with a norm above PRICES_NORM (3.5% of them) down to this norm, and divide all
-    rows by PRICES_NORM, so no norm exceeds 1.
-
-    Returns:
-      Float32 features (20640, 8), and standardised prices (20640,) as float32 labels.
-    """
-    columns, source, checksum = load_arrays(HOUSING, user_file)
-    features = _standardise_features(columns).astype(np.float64)
-    norms = np.sqrt((features**2).sum(axis=1, keepdims=True))  # (20640, 1)
-    # This shortens long rows and divides by PRICES_NORM at once. _BELOW_1 allows for rounding to float32.
-    shortened = features / np.maximum(norms, PRICES_NORM) * _BELOW_1
-    prices = _standardise(columns[TARGET])
-    return Dataset(shortened.astype(np.float32), prices, source, checksum)
-
-
-def _standardise_features(columns: Arrays) -> np.ndarray:
-    """Returns the standardised features (N, 8) as float32, in the order of FEATURES."""
-    return np.stack([_standardise(columns[name]) for name in FEATURES], axis=1)
+    features = np.stack([_standardise(columns[name]) for name in FEATURES], axis=1)
+    return Dataset(features, labels, source, checksum)
 
 
 def _standardise(column: np.ndarray) -> np.ndarray:

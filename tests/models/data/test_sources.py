@@ -43,13 +43,6 @@ def test_features_are_standardised_and_labels_split_at_the_median(tmp_path):
     standardised = (table.T - table.mean(1)) / table.std(1)
     np.testing.assert_allclose(data.features, standardised[:, :-1], atol=1e-5)
     np.testing.assert_array_equal(data.labels, prices > np.median(prices))
-    linear = tables.load_prices(file)  # no row is longer than 1
-    lengths = np.linalg.norm(standardised[:, :-1], axis=1)
-    shortened = data.features / np.maximum(lengths, tables.PRICES_NORM)[:, None]
-    np.testing.assert_allclose(linear.features, shortened, atol=2e-6)
-    assert (lengths > tables.PRICES_NORM).any() and (lengths < tables.PRICES_NORM).any()
-    assert np.linalg.norm(linear.features.astype(float), axis=1).max() <= 1
-    np.testing.assert_allclose(linear.labels, standardised[:, -1], atol=1e-5)
 
 
 def test_shirts_are_two_classes_and_no_image_is_longer_than_1(tmp_path):
