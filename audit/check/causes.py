@@ -226,6 +226,10 @@ def _find_left_out(m: Measured, least: float) -> str:
     layers. In the other layers, two of these examples must reach the norm `least` (in units of C), as they do
     if those layers are clipped.
     """
+    # Differences between examples do not show which layers are clipped. If all examples are clipped to
+    # slightly more than C, all but one small layer may stay within C.
+    if m.tried.refusal or (m.tried.is_clipped and m.tried.plateau < 1.1):
+        return ""
     norms = m.tried.collect("layer_norms")
     exceeds = np.linalg.norm(norms, axis=1) > 1 + m.tried.tolerance
     count = norms.shape[1]
@@ -277,6 +281,19 @@ def _find_silent(m: Measured) -> str:
     layers = np.flatnonzero((given.freedom > 0) & (given.silent > 0))
     is_part = np.any(given.silent[layers] < np.array(m.probe.sizes)[layers])
     return f"{'a part of ' if is_part else ''}{m.name_layers(layers)}"
+
+
+def _find_quietest(m: Measured) -> tuple[str, float] | tuple[()]:
+    """Returns the layer of the parameter with the least noise, and its deviation.
+
+    Returns () if other tests of the noise's size fail as well.
+    """
+    if m.rejected["noise"] != [noise.LEAST]:
+        return ()
+    columns = np.flatnonzero(m.drawn.has_noise)
+    deviations = m.drawn.given.values[:, columns].std(axis=0)
+    layer = m.drawn.layer[columns[np.argmin(deviations)]]
+    return m.name_layers([layer]), np.min(deviations)
 
 
 def _fit_deviation(m: Measured) -> tuple[Any, ...]:
@@ -350,6 +367,12 @@ def _is_due_to_size(m: Measured) -> bool:
     is_by_size = not m.noise_obstacle and _BY_SIZE in _find_change(m, "noise and data")
     is_added = not tried.refusal and tried.movements.keys() >= set(tried.violations)
     return is_by_size and is_added and tried.largest[1].norm < 2
+
+
+def _find_buffers(m: Measured) -> str:
+    """Returns the names of buffers and of integers among the parameters that depend on the data."""
+    buffers: set[str] = getattr(m.probe.step, "changed_buffers", set())
+    return ", ".join(sorted(buffers | m.probe.changed_by_batch - m.probe.changed_by_seed))
 
 
 # The report row of each symptom that is not itself a row name.
@@ -524,6 +547,13 @@ CAUSES = [
     ),
     Cause(
         "noise",
+        "too little noise in a parameter of {0}",
+        _find_quietest,
+        "Its noise is {1:.2g} times as large as stated. All other noise has the right size.",
+        "add noise of deviation sigma C to every entry of the sum",
+    ),
+    Cause(
+        "noise",
         "noise of {0:.3g} times the stated deviation",
         _fit_deviation,
         "It is {1}",
@@ -566,7 +596,7 @@ CAUSES = [
     Cause(
         "buffers",
         "{0} is released with the model and has no noise",
-        lambda m: ", ".join(sorted(getattr(m.probe.step, "changed_buffers", ()))),
+        _find_buffers,
         "This buffer depends on the data, and it is neither clipped nor noised.",
         "turn it off (track_running_stats=False in batch norm), or compute it from public data",
     ),

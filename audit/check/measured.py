@@ -8,7 +8,7 @@ import numpy as np
 
 from audit.check import examples, movements, noise
 from audit.check.movements import COARSE, SeedEffect, TriedExamples
-from audit.check.noise import CLAMPED_SUM, CONSECUTIVE, FEATURES, FOURFOLD
+from audit.check.noise import CLAMPED_SUM, FEATURES, FOURFOLD, LAGS
 from audit.check.probe import Movement, StepProbe
 from audit.check.report import LEVEL, find_rejected_tests
 
@@ -123,7 +123,7 @@ class Measured(NamedTuple):
     @property
     def related(self) -> list[str]:
         """The names of the rejected tests of independence between the parameters of one step."""
-        return [name for name in self.rejected["independence"] if name != CONSECUTIVE]
+        return [name for name in self.rejected["independence"] if name != LAGS]
 
     def name_layers(self, layers: Any) -> str:
         """Returns the names of the layers with these indices, at most four."""
@@ -146,7 +146,7 @@ def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
     )
     tried = movements.try_examples(probe, seconds)
     tell(f"{len(tried.movements)} examples tried, and {len(tried.by_row)} rows")
-    effect = movements.measure_seed_effect(tried, probe.rows)
+    effect = movements.measure_seed_effect(tried, probe.rows, seeds=4)
     drawn = None
     ties = ""
     if probe.settings.noise_multiplier:

@@ -165,6 +165,14 @@ class TriedExamples:
         farthest = np.argmax(np.round(distances, 3))  # the first of equals, as in `finite`
         return names[0], names[farthest]
 
+    def add(self, name: str, example: Columns, movement: Movement) -> "TriedExamples":
+        """Returns these examples with another one, a batch of one row."""
+        return replace(
+            self,
+            examples=self.examples | {name: example},
+            movements=self.movements | {name: movement},
+        )
+
     def run_in_place(
         self, names: Iterable[str], rows: Columns, row: int, seed: int
     ) -> list[Vector]:
@@ -195,12 +203,15 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
     """
     tried_examples = examples.make_extreme_examples(probe.rows)
     tried = _measure_each(probe, tried_examples, is_added=True)
-    if tried.refusal or not tried.is_any_moved:
+    is_one_ignored = not tried.refusal and not tried.is_any_moved
+    if tried.refusal or is_one_ignored:
         refusal = tried.refusal or "the step ignores an additional example"
         tried = replace(_measure_each(probe, tried_examples, is_added=False), refusal=refusal)
     if not tried.is_any_moved or not tried.finite:
         return tried
-    if not tried.refusal and not tried.violations:
+    if is_one_ignored:
+        tried = _add_until_moved(tried)
+    elif not tried.refusal and not tried.violations:
         tried = _search_threshold(tried)
 
     num_rows = len(probe.rows[0])
@@ -260,18 +271,38 @@ def _search_threshold(tried: TriedExamples) -> TriedExamples:
     for _ in range(10):
         share = math.sqrt(low * high)
         name = f"a mixture of {names[0]} ({share:.2g}), and of {names[-1]}"
-        mixture = {name: examples.mix(most, least, share)}
-        measured = _measure_each(tried.probe, mixture, is_added=True)
+        columns = examples.mix(most, least, share)
+        measured = _measure_each(tried.probe, {name: columns}, is_added=True)
         if measured.violations:
-            return replace(
-                tried,
-                examples=tried.examples | mixture,
-                movements=tried.movements | measured.movements,
-            )
+            return tried.add(name, columns, measured.movements[name])
         if measured.reach < 1 - SAME:  # not clipped
             low = share
         else:
             high = share
+    return tried
+
+
+def _add_until_moved(tried: TriedExamples) -> TriedExamples:
+    """Adds an example again and again, up to 64 times, in case a step drops incomplete groups of examples.
+
+    The copy that first changes the step must move it by at most C. Returns `tried`, with this movement if it
+    is larger.
+    """
+    probe = tried.probe
+    name = tried.opposites[0]
+    rows = probe.rows
+    for count in range(1, 65):
+        rows = examples.join(rows, tried.examples[name])
+        try:
+            after = probe.run(rows, seed=0)
+        except RefusedError:
+            break
+        if np.any(after != probe.base):
+            movement = probe.measure([after], [probe.base], rows)
+            if movement.excess > 1:
+                change = f"{name}, added {count} times (fewer copies have no effect)"
+                return tried.add(change, tried.examples[name], movement)
+            break
     return tried
 
 
@@ -295,6 +326,10 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
             continue
         together = [both, probe.base]
         movement = probe.measure(together, separately, batches[1])
+        if movement.excess > 0 and not tried.refusal:
+            more = examples.join(batches[0], probe.rows)
+            if np.array_equal(probe.run(more, seed=0), both):  # a step with a fixed number of rows
+                continue
         measured.append(movement)
         if movement.excess > 0:
             # Subtract the same difference with another seed.

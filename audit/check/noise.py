@@ -20,9 +20,11 @@ EMPTY = "an empty batch"
 FOURFOLD = "four times the batch"
 QUARTER = "a quarter of the batch"
 FEATURES = "features times 1000"
+SMALL_FEATURES = "features times 0.001"
 # Names of tests.
 ALL_LAYERS = "all layers together"
-CONSECUTIVE = "consecutive seeds"
+LAGS = "different seeds"
+LEAST = "the parameter with the least noise"
 # Results of `find_ties`.
 AT_ENDS = "at ends"
 AT_ONE = "at one value"
@@ -45,8 +47,9 @@ class StepNoise(NamedTuple):
       draws: (n, k) how far each step moves these parameters, in stated deviations.
       deviations: (layers,) the standard deviation of the noise in each layer, in stated deviations.
       freedom: (layers,) the degrees of freedom of these deviations; 0 in layers that are not trained.
-      silent: (layers,) the number of parameters that do not depend on the seed although they are rounded
-        finely enough to show noise.
+      silent: (layers,) the number of parameters that do not depend on the seed, but on the batch, although
+        they are rounded finely enough to show noise.
+      still: (layers,) the number of such parameters that do not depend on the batch either.
       not_finite: the number of seeds that give NaN or infinity in any parameter.
       reference: (k,) these parameters after a step with seed 0.
     """
@@ -55,6 +58,7 @@ class StepNoise(NamedTuple):
     deviations: Vector
     freedom: Vector
     silent: Vector
+    still: Vector
     not_finite: int
     reference: Vector
 
@@ -101,7 +105,7 @@ class DrawnNoise(NamedTuple):
     @property
     def has_noise(self) -> Mask:
         """(k,) True for parameters that have noise on the given batch."""
-        return self.given.values.std(axis=0) > _MIN_DEVIATION
+        return self.given.values.std(axis=0) > 0
 
     def group_noise(self) -> dict[str, Vector]:
         """Returns the noise on the given batch by group, of shape (n, p) for n seeds and p parameters.
@@ -136,6 +140,7 @@ def make_batches(rows: Columns) -> dict[str, Columns]:
         FOURFOLD: examples.join(rows, rows, rows, rows),
         # Integers are clipped to their range in the last argument.
         FEATURES: examples.scale_features(rows, 1e3, rows),
+        SMALL_FEATURES: examples.scale_features(rows, 1e-3, rows),
         EMPTY: examples.take(rows, slice(0, 0)),
     }
 
@@ -163,7 +168,7 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     # To limit memory, we store only the first parameters of each layer, about 60,000 in total.
     num_stored = max(60_000 // len(probe.layer_names), 256)
     place_in_layer = np.arange(probe.start.size) - np.searchsorted(probe.layer, probe.layer)
-    is_kept = is_fine & (place_in_layer < num_stored)
+    is_kept = is_fine & probe.is_trained & (place_in_layer < num_stored)
 
     # The seeds are consecutive, like step numbers. The first depends on the step, since with fixed seeds, a
     # chance correlation in a generator would make every step fail.
@@ -208,8 +213,16 @@ def _draw_at(
     squares[is_kept] = len(seeds) * np.var(draws, axis=0)
     freedom = probe.sum_layers(is_kept) * (len(seeds) - 1) * probe.is_layer_trained
     deviations = np.sqrt(probe.sum_layers(squares) / np.maximum(freedom, 1))
-    silent = probe.sum_layers(is_fine & ~differs)
-    return StepNoise(draws, deviations, freedom, silent, not_finite, reference[is_kept])
+    is_silent = is_fine & ~differs
+    return StepNoise(
+        draws,
+        deviations,
+        freedom,
+        silent=probe.sum_layers(is_silent & probe.is_trained),
+        still=probe.sum_layers(is_silent & ~probe.is_trained) * probe.is_layer_trained,
+        not_finite=not_finite,
+        reference=reference[is_kept],
+    )
 
 
 def row_of(batch: str) -> str:
@@ -226,9 +239,12 @@ def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
     for row in OTHER_ROWS:
         p_values[row] = {}
     if np.sum(drawn.has_noise) >= 2:
-        for name, values in drawn.group_noise().items():
+        groups = drawn.group_noise()
+        for name, values in groups.items():
             p_values["independence"] |= _test_independence(name, values)
             p_values["shape"] |= _test_shape(name, values)
+        p_values["independence"]["similar parameters"] = _test_copies(groups[ALL_LAYERS])
+        p_values["independence"][LAGS] = _test_lags(list(groups.values())[1:])
         for batch, noise in drawn.others.items():
             if not noise.not_finite:  # NaN and infinity are findings even without a test
                 p_values[row_of(batch)][batch] = _test_batch(drawn, noise)
@@ -272,7 +288,13 @@ def _test_deviations(drawn: DrawnNoise) -> dict[str, float]:
     smallest = sums / (1 + drawn.tolerance) ** 2
     largest = sums / (1 - drawn.tolerance) ** 2
     p_values = compute_two_sided_p_value(stats.chi2(freedom), above=smallest, below=largest)
-    return dict(zip([*names, ALL_LAYERS], p_values, strict=True))
+    tests = dict(zip([*names, ALL_LAYERS], p_values, strict=True))
+    # The smallest deviation of a single parameter, with a Bonferroni correction.
+    squares = np.sum(given.values[:, drawn.has_noise] ** 2, axis=0)
+    least = np.min(squares, initial=np.inf) / (1 - drawn.tolerance) ** 2
+    p_value = stats.chi2.cdf(least, len(given.draws) - 1) * len(squares)
+    tests[LEAST] = np.minimum(p_value, 1) if len(squares) else 1.0
+    return tests
 
 
 def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
@@ -288,21 +310,57 @@ def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
 
 
 def _test_independence(name: str, values: Vector) -> dict[str, float]:
-    """Tests whether a group's noise (n, p) is correlated between parameters or between consecutive seeds."""
+    """Tests whether a group's noise (n, p) is correlated between parameters."""
     p_values = {}
     noise = stats.zscore(values)
     seeds, size = noise.shape
-    if name == ALL_LAYERS:
-        # Subtracting the mean over seeds gives two seeds the correlation -1 / (seeds - 1). We treat the
-        # estimated correlation as normal, which is conservative.
-        correlation = np.mean(noise[:-1] * noise[1:]) + 1 / (seeds - 1)
-        deviations = np.abs(correlation) * np.sqrt((seeds - 2) * size)
-        p_values[CONSECUTIVE] = 2 * stats.norm.sf(deviations)
     p_values[f"the covariance of {name}"] = _compute_covariance_p_value(noise)
     # The sum of p independent numbers with variance 1 has variance p.
     ratio = np.mean(np.sum(noise, axis=1) ** 2) / size
     p_values[f"the sum of {name}"] = _test_variance(ratio, seeds)
     return p_values
+
+
+def _test_copies(noise: Vector) -> float:
+    """Tests whether any two parameters have correlated noise, of shape (n, p), such as copies of one draw.
+
+    Copies have the same size for the first seed, so we sort parameters by this size, and test the largest
+    correlation of neighbours over the other seeds, with a Bonferroni correction.
+    """
+    order = np.argsort(np.abs(noise[0]))
+    others = stats.zscore(noise[1:, order])
+    correlations = np.abs(np.mean(others[:, 1:] * others[:, :-1], axis=0))
+    largest = min(np.max(correlations), 1 - 1e-9)  # avoids division by 0
+    freedom = len(others) - 2
+    p_value = 2 * stats.t.sf(largest * np.sqrt(freedom / (1 - largest**2)), freedom)
+    return float(min(1, p_value * len(correlations)))
+
+
+def _test_lags(layers: list[Vector]) -> float:
+    """Tests whether a layer's noise is correlated with that of any layer for a later seed.
+
+    `layers` has the noise (n, p) of each layer with at least two parameters. A generator that is seeded with
+    the seed plus the layer's index repeats noise in this way. We compare up to 500 numbers of a layer with
+    the eight layers on either side, and up to 64 later seeds. Given the noise of the layer, a sum of products
+    with independent normal numbers is normal, and its variance is the sum of squares.
+    """
+    deviates = [0.0]
+    noise = [stats.zscore(layer[:, :500]) for layer in layers]
+    for i, first in enumerate(noise):
+        for second in noise[max(i - 8, 0) : i + 9]:
+            size = min(first.shape[1], second.shape[1])
+            products = first[:, :size] @ second[:, :size].T
+            squares = np.cumsum(np.sum(first[:, :size] ** 2, axis=1))
+            seeds = len(first)
+            for lag in range(1, min(seeds // 2, 65)):
+                total = np.trace(products, lag)
+                if (
+                    first is second
+                ):  # subtracting the mean gives two seeds the correlation -1 / (seeds - 1)
+                    total += size * (seeds - lag) / (seeds - 1)
+                deviates.append(total / np.sqrt(squares[seeds - lag - 1]))
+    p_value = 2 * stats.norm.sf(np.max(np.abs(deviates)))
+    return float(min(1, p_value * len(deviates)))
 
 
 def _compute_covariance_p_value(noise: Vector) -> float:
@@ -367,10 +425,11 @@ def find_ties(drawn: DrawnNoise) -> str:
     # parameters with the same sum on both batches, such as unused embedding rows; we use them only if there
     # are no others.
     batches = [noise for name, noise in drawn.others.items() if name != FEATURES]
+    is_tied = np.any(_mark_ties(draws, tolerances), axis=0)
     for other in batches or [drawn.given]:
-        moved = (other.reference != drawn.given.reference)[columns]
+        moved = is_tied & (other.reference != drawn.given.reference)[columns]
         if not np.any(moved):
-            moved[:] = True
+            moved = is_tied
         other_draws = other.draws[:, columns][:, moved]
         if _are_ties_shared(draws[:, moved], other_draws, tolerances[moved], rates[moved], kind):
             return "" if kind == GRID else CLAMPED_SUM
@@ -417,9 +476,8 @@ def _are_ties_shared(
     limit = _MAX_SHARED * added
     if kind != GRID:
         limit = np.minimum(limit, 0.5 * _count_tied_values(draws, tolerances))
-    # As in `_classify_ties`, ties by chance are fewer than three times their mean plus 4.
     by_chance = np.sum(rates) * len(draws) * len(others)
-    return bool(shared > max(limit, 3 * by_chance + 4))
+    return bool(shared > max(limit, stats.poisson.isf(1e-3, by_chance)))
 
 
 def _count_tied_values(draws: Vector, tolerances: Vector) -> int:

@@ -216,9 +216,16 @@ def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
     # Rounding hides the noise in these layers. Any of them may lack noise, so the row cannot pass.
     hidden = np.flatnonzero(m.probe.is_layer_trained & ~is_measured)
     is_hidden = not freedom or len(hidden) > 0
+    still = np.flatnonzero(given.still)
     if is_hidden:
         where = m.name_layers(hidden) or "the parameters"
         text = f"the noise is below the rounding of {where}: use float64 or a larger learning rate; {text}"
+    elif len(still):
+        is_hidden = True
+        text = (
+            f"a part of {m.name_layers(still)} never moves, as if it were frozen, or had no noise: leave it "
+            f"out of `params`, or give a batch that uses it; {text}"
+        )
     names = np.array(m.probe.layer_names)[is_measured].tolist()
     deviations = dict(zip(names, given.deviations[is_measured].tolist(), strict=True))
     outcomes["noise"] = CheckOutcome(
