@@ -212,7 +212,8 @@ def _find_separate_layers(m: Measured, least: int) -> str:
     """
     norms = m.tried.collect("layer_norms")
     error = _AT_C + m.tried.tolerance
-    is_at_c = np.abs(norms - 1) < error
+    exceeds = m.tried.collect("norm") > 1 + error
+    is_at_c = (np.abs(norms - 1) < error) & exceeds[:, np.newaxis]
     layers = np.flatnonzero(is_at_c[np.argmax(np.sum(is_at_c, axis=1))])
     if len(layers) < least or np.max(norms) >= 1 + error:
         return ""
@@ -397,25 +398,26 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
         "The norm of the other layers never exceeds C.",
     ),
     (
-        "clipping that misses some examples",
-        _is_clipped_in_part,
-        "Others are clipped to exactly C: does clipping start above C, or depend on a label or a value?",
-    ),
-    (
         "{0}",
         _fit_plateau,
         "Movements are limited to {m.tried.plateau:.4g} times the stated clipping norm. Possible "
         "explanation: {1}.",
     ),
     (
-        "no clipping of individual examples",
-        lambda m: m.tried.reach > 16,  # the largest k that `find_factors` tries
-        "",
-    ),
-    (
         "{0} clipped separately from other layers",
         functools.partial(_find_separate_layers, least=1),
         "Its norm is at most C while other layers move too.",
+    ),
+    (
+        "clipping that misses some examples",
+        _is_clipped_in_part,
+        "Others are clipped to exactly C: does clipping start above C, does it depend on a label or a value, "
+        "or are min and max swapped?",
+    ),
+    (
+        "no clipping of individual examples",
+        lambda m: m.tried.reach > 16,  # the largest k that `find_factors` tries
+        "",
     ),
     (
         _EXCESS,

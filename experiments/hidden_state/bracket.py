@@ -92,6 +92,7 @@ def draw_bracket(
         rows,
         sweep.title,
         partial(_draw_bracket_panel, look=look),
+        size=(3.1, 2.9),
         ylabel=f"epsilon at delta {show_level(evidence.levels.delta)}",
         sharey=True,
     )

@@ -107,7 +107,7 @@ TORCH = [
      INTERACT),
     ("tensors by themselves", "            total += factor * gradient", "            total += gradient * (1.2 / gradient.norm()).clamp(max=1)",
      "clipped separately"),
-    ("min for max", "clamp(max=1)", "clamp(min=1)", "an example that moves the step by more than C"),
+    ("min for max", "clamp(max=1)", "clamp(min=1)", MISSED),
     ("sigma left out", "0.9 * 1.2", "1.2", "sigma is left out"),
     ("uniform noise", "torch.randn(value.shape, generator=generator)",
      "12**0.5 * (torch.rand(value.shape, generator=generator) - 0.5)", NOT_NORMAL),

@@ -188,12 +188,12 @@ def test_a_row_of_an_embedding_without_noise_and_a_statistic_without_clipping_ar
     results = {check.name: check.result for check in report.checks}
     assert results["noise and data"] == "passed"
 
-    def silent(params, batch, seed):
+    def silent(params, batch, seed):  # or frozen: both look alike from outside
         after = plain(params, batch, seed)
         return after | {"w": np.where(np.arange(8) == 3, params["w"], after["w"])}
 
     report = audit.check_step(**given | {"step": silent}, seeds=64)
-    assert "no noise in a part of w" in {finding.name for finding in report.findings}
+    assert report.verdict.startswith("INCOMPLETE") and "a part of w never moves" in report.verdict
 
 
 @pytest.mark.slow
