@@ -78,14 +78,10 @@ def _resize(row: Task, size: str) -> Task:
     require(re.fullmatch("[1-9][0-9]{0,3}x[1-9][0-9]?", size), advice)
     width, layers = map(int, size.split("x"))
     require(width % 4 == 0, advice)  # for 4 attention heads
-    # The cost of a step relative to the default, 5 blocks of width 256.
-    relative_cost = layers * width**2 / (5 * 256**2)
-    fixed_seconds, seconds_per_example = row.step_seconds
     return row._replace(
         name=f"{row.name}:{size}",
         description=f"GPT, {layers} blocks of width {width}, on Shakespeare",
         make=_make_lazily("gpt:gpt", width=width, layers=layers),
-        step_seconds=(relative_cost * fixed_seconds, relative_cost * seconds_per_example),
     )
 
 
@@ -203,7 +199,7 @@ _on_housing = partial(
     clipping="book_keeping",
 )
 _fcnn = partial(_on_housing, canaries=8, directions=8)
-_smooth_fcnn = partial(_fcnn, step_seconds=(8e-7, 1.5e-8), not_curved=_SMOOTH, smooth=True)
+_smooth_fcnn = partial(_fcnn, not_curved=_SMOOTH, smooth=True)
 _on_images = partial(
     Task,
     classes=10,
@@ -216,7 +212,6 @@ _head = partial(
     _on_images,
     description="last layer on frozen MobileNetV2 features of CIFAR-10",
     data=_FEATURES,
-    step_seconds=(2e-5, 8e-7),
     not_curved=_SOFTMAX,
     smooth=True,
 )
@@ -227,7 +222,6 @@ _ROWS = (
         label="FCNN",
         description="FCNN, 8-6-2 with ReLU, 68 parameters, on California Housing",
         make=_make_lazily("dense:fcnn"),
-        step_seconds=(8e-7, 7.5e-9),
     ),
     _smooth_fcnn(
         name="tanh_fcnn",
@@ -246,7 +240,6 @@ _ROWS = (
         label="wide FCNN",
         description="FCNN, 8-64-32-1 with ReLU, 2,689 parameters, on California Housing",
         make=_make_lazily("dense:wide_fcnn"),
-        step_seconds=(4e-5, 4e-7),
         directions=128,
     ),
     _on_images(
@@ -255,7 +248,6 @@ _ROWS = (
         description="ConvNet, two convolutions and three dense layers, 62,006 parameters, on CIFAR-10",
         data=_CIFAR10,
         make=_make_lazily("convolutional:convnet"),
-        step_seconds=(6e-4, 5e-5),
     ),
     _on_images(
         name="gelu_convnet",
@@ -266,7 +258,6 @@ _ROWS = (
         ),
         data=_CIFAR10,
         make=_make_lazily("convolutional:gelu_convnet"),
-        step_seconds=(6e-4, 8e-5),
         not_curved=_SMOOTH,
         smooth=True,
     ),
@@ -276,7 +267,6 @@ _ROWS = (
         description="ResNet18 on CIFAR-10",
         data=_CIFAR10,
         make=_make_lazily("convolutional:resnet18"),
-        step_seconds=(0.08, 0.028),
         directions=64,
     ),
     _head(
@@ -297,7 +287,6 @@ _ROWS = (
         description="linear model, 784-10, 7,850 parameters, on Fashion-MNIST",
         data=_FASHION_MNIST,
         make=_make_lazily("dense:mlp", widths=()),
-        step_seconds=(2e-5, 1e-6),
         directions=512,
         not_curved=_SOFTMAX,
         smooth=True,
@@ -308,7 +297,6 @@ _ROWS = (
         description="MLP, 784-256-256-10 with ReLU, 269,322 parameters, on Fashion-MNIST",
         data=_FASHION_MNIST,
         make=_make_lazily("dense:mlp"),
-        step_seconds=(5e-4, 3e-5),
     ),
     _on_images(
         name="two_layer",
@@ -316,7 +304,6 @@ _ROWS = (
         description="two dense layers, 784-128-10 with ReLU, 101,770 parameters, on Fashion-MNIST",
         data=_FASHION_MNIST,
         make=_make_lazily("dense:mlp", widths=(128,)),
-        step_seconds=(2e-4, 1e-5),
     ),
     _on_images(
         name="purchase_mlp",
@@ -327,7 +314,6 @@ _ROWS = (
         classes=tables.PURCHASE_CLASSES,
         learning_rate=0.05,
         batch_size=100,
-        step_seconds=(5e-4, 3e-5),
     ),
     Task(
         name="gpt",
@@ -339,7 +325,6 @@ _ROWS = (
         learning_rate=0.1,
         batch_size=16,
         clipping="per_example",
-        step_seconds=(0.05, 0.03),
         not_curved=_SMOOTH,
         # These 50 insertions have the same epsilon, 24.0, as the paper's 250 at noise multiplier 4.
         insertions=50,
@@ -354,7 +339,6 @@ _ROWS = (
         make=_make_lazily("dense:logistic"),
         classes=2,
         learning_rate=0.5,
-        step_seconds=(1e-5, 1e-7),
         canaries=64,
         directions=64,
         curved=_LOGISTIC_CURVATURE,

@@ -139,8 +139,6 @@ class Task(NamedTuple):
       classes: the number of classes; 0 for a regression.
       learning_rate, batch_size: defaults.
       clipping: the name of the model's fastest clipping strategy.
-      step_seconds: the seconds that a step of one model takes on two cores of a Xeon, for forecasts: (a fixed
-        part, a part per example).
       over_parameterised: True if measurements show that training examples do not move the coordinate of a
         crafted gradient, so that its score has a known distribution (Errata H16).
       canaries: the number of canaries per run for `canaries=auto`, small enough that they barely interfere.
@@ -162,7 +160,6 @@ class Task(NamedTuple):
     learning_rate: float
     batch_size: int
     clipping: str
-    step_seconds: tuple[float, float]
     over_parameterised: bool = False
     canaries: int = 256
     directions: int = 1024

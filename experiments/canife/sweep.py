@@ -23,7 +23,6 @@ from experiments.cells.cell import Cell, DataSets
 from experiments.sweeps.sweep import Sweep
 
 ROUND = "round"
-_STEP_SECONDS = 0.006  # per design step on two cores, including compilation
 
 
 class FigureSize(NamedTuple):
@@ -183,8 +182,6 @@ def _make_cell(setting: Attacked, rounds: Sequence[int], name: str) -> Cell:
         name=name,
         identity=json.dumps(identity(setting)),
         runs=len(rounds),
-        # Most of a round's time is spent on the design.
-        seconds=len(rounds) * setting.design_steps * _STEP_SECONDS,
         is_done=is_done,
         open=open_cell,
         do=do,

@@ -13,7 +13,6 @@ from audit.storage.index import Holdings
 from audit.storage.store import Store
 from audit.tasks.task import Dataset
 from experiments.cells.cell import Audited, Cell, DataSets
-from models.catalogue import task
 
 
 def audit_cell(audited: Audited) -> Cell:
@@ -82,14 +81,7 @@ def setting_cell(
         name=name,
         identity=json.dumps(cell_identity),
         runs=runs,
-        seconds=runs * setting.schedule.steps * step_seconds(setting),
         is_done=is_done,
         open=open_cell,
         do=do_cell,
     )
-
-
-def step_seconds(setting: Setting) -> float:
-    """Returns the measured seconds per step for one model on two cores."""
-    fixed, per_example = task(setting.model).step_seconds
-    return fixed + setting.mechanism.batch_size * per_example

@@ -109,7 +109,6 @@ class Cell(NamedTuple):
       identity: A text that identifies the work, except for the number of runs. Of all cells with the same
         identity, a sweep does only the one with the most runs.
       runs: The number of runs, the unit of `progress`.
-      seconds: The estimated time on two cores.
       is_done: (the existing stores, data sets) -> True if the cell's store is complete. It does not start
         JAX, and loads only the user's data files.
       open: (the root of all stores, data sets) -> the cell's store.
@@ -122,7 +121,6 @@ class Cell(NamedTuple):
     name: str
     identity: str
     runs: int
-    seconds: float
     is_done: Callable[[Holdings, DataSets], bool]
     open: Callable[[Path, DataSets], Store]
     do: Callable[[Store, DataSets, Progress], object]

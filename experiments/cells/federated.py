@@ -30,11 +30,11 @@ class FederatedScores(NamedTuple):
     accuracies: list[float]
 
 
-def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: float) -> Cell:
+def federated_cell(setting: FederatedSetting, runs: int, name: str) -> Cell:
     """Returns the unit of a sweep that trains a federated audit's runs.
 
     If the adversary observes every iterate, the same training runs also fill the store of an adversary that
-    observes only the final model. `seconds` is the estimated time on two cores.
+    observes only the final model.
     """
     settings = [setting]
     if setting.observe not in FINAL:  # the adversary observes every iterate
@@ -57,7 +57,6 @@ def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: flo
         name=name,
         identity=json.dumps(federated_identity(setting)),
         runs=runs,
-        seconds=seconds,
         is_done=is_done,
         open=open_cell,
         do=do,

@@ -50,15 +50,15 @@ class TrainingEngine(NamedTuple):
 class SweepProgress:
     """A progress line on stderr: the number of finished cells, the current cell, and the time left.
 
-    A cell counts in proportion to its estimated seconds.
+    The percentage counts the runs of all cells.
     """
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         """Shows the progress line for these cells."""
         self._num_cells = len(cells)
         self._num_finished = 0
-        self._seconds_finished = 0.0  # the estimated seconds of finished cells
-        total = sum(cell.seconds for cell in cells)
+        self._runs_finished = 0  # the runs of finished cells
+        total = sum(cell.runs for cell in cells)
         layout = "{desc} {percentage:3.0f}% {elapsed}, {remaining} left"
         # The latest rate has a small weight, which keeps the displayed time left from jumping.
         self._bar = tqdm(total=total, bar_format=layout, smoothing=0.1)
@@ -68,14 +68,13 @@ class SweepProgress:
         """Shows a cell as the current cell, and returns the function that counts its finished runs."""
         name = shortened(cell.name, 32)
         self._bar.set_description_str(f"{self._num_finished}/{self._num_cells} {name}:")
-        seconds_per_run = cell.seconds / cell.runs
-        return lambda runs: self._bar.update(runs * seconds_per_run)
+        return self._bar.update
 
     def end(self, cell: Cell) -> None:
         """Counts a cell as finished, even if it did not report all of its runs."""
         self._num_finished += 1
-        self._seconds_finished += cell.seconds
-        self._bar.update(self._seconds_finished - self._bar.n)  # what is not shown yet
+        self._runs_finished += cell.runs
+        self._bar.update(self._runs_finished - self._bar.n)  # what is not shown yet
         self._bar.set_description_str(f"{self._num_finished}/{self._num_cells} cells:")
 
 

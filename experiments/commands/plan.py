@@ -1,17 +1,16 @@
-"""Predict the bounds and the duration of an audit.
+"""Predict the bounds of an audit.
 
     ./run.sh plan --epsilon=8 --runs=1000                if the true epsilon is 8
     ./run.sh plan --tightness=0.9                        runs needed to prove 90% of the upper bound
     ./run.sh plan --model=convnet --k=5 --runs=5000      a different audit
     ./run.sh plan --bug=0.9,0.5                          runs needed to reject a claim if noise is too low
 
-Bounds come from simulated audits with Gaussian scores. Durations are for two cores.
+Bounds come from simulated audits with Gaussian scores.
 """
 
 import math
 import sys
 from collections.abc import Sequence
-from datetime import timedelta
 
 from absl import flags
 from tqdm import tqdm
@@ -25,17 +24,8 @@ from audit.report.table import format_table
 from audit.runtime.machine import cores
 from audit.settings.setting import Setting, validate
 from audit.written import show_level
-from experiments.cells.audits import step_seconds
 
-FIELDS = (
-    "model",
-    "periodicity",
-    "insertions",
-    "noise_multiplier",
-    "noise",
-    "batch_size",
-    "canaries",
-)
+FIELDS = ("model", "periodicity", "insertions", "noise_multiplier", "noise", "canaries")
 FLAGS = flags.FLAGS
 # This progress bar does not show the remaining time, because most of the time is spent starting processes.
 _COUNT_FORMAT = "{desc}: {n_fmt} of {total_fmt}"
@@ -59,7 +49,7 @@ cli.define_levels()
 
 
 def main() -> None:
-    """Prints the expected bounds and duration, or with --bug the number of runs needed to reject a claim.
+    """Prints the expected bounds, or with --bug the number of runs needed to reject a claim.
 
     The bounds come from simulated audits of a mechanism with the true epsilon. The command also prints the
     number of runs for which the mean bound is --tightness times the true epsilon.
@@ -98,20 +88,10 @@ def main() -> None:
 
     need = f"over {planning.MAX_RUNS:,} runs"
     if runs_needed is not None:  # None if MAX_RUNS runs are not enough
-        need = f"about {runs_needed:,} runs, {_show_time(setting, runs_needed)}"
+        need = f"about {runs_needed:,} runs"
     method = planning.planned_method(setting.canaries)
     print(show_bounds(bounds))
     print(f"\n{method}, on average {FLAGS.tightness:.0%} of the truth: {need}")
-    print(
-        f"{FLAGS.runs} runs of {setting.schedule.steps} steps: "
-        f"{_show_time(setting, FLAGS.runs)}, on two cores"
-    )
-
-
-def _show_time(setting: Setting, runs: int) -> str:
-    """Returns the estimated duration of the training runs on two cores, as hours:minutes:seconds."""
-    seconds = runs * setting.schedule.steps * step_seconds(setting)
-    return str(timedelta(seconds=round(seconds)))
 
 
 def show_bounds(bounds: Sequence[calibration.Calibration]) -> str:

@@ -71,15 +71,14 @@ def main() -> None:
 
 
 def _list_sweeps(sweeps: list[Sweep], place: work.Workplace) -> str:
-    """Returns a table of sweeps with their cell counts, finished cells and estimated minutes."""
-    lines = [f"{'name':<17} {'cells':>5} {'done':>5} {'minutes':>8}  title", "-" * 80]
+    """Returns a table of sweeps with their numbers of cells and of finished cells."""
+    lines = [f"{'name':<17} {'cells':>5} {'done':>5}  title", "-" * 80]
     for sweep in sweeps:
         cells = work.distinct(sweep.cells)
         done = len(cells) - len(work.find_missing(cells, place))
-        minutes = sum(cell.seconds for cell in cells) / 60
-        title = shortened(sweep.title, 40)
-        lines.append(f"{sweep.name:<17} {len(cells):>5} {done:>5} {minutes:>8.1f}  {title}")
-    lines.append(f"scale {FLAGS.scale}; estimated minutes on two cores; sweeps share cells")
+        title = shortened(sweep.title, 49)
+        lines.append(f"{sweep.name:<17} {len(cells):>5} {done:>5}  {title}")
+    lines.append(f"scale {FLAGS.scale}; sweeps share cells")
     return "\n".join(lines)
 
 

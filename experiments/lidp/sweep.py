@@ -33,7 +33,8 @@ from models.catalogue import task
 EPSILONS = (1, 2, 4, 8, 16, 32)  # claimed for trained models, by Renyi DP at delta = 1e-5
 _DIMENSION = 10_000  # in the panels over n and over K
 _BATCH_SIZE = 100  # for trained models
-_WORTH_PROCESSES = 8.0  # seconds; longer audits use several processes
+# With fewer scores per seed, starting several processes takes longer than they save.
+_WORTH_PROCESSES = 50_000
 _POISONED = Poisoned(as_printed=True)  # Errata L10
 
 
@@ -210,23 +211,18 @@ def _list_mechanisms(size: Extent) -> list[Cell]:
 
 def _make_mechanism_cell(panel: str, audit: MechanismAudit) -> Cell:
     """Returns the cell that audits the Gaussian mechanism with all seeds, for a panel of a figure."""
-    # The constants are fitted to measured times. Choosing thresholds takes as long as a seed, and then two
-    # cores share the seeds.
-    seed_seconds = 2e-8 * audit.runs * audit.canaries**2 + 0.15 + 3e-5 * audit.runs
-    seconds = seed_seconds * (1 + audit.seeds / 2)
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
         """Audits all seeds and stores their results."""
         from experiments.lidp import gaussian_mechanism  # loads SciPy
 
-        processes = cores() if seconds > _WORTH_PROCESSES else 1
+        processes = cores() if audit.runs * audit.canaries > _WORTH_PROCESSES else 1
         write_answer(store, gaussian_mechanism.find_epsilons(audit, processes, progress))
 
     return Cell(
         name=f"Gaussian mechanism, n = {audit.runs}, K = {audit.canaries}",
         identity=json.dumps(audit.setting()),
         runs=audit.runs * audit.seeds,
-        seconds=seconds,
         is_done=lambda held, data: find_answer(held, audit.setting()) is not None,
         open=lambda out, data: Store(out, audit.setting()),
         do=do,

@@ -30,7 +30,6 @@ class TrainingPlan(NamedTuple):
       noises: The noise multipliers.
       repetitions: The repetition counts: how many rounds a canary takes part in.
       dimension: The number of trainable parameters.
-      seconds: How long a training run takes on two cores, in seconds.
     """
 
     label: str
@@ -39,7 +38,6 @@ class TrainingPlan(NamedTuple):
     noises: tuple[float, ...]
     repetitions: tuple[int, ...]
     dimension: int
-    seconds: float
 
     def with_noise(self, noise: float, repetitions: int = 1) -> FederatedSetting:
         """Returns the setting with this noise multiplier and number of repetitions."""
@@ -125,23 +123,21 @@ _IMAGES_PLAN = TrainingPlan(
     noises=_NOISES,
     repetitions=(1, 2, 4, 8),
     dimension=101_770,
-    seconds=30,
 )
 _TEXT_PLAN = _IMAGES_PLAN._replace(
-    label="Shakespeare", counterpart="StackOverflow", setting=_TEXT, dimension=820_522, seconds=90
+    label="Shakespeare", counterpart="StackOverflow", setting=_TEXT, dimension=820_522
 )
 _TINY_PLAN = _IMAGES_PLAN._replace(
-    setting=_TINY, noises=_NOISES[::2], repetitions=(1, 2), dimension=7850, seconds=3
+    setting=_TINY, noises=_NOISES[::2], repetitions=(1, 2), dimension=7850
 )
 _SPLIT_PLAN = _IMAGES_PLAN._replace(
     setting=dataclasses.replace(_IMAGES, model="linear"),
     noises=_NOISES[2:],
     dimension=7850,
-    seconds=60,
 )
 _SMOKE = FederatedSizes(
     images=_TINY_PLAN,
-    text=_TEXT_PLAN._replace(setting=_TINY_TEXT, noises=_NOISES[:1], repetitions=(1,), seconds=30),
+    text=_TEXT_PLAN._replace(setting=_TINY_TEXT, noises=_NOISES[:1], repetitions=(1,)),
     splits=SplitPlan(_TINY_PLAN._replace(noises=_NOISES[2:3]), experiments=4, runs=2),
 )
 _LAPTOP = FederatedSizes(_IMAGES_PLAN, _TEXT_PLAN, SplitPlan(_SPLIT_PLAN, experiments=20))
@@ -151,18 +147,14 @@ _PAPER = FederatedSizes(
         setting=_EMNIST,
         noises=(0.0, 0.16, 0.18, 0.195, 0.25, 0.315),
         dimension=1_206_590,
-        seconds=2e4,
     ),
     text=_TEXT_PLAN._replace(
         label="Stack Overflow",
         setting=_STACKOVERFLOW,
         noises=(0.0, 0.0496, 0.0986, 0.2317),
         dimension=4_050_748,
-        seconds=1e6,
     ),
-    splits=SplitPlan(
-        _SPLIT_PLAN._replace(setting=_IMAGES, dimension=101_770, seconds=600), experiments=50
-    ),
+    splits=SplitPlan(_SPLIT_PLAN._replace(setting=_IMAGES, dimension=101_770), experiments=50),
 )
 SIZES = {"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER}
 
@@ -241,4 +233,4 @@ def _make_cell(plan: TrainingPlan, setting: FederatedSetting, detail: str, runs:
     `detail` is a part of the cell's name. It must differ between cells of a plan with the same noise.
     """
     name = f"{plan.label}, sigma {setting.noise_multiplier:.3g}, {detail}"
-    return federated_cell(setting, runs, name, plan.seconds)
+    return federated_cell(setting, runs, name)

@@ -25,8 +25,8 @@ def command(*flags, **changes):
         (("--canaries=8", "--runs=400"), "lifted_gaussian"),
     ],
 )
-def test_plan_says_bounds_runs_and_time(flags, method):
-    process = command(*flags, "--insertions=8", "--batch_size=20", "--tightness=0.5")
+def test_plan_says_bounds_and_runs(flags, method):
+    process = command(*flags, "--insertions=8", "--tightness=0.5")
     assert process.returncode == 0, process.stderr
     assert "finding how many runs prove 50% of it ..." in process.stderr
     assert not re.search(r"\d<[\d?]|s/audits", process.stderr)  # times that are left
@@ -37,7 +37,6 @@ def test_plan_says_bounds_runs_and_time(flags, method):
     assert truth / 2 < mean < truth and low <= mean <= high
     needed = int(re.search(rf"{method}, on average 50% of the truth: about (\d+) runs", text)[1])
     assert 40 <= needed <= 400
-    assert re.search(r"runs of 8 steps: 0:\d\d:\d\d, on two cores\n", text)
 
 
 def test_the_text_says_the_truth_and_the_bounds():

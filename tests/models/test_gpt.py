@@ -22,7 +22,6 @@ def test_a_size_is_part_of_the_name():
     assert model.n_parameters == 2 * block + (90 + 80 + 2 + 90) * width + 90
     assert task("gpt:8x2").make((80,)) is model  # compiled once
     assert task("gpt").make((80,)).n_parameters == 4_015_962
-    assert task("gpt:256x5").step_seconds == task("gpt").step_seconds
     assert setting_of("gpt:8x2").mechanism == setting_of("gpt").mechanism
     assert "smooth" in hidden_state(setting_of("gpt:8x2"), 1e-5)
     assert find_task("gpt:8x") is None

@@ -20,7 +20,7 @@ def data(image_file):
 
 
 def cell(setting=SETTING, runs=2):
-    return federated.federated_cell(setting, runs, "a cell", 1.0)
+    return federated.federated_cell(setting, runs, "a cell")
 
 
 def kept(root, setting, runs=2):

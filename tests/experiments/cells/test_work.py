@@ -44,7 +44,7 @@ def counted():
         def open_store(out, data):
             return Store(out, setting)
 
-        return Cell(f"cell {number}", str(number), 1, 1.0, is_done, open_store, act)
+        return Cell(f"cell {number}", str(number), 1, is_done, open_store, act)
 
     def build(count, do):
         return [make_cell(number, do) for number in range(count)], done
@@ -76,6 +76,20 @@ def test_a_cell_that_fails_is_said_and_the_others_go_on(counted, place, capsys):
     assert outcome == work.Outcome(completed=["cell 0", "cell 2"], failed=["cell 1"])
     assert done == {0: 1, 2: 1}
     assert "failed: cell 1: run 7 diverged" in capsys.readouterr().err
+
+
+def test_progress_counts_runs_and_cells(counted, capsys):
+    (cell, other), _ = counted(2, None)
+    cells = [cell._replace(runs=4), other._replace(runs=2)]
+    progress = work.SweepProgress(cells)
+    report = progress.begin(cells[0])
+    report(3)  # a run was stored before
+    progress.end(cells[0])
+    progress.begin(cells[1])
+    assert re.search(r"1/2 cell 1: +67% 00:\d\d, 00:\d\d left", capsys.readouterr().err)
+    progress.end(cells[1])
+    progress.close()
+    assert re.search(r"2/2 cells: 100%", capsys.readouterr().err)
 
 
 def test_a_store_that_refuses_ends_the_sweep(counted, place):
