@@ -1,24 +1,14 @@
-"""Computes how many runs are needed to prove a fraction of the true epsilon, or to refute a false claim."""
+"""Computes how many runs are needed to prove a fraction of the true epsilon."""
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
-from scipy import special
 
 from audit.calibration.calibration import KnownMechanism, draw
 from audit.errors import require
 from audit.laws import conversions
 from audit.methods import estimate, lifted
-from audit.methods.claimed_curve import (
-    MIN_FIRST,
-    THRESHOLDS,
-    Exceedances,
-    draw_fractions,
-    examine_claim,
-    gaussian_power,
-)
 
 MIN_RUNS = 40
 MAX_RUNS = 1_000_000
@@ -120,49 +110,3 @@ def find_fewest_runs(
         else:
             too_few = runs
     return enough
-
-
-class RunsUntilRefuted(NamedTuple):
-    """How soon audits refute a claim that overstates the noise.
-
-    Attributes:
-      median: The number of training runs after which half of the audits refute the claim; infinite above
-        1,000.
-      most: The same for 9 of 10 audits.
-    """
-
-    median: float
-    most: float
-
-
-def runs_until_refuted(
-    mu: float, noise: float, canaries: int, confidence: float, seed: int = 0
-) -> RunsUntilRefuted:
-    """Returns how many training runs with fresh directions are needed to refute a claim of mu-GDP.
-
-    `noise` is the real noise as a multiple of the claimed noise, and `canaries` is the number of directions
-    per run. We simulate 40 audits of up to 1,000 runs with ideal scores N(mu / noise, 1). They test the claim
-    after every run.
-
-    Raises:
-      InputError: The noise is not positive.
-    """
-    # `bug` is the command's option for `noise`.
-    require(0 < noise < math.inf, f"`bug` must be above 0, such as 0.9, got {noise:g}")
-    rng = np.random.default_rng(seed)
-    # The probabilities that scores N(0, 1) of left-out canaries exceed the thresholds.
-    log_rates = special.log_ndtr(-THRESHOLDS)
-    means = np.full((1000, 1), mu / noise)
-    power = gaussian_power(mu)
-    needed = []
-    for _ in range(40):
-        fractions = draw_fractions(means, 1.0, THRESHOLDS, canaries, rng)
-        counted = Exceedances(fractions, log_rates, in_order=True)
-        if canaries >= MIN_FIRST:  # the test also bets on the first run's p-values
-            first_scores = rng.normal(mu / noise, 1.0, canaries)
-            log_p_values = np.sort(special.log_ndtr(-first_scores))
-            counted = counted._replace(first_log_p_values=log_p_values)
-        test = examine_claim(counted, power, confidence)
-        needed.append(test.runs if test.refuted else math.inf)
-    # "higher" selects an element of `needed` instead of interpolating, which could give NaN for infinity.
-    return RunsUntilRefuted(*np.quantile(needed, [0.5, 0.9], method="higher").tolist())

@@ -3,12 +3,10 @@
     ./run.sh plan --epsilon=8 --runs=1000                if the true epsilon is 8
     ./run.sh plan --tightness=0.9                        runs needed to prove 90% of the upper bound
     ./run.sh plan --model=convnet --k=5 --runs=5000      a different audit
-    ./run.sh plan --bug=0.9,0.5                          runs needed to reject a claim if noise is too low
 
 Bounds come from simulated audits with Gaussian scores.
 """
 
-import math
 import sys
 from collections.abc import Sequence
 
@@ -29,7 +27,6 @@ FIELDS = ("model", "periodicity", "insertions", "noise_multiplier", "noise", "ca
 FLAGS = flags.FLAGS
 # This progress bar does not show the remaining time, because most of the time is spent starting processes.
 _COUNT_FORMAT = "{desc}: {n_fmt} of {total_fmt}"
-_CANARIES = 64  # directions per run for --bug, unless --canaries is above 1
 # Numbers of simulated audits. Those with several canaries per run are slower.
 _NUM_AUDITS = 100
 _NUM_SLOW_AUDITS = 20
@@ -38,18 +35,12 @@ flags.DEFINE_float("epsilon", None, "True epsilon. Default: the upper bound from
 # At least 4 runs: in each world, a bound needs one run to choose a threshold and another to test it.
 flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.", 4, 10**8)
 flags.DEFINE_float("tightness", 0.9, "Find how many runs prove this fraction of the true epsilon.")
-flags.DEFINE_list(
-    "bug",
-    None,
-    "Only find how many runs with fresh directions reject a claim if the noise is only this fraction of the "
-    "claimed noise: 0.9,0.5.",
-)
 cli.define_setting(names=FIELDS)
 cli.define_levels()
 
 
 def main() -> None:
-    """Prints the expected bounds, or with --bug the number of runs needed to reject a claim.
+    """Prints the expected bounds.
 
     The bounds come from simulated audits of a mechanism with the true epsilon. The command also prints the
     number of runs for which the mean bound is --tightness times the true epsilon.
@@ -61,9 +52,6 @@ def main() -> None:
         0 < FLAGS.tightness < 1, f"--tightness={FLAGS.tightness}: give a number between 0 and 1"
     )
     true_epsilon = _find_true_epsilon(setting)
-    if FLAGS.bug is not None:
-        _print_runs_until_rejected(setting)
-        return
     validate(setting, FLAGS.runs)
 
     law = laws.GAUSSIAN  # the distribution of the scores
@@ -118,33 +106,6 @@ def show_bounds(bounds: Sequence[calibration.Calibration]) -> str:
         "",
     )
     return format_table(records, right=("mean", "5%", "95%", "of truth"), before=before)
-
-
-def _print_runs_until_rejected(setting: Setting) -> None:
-    """Prints how many training runs are needed to reject the claimed mu, for each factor in --bug.
-
-    A factor is the actual noise divided by the claimed noise. The command simulates audits of fresh
-    directions with ideal scores, and prints how many runs it takes for 50% and 90% of them to reject the
-    claim.
-    """
-    mu = make_claim(setting).gaussian_mu
-    assert mu is not None  # the adversary knows the batches, so the claim is Gaussian
-    canaries = setting.canaries
-    if canaries == 1:
-        canaries = _CANARIES  # fresh directions need several canaries per run
-    records = []
-    for factor in cli.numbers("bug"):
-        needed = planning.runs_until_refuted(mu, factor, canaries, FLAGS.confidence, _SEED)
-        record = {"noise / claimed": f"{factor:g}"}
-        for name, runs in (("half of audits", needed.median), ("9 of 10", needed.most)):
-            # Audits that need more runs than this count as infinite.
-            record[name] = "over 1,000" if math.isinf(runs) else f"{runs:,.0f}"
-        records.append(record)
-    title = (
-        f"training runs of {canaries} fresh directions until a claim of mu {mu:.4g} is rejected",
-        "(ideal scores; leave-one-out costs a few percent of mu if there are many canaries)",
-    )
-    print(format_table(records, right=("half of audits", "9 of 10"), before=title))
 
 
 def _find_true_epsilon(setting: Setting) -> float:
