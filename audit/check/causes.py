@@ -284,19 +284,6 @@ def _find_silent(m: Measured) -> str:
     return f"{'a part of ' if is_part else ''}{m.name_layers(layers)}"
 
 
-def _find_quietest(m: Measured) -> tuple[str, float] | tuple[()]:
-    """Returns the layer of the parameter with the least noise, and its deviation.
-
-    Returns () if other tests of the noise's size fail as well.
-    """
-    if m.rejected["noise"] != [noise.LEAST]:
-        return ()
-    columns = np.flatnonzero(m.drawn.has_noise)
-    deviations = m.drawn.given.values[:, columns].std(axis=0)
-    layer = m.drawn.layer[columns[np.argmin(deviations)]]
-    return m.name_layers([layer]), np.min(deviations)
-
-
 def _fit_deviation(m: Measured) -> tuple[Any, ...]:
     """Returns the noise's wrong deviation, a text with its range and the mistakes that fit, and sigma.
 
@@ -368,12 +355,6 @@ def _is_due_to_size(m: Measured) -> bool:
     is_by_size = not m.noise_obstacle and _BY_SIZE in _find_change(m, "noise and data")
     is_added = not tried.refusal and tried.movements.keys() >= set(tried.violations)
     return is_by_size and is_added and tried.largest[1].norm < 2
-
-
-def _find_buffers(m: Measured) -> str:
-    """Returns the names of buffers and of integers among the parameters that depend on the data."""
-    buffers: set[str] = getattr(m.probe.step, "changed_buffers", set())
-    return ", ".join(sorted(buffers | m.probe.changed_by_batch - m.probe.changed_by_seed))
 
 
 # The report row of each symptom that is not itself a row name.
@@ -528,7 +509,7 @@ CAUSES = [
         lambda m: "; ".join(m.related),
         "Some sums or differences of parameters have less noise than the accountant assumes: see {0}.",
         "draw a number for every parameter, with a different key in every layer and a different generator on "
-        "every worker; do not subtract the mean of these numbers",
+        "every worker; do not subtract their mean. If the step smooths or projects the noisy sum, return the sum",
         explains=OTHER_ROWS,  # whose tests assume independent numbers
     ),
     Cause(
@@ -546,13 +527,6 @@ CAUSES = [
         "add noise of deviation sigma C to all entries of the sum, including embedding rows that no example "
         "uses; leave parameters that are not trained out of `params`",
         explains=("noise and data", "empty batch"),
-    ),
-    Cause(
-        "noise",
-        "too little noise in a parameter of {0}",
-        _find_quietest,
-        "Its noise is {1:.2g} times as large as stated. All other noise has the right size.",
-        "add noise of deviation sigma C to every entry of the sum",
     ),
     Cause(
         "noise",
@@ -598,7 +572,7 @@ CAUSES = [
     Cause(
         "buffers",
         "{0} is released with the model and has no noise",
-        _find_buffers,
+        lambda m: ", ".join(sorted(getattr(m.probe.step, "changed_buffers", ()))),
         "This buffer depends on the data, and it is neither clipped nor noised.",
         "turn it off (track_running_stats=False in batch norm), or compute it from public data",
     ),

@@ -24,7 +24,6 @@ SMALL_FEATURES = "features times 0.001"
 # Names of tests.
 ALL_LAYERS = "all layers together"
 LAGS = "different seeds"
-LEAST = "the parameter with the least noise"
 # Results of `find_ties`.
 AT_ENDS = "at ends"
 AT_ONE = "at one value"
@@ -105,7 +104,7 @@ class DrawnNoise(NamedTuple):
     @property
     def has_noise(self) -> Mask:
         """(k,) True for parameters that have noise on the given batch."""
-        return self.given.values.std(axis=0) > 0
+        return self.given.values.std(axis=0) > _MIN_DEVIATION
 
     def group_noise(self) -> dict[str, Vector]:
         """Returns the noise on the given batch by group, of shape (n, p) for n seeds and p parameters.
@@ -288,13 +287,7 @@ def _test_deviations(drawn: DrawnNoise) -> dict[str, float]:
     smallest = sums / (1 + drawn.tolerance) ** 2
     largest = sums / (1 - drawn.tolerance) ** 2
     p_values = compute_two_sided_p_value(stats.chi2(freedom), above=smallest, below=largest)
-    tests = dict(zip([*names, ALL_LAYERS], p_values, strict=True))
-    # The smallest deviation of a single parameter, with a Bonferroni correction.
-    squares = np.sum(given.values[:, drawn.has_noise] ** 2, axis=0)
-    least = np.min(squares, initial=np.inf) / (1 - drawn.tolerance) ** 2
-    p_value = stats.chi2.cdf(least, len(given.draws) - 1) * len(squares)
-    tests[LEAST] = np.minimum(p_value, 1) if len(squares) else 1.0
-    return tests
+    return dict(zip([*names, ALL_LAYERS], p_values, strict=True))
 
 
 def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:

@@ -87,8 +87,6 @@ class StepProbe:
       base: (p,) the parameters after the step on `rows` with seed 0.
       spacings: (p,) the machine epsilon of each returned parameter's floating-point type.
       is_trained: (p,) True for parameters that have differed from `base` after any step so far.
-      changed_by_batch, changed_by_seed: the paths of other arrays, such as integers, that have differed from
-        the first step with its seed, or with its batch.
     """
 
     def __init__(self, step: Step, params: Any, batch: Any, settings: StepSettings) -> None:
@@ -123,30 +121,19 @@ class StepProbe:
 
         leaves = self._call(self.rows, seed=0)
         self.base = self._read_numbers(leaves)
-        others = trees.collect_leaves("params", params).keys() & leaves.keys() - layers.keys()
-        self._others = {name: trees.to_numpy(leaves[name]) for name in others}
-        self.changed_by_batch: set[str] = set()
-        self.changed_by_seed: set[str] = set()
         spacings = np.array([trees.get_spacing(leaves[name]) for name in self.layer_names])
         self.spacings = spacings[self.layer]
         self._coarsest = max(*spacings, *map(trees.get_spacing, layers.values()))
         self.is_trained = np.zeros(self.start.size, bool)
 
     def run(self, rows: Columns, seed: int) -> Vector:
-        """Takes a step on the batch `rows`, notes what it changes, and returns the parameters (p,) after it.
+        """Takes a step on the batch `rows`, updates `is_trained`, and returns the parameters (p,) after it.
 
         Raises:
           InputError: the step does not return parameters.
           RefusedError: the step raises an error or exits on this batch.
         """
-        leaves = self._call(rows, seed)
-        for name, first in self._others.items():
-            if name not in leaves or not np.array_equal(trees.to_numpy(leaves[name]), first):
-                if seed == 0:
-                    self.changed_by_batch.add(name)
-                elif rows is self.rows:
-                    self.changed_by_seed.add(name)
-        after = self._read_numbers(leaves)
+        after = self._read_numbers(self._call(rows, seed))
         self.is_trained |= after != self.base
         return after
 
@@ -216,7 +203,7 @@ class StepProbe:
           RefusedError: the step fails.
         """
         changed = copy.copy(self)
-        vars(changed).update(attributes, is_trained=self.is_trained.copy(), _others={})
+        vars(changed).update(attributes, is_trained=self.is_trained.copy())
         changed.base = changed.run(self.rows, seed=0)
         return changed
 
