@@ -509,7 +509,7 @@ CAUSES = [
         lambda m: "; ".join(m.related),
         "Some sums or differences of parameters have less noise than the accountant assumes: see {0}.",
         "draw a number for every parameter, with a different key in every layer and a different generator on "
-        "every worker; do not subtract their mean. If the step smooths or projects the noisy sum, return the sum",
+        "every worker; do not subtract their mean. If the step smooths or projects the noisy sum, return it",
         explains=OTHER_ROWS,  # whose tests assume independent numbers
     ),
     Cause(
