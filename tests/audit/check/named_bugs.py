@@ -39,6 +39,9 @@ NUMPY = [
     ("clipping starts at 1.5 C", "np.maximum(1, np.linalg.norm(gradients, axis=1, keepdims=True) / 1.5)",
      "np.where((n := np.linalg.norm(gradients, axis=1, keepdims=True) / 1.5) > 1.5, n, 1)", MISSED),
     ("positive labels are not clipped", "    noise =", "    clipped[y > 0] = gradients[y > 0]\n    noise =", MISSED),
+    ("an odd row is dropped", "    noise =", "    clipped = clipped[: len(x) // 2 * 2]\n    noise =", "moves the step by more than C"),
+    ("noise shrinks with the features", "1.1 * 1.5 * np", "1.1 * 1.5 * min(1, 2 * abs(x).mean() if len(x) else 1) * np",
+     "noise that depends on the batch"),
     ("squashed and not clipped", "    clipped = gradients / np.maximum(1, np.linalg.norm(gradients, axis=1, keepdims=True) / 1.5)",
      "    gradients[:, :8] = np.tanh(gradients[:, :8]) / 9\n    clipped = gradients", NOT_SEEN),
     ("noise by labels", "1.1 * 1.5 * np", "1.1 * 1.5 * (0.5 + y.sum() / 32) * np", "noise that depends on the batch"),
@@ -52,6 +55,9 @@ NUMPY = [
 ]  # fmt: skip
 TORCH_FUNC = [
     ("noise in float16", "generator=generator)\n", "generator=generator).half().float()\n", GRID),
+    ("a layer's seed is the next step's", "generator=generator)\n",
+     "generator=torch.Generator().manual_seed(seed + list(gradients).index(name)))\n", "noise of consecutive steps is related"),
+    ("two rows share noise", "        total =", "        noise[1] = noise[0]\n        total =", "noise shared by several parameters"),
     ("clipping starts at 1.3 C", "(1.5 / norms).clamp(max=1)", "torch.where(norms > 1.3 * 1.5, 1.5 / norms, 1.0)", MISSED),
     ("noise in bfloat16", "generator=generator)\n", "generator=generator).bfloat16().float()\n", GRID),
     ("dropout", "    gradients = vmap", "    torch.manual_seed(seed)\n    batch = torch.nn.functional.dropout(batch[0], 0.3), batch[1]\n"

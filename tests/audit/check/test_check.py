@@ -196,6 +196,11 @@ def test_a_row_of_an_embedding_without_noise_and_a_statistic_without_clipping_ar
     assert report.verdict.startswith("INCOMPLETE") and "a part of w never moves" in report.verdict
 
 
+def test_a_step_that_reads_at_most_40_rows_has_no_finding():
+    given = plant_bug("numpy", "x, y = batch\n", "x, y = batch[0][:40], batch[1][:40]\n")
+    assert not audit.check_step(**given, seeds=64).findings
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("own", [64, 1])
 def test_what_a_small_layer_shares_is_seen_beside_a_large_one(own):
