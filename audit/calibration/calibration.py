@@ -11,7 +11,7 @@ import numpy as np
 
 from audit.runtime.processes import as_completed
 
-# Assumptions of the methods that a law may violate.
+# Assumptions of methods that a distribution of scores may violate.
 GAUSSIAN_CURVE = "a Gaussian trade-off curve"
 INDEPENDENT = "independent canaries of a run"
 FAIR = "fair coins"

@@ -253,8 +253,8 @@ def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
 def _test_shape(name: str, values: Vector) -> dict[str, float]:
     """Tests whether a group's noise (n, p) is normal, and whether its norm varies like that of normal noise.
 
-    For p independent normal numbers, the cube root of the squared norm divided by its mean is about normal
-    with variance 2 / (9 p) (Wilson and Hilferty, 1931).
+    For p independent normal numbers, the cube root of (the squared norm divided by its mean) is
+    approximately normal with variance 2 / (9 p) (Wilson and Hilferty, 1931).
     """
     p_values = {}
     seeds, size = values.shape

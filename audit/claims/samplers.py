@@ -75,7 +75,7 @@ class StepWeights(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """The steps of a training run whose batches a sampler draws.
+    """The steps of a training run with batches drawn by a sampler.
 
     Attributes:
       noise_multiplier: sigma.

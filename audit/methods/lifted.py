@@ -112,8 +112,7 @@ class CanaryMethod(Method):
 def count(design: Design, family: Family, error: float) -> Counted:
     """Chooses a threshold using a pilot of the runs, and counts its errors in the pilot and the other runs.
 
-    The threshold should give the largest bound on the parameter of `family` with the error probability
-    `error`.
+    The threshold should give the largest bound on the parameter of `family` at error probability `error`.
     """
     pilot, rest = design.split()
     # Only the numbers of runs and guesses are used. They are the same for any threshold, such as 0.

@@ -136,7 +136,7 @@ def noise(setting: FederatedSetting) -> RoundNoise:
         return RoundNoise(setting.noise_multiplier, on_count=0.0, quantile_rate=0.0)
     from audit.claims.accounting import noise_beside_count  # loads SciPy
 
-    # Andrew et al. recommend noise of 0.05 times the cohort on the count, and a rate of 0.2.
+    # Andrew et al. recommend adding noise of 0.05 times the cohort size to the count, and a rate of 0.2.
     on_count = 0.05 * setting.cohort
     if setting.noise_multiplier == 0:  # the round is not private anyway
         on_count = 0.0

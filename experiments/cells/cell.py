@@ -129,7 +129,7 @@ class Cell(NamedTuple):
 
 
 def write_answer(store: Store, values: dict[str, Any]) -> None:
-    """Writes an experiment's answer as a JSON object to its store; raises InputError if writing fails."""
+    """Writes an experiment's result to its store, as JSON; raises InputError if writing fails."""
     store.write_text(_ANSWER, json.dumps(values) + "\n")
 
 
