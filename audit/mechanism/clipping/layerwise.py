@@ -127,8 +127,8 @@ def _measure_block(
 ) -> dict[Path, dict[str, Measure]]:
     """Measures the gradients of a block's examples; returns Measures keyed by layer and parameter name.
 
-    `shapes` holds the shapes of the layers' outputs for one example. We add zeros, the "taps", to these outputs: the
-    gradient at a tap is the gradient at the output.
+    `shapes` holds the shapes of the layers' outputs for one example. We add zeros, the "taps", to these
+    outputs: the gradient at a tap is the gradient at the output.
     """
     features, labels, _ = block
 
