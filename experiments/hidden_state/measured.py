@@ -146,7 +146,8 @@ def expansion_cell(setting: Setting) -> Cell:
     name = f"expansion of {setting.model}'s steps, k = {setting.schedule.periodicity}"
     cell = setting_cell(name, setting, runs, is_complete, do, EXPANSION)
     steps = setting.schedule.steps
+    # The seconds for training, and for measuring, one step of a run.
     training = step_seconds(setting)
-    measuring = max(_TRAINING_STEPS_PER_MEASURED * training, _MIN_MEASURING_SECONDS)  # one step
+    measuring = max(_TRAINING_STEPS_PER_MEASURED * training, _MIN_MEASURING_SECONDS)
     run_seconds = steps * training + min(steps, max_steps) * measuring
     return cell._replace(seconds=_COMPILING_SECONDS + runs * run_seconds, request=setting)
