@@ -81,7 +81,7 @@ class CanaryOptimizer(_InsertingOptimizer):
         super().__init__(optimizer)
         rate = number("sampling_rate", sampling_rate, float)
         require(0 < rate <= 1, f"`sampling_rate` must be above 0 and at most 1, got {rate:g}")
-        self._present = present
+        self._inserts = present
         self._rate = rate
         self._coins = np.random.default_rng(seed)
         self._initial_entry = self._read_first_entry()
@@ -89,7 +89,7 @@ class CanaryOptimizer(_InsertingOptimizer):
     def add_noise(self) -> None:
         """Inserts the canary if the run includes it and the step samples it, then adds the noise."""
         is_sampled = self._coins.random() < self._rate
-        if self._present and is_sampled:
+        if self._inserts and is_sampled:
             self.params[0].summed_grad.view(-1)[0] += self.max_grad_norm
         super().add_noise()
 
@@ -141,7 +141,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
         _require_trained(self._chosen, self.params)
         # These numbers determine the directions.
         self._identity = {"seed": seed, "run": run, "count": count}
-        self._present = present
+        self._inserts = present
         self._is_moved = False  # True once a step has moved every chosen parameter
         self._theta_0 = self._read_parameters()
         norm = float(self.max_grad_norm)
@@ -155,7 +155,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
 
     def add_noise(self) -> None:
         """Inserts the directions into the sum of clipped gradients, then adds the noise."""
-        if self._present:
+        if self._inserts:
             for parameter, part in zip(self._chosen, self._inserted, strict=True):
                 parameter.summed_grad += part.view_as(parameter).to(parameter)
         super().add_noise()
@@ -170,7 +170,8 @@ class DirectionsOptimizer(_InsertingOptimizer):
         loss: float | None = super().step(closure)
         # Opacus skips steps between the physical batches of a logical batch.
         is_complete = not self._is_last_step_skipped
-        if self._present and learns and is_complete and not self._is_moved:
+        # We check once, and not in a rehearsal, which inserts nothing.
+        if self._inserts and learns and is_complete and not self._is_moved:
             moves = self._split(torch.from_numpy(self._read_parameters() - self._theta_0))
             unmoved = [str(index) for index, move in enumerate(moves) if not move.any()]
             require(
@@ -190,7 +191,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
         """
         noise = self.noise_multiplier
         require(
-            self._present or noise == 0,
+            self._inserts or noise == 0,
             f"a rehearsal with `noise_multiplier={noise}` removes its noise from every run: rehearse with "
             "noise_multiplier=0",
         )

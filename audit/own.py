@@ -281,7 +281,8 @@ class _Training:
 
     def require_covered(self, delta: float, constants: ArrayLike) -> None:
         """Raises InputError unless a hidden-state bound exists for steps with these Lipschitz constants."""
-        steps = Steps(constants, reason="given")
+        steps = Steps(constants, reason="")  # only reports show the reason
+        # The user is responsible for the constants of a custom model.
         bound = lipschitz.hidden_state(self.setting, delta, steps, own_model=True)
         why_not = ""
         if isinstance(bound, str):  # the reason why there is no bound
@@ -300,12 +301,11 @@ class _Training:
 def _keep_earlier_steps(store: Store) -> Steps | None:
     """Returns the Lipschitz constants in a store if an earlier audit measured them; deletes any others.
 
-    Guaranteed constants, which have 0 `runs`, are valid only for the audit to which they were given.
+    Guaranteed constants are valid only for the audit to which they were given.
     """
-    stored = lipschitz.find_current(store)
-    if stored is not None and stored.runs == 0:
-        stored = None  # so `keep` deletes the file
-    return lipschitz.keep(store, stored)
+    # For other constants, this is None, so `keep` deletes the file.
+    measured = lipschitz.find_measured(store, lipschitz.USUAL)  # in any number of rehearsals
+    return lipschitz.keep(store, measured)
 
 
 def _find_strategy(model: Model, dataset: Dataset) -> str:

@@ -232,7 +232,7 @@ def _make_claim() -> Claim | None:
     if not stated:
         return None
     is_complete = "noise_multiplier" in stated and "insertions" in stated
-    any_given = min(stated)
+    any_given = min(stated)  # for the message
     require(is_complete, f"--{any_given} requires --noise_multiplier and --insertions: give both")
     return DpSgd(**stated)
 

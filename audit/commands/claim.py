@@ -104,13 +104,13 @@ def _print_noise_claims() -> None:
     """
     require(FLAGS.steps is not None, "--steps is missing: give the number of steps")
     k = 1 if FLAGS.k is None else FLAGS.k
-    sigma = FLAGS.noise_multiplier
-    if sigma is None:
-        any_noise = MatrixMechanism(FLAGS.noise, 1.0, FLAGS.steps, k)
-        claim = any_noise.with_epsilon(FLAGS.claim, FLAGS.delta)
-    else:
+    sigma = 1.0  # any number, if --claim determines the noise
+    if FLAGS.claim is None:
+        sigma = FLAGS.noise_multiplier
         require(sigma > 0, f"--noise_multiplier={sigma:g}: give a number above 0")
-        claim = MatrixMechanism(FLAGS.noise, sigma, FLAGS.steps, k)
+    claim = MatrixMechanism(FLAGS.noise, sigma, FLAGS.steps, k)
+    if FLAGS.claim is not None:
+        claim = claim.with_epsilon(FLAGS.claim, FLAGS.delta)
     claims = [claim]
     if FLAGS.noise != INDEPENDENT:
         dp_sgd = dataclasses.replace(claim, strategy=INDEPENDENT)
@@ -159,8 +159,10 @@ def _read_sampler() -> _Sampler:
     """
     sampler = FLAGS.sampler
     require(sampler, f"--sampler is missing: give {', '.join(SAMPLERS)}")
-    is_whole = FLAGS.batches.isdecimal()
-    require(is_whole, f"--batches={FLAGS.batches}: give a whole number, or mine.py:loader")
+    require(
+        FLAGS.batches.isdecimal(),
+        f"--batches={FLAGS.batches}: give a whole number, or mine.py:loader",
+    )
     sizes = (FLAGS.examples, FLAGS.largest_batch)
     if sizes != (None, None):
         is_complete = None not in sizes and sampler == "truncated_poisson"
@@ -205,28 +207,32 @@ def _recognize_loader(user_file: UserFile) -> _Sampler:
     for finding in report.findings:
         require(finding.name != ANOTHER_RATE, f"{finding.name}: {finding.meaning}")
     kind = report.figures["kind"]  # such as "poisson"; "" if not recognized
-    unknown = f"{kind or 'these'} batches do not come from a sampler with a bound: "
-    require(kind in SAMPLERS, f"{unknown}sample Poisson batches, or shuffle once an epoch")
+    require(
+        kind in SAMPLERS,
+        f"{kind or 'these'} batches do not come from a sampler with a bound: sample Poisson batches, or "
+        "shuffle once an epoch",
+    )
     order = report.figures.get("order")
     if order is None:  # passes do not use every example once
         return _Sampler(kind, batches)
-    require(
-        order["is_whole"], f"a pass does not end after {batches} batches: let it end, like an epoch"
-    )
-    fewest_batches = min(batches, order["batches"])  # of all drawn passes
-    return _judge_order(kind, fewest_batches, order)
+    return _judge_order(kind, batches, order)
 
 
 def _judge_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Sampler:
     """Returns the sampler for batches that use every example once per pass, judged by tests of their order.
 
-    Bounds are amplified only if the tests do not reject a uniform order.
+    Bounds are amplified only if the tests do not reject a uniform order. Raises InputError if a pass does not
+    end.
 
     Args:
       kind: The name of the sampler if the order is uniform, such as "shuffled".
-      batches: The smallest number of batches in a pass.
+      batches: The number of batches in the first pass.
       order: The fields of `audit.check.order.OrderTest`.
     """
+    require(
+        order["is_whole"], f"a pass does not end after {batches} batches: let it end, like an epoch"
+    )
+    batches = min(batches, order["batches"])  # the fewest of all passes
     passes = f"{order['passes']} passes"
     tested = f"tested over {passes}, p {order['p_value']:.2g}"
     if order["p_value"] > LEVEL:  # the tests do not reject a uniform order

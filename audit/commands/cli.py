@@ -186,10 +186,10 @@ def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:
     """
     given = {**values(Setting, names), **fixed}
     for name in ("insertions", "noise_multiplier"):
-        # Without the flag, the default depends on the model.
+        # Without the flag, the model's default applies instead of the flag's.
         if name in given and name not in fixed and not flags.FLAGS[name].present:
             del given[name]
-    make.add_insertions(given["model"], given)
+    make.add_insertions(given["model"], given)  # the model's default, unless steps are given
     return make.setting_of(**given)
 
 

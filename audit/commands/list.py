@@ -85,10 +85,9 @@ def _find_audit(root: Path) -> Path:
     for folder in folders:
         if name and (hash_of(folder).startswith(name) or folder.name == name):
             found.append(folder)
-    count = len(found)
     require(
-        count == 1,
-        f"--setting={name} matches {count} audits in {FLAGS.out}: give the hash of one, see list",
+        len(found) == 1,
+        f"--setting={name} matches {len(found)} audits in {FLAGS.out}: give the hash of one, see list",
     )
     return found[0]
 

@@ -368,10 +368,10 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
     """Returns the evidence from runs with the canaries and from other runs without them, after checks.
 
     Args:
-      scores_in: (n,) or (n, K), the scores of n runs with the canaries; higher means in, NaN for a failed
-        run.
-      scores_out: (m,) or (m, M), the scores of left-out canaries in m other runs. Each of these runs must
-        insert K - 1 other canaries; otherwise bounds would be too high.
+      scores_in: (n,) or (n, K), the scores of the K canaries in each of n runs; higher means in, NaN for a
+        failed run.
+      scores_out: (m,) or (m, M), the scores of M left-out canaries in each of m other runs. These runs must
+        insert K - 1 other canaries. If runs differ in more than one canary, bounds are too high.
 
     Raises:
       InputError: for values that are not scores, if `scores_out` are presence bits, if a world is empty, or

@@ -549,9 +549,10 @@ def _compute_log_p_values(design: Fresh) -> Array:
     A canary's p-value is the probability that a left-out canary scores at least as high.
     """
     first_run = np.argmax(design.presence.any(axis=1))
-    log_p_values = cosine_law.log_sf(design.cosines, design.dimension)
-    if design.draws:  # scores are ranks
+    if design.draws:  # scores are ranks among fresh draws; 1 is the highest
         log_p_values = np.log(design.ranks() / (design.draws + 1))
+    else:
+        log_p_values = cosine_law.log_sf(design.cosines, design.dimension)
     # Without a lower limit, a p-value of 0 would refute every epsilon.
     inserted = log_p_values[first_run][design.presence[first_run]]
     return np.sort(np.maximum(inserted, -_MAX_LOG))

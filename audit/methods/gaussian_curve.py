@@ -175,11 +175,15 @@ def _simulate_rejection_rate(family: ScoreFamily, null: _Null) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _tabulate_fitted_mus(family: ScoreFamily, cells: int) -> Array:
-    """Returns the mu fitted to infinitely many scores of a family, for each of the 48 _PARAMETERS."""
-    # In the limit, the tables are the cells' probabilities.
+    """Returns the mu fitted to infinitely many scores of a family, for each of the 48 _PARAMETERS.
+
+    The probabilities of `cells` intervals take the place of counts of scores.
+    """
     tables = [_compute_cell_probabilities(family, parameter, cells) for parameter in _PARAMETERS]
     fits = fit_tables(np.array(tables))
-    return np.maximum.accumulate(fits.mu)  # ascending, for interpolation
+    # Values must ascend for interpolation. If worlds hardly overlap, fitting errors of 1e-5 can change the
+    # order.
+    return np.maximum.accumulate(fits.mu)
 
 
 def _compute_cell_probabilities(family: ScoreFamily, parameter: float, cells: int) -> Array:

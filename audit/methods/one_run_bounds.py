@@ -67,7 +67,8 @@ FAIR_COINS_GAUSSIAN = Assumption(
 def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `exact_null` on epsilon for a single run with all canaries inserted.
 
-    It reports neither a false-positive rate nor a path of bounds after each run.
+    `counted` takes the place of the false-positive rate in tables. There is no path of bounds after each run,
+    since there is only one run.
     """
     bound = exact_null.bound_directions(make_design(cosines), delta, confidence)
     hits = bound.n_in - bound.false_negatives  # canaries above the threshold
@@ -101,9 +102,8 @@ def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     `design` has a single run. For delta > 0, the bound is proven for a fixed number of guesses (Errata O11).
     """
     error = 1 - confidence
-    ordered = _split_and_order(
-        design
-    )  # the coins outside a pilot, with the most certain guess first
+    # The coins outside a pilot, with the most certain guess first.
+    ordered = _split_and_order(design)
     # At delta = 0, a smaller upper limit on the fraction of wrong guesses gives a larger bound. So we choose
     # the number of guesses with the smallest limit. The pilot predicts how many are wrong, rounded up to be
     # conservative.
@@ -129,9 +129,8 @@ def gaussian_from_guesses(design: Coins, delta: float, confidence: float) -> Bou
     valid if the trade-off curve is Gaussian.
     """
     error = 1 - confidence
-    ordered = _split_and_order(
-        design
-    )  # the coins outside a pilot, with the most certain guess first
+    # The coins outside a pilot, with the most certain guess first.
+    ordered = _split_and_order(design)
     coins = len(ordered.right)
     choices = ordered.guess_counts
     # We choose the number of guesses that refutes the largest mu if the pilot's prediction is right.

@@ -86,6 +86,7 @@ def federated_table(audit: FederatedAudit) -> str:
         sections = [_summarize_runs(audit.runs)]
     if audit.together is not None:
         sections.append(bounds_table(audit.together))
+    # The heading "epsilon" continues above the last column, which shows rounds.
     at_delta = f"at delta {show_level(first.delta)}"
     records = [
         {"mechanism": name, "epsilon": at_most(epsilon), at_delta: rounds}

@@ -177,7 +177,7 @@ def _describe_training(
     batches = setting.sampling.batches  # 0 unless a canary joins one step of each epoch
     if batches:
         probability = 1 / batches
-    # Coin flips insert half of the canaries.
+    # A canary's mean weight in a step, since coin flips insert half of the canaries.
     weights = jnp.full(setting.canaries, 0.5 * probability)
     arrays = jax.tree.map(jnp.float32, hyper)
     return Knowledge(
@@ -223,13 +223,16 @@ def _make_schedule(setting: Setting, examples: int) -> Schedule:
 
 
 def _read_noise(setting: Setting) -> Coefficients | tuple[()]:
-    """Returns the coefficients of a setting's correlated noise; () if noise is independent across steps."""
+    """Returns the coefficients of a setting's correlated noise; () if noise is independent across steps.
+
+    They are those of polynomials A and B. Given independent noise z and a shift L by one step, the noise n
+    solves B(L) n = A(L) z.
+    """
     noise = setting.mechanism.noise
     if noise == INDEPENDENT:
         return ()
-    # The strategy matrix is B / A for a numerator B and a denominator A.
-    numerator, denominator = read_strategy(noise, setting.schedule.steps).stream()
-    return Coefficients(jnp.asarray(numerator), jnp.asarray(denominator))
+    strategy = read_strategy(noise, setting.schedule.steps)
+    return Coefficients(*map(jnp.asarray, strategy.stream()))  # B, then A
 
 
 def make_dpsgd(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:

@@ -297,7 +297,7 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
     trained_runs = 0
     seconds = 0.0
     runs = 0  # after the last stage
-    status = "training"
+    status = "training"  # the progress bar shows the latest value
     with nullcontext(report) if report else machine.bar(missing, lambda: status) as advance:
         while True:
             # Stored runs did not suffice, but another process may have just added some.
@@ -309,7 +309,7 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
             if request.until is None:
                 return trained
             conclusion = request.conclude(store, trained.scores)
-            upper_bound = conclusion.upper_bound or math.inf
+            upper_bound = conclusion.upper_bound or math.inf  # if there is none
             # Both rounded to 1 decimal, the lower bound down and the upper bound up.
             status = f"proven {at_least(conclusion.epsilon, 1)} of {at_most(upper_bound, 1)}"
             sufficient = request.until(conclusion)

@@ -10,9 +10,9 @@ move in these directions.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from audit.mechanism import base, expansion
 from audit.mechanism.base import Tree
-from audit.mechanism.clipping.base import ClippedSum
-from audit.mechanism.expansion import Line, Stretch
+from audit.mechanism.clipping.base import Batch, ClippedSum
+from audit.mechanism.expansion import Line, StepMap, Stretch
 from audit.runtime.machine import Progress
 from audit.settings.setting import MAX_RUNS
 from audit.training import game as games
@@ -98,21 +98,22 @@ def rehearse(
 ) -> Rehearsal:
     """Trains a few runs separate from any audit, and measures how much their steps stretch distances.
 
+    At some steps, we also measure secants: how much the step stretches segments of lines through a model.
+
     Args:
       game: The audited game of T steps, which trains by plain SGD.
       clipped_sum: The function that sums the game's clipped gradients.
       effort: The amount of work; at least 2 runs.
       distances: (T,) before each step, the distance between the two models that the hidden-state bound
         couples (`lipschitz.coupling_distances`), in units of learning rate * clipping norm / batch size.
-        Secants have this length.
+        Segments have this length.
       progress: Called with 1.0 after each measured step.
     """
     runs = effort.runs
     steps = len(game.schedule.mask)
     step_map = expansion.make_step_map(clipped_sum, game.hyper)
     insert = _make_inserter(game, clipped_sum)
-    lengths = _choose_lengths(game, distances)
-    steps_with_secants = _choose_steps_with_secants(distances, effort)
+    lengths = _choose_lengths(game, distances, effort)  # only for steps with secants
     # An audit's runs have indices below MAX_RUNS, so these runs have different randomness.
     indices_of_runs = np.arange(MAX_RUNS, MAX_RUNS + runs)
     own_keys = game.run_keys("own", indices_of_runs)
@@ -122,7 +123,7 @@ def rehearse(
     directions: dict[int, NDArray[np.float64]] = {}
 
     def measure(step: int, thetas: Array, inserted: Array) -> None:
-        """Adds the measurement of a step at the runs' models (R, p) to `constants` and `secants`.
+        """Measures a step at the runs' models (R, p). Updates `constants`, `directions` and `secants`.
 
         `inserted` (R, p) is a canary's contribution to each run's step.
         """
@@ -138,10 +139,10 @@ def rehearse(
             directions[run] = found.direction
             constants_of_runs.append(found.constant)
         constants[step] = max(constants_of_runs)
-        if step in steps_with_secants:
+        if step in lengths:
             line = Line(
-                length=float(lengths[step]),
-                reach=effort.reach,
+                length=lengths[step],
+                reach=effort.reach,  # segments on each side of the model
                 derivative=constants[step],
                 largest_derivative=max(constants.values()),
             )
@@ -149,11 +150,9 @@ def rehearse(
             # effect.
             to_next = jnp.roll(models, -1, axis=0) - models
             at_random = np.random.default_rng(step).normal(size=models.shape)
-            for run, theta in enumerate(models):
-                descent = step_map.descend(theta, batch)
-                along = (directions[run], inserted[run], to_next[run], descent, at_random[run])
-                secant = expansion.worst_on_lines(step_map, theta, batch, np.stack(along), line)
-                secants.append(secant)
+            descents = [step_map.descend(theta, batch) for theta in models]
+            moves = (directions, inserted, to_next, descents, at_random)
+            secants.extend(_find_secants(step_map, models, batch, moves, line))
         progress(1.0)
 
     def watch(midway: Midway) -> None:
@@ -169,6 +168,18 @@ def rehearse(
     rehearsed = game._replace(segment_steps=_choose_interval(steps, effort))
     games.Player(rehearsed, chunk=runs, watch=watch).play(MAX_RUNS, runs)
     return Rehearsal(_fill_steps(constants, steps), secants)
+
+
+def _find_secants(
+    step_map: StepMap, models: Array, batch: Batch, moves: Sequence[Any], line: Line
+) -> Iterator[Stretch]:
+    """Yields, for each run's model before a step, the secant that most exceeds the derivative.
+
+    Lines go through the models (R, p) in the directions `moves`, each (R, p).
+    """
+    for run, theta in enumerate(models):
+        directions = np.stack([move[run] for move in moves])
+        yield expansion.worst_on_lines(step_map, theta, batch, directions, line)
 
 
 def _make_inserter(
@@ -195,40 +206,26 @@ def _make_inserter(
     return insert
 
 
-def _choose_steps_with_secants(distances: NDArray[np.float64], effort: Effort) -> set[int]:
-    """Returns the steps at which we measure secants: up to `effort.walked` of the measured steps.
+def _choose_lengths(game: Game, distances: NDArray[np.float64], effort: Effort) -> dict[int, float]:
+    """Returns the length of secants, the distance between the two coupled models, keyed by step.
 
-    They are spread evenly over those measured steps before which the two coupled models differ, or over all
-    measured steps if the models never differ. `distances` (T,) are those between these models.
+    The keys are up to `effort.walked` of the measured steps. They are spread evenly over those before which
+    the two models differ, or over all measured steps if the models never differ. In that case, the length is
+    the largest distance at any step, because short secants would show only rounding errors. `distances` (T,)
+    are in units of learning rate * clipping norm / batch size.
     """
+    # Models at a smaller distance count as equal.
+    are_separate = distances > _MIN_FRACTION * distances.max()
     steps = len(distances)
     measured = np.arange(0, steps, _choose_interval(steps, effort))
-    are_separate = _are_separate(distances)
     chosen = measured[are_separate[measured]]
     if not chosen.size:
         chosen = measured
     stride = math.ceil(len(chosen) / effort.walked)
-    return set(chosen[::stride].tolist())
-
-
-def _choose_lengths(game: Game, distances: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns the length of secants at each step, (T,): the distance between the two coupled models.
-
-    If the models are equal before a step, the length is their largest distance at any step, because short
-    secants would show only rounding errors. `distances` (T,) are in units of learning rate * clipping norm /
-    batch size.
-    """
     batch_size = game.schedule.batches.shape[1]
     unit = float(game.hyper.learning_rate) * float(game.hyper.clipping_norm) / batch_size
-    return np.where(_are_separate(distances), distances, distances.max()) * unit
-
-
-def _are_separate(distances: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Returns an array (T,), True for steps at which the distance exceeds _MIN_FRACTION of the maximum.
-
-    Models at a smaller distance count as equal.
-    """
-    return distances > _MIN_FRACTION * distances.max()
+    lengths = np.where(are_separate, distances, distances.max()) * unit
+    return {int(step): float(lengths[step]) for step in chosen[::stride]}
 
 
 def _fill_steps(constants: dict[int, float], steps: int) -> NDArray[np.float64]:

@@ -200,7 +200,6 @@ _canife = partial(_make, design=ONE_CANARY, assumption="an empirical estimate", 
 _one_run = partial(_make, design=ONE_RUN)
 _one_shot = partial(_make, design=DIRECTIONS)
 _best = partial(_one_run, claims_level=False, cost=10)
-_FIXED = "fair coins; a fixed number of guesses"
 _BEST = (
     "fair coins; the best result over 20 numbers of guesses, which has no proven confidence level"
 )
@@ -227,7 +226,7 @@ ESTIMATORS = (
     ),
     _one_run(
         "Steinke: a fifth guessed",
-        assumption=_FIXED,
+        assumption="fair coins; a fixed number of guesses",
         epsilon=partial(one_run, _steinke, [FIXED_FRACTION]),
         assumes=[FAIR],
     ),

@@ -1,6 +1,6 @@
 """Shows the benchmark's measurements as a table."""
 
-from functools import partial
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -47,6 +47,7 @@ def _summarize(estimator: Estimator, cells: Records, tests: int) -> Record:
 
     `cells` are the estimator's records (`AuditedCell.measure`); their `broken` field lists the assumptions
     that the mechanism violates. `tests` is the number of `exceeds_level` tests for all estimators.
+    _NOTES explains the row's fractions.
     """
     meeting = [cell for cell in cells if not cell["broken"]]
     violating = [cell for cell in cells if cell["broken"]]
@@ -90,36 +91,37 @@ def show_runs(claim: Record, tests: int) -> str:
     return f"{claim['runs']:,}{mark}"
 
 
+def _make_rows(cells: Records, claims: Records) -> Iterator[Record]:
+    """Yields a row for each measured estimator, grouped by design; see `make_summary_table`."""
+    # Tests of cells (for wrong audits) and of claims (for false refutations) are corrected separately.
+    tests_of_cells = sum(map(is_held_to_level, cells))
+    runs = {claim["estimator"]: show_runs(claim, tests=len(claims)) for claim in claims}
+    for estimator in sorted(ESTIMATORS.values(), key=lambda record: DESIGNS.index(record.design)):
+        its_cells = select(cells, estimator=estimator.name)
+        if its_cells:
+            row = _summarize(estimator, its_cells, tests_of_cells)
+            yield {**row, "runs_until_refuted": runs.get(estimator.name, "")}
+
+
 def make_summary_table(cells: Records, claims: Records) -> Table[Record]:
     """Returns a table with a row for each measured estimator, grouped by design.
 
     `cells` are records of `AuditedCell.measure`, and `claims` are records of `ClaimCell.measure`.
     """
-    tests = sum(map(is_held_to_level, cells))  # one for each of these cells
-    # Each record of a claim also has one test, on a true claim.
-    runs = {claim["estimator"]: show_runs(claim, tests=len(claims)) for claim in claims}
-    records = []
-    for estimator in sorted(ESTIMATORS.values(), key=lambda record: DESIGNS.index(record.design)):
-        its_cells = select(cells, estimator=estimator.name)
-        if its_cells:
-            record = _summarize(estimator, its_cells, tests)
-            record["runs_until_refuted"] = runs.get(estimator.name, "")
-            records.append(record)
-    percent = partial(field, show=".0%")
     columns = (  # those without a heading are only in the CSV
         field("estimator", head="estimator", width=40, left=True),
         *map(field, ("assumption", "claims_level", "cells", "too_much", "cells_over_level")),
         Column(value=_show_worst_fraction, head="too\nmuch", width=7),
-        percent("elsewhere", head="\nelse", width=5),
-        percent("proven", head="\nproven", width=6),
-        percent("refused", head="no\nvalue", width=5),
+        field("elsewhere", "\nelse", ".0%", width=5),
+        field("proven", "\nproven", ".0%", width=6),
+        field("refused", "no\nvalue", ".0%", width=5),
         field("seconds", head="\nms", show=_show_milliseconds, width=4),
         field("runs_until_refuted", head="\nrefutes", width=7),
     )
     max_audits = max(cell["audits"] for cell in cells)
     return Table(
         columns,
-        records,
+        list(_make_rows(cells, claims)),
         section=lambda record: str(record["design"]),
         before=(f"up to {max_audits:,} audits per cell, {len(cells):,} cells; level {LEVEL:.0%}",),
         after=_NOTES,

@@ -139,7 +139,7 @@ def find_fastest(engine: Engine, problem: Problem) -> Training:
     """
     floats_per_model = problem.setting.mechanism.batch_size * problem.theta_0.size
     max_floats = _MAX_CPU_FLOATS  # until we know the device
-    by_rate: dict[float, Training] = {}
+    by_rate: dict[float, Training] = {}  # keyed by steps per second
     for models in engine.model_counts:
         if by_rate and models * floats_per_model > max_floats:  # we always try the first number
             break

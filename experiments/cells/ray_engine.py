@@ -226,9 +226,8 @@ class RayTrainer:
         """Sends the data to the nodes; raises InputError if a worker cannot make the game from the recipe."""
         self._cluster = cluster
         self._game = (recipe, cluster.share(data))  # arguments of `prepare` and `train`
-        # For 1 run: `train` asks for the chunk size later.
-        _, versions_and_devices = cluster.call(prepare, *self._game, 1)
-        self.about = lambda: versions_and_devices  # the method of `Trainer`
+        # The first result, a chunk size, is not needed, so any number of runs will do.
+        _, self._versions_and_devices = cluster.call(prepare, *self._game, 1)
 
     def train(self, store: Store, runs: int, max_chunk: int, progress: Progress) -> Trained:
         """Trains the missing runs among a store's first `runs` runs, and returns the scores of all.
@@ -251,6 +250,10 @@ class RayTrainer:
     def stage(self, runs: int) -> int:
         """Returns how many of `runs` runs to train before the next computation of the bounds."""
         return min(runs, _STAGE)
+
+    def about(self) -> dict[str, Any]:
+        """Returns the versions and devices of a worker, keyed by name."""
+        return self._versions_and_devices
 
 
 def do_all(cluster: Cluster, cells: list[Cell], place: work.Workplace) -> work.Outcome:

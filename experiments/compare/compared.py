@@ -104,11 +104,11 @@ def make_attacked(compared: Compared) -> Attacked:
         cohort=compared.batch_size,
         design_steps=compared.design_steps,
         delta=compared.delta,
-        **_take_shared(compared),
+        **_copy_shared_fields(compared),
     )
 
 
-def _take_shared(compared: Compared) -> dict[str, Any]:
+def _copy_shared_fields(compared: Compared) -> dict[str, Any]:
     """Returns a dict of the values of _SHARED_FIELDS."""
     return {name: getattr(compared, name) for name in _SHARED_FIELDS}
 
@@ -139,13 +139,16 @@ def list_methods(compared: Compared) -> list[TrainedMethod]:
     """
 
     def make(name: str, runs: int, shown: tuple[str, ...], **fields: Any) -> TrainedMethod:
-        """Returns a method for the mechanism `compared`; `fields` complete its setting."""
+        """Returns a method for the mechanism `compared` that shows the bounds and estimates `shown`.
+
+        `fields` complete its setting; if `observe` is "all", the adversary sees every model.
+        """
         setting = setting_of(
             compared.model,
             steps=compared.steps,
             batch_size=compared.batch_size,
             noise=compared.noise,
-            **_take_shared(compared),
+            **_copy_shared_fields(compared),
             **fields,
         )
         sees = ALL if fields.get("observe") == "all" else FINAL

@@ -309,9 +309,10 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
         if bound.method not in _METHODS:
             continue
         method = method_of(bound)
-        epsilons = {runs: part.finding(method.name).epsilon for runs, part in by_runs.items()}
         if conclusion.law_is_known:  # fresh directions
-            epsilons = dict(enumerate(bound.path, start=1))  # after each run
+            epsilons = dict(enumerate(bound.path, start=1))  # keyed by number of runs
+        else:
+            epsilons = {runs: first.finding(method.name).epsilon for runs, first in by_runs.items()}
         for runs, epsilon in epsilons.items():
             rows.append(
                 {

@@ -6,8 +6,7 @@ STRATEGIES = {  # noise strategy -> label
     "bsr:16": "BSR, 16 bands",
     "bisr:16": "BISR, 16 bands",
 }
-ACCOUNTED_EPSILON = 24.0
-ACCOUNTED_DELTA = 1e-5
+ACCOUNTED_EPSILON = 24.0  # at delta 1e-5
 STEPS = 250
 PERIODICITIES = (1, 2, 5, 10, 25, 50)
 # One for each of PERIODICITIES, from `MatrixMechanism.with_epsilon`, which sweeps must not call because it

@@ -119,15 +119,18 @@ def compute_latch_rate(
 def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Record:
     """Compares a latch's epsilon with the accountant's epsilon for Poisson sampling.
 
+    A latch is a crafted loss whose last iterate shows whether any step raised theta above a threshold. In
+    units of C, one step raises theta by 2 with the target (HEIGHT_IN) and 1 without it, plus noise.
+
     Returns:
-      A record with sigma, batches and epochs; `epsilon`, a lower bound on the latch's epsilon at delta; and
-      `poisson`, the accountant's epsilon. The lower bound uses the best threshold among multiples of 0.01 C,
-      up to 2 C plus 8 standard deviations of the noise.
+      A record with sigma, batches and epochs; `epsilon`, a lower bound on the latch's epsilon at delta, from
+      the best of many thresholds; and `poisson`, the accountant's epsilon.
     """
     # Let P and Q be the probabilities of exceeding a threshold with and without the target. P is at most
     # e^epsilon Q + delta, so epsilon is at least log((P - delta) / Q).
     compute_rate = partial(compute_latch_rate, sigma, batches, epochs)
     best = 0.0
+    # Theta starts at 0, so lower thresholds are useless.
     for threshold in np.arange(0.0, HEIGHT_IN + 8 * sigma, 0.01):
         excess = compute_rate(threshold, HEIGHT_IN) - delta
         false_positives = compute_rate(threshold, HEIGHT_OUT)

@@ -335,12 +335,13 @@ def search(process: Process, study: Study) -> Record:
     upper = upper_bound(process, study.delta)
     top = 1.15 * cross_at_first_step(process, upper)
     thresholds = np.linspace(1 - top, top, _NUM_SEARCHED)
-    epsilons = [compute_epsilon(process, constant(process, h), study.delta) for h in thresholds]
     return {
         **process._asdict(),
         "upper": upper,
         "thresholds": thresholds,
-        "epsilon": epsilons,
+        "epsilon": [
+            compute_epsilon(process, constant(process, h), study.delta) for h in thresholds
+        ],
         "claimed": [_estimate_in_sample(process, h, study)[-1] for h in thresholds],
     }
 
@@ -379,9 +380,9 @@ def simulate(
 ) -> Iterator[Floats]:
     """Simulates R runs on a crafted landscape with the same threshold, in units of C, at every step.
 
-    The first step inserts the canary with noise sigma, and later steps have noise sigma / B (`Process`).
-    `presence` (R,) is True for runs with the canary. Yields theta_1, ..., theta_T of all runs, of shape (R,)
-    each, in units of C.
+    Later steps take a mean of B gradients, so their noise is sigma / B. The first step only adds the canary
+    and noise sigma. `presence` (R,) is True for runs with the
+    canary. Yields theta_1, ..., theta_T of all runs, of shape (R,) each, in units of C.
     """
     # Each process gets its own noise. Seeds are integers.
     millionths = round(1e6 * process.noise_multiplier)

@@ -53,7 +53,10 @@ class Landscape(NamedTuple):
         return len(self.period.split())
 
     def list_curvatures(self) -> Array:
-        """Returns the curvatures of all steps, of shape (T,), for INSERTIONS periods."""
+        """Returns the curvatures of all steps, of shape (T,), for INSERTIONS periods.
+
+        The fields are numbers in text. In the last steps, the curvatures `end` leak more than the period's.
+        """
         end = self.end.split()
         repeated = INSERTIONS * self.period.split()
         before_end = repeated[: -len(end)]

@@ -414,8 +414,8 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
             "canaries": canaries,
             "noise_multiplier": size.noise_multiplier,
             "batch_size": size.batch_size,
-            lines.field: x,
-            **lines.fields,
+            lines.field: x,  # the field on the horizontal axis
+            **lines.fields,  # may replace fields of `size`
         }
         if "steps" not in values:  # a setting has either steps or insertions
             values["insertions"] = size.insertions

@@ -209,15 +209,17 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def _make_splits_sweep(splits: SplitPlan) -> PlannedSweep:
-    """Returns the sweep of Figure 4."""
+    """Returns the sweep of the paper's Figure 4.
+
+    It compares experiments with all canaries in one run to experiments that split them across several runs.
+    """
     training, experiments, runs = splits
     cells = []
     for noise in training.noises:
         cells.append(_make_cell(training, training.with_noise(noise), "one run", experiments))
         several = splits.several_runs(noise)
         cells.append(_make_cell(training, several, counted(runs, "run"), experiments * runs))
-    canaries = training.setting.canaries
-    title = f"{experiments} experiments, {canaries:,} canaries in 1 or {runs} runs"
+    title = f"{experiments} experiments, {training.setting.canaries:,} canaries in 1 or {runs} runs"
     return PlannedSweep("one_shot_figure_4", title, cells, plan=splits)
 
 

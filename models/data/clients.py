@@ -13,9 +13,10 @@ from models.data.sources import Arrays, Form, Recipe, check_examples, load_array
 def read_clients(form: Form, setting: Dealing, user_file: UserFile) -> Federation:
     """Reads the first `setting.clients` clients (0: all) and any test examples from a user's .npz file.
 
-    The file's arrays are `features` (N, ...), `labels` (N, ...) and `counts` (M,), the number of consecutive
-    examples of each client. `test_features` and `test_labels` are optional. Raises InputError if there is no
-    file, or if its arrays do not match `form`.
+    A client is a participant in federated training who holds some of the examples. The file's arrays are
+    `features` (N, ...), `labels` (N, ...) and `counts` (M,), the number of consecutive examples of each
+    client. `test_features` and `test_labels` are optional. Raises InputError if there is no file, or if its
+    arrays do not match `form`, the required shapes.
     """
     recipe = Recipe(
         form.name,
@@ -33,7 +34,7 @@ def read_clients(form: Form, setting: Dealing, user_file: UserFile) -> Federatio
     test = None
     if "test_labels" in arrays:
         test = (arrays["test_features"], arrays["test_labels"])
-    return Federation(dealt(dataset, owners), test)
+    return Federation(group_by_client(dataset, owners), test)
 
 
 def _make_canonical(form: Form, raw: Arrays) -> Arrays:
@@ -47,7 +48,7 @@ def _make_canonical(form: Form, raw: Arrays) -> Arrays:
     return canonical
 
 
-def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
+def group_by_client(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
     """Groups a data set of N examples by client. Each client's examples keep their order.
 
     `owners` (N,) gives the client of each example: 0, 1, .... Each client must have at least one example.
@@ -67,12 +68,12 @@ def select(clients: Clients, chosen: NDArray[np.integer]) -> Clients:
     _, new_owners = np.unique(owners[is_chosen], return_inverse=True)
     features = clients.features[is_chosen]
     labels = clients.labels[is_chosen]
-    return dealt(Dataset(features, labels, clients.source, clients.checksum), new_owners)
+    return group_by_client(Dataset(features, labels, clients.source, clients.checksum), new_owners)
 
 
 def one_each(dataset: Dataset) -> Clients:
     """Makes each example its own client, so that client-level privacy is example-level privacy."""
-    return dealt(dataset, np.arange(len(dataset.labels)))
+    return group_by_client(dataset, np.arange(len(dataset.labels)))
 
 
 def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Clients:
@@ -94,7 +95,7 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
     for _ in range(100):
         owners = _draw_owners(generator, dataset.labels, clients, alpha)
         if len(np.unique(owners)) == clients:
-            return dealt(dataset, owners)
+            return group_by_client(dataset, owners)
     raise InputError(
         f"`alpha={alpha}` leaves at least one of {clients:,} clients without examples: increase it"
     )

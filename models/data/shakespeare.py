@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from audit.errors import require
 from audit.tasks.task import Clients, Dataset, UserFile
-from models.data.clients import dealt
+from models.data.clients import group_by_client
 from models.data.sources import Arrays, Package, Recipe, load_arrays
 
 LENGTH = 80  # characters per sequence
@@ -60,7 +60,7 @@ def load_shakespeare(user_file: UserFile) -> Clients:
     labels = np.concatenate(role_labels)
     sizes = list(map(len, role_features))  # sequences of each role
     owners = np.repeat(np.arange(len(sizes)), sizes)
-    return dealt(Dataset(features, labels, source, checksum), owners)
+    return group_by_client(Dataset(features, labels, source, checksum), owners)
 
 
 def load_sequences(user_file: UserFile) -> Dataset:

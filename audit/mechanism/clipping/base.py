@@ -90,7 +90,8 @@ def per_example(loss: Loss) -> ClippedSum:
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns the clipped sum, of shape (p,). All gradients (B, p) are held in memory."""
         compute_gradients = jax.vmap(jax.grad(loss), (None, 0))
-        # `separate` works around a limitation of JAX.
+        # For convolutions on several devices, JAX requires features that depend on theta, even if only in
+        # appearance.
         gradients = compute_gradients(theta, separate(theta, batch))
         squared_norms = jnp.sum(gradients**2, axis=1)
         scales = scale_to_norm(squared_norms, clipping_norm)  # (B,)

@@ -12,7 +12,7 @@ from experiments.canife.attacked import Attacked
 from experiments.canife.samples import TextSamples
 from experiments.cells.cell import DataSets
 from models.catalogue import FEDERATED_TASKS
-from models.data.clients import dealt
+from models.data.clients import group_by_client
 from models.recurrent import LanguageModel, next_token_loss
 
 ALPHABET, LENGTH = "ab\ncd", 6
@@ -64,7 +64,7 @@ def plays(monkeypatch, texts):
     """Replaces Shakespeare's roles by random texts, and the model character_lstm by a small one."""
     drawn = np.random.default_rng(0).integers(1, 6, (60, LENGTH + 1))
     roles = Dataset(drawn[:, :-1].astype(np.uint8), drawn[:, 1:].astype(np.int32), "", "x")
-    everyone = dealt(roles, np.repeat(np.arange(20), 3))
+    everyone = group_by_client(roles, np.repeat(np.arange(20), 3))
     task = FEDERATED_TASKS["character_lstm"]._replace(make=lambda: texts.model, padding=0)
     monkeypatch.setitem(FEDERATED_TASKS, "character_lstm", task)
     monkeypatch.setattr(populations, "make_samples", lambda setting, model: texts)

@@ -47,7 +47,7 @@ def test_one_example_a_client_keeps_the_order_and_so_do_chosen_clients():
     np.testing.assert_array_equal(dealt.features, dataset.features)
     np.testing.assert_array_equal(dealt.counts, np.ones(50))
     assert dealt.of(7)[0].tolist() == [[7]]
-    three = clients.dealt(_dataset(6), np.array([0, 1, 1, 2, 2, 2]))
+    three = clients.group_by_client(_dataset(6), np.array([0, 1, 1, 2, 2, 2]))
     chosen = clients.select(three, np.array([2, 0]))
     assert chosen.features[:, 0].tolist() == [0, 3, 4, 5]
     assert (chosen.counts.tolist(), chosen.starts.tolist()) == ([1, 3], [0, 1])
