@@ -213,7 +213,7 @@ def _find_separate_layers(m: Measured, least: int) -> str:
     norms = m.tried.collect("layer_norms")
     error = _AT_C + m.tried.tolerance
     exceeds = m.tried.collect("norm") > 1 + error
-    is_at_c = (np.abs(norms - 1) < error) & exceeds[:, np.newaxis]
+    is_at_c = (np.abs(norms - 1) < error) & exceeds[:, None]
     layers = np.flatnonzero(is_at_c[np.argmax(np.sum(is_at_c, axis=1))])
     if len(layers) < least or np.max(norms) >= 1 + error:
         return ""

@@ -95,12 +95,10 @@ class AndersonDarling(NamedTuple):
 
     Attributes:
       statistic: A^2.
-      critical: The critical values of A^2 at LEVELS.
       rejected_at: The smallest of LEVELS at which the test rejects; None if it does not reject.
     """
 
     statistic: float
-    critical: tuple[float, ...]
     rejected_at: float | None
 
 
@@ -123,7 +121,7 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
     critical = asymptotic / (1 + 4 / n - 25 / n**2)
     rejecting = np.flatnonzero(statistic > critical)
     rejected_at = LEVELS[rejecting[-1]] if len(rejecting) else None
-    return AndersonDarling(statistic, tuple(critical.tolist()), rejected_at)
+    return AndersonDarling(statistic, rejected_at)
 
 
 def simulate(rng: Generator, canaries: int, dimension: int, sigma: float) -> Array:

@@ -118,13 +118,12 @@ def _norms_of_run(
 
 
 EXPANSION = "expansion"  # the experiment's name
-_RUNS = {"convnet": 2, "gelu_convnet": 2}  # to measure, keyed by model
-_USUAL_RUNS = 4  # of other models
+_SLOW_MODELS = ("convnet", "gelu_convnet")
 
 
 def expansion_cell(setting: Setting) -> Cell:
     """Returns a cell that trains runs and measures how much their steps expand distances between models."""
-    runs = _RUNS.get(setting.model, _USUAL_RUNS)
+    runs = 2 if setting.model in _SLOW_MODELS else 4
 
     def is_complete(store: Store) -> bool:
         """Returns True if the store has a measurement of at least `runs` runs."""
