@@ -145,7 +145,7 @@ class Conclusion(NamedTuple):
       is_claimed: True if the user stated the bound for all models.
       refutes_gaussian: True if the scores refute a Gaussian trade-off curve.
       auc: the area under the ROC curve; None if no canary was left out.
-      attack: the accuracy of guesses, and their true-positive rates, with confidence intervals; None if no
+      attack: the accuracy of guesses, and their true-positive rates, in sample; None if no
         canary was left out.
       is_reversed: True if scores are clearly lower with the canary than without it.
       doubt: why the scores cannot come from independent runs; empty if they can.

@@ -12,7 +12,7 @@ def result_json(conclusion: Conclusion, indent: int | None = None, **more: Any) 
 
     It contains `result_fields`, epsilon, the upper bound on mu, the verdict and the fields `more`. For
     several runs it also has `auc` and `attack`: the accuracy, and the true-positive rates at 1% and 0.1%
-    false positives, with 95% intervals. A rate is null if there are too few left-out canaries to measure it.
+    false positives, in sample. A rate is null if there are too few left-out canaries to measure it.
     """
     fields = {
         **result_fields(conclusion),
@@ -22,9 +22,7 @@ def result_json(conclusion: Conclusion, indent: int | None = None, **more: Any) 
     }
     if not conclusion.is_one_run and conclusion.auc is not None and conclusion.attack is not None:
         fields["auc"] = conclusion.auc.value
-        rates = conclusion.attack._asdict()
-        # A rate may be None.
-        fields["attack"] = {name: rate and rate._asdict() for name, rate in rates.items()}
+        fields["attack"] = conclusion.attack._asdict()
     return write_json({**fields, **more}, indent)
 
 

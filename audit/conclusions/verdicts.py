@@ -72,14 +72,15 @@ def judge(conclusion: Conclusion) -> Verdict:
         proven = "no leakage"
         if free.epsilon >= _SHOWN:
             proven = f"epsilon of at least {at_least(free.epsilon)}"
-        headline = "The guarantee is violated if the trade-off curve is Gaussian."
+        headline = "Not rejected, but the guarantee is violated if the trade-off curve is Gaussian."
+        other = _name_other_reasons(broken, conclusion, condition=" with a Gaussian curve")
         explanation = (
             f"{_state_bound(largest)}, more than {_name_upper_bound(broken)}. Either the curve is not "
-            f"Gaussian, or there is a bug, {_name_other_reasons(broken, conclusion)} Without an assumption "
-            f"on the curve {_these_prove(conclusion)} {proven}, which violates no guarantee."
+            f"Gaussian, or there is a bug, {other} Without an assumption on the curve, "
+            f"{_these_prove(conclusion)} {proven}, which the guarantee allows."
             f"{_describe_curve_test(conclusion)} To decide, use {describe_what_decides(conclusion)}."
         )
-        return Verdict(VIOLATED, VIOLATED_IF_GAUSSIAN, headline, explanation)
+        return Verdict(LEAKS, VIOLATED_IF_GAUSSIAN, headline, explanation)
     return _judge_leak(conclusion, free, largest)
 
 
@@ -275,16 +276,17 @@ def _name_upper_bound(upper: UpperBound) -> str:
     return f"the {at_most(upper.epsilon)} {source}"
 
 
-def _name_other_reasons(broken: UpperBound, conclusion: Conclusion) -> str:
+def _name_other_reasons(broken: UpperBound, conclusion: Conclusion, condition: str = "") -> str:
     """Returns the end of a sentence: why the bound `broken` may be exceeded without a bug.
 
-    For several runs, chance is one reason.
+    For several runs, chance is one reason. Its probability holds under the `condition`.
     """
     other = f"or the {broken.name} is for a different training run"
     if not conclusion.is_one_run:
         risk = show_risk(conclusion.confidence)
         other += (
-            f"; a correct implementation gets this verdict by chance in at most {risk} of audits"
+            f"; a correct implementation{condition} gets this verdict by chance in at most {risk} of "
+            "audits"
         )
     if not broken.last_model_only:
         return f"{other}."

@@ -8,7 +8,6 @@ from scipy import special
 
 from audit.errors import require
 from audit.evidence.arrays import Array, Integers
-from audit.laws import intervals
 from audit.laws.intervals import Interval
 from audit.methods import thresholds
 
@@ -142,16 +141,8 @@ def true_positive_rate(scores_in: Array, scores_out: Array, false_positive_rate:
     return float((scores_in > threshold).mean())
 
 
-class Rate(NamedTuple):
-    """A fraction of correct guesses at a given threshold, with 95% Clopper-Pearson limits."""
-
-    value: float
-    lower: float
-    upper: float
-
-
 class Attack(NamedTuple):
-    """How successful an attack's guesses are.
+    """How successful an attack's guesses are, in sample: the same scores choose the thresholds.
 
     Attributes:
       accuracy: The fraction of correct guesses if both worlds are equally likely.
@@ -160,38 +151,32 @@ class Attack(NamedTuple):
       found_at_01_percent: The same at 0.1%; None with fewer than 1,000 out-scores.
     """
 
-    accuracy: Rate
-    found_at_1_percent: Rate | None
-    found_at_01_percent: Rate | None
+    accuracy: float
+    found_at_1_percent: float | None
+    found_at_01_percent: float | None
 
 
 def attack(scores_in: Array, scores_out: Array) -> Attack:
     """Returns an attack's accuracy, and its true-positive rates at 1% and 0.1% false positives.
 
-    The limits treat thresholds as fixed, although these depend on the same scores, so they do not bound the
-    leakage. For the accuracy, we guess "in" if a score is above the median of the equal mixture of both
+    For the accuracy, we guess "in" if a score is above the median of the equal mixture of both
     worlds, "out" if it is below, and at random if it is equal. In-scores have shape (n,), out-scores (m,).
     """
     middle = _find_median_of_mixture(scores_in, scores_out)
     right_in = (scores_in > middle).mean() + (scores_in == middle).mean() / 2
     right_out = (scores_out < middle).mean() + (scores_out == middle).mean() / 2
-    # If each world's limits have 97.5% confidence, their averages have at least 95%.
-    rate_in = _limit_rate(right_in, len(scores_in), confidence=0.975)
-    rate_out = _limit_rate(right_out, len(scores_out), confidence=0.975)
-    average = np.mean([rate_in, rate_out], axis=0)
     return Attack(
-        accuracy=Rate(*average.tolist()),
+        accuracy=float(right_in + right_out) / 2,
         found_at_1_percent=_find_point(scores_in, scores_out, 0.01),
         found_at_01_percent=_find_point(scores_in, scores_out, 0.001),
     )
 
 
-def _find_point(scores_in: Array, scores_out: Array, false_positive_rate: float) -> Rate | None:
-    """Returns `true_positive_rate` with its limits, or None if the rate allows no false positive."""
+def _find_point(scores_in: Array, scores_out: Array, false_positive_rate: float) -> float | None:
+    """Returns `true_positive_rate`, or None if the rate allows no false positive."""
     if false_positive_rate * len(scores_out) < 1:
         return None
-    value = true_positive_rate(scores_in, scores_out, false_positive_rate)
-    return _limit_rate(value, len(scores_in), confidence=0.95)
+    return true_positive_rate(scores_in, scores_out, false_positive_rate)
 
 
 def _find_median_of_mixture(scores_in: Array, scores_out: Array) -> float:
@@ -207,13 +192,3 @@ def _find_median_of_mixture(scores_in: Array, scores_out: Array) -> float:
     low = np.quantile(scores, 0.5, weights=weights, method="inverted_cdf")
     high = -np.quantile(-scores, 0.5, weights=weights, method="inverted_cdf")
     return float(low / 2 + high / 2)  # the sum might overflow
-
-
-def _limit_rate(value: float, guesses: int, confidence: float) -> Rate:
-    """Returns the fraction `value` of correct `guesses` with its two-sided Clopper-Pearson limits.
-
-    A tie counts as half a correct guess, so we round the number of correct guesses.
-    """
-    right = round(value * guesses)
-    lower, upper = intervals.clopper_pearson(right, guesses, confidence)
-    return Rate(value, float(lower), float(upper))

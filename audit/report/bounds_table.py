@@ -275,15 +275,15 @@ def _describe_attack(conclusion: Conclusion) -> Iterator[str]:
     if conclusion.attack is None or conclusion.is_one_run:
         return
     templates = (  # in the order of the rates in an `Attack`
-        "accuracy {}",
-        "true-positive rate {} at 1% false positives",
-        "true-positive rate {} at 0.1% false positives",
+        "accuracy {:.1%}",
+        "true-positive rate {:.1%} at 1% false positives",
+        "true-positive rate {:.1%} at 0.1% false positives",
     )
     statements = []
     for rate, template in zip(conclusion.attack, templates, strict=True):
         if rate is not None:
-            shown = f"{rate.value:.1%} ({rate.lower:.1%} to {rate.upper:.1%})"
-            statements.append(template.format(shown))
+            statements.append(template.format(rate))
+    statements.append("in sample, not bounds: these scores also chose the thresholds")
     yield from _make_notes("attack:", statements)
 
 

@@ -209,7 +209,7 @@ def test_a_result_becomes_a_dict_a_figure_and_a_page(tmp_path):
     told = found.to_dict()
     assert told["auc"] == found.auc.value > 0.9
     rate = curves.true_positive_rate(IN, OUT, 0.01)
-    assert told["attack"]["found_at_1_percent"]["value"] == rate
+    assert told["attack"]["found_at_1_percent"] == rate
     assert {row["method"] for row in told["bounds"]} > set(found.bounds)
     path = found.report(tmp_path / "page.html")
     assert "&lt;mine&gt;" in path.read_text() and "<mine>" not in path.read_text()
