@@ -46,7 +46,7 @@ CASES = [
     (0.0004, 0.0, None, verdicts.NOTHING),
     (2.0, 1.0, np.inf, verdicts.LEAKS),
     (4.0, 3.5, 3.0, verdicts.VIOLATED),
-    (4.0, 2.0, 3.0, verdicts.VIOLATED),
+    (4.0, 2.0, 3.0, verdicts.LEAKS),
 ]
 
 
