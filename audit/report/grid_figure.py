@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from audit.report.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, STYLE, VERMILION
-from audit.written import show_level
+from audit.written import at_most, show_level
 
 _LOOKS = ((BLUE, "o"), (VERMILION, "s"), (GREEN, "^"), (ORANGE, "D"), (PURPLE, "v"), (BLACK, "x"))
 _MAX_HEIGHT = 3.0  # inches
@@ -50,11 +50,15 @@ def _draw_line(axis: Axes, rows: pd.DataFrame, label: str, color: str, marker: s
     """Plots proven epsilons as a line and upper bounds as a dotted line, against a frame's column "x".
 
     Each point is the mean over rows with the same x, with a bar from the smallest to the largest epsilon. For
-    upper bounds, it is the largest of these rows, each with the smaller of its two bounds.
+    upper bounds, it is the largest of these rows, each with the smaller of its two bounds. Upper bounds over
+    three times all proven epsilons would flatten the bars, so only the legend shows them.
     """
     proven = rows.groupby("x", sort=False)["epsilon"].agg(["mean", "min", "max"])
     mean = proven["mean"]
     bars = np.array([mean - proven["min"], proven["max"] - mean])  # below and above the mean
+    what = "proven"
+    if np.any(bars):
+        what = "proven (mean and range over seeds)"
     # Not clipped, because the axis would cut points at 0 in half.
     axis.errorbar(
         proven.index,
@@ -65,9 +69,11 @@ def _draw_line(axis: Axes, rows: pd.DataFrame, label: str, color: str, marker: s
         ms=4,
         capsize=2,
         clip_on=False,
-        label=f"proven {label}".strip(),
+        label=f"{what} {label}".strip(),
     )
     tightest = rows[["upper_bound", "hidden_state_bound"]].astype(float).min(axis=1)
     upper = tightest.groupby(rows["x"], sort=False).max()
-    if upper.notna().any():
+    if upper.min() > 3 * proven["max"].max():
+        axis.plot([], ":", color=color, label=f"at most {at_most(upper.max())} {label}".strip())
+    elif upper.notna().any():
         axis.plot(upper.index, upper, ":", color=color, label=f"at most {label}".strip())
