@@ -11,8 +11,9 @@ Or use many canaries per run. The distribution of cosines is known for canaries 
     ...                                                     # train as before, with independent noise
     rows.append(optimizer.cosines(drift))                   # audit.bounds(audit.cosines(rows, dimension))
 
-The loader of `make_private` uses Poisson sampling. To sample the canary like an example, pass sampling_rate=1
-/ len(loader) here and to `audit.bounds`, and count every step as an insertion.
+The loader of `make_private` uses Poisson sampling. To sample a single canary like an example, pass
+sampling_rate=1 / len(loader) to `CanaryOptimizer` and to `audit.bounds`, and count every step as an
+insertion. Directions are inserted at every step, so do not compare them with an epsilon for Poisson sampling.
 """
 
 from collections.abc import Callable, Iterable

@@ -126,8 +126,11 @@ class Measured(NamedTuple):
         return [name for name in self.rejected["independence"] if name != LAGS]
 
     def name_layers(self, layers: Any) -> str:
-        """Returns the names of the layers with these indices, at most four."""
-        return ", ".join(self.probe.layer_names[i] for i in layers[:4])
+        """Returns the names of the first four layers with these indices, and how many there are besides."""
+        names = ", ".join(self.probe.layer_names[i] for i in layers[:4])
+        if len(layers) > 4:
+            names += f" and {len(layers) - 4} more"
+        return names
 
 
 def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], object]) -> Measured:

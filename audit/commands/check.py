@@ -45,7 +45,7 @@ cli.define_optional(
     step="Your step function: mine.py:step. The file is executed.",
     batches="Your loader, or a function that maps a seed to batches: mine.py:loader. The file is executed.",
     noise="The noise added by your steps: mine.py:draw. The file is executed.",
-    strategy="With --noise: sqrt, bsr:16, bisr:16, lambda:0.9, or a file with the strategy.",
+    strategy="With --noise: independent, sqrt, bsr:16, bisr:16, lambda:0.9, or a file with the strategy.",
     report="Also write a page with figures to this HTML file.",
 )
 cli.define_optional(float, sampling_rate="Sampling rate that the accountant assumes.")

@@ -39,7 +39,7 @@ def run_user_file(flag: str, value: str) -> UserFile:
         prepare_jax()
     try:
         # Under this name, code below `if __name__ == "__main__"` does not run.
-        definitions = runpy.run_path(str(path), run_name="check")
+        definitions = runpy.run_path(str(path), run_name="user_file")
     except ModuleNotFoundError as error:
         install = installed.pip_install(str(error.name))
         raise InputError(

@@ -281,7 +281,10 @@ def _name_other_reasons(broken: UpperBound, conclusion: Conclusion, condition: s
 
     For several runs, chance is one reason. Its probability holds under the `condition`.
     """
-    other = f"or the {broken.name} is for a different training run"
+    other = (
+        f"or the {broken.name} is for a different training run (perhaps it counts on sampling, but canaries "
+        "are inserted at fixed steps)"
+    )
     if not conclusion.is_one_run:
         risk = show_risk(conclusion.confidence)
         other += (

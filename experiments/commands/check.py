@@ -16,6 +16,7 @@ _FOLDER = Path(__file__).parents[1] / "examples"
 _EXAMPLES = {path.stem.removeprefix("check_"): path for path in _FOLDER.glob("check_*.py")}
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("example", None, sorted(_EXAMPLES), "Check an example.")
+flags.adopt_module_key_flags(check)  # for --help
 
 
 def main() -> None:
