@@ -54,7 +54,10 @@ def test_a_bound_on_a_gaussian_curve_alone_is_told_as_that():
     epsilons = {bound.method: bound.epsilon for bound in conclusion.bounds}
     between = (epsilons["one_run_guesses"] + epsilons["one_run_gaussian"]) / 2
     verdict = finish(conclusion._replace(upper_bound=between)).verdict
-    assert verdict.headline == "Not rejected, but the guarantee is violated if the trade-off curve is Gaussian."
+    assert (
+        verdict.headline
+        == "Not rejected, but the guarantee is violated if the trade-off curve is Gaussian."
+    )
 
 
 @pytest.mark.slow
