@@ -326,10 +326,8 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
             continue
         together = [both, probe.base]
         movement = probe.measure(together, separately, batches[1])
-        if movement.excess > 0 and not tried.refusal:
-            more = examples.join(batches[0], probe.rows)
-            if np.array_equal(probe.run(more, seed=0), both):  # a step with a fixed number of rows
-                continue
+        if movement.excess > 0 and not tried.refusal and _is_full(probe, batches[0], both):
+            continue
         measured.append(movement)
         if movement.excess > 0:
             # Subtract the same difference with another seed.
@@ -341,6 +339,14 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
                     "noise changes the joint effect of two parts of a batch: return the noisy sum"
                 )
     return max(measured, key=lambda movement: movement.excess, default=reason)
+
+
+def _is_full(probe: StepProbe, rows: Columns, after: Vector) -> bool:
+    """Returns True if a step on `rows` gives the parameters `after` with more rows too: it ignores them."""
+    try:
+        return np.array_equal(probe.run(examples.join(rows, probe.rows), seed=0), after)
+    except RefusedError:
+        return False
 
 
 def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:

@@ -347,9 +347,8 @@ def _test_lags(layers: list[Vector]) -> float:
             seeds = len(first)
             for lag in range(1, min(seeds // 2, 65)):
                 total = np.trace(products, lag)
-                if (
-                    first is second
-                ):  # subtracting the mean gives two seeds the correlation -1 / (seeds - 1)
+                # Subtracting the mean gives two seeds the correlation -1 / (seeds - 1).
+                if first is second:
                     total += size * (seeds - lag) / (seeds - 1)
                 deviates.append(total / np.sqrt(squares[seeds - lag - 1]))
     p_value = 2 * stats.norm.sf(np.max(np.abs(deviates)))
