@@ -126,7 +126,7 @@ class Measured(NamedTuple):
         return [name for name in self.rejected["independence"] if name != LAGS]
 
     def name_layers(self, layers: Any) -> str:
-        """Returns the names of the first four layers with these indices, and how many there are besides."""
+        """Returns the names of the first four layers with these indices, and how many more there are."""
         names = ", ".join(self.probe.layer_names[i] for i in layers[:4])
         if len(layers) > 4:
             names += f" and {len(layers) - 4} more"

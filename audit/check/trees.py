@@ -48,7 +48,7 @@ def map_tree(tree: Any, function: Callable[[str, Any], Any], name: str, path: st
     if isinstance(tree, list | tuple):
         return kind(map(map_child, range(len(tree)), tree))
 
-    # Other JAX pytrees, such as a State of Flax or a Module of Equinox. If there are any, JAX is loaded.
+    # Other JAX pytrees, such as a Flax State or an Equinox Module. If there are any, JAX is loaded.
     advice = f"`{name}` has {shown(tree)}: give arrays or tensors in dicts, lists or tuples"
     require("jax" in sys.modules, advice)
     tree_util = sys.modules["jax"].tree_util

@@ -32,7 +32,7 @@ flags.DEFINE_enum(
 )
 cli.define_out("Folder where cells are stored.")
 grid_flags.define_engine()
-flags.DEFINE_bool("list", False, "Only list the sweeps, with their numbers of cells.")
+flags.DEFINE_bool("list", False, "List only the sweeps, with the number of cells in each.")
 _FILE_HELP = "Path to a local copy of the data set, used instead of downloading it."
 cli.define_optional(str, **dict.fromkeys(file_names(), _FILE_HELP))
 
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def _list_sweeps(sweeps: list[Sweep], place: work.Workplace) -> str:
-    """Returns a table of sweeps with their numbers of cells and of finished cells."""
+    """Returns a table of sweeps, with the number of cells and finished cells in each."""
     lines = [f"{'name':<17} {'cells':>5} {'done':>5}  title", "-" * 80]
     for sweep in sweeps:
         cells = work.distinct(sweep.cells)
