@@ -34,7 +34,7 @@ class Cause(NamedTuple):
     """A mistake in a step.
 
     Attributes:
-      symptom: the row of the report that shows the mistake, or a key of `_ROWS`, which names that row.
+      symptom: the row of the report that shows the mistake, or a key of `_ROW_OF_SYMPTOM`, which names that row.
       name: its name.
       signature: a function of the measurements m that returns a falsy value if the mistake does not fit.
         Otherwise, it returns True, or the value or values for {0}, {1}, ... in the texts. {m} is m.
@@ -52,7 +52,11 @@ class Cause(NamedTuple):
 
 
 def explain(m: Measured) -> Iterator[CheckFinding]:
-    """Yields the bugs: for each symptom that no other bug explains, the first cause that fits."""
+    """Yields the bugs: for each symptom that no other bug explains, the first cause that fits.
+
+    Most symptoms are rows of the report. If movements or noise cannot be judged (an obstacle), we skip their
+    rows. A cause fits if its signature returns True or values for its texts.
+    """
     done = set()  # symptoms that need no cause, as they are absent, hidden or explained
     if m.movement_obstacle:
         done |= {"sensitivity", "excess"}
@@ -65,7 +69,7 @@ def explain(m: Measured) -> Iterator[CheckFinding]:
         if fit:
             values = fit if isinstance(fit, tuple) else (fit,)  # for {0}, {1}, ... in the texts
             filled = [text.format(*values, m=m) for text in (cause.name, cause.meaning, cause.fix)]
-            yield CheckFinding(_ROWS.get(cause.symptom, cause.symptom), *filled)
+            yield CheckFinding(_ROW_OF_SYMPTOM.get(cause.symptom, cause.symptom), *filled)
             done |= {cause.symptom, *cause.explains}
 
 
@@ -358,7 +362,7 @@ def _is_due_to_size(m: Measured) -> bool:
 
 
 # The report row of each symptom that is not itself a row name.
-_ROWS = {"excess": "sensitivity", "noise that is not finite": "noise", "buffers": "noise"}
+_ROW_OF_SYMPTOM = {"excess": "sensitivity", "noise that is not finite": "noise", "buffers": "noise"}
 # Mistakes in clipping: name, signature, and a text to append to the description of the largest movement.
 _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     ("rows of the batch that are not clipped", _find_rows, "This happens in {0}."),

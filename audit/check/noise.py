@@ -97,7 +97,8 @@ class DrawnNoise(NamedTuple):
     def tolerance(self) -> float:
         """The largest relative error of a deviation due to rounding.
 
-        Four spacings cover the rounding of the noise's factors, such as sigma C, eta and 1 / B.
+        Machine epsilons (`spacings`) are relative. Four of them cover the rounding of the noise's factors,
+        such as sigma C, eta and 1 / B.
         """
         return 4 * float(np.max(self.probe.spacings))
 

@@ -102,8 +102,9 @@ def _describe_one_run(conclusion: Conclusion) -> dict[str, Any]:
 def finding_fields(finding: Finding) -> dict[str, Any]:
     """Returns a bound or an estimate as a JSON-serializable dict.
 
-    `assumes` is text: the assumption of a bound, or why an estimate is not a bound. Only bounds with an exact
-    null distribution have `false_positive_rate` and `path`. Only estimates that were also simulated without a
+    `assumes` is text: the assumption of a bound, or why an estimate is not a bound. Bounds that count
+    something describe it in `counted`. Only bounds with an exact null distribution have
+    `false_positive_rate` and `path`. Only estimates that were also simulated without a
     leak have `noise_floor` and `standard_error`.
     """
     # These two keys come first; `assumes` is filled in below.

@@ -77,7 +77,8 @@ class RunErrors(NamedTuple):
     def rates(self) -> tuple[Array, Array]:
         """Returns each run's estimates of the false-positive rate (m,) and the false-negative rate (n,).
 
-        An estimate can be as large as its scale (2 for fair coins).
+        A rate is the fraction of all the run's canaries with this error, times a scale: 2 for fair coins,
+        which put half of the canaries in.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
