@@ -34,7 +34,8 @@ class Cause(NamedTuple):
     """A mistake in a step.
 
     Attributes:
-      symptom: the row of the report that shows the mistake, or a key of `_ROW_OF_SYMPTOM`, which names that row.
+      symptom: the row of the report that shows the mistake, or a key of `_ROW_OF_SYMPTOM`, which names the
+        row.
       name: its name.
       signature: a function of the measurements m that returns a falsy value if the mistake does not fit.
         Otherwise, it returns True, or the value or values for {0}, {1}, ... in the texts. {m} is m.
