@@ -305,7 +305,7 @@ def _audit_one(
     """Runs an audit, writes its conclusion to a folder in `out`, and returns the result.
 
     For a custom model, it also writes a figure and a page. Matrix products use full float32 precision, which
-    is not JAX's default on every device. `fields` is the setting, and `make_request` as in `_audit_each`.
+    is not JAX's default on every device. `fields` is the setting; `make_request` is as in `_audit_each`.
     """
     import jax
 

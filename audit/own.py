@@ -259,7 +259,7 @@ class _Training:
         """
         model = self.own.model
         labels = self.own.dataset.labels
-        classes = 0  # labels that do not number at least two classes
+        classes = 0  # unless labels number at least two classes
         are_integers = labels.ndim == 1 and labels.dtype.kind in "iu"
         if are_integers and labels.min() >= 0 and labels.max() >= 1:
             classes = int(labels.max()) + 1

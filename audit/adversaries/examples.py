@@ -182,7 +182,7 @@ class ScoredExamples(NamedTuple):
 
 @dataclass(frozen=True)
 class _LossDrops:
-    """Scores examples by the drop of their losses."""
+    """Scores examples by the drop in their losses."""
 
     loss: ExampleLoss
 

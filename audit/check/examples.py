@@ -72,7 +72,7 @@ def scale_features(examples: Columns, scale: float, batch: Columns) -> Columns:
 
 
 def mix(first: Columns, second: Columns, share: float) -> Columns:
-    """Returns share * first + (1 - share) * second, but the integers of `first`, such as labels."""
+    """Returns share * first + (1 - share) * second, with integers (such as labels) from `first`."""
     mixed = []
     for own, other in zip(first, second, strict=True):
         column = share * own + (1 - share) * other

@@ -166,7 +166,7 @@ class TriedExamples:
         return names[0], names[farthest]
 
     def add(self, name: str, example: Columns, movement: Movement) -> "TriedExamples":
-        """Returns these examples with another one, a batch of one row."""
+        """Returns these examples plus another one, a batch of one row."""
         return replace(
             self,
             examples=self.examples | {name: example},
@@ -258,8 +258,8 @@ def _measure_each(
 def _search_threshold(tried: TriedExamples) -> TriedExamples:
     """Tries mixtures of the examples that move a step most and least, in case clipping starts above C.
 
-    Just below the threshold of clipping, gradients are the largest that are not clipped. Ten bisections find
-    such a mixture, if it exists and the threshold is well above C. We return `tried`, with this mixture if it
+    Gradients just below the clipping threshold are the largest that are not clipped. Ten bisections find such
+    a mixture, if it exists and the threshold is well above C. We return `tried`, with this mixture if it
     moves the step by more than C.
     """
     names = list(tried.finite)
@@ -270,7 +270,7 @@ def _search_threshold(tried: TriedExamples) -> TriedExamples:
     high = 1.0
     for _ in range(10):
         share = math.sqrt(low * high)
-        name = f"a mixture of {names[0]} ({share:.2g}), and of {names[-1]}"
+        name = f"a mixture of {names[0]} ({share:.2g}) and {names[-1]}"
         columns = examples.mix(most, least, share)
         measured = _measure_each(tried.probe, {name: columns}, is_added=True)
         if measured.violations:
@@ -342,7 +342,7 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
 
 
 def _is_full(probe: StepProbe, rows: Columns, after: Vector) -> bool:
-    """Returns True if a step on `rows` gives the parameters `after` with more rows too: it ignores them."""
+    """Returns True if a step on `rows` still gives the parameters `after` with more rows: it ignores them."""
     try:
         return np.array_equal(probe.run(examples.join(rows, probe.rows), seed=0), after)
     except RefusedError:

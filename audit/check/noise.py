@@ -46,8 +46,8 @@ class StepNoise(NamedTuple):
       draws: (n, k) how far each step moves these parameters, in stated deviations.
       deviations: (layers,) the standard deviation of the noise in each layer, in stated deviations.
       freedom: (layers,) the degrees of freedom of these deviations; 0 in layers that are not trained.
-      silent: (layers,) the number of parameters that do not depend on the seed, but on the batch, although
-        they are rounded finely enough to show noise.
+      silent: (layers,) the number of parameters that depend on the batch but not on the seed, although they
+        are rounded finely enough to show noise.
       still: (layers,) the number of such parameters that do not depend on the batch either.
       not_finite: the number of seeds that give NaN or infinity in any parameter.
       reference: (k,) these parameters after a step with seed 0.
@@ -316,7 +316,7 @@ def _test_independence(name: str, values: Vector) -> dict[str, float]:
 
 
 def _test_copies(noise: Vector) -> float:
-    """Tests whether any two parameters have correlated noise, of shape (n, p), such as copies of one draw.
+    """Tests whether `noise` (n, p) is correlated between any two parameters, as copies of one draw are.
 
     Copies have the same size for the first seed, so we sort parameters by this size, and test the largest
     correlation of neighbours over the other seeds, with a Bonferroni correction.
@@ -413,7 +413,7 @@ def find_ties(drawn: DrawnNoise) -> str:
     kind = _classify_ties(draws, tolerances, rates)
     if not kind:
         return ""
-    # Without another batch, draws share all ties with themselves: we assume that the sum is rounded or
+    # Without another batch, draws share all their ties with themselves: we assume that the sum is rounded or
     # clamped. Larger features may leave the sum of clipped gradients unchanged, so they prove nothing. Nor do
     # parameters with the same sum on both batches, such as unused embedding rows; we use them only if there
     # are no others.
@@ -463,7 +463,7 @@ def _are_ties_shared(
     added = np.count_nonzero(_mark_ties(both, tolerances))
     added -= np.count_nonzero(_mark_ties(draws, tolerances))
     shared = added - np.count_nonzero(_mark_ties(others, tolerances))
-    # A value of both batches gives one shared tie, however many draws have it. On a grid, few draws have the
+    # A value in both batches gives one shared tie, however many draws have it. On a grid, few draws have the
     # same value, so many of the added ties are shared. Otherwise, few are, but it suffices if half of the
     # tied values are shared.
     limit = _MAX_SHARED * added

@@ -81,7 +81,7 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
         return unsampled
     require_sampled(composition, delta)
     # The spacing is a fraction of epsilon, `relative_grid`. Epsilon is still unknown, so the first grid
-    # guesses it: as 1 / 100 of `unsampled`, or for small noise, all of it. If that was too large, we use a
+    # guesses it: as `unsampled` / 100 or, for small noise, as `unsampled`. If that was too large, we use a
     # finer grid. dp-accounting exponentiates the spacing, so we limit it.
     if sigma < _SMALL_NOISE:
         relative_grid = _RELATIVE_GRID

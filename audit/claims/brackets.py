@@ -99,7 +99,7 @@ def compute_shuffled_epsilon(
     # sqrt(2 log(batches)). It rarely exceeds this by more than 6 sigma, and is rarely below -2 sigma.
     highest = 2 + sigma * (6 + np.sqrt(2 * np.log(batches)))
     edges = np.linspace(-2 * sigma, highest, _NUM_EDGES)
-    # The largest sum is below an edge if all sums are, the example's and the others.
+    # The largest sum is below an edge if all sums are: the example's and the others.
     log_others = (batches - 1) * special.log_ndtr(edges / sigma)
     with_example = _compute_log_masses(special.log_ndtr((edges - 2) / sigma) + log_others)
     without_example = _compute_log_masses(special.log_ndtr((edges - 1) / sigma) + log_others)

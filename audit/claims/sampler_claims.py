@@ -268,8 +268,8 @@ def _bracket_poisson(sigma: float, batches: int, epochs: int, delta: float) -> E
 def _bracket_cut(sigma: float, batches: int, epochs: int, delta: float) -> EveryModel:
     """Returns an upper bound on epsilon for Poisson batches that are cut to an unknown maximum size.
 
-    It composes all steps at half of sigma, since an example may displace another, and thus change the sum by
-    up to 2 C.
+    It composes all steps at sigma / 2, since an example may displace another, and thus change the sum by up
+    to 2 C.
     """
     epsilon = accounting.epsilon_upper_bound(sigma / 2, batches * epochs, delta)
     accountant = (

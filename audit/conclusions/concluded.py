@@ -196,8 +196,8 @@ def conclude_setting(
         evidence = read_evidence(scores)
         if not own_model and predicted_mu(setting) is not None:
             reason = "expected here: Gaussian noise on one crafted coordinate"
-    # A claim knows no optimizer. So the setting replaces the claim's values for the last model: the epsilon
-    # with linear losses, and the hidden-state bound.
+    # A claim does not know the optimizer. So the setting replaces the claim's values for the last model: the
+    # epsilon with linear losses, and the hidden-state bound.
     expected = _expect_linear_losses(setting, claim, level.delta)
     concluded = _conclude_rows(evidence, claim, level)._replace(reason=reason, expected=expected)
     last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)

@@ -20,7 +20,7 @@ from audit.methods.method import Assumption, Method, Pair
 
 Worlds = tuple[Array, Array]
 _LEAST_P_VALUE = 1e-6  # smaller p-values are inaccurate
-# A view, so methods that are added to these later also count.
+# A view, so methods added to these later also count.
 _METHODS = ChainMap[str, Any](estimate.METHODS, lifted.METHODS, exact_null.METHODS)
 
 

@@ -194,9 +194,9 @@ def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
 def _describe_constant_world(worlds: Worlds) -> str:
     """Returns a sentence if all scores of one world (in or out) are equal and the others vary; else "".
 
-    Its 5 or more runs then shared a seed, or scores were never filled in. Scores that equal an extreme of the
-    other world may be saturated, so we do not doubt them. Nor do we if many scores of the other world repeat,
-    as guesses and failed runs do.
+    That world's 5 or more runs then shared a seed, or scores were never filled in. Scores that equal an
+    extreme of the other world may be saturated, so we do not doubt them. Nor do we if many scores of the
+    other world repeat, as guesses and failed runs do.
     """
     scores_in, scores_out = worlds
     both = (("in", scores_in, scores_out), ("out", scores_out, scores_in))

@@ -214,7 +214,7 @@ def _find_shifts(setting: Setting) -> Array:
     in each epoch, we assume the last one; for Poisson sampling, we assume every possible step.
     """
     schedule = setting.schedule
-    # The steps of a period, and the step that inserts, from 1. For a sampler, a period is an epoch.
+    # The steps in a period, and the step that inserts, counted from 1. For a sampler, a period is an epoch.
     period = setting.sampling.batches or schedule.periodicity
     place = setting.sampling.batches or schedule.place
     shifts = np.zeros(schedule.steps)
@@ -308,8 +308,8 @@ def count_rehearsals(
 ) -> int | None:
     """Returns the number of rehearsals that measure a catalogue model's steps; None if we do not measure.
 
-    A rehearsal is a training run that measures Lipschitz constants. 0 (`USUAL`) leaves the number to the
-    model's size. By default, we measure smooth models that have no proven constants, if k > 1 and the last
+    A rehearsal is a training run that measures Lipschitz constants. With 0 (`USUAL`), the number depends on
+    the model's size. By default, we measure smooth models without proven constants, if k > 1 and the last
     model can have a bound. With k = 1 and constants of at least 1, the bound would equal composition.
 
     Args:

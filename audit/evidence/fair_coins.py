@@ -86,7 +86,7 @@ def _test_totals(totals: Integers, coins: int, row: str) -> _Test:
 def _test_lags(bits: Bits, column: str) -> _Test:
     """Tests whether bits (rows, columns) a fixed distance apart in a row agree, or differ, too often.
 
-    At one distance, pairs form no cycle, so the differences of fair coins are also fair coins. Distances are
+    Pairs at one distance form no cycle, so the differences of fair coins are also fair coins. Distances are
     1 to 64 columns, but at most half a row, so that many pairs remain. The p-value is the smallest over all
     distances, times their number (Bonferroni).
     """

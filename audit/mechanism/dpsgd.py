@@ -191,7 +191,7 @@ def draw_noise(key: Array, deviation: Array, theta: Array) -> Array:
     """
 
     def draw() -> Array:
-        """Draws the vector, also if the deviation is 0."""
+        """Draws the vector, even if the deviation is 0."""
         return deviation * jax.random.normal(key, theta.shape, theta.dtype)
 
     zeros = partial(jnp.zeros_like, theta)

@@ -424,7 +424,7 @@ def _find_slopes(
     positions = line.length * (places / _SLOPES_PER_SECANT - line.reach)
     gains = _on_lines(_measure_slopes, step, theta, batch, directions, positions)
     slopes = 1 + np.asarray(gains, np.float64)
-    # A window that begins where a secant begins contains its points, with both ends.
+    # A window that begins where a secant begins contains its points, including both ends.
     windows = sliding_window_view(slopes, _SLOPES_PER_SECANT + 1, axis=1)
     return windows[:, ::_SLOPES_PER_SECANT].max(axis=2)
 

@@ -82,7 +82,7 @@ def choose_on_pilot(
     best = np.argmax(from_normal)
     if family is not GAUSSIAN:
         is_reliable = num_within >= _MIN_RELIABLE
-        # Of a bound predicted from counts.
+        # The error of a bound predicted from counts.
         relative_error = _RELATIVE_ERROR / np.sqrt(min(len(pilot_in), len(pilot_out)))
         if np.abs(misfits[is_reliable]).max(initial=0.0) > _MAX_MISFIT:
             best = np.argmax(np.where(is_reliable, from_counts, -np.inf))

@@ -61,7 +61,7 @@ class BoundRow(NamedTuple):
 
 
 def list_rows(conclusion: Conclusion) -> list[BoundRow]:
-    """Returns the rows of a table: lower bounds, upper bounds, estimates, the epsilon for linear losses.
+    """Returns the rows of a table: lower and upper bounds, estimates, and the epsilon for linear losses.
 
     For a single run, we leave out the last two, because its estimates have a separate table.
     """

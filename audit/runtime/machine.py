@@ -56,7 +56,7 @@ def prepare_jax(cpu_devices: int = 0) -> None:
 
 
 def _cache_programs() -> None:
-    """Lets JAX store compiled programs in the user's cache folder; prints a line on stderr on failure."""
+    """Lets JAX store compiled programs in the user's cache folder; prints a line to stderr on failure."""
     import jax
 
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

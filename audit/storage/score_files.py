@@ -239,7 +239,7 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
         require(not one_run, _ONE_RUN_FIX)
         signed = {name: signs.get(name, 1) * values for name, values in columns.items()}
         require("scores" in signed, "it has no array scores: save scores= and fresh=")
-        # Canaries `scores` (R, K) of R runs are ranked among fresh draws (R, M).
+        # The canaries of R runs, `scores` (R, K), are ranked among fresh draws (R, M).
         return given.ranks(signed["scores"], signed["fresh"], signed.get("presence"))
     first, second = columns  # their names
     if second == "out":

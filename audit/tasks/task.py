@@ -119,7 +119,7 @@ class Curved(NamedTuple):
       reason: why these limits hold.
       largest_gradient: the largest norm of the loss's gradient; clipping to a smaller norm invalidates the
         convexity. It is 0 if clipping does not matter: for a loss that is convex in a scalar w'x, the clipped
-        gradient belongs to another.
+        gradient is that of another such loss.
     """
 
     largest_eigenvalue: float

@@ -383,7 +383,7 @@ def _map_programs(
     # 0 marks arguments with a leading axis of runs.
     return (
         placement.over_runs(begin, (0, None, None, None)),
-        # The states after a segment overwrite argument 1, those before it.
+        # The states after a segment overwrite argument 1, the states before it.
         placement.over_runs(take_segment, (None, 0, None, None, None, 0), donated=(1,)),
         placement.over_runs(adversary.score_run, (None, 0, 0, 0, None)),
     )

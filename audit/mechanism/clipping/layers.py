@@ -246,7 +246,7 @@ def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Meas
 
 def _is_plain(layer: nn.Conv, x: Array) -> bool:
     """Returns True for a convolution of an image (H, W, C), zero-padded, without dilation, groups or mask."""
-    undilated = (1, (1, 1), None)  # the values in Flax that mean so
+    undilated = (1, (1, 1), None)  # the values that mean this in Flax
     pads_zeros = not isinstance(layer.padding, str) or layer.padding in ("SAME", "VALID")
     return (
         layer.input_dilation in undilated

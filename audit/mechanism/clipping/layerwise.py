@@ -1,8 +1,8 @@
 """Book-keeping layer by layer: per-example gradient norms from one backward pass per block of examples.
 
 Book-keeping (Bu et al., 2022, arXiv 2210.00038) stores the results of a backward pass, and computes the sum
-of clipped gradients from them. We store the results for only one block
-at a time, which fit into a processor's cache, and the factors of the sums for dense kernels (`Factors`).
+of clipped gradients from them. We store the results for one block at a time, which fit into a processor's
+cache, and the factors of the sums for dense kernels (`Factors`).
 """
 
 import math
