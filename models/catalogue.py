@@ -68,7 +68,7 @@ def _find_row(model: str, rows: dict[str, Row], trains_on: str) -> Row:
 
 @cache  # equal sizes share a model, which JAX compiles only once
 def _resize(row: Task, size: str) -> Task:
-    """Returns the GPT's task `row` with a different size, "WIDTHxBLOCKS".
+    """Returns `row`, the GPT's task, with a different size, "WIDTHxBLOCKS".
 
     Raises InputError if the size is invalid, or if `row` is another model's task.
     """
@@ -153,7 +153,7 @@ def _describe(
 ) -> Data:
     """Returns the description of a recipe's data set for tasks.
 
-    `label` is its name in text. It has `examples` examples with features of the given shape.
+    `label` is its name in text. The set has `examples` examples with features of the given shape.
     """
     return Data(
         name=recipe.name,

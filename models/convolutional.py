@@ -126,7 +126,7 @@ class ResNet(nn.Module):
 def _convolve(x: Array, features: int, window: int, stride: int = 1) -> Array:
     """Applies a square convolution and a group norm with at most 32 groups to x (..., H, W, C).
 
-    Only a module's compact method can call it. The convolution does not need a bias, because the norm has
+    Only a module's compact method can call it. The convolution needs no bias, because the norm has
     one. We pass the normalisation axes explicitly, because by default Flax treats the first axis as a batch.
     """
     padding = (window - 1) // 2  # preserves height and width if the stride is 1

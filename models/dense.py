@@ -159,7 +159,7 @@ class MLP(nn.Module):
 def mlp(n_features: int = 784, widths: tuple[int, ...] = (256, 256), classes: int = 10) -> Model:
     """Makes a multilayer perceptron with hidden layers of the given widths and softmax cross entropy.
 
-    The default, for Fashion-MNIST, has 269,322 parameters. With widths=() it is a linear classifier.
+    The default, for Fashion-MNIST, has 269,322 parameters. With widths=(), it is a linear classifier.
     """
     example = jnp.zeros(n_features, jnp.float32)  # a flat image, which the network also accepts
     # `inputs` returns the floats that enter the first layer. Adversaries that craft examples modify them.

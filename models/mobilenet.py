@@ -71,7 +71,7 @@ def make_parameters(arrays: Arrays) -> list[Parameters]:
 def apply(parameters: list[Parameters], images: Array) -> Array:
     """Computes the features, (B, 1280), of normalised images, (B, S, S, 3), after global average pooling.
 
-    `parameters` lists the kernel and bias of each layer in the order of use (`make_parameters`).
+    `parameters` lists the kernel and bias of each layer in order of use (`make_parameters`).
     """
     layers = iter(parameters)  # blocks take the next layers
     x = relu6(_convolve(next(layers), images, stride=2))
@@ -103,8 +103,8 @@ def _apply_block(layers: Iterator[Parameters], x: Array, expansion: int, stride:
 def _convolve(layer: Parameters, x: Array, stride: int = 1) -> Array:
     """Applies a convolution to x (B, H, W, in). Its kind depends on the kernel's number of axes.
 
-    A 1x1 convolution has a kernel (in, out) and ignores the stride, a depthwise 3x3 convolution has (3, 3,
-    in), and a full 3x3 convolution (3, 3, in, out).
+    A 1x1 convolution has a kernel (in, out) and ignores the stride. The kernel is (3, 3, in) for a depthwise
+    convolution, and (3, 3, in, out) for a full one.
     """
     kernel, bias = layer
     if kernel.ndim == 2:
@@ -187,10 +187,10 @@ def _compute_features(arrays: Arrays, images: np.ndarray) -> np.ndarray:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickles files written by torch before 1.6. The elements of tensors come later in the file."""
+    """Unpickles files written by torch before 1.6. Tensors' elements come later in the file."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Returns what replaces a name in the pickle; for safety, raises KeyError for unexpected names.
+        """Returns the replacement for a name in the pickle; for safety, raises KeyError for unexpected names.
 
         A tensor becomes (storage, shape).
         """

@@ -122,7 +122,7 @@ def list_claims(estimators: Iterable[str], scale: Scale, seed: int) -> list[Clai
 
 
 def _find_file(cell: Cell, folder: Path) -> Path:
-    """Returns the file for a cell's record, named by a hash of the cell and the estimator's version."""
+    """Returns the file for a cell's record, named after a hash of the cell and the estimator's version."""
     identity = json.dumps([*cell, ESTIMATORS[cell.estimator].find_version()])
     return folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
 

@@ -131,8 +131,8 @@ def _draw_revealing(rng: Generator, setting: KnownMechanism) -> Coins:
     # lucky guesses.
     num_revealed = round(_REVEALED_PER_ROOT * np.sqrt(n))
     scores = rng.standard_normal((1, n))
-    # A random set of this size has a given coin with probability num_revealed / n. So each coin is revealed
-    # with _REVEAL_PROBABILITY, as (0, delta)-DP allows.
+    # A random set of this size contains a given coin with probability num_revealed / n. So each coin is
+    # revealed with _REVEAL_PROBABILITY, as (0, delta)-DP allows.
     if rng.random() < _REVEAL_PROBABILITY * n / num_revealed:
         revealed = rng.permutation(n)[:num_revealed]
         signs = 2 * presence[0, revealed] - 1  # 1 if inserted, otherwise -1

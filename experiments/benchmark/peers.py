@@ -19,7 +19,7 @@ from experiments.benchmark.contract import (
 )
 from experiments.benchmark.published import FAIR_AND_GAUSSIAN, FIXED_FRACTION, count_right_guesses
 
-# The arguments of each strategy. With a fixed seed for random splits, results are reproducible.
+# The arguments of each strategy. A fixed seed for random splits makes results reproducible.
 _STRATEGIES: dict[str, dict[str, Any]] = {
     "Bonferroni": {},
     "Explicit": {"threshold": 0.5},  # chosen in advance

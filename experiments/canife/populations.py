@@ -168,7 +168,7 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
 
     theta = jax.jit(model.init)(root(setting.seed, "theta"))
     samples = make_samples(setting, model)
-    # The loss uses the key to draw a text. Texts here are already drawn, so any key gives the same gradient.
+    # The loss uses the key to draw a text. Here, texts are already drawn, so any key gives the same gradient.
     gradient = partial(jax.grad(samples.loss), key=jax.random.key(0))
     return Population(
         split,

@@ -1,6 +1,6 @@
 """CANIFE's estimate of epsilon from a round's scores, and the composition of rounds over a training run.
 
-We compose rounds by Renyi DP of the Poisson-sampled Gaussian mechanism, and compute its divergences by
+We compose rounds by the Renyi DP of the Poisson-sampled Gaussian mechanism, and compute its divergences by
 quadrature (Errata C11).
 
 Sources: Maddock, Sablayrolles and Stock, "CANIFE" (ICLR 2023), Algorithms 1 and 2, and its public code.
@@ -111,8 +111,8 @@ def best_epsilon(
 def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
     """Returns the noise multiplier that the public code charges for a round with an estimated epsilon.
 
-    A Gaussian release with this noise has the estimated epsilon at delta by Renyi DP (Errata C5). It is found
-    between 0.001 and 10,000. The code raises epsilon to at least MIN_EPSILON. For an infinite epsilon, it
+    By Renyi DP, a Gaussian release with this noise has the estimated epsilon at delta (Errata C5). The search
+    range is 0.001 to 10,000. The code raises epsilon to at least MIN_EPSILON. For an infinite epsilon, it
     charges `true_noise`.
     """
     if np.isinf(epsilon):

@@ -205,8 +205,8 @@ def _design_canary(
     is_finite = jnp.isfinite(penalties).all()
     require(is_finite, "the canary's design diverged: lower `design_rate`")
 
-    # The penalties are for images or drawn texts. The checksum makes the keys of these draws differ from all
-    # design keys.
+    # The penalties are for images or drawn texts. The checksum makes the draws' keys differ from all design
+    # keys.
     text_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
     first_key, last_key = jax.random.split(text_key)
     drawn_first = population.samples.draw_text(first, first_key)

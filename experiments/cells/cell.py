@@ -42,7 +42,7 @@ class DataSets:
     def __init__(self, data_files: Mapping[str, str | None]) -> None:
         """Stores the user's files or folders that replace published data sets, keyed by the set's name.
 
-        Without a file or with None, the published data are loaded.
+        If there is no file, or it is None, we load the published data.
         """
         self._files = data_files
         self._loaded: dict[str, Dataset | InputError] = {}
@@ -114,7 +114,7 @@ class Cell(NamedTuple):
       open: (the root of all stores, data sets) -> the cell's store.
       do: (store, data sets, progress); computes the missing results. It calls `progress` with the number of
         runs finished since the last call.
-      request: The specification of the work, with which figures find its results.
+      request: The specification of the work, which figures use to find its results.
       audited: The audit, or None for other kinds of cells.
     """
 

@@ -194,7 +194,7 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
     except ImportError:
         raise InputError("Ray is not installed: pip install -e '.[ray]'") from None
     except (RuntimeError, ValueError, OSError, AssertionError) as error:
-        reason = " ".join(str(error).split())[:120]  # in one line
+        reason = " ".join(str(error).split())[:120]  # on one line
         raise InputError(
             f"`ray_address={address}`: no Ray cluster there ({reason}): see ray start; if it asks for a "
             "token, set RAY_AUTH_MODE=token"

@@ -40,7 +40,7 @@ class TrainingEngine(NamedTuple):
 
     Attributes:
       trainer: (recipe, data) -> a trainer; raises InputError if the data do not fit the recipe.
-      do_all: (cells, workplace) -> the outcome, as `do_all` below.
+      do_all: (cells, workplace) -> the outcome, like `do_all` below.
     """
 
     trainer: "Callable[[GameRecipe, Dataset], Trainer]"

@@ -32,7 +32,7 @@ flags.DEFINE_enum(
 )
 cli.define_out("Folder where cells are stored.")
 grid_flags.define_engine()
-flags.DEFINE_bool("list", False, "List only the sweeps, with the number of cells in each.")
+flags.DEFINE_bool("list", False, "Only list the sweeps, with the number of cells in each.")
 _FILE_HELP = "Path to a local copy of the data set, used instead of downloading it."
 cli.define_optional(str, **dict.fromkeys(file_names(), _FILE_HELP))
 

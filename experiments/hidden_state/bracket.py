@@ -408,7 +408,7 @@ def _draw_strategies(axis: Axes, records: Records) -> None:
         axis.vlines(take(rows, "x"), low, take(rows, "interval_high"), color=color, **_INTERVAL)
         looks = {"linear": (label, color, dash), "proven": ("", color, "o")}
         plot_lines(axis, rows, looks, **options)
-    # Gray legend entries without data, valid for all strategies.
+    # Gray legend entries without data, for all strategies.
     axis.plot([], [], "-", color=FADED, label="predicted if losses are linear")
     label = "audited, 95% if scores are normal"
     axis.vlines([], [], [], color=FADED, label=label, **_INTERVAL)

@@ -120,7 +120,7 @@ def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Rec
     """Compares a latch's epsilon with the accountant's epsilon for Poisson sampling.
 
     A latch is a crafted loss whose last iterate shows whether any step raised theta above a threshold. In
-    units of C, one step raises theta by 2 with the target (HEIGHT_IN) and 1 without it, plus noise.
+    units of C, one step raises theta by 2 with the target (HEIGHT_IN) and by 1 without it, plus noise.
 
     Returns:
       A record with sigma, batches and epochs; `epsilon`, a lower bound on the latch's epsilon at delta, from

@@ -22,7 +22,7 @@ which is the delta of theta_T.
     determines g_2, and so on. The largest D_T is a maximum of decreasing functions of epsilon, so it is
     decreasing. The adversary's epsilon is where it equals the given delta.
 
-    Of the other maps tested (test_crafted_landscape.py), none leaks more.
+    None of the other maps tested (test_crafted_landscape.py) leaks more.
 """
 
 from collections.abc import Callable, Iterator
@@ -380,9 +380,9 @@ def simulate(
 ) -> Iterator[Floats]:
     """Simulates R runs on a crafted landscape with the same threshold, in units of C, at every step.
 
-    Later steps take a mean of B gradients, so their noise is sigma / B. The first step only adds the canary
-    and noise sigma. `presence` (R,) is True for runs with the
-    canary. Yields theta_1, ..., theta_T of all runs, of shape (R,) each, in units of C.
+    The first step only adds the canary and noise sigma. Later steps take a mean of B gradients, so their
+    noise is sigma / B. `presence` (R,) is True for runs with the canary. Yields theta_1, ..., theta_T of all
+    runs, of shape (R,) each, in units of C.
     """
     # Each process gets its own noise. Seeds are integers.
     millionths = round(1e6 * process.noise_multiplier)

@@ -10,9 +10,9 @@ With s_t = sign(w_t) at insertions, `compute_mu` is exact.
 
 In this module, curvatures are the a_t, which include the learning rate eta. They repeat with a period of k
 steps, except in the last steps. They are at least 0, so the losses are convex, and at most eta L, so the
-losses are L-smooth. The curvatures were found by local search (L-BFGS-B) for beta = 0.9.
-Other losses may leak more. For k of at least 3, momentum leaks more on these losses than the upper bound for
-plain SGD (`audit.hidden_state_epsilon`).
+losses are L-smooth. A local search (L-BFGS-B) found the curvatures for beta = 0.9. Other losses may leak
+more. For k of at least 3, momentum leaks more on these losses than the upper bound for plain SGD
+(`audit.hidden_state_epsilon`).
 """
 
 from functools import partial

@@ -92,8 +92,8 @@ def compare_over_runs(
 ) -> pd.DataFrame:
     """Returns an attack's lower bounds on epsilon (`compute_curve`) for several numbers of runs n.
 
-    The columns are `x` (the value of n), a bound from each method, and `single`,
-    the order-1 bound from runs with one canary, if any are stored.
+    The columns are `x` (the value of n), a bound from each method, and `single`, the order-1 bound from runs
+    with one canary, if any are stored.
 
     Args:
       by_canaries: The scores, keyed by the number of canaries in a run, each from the same number of runs.
@@ -180,7 +180,7 @@ def _find_method(name: str) -> lifted.CanaryMethod:
 def compute_gain(runs: ArrayLike, single: ArrayLike, several: ArrayLike) -> float | None:
     """Returns the number of runs needed with one canary divided by the number needed with several.
 
-    Both are taken at the largest epsilon that both curves reach. `single` and `several` are the epsilons for
+    Both are for the largest epsilon that both curves reach. `single` and `several` are the epsilons for
     each number of `runs`. Returns None if either is always 0.
     """
     level = min(np.max(single), np.max(several))
@@ -341,7 +341,7 @@ def _read_bounds(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 
 
 def draw_epsilons(title: str, records: Records) -> Figure:
-    """Plots Figure 3 from records of `_describe`: lower bounds against runs n, canaries K and dimension d.
+    """Plots Figure 3 from records of `_make_record`: lower bounds against runs n, canaries K and dimension d.
 
     Each panel also shows the exact epsilon, and the largest that the paper's thresholds can show with one
     canary.
@@ -364,7 +364,7 @@ def _draw_panel_of_epsilons(axis: Axes, records: Records) -> None:
 
 
 def draw_correlations(title: str, records: Records) -> Figure:
-    """Plots Figure 4 from records of `_describe`: changes in epsilon, and dependence between detections.
+    """Plots Figure 4 from records of `_make_record`: changes in epsilon, and dependence between detections.
 
     The bias is order 1's mean epsilon with K canaries minus that with one (equation 10). Gains are the
     changes from order 1 to orders 2 and 4. The dependence is plotted against K and d (`_draw_gaps`).
@@ -412,7 +412,7 @@ def draw_bounds(title: str, records: Records) -> Figure:
         legend_columns=5,
         sharey="row",
     )
-    # This comes last, because it also fixes the upper end of the axis that a row shares.
+    # This comes last, because it also fixes the upper end of a row's shared axis.
     for axis in figure.axes:
         axis.set_ylim(bottom=0)
     return figure

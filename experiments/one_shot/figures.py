@@ -193,8 +193,8 @@ def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Recor
     """Yields a record for each of QUANTILES in each panel of Figure 4 that has stored runs.
 
     A record has the panel's `noise` multiplier and `observer`, the `analytical` epsilon of a canary that
-    takes part once, and as `x`, the quantile's level. `one run` and `several runs` are this quantile of the
-    estimates over experiments.
+    takes part once, and the quantile's level as `x`. `one run` and `several runs` are this quantile of the
+    experiments' estimates.
     """
     for noise, observe in itertools.product(plan.training.noises, _OBSERVERS):
         settings = (  # (field, runs per experiment, setting of a run)

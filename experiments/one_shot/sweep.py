@@ -50,10 +50,10 @@ class TrainingPlan(NamedTuple):
                 yield self.with_noise(noise, repetitions)
 
     def without_canaries(self, noise: float) -> FederatedSetting:
-        """Returns the setting of a training run without canaries, to compare accuracies.
+        """Returns the setting of a training run without canaries, for comparing accuracies.
 
         A setting has at least one canary, which run 0 does not insert. The server divides a round's sum of
-        updates by the expected number of participants, cohort + canaries / (2 rounds). With a single canary
+        updates by the expected number of participants, cohort + canaries / (2 rounds). With a single canary,
         this number is lower, which would make steps longer. So we lower the learning rate by this factor.
         """
         setting = self.with_noise(noise)

@@ -114,7 +114,7 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x_axis: Axis | None) -> Non
 
 
 def _draw_point(axis: Axes, position: float, point: Point) -> None:
-    """Draws the epsilons of a point at a position on the horizontal axis. Neighbouring points are 1 apart.
+    """Draws a point's epsilons at a position on the horizontal axis. Neighbouring points are 1 apart.
 
     The prediction (n insertions, one every k steps) and the accountant's upper bound are horizontal bars.
     Each method in LOOKS has a mark at the mean over the point's seeds, with an error bar from the smallest

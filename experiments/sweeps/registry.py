@@ -33,7 +33,7 @@ def draw(sweep: Sweep, evidence: "Evidence") -> Drawn:
     """
     # Sweeps have the same names at all scales, so we search the scale with the fewest cells.
     (paper,) = [paper for paper in PAPERS if sweep.name in paper.sweeps(SMOKE)]
-    # Such as experiments.lidp.sweep -> experiments.lidp.figures.
+    # For example, experiments.lidp.sweep -> experiments.lidp.figures.
     figures = import_module(paper.__name__.replace(".sweep", ".figures"))
     drawn: Drawn = figures.draw(sweep, evidence)
     return drawn

@@ -124,7 +124,7 @@ def check_examples(form: Form, raw: Arrays, features_name: str, labels_name: str
 
 
 class LoadedArrays(NamedTuple):
-    """Arrays keyed by name, the same from all sources, a line on their origin, and their checksum."""
+    """Arrays keyed by name (the same from all sources), a line on their origin, and their checksum."""
 
     arrays: Arrays
     source: str
@@ -132,7 +132,7 @@ class LoadedArrays(NamedTuple):
 
 
 def load_arrays(recipe: Recipe, user_file: UserFile) -> LoadedArrays:
-    """Loads a data set's arrays from the user's file or TFDS folder, or if None, the cache or a package.
+    """Loads a data set's arrays from the user's file or TFDS folder; if None, from the cache or a package.
 
     All sources yield arrays of the same form. If the user's arrays differ from the published ones, `source`
     says so. Raises InputError if the user's data are unsuitable, or if no source has the data.
