@@ -53,7 +53,7 @@ cli.define_json()
 flags.DEFINE_multi_string(
     "vary",
     [],
-    "Audit all combinations of values: --vary=k=1,5,25 --vary=noise_multiplier=1,4.",
+    "Audit all combinations of values: --vary=k=1,5,25 --vary=noise_multiplier=1,4",
 )
 
 
