@@ -102,7 +102,7 @@ def _format_help() -> str:
     lines = [sys.modules["__main__"].__doc__ or ""]
     # absl calls the command's own module sys.argv[0].
     for flag in flags.FLAGS.get_key_flags_for_module(sys.argv[0]):
-        text = str(flag.help)
+        text = " ".join(str(flag.help).split())
         if flag.default not in (None, False, []):
             text = f"{text} [{flag.default}]"
         name = f"  --{flag.name}".ljust(_HELP_INDENT)

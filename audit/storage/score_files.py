@@ -94,8 +94,7 @@ def _read_one_of_two(path: Path, names: Mapping[str, str], signs: Mapping[str, i
     if path.suffix.lower() == ".npy":
         require(not names, f"{path} has no columns: drop `columns`")
         with tables.reading(path):
-            loaded = np.load(path, allow_pickle=False)
-        return _flatten(loaded)
+            return _flatten(np.load(path, allow_pickle=False))
     cells = tables.read_table(path, Wanted(forms=(("score",), ("scores",)), columns=names))
     with naming(path):
         (scores,) = _read_scores(cells, list(cells), signs)
@@ -214,7 +213,7 @@ def _read_arrays(path: Path, names: Iterable[str]) -> Columns:
     with tables.reading(path):
         loaded = np.load(path, allow_pickle=False)
         if suffix == ".npy":
-            return {"observed": loaded}
+            return {"observed": loaded[...]}  # fails for an .npz file with this suffix
         with loaded:
             return {name: loaded[name] for name in names if name in loaded.files}
 
