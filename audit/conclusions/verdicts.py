@@ -71,7 +71,7 @@ def judge(conclusion: Conclusion) -> Verdict:
     if broken is not None:  # only a bound for a Gaussian curve exceeds it
         proven = "no leakage"
         if free.epsilon >= _SHOWN:
-            proven = f"epsilon of at least {at_least(free.epsilon)}"
+            proven = f"an epsilon of at least {at_least(free.epsilon)}"
         headline = "Not rejected, but the guarantee is violated if the trade-off curve is Gaussian."
         other = _name_other_reasons(broken, conclusion, condition=" with a Gaussian curve")
         explanation = (
