@@ -77,7 +77,7 @@ def test_features_are_computed_once_and_their_checksum_tells_images_and_weights(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     monkeypatch.setattr(mobilenet, "SIZE", 32)
     weights = LoadedArrays(made_up(), "made up", "1" * 64)
-    monkeypatch.setattr(mobilenet, "load_arrays", lambda recipe, given: weights)
+    monkeypatch.setattr(mobilenet, "load_arrays", lambda recipe, user_file: weights)
 
     def load(seed):
         images = np.random.default_rng(seed).integers(0, 256, (12, 32, 32, 3), np.uint8)
