@@ -96,7 +96,7 @@ def read_accuracies(store: Store, runs: int) -> list[float]:
 
 
 def _read_by_run(store: Store) -> dict[str, float]:
-    """Returns the stored accuracies, keyed by the run's number as text."""
+    """Returns the stored accuracies, keyed by run number as a string."""
     answer = read_answer(store) or {}
     return dict(answer.get(_ACCURACIES, {}))
 
