@@ -183,7 +183,7 @@ def _list_strategies(text: str) -> str:
 
 
 def make_strategy(values: ArrayLike, steps: int) -> Strategy:
-    """Returns the strategy defined by its coefficients (n,), the first column of S, or by the matrix S (T, T).
+    """Returns the strategy with these coefficients (n,), the first column of S, or with this matrix S (T, T).
 
     Raises InputError for other shapes, and for values that do not define a strategy.
     """

@@ -308,7 +308,7 @@ def _find_largest_eigenvalue(
 ) -> tuple[float, Vector, bool]:
     """Finds the largest eigenvalue of a symmetric matrix with Lanczos iterations, or an upper bound on it.
 
-    The start must be random: independent normal numbers with variance 1, plus any fixed vector. After iteration
+    The start must be random: independent N(0, 1) numbers, plus any fixed vector. After iteration
     k, we know k + 1 polynomials p_j such that the vectors p_j(matrix) start / |start| are orthonormal. Let w
     be the fraction of the start's squared length along the eigenvectors of an eigenvalue lambda. Then
     w sum_j p_j(lambda)^2 <= 1. The probability that the magnitude of a normal number is below q = 0.0038 is
