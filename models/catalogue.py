@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from audit.errors import require
+from audit.errors import require, require_type
 from audit.tasks.task import (
     Curved,
     Data,
@@ -41,6 +41,7 @@ def task(model: str) -> Task:
 
     `model` is a name such as "gpt". A size may follow, as in "gpt:128x3".
     """
+    require_type("model", model, str)
     name, colon, size = model.partition(":")
     row = _find_row(name, TASKS, trains_on="examples")
     if colon:

@@ -237,7 +237,7 @@ def _find_left_out(m: Measured, least: float) -> str:
     if m.tried.refusal or (m.tried.is_clipped and m.tried.plateau < 1.1):
         return ""
     norms = m.tried.collect("layer_norms")
-    exceeds = np.linalg.norm(norms, axis=1) > 1 + m.tried.tolerance
+    exceeds = m.tried.collect("norm") > 1 + m.tried.tolerance
     count = norms.shape[1]
     ranked = np.argsort(-np.max(norms, axis=0)).tolist()
     candidates = [[layer] for layer in ranked]

@@ -7,7 +7,7 @@ from scipy import special, stats
 
 from audit.errors import InputError
 from audit.laws import cosine_law
-from audit.laws.cosine_law import anderson_darling, simulate
+from audit.laws.cosine_law import LEVELS, anderson_darling, simulate
 from tests.cases import draw_null_cosines, mostly_slow
 
 
@@ -97,13 +97,13 @@ def test_values_are_the_papers_and_the_textbooks():
 def test_it_keeps_its_level_and_sees_what_is_not_normal():
     rng = np.random.default_rng(0)
     found = [anderson_darling(rng.normal(5, 1e-3, 300)) for _ in range(1000)]
-    for level, critical in (
-        (0.15, 0.568),
-        (0.05, 0.777),
-    ):  # 0.576 and 0.787 / (1 + 4 / n - 25 / n^2)
-        share = np.mean([one.statistic > critical for one in found])
-        rejected = [one.rejected_at is not None and one.rejected_at <= level for one in found]
-        assert np.mean(rejected) == pytest.approx(share, abs=0.005)
+    # The critical values of Stephens (1974), for n = 300 values.
+    critical = np.array([0.576, 0.656, 0.787, 0.918, 1.092]) / (1 + 4 / 300 - 25 / 300**2)
+    for one in found:
+        exceeded = [level for level, c in zip(LEVELS, critical, strict=True) if one.statistic > c]
+        assert one.rejected_at == min(exceeded, default=None)
+    for level, place in ((0.15, 0), (0.05, 2)):
+        share = np.mean([one.statistic > critical[place] for one in found])
         assert share == pytest.approx(level, abs=4 * np.sqrt(level / 1000))
     assert anderson_darling(rng.exponential(size=300)).rejected_at == 0.01
     assert {one.rejected_at for one in found} > {None, 0.15}
