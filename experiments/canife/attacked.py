@@ -105,14 +105,15 @@ class Attacked(FederatedTraining):
 def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> Attacked:
     """Replaces a `pool` or `population` of 0, and checks all fields that count clients.
 
-    A pool of 0 becomes all `mock_clients`, but at most 512. A population of 0 becomes all `train_clients`,
-    but at most 2,048. Raises InputError if a field exceeds the number of clients to draw from.
+    The pool has the mock clients whose updates shape the canary. The population has the training clients from
+    which simulated (mock) rounds draw their cohorts. Each measured round computes the updates of all these
+    clients, so 0 means at most 512 or 2,048 of them. Raises InputError if there are too few clients.
     """
     pool = setting.pool or min(512, mock_clients)
     population = setting.population or min(2048, train_clients)
     setting = dataclasses.replace(setting, pool=pool, population=population)
     limits = {
-        # Rounds draw cohorts from the training clients, and mock rounds draw them from the population.
+        # Cohorts are drawn from the training clients in training, and from the population in mock rounds.
         "cohort": min(population, train_clients),
         "population": train_clients,
         "pool": mock_clients,

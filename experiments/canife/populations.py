@@ -42,7 +42,10 @@ class Split(NamedTuple):
 
 
 def split_clients(setting: Attacked, data: DataSets) -> Split:
-    """Returns a setting's clients and test set; a client has up to `setting.examples` examples (0: all)."""
+    """Returns a setting's training clients, mock clients (for designing canaries) and test set.
+
+    Each client keeps up to `setting.examples` examples (0: all). This does not limit the test set.
+    """
     split = _split_images if setting.model in IMAGE_MODELS else _split_roles
     train, mock, test = split(setting, data)
     if setting.examples:
@@ -136,7 +139,7 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
     """Returns a setting's clients and the functions that train and attack its model; see `Population`."""
     split = split_clients(setting, data)
     model = federated_task(setting.model).make()
-    # All clients use the same compiled shapes, which fit the client with the most examples.
+    # Training clients and the mock clients for designing canaries use the same compiled shapes.
     most_examples = int(max(split.train.counts.max(), split.mock.counts.max()))
     # The DP-FedAvg options that are fixed at compile time, such as the number of local epochs.
     choices = build_federated.choose(setting, model, most_examples)
@@ -144,6 +147,7 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
         setting.learning_rate,
         setting.clipping_norm,
         setting.noise_multiplier,
+        # The fields that only DP-FedAvg has.
         own=fedavg.Federated(setting.client_learning_rate, denominator=setting.cohort),
     )
     hyper = jax.tree.map(jnp.float32, hyper)  # training uses float32
@@ -153,6 +157,7 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
     @jax.jit
     def play_rounds(state: base.State, data: base.Data, schedule: base.Schedule) -> base.State:
         """Trains for the rounds of a schedule without canaries, and returns the state after them."""
+        # The mechanism also derives the noise from the round number in `state`.
         key = root(setting.seed, "noise")
         return mechanism.segment(hyper, state, data, schedule, base.no_canaries(), key)
 

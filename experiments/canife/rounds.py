@@ -66,8 +66,9 @@ def best_epsilon(
 ) -> RoundEstimate:
     """Returns the published estimate: the largest epsilon over thresholds with errors of both kinds.
 
-    It is infinite if a threshold separates the scores of the two worlds (with and without the canary), and 0
-    if no threshold has errors of both kinds (Errata C6, C7).
+    Like the public code, it skips thresholds with errors of only one kind. So it is infinite if a threshold
+    separates the scores of the two worlds (with and without the canary). It is 0 if all thresholds are
+    skipped (Errata C6, C7).
 
     Args:
       scores_in: (n,) scores with the canary.
@@ -86,7 +87,6 @@ def best_epsilon(
     fprs = false_positives / n_out
     fnrs = false_negatives / n_in
     errors = fprs + fnrs
-    # A threshold with errors of only one kind is never the best.
     has_both_or_none = (false_positives > 0) == (false_negatives > 0)
     epsilons = conversions.epsilon_from_rates(fprs, fnrs, delta)
     epsilons = np.where(has_both_or_none, epsilons, -np.inf)
@@ -101,7 +101,7 @@ def best_epsilon(
     # Larger error rates give a smaller epsilon.
     lower = conversions.epsilon_from_rates(fpr.upper, fnr.upper, delta)
     upper = conversions.epsilon_from_rates(fpr.lower, fnr.lower, delta)
-    # epsilons[best] is -inf if no threshold has errors of both kinds.
+    # epsilons[best] is -inf if all thresholds are skipped. The interval is then that of the first.
     epsilon, lower, upper = np.maximum([epsilons[best], lower, upper], 0.0).tolist()
     # An attack that always guesses the same world has an accuracy of 1/2.
     accuracy = 1 - min(errors.min(), 1.0) / 2
@@ -127,9 +127,10 @@ def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
 
 
 def gaussian_charge(epsilon: float, delta: float, true_noise: float) -> float:
-    """Returns the noise multiplier of the Gaussian release with this exact epsilon at delta.
+    """Returns the noise multiplier that we charge for a round with an exact epsilon at delta.
 
-    For an infinite epsilon, it is `true_noise`.
+    It is that of the Gaussian release with this epsilon. For an infinite epsilon, it is `true_noise`, as in
+    the public code (`renyi_charge`).
     """
     if np.isinf(epsilon):
         return true_noise

@@ -31,7 +31,7 @@ class FigureSize(NamedTuple):
     Attributes:
       setting: The setting without noise that all figures start from.
       noise_multiplier: The noise multiplier of Figure 8c.
-      pools: The mock client counts. Figure 5a uses all except the first, and Figure 8a every second one.
+      pools: The numbers of mock clients. Figure 5a uses all except the first, and 8a every second one.
       design_steps: The design step counts in Figure 5b.
       cohorts: The cohort sizes in Figure 8c.
       seeds: The number of seeds; Figure 8a has two additional seeds.
@@ -106,7 +106,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     """Returns the sweeps for Figures 5a, 5b, 8a and 8c at a scale (a key of SIZES), keyed by name."""
     size = SIZES[scale]
     setting = size.setting
-    # With the penalties of Figure 8a, a design can end with a zero gradient, so it uses the best sample.
+    # Figure 8a compares two penalties for designing canaries, which are for the mean update and for each
+    # update. With them, a design can end with a zero gradient, so it uses the best sample.
     with_best_sample = dataclasses.replace(setting, keep_best=True)
     # Figure 8c has rounds on the x axis, so we measure twice as many. By default, a design's minibatch is as
     # large as the cohort. We fix its size, so curves differ only in the cohort.
@@ -116,6 +117,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         every=max(setting.every // 2, 1),
         design_batch=min(size.cohorts[-1] // 2, setting.cohort),
     )
+    # A pool is a number of mock clients whose updates the design uses. Figure 8a has more seeds than the
+    # others, as in the paper, and therefore fewer pools.
     by_pool = {"start": STARTS, "pool": size.pools[1:]}  # the smallest is for Figure 8a
     by_steps = {"start": STARTS, "design_steps": size.design_steps}
     by_loss = {"penalty": ("of_the_mean", "as_printed"), "pool": size.pools[::2]}

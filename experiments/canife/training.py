@@ -50,8 +50,8 @@ def measure_missing(
 ) -> Iterator[Measured]:
     """Trains a model, measures the given rounds that are missing, and yields each after storing it.
 
-    A round is measured on the model from before this round. Training proceeds in segments of `setting.every`
-    rounds. They share a compiled program, and end just before a round that can be measured. Training
+    A round is measured on the model from before this round. Rounds 1, 1 + every, 1 + 2 every, ... can be
+    measured. So training proceeds in segments of `setting.every` rounds, which share a compiled program. It
     continues from a checkpoint, if there is one. Raises InputError if the model diverges.
 
     `setting` and `store` come from `prepare`. `numbers` is a subset of `setting.measured()`.
@@ -61,7 +61,8 @@ def measure_missing(
     if not missing:
         return
     if setting.model in settings.IMAGE_MODELS and not setting.clients:
-        # A client with one example takes one step at rate 1, so its update is its gradient.
+        # `clients=0` means a client for each image. A client with one example takes one step at rate 1, so
+        # its update is its gradient.
         setting = dataclasses.replace(setting, client_learning_rate=1.0, client_epochs=1)
     population = populations.make_population(setting, data)
     checkpoints = Checkpoints(store.checkpoints)
@@ -94,9 +95,11 @@ def _measure(
     theta: Array,
     number: int,
 ) -> Measured:
-    """Designs a canary for a round's frozen model theta (p,) and measures the round with mock rounds.
+    """Designs a canary for a round's frozen model theta (p,), and measures how well it can be detected.
 
-    All mock rounds draw their cohorts from the same `setting.population` training clients.
+    Detection is tested in simulated (mock) rounds. A score is the dot product of a round's noisy sum of
+    updates with the canary's direction, so it only depends on the dot products of the individual updates. All
+    mock rounds draw their cohorts from the same `setting.population` training clients.
     """
     canary, health = _design_canary(setting, population, theta, number)
     gradient = population.gradient(theta, canary)
@@ -106,8 +109,8 @@ def _measure(
         f"the canary's gradient has norm {gradient_norm:g}: design it with a different `seed`",
     )
 
-    # As published, the canary's client does not multiply its gradient by the learning rate (Errata C2). The
-    # dot product of its update with the canary's direction is the update's norm, at most the clipping norm.
+    # As published, the canary's client does not multiply its gradient by the learning rate (Errata C2). Its
+    # update is clipped and has the canary's direction, so their dot product is the update's norm.
     rate = 1.0 if setting.as_published else setting.client_learning_rate
     canary_dot = min(
         rate * gradient_norm / setting.clipping_norm, 1.0
@@ -135,12 +138,17 @@ def _measure(
 def _simulate_attack(
     setting: Attacked, client_dots: Floats, canary_dot: float, number: int
 ) -> dict[str, Any]:
-    """Simulates a round's mock rounds and returns the fields of `Measured` that depend on their scores.
+    """Simulates (mock) rounds with and without the canary, and measures how much their scores reveal.
 
-    `client_dots` (M,) and `canary_dot` are the fields `known` and `own` of `Measured`: dot products with the
-    canary's direction, over C. The round number determines the random draws.
+    `client_dots` (M,) and `canary_dot` are dot products with the canary's direction, over the clipping norm.
+    The round number determines the random draws.
+
+    Returns:
+      The scores of the published estimate, `proven` (a lower bound on epsilon from many more scores), and the
+      score's exact epsilons at `setting.delta` and at the paper's delta (`exact_then`).
     """
     sigma = setting.noise_multiplier
+    # The four simulations below share this generator, so their order determines their draws.
     rng = populations.make_generator(setting, f"mock {number}")
     simulate = partial(cohort_law.simulate_scores, rng, client_dots, sigma=sigma)
     # The canary is added to the cohort or, as published, replaces one of its clients (Errata C1).
@@ -181,11 +189,12 @@ def _design_canary(
     """Designs a round's canary for a frozen model theta (p,), using the updates of a pool of mock clients.
 
     The first sample is random, or the first example of a random client in the pool. This client then leaves
-    the pool, because its update contains the example's gradient.
+    the pool, because its update contains the example's gradient. A designed text is a mixture of characters
+    at each position, and the canary is a draw from it.
 
     Returns:
-      The canary, an image or a drawn text, and its health. The health is the fraction of the first sample's
-      penalty that the design removed, with penalties computed over the whole pool.
+      The canary, and its health: the fraction of the first sample's penalty that the design removed, with
+      penalties computed over the whole pool.
     """
     mock = population.split.mock
     pool = populations.draw_clients(setting, "pool", mock.number, setting.pool)
@@ -199,14 +208,15 @@ def _design_canary(
         pool = np.delete(pool, chosen)
     updates = population.updates(theta, mock.arrays, pool)
     key = jax.random.fold_in(root(setting.seed, "design"), number)
-    # A design takes one extra step, because it returns samples from before its steps.
+    # `design` returns a sample from before one of its steps. The extra step allows it to return the sample
+    # after `design_steps` steps.
     keys = jax.random.split(key, setting.design_steps + 1)
     last, penalties = population.design(theta, first, updates, keys)
     is_finite = jnp.isfinite(penalties).all()
     require(is_finite, "the canary's design diverged: lower `design_rate`")
 
-    # The penalties are for images or drawn texts. The checksum makes the draws' keys differ from all design
-    # keys.
+    # Health compares drawn texts, not mixtures. The constant, an arbitrary hash, gives their draws different
+    # keys from the design's.
     text_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
     first_key, last_key = jax.random.split(text_key)
     drawn_first = population.samples.draw_text(first, first_key)

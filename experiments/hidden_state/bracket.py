@@ -76,7 +76,10 @@ proven:   lower bound from fresh directions, assumption-free"""
 def draw_bracket(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence
 ) -> tuple[Figure, OwnTable]:
-    """Plots upper bounds and audits of the last model against the sweep's x, and tabulates them."""
+    """Plots upper bounds and audits of the last model against the sweep's x, and tabulates them.
+
+    The rows come from `make_rows`.
+    """
     x_axis = sweep.axis
     assert x_axis is not None
     rows = make_rows(points, sweep, evidence)
@@ -96,21 +99,25 @@ def draw_bracket(
         ylabel=f"epsilon at delta {show_level(evidence.levels.delta)}",
         sharey=True,
     )
-    nearest = ".2f"  # rounded to nearest, unlike bounds
+    nearest = ".2f"  # predictions and intervals are rounded to nearest, but bounds up or down
     columns = [
         field("panel"),
         field("x", x_axis.symbol, "g"),
+        # Lower bounds.
         field("proven", "proven", at_least),
         field("gdp_limit", "GDP", at_least),
         field(IF_GAUSSIAN, "Gauss", at_least),
+        # The audit's two-sided interval, and the prediction if other gradients do not interfere.
         field("interval_low", "audit", nearest),
         field("interval_high", "to", nearest),
         field("constant_direction", "const", nearest),
+        # The upper bound on the last model, the bound if steps expand ten times as much, the assumption, and
+        # the mean Lipschitz constant.
         field("at_most", "at most", at_most),
         field("margin", "x10", at_most),
         field("word", "why"),
         field("expansion", "mean c", ".5f"),
-        field("composition", "composed", at_most),
+        field("composition", "composed", at_most),  # the upper bound on all models together
     ]
     title = f"{sweep.title}\nepsilon at {evidence.levels}"
     return figure, own_table(title, columns, rows, [_NOTES], section="panel", gap=" ")
@@ -124,12 +131,13 @@ def list_measured(sweep: Sweep) -> list[Setting]:
 
 def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list[Record]:
     """Returns the rows from `gather_rows`, with upper bounds on the last model's epsilon (`_find_upper`)."""
-    # Steps do not depend on the adversary.
+    # Steps are measured with only one adversary, because they do not depend on it.
     measured = {_describe_training(setting): setting for setting in list_measured(sweep)}
     rows = gather_rows(points)
     for row in rows:
         audited: Setting = row["setting"]
-        # A setting that is not in `measured` needs no measurement.
+        # A setting that is not in `measured` needs no measurement: its model has proven Lipschitz constants,
+        # or every step inserts the canary.
         setting = measured.get(_describe_training(audited), audited)
         row |= _find_upper(row["composition"], setting, evidence)
     return rows
@@ -179,26 +187,29 @@ def gather_rows(points: Sequence[Point]) -> list[Record]:
 
 
 def _describe_training(setting: Setting) -> Hashable:
-    """Returns the parts of a setting that determine its training steps: all except the adversary."""
+    """Returns a key for a setting's training steps: its parts except the adversary."""
     return setting.model, setting.mechanism, setting.schedule, setting.seed
 
 
 def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Record:
     """Returns an upper bound on the last model's epsilon, or {} if a required measurement is not stored.
 
-    `composition` is the accountant's epsilon for all models together.
+    The bound depends on how much training steps can expand the distance between two models: their Lipschitz
+    constants. Some models have proven constants, and others need measured ones. `composition` is the
+    accountant's epsilon for all models together.
 
     Returns:
       at_most: The bound.
       word: Its assumption as one word, such as MEASURED. It is COMPOSITION if the bound is `composition`, and
-        ESTIMATE if steps have kinks.
+        ESTIMATE if steps have kinks (ReLU), where measured derivatives do not bound the expansion.
       margin: The bound if steps expand ten times as much.
       expansion: The mean Lipschitz constant of the steps; missing for COMPOSITION.
     """
     delta = evidence.levels.delta
     upper = lipschitz.hidden_state(setting, delta)  # a text with the reason if no bound is proven
     is_lower = isinstance(upper, HiddenState) and upper.bound.epsilon < composition
-    # At k = 1, every step inserts the canary, so the last model leaks less only if steps contract.
+    # At k = 1, every step inserts the canary. Then the last model leaks less than all models together only if
+    # steps are proven to contract.
     if setting.schedule.periodicity == 1 and not is_lower:
         return {"at_most": composition, "word": COMPOSITION, "margin": composition}
     if isinstance(upper, HiddenState):
@@ -208,7 +219,7 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
         if steps is None:
             return {}
         word = ESTIMATE if steps.kink else MEASURED
-        # `hidden_state` refuses steps with a kink. With an empty `kink`, it computes the estimate.
+        # With a kink, `hidden_state` would only return a text. Without it, we get the estimate.
         upper = lipschitz.hidden_state(setting, delta, steps._replace(kink=""))
         assert isinstance(upper, HiddenState)
     return {
@@ -230,7 +241,9 @@ def read_expansion(evidence: Evidence, setting: Setting) -> lipschitz.Steps | No
 def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> None:
     """Draws a panel from rows of `make_rows`: upper bounds as lines, audits as markers and intervals.
 
-    `look` holds keyword arguments for `Axes.set`.
+    A band extends from the upper bound to the bound if steps expand ten times as much (`margin`). A wide line
+    shows the epsilon of a canary along a direction in which other gradients are 0 (`constant_direction`).
+    `look` has keyword arguments for `Axes.set`.
     """
     rows = sorted(records, key=itemgetter("x"))
     x = take(rows, "x")
@@ -354,7 +367,11 @@ def _conclude_first_runs(point: Point, evidence: Evidence) -> dict[int, Conclusi
 def draw_correlated(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence
 ) -> tuple[Figure, OwnTable]:
-    """Plots the last model's epsilon against k for each noise strategy, and tabulates it."""
+    """Plots the last model's epsilon against k for each noise strategy, and tabulates it.
+
+    The rows have the fields of `gather_rows`, such as audited intervals and the epsilon of all models
+    together (`composition`). We add a prediction for linear losses.
+    """
     delta = evidence.levels.delta
     rows = gather_rows(points)
     for row in rows:
@@ -378,7 +395,7 @@ def draw_correlated(
     columns = [
         field("panel"),
         field("strategy", "noise", left=True),
-        field("x", "k", "g")._replace(key="k"),
+        field("x", "k", "g")._replace(key="k"),  # the column is called k in the CSV, too
         field("noise_multiplier", "sigma", ".4g"),
         field("linear", "linear", ".2f"),
         field("interval_low", "audit", ".2f"),

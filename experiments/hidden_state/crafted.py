@@ -1,13 +1,11 @@
 """Two crafted losses for which the last model's leak has a closed form: the convex landscape and the latch.
 
-The convex landscape is a quadratic whose curvature changes from step to step. In one dimension, noisy
-gradient steps are
+The convex landscape is a one-dimensional quadratic whose curvature changes from step to step. Noisy gradient
+steps are
 
     theta_t = c'_t theta_(t-1) + s_t b + n_t z_t,   z_t ~ N(0, 1),   b = 1 with the canary and 0 without.
 
-The quadratic is convex if 0 <= c'_t <= 1, and steps have the Lipschitz constant c_t if c'_t <= c_t. With the
-slopes c'_t of `HiddenStateBound.attained_by`, the last iterate leaks exactly `hidden_state_bound`. So no
-smaller bound holds for all losses with these constants.
+The quadratic is convex if 0 <= c'_t <= 1, and steps have the Lipschitz constant c_t if c'_t <= c_t.
 
 The latch remembers in its last iterate whether a large sum occurred in a shuffled training run. Along a
 direction v, the target's gradient is C, or zero if the target is replaced, and all other gradients are -C. So
@@ -65,10 +63,11 @@ def exact_mu(shifts: Array, slopes: Array, noise: Array | float) -> float:
 
 
 def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Record:
-    """Compares the convex landscape with the hidden-state bound for one schedule.
+    """Shows that the hidden-state bound is tight for one schedule, with a crafted loss that attains it.
 
-    On the landscape, a one-dimensional quadratic, each step multiplies theta by a slope. With the bound's
-    slopes `attained_by`, `mu_exact` should equal `mu_bound`.
+    On the crafted loss, a one-dimensional quadratic, each step multiplies theta by a slope. With the slopes
+    `attained_by`, the last iterate leaks exactly the bound, so `mu_exact` should equal `mu_bound`. No smaller
+    bound is then valid for all losses with this Lipschitz constant.
 
     Args:
       k: The number of steps in a period.
@@ -77,9 +76,9 @@ def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Reco
       delta: The delta of the bound's epsilon.
 
     Returns:
-      A record with three values of mu: `mu_exact` of the landscape, `mu_bound` of the hidden-state bound, and
-      `mu_constant_direction` of a quadratic with the slope `lipschitz` in each step. `epsilon_bound` is the
-      bound's epsilon.
+      A record with three values of mu: `mu_exact` of the crafted loss, `mu_bound` of the bound, and
+      `mu_constant_direction` of a quadratic with the slope `lipschitz` in each step, as along a direction in
+      which genuine gradients do not vary. `epsilon_bound` is the bound's epsilon.
     """
     steps = np.arange(INSERTIONS * k)
     # 1 at insertions, else 0. `insert_step` counts from 1.
@@ -100,7 +99,8 @@ def compute_latch_rate(
 
     A latch is a crafted loss that resets theta to 0 below c, and pushes it further up above c. So the last
     iterate exceeds c if theta exceeded c after any step. Until then, each step sets theta to noise with
-    standard deviation sigma, plus the height h if the batch contains the target. After E epochs of b batches,
+    standard deviation sigma, plus the height h if the batch contains the target. Batches are shuffled, so one
+    batch of each epoch contains the target. After E epochs of b batches,
     the probability is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E. Logarithms and expm1 keep small
     probabilities accurate.
 
@@ -117,10 +117,10 @@ def compute_latch_rate(
 
 
 def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Record:
-    """Compares a latch's epsilon with the accountant's epsilon for Poisson sampling.
+    """Compares a latch's epsilon for shuffled batches with the accountant's epsilon for Poisson sampling.
 
     A latch is a crafted loss whose last iterate shows whether any step raised theta above a threshold. In
-    units of C, one step raises theta by 2 with the target (HEIGHT_IN) and by 1 without it, plus noise.
+    units of C, one step of each epoch raises theta by 2 with the target (HEIGHT_IN) and by 1 without it.
 
     Returns:
       A record with sigma, batches and epochs; `epsilon`, a lower bound on the latch's epsilon at delta, from
@@ -149,7 +149,10 @@ def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Rec
 
 
 def make_latch_table(delta: float) -> Table[Record]:
-    """Returns a table with a row for each of TRAININGS, from `make_latch_row`."""
+    """Returns a table of the leak of latches, with a row for each of TRAININGS from `make_latch_row`.
+
+    A latch is a crafted loss whose last iterate shows whether any step raised theta above a threshold.
+    """
     columns = [
         field("sigma", "sigma", "g"),
         field("batches", "b"),
