@@ -6,9 +6,8 @@ units of the clipping norm C (hidden-state paper, Section 6 and Equation 3; Erra
     theta_1 ~ N(0, sigma^2) without the canary, N(1, sigma^2) with it
     theta_(t+1) = theta_t + s_t(theta_t) + N(0, (sigma / B)^2),   s_t = +1 above h_t and -1 below
 
-We compute the densities of theta_t by quadrature (`Stepper`). A step splits the density at h_t, shifts both
-parts and convolves them with the Gaussian. Unlike an FFT, this preserves the *relative* accuracy of the
-tails.
+We compute the densities of theta_t by quadrature. Unlike an FFT, this preserves the *relative* accuracy of
+the tails.
 
 The optimal adversary. Let p_t and q_t be the densities of theta_t without and with the canary, and
 g_t = q_t - e^epsilon p_t. For a fixed epsilon, the adversary maximizes D_T, the integral of max(g_T, 0),
@@ -104,45 +103,50 @@ class Stepper:
         moves = (self._cells_up + np.arange(-reach, reach + 1)) * self.spacing
         self._kernel = stats.norm.pdf(moves - 1, scale=deviation) * self.spacing
 
-    def make_pair(self, pair: Floats) -> DensityPair:
-        """Returns the densities `pair` (2, n) as a record. Its error is how far their masses are from 1."""
-        mass = pair.sum(axis=1) * self.spacing
+    def make_pair(self, both: Floats) -> DensityPair:
+        """Returns both densities (2, n) as a record. Its error is how far their masses are from 1."""
+        mass = both.sum(axis=1) * self.spacing
         error = np.max(np.abs(mass - 1))
-        return DensityPair(self.points, pair[0], pair[1], error)
+        return DensityPair(self.points, both[0], both[1], error)
 
     def start(self) -> Floats:
         """Returns the densities (2, n) of theta_1: N(0, sigma^2), and N(1, sigma^2) with the canary."""
         means = [[0.0], [1.0]]
         return np.asarray(stats.norm.pdf(self.points, means, self.process.noise_multiplier))
 
-    def advance(self, pair: Floats, threshold: float) -> Floats:
-        """Returns the densities (2, n) after a step that starts from the densities `pair` (2, n).
+    def advance(self, both: Floats, threshold: float) -> Floats:
+        """Returns both densities (2, n) after a step that starts from the densities `both` (2, n).
 
         A step moves theta up by 1 above the threshold and down by 1 below, and adds noise.
         """
         weights_above = _compute_weights_above(self.points, self.spacing, threshold)
-        above = pair * weights_above
-        below = pair * (1 - weights_above)
+        above = both * weights_above
+        below = both * (1 - weights_above)
         up = self._move_up(above)
         # To move a density down, mirror it, move it up, and mirror it back.
         down = self._move_up(below[:, ::-1])[:, ::-1]
-        # Close to the threshold, a weight may exceed 1, which makes `below` negative.
+        # Next to the threshold, the quadrature rule has a weight of 13/12, so `below` is negative there. The
+        # noise averages over neighboring points, so only sums close to 0 can be negative.
         return np.maximum(up + down, 0.0)
 
-    def _move_up(self, pair: Floats) -> Floats:
-        """Returns the densities (2, n) of theta + 1 + noise, for theta with the densities `pair` (2, n)."""
+    def _move_up(self, both: Floats) -> Floats:
+        """Returns the densities (2, n) of theta + 1 + noise, for theta with the densities `both` (2, n)."""
         # Mode "same" treats the kernel's center, a move of 1, as a move of 0. So we still move the result up.
-        noisy = np.stack([np.convolve(density, self._kernel, mode="same") for density in pair])
+        noisy = np.stack([np.convolve(density, self._kernel, mode="same") for density in both])
         shifted = np.pad(noisy, ((0, 0), (self._cells_up, 0)))
-        return shifted[:, : pair.shape[1]]  # drops the cells that moved off the grid
+        return shifted[:, : both.shape[1]]  # drops the cells that moved off the grid
 
 
 def _choose_spacing(process: Process) -> float:
-    """Returns the distance between neighbouring grid points, in units of C."""
+    """Returns the distance between neighbouring grid points, in units of C.
+
+    Finer grids give the same epsilons (`test_crafted_landscape.py`).
+    """
     sigma = process.noise_multiplier
-    # This resolves a step's noise, and where the likelihood ratio crosses e^epsilon.
+    # This resolves a step's noise, and the densities of theta_1, whose noise is sigma.
     spacing = float(min(process.step_deviation, sigma / _PER_SIGMA)) / PER_DEVIATION
-    # With little noise per step, the densities keep sharp edges at the thresholds.
+    # A step moves the densities above and below its threshold apart, which creates edges. They are sharp if
+    # the step's noise, sigma / B, is much smaller than the move of 1.
     if process.batch_size / sigma >= _FINE_RATIO:
         spacing /= 3
     return spacing
@@ -169,17 +173,18 @@ def iterate_densities(process: Process, thresholds: Floats) -> Iterator[DensityP
     """Yields the exact densities of theta_1, ..., theta_T, each without and with the canary.
 
     Args:
-      process: The process.
-      thresholds: The thresholds (T - 1,) of steps 2 to T, in units of C; may be infinite.
+      process: The noise and the number of steps of a training run on the crafted landscape.
+      thresholds: (T - 1,) for steps 2 to T, in units of C; may be infinite. A step moves theta up if it is
+        above the threshold, and down otherwise.
 
     Raises InputError if the grid would be too large.
     """
     stepper = Stepper(process)
-    pair = stepper.start()
-    yield stepper.make_pair(pair)
+    both = stepper.start()
+    yield stepper.make_pair(both)
     for threshold in thresholds:
-        pair = stepper.advance(pair, threshold)
-        yield stepper.make_pair(pair)
+        both = stepper.advance(both, threshold)
+        yield stepper.make_pair(both)
 
 
 def compute_last_densities(process: Process, thresholds: Floats) -> DensityPair:
@@ -261,20 +266,22 @@ def cross_at_first_step(process: Process, epsilon: float) -> float:
 def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Floats, Floats]:
     """Returns the densities (2, n) of theta_T, and the T - 1 thresholds that maximize delta at epsilon.
 
-    A step moves theta up if it is above the step's threshold, and down otherwise. To maximize delta, the
-    threshold is where the increasing likelihood ratio of theta (with versus without the canary) crosses
-    e^epsilon. If it never does, the threshold is at the edge of the grid's accurate range.
+    A step moves theta up if it is above the step's threshold, and down otherwise. The best threshold is where
+    the increasing likelihood ratio of theta (with versus without the canary) crosses e^epsilon. The module
+    docstring proves that choosing it step by step maximizes the delta of theta_T. If the ratio never crosses
+    e^epsilon, we use the edge of the grid's accurate range.
     """
-    pair = stepper.start()
+    both = stepper.start()
     thresholds = []
     for _ in range(stepper.process.steps - 1):
         # Logarithms of smaller densities are inaccurate.
-        is_accurate = np.min(pair, axis=0) > _MIN_DENSITY
-        log_ratio = np.log(pair[1, is_accurate]) - np.log(pair[0, is_accurate])
+        is_accurate = np.min(both, axis=0) > _MIN_DENSITY
+        log_ratio = np.log(both[1, is_accurate]) - np.log(both[0, is_accurate])
+        # `interp` returns the first or last point if epsilon is out of range.
         threshold = np.interp(epsilon, log_ratio, stepper.points[is_accurate])
         thresholds.append(threshold)
-        pair = stepper.advance(pair, threshold)
-    return pair, np.array(thresholds)
+        both = stepper.advance(both, threshold)
+    return both, np.array(thresholds)
 
 
 # Processes (sigma, B, T) for Algorithm 6, with two steps (Errata H13).
@@ -298,13 +305,15 @@ class Study(NamedTuple):
 
 
 def audit(process: Process, study: Study) -> Record:
-    """Computes each adversary's exact epsilons, and the paper's estimates for `half` from simulated runs.
+    """Computes how much a crafted landscape leaks, exactly and as the hidden-state paper estimates it.
 
     Returns:
       A record with the fields of the process, and
       upper: The accountant's epsilon.
-      exact: The result of `solve` for each of ADVERSARIES.
-      in_sample: The paper's estimates (T,) of epsilon after each step, which are not bounds.
+      exact: The result of `solve` for each of ADVERSARIES: the paper's `half` uses the threshold C / 2 in
+        every step, and `optimal` uses the thresholds with the largest epsilon.
+      in_sample: The paper's estimates (T,) of epsilon after each step, from simulated runs of `half`. They
+        are not bounds.
     """
     exact = {}
     for name, choose_thresholds in ADVERSARIES.items():
@@ -322,15 +331,16 @@ def search(process: Process, study: Study) -> Record:
     """Runs the hidden-state paper's Algorithm 6: tries many thresholds, using each one at every step.
 
     All simulations of a process use the same random draws. Thresholds are symmetric about C / 2 (Errata H7).
-    The largest is 15% above the theta_1 at which the likelihood ratio is e^upper. With two steps, the best
-    threshold is not above this theta_1 (Errata H13).
+    With two steps, the best threshold is where the likelihood ratio of theta_1 is e^epsilon, for the largest
+    exact epsilon (Errata H13). So it is at most where this ratio is e^upper. We also try thresholds up to 15%
+    above, to show that they are worse.
 
     Returns:
       A record with the fields of the process, and
       upper: The accountant's epsilon.
       thresholds: The thresholds, in units of C.
       epsilon: The exact epsilon of each threshold after the last step.
-      claimed: The paper's estimate of each threshold's epsilon after the last step.
+      claimed: The paper's estimate of each threshold's epsilon after the last step, from simulated runs.
     """
     upper = upper_bound(process, study.delta)
     top = 1.15 * cross_at_first_step(process, upper)
@@ -349,12 +359,13 @@ def search(process: Process, study: Study) -> Record:
 def solve(process: Process, thresholds: Floats, delta: float) -> dict[str, list[float]]:
     """Returns the exact epsilon after each step, and the epsilon claimed by a Gaussian conversion.
 
-    The conversion assumes a Gaussian trade-off curve. Its mu comes from the error rates of a test, which
-    guesses that the canary is present above the next step's threshold. Step T uses the last threshold again.
+    The conversion, as in the hidden-state paper, assumes a Gaussian trade-off curve. Its mu comes from the
+    error rates of a single test of theta_t, which guesses that the canary is present above a threshold. We
+    use the one by which step t + 1 chooses its direction. Step T is the last, so it uses its own threshold.
 
     Args:
-      process: The process.
-      thresholds: The adversary's thresholds (T - 1,), in units of C.
+      process: The noise and the number of steps T of a training run on the crafted landscape.
+      thresholds: The adversary's thresholds (T - 1,) for steps 2 to T, in units of C.
       delta: The delta at which epsilons are computed.
 
     Returns:
@@ -380,9 +391,12 @@ def simulate(
 ) -> Iterator[Floats]:
     """Simulates R runs on a crafted landscape with the same threshold, in units of C, at every step.
 
-    The first step only adds the canary and noise sigma. Later steps take a mean of B gradients, so their
-    noise is sigma / B. `presence` (R,) is True for runs with the canary. Yields theta_1, ..., theta_T of all
-    runs, of shape (R,) each, in units of C.
+    Only the first step inserts the canary, which raises theta by 1. The adversary crafts the loss of all
+    later steps: its gradient, clipped to C, moves theta away from the threshold by 1. This preserves the
+    canary's effect. Later steps take a mean of B gradients, so their noise is sigma / B (`step_deviation`).
+
+    `presence` (R,) is True for runs with the canary. Yields theta_1, ..., theta_T of all runs, of shape (R,)
+    each, in units of C.
     """
     # Each process gets its own noise. Seeds are integers.
     millionths = round(1e6 * process.noise_multiplier)

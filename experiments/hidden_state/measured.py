@@ -1,7 +1,6 @@
 """Cells that train runs and store a measurement.
 
-Figure 8 shows the gradient norms of mislabelled examples. Bounding the leak of a network's last model
-requires knowing its steps' expansion: how much a step increases the distance between two models.
+Figure 8 shows the gradient norms of mislabelled examples. Bounds on the last model need steps' expansion.
 """
 
 from functools import partial
@@ -122,7 +121,12 @@ _SLOW_MODELS = ("convnet", "gelu_convnet")
 
 
 def expansion_cell(setting: Setting) -> Cell:
-    """Returns a cell that trains runs and measures how much their steps expand distances between models."""
+    """Returns a cell that trains runs and measures their steps' expansion.
+
+    This is how much a step increases the distance between two models. Bounding the leak of a network's last
+    model requires it. The cell's `request` is `setting`, which tells the figure what to look up.
+    """
+    # Each run gives a measurement at every step, so few are enough.
     runs = 2 if setting.model in _SLOW_MODELS else 4
 
     def is_complete(store: Store) -> bool:
@@ -132,7 +136,7 @@ def expansion_cell(setting: Setting) -> Cell:
         return lipschitz.find_measured(store, runs) is not None
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
-        """Measures the expansion and stores it."""
+        """Trains `runs` runs, and stores how much their steps increase the distance between two models."""
         from audit.conclusions.measuring import measure
 
         measure(store, setting, dataset, runs)

@@ -5,8 +5,7 @@ The heavy-ball method with momentum beta, on a one-dimensional quadratic with cu
     theta_(t+1) = theta_t + beta (theta_t - theta_(t-1)) - a_t theta_t + s_t b + sigma z_t,   a_t = eta h_t,
 
 where z_t ~ N(0, 1), b is 1 with the canary and 0 without, and s_t is the canary's sign, or 0 if step t does
-not insert it. The last model is the sum of w_t (s_t b + sigma z_t), with the weights of `compute_weights`.
-With s_t = sign(w_t) at insertions, `compute_mu` is exact.
+not insert it.
 
 In this module, curvatures are the a_t, which include the learning rate eta. They repeat with a period of k
 steps, except in the last steps. They are at least 0, so the losses are convex, and at most eta L, so the
@@ -55,7 +54,8 @@ class Landscape(NamedTuple):
     def list_curvatures(self) -> Array:
         """Returns the curvatures of all steps, of shape (T,), for INSERTIONS periods.
 
-        The fields are numbers in text. In the last steps, the curvatures `end` leak more than the period's.
+        The fields are numbers in text. `end`, which is not empty, replaces the curvatures of the last steps:
+        so close to the released model, other curvatures than the period's leak more.
         """
         end = self.end.split()
         repeated = INSERTIONS * self.period.split()
@@ -90,7 +90,9 @@ LANDSCAPES = [Landscape(*line.split("; ")) for line in _LANDSCAPES.splitlines()]
 def compute_weights(curvatures: Array) -> Array:
     """Returns the weights w_t (T,) of steps in the last model, for curvatures a_t (T,).
 
-    The last model is the sum of w_t times the noise and any canary that step t adds:
+    Curvatures include the learning rate. w_t is the derivative of the last model with respect to what step t
+    adds, its noise and canary. Steps are theta_(t+1) = theta_t + BETA (theta_t - theta_(t-1)) - a_t theta_t +
+    noise and canary. So by the chain rule,
 
         w_(t-1) = (1 + BETA - a_t) w_t - BETA w_(t+1),   w_T = 1, w_(T+1) = 0.
     """
@@ -106,9 +108,11 @@ def compute_weights(curvatures: Array) -> Array:
 
 
 def compute_mu(landscape: Landscape) -> float:
-    """Returns mu of the last model, if the last step of each period inserts the canary.
+    """Returns mu of the last model on a crafted loss, if the last step of each period inserts the canary.
 
-    With the canary's sign equal to that of the step's weight w_t, mu is
+    The last model is a Gaussian: the sum of what each step t adds, its noise and canary, times the weight w_t
+    (`compute_weights`). If each canary has the sign of its weight, all of them move the model in the same
+    direction, and mu is
 
         (sum of |w_t| over insertions) / (sigma * sqrt(sum of w_t^2 over all steps)).
     """
@@ -142,13 +146,13 @@ def simulate(landscape: Landscape, runs: int, seed: int) -> tuple[Array, Array]:
 
 
 def make_rows(study: Study) -> list[Record]:
-    """Returns a record for each of LANDSCAPES, with the last model's mu and epsilons.
+    """Returns a record for each of LANDSCAPES, convex losses on which momentum makes the last model leak.
 
     Returns:
-      Records with the fields of the landscape, the number of steps per period `k`, `mu`, `epsilon`, and
-      `simulated`, a lower bound on epsilon from simulated runs. For SGD with the same k, `linear` is the
-      epsilon on linear losses, and `sgd_bound` is an upper bound for any convex loss. `composition` is the
-      accountant's epsilon for all models together.
+      Records with the fields of the landscape (its curvatures), the number of steps per period `k`, the last
+      model's `mu` and `epsilon`, and `simulated`, a lower bound on epsilon from simulated runs. For SGD with
+      the same k, `linear` is the epsilon on linear losses, and `sgd_bound` is an upper bound for any convex
+      loss. `composition` is the accountant's epsilon for all models together.
     """
     composed_mu = np.sqrt(INSERTIONS) / NOISE_MULTIPLIER  # of INSERTIONS Gaussian releases
     composition = conversions.epsilon_from_mu(composed_mu, study.delta)
@@ -160,7 +164,7 @@ def make_rows(study: Study) -> list[Record]:
         scores = simulate(landscape, study.runs, study.seed)
         # The last model is normal, so the trade-off curve is Gaussian as the bound assumes.
         bound = estimate.METHODS[IF_GAUSSIAN].compute(*scores, study.delta, study.confidence)
-        # On linear losses, SGD's steps preserve distances, as along a constant direction.
+        # On linear losses, SGD multiplies theta by 1 in each step, which is `lipschitz` above.
         linear = conversions.epsilon_from_mu(sgd["mu_constant_direction"], study.delta)
         rows.append(
             {
@@ -178,7 +182,10 @@ def make_rows(study: Study) -> list[Record]:
 
 
 def make_table(study: Study) -> Table[Record]:
-    """Returns the table of LANDSCAPES; see `make_rows`."""
+    """Returns the table of LANDSCAPES; see `make_rows`. It compares momentum with plain SGD.
+
+    The CSV also has each landscape's curvatures: those of a `period`, and those of the last steps (`end`).
+    """
     upper = partial(at_most, decimals=2)
     columns = [
         field("k", "k"),

@@ -213,7 +213,9 @@ def _on_fcnn(*series: Series) -> list[Lines]:
 def _on_logistic(at: Sequence[float], field: str, **fields: Any) -> list[Lines]:
     """Returns lines for logistic regression, with a panel for each weight decay.
 
-    `at` are the values of `field` on the horizontal axis, and `fields` are other fields of the setting.
+    Two audits complement each other: GC-S's first variant, along one coordinate, and fresh directions, whose
+    bounds need no assumptions. `at` are the values of `field` on the horizontal axis, and `fields` are other
+    fields of the setting.
     """
     base = Lines("logistic", [GC_S[0], FRESH], at, field)
     lines = []
@@ -226,8 +228,8 @@ def _on_logistic(at: Sequence[float], field: str, **fields: Any) -> list[Lines]:
 def _with_matrices(models: Iterable[str], steps: int) -> list[Lines]:
     """Returns lines for audits with each noise strategy, with a panel for each model.
 
-    Each periodicity k has its own noise multiplier, which gives all models of a run together the same
-    accounted epsilon. So each k has its own `Lines`.
+    At each periodicity k, the noise multiplier is such that releasing all iterates would leak the same
+    epsilon. So the setting depends on k, and each k has its own `Lines`. GC-S audits along coordinates.
     """
     lines = []
     for model, (strategy, label) in itertools.product(models, correlated.STRATEGIES.items()):
@@ -320,7 +322,11 @@ FIGURES = [  # the figures that are the same at every scale
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns the sweeps for all figures at the given scale, as a dict keyed by name."""
+    """Returns the sweeps for all figures at the given scale, as a dict keyed by name.
+
+    Figures named `bracket` show upper bounds on the last model's leak next to audits. `proven` shows lower
+    bounds without assumptions, and `matrix` shows correlated noise.
+    """
     sizes = SIZES[scale]
     networks = _BRACKETED  # models and sizes of `bracket` and `bracket_rates`
     with_matrices = _CORRELATED  # of `matrix`
@@ -346,7 +352,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         Figure(
             "bracket",
             "Neural networks over periodicity k",
-            [Lines(model, _BRACKET_SERIES, PERIODICITIES[:-1]) for model in networks],  # k <= 25
+            # Networks train slowly at the largest k, 50.
+            [Lines(model, _BRACKET_SERIES, PERIODICITIES[:-1]) for model in networks],
             _K_AXIS,
         ),
         Figure(
@@ -400,8 +407,8 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
 
     A cell audits one series at one x and one seed, if `size` has runs for the periodicity k. If a model has
     no proven Lipschitz constant, other cells measure how much its steps expand. For k > 1, this is needed to
-    bound the leak of the last model. Steps do not depend on the adversary, so we measure only with
-    COORDINATE, at each k audited with fresh directions.
+    bound the leak of the last model. Steps do not depend on the adversary, so one series is enough: we
+    measure with the settings of COORDINATE, at each k that has an audit with fresh directions.
     """
     model = task(lines.model)
     is_measured = model.curved is None  # it has no proven Lipschitz constant

@@ -92,8 +92,8 @@ def compare_over_runs(
 ) -> pd.DataFrame:
     """Returns an attack's lower bounds on epsilon (`compute_curve`) for several numbers of runs n.
 
-    The columns are `x` (the value of n), a bound from each method, and `single`, the order-1 bound from runs
-    with one canary, if any are stored.
+    The columns are `x` (the value of n), a bound from each method, and `single`, if runs with one canary are
+    stored. This bound uses Wilson's interval for a single rate (order 1).
 
     Args:
       by_canaries: The scores, keyed by the number of canaries in a run, each from the same number of runs.
@@ -113,9 +113,10 @@ def compare_over_runs(
 def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> Records:
     """Returns an attack's lower bounds on epsilon for several numbers of runs n and of canaries K.
 
-    For each n, bounds use subsets of the runs (`compare_over_runs`). Their K is the stored number above 1
-    that is closest to the square root of the total number of runs, as in Figure 3. For each K, bounds use all
-    runs. The arguments are those of `compare_over_runs`.
+    One panel of a figure shows bounds over n, from subsets of the runs (`compare_over_runs`). They all have
+    the same K: the LiDP paper uses the square root of the number of runs, so we take the stored number above
+    1 that is closest to it. The other panel shows bounds over K, from all runs. The arguments are those of
+    `compare_over_runs`.
 
     Returns:
       Records with the fields `over` ("n" or "K"), `x` (the value of n or K), `canaries`, and the bounds of
@@ -253,11 +254,13 @@ def _make_record(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> R
       panel, heading: The panel, and a line with its epsilons.
       x: The audit's field on the horizontal axis; all fields are also in the record.
       exact: The mechanism's epsilon.
-      window: The largest epsilon that the paper's thresholds can show (Errata L2).
+      window: The largest epsilon that the paper can show, because it limits its detection thresholds to a
+        window of scores (Errata L2).
       <method>, <method>_deviation, <method>_error: For each method, the mean epsilon over seeds, its standard
         deviation and its standard error.
-      gain_2, gain_4: The means for orders 2 and 4 minus that for order 1.
-      second, fourth: |mu_2 - mu_1^2| and |mu_4 - mu_2^2| from the answer, 0 for independent detections.
+      gain_2, gain_4: The means for Wilson's intervals with 2 and 4 moments (orders) minus that with one.
+      second, fourth: |mu_2 - mu_1^2| and |mu_4 - mu_2^2| from the answer, where mu_j is the probability that
+        j canaries in a run are all detected. They are 0 for independent detections.
     """
     # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
     sigma = audit.sigma
@@ -298,11 +301,12 @@ def _read_scores(sweep: Sweep, evidence: Evidence) -> tuple[ScoreGroups, int]:
 
 
 def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
-    """Returns the records for Table 1, and the number of missing audits.
+    """Returns the records for the LiDP paper's Table 1, and the number of missing audits.
 
     A record requires two stored audits: one with a single canary in a run, and one with several. It has the
-    largest epsilons over all numbers of runs (`single` with one canary, `wilson_2` and `wilson_4` with
-    several), and the ratios of runs `gain_2` and `gain_4` (`compute_gain`).
+    largest epsilons over all numbers of runs: `single` with one canary, and `wilson_2` and `wilson_4` with
+    several, from intervals that use 2 and 4 moments. `gain_2` and `gain_4` are the number of runs needed with
+    one canary divided by the number needed with several (`compute_gain`).
     """
     groups, missing = _read_scores(sweep, evidence)
     records = []
@@ -352,7 +356,11 @@ def draw_epsilons(title: str, records: Records) -> Figure:
 
 
 def _draw_panel_of_epsilons(axis: Axes, records: Records) -> None:
-    """Draws one panel of Figure 3. In the panel over n, bounds with one canary are separate lines."""
+    """Draws one panel of Figure 3. In the panel over n, bounds with one canary are separate lines.
+
+    The exact epsilon and the limit of the paper's thresholds (_LIMITS) are the same with one or several
+    canaries, so one line for each is enough.
+    """
     single = select(records, panel="over n", canaries=1)
     several = [record for record in records if record not in single]
     plot_lines(axis, several, _METHODS)

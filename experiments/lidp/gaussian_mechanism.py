@@ -32,7 +32,7 @@ _QUANTILE = 0.1  # the fraction of scores outside each end of the threshold wind
 
 
 def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> dict[str, Any]:
-    """Audits the mechanism with Wilson's intervals and with `lifted`, for each seed.
+    """Audits the mechanism with Wilson's intervals and with our bound for several canaries, for each seed.
 
     Args:
       audit: The audit.
@@ -41,7 +41,8 @@ def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> 
 
     Returns:
       A dictionary: `epsilons` has each method's lower bounds on epsilon for all seeds. `second` and `fourth`
-      are the means of `moment_gaps` over seeds, and are missing if K is too small.
+      measure the dependence between a run's canaries (means of `moment_gaps` over seeds). They are missing
+      if K is too small.
     """
     tuning = simulate(audit, TUNING_SEED)
     thresholds = choose_thresholds(tuning, Level(audit.delta, audit.confidence))
@@ -63,7 +64,9 @@ def _audit_seed(
     """Returns one seed's lower bound on epsilon from each method, and the gaps between moments.
 
     A canary is detected if its score reaches a threshold. `thresholds` has one for each order of Wilson's
-    intervals. `lifted` chooses its own. The gaps (`moment_gaps`) use the threshold of order 2.
+    intervals: the number of moments they use. Our bound for several canaries, `lifted`, chooses its own. The
+    gaps measure the dependence between canaries (`moment_gaps`), at the threshold of order 2, the smallest
+    order that depends on it.
     """
     levels = Level(audit.delta, audit.confidence)
     design = simulate(audit, seed)
@@ -97,10 +100,12 @@ def simulate(audit: MechanismAudit, seed: int) -> Sets:
 
 
 def choose_thresholds(design: Sets, levels: Level) -> dict[int, float]:
-    """Returns the threshold with the largest epsilon on these runs, for each of ORDERS up to K.
+    """Returns the threshold with the largest epsilon on these runs, for each order up to K.
 
-    K is the number of canaries in a run. As in the paper's code, thresholds lie between the smaller 10%
-    quantile and the larger 90% quantile of the scores of inserted and of fresh canaries (Errata L2).
+    An order is the number of moments in Wilson's interval, and K is the number of canaries in a run. Bounds
+    must use other runs, because these choose the thresholds. As in the LiDP paper's code, thresholds lie in a
+    window of scores. It begins at the 10% quantile of inserted or of fresh canaries, whichever is smaller,
+    and ends at the larger of their 90% quantiles (Errata L2).
     """
     worlds = design.pooled()
     low = min(np.quantile(world, _QUANTILE) for world in worlds)
@@ -115,7 +120,7 @@ def choose_thresholds(design: Sets, levels: Level) -> dict[int, float]:
 
 
 def wilson_epsilon(design: Sets, threshold: float, order: int, levels: Level) -> float:
-    """Returns the lower bound log((p_1 - delta) / p_0) on epsilon, or 0 if p_1 <= delta.
+    """Returns the LiDP paper's lower bound log((p_1 - delta) / p_0) on epsilon, or 0 if p_1 <= delta.
 
     p_1 is Wilson's lower bound on the probability that an inserted canary's score reaches the threshold. p_0
     is Wilson's upper bound on this probability for a fresh canary. Both use the moments, up to this order (1,

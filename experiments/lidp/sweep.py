@@ -71,7 +71,7 @@ class Extent(NamedTuple):
       dimensions: The values of d in the panel over d.
       mechanism_runs: The number of runs n in the panels over K and over d.
       seeds: The number of seeds for each audit of the Gaussian mechanism.
-      trainings: The trained models. Table 1 shows all of them, and Figure 5 only the first.
+      trainings: The trained models.
       epsilons: The epsilons in Table 1.
       runs: The number of runs for each audit of a trained model.
       canaries: The K that Table 1 compares with a single canary.
@@ -155,7 +155,7 @@ _PAPER = _LAPTOP._replace(
     epsilon=4,
 )
 SIZES = {"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER}
-_POISONED_DATA = "poisoned data"  # with several canaries, the adversary is `Training.poisoned`
+_POISONED_DATA = "poisoned data"
 ATTACKS: dict[str, AdversaryFields] = {
     _POISONED_DATA: ClipBkd(),
     "random gradients": CotS(),
@@ -167,8 +167,9 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     """Returns the sweeps for the paper's Figures 3, 4 and 5 and Table 1 at a given scale, keyed by name."""
     size = SIZES[scale]
     mechanisms = _list_mechanisms(size)
-    # A cell's request is (panel, audit).
+    # Figure 4 compares canaries in runs, at a fixed n. A cell's request is (panel, audit).
     not_over_runs = [cell for cell in mechanisms if cell.request[0] != "over n"]
+    # Table 1 shows all trained models, but Figure 5 only the first.
     table = _make_audits(size.trainings, size.epsilons, (1, size.canaries), size.runs)
     figure = _make_audits(size.trainings[:1], [size.epsilon], size.series, size.runs)
     all_sweeps = [
@@ -244,9 +245,10 @@ def _make_audits(
     cells = []
     combinations = itertools.product(trainings, ATTACKS.items(), epsilons, numbers)
     for training, (attack, adversary), epsilon, canaries in combinations:
+        # `ClipBkd` has one canary: the data's last principal direction. `training.poisoned` has several.
         if attack == _POISONED_DATA and canaries > 1:
             adversary = training.poisoned
-        index = EPSILONS.index(epsilon)
+        index = EPSILONS.index(epsilon)  # the clipping norms and the noise are in the order of EPSILONS
         setting = setting_of(
             training.model,
             adversary=adversary.name,

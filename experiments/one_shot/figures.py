@@ -190,7 +190,11 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
 
 
 def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Record]:
-    """Yields a record for each of QUANTILES in each panel of Figure 4 that has stored runs.
+    """Yields a record for each of QUANTILES in each panel of the one-shot paper's Figure 4 with stored runs.
+
+    The figure tests whether estimates of epsilon from one run with many canaries vary like estimates that
+    pool several runs with fewer canaries each. Each estimate is an experiment. An observer sees all iterates
+    or the final model.
 
     A record has the panel's `noise` multiplier and `observer`, the `analytical` epsilon of a canary that
     takes part once, and the quantile's level as `x`. `one run` and `several runs` are this quantile of the
@@ -241,11 +245,11 @@ def _estimate_experiments(
 
 
 def draw(sweep: PlannedSweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's figure and makes its table from stored runs, or simulates Table 1."""
+    """Draws a figure of the one-shot paper and makes its table from stored runs, or simulates Table 1."""
     plan = sweep.plan
     if isinstance(plan, Simulations):  # Table 1
         return Drawn(None, missing=0, table=make_simulated_table(simulate(plan)))
-    no_data = DataSets({})  # not used by the `is_done` of federated cells
+    no_data = DataSets({})  # all cells of these sweeps are federated, and their `is_done` ignores the data
     missing = sum(not cell.is_done(evidence.held, no_data) for cell in sweep.cells)
     delta = evidence.levels.delta
     records: list[Record] = []
@@ -416,6 +420,8 @@ def make_simulated_table(cells: Records) -> OwnTable:
 def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable:
     """Returns the table of one plan's training runs, with a section for each observer.
 
+    A section's heading shows the noise floor: estimates of epsilon without leakage.
+
     Args:
       title: The table's title.
       runs: At least one record of `read_runs`.
@@ -427,6 +433,7 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
     printed = ""
     last_columns = [field("repetitions", "times", width=7)]
     if shows_accuracy:
+        # The paper's table for its data set.
         printed = f"{_PRINTED[plan.counterpart]}\n{_RULE}\n"
         last_columns = [
             field("accuracy", "with", ".3f", 7, none="-"),
@@ -441,7 +448,7 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
         field("error"),
         field("in_sample", "in-sample", ".3f", 10),
     ]
-    # The numbers of canaries and the noise floors hardly vary between runs.
+    # The numbers of canaries and the noise floors hardly vary between runs, so we show the first run's.
     cosines = first["cosines"]
     canaries = f"{len(cosines.observed):,} + {len(cosines.unobserved):,} canaries"
     clients = f"{plan.setting.rounds:,} x {plan.setting.cohort} clients"
@@ -451,6 +458,7 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
     for run in sorted(runs, key=itemgetter("observer")):
         floor = _show_pair(run["floor"].mean, run["floor"].quantile_95)
         heading = f"{run['observer']}; without leakage, mean (95%): {floor}"
+        # All runs of an observer share the heading of its first run.
         records.append({**run, "heading": headings.setdefault(run["observer"], heading)})
     notes = f"{_RULE}\n{printed}{_ESTIMATES_NOTE}"
     return own_table(before, columns + last_columns, records, [notes], section="heading")
