@@ -1,7 +1,6 @@
-"""The distribution of a round's score: the cohort's dot products with a direction, plus Gaussian noise.
+"""The distribution of a round's score: the sum of the cohort's dot products with a direction, plus noise.
 
-Client i has the dot product a_i. In units of the clipping norm, the score without the canary is the sum of
-a_i over the cohort, plus sigma Z with Z ~ N(0, 1). Its density is a mixture of Gaussians over all cohorts.
+Scores are in units of the clipping norm. Their density is a mixture of Gaussians over all cohorts.
 """
 
 from typing import NamedTuple
@@ -43,9 +42,8 @@ class _TiltedCohort(NamedTuple):
       size: The number of clients in the cohort, less than M.
       tilt: The tilt s.
       joins: (M,) the clients' probabilities of joining; they sum to `size`.
-      log_moment: log M(s) for the sum over the cohort, without noise: the log mean of e^(s * sum) over
-        cohorts. It omits one factor, because `_compute_ratios` includes it: the probability that exactly
-        `size` clients join if they join independently.
+      log_moment: The log mean of e^(s * sum) over cohorts, minus log P. P is the probability that exactly
+        `size` clients join if they join independently. `_compute_ratios` includes this factor.
     """
 
     dots: Array
@@ -63,10 +61,9 @@ def simulate_scores(
     A score is the sum of the cohort's dot products with a direction, plus noise.
 
     Args:
-      rng: The random generator.
       dots: (M,) the clients' dot products with the direction, divided by the clipping norm.
       cohort: The number of clients in a round, drawn without replacement.
-      sigma, rounds: The noise multiplier and the number of rounds.
+      sigma: The noise multiplier.
     """
     once = np.ones(len(dots), np.int64)  # a client is at most once in a cohort
     scores = sigma * rng.standard_normal(rounds)
@@ -83,12 +80,11 @@ def compute_log_density(
 ) -> LogDensity:
     """Returns the log density of a round's score without the canary, accurate even in the tails.
 
-    We invert the score's moment generating function numerically. This suffers from cancellation except near
-    the mean. So as in a saddlepoint approximation, we tilt the density p: a tilt s replaces p(x) by a
-    multiple of e^(s x) p(x), with a different mean. Each x uses the tilt whose mean is nearest to x.
+    Inverting the score's moment generating function suffers from cancellation except near the mean. So as in
+    a saddlepoint approximation, we tilt the density: a tilt s multiplies p(x) by e^(s x), which changes its
+    mean. Each x uses the tilt with the nearest mean.
 
-    The grid is evenly spaced, and extends 9 standard deviations of the score on each side of its mean, plus
-    `reach`.
+    The evenly spaced grid extends 9 standard deviations of the score on each side of its mean, plus `reach`.
 
     Args:
       dots, cohort: See `simulate_scores`.
@@ -147,9 +143,8 @@ def score_densities(
       replaces: True if the canary replaces a random client in the cohort, as in the paper's code. False if it
         is added, as in the accountant's neighboring data sets.
     """
-    # `shift` only determines the extent of the grid. It is the canary's effect on the mean of the score. The
-    # grid extends upward to cover the density with the canary, and downward because we evaluate the other
-    # clients' density at x - canary for every likely score x.
+    # `shift`, the canary's effect on the mean, only determines the extent of the grid: upward to cover the
+    # density with the canary, and downward to contain x - canary for every likely score x.
     shift = canary
     margin = 0.0
     if replaces:
@@ -161,8 +156,8 @@ def score_densities(
     if replaces:
         others = compute_log_density(dots, cohort - 1, sigma, reach)
 
-    # With the canary, the density at x is the other clients' density at x - canary. A cubic spline
-    # interpolates its logarithm. Outside the grid, the spline returns NaN, and we set the density to 0.
+    # With the canary, the density at x is the other clients' density at x - canary. We interpolate its
+    # logarithm. Outside the grid, the spline returns NaN, and we set the density to 0.
     spline = scipy.interpolate.CubicSpline(others.points, others.log_density, extrapolate=False)
     density_in = np.nan_to_num(np.exp(spline(without.points - canary)))
     density_out = np.exp(without.log_density)
@@ -176,9 +171,9 @@ def score_densities(
 def _tilt(dots: Array, cohort: int, tilt: float) -> _TiltedCohort:
     """Returns a cohort under a tilt s, which weights each cohort by e^(s * sum of its dot products).
 
-    We represent it by clients who join independently, with log odds `log_odds` + s a_i for the dot product
-    a_i in `dots` (M,). Conditional on exactly `cohort` clients joining, this is the tilted distribution for
-    any `log_odds`. We choose the value for which `cohort` clients join on average.
+    If clients join independently, with log odds `log_odds` + s a_i for the dot product a_i in `dots` (M,),
+    those cohorts with exactly `cohort` clients have this distribution for any `log_odds`. We choose it to
+    have `cohort` clients on average.
     """
     clients = len(dots)
     untilted = special.logit(cohort / clients)
@@ -189,13 +184,14 @@ def _tilt(dots: Array, cohort: int, tilt: float) -> _TiltedCohort:
         untilted - reach,
         untilted + reach,
     )
-    joins = special.expit(log_odds + tilt * dots)
-    log_product = np.sum(np.logaddexp(0.0, log_odds + tilt * dots))
+    client_log_odds = log_odds + tilt * dots
+    joins = special.expit(client_log_odds)
+    log_product = np.sum(np.logaddexp(0.0, client_log_odds))
     # Without the tilt, all cohorts are equally likely. Their number is the binomial coefficient (clients,
     # cohort).
     log_cohorts = -special.betaln(cohort + 1, clients - cohort + 1) - np.log(clients + 1)
     # A given cohort joins with probability exp(cohort * log_odds + s * sum - log_product). Over all cohorts,
-    # this adds up to P, the probability that exactly `cohort` clients join. So the untilted mean of
+    # this adds up to P, the probability that exactly `cohort` clients join. So without the tilt, the mean of
     # exp(s * sum) is P exp(log_moment). `_compute_ratios` includes P.
     log_moment = log_product - cohort * log_odds - log_cohorts
     return _TiltedCohort(dots, cohort, tilt, joins, log_moment)
@@ -208,13 +204,12 @@ def _invert_transform(tilted: _TiltedCohort, sigma: float, points: Array) -> Arr
 
         p(x) = e^(-s x) M(s) / (2 pi) * integral of M(s + i t) / M(s) e^(-i t x) dt.
 
-    We integrate with the trapezoidal rule, and stop at a time t after which the integrand is below
-    exp(-_CUTOFF). Rounding errors dominate an integral below _MIN_DENSITY times the integral of the
-    integrand's absolute value, so we raise it to this value.
+    Rounding errors dominate an integral below _MIN_DENSITY times the integral of the integrand's absolute
+    value, so we raise it to this value.
     """
     tilt = tilted.tilt
-    # The trapezoidal rule returns a density with the period 2 pi / step. At the last t, the noise factor
-    # exp(-(sigma t)^2 / 2) is at most exp(-_CUTOFF).
+    # The trapezoidal rule returns a density with the period 2 pi / step. After the last t, the noise factor
+    # exp(-(sigma t)^2 / 2) is below exp(-_CUTOFF).
     variance = np.sum(tilted.joins * (1 - tilted.joins) * tilted.dots**2) + sigma**2
     step = 2 * np.pi / (_PERIOD * np.sqrt(variance))
     num_steps = int(np.ceil(np.sqrt(2 * _CUTOFF) / sigma / step))
@@ -240,11 +235,10 @@ def _compute_ratios(tilted: _TiltedCohort, times: Array) -> NDArray[np.complex12
     """Returns M(s + i t) / M(s) at times t (T,), times a constant factor.
 
     M is the moment generating function of the cohort's sum of dot products, without noise. The factor is the
-    probability that exactly `size` clients join if they join independently. The caller multiplies by
-    exp(`log_moment`), which omits this factor.
+    probability that exactly `size` clients join if they join independently, which `log_moment` omits.
 
-    The result is the coefficient of z^size in the product of 1 - r + r z exp(i t a) over clients. Here, r is
-    the client's probability of joining, and a is its dot product.
+    The result is the coefficient of z^size in the product of 1 - r + r z exp(i t a) over clients, for
+    clients' probabilities of joining r and dot products a.
     """
     coefficients = np.zeros((tilted.size + 1, len(times)), np.complex128)  # of z^0, ..., z^size
     coefficients[0] = 1

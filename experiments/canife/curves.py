@@ -74,7 +74,7 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
                 "published": published.epsilon,
                 "lower": published.lower,
                 "upper": published.upper,
-                # The exact epsilons of the canary's score, `law`, are at most those of a perfect canary.
+                # The exact epsilons of this canary's score and of a perfect canary.
                 "law_then": row.exact_then,
                 "perfect_then": conversions.epsilon_from_mu(mu, paper_delta),
                 "law": row.exact,
@@ -92,14 +92,14 @@ def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -
 
     A measured round represents itself and the unmeasured rounds after it, as in the paper, or before it
     (`is_backward`), as in the public code. We charge each of these rounds as a Gaussian release with the
-    measured round's epsilon, or with the true noise multiplier if this epsilon is infinite. The frame (see
-    the module docstring) has all measured rounds, in order. The added columns are
+    measured round's epsilon, or with the true noise if this is infinite. The frame (see the module docstring)
+    has all measured rounds, in order. The added columns are
 
         charged_to                         the last round that is charged
         training                           from the published estimates, converted to noise by Renyi DP
         training_lower, training_upper     the same from the ends of these estimates' intervals
         training_gaussian                  from the published estimates, converted to noise exactly
-        training_law                       from the exact epsilons, converted to noise exactly
+        training_law                       from the scores' exact epsilons, converted to noise exactly
         accountant                         from the true noise multiplier
     """
     numbers = frame[ROUND].tolist()
@@ -116,8 +116,8 @@ def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -
     # These map a round's epsilon to a noise multiplier.
     by_renyi = partial(rounds.renyi_charge, delta=paper_delta, true_noise=sigma)
     exactly = partial(rounds.gaussian_charge, true_noise=sigma)
-    # The public code first raises the lower ends to MIN_LOWER. It then raises each value to at least
-    # MIN_EPSILON, as does `by_renyi`. We raise the estimates in the same way before exact conversions.
+    # The public code raises lower ends to MIN_LOWER, and all values to MIN_EPSILON (in `by_renyi`). We also
+    # do so before exact conversions.
     lower = frame["lower"].clip(rounds.MIN_LOWER)
     published = frame["published"].clip(rounds.MIN_EPSILON)
     return frame.assign(
@@ -137,13 +137,13 @@ def average_over_seeds(
     """Returns a frame with the points of a sweep's curves, averaged over seeds.
 
     Its columns are `curve`, `x`, `round`, the number of `trainings`, and the mean and standard deviation of
-    every column in a frame of rounds, such as `health` and `health_deviation`. A deviation is NaN if any
-    value is infinite or there is a single seed.
+    every column in a frame of rounds (`health`, `health_deviation`). A deviation is NaN if any value is
+    infinite or there is a single seed.
 
     Args:
       sweep: Names the fields that serve as `curve` and `x`. If x is the round, the frame also has the
         training run's epsilon (`compose`).
-      stored: The settings of each stored training run, and the frame of its measured rounds.
+      stored: The setting of each training run, and the frame of its measured rounds.
     """
     frames = []
     for setting, frame in stored:
@@ -161,10 +161,12 @@ def average_over_seeds(
 def show_rounds(setting: Attacked, frame: pd.DataFrame) -> str:
     """Formats a frame of rounds as a table, with notes on its columns.
 
-    Columns whose names end in `_then` are at the delta of the published estimate, 1/n for n scores.
+    It has the canary's `health`, the `published` estimate, the exact epsilons of the canary's score (`law`)
+    and of a perfect canary, and a `proven` lower bound. Columns ending in `_then` are at the delta of the
+    published estimate, 1/n for n scores.
     """
-    # The published estimate needs at least one error of each kind (Errata C7). So its largest finite value
-    # has one of each. For very few scores, the formula is negative.
+    # The published estimate needs errors of both kinds (Errata C7), so the largest finite one has one of
+    # each. For very few scores, the formula is negative.
     n_out = setting.scores // 2
     n_in = setting.scores - n_out
     cap = conversions.epsilon_from_rates(1 / n_out, 1 / n_in, 1 / setting.scores)
@@ -204,10 +206,9 @@ def show_texts(measured: Sequence[Measured]) -> str:
 def show_totals(setting: Attacked, frame: pd.DataFrame, is_backward: bool) -> str:
     """Formats the training run's epsilon, with a line for each way of computing it.
 
-    A perfect canary's score differs only by noise from whether it is inserted. We simulate its published
-    estimate many times, and charge the median for every round (Errata C9). Mock rounds are simulated rounds
-    with the updates of real clients. The last line is the accountant's epsilon if they are also released
-    (Errata C4). `frame` comes from `compose` with the same `is_backward`.
+    A perfect canary's score is its presence plus noise. For it, we charge every round the median of many
+    simulated estimates (Errata C9). The last line is the accountant's epsilon if the scores' simulated (mock)
+    rounds are also released (Errata C4). `frame` comes from `compose` with the same `is_backward`.
     """
     last = frame.iloc[-1]
     charged = int(last["charged_to"])
@@ -215,13 +216,14 @@ def show_totals(setting: Attacked, frame: pd.DataFrame, is_backward: bool) -> st
     charge = Charge(sigma, sampling_rate=last["rate"], rounds=charged)
     rng = np.random.default_rng(setting.seed)
     estimates = rounds.estimate_perfect_canary(rng, sigma, setting.scores)
-    median = float(np.median(estimates))
-    noise = rounds.renyi_charge(median, delta=1 / setting.scores, true_noise=sigma)
+    noise = rounds.renyi_charge(
+        float(np.median(estimates)), delta=1 / setting.scores, true_noise=sigma
+    )
     perfect = rounds.composed([charge._replace(noise_multiplier=noise)], setting.delta)
 
     training = charge._replace(rounds=setting.rounds)
-    # Each measured round has one mock round per score. Mock rounds draw their cohorts from fewer clients, so
-    # their sampling rate is higher.
+    # Each score has its own mock round. These draw cohorts from fewer clients, so their sampling rate is
+    # higher.
     mock_rounds = len(frame) * setting.scores
     mock = charge._replace(sampling_rate=last["mock_rate"], rounds=mock_rounds)
     released = rounds.composed([training, mock], setting.delta)
@@ -243,8 +245,8 @@ epsilon over {charged:,} rounds at delta {setting.delta:g}, charged {direction}:
 def make_curves_table(sweep: AblationSweep, averages: pd.DataFrame) -> OwnTable:
     """Returns the table of a sweep's curves (`average_over_seeds`): means and standard deviations.
 
-    The text has the canary's `health`, the standard deviation of scores, the attack's accuracy, and epsilons:
-    `published` and exact (`law_then`) for a round, and for the training run. The CSV has all columns.
+    The text has the attack's accuracy, and either the `deviation` of scores and the canary's `health`, or a
+    round's `published` and exact epsilons (`law_then`) and the training run's. The CSV has all columns.
     """
     decimals_by_name = {"attack": 2, "published": 2, "law_then": 2, "training": 2}
     heading = ""

@@ -19,7 +19,7 @@ from experiments.canife.attacked import Attacked
 
 _TINY = 1e-12  # makes the derivative of a norm finite at 0
 
-# (theta (p,), sample, key) -> the model's loss on the sample. The key is used to draw a text.
+# (theta (p,), sample, key for drawing a text) -> the model's loss on the sample.
 SampleLoss = Callable[[Array, Tree, Array], Array]
 
 

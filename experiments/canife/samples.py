@@ -43,9 +43,7 @@ class ImageSamples(NamedTuple):
     """Image samples.
 
     Attributes:
-      model: The image classifier.
       soft_label: True if the label is a mixture of classes that the design also changes.
-      shape: The shape of an image.
       mean, deviation: A normalized pixel is (pixel - mean) / deviation, for pixels in [0, 1]. Each is one
         number per channel, or a single number.
     """
@@ -75,7 +73,7 @@ class ImageSamples(NamedTuple):
     def loss(self, theta: Array, sample: Sample, key: Array) -> Array:
         """Returns the model's loss on a sample, or its mean loss over the classes of a soft label.
 
-        The key has no effect. It draws a text in `TextSamples.loss`, which has the same arguments.
+        `TextSamples.loss`, which has the same arguments, needs the key.
         """
         features = sample.content.reshape(-1)  # most models take a vector of normalized pixels
         if self.model.inputs is identity:
@@ -104,7 +102,7 @@ class TextSamples(NamedTuple):
     The model reads the corresponding mixture of the characters' embeddings (Guo et al., 2021).
 
     Attributes:
-      model: The language model, a `LanguageModel`.
+      model: A `LanguageModel`.
       length: The number of characters.
       alphabet: The characters; their tokens are 1, 2, ...
       vocabulary: The number of tokens in the model's vocabulary.

@@ -50,9 +50,9 @@ def measure_missing(
 ) -> Iterator[Measured]:
     """Trains a model, measures the given rounds that are missing, and yields each after storing it.
 
-    A round is measured on the model from before this round. Rounds 1, 1 + every, 1 + 2 every, ... can be
-    measured. So training proceeds in segments of `setting.every` rounds, which share a compiled program. It
-    continues from a checkpoint, if there is one. Raises InputError if the model diverges.
+    A round is measured on the model from before it. Rounds 1, 1 + every, 1 + 2 every, ... can be measured, so
+    training proceeds in segments of `setting.every` rounds, which share a compiled program. It continues from
+    a checkpoint, if there is one. Raises InputError if the model diverges.
 
     `setting` and `store` come from `prepare`. `numbers` is a subset of `setting.measured()`.
     """
@@ -61,8 +61,7 @@ def measure_missing(
     if not missing:
         return
     if setting.model in settings.IMAGE_MODELS and not setting.clients:
-        # `clients=0` means a client for each image. A client with one example takes one step at rate 1, so
-        # its update is its gradient.
+        # Each client has one image, and takes one step at rate 1, so its update is its gradient.
         setting = dataclasses.replace(setting, client_learning_rate=1.0, client_epochs=1)
     population = populations.make_population(setting, data)
     checkpoints = Checkpoints(store.checkpoints)
@@ -97,9 +96,9 @@ def _measure(
 ) -> Measured:
     """Designs a canary for a round's frozen model theta (p,), and measures how well it can be detected.
 
-    Detection is tested in simulated (mock) rounds. A score is the dot product of a round's noisy sum of
-    updates with the canary's direction, so it only depends on the dot products of the individual updates. All
-    mock rounds draw their cohorts from the same `setting.population` training clients.
+    Scores are dot products of noisy sums of updates with the canary's direction. So to simulate (mock)
+    rounds, we only need the dot products of the canary's own update and of each client's (`own`, `known`).
+    All mock rounds draw their cohorts from the same `setting.population` training clients.
     """
     canary, health = _design_canary(setting, population, theta, number)
     gradient = population.gradient(theta, canary)
@@ -110,7 +109,7 @@ def _measure(
     )
 
     # As published, the canary's client does not multiply its gradient by the learning rate (Errata C2). Its
-    # update is clipped and has the canary's direction, so their dot product is the update's norm.
+    # clipped update has the canary's direction, so their dot product is the update's norm.
     rate = 1.0 if setting.as_published else setting.client_learning_rate
     canary_dot = min(
         rate * gradient_norm / setting.clipping_norm, 1.0
@@ -144,11 +143,11 @@ def _simulate_attack(
     The round number determines the random draws.
 
     Returns:
-      The scores of the published estimate, `proven` (a lower bound on epsilon from many more scores), and the
-      score's exact epsilons at `setting.delta` and at the paper's delta (`exact_then`).
+      The scores of the published estimate, a lower bound on epsilon from many more scores (`proven`), and
+      exact epsilons at `setting.delta` and at the paper's delta (`exact_then`).
     """
     sigma = setting.noise_multiplier
-    # The four simulations below share this generator, so their order determines their draws.
+    # The simulations share this generator, so their order determines the draws.
     rng = populations.make_generator(setting, f"mock {number}")
     simulate = partial(cohort_law.simulate_scores, rng, client_dots, sigma=sigma)
     # The canary is added to the cohort or, as published, replaces one of its clients (Errata C1).
@@ -158,7 +157,7 @@ def _simulate_attack(
     rounds_out = setting.scores // 2
     scores_in = simulate(cohort=others, rounds=setting.scores - rounds_out) + canary_dot
     scores_out = simulate(cohort=setting.cohort, rounds=rounds_out)
-    # For the bound, the canary is always added, as in the accountant's neighboring data sets.
+    # The bound adds the canary, as in the accountant's neighboring data sets.
     many_in = simulate(cohort=setting.cohort, rounds=setting.mock_rounds) + canary_dot
     many_out = simulate(cohort=setting.cohort, rounds=setting.mock_rounds)
     proven = estimate.assumption_free(many_in, many_out, setting.delta, _CONFIDENCE)
@@ -208,15 +207,14 @@ def _design_canary(
         pool = np.delete(pool, chosen)
     updates = population.updates(theta, mock.arrays, pool)
     key = jax.random.fold_in(root(setting.seed, "design"), number)
-    # `design` returns a sample from before one of its steps. The extra step allows it to return the sample
-    # after `design_steps` steps.
+    # `design` returns a sample from before one of its steps, so we need one more.
     keys = jax.random.split(key, setting.design_steps + 1)
     last, penalties = population.design(theta, first, updates, keys)
     is_finite = jnp.isfinite(penalties).all()
     require(is_finite, "the canary's design diverged: lower `design_rate`")
 
-    # Health compares drawn texts, not mixtures. The constant, an arbitrary hash, gives their draws different
-    # keys from the design's.
+    # Health compares drawn texts, not mixtures. An arbitrary constant makes their keys differ from the
+    # design's.
     text_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
     first_key, last_key = jax.random.split(text_key)
     drawn_first = population.samples.draw_text(first, first_key)

@@ -77,8 +77,8 @@ def draw(audits: Records, searches: Records, study: Study) -> Iterator[tuple[str
 def make_table(audits: Records) -> Table[Record]:
     """Returns a table of epsilons after the last step, with a row for each landscape and adversary.
 
-    `audits` come from `landscape.audit`. The column eps_gaussian holds the epsilon claimed by a conversion
-    that assumes a Gaussian trade-off curve, and eps_upper holds the accountant's epsilon.
+    `audits` come from `landscape.audit`. A conversion that assumes a Gaussian trade-off curve claims
+    eps_gaussian. eps_upper is the accountant's epsilon.
     """
     rows = []
     for audit in audits:
@@ -112,8 +112,8 @@ def _add_panel(record: Record) -> Record:
 def _draw_epsilons(axis: Axes, epsilons: Record, study: Study) -> None:
     """Plots epsilons as lines, and the accountant's epsilon `upper` as a horizontal line.
 
-    `epsilons` contains the positions on the horizontal axis ("x"), `upper`, the values of some lines in
-    _EPSILONS, and `simulated`, the paper's estimates from simulated runs.
+    `epsilons` has the positions ("x"), `upper`, the values of some lines in _EPSILONS, and `simulated`, the
+    paper's estimates from simulated runs.
     """
     axis.axhline(epsilons["upper"], color=UPPER, ls=":", label="upper bound")
     label = f"Algorithm 4's lower value, {study.runs:,} simulated runs (not a bound)"
@@ -124,9 +124,9 @@ def _draw_epsilons(axis: Axes, epsilons: Record, study: Study) -> None:
 def _draw_steps(axis: Axes, records: Records, study: Study) -> None:
     """Plots the epsilon after each step t for two losses with the canary only in step 1.
 
-    On the crafted landscape (`landscape.simulate`), later steps move theta away from the threshold C / 2. A
-    constant gradient (Example 1 of the hidden-state paper) only adds noise. Later steps take a mean of B
-    gradients, so it has mu = 1 / sqrt(sigma^2 + (t - 1) (sigma / B)^2).
+    On the crafted landscape, later steps move theta away from the threshold C / 2. With a constant gradient
+    (Example 1 of the hidden-state paper), they only add noise. They take a mean of B gradients, so mu is then
+    1 / sqrt(sigma^2 + (t - 1) (sigma / B)^2).
     """
     [audit] = records
     steps = np.arange(1, audit["steps"] + 1)
@@ -147,9 +147,9 @@ def _draw_steps(axis: Axes, records: Records, study: Study) -> None:
 def _draw_heat_maps(audits: Records, study: Study) -> Figure:
     """Draws heat maps of the amplification rate: epsilon after step T divided by epsilon after step 1.
 
-    Two panels show the rates claimed by a conversion that assumes a Gaussian trade-off curve, and the others
-    the exact rates. The threshold h is where the crafted landscape changes its direction. At a rate of 1,
-    hiding the earlier steps does not help. The rate is NaN if the simulated first epsilon is 0.
+    Two panels show the rates claimed by a conversion that assumes a Gaussian trade-off curve, and two the
+    exact rates. Steps of the crafted landscape move theta away from a threshold h. At a rate of 1, hiding the
+    earlier steps does not help. The rate is NaN if the simulated first epsilon is 0.
     """
     simulated = f"Gaussian conversion, simulated\n(the paper's; {study.runs:,} runs)"
     converted = "Gaussian conversion of the exact mu\nh = C / 2"
@@ -223,8 +223,8 @@ def _draw_trade_off(axis: Axes, records: Records) -> None:
 def _draw_search(axis: Axes, records: Records, study: Study) -> None:
     """Plots the epsilon after two steps against the crafted landscape's threshold h.
 
-    Algorithm 6 of the hidden-state paper searches for the best threshold by simulating runs for each one. We
-    also show the exact epsilons.
+    Algorithm 6 of the hidden-state paper searches for the best threshold by simulation. We also show the
+    exact epsilons.
     """
     [search] = records
     epsilons = {

@@ -30,8 +30,7 @@ _NORMS_FIELD = "norms"  # in the stored answer
 def norms_cell(setting: Setting, runs: int) -> Cell:
     """Returns a cell that trains runs and stores the norms of their canary gradients.
 
-    The setting's adversary must be L, which inserts a mislabelled example. Each run draws its own initial
-    model, canary and noise.
+    The setting's adversary must be L, which inserts a mislabelled example.
     """
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
@@ -123,10 +122,9 @@ _SLOW_MODELS = ("convnet", "gelu_convnet")
 def expansion_cell(setting: Setting) -> Cell:
     """Returns a cell that trains runs and measures their steps' expansion.
 
-    This is how much a step increases the distance between two models. Bounding the leak of a network's last
-    model requires it. The cell's `request` is `setting`, which tells the figure what to look up.
+    This is how much a step increases the distance between two models. Bounds on the last model need it.
     """
-    # Each run gives a measurement at every step, so few are enough.
+    # A run measures every step, so few runs are enough.
     runs = 2 if setting.model in _SLOW_MODELS else 4
 
     def is_complete(store: Store) -> bool:
@@ -136,7 +134,7 @@ def expansion_cell(setting: Setting) -> Cell:
         return lipschitz.find_measured(store, runs) is not None
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
-        """Trains `runs` runs, and stores how much their steps increase the distance between two models."""
+        """Measures how much steps of `runs` runs increase the distance between two models, and stores it."""
         from audit.conclusions.measuring import measure
 
         measure(store, setting, dataset, runs)
@@ -144,4 +142,4 @@ def expansion_cell(setting: Setting) -> Cell:
 
     name = f"expansion of {setting.model}'s steps, k = {setting.schedule.periodicity}"
     cell = setting_cell(name, setting, runs, is_complete, do, EXPANSION)
-    return cell._replace(request=setting)
+    return cell._replace(request=setting)  # for the figure
