@@ -23,7 +23,7 @@ _ZERO_OR_COUNT: dict[str, Any] = {"default": 0, "least": 0, "most": 10**7}
 
 @dataclasses.dataclass(frozen=True)
 class Attacked(FederatedTraining):
-    """The settings of a training run under attack. The settings and the data determine every result.
+    """The settings of a training run under attack.
 
     The attack designs canaries with mock clients and scores them in simulated (mock) rounds.
     """
@@ -105,14 +105,15 @@ class Attacked(FederatedTraining):
 def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> Attacked:
     """Replaces a `pool` or `population` of 0, and checks all fields that count clients.
 
-    A pool of 0 becomes all `mock_clients`, but at most 512. A population of 0 becomes all `train_clients`,
-    but at most 2,048. Raises InputError if a field exceeds the number of clients to draw from.
+    The updates of the mock clients in the pool shape the canary. Simulated (mock) rounds draw their cohorts
+    from the population, some of the training clients. Each measured round computes the updates of both, so 0
+    means at most 512 or 2,048. Raises InputError if there are too few clients.
     """
     pool = setting.pool or min(512, mock_clients)
     population = setting.population or min(2048, train_clients)
     setting = dataclasses.replace(setting, pool=pool, population=population)
     limits = {
-        # Rounds draw cohorts from the training clients, and mock rounds draw them from the population.
+        # Training draws cohorts from the training clients, and mock rounds from the population.
         "cohort": min(population, train_clients),
         "population": train_clients,
         "pool": mock_clients,

@@ -1,10 +1,6 @@
-"""The distribution of a round's score: the cohort's dot products with a direction, plus Gaussian noise.
+"""The distribution of a round's score: the sum of the cohort's dot products with a direction, plus noise.
 
-Client i has the dot product a_i. In units of the clipping norm, the score without the canary is the sum of
-a_i over the cohort, plus sigma Z with Z ~ N(0, 1). Its density p is a mixture of Gaussians over all cohorts.
-We invert its moment generating function M along a vertical line in the complex plane. The line's real part is
-the tilt s. Near the mean of the tilted density e^{s x} p(x) / M(s), the inversion does not suffer from
-cancellation. So for each x, we use the tilt whose mean is nearest to x. This is accurate even in the tails.
+Scores are in units of the clipping norm. Their density is a mixture of Gaussians over all cohorts.
 """
 
 from typing import NamedTuple
@@ -37,7 +33,7 @@ class LogDensity(NamedTuple):
 
 
 class _TiltedCohort(NamedTuple):
-    """A round's cohort under a tilt s. If s > 0, cohorts with a larger sum of dot products are more likely.
+    """A round's cohort under a tilt s, which weights each cohort by e^(s * sum of its dot products a_i).
 
     Clients join independently, conditional on the cohort's size. Client i has odds proportional to e^(s a_i).
 
@@ -46,9 +42,8 @@ class _TiltedCohort(NamedTuple):
       size: The number of clients in the cohort, less than M.
       tilt: The tilt s.
       joins: (M,) the clients' probabilities of joining; they sum to `size`.
-      log_moment: log M(s) for the sum over the cohort, without noise: the log mean of e^(s * sum) over
-        cohorts. It omits one factor, because `_compute_ratios` includes it: the probability that exactly
-        `size` clients join if they join independently.
+      log_moment: The log mean of e^(s * sum) over cohorts, minus log P. P is the probability that exactly
+        `size` clients join if they join independently. `_compute_ratios` includes this factor.
     """
 
     dots: Array
@@ -66,10 +61,9 @@ def simulate_scores(
     A score is the sum of the cohort's dot products with a direction, plus noise.
 
     Args:
-      rng: The random generator.
       dots: (M,) the clients' dot products with the direction, divided by the clipping norm.
       cohort: The number of clients in a round, drawn without replacement.
-      sigma, rounds: The noise multiplier and the number of rounds.
+      sigma: The noise multiplier.
     """
     once = np.ones(len(dots), np.int64)  # a client is at most once in a cohort
     scores = sigma * rng.standard_normal(rounds)
@@ -84,10 +78,13 @@ def simulate_scores(
 def compute_log_density(
     dots: Array, cohort: int, sigma: float, reach: tuple[float, float]
 ) -> LogDensity:
-    """Returns the log density of a round's score without the canary, on an evenly spaced grid.
+    """Returns the log density of a round's score without the canary, accurate even in the tails.
 
-    The grid extends 9 standard deviations of the score on each side of its mean, plus `reach`. A tilt s
-    weights the density by e^(s x). Each point uses the tilt whose mean is nearest, to avoid cancellation.
+    Inverting the score's moment generating function suffers from cancellation except near the mean. So as in
+    a saddlepoint approximation, we tilt the density: a tilt s multiplies p(x) by e^(s x), which changes its
+    mean. Each x uses the tilt with the nearest mean.
+
+    The evenly spaced grid extends 9 standard deviations of the score on each side of its mean, plus `reach`.
 
     Args:
       dots, cohort: See `simulate_scores`.
@@ -106,7 +103,8 @@ def compute_log_density(
     if cohort == len(dots):  # only the noise is random
         return LogDensity(points, stats.norm.logpdf(points, mean, sigma))
 
-    # A unit of tilt moves the score's mean by at least sigma^2, so tilts up to this one cover the whole grid.
+    # The tilted mean's derivative in the tilt is the tilted variance, which is at least the noise's, sigma^2.
+    # So tilts up to this one cover the whole grid.
     max_tilt = (high - low) / sigma**2
     num_tilts = int(np.ceil((high - low) / _TILT_DISTANCE / deviation)) + 1
     targets, distance = np.linspace(low, high, num_tilts, retstep=True)
@@ -124,7 +122,7 @@ def compute_log_density(
 
 
 def _exceed_target(tilt: float, dots: Array, cohort: int, sigma: float, target: float) -> float:
-    """Returns the mean of the tilted score minus a target. The noise has mean sigma^2 * tilt."""
+    """Returns the mean of the tilted score minus a target. The tilted noise has mean sigma^2 * tilt."""
     return float(_tilt(dots, cohort, tilt).joins @ dots + sigma**2 * tilt - target)
 
 
@@ -138,27 +136,28 @@ def score_densities(
     """Returns the densities of a round's score with and without the canary.
 
     Args:
-      dots, cohort: See `simulate_scores`. The cohort must have at least 2 clients if the canary replaces one.
+      dots: (M,) the clients' dot products with the canary's direction, divided by the clipping norm.
+      cohort: The number of clients in a round without the canary; at least 2 if the canary replaces one.
       sigma: The noise multiplier, above 0.
-      canary: The canary's dot product with the direction, divided by the clipping norm; at least 0.
-      replaces: True if the canary replaces a client in the cohort (Errata C1). False if it is added, as in
-        the accountant's neighboring data sets.
+      canary: The canary's dot product with its direction, divided by the clipping norm; at least 0.
+      replaces: True if the canary replaces a random client in the cohort, as in the paper's code. False if it
+        is added, as in the accountant's neighboring data sets.
     """
-    # The canary moves the mean of the score by `shift`. The grid extends by this amount upward, to cover the
-    # shifted density, and downward, to contain x - canary for every likely score x.
+    # `shift`, the canary's effect on the mean, only determines the extent of the grid: upward to cover the
+    # density with the canary, and downward to contain x - canary for every likely score x.
     shift = canary
     margin = 0.0
     if replaces:
         shift -= dots.mean()  # the replaced client's mean dot product
-        margin = canary  # the two cohort sizes have different grids
+        margin = canary  # the smaller cohort has its own grid, around a different mean
     reach = (min(-shift, 0.0) - margin, max(shift, 0.0) + margin)
     without = compute_log_density(dots, cohort, sigma, reach)
     others = without
     if replaces:
         others = compute_log_density(dots, cohort - 1, sigma, reach)
 
-    # With the canary, the density at x is the density of the others' score at x - canary. A cubic spline
-    # interpolates the log of this density. Outside the grid, it returns NaN, and we set the density to 0.
+    # With the canary, the density at x is the other clients' density at x - canary. We interpolate its
+    # logarithm. Outside the grid, the spline returns NaN, and we set the density to 0.
     spline = scipy.interpolate.CubicSpline(others.points, others.log_density, extrapolate=False)
     density_in = np.nan_to_num(np.exp(spline(without.points - canary)))
     density_out = np.exp(without.log_density)
@@ -170,12 +169,14 @@ def score_densities(
 
 
 def _tilt(dots: Array, cohort: int, tilt: float) -> _TiltedCohort:
-    """Returns a cohort under a tilt s.
+    """Returns a cohort under a tilt s, which weights each cohort by e^(s * sum of its dot products).
 
-    Client i joins with log odds `log_odds` + s a_i, chosen so that `cohort` clients join on average. `dots`
-    (M,) holds the dot products a_i.
+    If clients join independently, with log odds `log_odds` + s a_i for the dot product a_i in `dots` (M,),
+    those cohorts with exactly `cohort` clients have this distribution for any `log_odds`. We choose it to
+    have `cohort` clients on average.
     """
-    untilted = special.logit(cohort / len(dots))
+    clients = len(dots)
+    untilted = special.logit(cohort / clients)
     # |s a_i| < `reach`, so `untilted - reach` lets too few clients join, and `untilted + reach` too many.
     reach = abs(tilt) * np.max(np.abs(dots)) + 1
     log_odds = scipy.optimize.brentq(
@@ -183,15 +184,17 @@ def _tilt(dots: Array, cohort: int, tilt: float) -> _TiltedCohort:
         untilted - reach,
         untilted + reach,
     )
-    joins = special.expit(log_odds + tilt * dots)
-    log_product = np.sum(np.logaddexp(0.0, log_odds + tilt * dots))
-    # All cohorts are equally likely. Their number is the binomial coefficient (clients, cohort).
-    clients = len(dots)
+    client_log_odds = log_odds + tilt * dots
+    joins = special.expit(client_log_odds)
+    log_product = np.sum(np.logaddexp(0.0, client_log_odds))
+    # Without the tilt, all cohorts are equally likely. Their number is the binomial coefficient (clients,
+    # cohort).
     log_cohorts = -special.betaln(cohort + 1, clients - cohort + 1) - np.log(clients + 1)
     # A given cohort joins with probability exp(cohort * log_odds + s * sum - log_product). Over all cohorts,
-    # this adds up to the factor that `log_moment` omits. So M(s), the mean of exp(s * sum), is this factor
-    # times exp(log_moment).
-    return _TiltedCohort(dots, cohort, tilt, joins, log_product - cohort * log_odds - log_cohorts)
+    # this adds up to P, the probability that exactly `cohort` clients join. So without the tilt, the mean of
+    # exp(s * sum) is P exp(log_moment). `_compute_ratios` includes P.
+    log_moment = log_product - cohort * log_odds - log_cohorts
+    return _TiltedCohort(dots, cohort, tilt, joins, log_moment)
 
 
 def _invert_transform(tilted: _TiltedCohort, sigma: float, points: Array) -> Array:
@@ -201,13 +204,12 @@ def _invert_transform(tilted: _TiltedCohort, sigma: float, points: Array) -> Arr
 
         p(x) = e^(-s x) M(s) / (2 pi) * integral of M(s + i t) / M(s) e^(-i t x) dt.
 
-    We integrate with the trapezoidal rule, and stop at a time t after which the integrand is below
-    exp(-_CUTOFF). Rounding errors dominate an integral below _MIN_DENSITY times the integral of the
-    integrand's absolute value, so we raise it to this value.
+    Rounding errors dominate an integral below _MIN_DENSITY times the integral of the integrand's absolute
+    value, so we raise it to this value.
     """
     tilt = tilted.tilt
-    # The trapezoidal rule returns a density with the period 2 pi / step. At the last t, the noise factor
-    # exp(-(sigma t)^2 / 2) is at most exp(-_CUTOFF).
+    # The trapezoidal rule returns a density with the period 2 pi / step. After the last t, the noise factor
+    # exp(-(sigma t)^2 / 2) is below exp(-_CUTOFF).
     variance = np.sum(tilted.joins * (1 - tilted.joins) * tilted.dots**2) + sigma**2
     step = 2 * np.pi / (_PERIOD * np.sqrt(variance))
     num_steps = int(np.ceil(np.sqrt(2 * _CUTOFF) / sigma / step))
@@ -230,11 +232,13 @@ def _invert_transform(tilted: _TiltedCohort, sigma: float, points: Array) -> Arr
 
 
 def _compute_ratios(tilted: _TiltedCohort, times: Array) -> NDArray[np.complex128]:
-    """Returns M(s + i t) / M(s) at times t of shape (T,) for the sum over the cohort, without noise.
+    """Returns M(s + i t) / M(s) at times t (T,), times a constant factor.
 
-    The result is multiplied by the probability that exactly `size` clients join if they join independently.
-    This product is the coefficient of z^size in the product of 1 - r + r z exp(i t a) over clients, where r
-    is the client's probability of joining and a is its dot product.
+    M is the moment generating function of the cohort's sum of dot products, without noise. The factor is the
+    probability that exactly `size` clients join if they join independently, which `log_moment` omits.
+
+    The result is the coefficient of z^size in the product of 1 - r + r z exp(i t a) over clients, for
+    clients' probabilities of joining r and dot products a.
     """
     coefficients = np.zeros((tilted.size + 1, len(times)), np.complex128)  # of z^0, ..., z^size
     coefficients[0] = 1

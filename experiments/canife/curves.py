@@ -49,7 +49,8 @@ training: epsilon up to this round, composed from the published estimates"""
 def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
     """Returns a data frame with a row for each measured round; the module docstring describes its columns.
 
-    `published` and names in `_then` are epsilons at the paper's delta, 1/n for n scores.
+    The paper estimates a round's epsilon at delta 1/n for n scores, but the training run's at a smaller
+    delta, `setting.delta`. So exact epsilons have two columns. Names in `_then` are at 1/n, like `published`.
     """
     paper_delta = 1 / setting.scores
     sigma = setting.noise_multiplier
@@ -73,6 +74,7 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
                 "published": published.epsilon,
                 "lower": published.lower,
                 "upper": published.upper,
+                # The exact epsilons of this canary's score and of a perfect canary.
                 "law_then": row.exact_then,
                 "perfect_then": conversions.epsilon_from_mu(mu, paper_delta),
                 "law": row.exact,
@@ -89,15 +91,15 @@ def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -
     """Adds the training run's epsilon up to each measured round, by Renyi DP, to a frame of rounds.
 
     A measured round represents itself and the unmeasured rounds after it, as in the paper, or before it
-    (`is_backward`), as in the public code. For each of these rounds, we charge the noise multiplier of a
-    Gaussian release with the measured round's epsilon, or the true noise multiplier if this epsilon is
-    infinite. The frame (see the module docstring) has all measured rounds, in order. The added columns are
+    (`is_backward`), as in the public code. We charge each of these rounds as a Gaussian release with the
+    measured round's epsilon, or with the true noise if this is infinite. The frame (see the module docstring)
+    has all measured rounds, in order. The added columns are
 
         charged_to                         the last round that is charged
-        training                           from the published estimates, converted by Renyi DP
-        training_lower, training_upper     from the ends of these estimates' intervals, converted by Renyi DP
-        training_gaussian                  from the published estimates, converted exactly
-        training_law                       from the exact epsilons, converted exactly
+        training                           from the published estimates, converted to noise by Renyi DP
+        training_lower, training_upper     the same from the ends of these estimates' intervals
+        training_gaussian                  from the published estimates, converted to noise exactly
+        training_law                       from the scores' exact epsilons, converted to noise exactly
         accountant                         from the true noise multiplier
     """
     numbers = frame[ROUND].tolist()
@@ -110,11 +112,12 @@ def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -
         charges = map(Charge, noise_multipliers, frame["rate"], counts)
         return rounds.cumulative(charges, setting.delta)
 
-    paper_delta = 1 / setting.scores
+    paper_delta = 1 / setting.scores  # of the published estimates
     # These map a round's epsilon to a noise multiplier.
     by_renyi = partial(rounds.renyi_charge, delta=paper_delta, true_noise=sigma)
     exactly = partial(rounds.gaussian_charge, true_noise=sigma)
-    # The public code raises small values before it converts them. `by_renyi` does so for the estimates.
+    # The public code raises lower ends to MIN_LOWER, and all values to MIN_EPSILON (in `by_renyi`). We also
+    # do so before exact conversions.
     lower = frame["lower"].clip(rounds.MIN_LOWER)
     published = frame["published"].clip(rounds.MIN_EPSILON)
     return frame.assign(
@@ -134,13 +137,13 @@ def average_over_seeds(
     """Returns a frame with the points of a sweep's curves, averaged over seeds.
 
     Its columns are `curve`, `x`, `round`, the number of `trainings`, and the mean and standard deviation of
-    every column in a frame of rounds, such as `health` and `health_deviation`. A deviation is NaN if any
-    value is infinite or there is a single seed.
+    every column in a frame of rounds (`health`, `health_deviation`). A deviation is NaN if any value is
+    infinite or there is a single seed.
 
     Args:
       sweep: Names the fields that serve as `curve` and `x`. If x is the round, the frame also has the
         training run's epsilon (`compose`).
-      stored: The settings of each stored training run, and the frame of its measured rounds.
+      stored: The setting of each training run, and the frame of its measured rounds.
     """
     frames = []
     for setting, frame in stored:
@@ -156,8 +159,14 @@ def average_over_seeds(
 
 
 def show_rounds(setting: Attacked, frame: pd.DataFrame) -> str:
-    """Formats a frame of rounds as a table, with notes on its columns."""
-    # The largest finite estimate has one error of each kind. For very few scores, the formula is negative.
+    """Formats a frame of rounds as a table, with notes on its columns.
+
+    It has the canary's `health`, the `published` estimate, the exact epsilons of the canary's score (`law`)
+    and of a perfect canary, and a `proven` lower bound. Columns ending in `_then` are at the delta of the
+    published estimate, 1/n for n scores.
+    """
+    # The published estimate needs errors of both kinds (Errata C7), so the largest finite one has one of
+    # each. For very few scores, the formula is negative.
     n_out = setting.scores // 2
     n_in = setting.scores - n_out
     cap = conversions.epsilon_from_rates(1 / n_out, 1 / n_in, 1 / setting.scores)
@@ -197,9 +206,9 @@ def show_texts(measured: Sequence[Measured]) -> str:
 def show_totals(setting: Attacked, frame: pd.DataFrame, is_backward: bool) -> str:
     """Formats the training run's epsilon, with a line for each way of computing it.
 
-    For a perfect canary, we charge every round the median of 150 simulated estimates (Errata C9). The last
-    line is the accountant's epsilon if the mock rounds are also released (Errata C4). `frame` comes from
-    `compose` with the same `is_backward`.
+    A perfect canary's score is its presence plus noise. For it, we charge every round the median of many
+    simulated estimates (Errata C9). The last line is the accountant's epsilon if the scores' simulated (mock)
+    rounds are also released (Errata C4). `frame` comes from `compose` with the same `is_backward`.
     """
     last = frame.iloc[-1]
     charged = int(last["charged_to"])
@@ -207,12 +216,14 @@ def show_totals(setting: Attacked, frame: pd.DataFrame, is_backward: bool) -> st
     charge = Charge(sigma, sampling_rate=last["rate"], rounds=charged)
     rng = np.random.default_rng(setting.seed)
     estimates = rounds.estimate_perfect_canary(rng, sigma, setting.scores)
-    noise = rounds.renyi_charge(float(np.median(estimates)), 1 / setting.scores, sigma)
+    noise = rounds.renyi_charge(
+        float(np.median(estimates)), delta=1 / setting.scores, true_noise=sigma
+    )
     perfect = rounds.composed([charge._replace(noise_multiplier=noise)], setting.delta)
 
     training = charge._replace(rounds=setting.rounds)
-    # Each measured round has one mock round per score. Mock rounds draw their cohorts from fewer clients, so
-    # their sampling rate is higher.
+    # Each score has its own mock round. These draw cohorts from fewer clients, so their sampling rate is
+    # higher.
     mock_rounds = len(frame) * setting.scores
     mock = charge._replace(sampling_rate=last["mock_rate"], rounds=mock_rounds)
     released = rounds.composed([training, mock], setting.delta)
@@ -234,7 +245,8 @@ epsilon over {charged:,} rounds at delta {setting.delta:g}, charged {direction}:
 def make_curves_table(sweep: AblationSweep, averages: pd.DataFrame) -> OwnTable:
     """Returns the table of a sweep's curves (`average_over_seeds`): means and standard deviations.
 
-    The CSV has all columns of `averages`.
+    The text has the attack's accuracy, and either the `deviation` of scores and the canary's `health`, or a
+    round's `published` and exact epsilons (`law_then`) and the training run's. The CSV has all columns.
     """
     decimals_by_name = {"attack": 2, "published": 2, "law_then": 2, "training": 2}
     heading = ""
@@ -244,7 +256,7 @@ def make_curves_table(sweep: AblationSweep, averages: pd.DataFrame) -> OwnTable:
     heading += f"mean (deviation) over {counted(averages['trainings'].max(), 'training run')}"
     columns = [field("curve", sweep.curve), field("x", sweep.x)]
     for name, decimals in decimals_by_name.items():
-        columns += mean_fields(name, name, decimals)
+        columns += mean_fields(name, head=name, decimals=decimals)
     in_text = {column.key for column in columns}
     columns += [field(name) for name in averages if name not in in_text]
     title = f"{sweep.name}: {sweep.title}\n{heading}"

@@ -1,11 +1,7 @@
 """Designs a canary for a frozen model, with a gradient that is nearly orthogonal to clients' updates.
 
-Gradient descent on the sample minimizes a penalty on its gradient g in R^p. Each step uses the updates u_i of
-a minibatch of n mock clients, clipped to norm C. The penalties also lengthen g to norm C or to a constant k:
-
-    as_run        p max(k - |g|, 0)^2 + p mean_i <C g / |g|, u_i>^2, as in the public code (Errata C3)
-    as_printed    max(C - |g|, 0)^2 + sum_i <u_i, g>^2, Equation 2 and "loss 2" of Appendix A
-    of_the_mean   max(C - |g|, 0)^2 + <mean_i u_i, g>^2, "loss 1" of Appendix A
+Gradient descent on the sample minimizes a penalty on its gradient (`compute_penalty`). Each step uses the
+updates of a minibatch of mock clients.
 
 Source: Maddock, Sablayrolles and Stock, "CANIFE" (ICLR 2023), Section 3.2, Algorithm 1 and Appendix A.
 """
@@ -23,7 +19,7 @@ from experiments.canife.attacked import Attacked
 
 _TINY = 1e-12  # makes the derivative of a norm finite at 0
 
-# (theta (p,), sample, key) -> the model's loss on the sample. The key is used to draw a text.
+# (theta (p,), sample, key for drawing a text) -> the model's loss on the sample.
 SampleLoss = Callable[[Array, Tree, Array], Array]
 
 
@@ -33,9 +29,14 @@ Design = Callable[[Array, Tree, Array, Array], tuple[Tree, Array]]
 
 
 def compute_penalty(setting: Attacked, gradient: Array, updates: Array) -> Array:
-    """Returns the setting's penalty for a gradient (p,) and clipped updates (n, p).
+    """Returns the setting's penalty on a canary's gradient g (p,), given clients' clipped updates u_i (n, p).
 
-    It punishes short gradients and inner products with updates (formulas: module docstring).
+    A canary is easy to detect if g is long and nearly orthogonal to the updates. With the clipping norm C and
+    `norm_constant` k, the penalty is
+
+        as_run        p max(k - |g|, 0)^2 + p mean_i <C g / |g|, u_i>^2, as in the public code (Errata C3)
+        as_printed    max(C - |g|, 0)^2 + sum_i <u_i, g>^2, Equation 2 and "loss 2" of Appendix A
+        of_the_mean   max(C - |g|, 0)^2 + <mean_i u_i, g>^2, "loss 1" of Appendix A
     """
     norm = jnp.sqrt(jnp.sum(gradient**2) + _TINY**2)
     if setting.penalty == "as_run":
@@ -62,8 +63,8 @@ def make_design(setting: Attacked, loss: SampleLoss) -> Design:
         """Takes a step for each key. Returns a sample from before one of these steps, and all penalties.
 
         It is the last sample, or the one with the smallest penalty if `keep_best` is set. We discard the
-        sample after the last step, because no step computes its penalty. Penalties are computed from
-        gradients of the model theta and the clients' updates (n, p).
+        sample after the last step, because no step computes its penalty. `theta` is the frozen model, and
+        `updates` (n, p) are those of mock clients.
         """
 
         def compute_random_penalty(sample: Tree, key: Array) -> Array:

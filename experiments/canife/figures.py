@@ -53,8 +53,7 @@ _PANELS = {
 def draw(sweep: AblationSweep, evidence: Evidence) -> Drawn:
     """Draws a sweep's curves and makes their table from its complete cells.
 
-    A cell is complete if all its rounds are stored; otherwise it counts as missing. If no cell is complete,
-    there is no figure.
+    A cell is complete if all its rounds are stored; otherwise it counts as missing.
     """
     stored = []
     for cell in sweep.cells:

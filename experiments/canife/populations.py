@@ -32,7 +32,7 @@ class Split(NamedTuple):
 
     Attributes:
       train: The training clients.
-      mock: The mock clients, whose updates are used to design canaries.
+      mock: The mock clients. Their updates are used to design canaries.
       test: The features and labels of the test set.
     """
 
@@ -42,7 +42,10 @@ class Split(NamedTuple):
 
 
 def split_clients(setting: Attacked, data: DataSets) -> Split:
-    """Returns a setting's clients and test set; a client has up to `setting.examples` examples (0: all)."""
+    """Returns a setting's training clients, mock clients (for designing canaries) and test set.
+
+    Each client keeps up to `setting.examples` examples (0: all). This does not limit the test set.
+    """
     split = _split_images if setting.model in IMAGE_MODELS else _split_roles
     train, mock, test = split(setting, data)
     if setting.examples:
@@ -60,8 +63,7 @@ def _split_images(setting: Attacked, data: DataSets) -> Split:
     """Splits training images among the training clients, and test images among the mock clients.
 
     If `setting.clients` is 0, each client has one image. Otherwise, a symmetric Dirichlet(alpha) distribution
-    splits each class among clients. On average, mock clients have the same number of images as training
-    clients.
+    splits each class among clients. On average, mock clients have as much data as training clients.
     """
     train, test = data.clients(setting)
     assert test is not None  # all image data sets have a test set
@@ -78,8 +80,8 @@ def _split_images(setting: Attacked, data: DataSets) -> Split:
 def _split_roles(setting: Attacked, data: DataSets) -> Split:
     """Returns a tenth of Shakespeare's roles as mock clients, and the other roles as training clients.
 
-    The seed determines the mock clients, whose examples also serve as the test set. There are at most
-    `setting.clients` training clients, or all other roles if this is 0.
+    The mock clients' examples are also the test set. There are at most `setting.clients` training clients, or
+    all other roles if this is 0.
     """
     # With clients=0, we load all roles. The mock clients must not depend on the number of training clients.
     roles = data.clients(dataclasses.replace(setting, clients=0)).clients
@@ -115,10 +117,9 @@ class Population(NamedTuple):
       design: Designs a canary; see `Design`.
       gradient: (theta (p,), sample) -> the gradient (p,) of the loss on an image or a drawn text.
       updates: (theta (p,), the clients' arrays, members (n,), direction (p,)) -> the dot products (n,) of the
-        members' clipped updates with the direction. Without a direction: the clipped updates, (n, p).
+        members' clipped updates with the direction. Without a direction: the updates, (n, p).
       start: The state before the first round.
-      train: (state, first, rounds) -> the state after rounds `first`, first + 1, ..., without canaries. A
-        cohort depends only on the seed and the round number.
+      train: (state, first, rounds) -> the state after rounds `first`, first + 1, ..., without canaries.
       accuracy: (models (R, p)) -> their accuracies on the test set, (R,).
     """
 
@@ -136,14 +137,15 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
     """Returns a setting's clients and the functions that train and attack its model; see `Population`."""
     split = split_clients(setting, data)
     model = federated_task(setting.model).make()
-    # All clients use the same compiled shapes, which fit the client with the most examples.
+    # Training clients and the mock clients for designing canaries use the same compiled shapes.
     most_examples = int(max(split.train.counts.max(), split.mock.counts.max()))
-    # The DP-FedAvg options that are fixed at compile time, such as the number of local epochs.
+    # Options that are fixed at compile time, such as the number of local epochs.
     choices = build_federated.choose(setting, model, most_examples)
     hyper = base.Hyperparameters(
         setting.learning_rate,
         setting.clipping_norm,
         setting.noise_multiplier,
+        # The fields that only DP-FedAvg has.
         own=fedavg.Federated(setting.client_learning_rate, denominator=setting.cohort),
     )
     hyper = jax.tree.map(jnp.float32, hyper)  # training uses float32
@@ -153,6 +155,7 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
     @jax.jit
     def play_rounds(state: base.State, data: base.Data, schedule: base.Schedule) -> base.State:
         """Trains for the rounds of a schedule without canaries, and returns the state after them."""
+        # The mechanism also derives the noise from the round number in `state`.
         key = root(setting.seed, "noise")
         return mechanism.segment(hyper, state, data, schedule, base.no_canaries(), key)
 
@@ -185,7 +188,7 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
 def draw_clients(setting: Attacked, purpose: str, clients: int, size: int) -> NDArray[np.int64]:
     """Draws the indices of `size` clients without replacement.
 
-    The draw depends on the setting's seed and the purpose. The order of the indices is not random.
+    The draw depends on the setting's seed and the purpose, such as a round's cohort. The order is not random.
     """
     return make_generator(setting, purpose).choice(clients, size, replace=False, shuffle=False)
 
@@ -210,7 +213,7 @@ def _compile_updates(
         """Returns the members' clipped updates or their dot products; see `Population`."""
 
         def compute_update(member: Array) -> Array:
-            """Returns the result for one client, whose update is the sum of updates over a cohort of one."""
+            """Returns the result for one client: its update is the sum over a cohort of one."""
             cohort = member[None]
             sums = fedavg.cohort_sums(choices, federated, theta, norm, data, cohort, key)
             return sums.updates if direction is None else sums.updates @ direction

@@ -39,8 +39,8 @@ class RoundEstimate(NamedTuple):
 
     Attributes:
       epsilon: The estimate; infinite if a threshold separates the scores of the two worlds.
-      lower, upper: The same formula at the ends of both error rates' 95% Clopper-Pearson intervals. The
-        intervals ignore the fact that the threshold was chosen using the same scores.
+      lower, upper: The same formula at the ends of both error rates' 95% Clopper-Pearson intervals. They
+        ignore that the threshold was chosen using the same scores.
       accuracy: The attack's highest accuracy over all thresholds, if both worlds are equally likely.
     """
 
@@ -66,18 +66,18 @@ def best_epsilon(
 ) -> RoundEstimate:
     """Returns the published estimate: the largest epsilon over thresholds with errors of both kinds.
 
-    It is infinite if a threshold separates the scores of the two worlds (with and without the canary), and 0
-    if no threshold has errors of both kinds (Errata C6, C7).
+    Like the public code, it skips thresholds with errors of only one kind, but not those without errors. So
+    it is infinite if a threshold separates the scores with and without the canary. It is 0 if all thresholds
+    are skipped (Errata C6, C7).
 
     Args:
-      scores_in: (n,) scores with the canary.
-      scores_out: (m,) scores without the canary.
+      scores_in, scores_out: Scores (n,) with and (m,) without the canary.
       delta: The delta of the estimate; 1 / (n + m) in the paper.
       by_accuracy: If True, choose the threshold with the best accuracy instead of the largest epsilon, as in
         the public code until February 2023 (with delta 1e-5).
     """
-    # We guess "in" for scores >= t, for each distinct score t in descending order. `count_errors` guesses
-    # "in" for scores above a threshold, so our thresholds are just below the scores.
+    # We guess "in" for scores >= t, for each score t. `count_errors` guesses "in" for scores above a
+    # threshold, so our thresholds are just below.
     distinct = np.unique(np.concatenate([scores_in, scores_out]))[::-1]
     just_below = np.nextafter(distinct, -np.inf)
     false_positives, false_negatives = count_errors(scores_in, scores_out, just_below)
@@ -86,7 +86,6 @@ def best_epsilon(
     fprs = false_positives / n_out
     fnrs = false_negatives / n_in
     errors = fprs + fnrs
-    # A threshold with errors of only one kind is never the best.
     has_both_or_none = (false_positives > 0) == (false_negatives > 0)
     epsilons = conversions.epsilon_from_rates(fprs, fnrs, delta)
     epsilons = np.where(has_both_or_none, epsilons, -np.inf)
@@ -101,7 +100,7 @@ def best_epsilon(
     # Larger error rates give a smaller epsilon.
     lower = conversions.epsilon_from_rates(fpr.upper, fnr.upper, delta)
     upper = conversions.epsilon_from_rates(fpr.lower, fnr.lower, delta)
-    # epsilons[best] is -inf if no threshold has errors of both kinds.
+    # epsilons[best] is -inf if all thresholds are skipped. The interval is then that of the first.
     epsilon, lower, upper = np.maximum([epsilons[best], lower, upper], 0.0).tolist()
     # An attack that always guesses the same world has an accuracy of 1/2.
     accuracy = 1 - min(errors.min(), 1.0) / 2
@@ -111,9 +110,8 @@ def best_epsilon(
 def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
     """Returns the noise multiplier that the public code charges for a round with an estimated epsilon.
 
-    By Renyi DP, a Gaussian release with this noise has the estimated epsilon at delta (Errata C5). The search
-    range is 0.001 to 10,000. The code raises epsilon to at least MIN_EPSILON. For an infinite epsilon, it
-    charges `true_noise`.
+    By Renyi DP, a Gaussian release with this noise has the estimated epsilon at delta (Errata C5). The code
+    raises epsilon to at least MIN_EPSILON. For an infinite epsilon, it charges `true_noise`.
     """
     if np.isinf(epsilon):
         return true_noise
@@ -127,9 +125,10 @@ def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
 
 
 def gaussian_charge(epsilon: float, delta: float, true_noise: float) -> float:
-    """Returns the noise multiplier of the Gaussian release with this exact epsilon at delta.
+    """Returns the noise multiplier that we charge for a round with an exact epsilon at delta.
 
-    For an infinite epsilon, it is `true_noise`.
+    It is that of the Gaussian release with this epsilon, or `true_noise` for an infinite epsilon, as in the
+    public code.
     """
     if np.isinf(epsilon):
         return true_noise
@@ -149,10 +148,9 @@ def divergences(sigma: float, sampling_rate: float) -> Array:
     if sampling_rate == 1:
         return orders / (2 * sigma**2)
     # We integrate with the trapezoidal rule. The integrand is a sum of terms, the density of x times the k-th
-    # power of the likelihood ratio e^((2 x - 1) / (2 sigma^2)), with k from 0 to the order. Each term is
-    # proportional to the density of N(k, sigma^2), so we integrate from below 0 to above the largest order.
-    # The density varies on the scale of sigma, and the ratio on the scale of sigma^2. The step is at least
-    # sigma / 200 to save memory.
+    # power of the likelihood ratio, with k from 0 to the order. Each is proportional to the density of N(k,
+    # sigma^2), so we integrate from below 0 to above the largest order. The density varies on the scale of
+    # sigma, and the ratio on that of sigma^2. The step is at least sigma / 200 to save memory.
     step = max(min(sigma / 20, sigma**2 / 4), sigma / 200)
     reach = _GRID_REACH * sigma
     points = np.arange(-reach, ORDERS[-1] + reach, step)
@@ -173,9 +171,9 @@ def count_rounds(
 ) -> NDArray[np.int64]:
     """Returns how many rounds each measured round represents (Errata C8).
 
-    In the paper, it represents itself and the rounds before the next measured one; the last represents the
-    rounds up to `total`. In the public code (`is_backward`), it represents itself and the rounds since the
-    previous one. `measured` lists the numbers of the measured rounds in increasing order.
+    In the paper, it represents itself and the rounds before the next measured one, or up to `total`. In the
+    public code (`is_backward`), it represents itself and the rounds since the previous one. `measured` lists
+    the numbers of the measured rounds in increasing order.
     """
     if is_backward:
         return np.diff([0, *measured])
@@ -201,8 +199,8 @@ def composed(charges: Iterable[Charge], delta: float) -> float:
 def estimate_perfect_canary(rng: np.random.Generator, sigma: float, scores: int) -> list[float]:
     """Returns 150 simulated values of the published estimate for a perfect canary (Errata C9).
 
-    Scores are N(1, sigma^2) with the canary and N(0, sigma^2) without it, the largest leak at this noise
-    multiplier. Each estimate uses n `scores`, half of them from each world, and delta = 1/n.
+    Scores are N(1, sigma^2) with the canary and N(0, sigma^2) without it, the largest leak at this noise.
+    Each estimate uses n `scores`, half of them from each world, and delta = 1/n.
     """
     draws = sigma * rng.standard_normal((_NUM_SIMULATIONS, 2, scores // 2))
     return [best_epsilon(1 + inside, outside, 1 / scores).epsilon for inside, outside in draws]

@@ -43,9 +43,7 @@ class ImageSamples(NamedTuple):
     """Image samples.
 
     Attributes:
-      model: The image classifier.
       soft_label: True if the label is a mixture of classes that the design also changes.
-      shape: The shape of an image.
       mean, deviation: A normalized pixel is (pixel - mean) / deviation, for pixels in [0, 1]. Each is one
         number per channel, or a single number.
     """
@@ -75,14 +73,14 @@ class ImageSamples(NamedTuple):
     def loss(self, theta: Array, sample: Sample, key: Array) -> Array:
         """Returns the model's loss on a sample, or its mean loss over the classes of a soft label.
 
-        The key has no effect, because images are not drawn.
+        `TextSamples.loss`, which has the same arguments, needs the key.
         """
         features = sample.content.reshape(-1)  # most models take a vector of normalized pixels
         if self.model.inputs is identity:
             # This model takes pixels from 0 to 255. We do not round them, since rounding has gradient 0.
             features = (sample.content * self.deviation + self.mean) * 255
         if not self.soft_label:
-            # The design does not change a fixed label.
+            # The design optimizes only the pixels, so the label needs no gradient.
             label = jnp.argmax(jax.lax.stop_gradient(sample.label))
             return self.model.loss(theta, (features, label))
         labels = jnp.arange(_NUM_CLASSES)
@@ -104,7 +102,7 @@ class TextSamples(NamedTuple):
     The model reads the corresponding mixture of the characters' embeddings (Guo et al., 2021).
 
     Attributes:
-      model: The language model, a `LanguageModel`.
+      model: A `LanguageModel`.
       length: The number of characters.
       alphabet: The characters; their tokens are 1, 2, ...
       vocabulary: The number of tokens in the model's vocabulary.
@@ -118,15 +116,19 @@ class TextSamples(NamedTuple):
     def draw(self, rng: np.random.Generator) -> Sample:
         """Draws a sample with log weights that are uniform in [0, 1]."""
         content = rng.random((self.length, len(self.alphabet)), np.float32)
-        # The second field is for labels. A text needs none: its tokens are also the labels.
+        # An empty label: a text's tokens are also its labels.
         return Sample(jnp.asarray(content), jnp.zeros(0))
 
     def from_example(self, features: NDArray[Any], label: Any) -> Sample:
-        """Returns a sample with large log weights for the tokens of the example's text."""
-        text = np.append(features, label[-1])  # the last character occurs only as a label
+        """Returns a sample with large log weights for the tokens of the example's text.
+
+        Texts drawn from it are then nearly always this text.
+        """
+        # Labels are the features shifted by one, so the last character occurs only as a label.
+        text = np.append(features, label[-1])
         # The first token is 1.
         content = _TOKEN_WEIGHT * jax.nn.one_hot(text - 1, len(self.alphabet))
-        return Sample(content, jnp.zeros(0))
+        return Sample(content, jnp.zeros(0))  # an empty label
 
     def loss(self, theta: Array, sample: Sample, key: Array) -> Array:
         """Draws a mixture for each character, and returns the mean cross entropy of predicting the mixtures.
@@ -145,6 +147,7 @@ class TextSamples(NamedTuple):
 
     def draw_text(self, sample: Sample, key: Array) -> Sample:
         """Draws a text. In its sample, the drawn characters have log weight 0, and all others have -inf."""
+        # By the Gumbel-max trick, the largest entry of each Gumbel-softmax draw is a random character.
         mixtures = _draw_mixtures(key, sample.content)
         characters = jnp.argmax(mixtures, axis=-1)
         is_drawn = jax.nn.one_hot(characters, len(self.alphabet), dtype=bool)

@@ -31,7 +31,7 @@ class FigureSize(NamedTuple):
     Attributes:
       setting: The setting without noise that all figures start from.
       noise_multiplier: The noise multiplier of Figure 8c.
-      pools: The mock client counts. Figure 5a uses all except the first, and Figure 8a every second one.
+      pools: The numbers of mock clients. Figure 5a uses all except the first, and 8a every second one.
       design_steps: The design step counts in Figure 5b.
       cohorts: The cohort sizes in Figure 8c.
       seeds: The number of seeds; Figure 8a has two additional seeds.
@@ -94,8 +94,7 @@ class AblationSweep(Sweep):
 
     Attributes:
       curve: The field of `Attacked` with a curve for each value.
-      x: The field on the x axis. If it is "round", the figure shows all measured rounds, otherwise only the
-        last round of each training run.
+      x: The field on the x axis, or "round". For a field, the figure shows only the last measured round.
     """
 
     curve: str
@@ -106,16 +105,19 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     """Returns the sweeps for Figures 5a, 5b, 8a and 8c at a scale (a key of SIZES), keyed by name."""
     size = SIZES[scale]
     setting = size.setting
-    # With the penalties of Figure 8a, a design can end with a zero gradient, so it uses the best sample.
+    # Figure 8a compares two penalties for a canary's gradient: on its products with the mean update, or with
+    # each update. With them, a design can end with a zero gradient, so it uses the best sample.
     with_best_sample = dataclasses.replace(setting, keep_best=True)
-    # Figure 8c has rounds on the x axis, so we measure twice as many. By default, a design's minibatch is as
-    # large as the cohort. We fix its size, so curves differ only in the cohort.
+    # Figure 8c has rounds on the x axis, so we measure twice as many. A design's minibatch would be as large
+    # as the cohort. We fix its size, so curves differ only in the cohort.
     noisy = dataclasses.replace(
         setting,
         noise_multiplier=size.noise_multiplier,
         every=max(setting.every // 2, 1),
         design_batch=min(size.cohorts[-1] // 2, setting.cohort),
     )
+    # Canaries are designed with the updates of a pool of mock clients. Figure 8a has more seeds, as in the
+    # paper, and fewer pools.
     by_pool = {"start": STARTS, "pool": size.pools[1:]}  # the smallest is for Figure 8a
     by_steps = {"start": STARTS, "design_steps": size.design_steps}
     by_loss = {"penalty": ("of_the_mean", "as_printed"), "pool": size.pools[::2]}
@@ -134,12 +136,8 @@ def _make_sweep(
 ) -> AblationSweep:
     """Returns a sweep of all combinations of seeds and values of one or two fields.
 
-    Args:
-      figure, title: The figure's number, such as 5a, and its title.
-      base: The setting to change.
-      seeds: The number of seeds; the first is 0.
-      varied: Maps the names of one or two fields to their values. The first field has a curve for each value.
-        The second field, or the round if there is only one field, is on the x axis.
+    `varied` maps the names of one or two fields to their values, which replace those of `base`. The first
+    field has a curve for each value. The second, or the round if there is only one, is on the x axis.
     """
     fields = [*varied, ROUND]
     curve = fields[0]

@@ -50,9 +50,9 @@ def measure_missing(
 ) -> Iterator[Measured]:
     """Trains a model, measures the given rounds that are missing, and yields each after storing it.
 
-    A round is measured on the model from before this round. Training proceeds in segments of `setting.every`
-    rounds. They share a compiled program, and end just before a round that can be measured. Training
-    continues from a checkpoint, if there is one. Raises InputError if the model diverges.
+    A round is measured on the model from before it. Rounds 1, 1 + every, 1 + 2 every, ... can be measured, so
+    training proceeds in segments of `setting.every` rounds, which share a compiled program. It continues from
+    a checkpoint, if there is one. Raises InputError if the model diverges.
 
     `setting` and `store` come from `prepare`. `numbers` is a subset of `setting.measured()`.
     """
@@ -61,7 +61,7 @@ def measure_missing(
     if not missing:
         return
     if setting.model in settings.IMAGE_MODELS and not setting.clients:
-        # A client with one example takes one step at rate 1, so its update is its gradient.
+        # Each client has one image, and takes one step at rate 1, so its update is its gradient.
         setting = dataclasses.replace(setting, client_learning_rate=1.0, client_epochs=1)
     population = populations.make_population(setting, data)
     checkpoints = Checkpoints(store.checkpoints)
@@ -94,8 +94,10 @@ def _measure(
     theta: Array,
     number: int,
 ) -> Measured:
-    """Designs a canary for a round's frozen model theta (p,) and measures the round with mock rounds.
+    """Designs a canary for a round's frozen model theta (p,), and measures how well it can be detected.
 
+    Scores are dot products of noisy sums of updates with the canary's direction. So to simulate (mock)
+    rounds, we only need the dot products of the canary's own update and of each client's (`own`, `known`).
     All mock rounds draw their cohorts from the same `setting.population` training clients.
     """
     canary, health = _design_canary(setting, population, theta, number)
@@ -106,8 +108,8 @@ def _measure(
         f"the canary's gradient has norm {gradient_norm:g}: design it with a different `seed`",
     )
 
-    # As published, the canary's client does not multiply its gradient by the learning rate (Errata C2). The
-    # dot product of its update with the canary's direction is the update's norm, at most the clipping norm.
+    # As published, the canary's client does not multiply its gradient by the learning rate (Errata C2). Its
+    # clipped update has the canary's direction, so their dot product is the update's norm.
     rate = 1.0 if setting.as_published else setting.client_learning_rate
     canary_dot = min(
         rate * gradient_norm / setting.clipping_norm, 1.0
@@ -135,12 +137,17 @@ def _measure(
 def _simulate_attack(
     setting: Attacked, client_dots: Floats, canary_dot: float, number: int
 ) -> dict[str, Any]:
-    """Simulates a round's mock rounds and returns the fields of `Measured` that depend on their scores.
+    """Simulates (mock) rounds with and without the canary, and measures how much their scores reveal.
 
-    `client_dots` (M,) and `canary_dot` are the fields `known` and `own` of `Measured`: dot products with the
-    canary's direction, over C. The round number determines the random draws.
+    `client_dots` (M,) and `canary_dot` are dot products with the canary's direction, over the clipping norm.
+    The round number determines the random draws.
+
+    Returns:
+      The scores of the published estimate, a lower bound on epsilon from many more scores (`proven`), and
+      exact epsilons at `setting.delta` and at the paper's delta (`exact_then`).
     """
     sigma = setting.noise_multiplier
+    # The simulations share this generator, so their order determines the draws.
     rng = populations.make_generator(setting, f"mock {number}")
     simulate = partial(cohort_law.simulate_scores, rng, client_dots, sigma=sigma)
     # The canary is added to the cohort or, as published, replaces one of its clients (Errata C1).
@@ -150,7 +157,7 @@ def _simulate_attack(
     rounds_out = setting.scores // 2
     scores_in = simulate(cohort=others, rounds=setting.scores - rounds_out) + canary_dot
     scores_out = simulate(cohort=setting.cohort, rounds=rounds_out)
-    # For the bound, the canary is always added, as in the accountant's neighboring data sets.
+    # The bound adds the canary, as in the accountant's neighboring data sets.
     many_in = simulate(cohort=setting.cohort, rounds=setting.mock_rounds) + canary_dot
     many_out = simulate(cohort=setting.cohort, rounds=setting.mock_rounds)
     proven = estimate.assumption_free(many_in, many_out, setting.delta, _CONFIDENCE)
@@ -181,11 +188,12 @@ def _design_canary(
     """Designs a round's canary for a frozen model theta (p,), using the updates of a pool of mock clients.
 
     The first sample is random, or the first example of a random client in the pool. This client then leaves
-    the pool, because its update contains the example's gradient.
+    the pool, because its update contains the example's gradient. A designed text is a mixture of characters
+    at each position, and the canary is a draw from it.
 
     Returns:
-      The canary, an image or a drawn text, and its health. The health is the fraction of the first sample's
-      penalty that the design removed, with penalties computed over the whole pool.
+      The canary, and its health: the fraction of the first sample's penalty that the design removed, with
+      penalties computed over the whole pool.
     """
     mock = population.split.mock
     pool = populations.draw_clients(setting, "pool", mock.number, setting.pool)
@@ -199,14 +207,14 @@ def _design_canary(
         pool = np.delete(pool, chosen)
     updates = population.updates(theta, mock.arrays, pool)
     key = jax.random.fold_in(root(setting.seed, "design"), number)
-    # A design takes one extra step, because it returns samples from before its steps.
+    # `design` returns a sample from before one of its steps, so we need one more.
     keys = jax.random.split(key, setting.design_steps + 1)
     last, penalties = population.design(theta, first, updates, keys)
     is_finite = jnp.isfinite(penalties).all()
     require(is_finite, "the canary's design diverged: lower `design_rate`")
 
-    # The penalties are for images or drawn texts. The checksum makes the draws' keys differ from all design
-    # keys.
+    # Health compares drawn texts, not mixtures. An arbitrary constant makes their keys differ from the
+    # design's.
     text_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
     first_key, last_key = jax.random.split(text_key)
     drawn_first = population.samples.draw_text(first, first_key)

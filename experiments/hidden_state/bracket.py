@@ -1,7 +1,7 @@
 """Draws the figures about the last model's leak that are not in the paper (see `sweep.py`).
 
 Brackets show upper bounds on this leak next to audit results. An upper bound is either proven or based on
-measured Lipschitz constants of the training steps. If steps have kinks (ReLU), it is only an estimate.
+measured Lipschitz constants of the training steps.
 """
 
 import contextlib
@@ -96,21 +96,25 @@ def draw_bracket(
         ylabel=f"epsilon at delta {show_level(evidence.levels.delta)}",
         sharey=True,
     )
-    nearest = ".2f"  # rounded to nearest, unlike bounds
+    nearest = ".2f"  # predictions and intervals are rounded to nearest, but bounds up or down
     columns = [
         field("panel"),
         field("x", x_axis.symbol, "g"),
+        # Lower bounds.
         field("proven", "proven", at_least),
         field("gdp_limit", "GDP", at_least),
         field(IF_GAUSSIAN, "Gauss", at_least),
+        # The audit's two-sided interval, and the prediction if other gradients do not interfere.
         field("interval_low", "audit", nearest),
         field("interval_high", "to", nearest),
         field("constant_direction", "const", nearest),
+        # The upper bound on the last model, also if steps expand ten times as much, its assumption, and the
+        # mean Lipschitz constant.
         field("at_most", "at most", at_most),
         field("margin", "x10", at_most),
         field("word", "why"),
         field("expansion", "mean c", ".5f"),
-        field("composition", "composed", at_most),
+        field("composition", "composed", at_most),  # the upper bound on all models together
     ]
     title = f"{sweep.title}\nepsilon at {evidence.levels}"
     return figure, own_table(title, columns, rows, [_NOTES], section="panel", gap=" ")
@@ -124,12 +128,13 @@ def list_measured(sweep: Sweep) -> list[Setting]:
 
 def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list[Record]:
     """Returns the rows from `gather_rows`, with upper bounds on the last model's epsilon (`_find_upper`)."""
-    # Steps do not depend on the adversary.
+    # Steps do not depend on the adversary, so they are measured with only one.
     measured = {_describe_training(setting): setting for setting in list_measured(sweep)}
     rows = gather_rows(points)
     for row in rows:
         audited: Setting = row["setting"]
-        # A setting that is not in `measured` needs no measurement.
+        # A setting that is not in `measured` needs no measurement: its model has proven Lipschitz constants,
+        # or every step inserts the canary.
         setting = measured.get(_describe_training(audited), audited)
         row |= _find_upper(row["composition"], setting, evidence)
     return rows
@@ -144,10 +149,10 @@ def gather_rows(points: Sequence[Point]) -> list[Record]:
     Returns:
       Rows with `panel`, `x`, the `setting` of the first audit, and these epsilons. `composition` is the
       accountant's epsilon for all models together. From fresh directions, `proven` is an assumption-free
-      lower bound, and `gdp_limit` is a lower bound on any GDP guarantee. From coordinates, `interval_low` and
-      `interval_high` are the ends of a two-sided interval for normal scores, `if_gaussian` is a lower bound
-      if the trade-off curve is Gaussian, and `constant_direction` is the prediction if genuine gradients do
-      not interfere.
+      lower bound, and `gdp_limit` is one on any GDP guarantee. From coordinates, `interval_low` and
+      `interval_high` are a two-sided interval for normal scores, `if_gaussian` is a lower bound if the
+      trade-off curve is Gaussian, and `constant_direction` is the prediction if genuine gradients do not
+      interfere.
     """
     rows: dict[tuple[str, str, float], Record] = {}
     for point in points:
@@ -179,26 +184,29 @@ def gather_rows(points: Sequence[Point]) -> list[Record]:
 
 
 def _describe_training(setting: Setting) -> Hashable:
-    """Returns the parts of a setting that determine its training steps: all except the adversary."""
+    """Returns a key for a setting's training steps: its parts except the adversary."""
     return setting.model, setting.mechanism, setting.schedule, setting.seed
 
 
 def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Record:
     """Returns an upper bound on the last model's epsilon, or {} if a required measurement is not stored.
 
-    `composition` is the accountant's epsilon for all models together.
+    The bound needs the steps' Lipschitz constants: how much they expand the distance between two models. For
+    some models, these are proven; others need measurements. `composition` is the accountant's epsilon for all
+    models together.
 
     Returns:
       at_most: The bound.
       word: Its assumption as one word, such as MEASURED. It is COMPOSITION if the bound is `composition`, and
-        ESTIMATE if steps have kinks.
+        ESTIMATE if steps have kinks (ReLU). Measured derivatives then do not bound the expansion.
       margin: The bound if steps expand ten times as much.
       expansion: The mean Lipschitz constant of the steps; missing for COMPOSITION.
     """
     delta = evidence.levels.delta
     upper = lipschitz.hidden_state(setting, delta)  # a text with the reason if no bound is proven
     is_lower = isinstance(upper, HiddenState) and upper.bound.epsilon < composition
-    # At k = 1, every step inserts the canary, so the last model leaks less only if steps contract.
+    # At k = 1, every step inserts the canary, so the last model leaks less than all models only if steps
+    # contract.
     if setting.schedule.periodicity == 1 and not is_lower:
         return {"at_most": composition, "word": COMPOSITION, "margin": composition}
     if isinstance(upper, HiddenState):
@@ -208,7 +216,7 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
         if steps is None:
             return {}
         word = ESTIMATE if steps.kink else MEASURED
-        # `hidden_state` refuses steps with a kink. With an empty `kink`, it computes the estimate.
+        # With a kink, `hidden_state` would only return a text. Without it, we get the estimate.
         upper = lipschitz.hidden_state(setting, delta, steps._replace(kink=""))
         assert isinstance(upper, HiddenState)
     return {
@@ -230,7 +238,9 @@ def read_expansion(evidence: Evidence, setting: Setting) -> lipschitz.Steps | No
 def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> None:
     """Draws a panel from rows of `make_rows`: upper bounds as lines, audits as markers and intervals.
 
-    `look` holds keyword arguments for `Axes.set`.
+    A band extends to the upper bound if steps expand ten times as much (`margin`). A wide line shows the
+    epsilon if other gradients are 0 along the canary's direction (`constant_direction`). `look` has keyword
+    arguments for `Axes.set`.
     """
     rows = sorted(records, key=itemgetter("x"))
     x = take(rows, "x")
@@ -271,8 +281,7 @@ def draw_proven(
         field("assumes", "assumes", left=True),
     ]
     title = f"{sweep.title}: epsilon at {evidence.levels}"
-    shown = select(rows, is_shown=True)
-    return figure, own_table(title, columns, shown, section="panel", gap="  ")
+    return figure, own_table(title, columns, select(rows, is_shown=True), section="panel", gap="  ")
 
 
 def _draw_proven_panel(axis: Axes, records: Records) -> None:
@@ -296,12 +305,12 @@ def _draw_proven_panel(axis: Axes, records: Records) -> None:
 def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
     """Returns a row for each method and number of training runs, with the lower bound on epsilon.
 
-    Audits of fresh directions yield a bound after every run, and the table shows some of these (`is_shown`).
-    Audits along coordinates yield a bound for each run count in _SHOWN_RUNS and for all runs.
+    Audits of fresh directions yield a bound after every run; the table shows some (`is_shown`). Audits along
+    coordinates yield a bound for each run count in _SHOWN_RUNS and for all runs.
     """
     (cell,) = point.cells  # there is one seed
     (conclusion,) = point.conclusions
-    by_runs = {}  # for canaries along coordinates: the conclusion for each number of runs
+    by_runs = {}  # the conclusion for each number of runs
     if not conclusion.law_is_known:
         by_runs = _conclude_first_runs(point, evidence)
     rows = []
@@ -354,7 +363,10 @@ def _conclude_first_runs(point: Point, evidence: Evidence) -> dict[int, Conclusi
 def draw_correlated(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence
 ) -> tuple[Figure, OwnTable]:
-    """Plots the last model's epsilon against k for each noise strategy, and tabulates it."""
+    """Plots the last model's epsilon against k for each noise strategy, and tabulates it.
+
+    It adds a prediction for linear losses to the audits from `gather_rows`.
+    """
     delta = evidence.levels.delta
     rows = gather_rows(points)
     for row in rows:
@@ -378,7 +390,7 @@ def draw_correlated(
     columns = [
         field("panel"),
         field("strategy", "noise", left=True),
-        field("x", "k", "g")._replace(key="k"),
+        field("x", "k", "g")._replace(key="k"),  # the column is called k in the CSV, too
         field("noise_multiplier", "sigma", ".4g"),
         field("linear", "linear", ".2f"),
         field("interval_low", "audit", ".2f"),

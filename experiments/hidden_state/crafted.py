@@ -1,22 +1,14 @@
 """Two crafted losses for which the last model's leak has a closed form: the convex landscape and the latch.
 
-The convex landscape is a quadratic whose curvature changes from step to step. In one dimension, noisy
-gradient steps are
-
-    theta_t = c'_t theta_(t-1) + s_t b + n_t z_t,   z_t ~ N(0, 1),   b = 1 with the canary and 0 without.
-
-The quadratic is convex if 0 <= c'_t <= 1, and steps have the Lipschitz constant c_t if c'_t <= c_t. With the
-slopes c'_t of `HiddenStateBound.attained_by`, the last iterate leaks exactly `hidden_state_bound`. So no
-smaller bound holds for all losses with these constants.
+The convex landscape is a one-dimensional quadratic. Its curvature changes from step to step. A step
+multiplies theta by a slope c'_t (`exact_mu`). The quadratic is convex if 0 <= c'_t <= 1.
 
 The latch remembers in its last iterate whether a large sum occurred in a shuffled training run. Along a
 direction v, the target's gradient is C, or zero if the target is replaced, and all other gradients are -C. So
-the sum of the target's batch exceeds other sums by 2 C or by C. In units of C and relative to the other sums,
-a step adds this height plus noise to theta, which starts at 0. Before this, the other examples reset theta or
-push it up further (`compute_latch_rate`).
+the sum of the target's batch exceeds other sums by 2 C or by C (`compute_latch_rate`).
 
-Losses with such gradients exist. Their slope along v is -C (1 - eta) plus a term that does the resetting or
-pushing. Each of a batch's B examples contributes at most eta C to this term, which is periodic in theta with
+Losses with such gradients exist. Their slope along v is -C (1 - eta) plus a term that resets or pushes theta.
+Each of a batch's B examples contributes at most eta C to this term, which is periodic in theta with
 period B C (1 - eta). The heights are then 2 - eta and 1 - eta, and eta can be 1 / B.
 
 The latch's steps are not 1-Lipschitz.
@@ -50,13 +42,13 @@ _GRID = 1e-3  # the accountant's grid spacing of privacy losses, for Poisson sam
 def exact_mu(shifts: Array, slopes: Array, noise: Array | float) -> float:
     """Returns mu of a quadratic's last iterate, which is Gaussian with and without the canary.
 
-    The last iterate is the sum of r_t (s_t b + n_t z_t), where b is 1 with the canary and 0 without it, z_t ~
-    N(0, 1), and r_t is the product of the slopes after step t.
+    Step t multiplies theta by a slope c'_t, and adds the canary's shift s_t and noise of standard deviation
+    n_t. So it contributes to the last iterate with the weight r_t, the product of the slopes after step t.
 
     Args:
-      shifts: The canary's shift s_t in each step, of shape (T,).
-      slopes: The slopes c'_t, of shape (T,).
-      noise: The standard deviations n_t of the noise, of shape (T,), or one number for all steps.
+      shifts: s_t, of shape (T,).
+      slopes: c'_t, of shape (T,).
+      noise: n_t, of shape (T,), or one number for all steps.
     """
     later = slopes[1:]
     products = np.cumprod(later[::-1])[::-1]
@@ -65,21 +57,22 @@ def exact_mu(shifts: Array, slopes: Array, noise: Array | float) -> float:
 
 
 def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Record:
-    """Compares the convex landscape with the hidden-state bound for one schedule.
+    """Shows that the hidden-state bound is tight for one schedule, with a crafted loss that attains it.
 
-    On the landscape, a one-dimensional quadratic, each step multiplies theta by a slope. With the bound's
-    slopes `attained_by`, `mu_exact` should equal `mu_bound`.
+    On the crafted loss, a one-dimensional quadratic, each step multiplies theta by a slope. With the slopes
+    `attained_by`, the last iterate leaks exactly the bound, so `mu_exact` should equal `mu_bound`. No smaller
+    bound is then valid for all losses with this Lipschitz constant.
 
     Args:
       k: The number of steps in a period.
       insert: The step of each period that inserts the canary, "first" or "last".
       lipschitz: The Lipschitz constant of steps.
-      delta: The delta of the bound's epsilon.
+      delta: The delta of the bound's epsilon, `epsilon_bound`.
 
     Returns:
-      A record with three values of mu: `mu_exact` of the landscape, `mu_bound` of the hidden-state bound, and
-      `mu_constant_direction` of a quadratic with the slope `lipschitz` in each step. `epsilon_bound` is the
-      bound's epsilon.
+      A record with three values of mu: `mu_exact` of the crafted loss, `mu_bound`, and
+      `mu_constant_direction` of a quadratic with the slope `lipschitz` in each step, as if genuine gradients
+      do not vary along the canary's direction.
     """
     steps = np.arange(INSERTIONS * k)
     # 1 at insertions, else 0. `insert_step` counts from 1.
@@ -100,14 +93,13 @@ def compute_latch_rate(
 
     A latch is a crafted loss that resets theta to 0 below c, and pushes it further up above c. So the last
     iterate exceeds c if theta exceeded c after any step. Until then, each step sets theta to noise with
-    standard deviation sigma, plus the height h if the batch contains the target. After E epochs of b batches,
-    the probability is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E. Logarithms and expm1 keep small
-    probabilities accurate.
+    standard deviation sigma, plus the height h for the target's batch. Batches are shuffled, so each epoch
+    has one such batch. The probability is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E. Logarithms and
+    expm1 keep small probabilities accurate.
 
     Args:
       sigma: The noise multiplier.
-      batches: The number of batches b in an epoch.
-      epochs: The number of epochs E.
+      batches, epochs: The number of batches b in an epoch, and the number of epochs E.
       threshold: The threshold c, in units of C.
       height: The height h, HEIGHT_IN with the target and HEIGHT_OUT without it.
     """
@@ -117,10 +109,10 @@ def compute_latch_rate(
 
 
 def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Record:
-    """Compares a latch's epsilon with the accountant's epsilon for Poisson sampling.
+    """Compares a latch's epsilon for shuffled batches with the accountant's epsilon for Poisson sampling.
 
     A latch is a crafted loss whose last iterate shows whether any step raised theta above a threshold. In
-    units of C, one step raises theta by 2 with the target (HEIGHT_IN) and by 1 without it, plus noise.
+    units of C, one step of each epoch raises theta by 2 with the target (HEIGHT_IN) and by 1 without it.
 
     Returns:
       A record with sigma, batches and epochs; `epsilon`, a lower bound on the latch's epsilon at delta, from
@@ -136,7 +128,7 @@ def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Rec
         false_positives = compute_rate(threshold, HEIGHT_OUT)
         if excess > 0 and false_positives > 0:
             best = max(best, math.log(excess / false_positives))
-    # With Poisson sampling, each step would include the target with probability 1 / b.
+    # With Poisson sampling, a step includes the target with probability 1 / b.
     steps = Composition(sigma, batches * epochs, 1 / batches)
     poisson = accounting.account_sampled(steps, grid=_GRID).get_epsilon(delta)
     return {
@@ -149,7 +141,7 @@ def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Rec
 
 
 def make_latch_table(delta: float) -> Table[Record]:
-    """Returns a table with a row for each of TRAININGS, from `make_latch_row`."""
+    """Returns a table of the leak of a latch, a crafted loss, for each of TRAININGS (`make_latch_row`)."""
     columns = [
         field("sigma", "sigma", "g"),
         field("batches", "b"),

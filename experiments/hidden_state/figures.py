@@ -30,10 +30,7 @@ _LINE_LOOKS = ((VERMILION, "-"), (BLUE, "--"), (GREEN, "-."))  # of Figure 8's m
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's figure and makes its table from stored cells, and counts missing cells.
-
-    If no audit is stored, the result has no figure.
-    """
+    """Draws a sweep's figure and makes its table from stored cells, and counts missing cells."""
     if sweep.name == "figure_8":
         return _draw_norms(sweep, evidence)
     all_points = points.points(sweep.audits(), evidence.audits)
@@ -54,10 +51,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws Figure 8: the norms of L's canaries before clipping, for each model with stored norms.
-
-    L inserts a mislabelled example.
-    """
+    """Draws Figure 8: the norms of L's canaries, mislabelled examples, before clipping, for each model."""
     stored = {}  # label -> norms of shape (runs, steps)
     for cell in sweep.cells:
         answer = find_answer(evidence.held, identity(cell.request, measured.NORMS))

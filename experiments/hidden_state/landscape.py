@@ -6,9 +6,7 @@ units of the clipping norm C (hidden-state paper, Section 6 and Equation 3; Erra
     theta_1 ~ N(0, sigma^2) without the canary, N(1, sigma^2) with it
     theta_(t+1) = theta_t + s_t(theta_t) + N(0, (sigma / B)^2),   s_t = +1 above h_t and -1 below
 
-We compute the densities of theta_t by quadrature (`Stepper`). A step splits the density at h_t, shifts both
-parts and convolves them with the Gaussian. Unlike an FFT, this preserves the *relative* accuracy of the
-tails.
+We compute the densities by quadrature. Unlike an FFT, this preserves the *relative* accuracy of the tails.
 
 The optimal adversary. Let p_t and q_t be the densities of theta_t without and with the canary, and
 g_t = q_t - e^epsilon p_t. For a fixed epsilon, the adversary maximizes D_T, the integral of max(g_T, 0),
@@ -21,8 +19,6 @@ which is the delta of theta_T.
     moves up if g_1 > 0 and down if g_1 < 0: its threshold is where q_1 / p_1 crosses e^epsilon. This
     determines g_2, and so on. The largest D_T is a maximum of decreasing functions of epsilon, so it is
     decreasing. The adversary's epsilon is where it equals the given delta.
-
-    None of the other maps tested (test_crafted_landscape.py) leaks more.
 """
 
 from collections.abc import Callable, Iterator
@@ -82,7 +78,7 @@ class Stepper:
     """Computes how each step of a process changes the densities of theta without and with the canary.
 
     Attributes:
-      process: The process.
+      process: The training run.
       spacing: The distance between neighbouring grid points, in units of C.
       points: The grid points, of shape (n,), symmetric about 1/2.
     """
@@ -96,53 +92,58 @@ class Stepper:
         cells = np.arange(-half_width, half_width, dtype=np.float64)
         self.points: Floats = 0.5 + (cells + 0.5) * self.spacing
 
-        # A step up adds N(1, deviation^2) to theta. The kernel is this density at multiples of the spacing
-        # around 1, times the spacing.
+        # A step up adds N(1, deviation^2) to theta. The kernel is this density at multiples of the spacing,
+        # times the spacing.
         deviation = process.step_deviation
         self._cells_up = round(1 / self.spacing)  # a distance of 1, in whole cells
         reach = int(np.ceil(_KERNEL_REACH * deviation / self.spacing))  # in cells
         moves = (self._cells_up + np.arange(-reach, reach + 1)) * self.spacing
         self._kernel = stats.norm.pdf(moves - 1, scale=deviation) * self.spacing
 
-    def make_pair(self, pair: Floats) -> DensityPair:
-        """Returns the densities `pair` (2, n) as a record. Its error is how far their masses are from 1."""
-        mass = pair.sum(axis=1) * self.spacing
+    def make_pair(self, both: Floats) -> DensityPair:
+        """Returns both densities (2, n) as a record. Its error is how far their masses are from 1."""
+        mass = both.sum(axis=1) * self.spacing
         error = np.max(np.abs(mass - 1))
-        return DensityPair(self.points, pair[0], pair[1], error)
+        return DensityPair(self.points, both[0], both[1], error)
 
     def start(self) -> Floats:
         """Returns the densities (2, n) of theta_1: N(0, sigma^2), and N(1, sigma^2) with the canary."""
         means = [[0.0], [1.0]]
         return np.asarray(stats.norm.pdf(self.points, means, self.process.noise_multiplier))
 
-    def advance(self, pair: Floats, threshold: float) -> Floats:
-        """Returns the densities (2, n) after a step that starts from the densities `pair` (2, n).
+    def advance(self, both: Floats, threshold: float) -> Floats:
+        """Returns both densities (2, n) after a step that starts from the densities `both` (2, n).
 
         A step moves theta up by 1 above the threshold and down by 1 below, and adds noise.
         """
         weights_above = _compute_weights_above(self.points, self.spacing, threshold)
-        above = pair * weights_above
-        below = pair * (1 - weights_above)
+        above = both * weights_above
+        below = both * (1 - weights_above)
         up = self._move_up(above)
         # To move a density down, mirror it, move it up, and mirror it back.
         down = self._move_up(below[:, ::-1])[:, ::-1]
-        # Close to the threshold, a weight may exceed 1, which makes `below` negative.
+        # Next to the threshold, the quadrature rule has a weight of 13/12, so `below` is negative. The noise
+        # averages over neighboring points, so only sums close to 0 can be negative.
         return np.maximum(up + down, 0.0)
 
-    def _move_up(self, pair: Floats) -> Floats:
-        """Returns the densities (2, n) of theta + 1 + noise, for theta with the densities `pair` (2, n)."""
+    def _move_up(self, both: Floats) -> Floats:
+        """Returns the densities (2, n) of theta + 1 + noise, for theta with the densities `both` (2, n)."""
         # Mode "same" treats the kernel's center, a move of 1, as a move of 0. So we still move the result up.
-        noisy = np.stack([np.convolve(density, self._kernel, mode="same") for density in pair])
+        noisy = np.stack([np.convolve(density, self._kernel, mode="same") for density in both])
         shifted = np.pad(noisy, ((0, 0), (self._cells_up, 0)))
-        return shifted[:, : pair.shape[1]]  # drops the cells that moved off the grid
+        return shifted[:, : both.shape[1]]  # drops the cells that moved off the grid
 
 
 def _choose_spacing(process: Process) -> float:
-    """Returns the distance between neighbouring grid points, in units of C."""
+    """Returns the distance between neighbouring grid points, in units of C.
+
+    Finer grids give the same epsilons (`test_crafted_landscape.py`).
+    """
     sigma = process.noise_multiplier
-    # This resolves a step's noise, and where the likelihood ratio crosses e^epsilon.
+    # This resolves the noise of a step, and of theta_1 (sigma).
     spacing = float(min(process.step_deviation, sigma / _PER_SIGMA)) / PER_DEVIATION
-    # With little noise per step, the densities keep sharp edges at the thresholds.
+    # A step moves the densities above and below its threshold away from each other. With little noise
+    # (sigma / B), this leaves sharp edges.
     if process.batch_size / sigma >= _FINE_RATIO:
         spacing /= 3
     return spacing
@@ -169,17 +170,18 @@ def iterate_densities(process: Process, thresholds: Floats) -> Iterator[DensityP
     """Yields the exact densities of theta_1, ..., theta_T, each without and with the canary.
 
     Args:
-      process: The process.
-      thresholds: The thresholds (T - 1,) of steps 2 to T, in units of C; may be infinite.
+      process: A training run on the crafted landscape.
+      thresholds: The thresholds (T - 1,) of steps 2 to T, in units of C; may be infinite. A step moves theta
+        up above its threshold, and down below.
 
     Raises InputError if the grid would be too large.
     """
     stepper = Stepper(process)
-    pair = stepper.start()
-    yield stepper.make_pair(pair)
+    both = stepper.start()
+    yield stepper.make_pair(both)
     for threshold in thresholds:
-        pair = stepper.advance(pair, threshold)
-        yield stepper.make_pair(pair)
+        both = stepper.advance(both, threshold)
+        yield stepper.make_pair(both)
 
 
 def compute_last_densities(process: Process, thresholds: Floats) -> DensityPair:
@@ -192,9 +194,8 @@ def _compute_weights_above(points: Floats, spacing: float, threshold: float) -> 
     """Returns quadrature weights, of shape (n,), for a function's integral above the threshold.
 
     The integral is spacing * sum(weights * values), to third order in the spacing, if the function is
-    negligible at the grid's edges. In the cell that contains the threshold, we integrate the linear
-    interpolant from the threshold to the cell's end. From there on, Gregory's rule gives the weights 5/12,
-    13/12, 1, 1, ...
+    negligible at the grid's edges. Up to the end of the threshold's cell, we integrate the linear
+    interpolant. From there on, Gregory's rule gives the weights 5/12, 13/12, 1, 1, ...
     """
     position = (threshold - points[0]) / spacing  # in cells
     if not 0 <= position < len(points) - 3:  # at such thresholds, the function is negligible
@@ -223,8 +224,8 @@ def constant(process: Process, threshold: float) -> Floats:
 def optimal(process: Process, delta: float) -> Floats:
     """Returns the thresholds (T - 1,) of the adversary that leaks the largest epsilon at delta.
 
-    For each epsilon, `_follow_crossings` returns the thresholds with the largest delta (proof in the module's
-    docstring). We search for the epsilon at which this delta equals the given one.
+    For each epsilon, `_follow_crossings` returns the thresholds with the largest delta. We search for the
+    epsilon at which this delta equals the given one.
     """
     conversions.require_delta(delta)
     stepper = Stepper(process)
@@ -261,20 +262,21 @@ def cross_at_first_step(process: Process, epsilon: float) -> float:
 def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Floats, Floats]:
     """Returns the densities (2, n) of theta_T, and the T - 1 thresholds that maximize delta at epsilon.
 
-    A step moves theta up if it is above the step's threshold, and down otherwise. To maximize delta, the
-    threshold is where the increasing likelihood ratio of theta (with versus without the canary) crosses
-    e^epsilon. If it never does, the threshold is at the edge of the grid's accurate range.
+    A step moves theta up above its threshold, and down below. The best threshold is where the increasing
+    likelihood ratio of theta (with versus without the canary) crosses e^epsilon; the module docstring proves
+    it. If it never does, the threshold is at the edge of the grid's accurate range.
     """
-    pair = stepper.start()
+    both = stepper.start()
     thresholds = []
     for _ in range(stepper.process.steps - 1):
         # Logarithms of smaller densities are inaccurate.
-        is_accurate = np.min(pair, axis=0) > _MIN_DENSITY
-        log_ratio = np.log(pair[1, is_accurate]) - np.log(pair[0, is_accurate])
+        is_accurate = np.min(both, axis=0) > _MIN_DENSITY
+        log_ratio = np.log(both[1, is_accurate]) - np.log(both[0, is_accurate])
+        # `interp` returns the first or last point if epsilon is out of range.
         threshold = np.interp(epsilon, log_ratio, stepper.points[is_accurate])
         thresholds.append(threshold)
-        pair = stepper.advance(pair, threshold)
-    return pair, np.array(thresholds)
+        both = stepper.advance(both, threshold)
+    return both, np.array(thresholds)
 
 
 # Processes (sigma, B, T) for Algorithm 6, with two steps (Errata H13).
@@ -285,8 +287,8 @@ class Study(NamedTuple):
     """Parameters for studying crafted landscapes.
 
     Attributes:
-      delta: The delta at which epsilons are computed.
-      confidence: The confidence used for estimates from simulated scores.
+      delta: The delta of epsilons.
+      confidence: The confidence for estimates from simulated runs.
       runs: The number of simulated runs per landscape, half of them with the canary.
       seed: The seed of the simulations.
     """
@@ -298,13 +300,15 @@ class Study(NamedTuple):
 
 
 def audit(process: Process, study: Study) -> Record:
-    """Computes each adversary's exact epsilons, and the paper's estimates for `half` from simulated runs.
+    """Computes how much a crafted landscape leaks, exactly and as the hidden-state paper estimates it.
 
     Returns:
       A record with the fields of the process, and
       upper: The accountant's epsilon.
-      exact: The result of `solve` for each of ADVERSARIES.
-      in_sample: The paper's estimates (T,) of epsilon after each step, which are not bounds.
+      exact: The result of `solve` for each of ADVERSARIES: `half` uses the paper's threshold C / 2 in every
+        step, and `optimal` the best thresholds.
+      in_sample: The paper's estimates (T,) after each step from simulated runs of `half`, which are not
+        bounds.
     """
     exact = {}
     for name, choose_thresholds in ADVERSARIES.items():
@@ -322,15 +326,15 @@ def search(process: Process, study: Study) -> Record:
     """Runs the hidden-state paper's Algorithm 6: tries many thresholds, using each one at every step.
 
     All simulations of a process use the same random draws. Thresholds are symmetric about C / 2 (Errata H7).
-    The largest is 15% above the theta_1 at which the likelihood ratio is e^upper. With two steps, the best
-    threshold is not above this theta_1 (Errata H13).
+    With two steps, the best threshold is where the likelihood ratio of theta_1 is e^epsilon for the largest
+    epsilon (Errata H13), so it is at most where the ratio is e^upper. We go 15% beyond this.
 
     Returns:
       A record with the fields of the process, and
       upper: The accountant's epsilon.
       thresholds: The thresholds, in units of C.
       epsilon: The exact epsilon of each threshold after the last step.
-      claimed: The paper's estimate of each threshold's epsilon after the last step.
+      claimed: The paper's estimate of each threshold's epsilon after the last step, from simulated runs.
     """
     upper = upper_bound(process, study.delta)
     top = 1.15 * cross_at_first_step(process, upper)
@@ -349,17 +353,17 @@ def search(process: Process, study: Study) -> Record:
 def solve(process: Process, thresholds: Floats, delta: float) -> dict[str, list[float]]:
     """Returns the exact epsilon after each step, and the epsilon claimed by a Gaussian conversion.
 
-    The conversion assumes a Gaussian trade-off curve. Its mu comes from the error rates of a test, which
-    guesses that the canary is present above the next step's threshold. Step T uses the last threshold again.
+    A step moves theta up above its threshold, and down below. The hidden-state paper's conversion assumes a
+    Gaussian trade-off curve. Its mu comes from the error rates of a test, which guesses that the canary is
+    present if theta_t is above the threshold of step t + 1. Step T is the last, so its own threshold is used.
 
     Args:
-      process: The process.
-      thresholds: The adversary's thresholds (T - 1,), in units of C.
-      delta: The delta at which epsilons are computed.
+      process: A training run of T steps on the crafted landscape.
+      thresholds: The thresholds (T - 1,) of steps 2 to T, in units of C.
+      delta: The delta of the epsilons.
 
     Returns:
-      epsilon: The exact epsilons, of shape (T,).
-      claimed: The claimed epsilons, of shape (T,).
+      epsilon, claimed: The exact and the claimed epsilons, of shape (T,) each.
     """
     # theta_1 is one Gaussian release, so both epsilons are the accountant's.
     exact = [upper_bound(process, delta)]
@@ -380,9 +384,11 @@ def simulate(
 ) -> Iterator[Floats]:
     """Simulates R runs on a crafted landscape with the same threshold, in units of C, at every step.
 
-    The first step only adds the canary and noise sigma. Later steps take a mean of B gradients, so their
-    noise is sigma / B. `presence` (R,) is True for runs with the canary. Yields theta_1, ..., theta_T of all
-    runs, of shape (R,) each, in units of C.
+    Only the first step inserts the canary, which raises theta by 1. The adversary crafts the loss of later
+    steps. To preserve the canary's effect, its gradient (of norm C) moves theta away from the threshold.
+    Later steps take a mean of B gradients, so their noise is sigma / B (`step_deviation`).
+
+    `presence` (R,) is True for runs with the canary. Yields theta_1, ..., theta_T of all runs, (R,) each.
     """
     # Each process gets its own noise. Seeds are integers.
     millionths = round(1e6 * process.noise_multiplier)
@@ -396,10 +402,10 @@ def simulate(
 
 
 def _estimate_in_sample(process: Process, threshold: float, study: Study) -> list[float]:
-    """Returns the paper's in-sample estimates of epsilon after each step, of shape (T,), from simulated runs.
+    """Returns the paper's estimates of epsilon after each step, of shape (T,), from simulated runs.
 
-    They choose a test and count its errors on the same scores, so they are not bounds. The scores after a
-    step are the values of theta in all runs. Every step uses the same threshold, in units of C.
+    They choose a test of theta and count its errors on the same runs, so they are not bounds. Every step of
+    the landscape uses the same threshold, in units of C.
     """
     present = np.arange(study.runs) % 2 == 1
     estimates = []

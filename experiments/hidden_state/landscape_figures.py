@@ -77,8 +77,8 @@ def draw(audits: Records, searches: Records, study: Study) -> Iterator[tuple[str
 def make_table(audits: Records) -> Table[Record]:
     """Returns a table of epsilons after the last step, with a row for each landscape and adversary.
 
-    `audits` come from `landscape.audit`. The column eps_gaussian holds the epsilon claimed by a conversion
-    that assumes a Gaussian trade-off curve, and eps_upper holds the accountant's epsilon.
+    `audits` come from `landscape.audit`. A conversion that assumes a Gaussian trade-off curve claims
+    eps_gaussian. eps_upper is the accountant's epsilon.
     """
     rows = []
     for audit in audits:
@@ -112,8 +112,8 @@ def _add_panel(record: Record) -> Record:
 def _draw_epsilons(axis: Axes, epsilons: Record, study: Study) -> None:
     """Plots epsilons as lines, and the accountant's epsilon `upper` as a horizontal line.
 
-    `epsilons` contains the positions on the horizontal axis ("x"), `upper`, the values of some lines in
-    _EPSILONS, and `simulated`, the paper's estimates from simulated runs.
+    `epsilons` has the positions ("x"), `upper`, the values of some lines in _EPSILONS, and `simulated`, the
+    paper's estimates from simulated runs.
     """
     axis.axhline(epsilons["upper"], color=UPPER, ls=":", label="upper bound")
     label = f"Algorithm 4's lower value, {study.runs:,} simulated runs (not a bound)"
@@ -122,9 +122,11 @@ def _draw_epsilons(axis: Axes, epsilons: Record, study: Study) -> None:
 
 
 def _draw_steps(axis: Axes, records: Records, study: Study) -> None:
-    """Plots the epsilon after each step t for the threshold C / 2, and for a constant gradient.
+    """Plots the epsilon after each step t for two losses with the canary only in step 1.
 
-    The constant gradient (the paper's Example 1) has mu = 1 / sqrt(sigma^2 + (t - 1) (sigma / B)^2).
+    On the crafted landscape, later steps move theta away from the threshold C / 2. With a constant gradient
+    (Example 1 of the hidden-state paper), they only add noise. They take a mean of B gradients, so mu is then
+    1 / sqrt(sigma^2 + (t - 1) (sigma / B)^2).
     """
     [audit] = records
     steps = np.arange(1, audit["steps"] + 1)
@@ -145,14 +147,15 @@ def _draw_steps(axis: Axes, records: Records, study: Study) -> None:
 def _draw_heat_maps(audits: Records, study: Study) -> Figure:
     """Draws heat maps of the amplification rate: epsilon after step T divided by epsilon after step 1.
 
-    Two panels show the rates that a Gaussian conversion claims, and the others the exact rates. At a rate of
-    1, hiding the earlier steps does not help. The rate is NaN if the simulated first epsilon is 0.
+    Two panels show the rates claimed by a conversion that assumes a Gaussian trade-off curve, and two the
+    exact rates. Steps of the crafted landscape move theta away from a threshold h. At a rate of 1, hiding the
+    earlier steps does not help. The rate is NaN if the simulated first epsilon is 0.
     """
     simulated = f"Gaussian conversion, simulated\n(the paper's; {study.runs:,} runs)"
     converted = "Gaussian conversion of the exact mu\nh = C / 2"
     records = []
     for audit in audits:
-        upper = audit["upper"]  # the exact epsilon after step 1
+        upper = audit["upper"]  # step 1 is a Gaussian release, so this is also its exact epsilon
         exact = audit["exact"]
         first_simulated = audit["in_sample"][0] or np.nan  # avoids a division by 0
         rates = {
@@ -195,12 +198,13 @@ def _draw_rates(axis: Axes, records: Records) -> None:
 
 
 def _draw_trade_off(axis: Axes, records: Records) -> None:
-    """Plots trade-off curves of the landscape with h = C / 2, minus the upper bound's curve (Figure 6b).
+    """Plots trade-off curves of the last model, minus the upper bound's curve (Figure 6b).
 
-    The exact curve and the Gaussian curve agree only at the error rates of the test with threshold C / 2,
-    which determine the Gaussian curve's mu.
+    On the crafted landscape, each step moves theta away from the threshold h = C / 2. The exact curve and the
+    Gaussian curve agree only at the error rates of the test with this threshold, which determine the Gaussian
+    curve's mu.
     """
-    [audit] = records
+    [audit] = records  # a panel has one landscape
     process = Process(audit["noise_multiplier"], audit["batch_size"], audit["steps"])
     pair = landscape.compute_last_densities(process, landscape.constant(process, HALF))
     mu = float(densities.mu_at(pair, HALF))
@@ -217,12 +221,16 @@ def _draw_trade_off(axis: Axes, records: Records) -> None:
 
 
 def _draw_search(axis: Axes, records: Records, study: Study) -> None:
-    """Plots the claimed and exact epsilons after two steps against the threshold h (Algorithm 6)."""
+    """Plots the epsilon after two steps against the crafted landscape's threshold h.
+
+    Algorithm 6 of the hidden-state paper searches for the best threshold by simulation. We also show the
+    exact epsilons.
+    """
     [search] = records
     epsilons = {
         "x": search["thresholds"],
         "upper": search["upper"],
-        "simulated": search["claimed"],
+        "simulated": search["claimed"],  # the paper's estimates
         "epsilon": search["epsilon"],
     }
     _draw_epsilons(axis, epsilons, study)

@@ -1,7 +1,6 @@
 """Cells that train runs and store a measurement.
 
-Figure 8 shows the gradient norms of mislabelled examples. Bounding the leak of a network's last model
-requires knowing its steps' expansion: how much a step increases the distance between two models.
+Figure 8 shows the gradient norms of mislabelled examples. Bounds on the last model need steps' expansion.
 """
 
 from functools import partial
@@ -31,8 +30,7 @@ _NORMS_FIELD = "norms"  # in the stored answer
 def norms_cell(setting: Setting, runs: int) -> Cell:
     """Returns a cell that trains runs and stores the norms of their canary gradients.
 
-    The setting's adversary must be L, which inserts a mislabelled example. Each run draws its own initial
-    model, canary and noise.
+    The setting's adversary must be L, which inserts a mislabelled example.
     """
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
@@ -122,7 +120,11 @@ _SLOW_MODELS = ("convnet", "gelu_convnet")
 
 
 def expansion_cell(setting: Setting) -> Cell:
-    """Returns a cell that trains runs and measures how much their steps expand distances between models."""
+    """Returns a cell that trains runs and measures their steps' expansion.
+
+    This is how much a step increases the distance between two models. Bounds on the last model need it.
+    """
+    # A run measures every step, so few runs are enough.
     runs = 2 if setting.model in _SLOW_MODELS else 4
 
     def is_complete(store: Store) -> bool:
@@ -132,7 +134,7 @@ def expansion_cell(setting: Setting) -> Cell:
         return lipschitz.find_measured(store, runs) is not None
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
-        """Measures the expansion and stores it."""
+        """Measures how much steps of `runs` runs increase the distance between two models, and stores it."""
         from audit.conclusions.measuring import measure
 
         measure(store, setting, dataset, runs)
@@ -140,4 +142,4 @@ def expansion_cell(setting: Setting) -> Cell:
 
     name = f"expansion of {setting.model}'s steps, k = {setting.schedule.periodicity}"
     cell = setting_cell(name, setting, runs, is_complete, do, EXPANSION)
-    return cell._replace(request=setting)
+    return cell._replace(request=setting)  # for the figure

@@ -1,18 +1,9 @@
 """Convex losses on which momentum greatly increases the last model's leak.
 
-The heavy-ball method with momentum beta, on a one-dimensional quadratic with curvature h_t at step t, is
-
-    theta_(t+1) = theta_t + beta (theta_t - theta_(t-1)) - a_t theta_t + s_t b + sigma z_t,   a_t = eta h_t,
-
-where z_t ~ N(0, 1), b is 1 with the canary and 0 without, and s_t is the canary's sign, or 0 if step t does
-not insert it. The last model is the sum of w_t (s_t b + sigma z_t), with the weights of `compute_weights`.
-With s_t = sign(w_t) at insertions, `compute_mu` is exact.
-
-In this module, curvatures are the a_t, which include the learning rate eta. They repeat with a period of k
-steps, except in the last steps. They are at least 0, so the losses are convex, and at most eta L, so the
-losses are L-smooth. A local search (L-BFGS-B) found the curvatures for beta = 0.9. Other losses may leak
-more. For k of at least 3, momentum leaks more on these losses than the upper bound for plain SGD
-(`audit.hidden_state_epsilon`).
+The losses are one-dimensional quadratics, with a different curvature at each step. In this module, curvatures
+include the learning rate eta. They repeat with a period of k steps, except in the last steps. They are at
+least 0, so the losses are convex, and at most eta L, so the losses are L-smooth. A local search (L-BFGS-B)
+found the curvatures for momentum 0.9.
 """
 
 from functools import partial
@@ -55,7 +46,8 @@ class Landscape(NamedTuple):
     def list_curvatures(self) -> Array:
         """Returns the curvatures of all steps, of shape (T,), for INSERTIONS periods.
 
-        The fields are numbers in text. In the last steps, the curvatures `end` leak more than the period's.
+        The fields are numbers in text. `end`, which is not empty, replaces the curvatures of the last steps:
+        so close to the released model, other curvatures than the period's leak more.
         """
         end = self.end.split()
         repeated = INSERTIONS * self.period.split()
@@ -90,7 +82,8 @@ LANDSCAPES = [Landscape(*line.split("; ")) for line in _LANDSCAPES.splitlines()]
 def compute_weights(curvatures: Array) -> Array:
     """Returns the weights w_t (T,) of steps in the last model, for curvatures a_t (T,).
 
-    The last model is the sum of w_t times the noise and any canary that step t adds:
+    Curvatures include the learning rate. Step t of heavy ball adds BETA (theta_t - theta_(t-1)) - a_t
+    theta_t, noise and any canary. w_t is the last model's derivative in this noise. By the chain rule,
 
         w_(t-1) = (1 + BETA - a_t) w_t - BETA w_(t+1),   w_T = 1, w_(T+1) = 0.
     """
@@ -106,9 +99,10 @@ def compute_weights(curvatures: Array) -> Array:
 
 
 def compute_mu(landscape: Landscape) -> float:
-    """Returns mu of the last model, if the last step of each period inserts the canary.
+    """Returns mu of the last model on a crafted loss, if the last step of each period inserts the canary.
 
-    With the canary's sign equal to that of the step's weight w_t, mu is
+    The last model is Gaussian: a sum of each step's noise and canary, times the step's weight w_t. The canary
+    has the sign of w_t, which moves the last model in the same direction in each step. So mu is
 
         (sum of |w_t| over insertions) / (sigma * sqrt(sum of w_t^2 over all steps)).
     """
@@ -121,8 +115,7 @@ def compute_mu(landscape: Landscape) -> float:
 def simulate(landscape: Landscape, runs: int, seed: int) -> tuple[Array, Array]:
     """Trains runs with the heavy-ball method, half of them with the canary.
 
-    `seed` determines the noise. Returns the last models of runs with the canary and of runs without it, of
-    shape (runs / 2,) each.
+    Returns the last models (runs / 2,) with the canary and those without it.
     """
     curvatures = landscape.list_curvatures()
     # With these signs, the canary increases the value of the last model.
@@ -142,13 +135,12 @@ def simulate(landscape: Landscape, runs: int, seed: int) -> tuple[Array, Array]:
 
 
 def make_rows(study: Study) -> list[Record]:
-    """Returns a record for each of LANDSCAPES, with the last model's mu and epsilons.
+    """Returns a record for each of LANDSCAPES, convex losses that leak more with momentum.
 
-    Returns:
-      Records with the fields of the landscape, the number of steps per period `k`, `mu`, `epsilon`, and
-      `simulated`, a lower bound on epsilon from simulated runs. For SGD with the same k, `linear` is the
-      epsilon on linear losses, and `sgd_bound` is an upper bound for any convex loss. `composition` is the
-      accountant's epsilon for all models together.
+    Records have the curvatures, the number of steps per period `k`, the last model's `mu` and `epsilon`, and
+    `simulated`, a lower bound from simulated runs. For SGD with the same k, `linear` is the epsilon on linear
+    losses, and `sgd_bound` is an upper bound for any convex loss. `composition` is the accountant's epsilon
+    for all models together.
     """
     composed_mu = np.sqrt(INSERTIONS) / NOISE_MULTIPLIER  # of INSERTIONS Gaussian releases
     composition = conversions.epsilon_from_mu(composed_mu, study.delta)
@@ -160,13 +152,12 @@ def make_rows(study: Study) -> list[Record]:
         scores = simulate(landscape, study.runs, study.seed)
         # The last model is normal, so the trade-off curve is Gaussian as the bound assumes.
         bound = estimate.METHODS[IF_GAUSSIAN].compute(*scores, study.delta, study.confidence)
-        # On linear losses, SGD's steps preserve distances, as along a constant direction.
-        linear = conversions.epsilon_from_mu(sgd["mu_constant_direction"], study.delta)
         rows.append(
             {
                 **landscape._asdict(),
                 "k": landscape.k,
-                "linear": linear,
+                # On linear losses, SGD multiplies theta by 1 in each step, which is `lipschitz` above.
+                "linear": conversions.epsilon_from_mu(sgd["mu_constant_direction"], study.delta),
                 "sgd_bound": sgd["epsilon_bound"],
                 "mu": mu,
                 "epsilon": conversions.epsilon_from_mu(mu, study.delta),
@@ -178,7 +169,10 @@ def make_rows(study: Study) -> list[Record]:
 
 
 def make_table(study: Study) -> Table[Record]:
-    """Returns the table of LANDSCAPES; see `make_rows`."""
+    """Returns a table that compares momentum with plain SGD on LANDSCAPES; see `make_rows`.
+
+    The CSV also has the curvatures of a `period` and of the last steps (`end`).
+    """
     upper = partial(at_most, decimals=2)
     columns = [
         field("k", "k"),

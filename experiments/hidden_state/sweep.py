@@ -1,14 +1,13 @@
 """Cells for the figures of the hidden-state paper that require training, at three scales.
 
-Six figures are not in the paper: `proven`, `matrix`, and four whose names begin with `bracket`.
+Six figures are not in the paper: `proven`, `matrix`, and four named `bracket...`.
 
     smoke    seconds per figure: a few runs of a few steps, to test the code
     laptop   at most an hour per figure on two cores: the full FCNN, and fewer runs of the image models, with
              256 canaries in each run with crafted gradients, and only 4 insertions for the ResNet
-    paper    5,000 runs for each cell of the paper's figures; the other six figures are the same as `laptop`
+    paper    5,000 runs for each cell of the paper's figures; the others are the same as `laptop`
 
-The FCNN has five seeds (one at `smoke`), as in the paper's Figure 1c, at both learning rates (Errata H2). The
-number of steps T is the number of insertions times k (Errata H8).
+The FCNN has both learning rates (Errata H2). The number of steps T is insertions times k (Errata H8).
 """
 
 import dataclasses
@@ -61,7 +60,7 @@ class Size(NamedTuple):
     def choose_runs(self, adversary: AdversaryFields) -> tuple[Runs, int | str]:
         """Returns the run counts for an adversary, and the number of canaries in each run.
 
-        The number of canaries is AUTO for fresh directions: the library chooses it based on the model's size.
+        For fresh directions, this is AUTO: the library chooses it based on the model's size.
         """
         if isinstance(adversary, SphereFields):  # fresh directions
             return self.fresh_runs, AUTO
@@ -213,7 +212,8 @@ def _on_fcnn(*series: Series) -> list[Lines]:
 def _on_logistic(at: Sequence[float], field: str, **fields: Any) -> list[Lines]:
     """Returns lines for logistic regression, with a panel for each weight decay.
 
-    `at` are the values of `field` on the horizontal axis, and `fields` are other fields of the setting.
+    We audit along coordinates (GC-S's first variant) and with fresh directions, which need no assumptions.
+    `at` are the values of `field` on the horizontal axis; `fields` are other fields.
     """
     base = Lines("logistic", [GC_S[0], FRESH], at, field)
     lines = []
@@ -226,8 +226,8 @@ def _on_logistic(at: Sequence[float], field: str, **fields: Any) -> list[Lines]:
 def _with_matrices(models: Iterable[str], steps: int) -> list[Lines]:
     """Returns lines for audits with each noise strategy, with a panel for each model.
 
-    Each periodicity k has its own noise multiplier, which gives all models of a run together the same
-    accounted epsilon. So each k has its own `Lines`.
+    The noise multiplier depends on the periodicity k: for each k, releasing all iterates would leak the same
+    epsilon. So each k has its own `Lines`. GC-S audits along coordinates.
     """
     lines = []
     for model, (strategy, label) in itertools.product(models, correlated.STRATEGIES.items()):
@@ -320,7 +320,10 @@ FIGURES = [  # the figures that are the same at every scale
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns the sweeps for all figures at the given scale, as a dict keyed by name."""
+    """Returns the sweeps for all figures at the given scale, as a dict keyed by name.
+
+    Brackets show upper bounds on the last model's leak next to audits, and `matrix` shows correlated noise.
+    """
     sizes = SIZES[scale]
     networks = _BRACKETED  # models and sizes of `bracket` and `bracket_rates`
     with_matrices = _CORRELATED  # of `matrix`
@@ -346,7 +349,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         Figure(
             "bracket",
             "Neural networks over periodicity k",
-            [Lines(model, _BRACKET_SERIES, PERIODICITIES[:-1]) for model in networks],  # k <= 25
+            # Networks would train too long at k = 50.
+            [Lines(model, _BRACKET_SERIES, PERIODICITIES[:-1]) for model in networks],
             _K_AXIS,
         ),
         Figure(
@@ -362,7 +366,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
             _K_AXIS,
         ),
     ]
-    # `proven` has a single seed, since each of its lines shows one audit as its number of runs grows.
+    # Each line of `proven` shows one audit as its number of runs grows, so it has one seed.
     sizes_by_figure = {
         "proven": {model: size._replace(seeds=1) for model, size in sizes.items()},
         "bracket": networks,
@@ -383,8 +387,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 def _make_norms_sweep(sizes: Sizes, max_runs: int) -> Sweep:
     """Returns the sweep of Figure 8: for each model, a cell that measures the norms of L's canaries at k = 1.
 
-    L inserts a mislabelled example. A cell has as many runs as L's audit at the same scale, but at most
-    `max_runs`.
+    L inserts a mislabelled example. A cell has as many runs as L's audit, but at most `max_runs`.
     """
     cells = []
     for model in ("fcnn", *_IMAGE_MODELS):
@@ -399,9 +402,9 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
     """Yields the cells for one panel's lines, for a model trained and audited as `size` specifies.
 
     A cell audits one series at one x and one seed, if `size` has runs for the periodicity k. If a model has
-    no proven Lipschitz constant, other cells measure how much its steps expand. For k > 1, this is needed to
-    bound the leak of the last model. Steps do not depend on the adversary, so we measure only with
-    COORDINATE, at each k audited with fresh directions.
+    no proven Lipschitz constant, other cells measure how much its steps expand, to bound the leak of the last
+    model for k > 1. Steps do not depend on the adversary, so we measure them with one series, COORDINATE, at
+    each k that is audited with fresh directions.
     """
     model = task(lines.model)
     is_measured = model.curved is None  # it has no proven Lipschitz constant

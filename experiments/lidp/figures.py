@@ -55,7 +55,7 @@ _METHODS = {
     LIFTED: ("lifted", GREEN, "D-"),
 }
 _K_1 = ("K = 1, order 1", BLACK, "x-")
-_SINGLE = {"wilson_1": _K_1, LIFTED: ("K = 1, lifted", ORANGE, "v--")}
+_ONE_CANARY_METHODS = {"wilson_1": _K_1, LIFTED: ("K = 1, lifted", ORANGE, "v--")}
 _LIMITS = {
     "exact": ("exact epsilon", UPPER, ":"),
     "window": ("limit of the paper's thresholds", FADED, "-."),
@@ -92,14 +92,14 @@ def compare_over_runs(
 ) -> pd.DataFrame:
     """Returns an attack's lower bounds on epsilon (`compute_curve`) for several numbers of runs n.
 
-    The columns are `x` (the value of n), a bound from each method, and `single`, the order-1 bound from runs
-    with one canary, if any are stored.
+    The columns are `x` (the value of n), a bound from each method, and, if runs with one canary are stored,
+    `single`, from Wilson's interval for a single rate.
 
     Args:
       by_canaries: The scores, keyed by the number of canaries in a run, each from the same number of runs.
       canaries: The number of canaries in a run for `methods`, a key of `by_canaries`.
       methods: Keys of _METHODS.
-      levels: The delta and confidence of the bounds.
+      levels: The delta and confidence.
     """
     runs = choose_numbers_of_runs(len(by_canaries[canaries].scores))
     bounds = pd.DataFrame({"x": runs})
@@ -113,9 +113,9 @@ def compare_over_runs(
 def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> Records:
     """Returns an attack's lower bounds on epsilon for several numbers of runs n and of canaries K.
 
-    For each n, bounds use subsets of the runs (`compare_over_runs`). Their K is the stored number above 1
-    that is closest to the square root of the total number of runs, as in Figure 3. For each K, bounds use all
-    runs. The arguments are those of `compare_over_runs`.
+    Bounds over n use subsets of the runs, and the same K for each n. The LiDP paper has K = sqrt(n), so this
+    is the stored K above 1 closest to the square root of all runs. Bounds over K use all runs. The arguments
+    are those of `compare_over_runs`.
 
     Returns:
       Records with the fields `over` ("n" or "K"), `x` (the value of n or K), `canaries`, and the bounds of
@@ -153,13 +153,11 @@ def choose_numbers_of_runs(runs: int) -> list[int]:
 def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Level) -> list[float]:
     """Returns the mean lower bound on epsilon from random subsets of the runs, for each number of runs.
 
-    For the total number of runs, the only subset is all of them.
-
     Args:
       method: The method for the bound, a key of _METHODS.
       scores: The scores of all runs.
       runs: The numbers of runs in a subset.
-      levels: The delta and confidence of the bounds.
+      levels: The delta and confidence.
     """
     rng = np.random.default_rng(0)  # a fixed seed, so that figures are reproducible
     bound = _find_method(method).bound
@@ -209,12 +207,8 @@ def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
 def _interpolate_runs(runs: ArrayLike, epsilons: ArrayLike, level: float) -> float:
     """Returns the number of runs at which the running maximum of `epsilons` reaches a level.
 
-    Between two numbers of runs, we interpolate epsilon linearly in the logarithm of the number of runs.
-
-    Args:
-      runs: Increasing numbers of runs.
-      epsilons: The epsilon for each number of runs. At least one reaches `level`.
-      level: The epsilon to reach.
+    We interpolate epsilon linearly in the logarithm of the number of runs. `runs` are increasing, and at
+    least one of `epsilons` reaches `level`.
     """
     highest = np.maximum.accumulate(epsilons)
     reached = int(np.argmax(highest >= level))  # the first index
@@ -253,11 +247,12 @@ def _make_record(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> R
       panel, heading: The panel, and a line with its epsilons.
       x: The audit's field on the horizontal axis; all fields are also in the record.
       exact: The mechanism's epsilon.
-      window: The largest epsilon that the paper's thresholds can show (Errata L2).
+      window: The largest epsilon that the paper can show with thresholds in its window of scores (Errata L2).
       <method>, <method>_deviation, <method>_error: For each method, the mean epsilon over seeds, its standard
         deviation and its standard error.
-      gain_2, gain_4: The means for orders 2 and 4 minus that for order 1.
-      second, fourth: |mu_2 - mu_1^2| and |mu_4 - mu_2^2| from the answer, 0 for independent detections.
+      gain_2, gain_4: The means for Wilson's intervals with 2 and 4 moments minus that with one.
+      second, fourth: |mu_2 - mu_1^2| and |mu_4 - mu_2^2|, where mu_j is the probability that j canaries in a
+        run are all detected. They are 0 for independent detections.
     """
     # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
     sigma = audit.sigma
@@ -298,11 +293,12 @@ def _read_scores(sweep: Sweep, evidence: Evidence) -> tuple[ScoreGroups, int]:
 
 
 def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
-    """Returns the records for Table 1, and the number of missing audits.
+    """Returns the records for the LiDP paper's Table 1, and the number of missing audits.
 
-    A record requires two stored audits: one with a single canary in a run, and one with several. It has the
-    largest epsilons over all numbers of runs (`single` with one canary, `wilson_2` and `wilson_4` with
-    several), and the ratios of runs `gain_2` and `gain_4` (`compute_gain`).
+    A record requires two stored audits: with one canary in a run, and with several. It has the largest
+    epsilons over all numbers of runs: `single` with one canary, and `wilson_2` and `wilson_4` with several,
+    from intervals that use 2 and 4 moments. `gain_2` and `gain_4` are the number of runs needed with one
+    canary divided by the number needed with several.
     """
     groups, missing = _read_scores(sweep, evidence)
     records = []
@@ -341,22 +337,21 @@ def _read_bounds(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 
 
 def draw_epsilons(title: str, records: Records) -> Figure:
-    """Plots Figure 3 from records of `_make_record`: lower bounds against runs n, canaries K and dimension d.
-
-    Each panel also shows the exact epsilon, and the largest that the paper's thresholds can show with one
-    canary.
-    """
+    """Plots Figure 3 from records of `_make_record`: lower bounds against runs, canaries and dimension."""
     return draw_panels_of(
         records, title, _draw_panel_of_epsilons, _SIZE, ylabel=_BOUND_LABEL, legend_columns=4
     )
 
 
 def _draw_panel_of_epsilons(axis: Axes, records: Records) -> None:
-    """Draws one panel of Figure 3. In the panel over n, bounds with one canary are separate lines."""
+    """Draws one panel of Figure 3. In the panel over n, bounds with one canary are separate lines.
+
+    _LIMITS, the exact epsilon and the limit of the paper's thresholds with one canary, are the same for both.
+    """
     single = select(records, panel="over n", canaries=1)
     several = [record for record in records if record not in single]
     plot_lines(axis, several, _METHODS)
-    plot_lines(axis, single, _SINGLE)
+    plot_lines(axis, single, _ONE_CANARY_METHODS)
     xlabel = _X_LABELS[records[0]["panel"]]
     plot_lines(axis, several or single, _LIMITS, xlabel=xlabel, xscale="log")
     title = records[0]["heading"].replace(", ", "\n", 1)  # the heading is too long for one line
@@ -367,7 +362,7 @@ def draw_correlations(title: str, records: Records) -> Figure:
     """Plots Figure 4 from records of `_make_record`: changes in epsilon, and dependence between detections.
 
     The bias is order 1's mean epsilon with K canaries minus that with one (equation 10). Gains are the
-    changes from order 1 to orders 2 and 4. The dependence is plotted against K and d (`_draw_gaps`).
+    changes from order 1 to orders 2 and 4.
     """
     several = [record for record in records if "second" in record]  # runs with more than one canary
     single = math.nan  # the epsilon with one canary, if it is stored
@@ -449,9 +444,9 @@ def make_epsilons_table(title: str, records: Records) -> OwnTable:
 
 
 def make_correlations_table(title: str, records: Records) -> OwnTable:
-    """Returns the table of Figure 4: epsilon gained by orders 2 and 4 over order 1, and gaps between moments.
+    """Returns the table of Figure 4: epsilon gained by 2 and 4 moments over one, and gaps between moments.
 
-    In headings, mu_j is the probability that j canaries in a run are all detected.
+    The moment mu_j is the probability that j canaries in a run are all detected.
     """
     columns = [
         *_AUDIT,  # the panel, n, K and d
@@ -490,8 +485,8 @@ def make_bounds_table(title: str, records: Records) -> OwnTable:
 
 _make_table = partial(own_table, section="heading")
 _show_bound = partial(at_least, decimals=2)
-# Three functions per sweep: the first reads the records and counts missing cells, the second draws the
-# records, and the third makes their table. Table 1 has no figure.
+# Functions that read the records and count missing cells, draw the records (Table 1 has no figure), and make
+# their table.
 _DRAWINGS: dict[str, tuple[Any, Any, Any]] = {
     "lidp_figure_3": (_read_answers, draw_epsilons, make_epsilons_table),
     "lidp_figure_4": (_read_answers, draw_correlations, make_correlations_table),

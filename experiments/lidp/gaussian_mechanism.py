@@ -4,9 +4,8 @@ The mechanism releases the sum of its canaries, which are uniform on the unit sp
 sigma * N(0, I_d). The score of a canary is its inner product with the release. Simulating n runs with K
 canaries each takes O(n K^2) for any d.
 
-The paper's bounds use Wilson's intervals of order 1, 2 or 4 (`wilson_epsilon`). Detection thresholds are
-chosen using separate runs, within a window of scores (Errata L2). The bounds use only one direction of the
-inequality (Errata L3), and may be below 0.
+The paper's bounds use Wilson's intervals of order 1, 2 or 4 (`wilson_epsilon`). They use only one direction
+of the inequality (Errata L3), and may be below 0.
 """
 
 from functools import partial
@@ -32,16 +31,15 @@ _QUANTILE = 0.1  # the fraction of scores outside each end of the threshold wind
 
 
 def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> dict[str, Any]:
-    """Audits the mechanism with Wilson's intervals and with `lifted`, for each seed.
+    """Audits the mechanism with Wilson's intervals and with our bound for several canaries, for each seed.
 
-    Args:
-      audit: The audit.
-      processes: The number of processes; each audits one seed at a time.
-      progress: Called with the number of runs when a seed is done.
+    Each of the `processes` audits one seed at a time. `progress` is called with a finished seed's number of
+    runs.
 
     Returns:
       A dictionary: `epsilons` has each method's lower bounds on epsilon for all seeds. `second` and `fourth`
-      are the means of `moment_gaps` over seeds, and are missing if K is too small.
+      measure the dependence between a run's canaries: means of `moment_gaps` over seeds, if K is large
+      enough.
     """
     tuning = simulate(audit, TUNING_SEED)
     thresholds = choose_thresholds(tuning, Level(audit.delta, audit.confidence))
@@ -51,7 +49,7 @@ def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> 
     for seed, result in as_completed(audit_seed, seeds, processes):
         by_seed[seed] = result
         progress(audit.runs)
-    # Each frame has a row for each seed, and a column for each method or gap.
+    # A row for each seed, and a column for each method or gap.
     epsilons = pd.DataFrame([by_seed[seed][0] for seed in seeds])
     gaps = pd.DataFrame([by_seed[seed][1] for seed in seeds])
     return {"epsilons": epsilons.to_dict("list"), **gaps.mean().to_dict()}
@@ -62,8 +60,9 @@ def _audit_seed(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Returns one seed's lower bound on epsilon from each method, and the gaps between moments.
 
-    A canary is detected if its score reaches a threshold. `thresholds` has one for each order of Wilson's
-    intervals. `lifted` chooses its own. The gaps (`moment_gaps`) use the threshold of order 2.
+    A canary is detected if its score reaches a threshold. `thresholds` has one for each order, the number of
+    moments in Wilson's interval. Our bound for several canaries, `lifted`, chooses its own. The gaps measure
+    the dependence between canaries, which matters from order 2, so we use its threshold.
     """
     levels = Level(audit.delta, audit.confidence)
     design = simulate(audit, seed)
@@ -71,8 +70,7 @@ def _audit_seed(
         f"wilson_{order}": wilson_epsilon(design, threshold, order, levels)
         for order, threshold in thresholds.items()
     }
-    lifted_method = lifted.METHODS[lifted.LIFTED]
-    epsilons[lifted.LIFTED] = lifted_method.bound(design, *levels).epsilon
+    epsilons[lifted.LIFTED] = lifted.METHODS[lifted.LIFTED].bound(design, *levels).epsilon
     gaps = {}
     if 2 in thresholds:  # a single canary has no order 2 and no gaps
         gaps = moment_gaps(design.inserted, thresholds[2])
@@ -82,9 +80,8 @@ def _audit_seed(
 def simulate(audit: MechanismAudit, seed: int) -> Sets:
     """Simulates scores of inserted canaries and of fresh canaries (LiDP paper, Algorithm 1; Errata L5).
 
-    Returns scores (n, K) of canaries in n runs that insert them, and scores (n, K) of fresh canaries in n
-    other runs. Those runs insert K - 1 other canaries, so the two kinds of runs differ by one canary, like
-    neighboring data sets.
+    Returns scores (n, K) of canaries in n runs that insert them, and of fresh canaries in n other runs. Those
+    insert K - 1 canaries, so the two kinds of runs differ by one canary, like neighboring data sets.
     """
     rng = np.random.default_rng(seed)
     # Each run needs a K x K matrix, so we simulate the runs in blocks to limit memory.
@@ -97,10 +94,11 @@ def simulate(audit: MechanismAudit, seed: int) -> Sets:
 
 
 def choose_thresholds(design: Sets, levels: Level) -> dict[int, float]:
-    """Returns the threshold with the largest epsilon on these runs, for each of ORDERS up to K.
+    """Returns the threshold with the largest epsilon on these runs, for each order up to K.
 
-    K is the number of canaries in a run. As in the paper's code, thresholds lie between the smaller 10%
-    quantile and the larger 90% quantile of the scores of inserted and of fresh canaries (Errata L2).
+    An order is the number of moments in Wilson's interval, and K is the number of canaries in a run. Bounds
+    must use other runs. As in the LiDP paper's code, thresholds lie in a window of scores: from the smaller
+    of the 10% quantiles of inserted and fresh canaries to the larger of their 90% quantiles (Errata L2).
     """
     worlds = design.pooled()
     low = min(np.quantile(world, _QUANTILE) for world in worlds)
@@ -115,7 +113,7 @@ def choose_thresholds(design: Sets, levels: Level) -> dict[int, float]:
 
 
 def wilson_epsilon(design: Sets, threshold: float, order: int, levels: Level) -> float:
-    """Returns the lower bound log((p_1 - delta) / p_0) on epsilon, or 0 if p_1 <= delta.
+    """Returns the LiDP paper's lower bound log((p_1 - delta) / p_0) on epsilon, or 0 if p_1 <= delta.
 
     p_1 is Wilson's lower bound on the probability that an inserted canary's score reaches the threshold. p_0
     is Wilson's upper bound on this probability for a fresh canary. Both use the moments, up to this order (1,
@@ -172,9 +170,9 @@ def window_limit(sigma: float, delta: float) -> float:
 def _draw_inserted_scores(rng: np.random.Generator, audit: MechanismAudit) -> Array:
     """Draws the scores (n, K) of the canaries in n runs that insert them.
 
-    In the Gram-Schmidt basis of a run's K canaries, K coordinates are enough. In this basis, the canaries are
-    the normalized rows of a lower-triangular K x K matrix. Entries below its diagonal are standard normal.
-    Entries on it are chi-distributed with d, d - 1, ... degrees of freedom (Bartlett's decomposition).
+    In their Gram-Schmidt basis, a run's K canaries are the normalized rows of a lower-triangular K x K
+    matrix. Entries below its diagonal are standard normal. Entries on it are chi-distributed with d, d - 1,
+    ... degrees of freedom (Bartlett's decomposition).
     """
     runs, canaries, dimension, *_ = audit
     rows = np.tril(rng.standard_normal((runs, canaries, canaries)), -1)

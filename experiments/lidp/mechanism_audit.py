@@ -11,13 +11,12 @@ class MechanismAudit(NamedTuple):
     """An audit of the Gaussian mechanism, repeated with several seeds.
 
     Attributes:
-      runs: The number of runs that insert all canaries, and also the number of runs for fresh canaries.
+      runs: The number of runs that insert all canaries, and of runs for fresh canaries.
       canaries: The number of canaries K in a run.
       dimension: The dimension d of the release.
       epsilon: The claimed epsilon, a key of SIGMA_SQUARED.
       seeds: The number of seeds. Seeds start at 0.
-      delta: The delta of the bounds.
-      confidence: The confidence of the bounds.
+      delta, confidence: Those of the bounds.
     """
 
     runs: int

@@ -42,10 +42,7 @@ class Training(NamedTuple):
     """How a model is trained, as in the paper's table.
 
     Attributes:
-      model: The model's name.
-      steps: The number of steps.
       sampling_rate: The probability that a step samples an inserted canary.
-      learning_rate: The learning rate.
       clipping_norms: The clipping norm for each of EPSILONS.
       noise: The noise multiplier for each of EPSILONS.
       poisoned: The adversary for several poisoned canaries, which lie along the data's last principal
@@ -65,15 +62,15 @@ class Extent(NamedTuple):
     """The sizes of all audits at one scale: numbers of runs n, canaries K in a run, and dimensions d.
 
     Attributes:
-      lifted_runs: The values of n in the panel over n, each with sqrt(n) canaries.
-      single_runs: The values of n in the panel over n, each with a single canary.
-      over_canaries: The values of K in the panel over K.
-      dimensions: The values of d in the panel over d.
-      mechanism_runs: The number of runs n in the panels over K and over d.
+      lifted_runs: n in the panel over n, each with sqrt(n) canaries.
+      single_runs: n in the panel over n, each with a single canary.
+      over_canaries: K in the panel over K.
+      dimensions: d in the panel over d.
+      mechanism_runs: n in the panels over K and over d.
       seeds: The number of seeds for each audit of the Gaussian mechanism.
-      trainings: The trained models. Table 1 shows all of them, and Figure 5 only the first.
+      trainings: The trained models.
       epsilons: The epsilons in Table 1.
-      runs: The number of runs for each audit of a trained model.
+      runs: n for each audit of a trained model.
       canaries: The K that Table 1 compares with a single canary.
       series: The values of K in Figure 5.
       epsilon: The epsilon in Figure 5.
@@ -155,7 +152,7 @@ _PAPER = _LAPTOP._replace(
     epsilon=4,
 )
 SIZES = {"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER}
-_POISONED_DATA = "poisoned data"  # with several canaries, the adversary is `Training.poisoned`
+_POISONED_DATA = "poisoned data"
 ATTACKS: dict[str, AdversaryFields] = {
     _POISONED_DATA: ClipBkd(),
     "random gradients": CotS(),
@@ -167,8 +164,9 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     """Returns the sweeps for the paper's Figures 3, 4 and 5 and Table 1 at a given scale, keyed by name."""
     size = SIZES[scale]
     mechanisms = _list_mechanisms(size)
-    # A cell's request is (panel, audit).
+    # n is fixed in Figure 4. A cell's request is (panel, audit).
     not_over_runs = [cell for cell in mechanisms if cell.request[0] != "over n"]
+    # Table 1 shows all trained models, but Figure 5 only the first.
     table = _make_audits(size.trainings, size.epsilons, (1, size.canaries), size.runs)
     figure = _make_audits(size.trainings[:1], [size.epsilon], size.series, size.runs)
     all_sweeps = [
@@ -183,8 +181,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 def _list_mechanisms(size: Extent) -> list[Cell]:
     """Returns the audits of the Gaussian mechanism, for panels over runs n, canaries K and dimension d.
 
-    The panel over n has epsilon 1, with K = 1 and with K = sqrt(n), rounded down. The other panels have
-    epsilon 4. The panel over d has K = sqrt(n), and the others have d = 10,000.
+    The panel over n has epsilon 1, with K = 1 and with K = sqrt(n), rounded down. The others have epsilon 4.
+    The panel over d has K = sqrt(n), and the others d = 10,000.
     """
     runs = size.mechanism_runs
     base = MechanismAudit(
@@ -237,13 +235,14 @@ def _make_audits(
 
     Args:
       trainings: How the models are trained.
-      epsilons: The claimed epsilons, a subset of EPSILONS.
+      epsilons: The claimed epsilons. Each has its own clipping norm and noise, in the order of EPSILONS.
       numbers: The numbers of canaries in a run.
       runs: The number of runs in a cell.
     """
     cells = []
     combinations = itertools.product(trainings, ATTACKS.items(), epsilons, numbers)
     for training, (attack, adversary), epsilon, canaries in combinations:
+        # The usual adversary, ClipBKD, has only one poisoned example.
         if attack == _POISONED_DATA and canaries > 1:
             adversary = training.poisoned
         index = EPSILONS.index(epsilon)

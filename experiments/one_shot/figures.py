@@ -144,10 +144,10 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
     `levels` has the delta for epsilon and the confidence for the paper's lower value.
 
     Yields:
-      Records with these fields for the run: its `plan`, the `noise` multiplier, the number of rounds that a
-      canary takes part in (`repetitions`), the `analytical` epsilon of one of these rounds, the `accounted`
-      epsilon of all of them, the model's `accuracy` with canaries, and its `plain_accuracy` without them
-      (None if not stored). These fields describe the observer:
+      Records with these fields for the run: its `plan`, the `noise` multiplier, a canary's number of rounds
+      (`repetitions`), the `analytical` epsilon of one of these rounds, the `accounted` epsilon of all of
+      them, the model's `accuracy` with canaries, and its `plain_accuracy` without them (None if not stored).
+      These fields describe the observer:
 
           observer     one of _OBSERVERS
           cosines      the cosines: "observed" of inserted canaries, "unobserved" of others
@@ -167,7 +167,7 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
         is_inserted = stored.scores.presence[0]
         not_inserted = None  # for the final model, the distribution without leakage is known
         if observe == "all":
-            # The distribution of a maximum is unknown. We estimate it from canaries that are not inserted.
+            # The distribution of a maximum is unknown, so we estimate it.
             not_inserted = values[~is_inserted]
         cosines = one_run_evidence.make_cosines(values[is_inserted], not_inserted, plan.dimension)
         by_method = {found.method: found for found in one_shot.estimates(cosines, *levels)}
@@ -190,11 +190,14 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
 
 
 def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Record]:
-    """Yields a record for each of QUANTILES in each panel of Figure 4 that has stored runs.
+    """Yields a record for each of QUANTILES in each panel of the one-shot paper's Figure 4 with stored runs.
 
-    A record has the panel's `noise` multiplier and `observer`, the `analytical` epsilon of a canary that
-    takes part once, and the quantile's level as `x`. `one run` and `several runs` are this quantile of the
-    experiments' estimates.
+    Many experiments estimate epsilon from one run with many canaries, or from several runs with fewer
+    canaries each. The figure compares the quantiles of these two kinds of estimates.
+
+    A record has the panel's `noise` multiplier and `observer` (of all iterates or the final model), the
+    `analytical` epsilon of a canary that takes part once, the quantile's level as `x`, and the quantiles `one
+    run` and `several runs`.
     """
     for noise, observe in itertools.product(plan.training.noises, _OBSERVERS):
         settings = (  # (field, runs per experiment, setting of a run)
@@ -241,11 +244,11 @@ def _estimate_experiments(
 
 
 def draw(sweep: PlannedSweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's figure and makes its table from stored runs, or simulates Table 1."""
+    """Draws a figure of the one-shot paper and makes its table from stored runs, or simulates Table 1."""
     plan = sweep.plan
     if isinstance(plan, Simulations):  # Table 1
         return Drawn(None, missing=0, table=make_simulated_table(simulate(plan)))
-    no_data = DataSets({})  # not used by the `is_done` of federated cells
+    no_data = DataSets({})  # all cells are federated, and their `is_done` ignores the data
     missing = sum(not cell.is_done(evidence.held, no_data) for cell in sweep.cells)
     delta = evidence.levels.delta
     records: list[Record] = []
@@ -399,9 +402,7 @@ def _describe(record: Record) -> str:
 
 def make_simulated_table(cells: Records) -> OwnTable:
     """Returns Table 1 with a row for each of `cells`, the records of `simulate`."""
-    # The arguments of `field` are a column's field, heading, format and width. A column without a heading
-    # appears only in the CSV.
-    columns = [
+    columns = [  # field, heading, format, width
         field("sigma", "sigma", "g", 5),
         field("dimension", "d", ",.0e", 9),
         field("canaries", "k", width=6),
@@ -416,8 +417,9 @@ def make_simulated_table(cells: Records) -> OwnTable:
 def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable:
     """Returns the table of one plan's training runs, with a section for each observer.
 
+    A section's heading shows the noise floor: estimates of epsilon without leakage.
+
     Args:
-      title: The table's title.
       runs: At least one record of `read_runs`.
       shows_accuracy: If True, the table has accuracies and the paper's rows (Tables 2 and 5). If False, it
         has the numbers of repetitions (Figures 2 and 3).
@@ -427,6 +429,7 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
     printed = ""
     last_columns = [field("repetitions", "times", width=7)]
     if shows_accuracy:
+        # The paper's table.
         printed = f"{_PRINTED[plan.counterpart]}\n{_RULE}\n"
         last_columns = [
             field("accuracy", "with", ".3f", 7, none="-"),
@@ -441,12 +444,12 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
         field("error"),
         field("in_sample", "in-sample", ".3f", 10),
     ]
-    # The numbers of canaries and the noise floors hardly vary between runs.
+    # The numbers of canaries and the noise floors hardly vary between runs, so we show the first.
     cosines = first["cosines"]
     canaries = f"{len(cosines.observed):,} + {len(cosines.unobserved):,} canaries"
     clients = f"{plan.setting.rounds:,} x {plan.setting.cohort} clients"
     before = f"{title}\n{canaries}, {clients}"
-    headings: dict[str, str] = {}  # keyed by observer
+    headings: dict[str, str] = {}  # observer -> the heading from its first run
     records = []
     for run in sorted(runs, key=itemgetter("observer")):
         floor = _show_pair(run["floor"].mean, run["floor"].quantile_95)

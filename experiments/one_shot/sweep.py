@@ -4,8 +4,8 @@
     laptop   Fashion-MNIST instead of EMNIST, and Shakespeare instead of Stack Overflow
     paper    the paper's data from the files given by --emnist and --stackoverflow, with adaptive clipping
 
-Scale `paper` uses the paper's noise multipliers, and the other scales use multipliers that give the paper's
-analytical epsilons. Each training run yields cosines for all iterates and for the final model.
+Only scale `paper` uses the paper's noise multipliers. The others give the paper's analytical epsilons. Each
+training run yields cosines for all iterates and for the final model.
 """
 
 import dataclasses
@@ -53,8 +53,8 @@ class TrainingPlan(NamedTuple):
         """Returns the setting of a training run without canaries, for comparing accuracies.
 
         A setting has at least one canary, which run 0 does not insert. The server divides a round's sum of
-        updates by the expected number of participants, cohort + canaries / (2 rounds). With a single canary,
-        this number is lower, which would make steps longer. So we lower the learning rate by this factor.
+        updates by the expected number of participants, cohort + canaries / (2 rounds), which is lower with a
+        single canary. To keep the steps' lengths, we lower the learning rate by the same factor.
         """
         setting = self.with_noise(noise)
         with_all_canaries = setting.cohort + 0.5 * setting.canaries / setting.rounds
