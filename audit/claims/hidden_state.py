@@ -38,14 +38,14 @@ class HiddenStateBound(NamedTuple):
     Attributes:
       mu: The last iterate is mu-GDP.
       epsilon: The epsilon of mu-GDP.
-      paid: (T,) a_t, the part of the distance that step t's noise masks.
-      attained_by: (T,) slopes, from 0 to c_t, of one-dimensional linear maps that leak exactly mu.
+      masked: (T,) a_t, the part of the distance that step t's noise masks.
+      worst_slopes: (T,) slopes, from 0 to c_t, of one-dimensional linear maps that leak exactly mu.
     """
 
     mu: float
     epsilon: float
-    paid: Array
-    attained_by: Array
+    masked: Array
+    worst_slopes: Array
 
 
 class Periods(NamedTuple):
@@ -147,7 +147,7 @@ def hidden_state_bound(
 
     if not n[s > 0].all():  # a step has a shift but no noise
         # Each step pays off its own shift. Slopes c_t attain this bound, unless the last slope is 0.
-        return HiddenStateBound(mu=np.inf, epsilon=np.inf, paid=s, attained_by=c)
+        return HiddenStateBound(mu=np.inf, epsilon=np.inf, masked=s, worst_slopes=c)
 
     a_over_n = np.zeros(steps)  # steps before `first` pay nothing
     slopes = c.copy()
@@ -160,7 +160,7 @@ def hidden_state_bound(
         mu <= MAX_MU, f"mu must be at most {MAX_MU:g}, got {mu:g}: raise `noise` or lower `shifts`"
     )
     epsilon = conversions.epsilon_from_mu(mu, delta)
-    return HiddenStateBound(mu, epsilon, paid=a_over_n * n, attained_by=slopes)
+    return HiddenStateBound(mu, epsilon, masked=a_over_n * n, worst_slopes=slopes)
 
 
 def bound_periods(
@@ -252,12 +252,12 @@ def make_hidden_state(
     margins = dict.fromkeys(_FACTORS, bound)
     if np.any(constants != 1):  # else |c - 1| is 0
         for factor in margins:
-            wider = periods._replace(lipschitz=stretch_more(constants, factor))
+            wider = periods._replace(lipschitz=raise_constants(constants, factor))
             margins[factor] = compute(wider)
     return HiddenState(bound, periods, margins, reason, runs)
 
 
-def stretch_more(constants: Array, factor: float) -> Array:
+def raise_constants(constants: Array, factor: float) -> Array:
     """Returns c + (factor - 1) |c - 1| for each Lipschitz constant c, up to the largest valid constant.
 
     With factor 2, 1.1 becomes 1.2 and 0.9 becomes 1.

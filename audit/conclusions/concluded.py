@@ -29,7 +29,7 @@ from audit.evidence.repeats import count_once
 from audit.laws import conversions
 from audit.methods import estimate, exact_null, gaussian_curve, lifted, one_run_bounds, one_shot
 from audit.methods.estimate import Bound, Estimate, Finding
-from audit.methods.method import FRESH_DIRECTIONS, MANY_CANARIES, ONE_CANARY, Pair
+from audit.methods.method import FRESH_DIRECTIONS, MANY_CANARIES, ONE_CANARY, VerdictMethods
 from audit.settings.setting import BALLS_IN_BINS, EVERY, RANDOM_ALLOCATION, Setting
 from audit.storage.store import Scores
 from audit.tasks.task import find_task
@@ -71,7 +71,7 @@ def _analyze_one_run(evidence: OneRun, level: Level) -> list[Finding]:
     return findings
 
 
-def _analyze(evidence: Evidence, level: Level) -> tuple[Sequence[Finding], Pair | None]:
+def _analyze(evidence: Evidence, level: Level) -> tuple[Sequence[Finding], VerdictMethods | None]:
     """Returns the estimates and bounds for this kind of evidence, and the names of the verdict's two bounds.
 
     The names are None for a single run, because its verdict uses all bounds. `level` is (delta, confidence).
@@ -89,10 +89,10 @@ def _analyze(evidence: Evidence, level: Level) -> tuple[Sequence[Finding], Pair 
 def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Conclusion:
     """Returns the conclusion from all rows of evidence, without the fields that `finish` computes."""
     conversions.require_levels(*level)
-    findings, pair = _analyze(evidence, level)
+    findings, verdict_methods = _analyze(evidence, level)
     worlds = evidence.pooled()  # the scores of inserted canaries, and of left-out canaries
     curve = None
-    if pair is ONE_CANARY:  # the curve test needs independent scores
+    if verdict_methods is ONE_CANARY:  # the curve test needs independent scores
         p_value = gaussian_curve.examine(*worlds)
         curve = Curve(p_value, power=gaussian_curve.power(*worlds))
     concluded = Conclusion(
@@ -100,7 +100,7 @@ def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Con
         worlds,
         level.delta,
         level.confidence,
-        pair,
+        verdict_methods,
         estimates=tuple(found for found in findings if isinstance(found, Estimate)),
         bounds=tuple(found for found in findings if isinstance(found, Bound)),
         curve=curve,

@@ -16,7 +16,7 @@ from audit.methods.curves import Attack, Auc
 from audit.methods.estimate import Bound, Estimate, Finding
 from audit.methods.exact_null import EXACT_NULL_GDP
 from audit.methods.gaussian_curve import CURVE_LEVEL, CURVE_POWER
-from audit.methods.method import Assumption, Method, Pair
+from audit.methods.method import Assumption, Method, VerdictMethods
 
 Worlds = tuple[Array, Array]
 _LEAST_P_VALUE = 1e-6  # smaller p-values are inaccurate
@@ -111,7 +111,7 @@ class Conclusion(NamedTuple):
       worlds: the scores of inserted canaries, (n_in,), and of left-out canaries, (n_out,).
       delta: the delta of every epsilon.
       confidence: the confidence of every bound.
-      pair: the methods of the two bounds in the verdict; None for a single run, which uses all bounds.
+      verdict_methods: the methods of the verdict's two bounds; None for a single run, which uses all bounds.
       estimates: estimates of epsilon that are not bounds.
       bounds: the lower bounds. A bound's `holds` is False if the scores refute its assumption.
       curve: the test for a Gaussian curve; None unless each run has one canary.
@@ -160,7 +160,7 @@ class Conclusion(NamedTuple):
     worlds: Worlds
     delta: float
     confidence: float
-    pair: Pair | None
+    verdict_methods: VerdictMethods | None
     estimates: tuple[Estimate, ...]
     bounds: tuple[Bound, ...]
     curve: Curve | None = None
@@ -208,12 +208,12 @@ class Conclusion(NamedTuple):
     @property
     def gaussian(self) -> Bound:
         """Returns the verdict's bound that may assume a Gaussian curve; only for several runs."""
-        return self.finding(cast(Pair, self.pair).gaussian)
+        return self.finding(cast(VerdictMethods, self.verdict_methods).gaussian)
 
     @property
     def assumption_free(self) -> Bound:
         """Returns the verdict's bound that is valid for any curve; only for several runs."""
-        return self.finding(cast(Pair, self.pair).free)
+        return self.finding(cast(VerdictMethods, self.verdict_methods).any_curve)
 
     @property
     def path(self) -> tuple[float, ...]:
@@ -234,9 +234,9 @@ class Conclusion(NamedTuple):
         the bound for a Gaussian curve. If `law_is_known`, EXACT_NULL_GDP bounds mu. It precedes both if
         there is an upper bound on mu, `tightest_mu`, to compare it with.
         """
-        if self.pair is None:
+        if self.verdict_methods is None:
             return self.bounds
-        methods = [self.pair.free, self.pair.gaussian]
+        methods = [self.verdict_methods.any_curve, self.verdict_methods.gaussian]
         if self.law_is_known and self.tightest_mu is not None:
             methods.insert(0, EXACT_NULL_GDP)
         # A dict drops repeated bounds.

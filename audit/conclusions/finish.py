@@ -104,9 +104,9 @@ def _examine(conclusion: Conclusion) -> Conclusion:
     mus = [upper.mu for upper in upper_bounds if upper.mu is not None]
     examined = conclusion._replace(
         is_one_run=isinstance(evidence, OneRun),
-        has_one_canary=conclusion.pair == ONE_CANARY,
+        has_one_canary=conclusion.verdict_methods == ONE_CANARY,
         law_is_known=isinstance(evidence, Fresh),
-        scores_may_depend=conclusion.pair == MANY_CANARIES,
+        scores_may_depend=conclusion.verdict_methods == MANY_CANARIES,
         refutes_gaussian=is_refuted,
         bounds=tuple(bounds),
         upper_bounds=upper_bounds,

@@ -81,12 +81,12 @@ def hidden_state(
     row = None  # the model's row in the catalogue
     if not own_model:
         row = task.find_task(setting.model)
-    if row is not None and row.curved is not None:
-        steps = Steps(_find_constant(setting, row.curved), row.curved.reason)
+    if row is not None and row.curvature is not None:
+        steps = Steps(_find_constant(setting, row.curvature), row.curvature.reason)
     elif given is not None:
         steps = given
     elif row is not None:
-        return row.not_curved  # why its constants are not proven
+        return row.why_unbounded  # why its constants are not proven
     else:
         return "the Lipschitz constants of its steps are unknown"
     state = _bound_last_model(setting, steps, delta)
@@ -179,8 +179,8 @@ def _bound_last_model(setting: Setting, steps: Steps, delta: float) -> HiddenSta
 def _bound_for_constants(setting: Setting, constants: ArrayLike, delta: float) -> HiddenStateBound:
     """Returns the hidden-state bound for Lipschitz constants, a number or (T,); infinite if noise is 0.
 
-    If a sampler hides the order of batches, mu and epsilon come from the mixture over orders, and `paid` and
-    `attained_by` from the order that `_find_shifts` assumes.
+    If a sampler hides the order of batches, mu and epsilon come from the mixture over orders, and `masked`
+    and `worst_slopes` from the order that `_find_shifts` assumes.
     """
     sigma = setting.mechanism.noise_multiplier
     bound = hidden_state_bound(_find_shifts(setting), constants, sigma, delta)
@@ -244,22 +244,24 @@ def coupling_distances(setting: Setting) -> Array:
     """Returns the distance between the models with and without the canary before each step, (T,).
 
     We couple the two models as in the proof of the hidden-state bound, with Lipschitz constant 1. Step t adds
-    the canary's shift s_t to their distance, and its noise masks a part a_t (`paid`). The distance before
+    the canary's shift s_t to their distance, and its noise masks a part a_t (`masked`). The distance before
     step t is thus z_(t-1), with z_0 = 0 and z_t = z_(t-1) + s_t - a_t, in units of eta C / B
     (`_find_shifts`).
     """
-    paid = _bound_for_constants(setting, constants=1.0, delta=1e-5).paid  # the same for any delta
-    after = np.cumsum(_find_shifts(setting) - paid)
+    masked = _bound_for_constants(
+        setting, constants=1.0, delta=1e-5
+    ).masked  # the same for any delta
+    after = np.cumsum(_find_shifts(setting) - masked)
     before = np.append(0.0, after[:-1])
     return np.where(before > _ROUNDING, before, 0.0)
 
 
-def _find_constant(setting: Setting, curved: task.Curved) -> float:
+def _find_constant(setting: Setting, curvature: task.Curvature) -> float:
     """Returns a Lipschitz constant of the steps, valid on any data, for a convex model.
 
     A step maps theta to theta - eta (g + lambda theta), where g is the mean of the clipped gradients, eta the
     learning rate and lambda the weight decay. The eigenvalues of an example's Hessian are between 0 and L
-    (`Curved`).
+    (`Curvature`).
 
     Without clipping, a step multiplies a direction of curvature h by 1 - eta (lambda + h). With clipping, the
     derivative of g may be asymmetric, but its norm is at most L, since clipping is a projection. By the
@@ -268,10 +270,10 @@ def _find_constant(setting: Setting, curved: task.Curved) -> float:
     rate = setting.mechanism.learning_rate
     decay = setting.mechanism.weight_decay
     without_curvature = abs(1 - rate * decay)
-    if setting.mechanism.clipping_norm < curved.largest_gradient:  # some gradients are clipped
-        return without_curvature + rate * curved.largest_eigenvalue
+    if setting.mechanism.clipping_norm < curvature.largest_gradient:  # some gradients are clipped
+        return without_curvature + rate * curvature.largest_eigenvalue
     # The largest factors are at the ends, h = 0 and h = L.
-    return max(without_curvature, abs(1 - rate * (decay + curved.largest_eigenvalue)))
+    return max(without_curvature, abs(1 - rate * (decay + curvature.largest_eigenvalue)))
 
 
 def _why_uncovered(setting: Setting, own_model: bool) -> str:
@@ -337,7 +339,7 @@ def count_rehearsals(
         )
     elif requested is None:
         is_wanted = row.smooth and setting.schedule.periodicity > 1 and not why_not
-    if row.curved is not None or not is_wanted:  # proven constants need no measurement
+    if row.curvature is not None or not is_wanted:  # proven constants need no measurement
         return None
     return rehearsals or USUAL
 

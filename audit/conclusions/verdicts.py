@@ -42,7 +42,7 @@ def judge(conclusion: Conclusion) -> Verdict:
     if not conclusion.bounds:
         return _judge_estimates(conclusion)
     bounds = conclusion.bounds
-    if not conclusion.is_one_run:  # the verdict uses only the two bounds in `pair`
+    if not conclusion.is_one_run:  # the verdict uses only two bounds
         bounds = (conclusion.assumption_free, conclusion.gaussian)
     free_bounds = [bound for bound in bounds if not bound.assumes.gaussian]
     free = max(free_bounds, key=attrgetter("epsilon"))

@@ -6,7 +6,7 @@ gradient steps are
     theta_t = c'_t theta_(t-1) + s_t b + n_t z_t,   z_t ~ N(0, 1),   b = 1 with the canary and 0 without.
 
 The quadratic is convex if 0 <= c'_t <= 1, and steps have the Lipschitz constant c_t if c'_t <= c_t. With the
-slopes c'_t of `HiddenStateBound.attained_by`, the last iterate leaks exactly `hidden_state_bound`. So no
+slopes c'_t of `HiddenStateBound.worst_slopes`, the last iterate leaks exactly `hidden_state_bound`. So no
 smaller bound holds for all losses with these constants.
 
 The latch remembers in its last iterate whether a large sum occurred in a shuffled training run. Along a
@@ -68,7 +68,7 @@ def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Reco
     """Compares the convex landscape with the hidden-state bound for one schedule.
 
     On the landscape, a one-dimensional quadratic, each step multiplies theta by a slope. With the bound's
-    slopes `attained_by`, `mu_exact` should equal `mu_bound`.
+    slopes `worst_slopes`, `mu_exact` should equal `mu_bound`.
 
     Args:
       k: The number of steps in a period.
@@ -87,7 +87,7 @@ def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Reco
     bound = hidden_state_bound(shifts, lipschitz, NOISE_MULTIPLIER, delta)
     return {
         "mu_constant_direction": exact_mu(shifts, np.full(len(steps), lipschitz), NOISE_MULTIPLIER),
-        "mu_exact": exact_mu(shifts, bound.attained_by, NOISE_MULTIPLIER),
+        "mu_exact": exact_mu(shifts, bound.worst_slopes, NOISE_MULTIPLIER),
         "mu_bound": bound.mu,
         "epsilon_bound": bound.epsilon,
     }
