@@ -60,9 +60,9 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
 def participant_upper_bound(composition: Composition, delta: float) -> float:
     """Returns an upper bound on epsilon at delta of Poisson-sampled Gaussian steps.
 
-    It is the smaller of two bounds. The first ignores sampling. The second, used only if `counts_sampling` is
-    True, comes from dp-accounting's privacy loss distributions. It is valid if the adversary does not know
-    the batches.
+    It is the smaller of two bounds. The first ignores sampling. The second comes from dp-accounting's privacy
+    loss distributions, and is valid if the adversary does not know the batches. We use it only if
+    `counts_sampling` is True.
 
     Privacy losses are rounded up to a grid. Its spacing is epsilon / 100,000, but at least 1e-4. For noise
     multipliers below 0.3, it is epsilon / 10,000, but at least 1e-3, so that the computation takes only
@@ -80,9 +80,10 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     if not counts_sampling(composition):
         return unsampled
     require_sampled(composition, delta)
-    # The spacing is a fraction of epsilon, `relative_grid`. Epsilon is still unknown, so the first grid
-    # guesses it: as `unsampled` / 100 or, for small noise, as `unsampled`. If that was too large, we use a
-    # finer grid. dp-accounting exponentiates the spacing, so we limit it.
+    # The spacing should be epsilon * relative_grid, but epsilon is still unknown. So the first grid uses a
+    # guess: `unsampled` for small noise, otherwise `unsampled` / 100. If the resulting epsilon shows that
+    # this grid was too coarse, we repeat the computation with a finer one. dp-accounting exponentiates the
+    # spacing, so it has a maximum.
     if sigma < _SMALL_NOISE:
         relative_grid = _RELATIVE_GRID
         least_grid = 1e-3
@@ -90,7 +91,7 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     else:
         relative_grid = 1e-5
         least_grid = _GRID
-        first_grid = max(least_grid, 1e-7 * unsampled)  # 1e-7 is relative_grid / 100
+        first_grid = max(least_grid, 1e-7 * unsampled)  # relative_grid / 100 is 1e-7
     epsilon = float(account_sampled(composition, first_grid).get_epsilon(delta))
     fine_grid = min(max(least_grid, relative_grid * epsilon), COARSEST_GRID)
     if fine_grid < first_grid:

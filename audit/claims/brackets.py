@@ -37,10 +37,10 @@ def bracket_allocation(
 ) -> EveryModel:
     """Returns bounds on epsilon at delta if each epoch uses an example in one random step.
 
-    Balls in bins and random allocation draw this step without revealing it to the adversary. The composition
-    of epochs is another upper bound, which holds even if the adversary knows the step. It is the only bound
-    where `account_allocation` is imprecise: if the noise multiplier is below 0.1, or if delta is below 1e-12,
-    which is close to its rounding errors.
+    Balls in bins and random allocation keep this step secret. `account_allocation` bounds the privacy loss
+    from below and from above. The composition of epochs is another upper bound, which holds even if the
+    adversary knows the step. It is the only bound where `account_allocation` is imprecise: if the noise
+    multiplier is below 0.1, or if delta is below 1e-12, which is close to its rounding errors.
     """
     composed = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     if noise_multiplier < LEAST_ALLOCATION_NOISE:
@@ -53,6 +53,7 @@ def bracket_allocation(
     above = account_allocation(noise_multiplier, batches, epochs, pessimistic=True)
     lower = float(below.get_epsilon_for_delta(delta))
     upper = min(float(above.get_epsilon_for_delta(delta)), composed)
+    # `random_allocation` describes the convex order, and the package pld-accounting.
     accountant = "our bounds (convex order), which lie within pld-accounting's"
     if math.isinf(lower):  # dp-accounting may count rounding errors as an infinite loss
         return EveryModel(upper, accountant)

@@ -29,11 +29,12 @@ _FACTORS = {2: "twice", 10: "ten times"}  # the factors in `HiddenState.margins`
 
 
 class HiddenStateBound(NamedTuple):
-    """The bound on the last of T iterates, the payments that prove it, and maps that attain it.
+    """The bound on the last of T iterates, its proof (`masked`), and maps that attain it.
 
-    Let z_t bound the distance between the models with and without the canary after step t, in the same units
-    as the shifts s_t. For Lipschitz constants c_t and payments a_t, z_0 = 0 and z_t = c_t z_(t-1) + s_t -
-    a_t. All z_t are at least 0, and z_T is 0. For noise n_t, mu^2 is the sum of (a_t / n_t)^2.
+    Let z_t be the distance between the models with and without the canary that noise has not masked after
+    step t. A step stretches it by at most its Lipschitz constant c_t and adds the canary's shift s_t. The
+    step's noise n_t then masks a part a_t: z_t = c_t z_(t-1) + s_t - a_t. At the end, z_T = 0. The cost is
+    mu^2, the sum of (a_t / n_t)^2.
 
     Attributes:
       mu: The last iterate is mu-GDP.
@@ -106,10 +107,13 @@ class HiddenState(NamedTuple):
         )
 
     def _describe_margin(self, factor: int) -> str:
-        """Returns the epsilon for a factor in `margins`, in words: "9.1 if steps expand twice as much"."""
+        """Returns the epsilon for a factor in `margins`, in words: "9.1 if steps expand twice as much".
+
+        If some Lipschitz constants c are below 1, these steps contract, and we state the formula instead.
+        """
         rounded_up = at_most(self.margins[factor].epsilon, 1).removesuffix(".0")
         least, _ = self.range
-        if least < 1:  # some steps contract
+        if least < 1:
             return f"{rounded_up} if each c is {factor - 1} |c - 1| larger"
         return f"{rounded_up} if steps expand {_FACTORS[factor]} as much"
 
@@ -129,8 +133,8 @@ def hidden_state_bound(
     Lipschitz constants c_t, are the same with and without the canary. Only the canary's part differs:
     |g_t| <= 1 with the canary, and g_t = 0 without it.
 
-    The noise of step t masks a part a_t of the distance between the two models (`HiddenStateBound`). We
-    choose these payments to minimize mu. The bound is infinite if a step has a shift but no noise.
+    We choose the parts a_t of the distance that each step's noise masks to minimize mu, the norm of a / n
+    (`HiddenStateBound`; Bok et al., 2024). The bound is infinite if a step has a shift but no noise.
 
     Args:
       shifts: (T,) s_t, at least 0, in units of C / batch: eta_t in steps that insert the canary, 0 in others.
@@ -146,14 +150,14 @@ def hidden_state_bound(
     n = spread_over_steps("noise", noise, steps)
 
     if not n[s > 0].all():  # a step has a shift but no noise
-        # Each step pays off its own shift. Slopes c_t attain this bound, unless the last slope is 0.
+        # Each step masks its own shift. Slopes c_t attain this bound, unless the last slope is 0.
         return HiddenStateBound(mu=np.inf, epsilon=np.inf, masked=s, worst_slopes=c)
 
-    a_over_n = np.zeros(steps)  # steps before `first` pay nothing
+    a_over_n = np.zeros(steps)  # 0 before `first`, since earlier shifts do not reach the last model
     slopes = c.copy()
     first = _find_first_relevant_step(s, c)
     if first < steps:
-        a_over_n[first:], fractions = _compute_payments(s[first:], c[first:], n[first:])
+        a_over_n[first:], fractions = _choose_masked_parts(s[first:], c[first:], n[first:])
         slopes[first:] *= fractions
     mu = float(np.linalg.norm(a_over_n))
     require(
@@ -243,8 +247,9 @@ def make_hidden_state(
     reason: str = "as given",
     runs: int = 0,
 ) -> HiddenState:
-    """Returns the bound on the last model, and its margins: the bounds for 2 and 10 times larger |c - 1|.
+    """Returns the bound on the last model, and the bounds if Lipschitz constants c are larger (`margins`).
 
+    Margins show how much the bound depends on uncertain constants. They make |c - 1| 2 and 10 times larger.
     `compute` maps a schedule to its bound. The other arguments are attributes of `HiddenState`.
     """
     bound = compute(periods)
@@ -260,7 +265,8 @@ def make_hidden_state(
 def raise_constants(constants: Array, factor: float) -> Array:
     """Returns c + (factor - 1) |c - 1| for each Lipschitz constant c, up to the largest valid constant.
 
-    With factor 2, 1.1 becomes 1.2 and 0.9 becomes 1.
+    This pessimistic case shows how much a bound depends on c. With factor 2, expanding steps expand twice as
+    much (1.1 becomes 1.2), and contracting steps contract less (0.9 becomes 1).
     """
     return np.minimum(constants + (factor - 1) * np.abs(constants - 1), _MAX)
 
@@ -298,12 +304,13 @@ def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
     return start + int(shifted[0])
 
 
-def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
-    """Returns payments a_t of `hidden_state_bound`, divided by the noise n_t, and maps that attain mu.
+def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
+    """Returns the parts a_t of the distance that noise should mask to minimize mu, the norm of a / n.
 
-    Later steps scale a shift at step t by at most W_t, the product of all c_j with j > t. The best payments
-    have non-decreasing x_t = a_t / (W_t n_t^2), the isotonic regression of W_t s_t / (W_t n_t)^2 with weights
-    (W_t n_t)^2. It is constant on blocks of steps, with
+    Noise can mask only shifts of its own and earlier steps. Later steps scale a distance at step t by at most
+    W_t, the product of all c_j with j > t. The minimum (derived in audit/methods/README.md) has
+    non-decreasing x_t = a_t / (W_t n_t^2), the isotonic regression of W_t s_t / (W_t n_t)^2 with weights (W_t
+    n_t)^2. It is constant on blocks of steps:
 
         x = sum W_t s_t / sum (W_t n_t)^2,    a_t / n_t = W_t n_t x.
 
@@ -316,7 +323,7 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
 
     Returns:
       a_t / n_t, (T,).
-      x_(t-1) / x_t, (T,), the slopes of the maps as fractions of c_t; 0 for the first step.
+      x_(t-1) / x_t, (T,): linear maps with these fractions of c_t as slopes leak exactly mu. The first is 0.
     """
     log_c = np.log(c[:0:-1])  # from the last step to the second
     log_w = np.cumsum(np.append(0.0, log_c))[::-1]
