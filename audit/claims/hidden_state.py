@@ -154,7 +154,7 @@ def hidden_state_bound(
         return HiddenStateBound(mu=np.inf, epsilon=np.inf, masked=s, worst_slopes=c)
 
     a_over_n = np.zeros(steps)  # 0 before `first`, since earlier shifts do not reach the last model
-    slopes = c.copy()
+    slopes = c.copy()  # of maps that leak exactly mu
     first = _find_first_relevant_step(s, c)
     if first < steps:
         a_over_n[first:], fractions = _choose_masked_parts(s[first:], c[first:], n[first:])

@@ -50,10 +50,10 @@ class MixtureBound(NamedTuple):
 
 
 class StepWeights(NamedTuple):
-    """The weights of T steps in the last model, for noise of standard deviation 1.
+    """The weights of T steps in the last model: W_t is the product of the Lipschitz constants after step t.
 
-    Later steps scale a shift at step t by at most its weight W_t, the product of their Lipschitz constants.
-    Steps are numbered from 0.
+    Later steps scale a shift at step t by at most W_t, and also its noise N(0, I). Sums of W^2 are thus the
+    variance of some steps' noise in the last model. Steps are numbered from 0.
 
     Attributes:
       log_w: (T + 1,) the log of W_t. The last entry, 0, is for "no participation".
@@ -106,13 +106,18 @@ def make_schedule(
 
 
 def weigh_steps(lipschitz: Array) -> StepWeights:
-    """Returns the weights of T steps with these Lipschitz constants (T,)."""
+    """Returns the weights W_t of T steps, the products of the Lipschitz constants (T,) of later steps.
+
+    We use logarithms, since W_t may overflow.
+    """
     # A constant of 0 erases all earlier shifts. If there is none, `first` is 0.
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     constants = lipschitz.copy()
-    constants[: first + 1] = 1.0  # avoids log(0); these multiply only earlier shifts
+    constants[: first + 1] = (
+        1.0  # avoids log(0); these scale only the weights of steps before `first`
+    )
     log_next = np.append(np.log(constants)[1:], 0.0)  # of the next step's constant
-    log_w = np.cumsum(log_next[::-1])[::-1]
+    log_w = np.cumsum(log_next[::-1])[::-1]  # sums over all later steps
     log_before = np.logaddexp.accumulate(2 * log_w)
     log_after = np.logaddexp.accumulate(2 * log_w[::-1])[::-1]
     return StepWeights(
@@ -126,16 +131,15 @@ def weigh_steps(lipschitz: Array) -> StepWeights:
 def compute_order_mus(
     weights: StepWeights, orders: Steps, log_shifts: Array | None = None
 ) -> Array:
-    """Returns the mu (N,) of N orders. Given an order, the last model is mu-GDP for noise N(0, I).
+    """Returns the mu (N,) of N orders, the steps that use the example, for noise N(0, I) in each step.
 
-    W_t is the weight of step t. A participation with shift s_t shifts the last model by at most W_t s_t. The
-    noise up to the next participation, with variance equal to the sum of W^2, masks this shift. mu equals the
+    For an adversary who knows the order, the last model is mu-GDP. Participation in step t shifts it by at
+    most W_t s_t (`StepWeights`). The noise of step t and later steps masks this shift. The result equals the
     mu of `hidden_state.hidden_state_bound`, and is at most sqrt(K).
 
     Args:
       weights: The weights of T steps.
-      orders: (N, K) the steps of the participations, in ascending order from 0 to T - 1; T means no
-        participation.
+      orders: (N, K) the steps that use the example, ascending from 0 to T - 1; T means no participation.
       log_shifts: (N, K) the log of W_t s_t; by default s_t is 1.
     """
     reaches_last_model = (orders >= weights.first) & (orders < weights.no_participation)
@@ -148,15 +152,17 @@ def compute_order_mus(
 
 
 def _pool_violators(log_shifts: Array, log_noises: Array, reaches_last_model: Bits) -> Array:
-    """Returns mu^2 (N,) of N orders, by isotonic regressions that pool adjacent violators.
+    """Returns mu^2 (N,) of N orders, the steps that use the example, by N isotonic regressions.
 
-    All orders are processed together. Each has its own stack of blocks. Each participation becomes a new
-    block on top, which absorbs the block below it as long as that block's slope, sum of W s / sum of W^2, is
-    at least its own. mu^2 is the sum over blocks of (sum of W s)^2 / sum of W^2 (derived in
-    audit/methods/README.md).
+    A participation shifts the last model by at most W s, and the noise until the next one has variance sum
+    W^2. Noise masks only earlier shifts. A block of participations, masked together, costs (sum of W s)^2 /
+    sum of W^2. The sum of all costs is mu^2. It is smallest if slopes, sum of W s / sum of W^2, increase from
+    block to block (audit/methods/README.md). So we pool blocks whose slopes do not.
+
+    All orders are processed together. Each has its own stack of blocks.
 
     Args:
-      log_shifts: (N, K) the log of W s of each participation, for its shift s and its step's weight W.
+      log_shifts: (N, K) the log of W s of each participation.
       log_noises: (N, K) the log of the sum of W^2 from this participation to the next one.
       reaches_last_model: (N, K) False for participations to ignore.
     """
@@ -169,7 +175,7 @@ def _pool_violators(log_shifts: Array, log_noises: Array, reaches_last_model: Bi
         stacks[0, heights[orders], orders] = log_shifts[orders, i]
         stacks[1, heights[orders], orders] = log_noises[orders, i]
         heights[orders] += 1
-        # Merge the two top blocks, in the orders that still need it.
+        # We pool the two top blocks of each order until the upper one has the larger slope.
         while len(orders):
             orders = orders[heights[orders] > 1]
             top = heights[orders] - 1
@@ -180,8 +186,8 @@ def _pool_violators(log_shifts: Array, log_noises: Array, reaches_last_model: Bi
             violates = lower_log_slopes >= upper_log_slopes
             orders = orders[violates]
             pooled = np.logaddexp(lower[:, violates], upper[:, violates])
+            stacks[:, top[violates] - 1, orders] = pooled
             heights[orders] -= 1
-            stacks[:, heights[orders] - 1, orders] = pooled
     is_block = np.arange(participations)[:, None] < heights
     log_sums, log_block_noises = stacks
     with np.errstate(over="ignore"):  # squares may overflow to infinity
@@ -190,11 +196,13 @@ def _pool_violators(log_shifts: Array, log_noises: Array, reaches_last_model: Bi
 
 
 def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
-    """Returns (N, K) the log of the sum of W^2 from each participation to the step before the next one.
+    """Returns the log variance (N, K), in the last model, of the noise from each participation to the next.
 
-    We subtract cumulative sums from the start of training or from its end, whichever are smaller and thus
-    lose fewer digits. The arguments are those of `compute_order_mus`.
+    This noise masks the participation. Its variance is the sum of W^2 over these steps (`StepWeights`). We
+    subtract cumulative sums from the start of training or from its end, whichever are smaller and thus lose
+    fewer digits. The arguments are those of `compute_order_mus`.
     """
+    # The last participation's noise reaches to the end of training.
     end = np.full(len(orders), weights.no_participation)
     following = np.column_stack([orders[:, 1:], end])  # the step of the next participation
     log_before = weights.log_before[orders]
@@ -224,9 +232,12 @@ def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
 
 
 def bound_any_order(schedule: Schedule, delta: float) -> MixtureBound:
-    """Returns an upper bound on the last model's epsilon for any order with one participation per epoch."""
+    """Returns an upper bound on the last model's epsilon if any one step of each epoch uses the example.
+
+    The steps may be known, and the worst choice counts. We divide the choices into sets (strata), and bound
+    mu for each set. The largest of these bounds is valid for every choice.
+    """
     strata = _stratify_by_last_epochs(schedule.batches, schedule.epochs, _MAX_STRATA)
-    # Every order belongs to a stratum, a set with one bound on mu.
     mu = float(_compute_worst_mus(schedule, strata).max()) / schedule.noise_multiplier
     return MixtureBound(conversions.epsilon_from_mu(mu, delta), error=0.0, mu=mu)
 
@@ -240,9 +251,9 @@ def bound_one_of_each_epoch(
 ) -> MixtureBound:
     """Returns an upper bound on the last model's epsilon if each epoch uses the example in one random step.
 
-    This covers shuffled batches, balls in bins and random allocation. If there are too many orders to
-    enumerate, we simulate a stratified sample (`_stratify_by_last_epochs`). The bound is then too low with
-    probability at most ERROR.
+    This covers shuffled batches, balls in bins and random allocation. An order has the step of each epoch. If
+    there are too many orders to enumerate, we simulate a stratified sample (`_stratify_by_last_epochs`). The
+    bound is then too low with probability at most ERROR.
 
     Args:
       max_enumerated: The maximum number of orders to enumerate, and of strata.
@@ -279,7 +290,10 @@ class _Strata(NamedTuple):
 
 
 def _simulate_strata(schedule: Schedule, strata: _Strata, draws: int, seed: int) -> Array:
-    """Returns the mu (draws, S) of random orders from each of S strata, for noise N(0, I)."""
+    """Returns the mu (draws, S) of random orders, the steps that use the example, for noise N(0, I).
+
+    `draws` orders are from each of S strata, which restrict the steps in the last epochs.
+    """
     _, batches, epochs, weights = schedule
     num_strata, last_epochs = strata.lows.shape
     first_steps = batches * np.arange(epochs)  # of each epoch
@@ -289,7 +303,6 @@ def _simulate_strata(schedule: Schedule, strata: _Strata, draws: int, seed: int)
     for start in range(0, draws, rows_at_once):
         shape = (min(rows_at_once, draws - start), num_strata)
         places = rng.integers(0, batches, (*shape, epochs))
-        # In the last epochs, a stratum restricts the step.
         restricted = rng.integers(strata.lows, strata.highs, (*shape, last_epochs))
         places[..., epochs - last_epochs :] = restricted
         orders = (places + first_steps).reshape(-1, epochs)
@@ -298,10 +311,10 @@ def _simulate_strata(schedule: Schedule, strata: _Strata, draws: int, seed: int)
 
 
 def _stratify_by_last_epochs(batches: int, epochs: int, max_strata: int) -> _Strata:
-    """Divides the orders with one participation per epoch into at most `max_strata` strata.
+    """Divides the choices of one step per epoch into at most `max_strata` sets (strata) with similar mu.
 
-    A stratum restricts the step to one interval in each of the last L epochs. Intervals are shortest near the
-    end of an epoch, where a step matters most.
+    A stratum restricts the step to one interval in each of the last L epochs. The step matters most there,
+    and near the end of an epoch, since less noise follows it. So intervals are shortest near the end.
     """
     intervals = min(batches, _MAX_INTERVALS, max_strata)
     last_epochs = 0  # L
@@ -324,12 +337,16 @@ def _stratify_by_last_epochs(batches: int, epochs: int, max_strata: int) -> _Str
 
 
 def _compute_worst_mus(schedule: Schedule, strata: _Strata) -> Array:
-    """Returns an upper bound (S,) on the mu of all orders in each stratum, for noise N(0, I).
+    """Returns an upper bound (S,) on the mu of each stratum's orders, for noise N(0, I).
 
-    For the shift s_t and the weight W_t of step t (`StepWeights`), mu is, by duality, the largest sum of x_t
-    W_t s_t over increasing x_t such that the sum of (x_t W_t)^2 is 1. Thus mu increases with every W_t s_t,
-    and also if a participation moves to a later step with the same W_t s_t. The bound is the mu of a
-    hypothetical order: each epoch uses the last step and the largest W that the stratum allows.
+    An order has the step of each epoch that uses the example. A stratum allows certain steps. We bound mu by
+    that of a hypothetical order: each epoch uses the last step and the largest weight W (`StepWeights`) that
+    the stratum allows.
+
+    This is a bound because mu is the norm of an isotonic regression, a projection onto a cone. So it equals
+    the largest inner product with a unit vector of the cone: the largest sum of x_t W_t s_t, for shifts s_t,
+    over increasing x_t >= 0 with sum (x_t W_t)^2 = 1. It thus increases with every W_t s_t, and if one moves
+    to a later step.
     """
     _, batches, epochs, weights = schedule
     num_strata, last_epochs = strata.lows.shape
@@ -354,8 +371,9 @@ def bound_poisson(
 ) -> MixtureBound:
     """Returns an upper bound on the last model's epsilon for Poisson sampling at the same rate in each step.
 
-    We simulate some orders. `_bound_simulated` needs an upper bound on mu. We use the mu of an order that is
-    worse than nearly all others (`_find_latest_steps`), and reserve `delta` / 1000 for the exceptions.
+    We simulate some orders, the steps that use the example. For a valid bound from this sample,
+    `_bound_simulated` needs an upper bound on mu. We use the mu of an order that is worse than nearly all
+    others (`_find_latest_steps`), and reserve `delta` / 1000 for the exceptions.
 
     Args:
       simulated: The number of orders to simulate, rounded up to a multiple of _CHUNK.
@@ -366,7 +384,8 @@ def bound_poisson(
         rate = 1 / batches
     steps = batches * epochs
 
-    # Earlier steps may have a larger W, so we give each participation the largest W up to its step.
+    # `_compute_worst_mus` shows which orders are worse. Earlier steps may have a larger weight W, so we give
+    # each participation the largest W up to its step.
     largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
     latest = _find_latest_steps(steps, rate, _RESERVED * delta)
     worst = compute_order_mus(weights, latest[None], log_shifts=largest_log_w[latest][None])  # (1,)
@@ -374,13 +393,13 @@ def bound_poisson(
     rng = np.random.default_rng(seed)
     mus = []
     for _ in range(0, simulated, _CHUNK):
-        # The gaps between participations follow a geometric distribution. We drop participations after the
-        # first len(latest); the reserved part of delta covers orders with more.
+        # The gaps between participations follow a geometric distribution. Orders with more than len(latest)
+        # participations are exceptions.
         gaps = rng.geometric(rate, (_CHUNK, len(latest)))
         orders = np.cumsum(gaps, axis=1) - 1  # the first step is 0
         orders[orders >= steps] = weights.no_participation
         mus.append(compute_order_mus(weights, orders))
-    # The reserved part of delta also covers orders with a larger mu than `worst`, so we may cap their mu.
+    # Orders with a larger mu than `worst` are exceptions too, so we may cap their mu.
     capped = np.minimum(np.concatenate(mus), worst)
     remaining_delta = (1 - _RESERVED) * delta
     mus_in_stratum = capped[:, None] / sigma  # all orders are in one stratum, with probability 1
@@ -394,16 +413,18 @@ def bound_poisson(
 def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
     """Returns the steps (K,), ascending, of an order that is worse than nearly all orders.
 
-    We bound the number of participations in the last 1, 2, 4, ... steps and in all steps. A random order,
-    which uses each step with probability `rate`, exceeds any of the bounds with probability at most
-    `dropped`. The result has as many participations, as late, as all the bounds allow.
+    An order is the steps that use the example, each with probability `rate`. It is worse if it has more or
+    later steps. We bound the number of participations in the last 1, 2, 4, ... steps and in all steps. A
+    random order exceeds any of these bounds with probability at most `dropped`. Every other order is at most
+    as bad as the result, which has as many participations, as late, as the bounds allow.
     """
     # The bounds are quantiles of binomial distributions. `dropped` is divided equally among them.
     lengths = np.unique(np.append(2 ** np.arange(int(math.log2(steps)) + 1), steps))
     bounds = scipy.stats.binom.isf(dropped / len(lengths), lengths, rate).astype(np.int64)
 
-    # We work backwards from the end of training. Each bound may allow more participations than the shorter
-    # ones. These take the latest steps that the shorter ones do not cover, just before `end`.
+    # We work backwards from the end of training. If a bound allows more participations than the one before,
+    # the added ones take the latest of its additional steps, just before `end`. There are enough: each
+    # additional step raises a quantile by at most 1.
     latest: list[int] = []
     end = steps
     for length, bound in zip(lengths, bounds, strict=True):
@@ -415,11 +436,12 @@ def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
 
 
 def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: float) -> float:
-    """Returns an upper bound on the epsilon of the mixture of all orders, from simulated orders.
+    """Returns an upper bound on epsilon for an adversary who does not know the order, from simulated orders.
 
-    At this epsilon, the mean delta over all orders is at most `delta`, except with probability at most ERROR.
-    In each row of `mus`, the deltas of its orders, weighted by their strata's probabilities, add up to an
-    unbiased estimate of this mean. `bound_mean` bounds it from R such estimates.
+    An order is the steps that use the example; given its mu, training is mu-GDP. At the returned epsilon, the
+    mean delta over all orders is at most `delta`, except with probability at most ERROR. Orders are sampled
+    from strata, sets of similar orders. In each row of `mus`, the deltas, weighted by their strata's
+    probabilities, add up to an unbiased estimate of this mean. `bound_mean` bounds it from R such estimates.
 
     Args:
       mus: (R, S) mu of simulated orders: each of the R rows has one order from each of S strata.
@@ -428,7 +450,7 @@ def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: floa
     """
     highest = conversions.epsilon_from_mu(float(worst.max()), delta)
     grid = np.linspace(0.0, highest, _NUM_EPSILONS + 1)
-    # ERROR is divided equally among all epsilons and the two bounds of `bound_mean`.
+    # `bound_mean` makes two bounds at each epsilon of the grid. Each may be wrong with an equal part of ERROR.
     log_inverse_error = math.log(2 * _NUM_EPSILONS / ERROR)
 
     def is_bounded(epsilon: float) -> bool:
