@@ -450,7 +450,7 @@ def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: floa
     """
     highest = conversions.epsilon_from_mu(float(worst.max()), delta)
     grid = np.linspace(0.0, highest, _NUM_EPSILONS + 1)
-    # `bound_mean` makes two bounds at each epsilon of the grid. Each may be wrong with an equal part of ERROR.
+    # `bound_mean` makes two bounds at each epsilon. Each may be wrong with an equal part of ERROR.
     log_inverse_error = math.log(2 * _NUM_EPSILONS / ERROR)
 
     def is_bounded(epsilon: float) -> bool:

@@ -228,11 +228,11 @@ class Conclusion(NamedTuple):
         return None
 
     def ranked(self) -> tuple[Bound, ...]:
-        """Returns the bounds in the order used in tables.
+        """Returns the bounds in the order used in tables: those that decide the verdict come first.
 
-        A single run's bounds keep their order. Otherwise, the bound for any curve comes first, followed by
-        the bound for a Gaussian curve. If `law_is_known`, EXACT_NULL_GDP bounds mu. It precedes both if
-        there is an upper bound on mu, `tightest_mu`, to compare it with.
+        These are the bound for any trade-off curve and the bound for a Gaussian curve. If `law_is_known`,
+        EXACT_NULL_GDP bounds mu. If an upper bound on mu is known (`tightest_mu`), readers compare the two,
+        so this bound precedes all others. A single run's bounds keep their order.
         """
         if self.verdict_methods is None:
             return self.bounds
