@@ -95,7 +95,7 @@ def _judge(conclusion: Conclusion, claim_test: ClaimTest | None) -> Conclusion:
 
 
 def _examine(conclusion: Conclusion) -> Conclusion:
-    """Returns a conclusion with all fields computed by `finish` except the test of the claim and the verdict."""
+    """Returns a conclusion with all fields that `finish` computes, except the claim test and the verdict."""
     evidence = conclusion.evidence
     is_refuted = conclusion.curve is not None and conclusion.curve.is_refuted
     bounds = []

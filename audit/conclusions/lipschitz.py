@@ -49,7 +49,7 @@ class Steps(NamedTuple):
       constants: (T,), or a single number for all steps.
       reason: why the constants are valid.
       runs: the number of training runs in which they were measured; 0 if they are proven or given.
-      kink: why measured derivatives do not bound how far apart a step moves two models; empty if they do.
+      kink: why measured derivatives are no Lipschitz constants (jumps in the gradient); empty if they are.
       version: the value of `MEASUREMENT` when they were measured; empty if they are proven or given.
     """
 
@@ -81,7 +81,7 @@ def hidden_state(
     row = None  # the model's row in the catalogue
     if not own_model:
         row = task.find_task(setting.model)
-    if row is not None and row.curvature is not None:
+    if row is not None and row.curvature is not None:  # constants are proven
         steps = Steps(_find_constant(setting, row.curvature), row.curvature.reason)
     elif given is not None:
         steps = given
@@ -92,6 +92,7 @@ def hidden_state(
     state = _bound_last_model(setting, steps, delta)
     if not steps.kink:
         return state
+    # Derivatives do not bound how far apart such steps move two models, so the result is not a bound.
     return (
         f"{steps.kink}; derivatives alone would give epsilon {state.bound.epsilon:.4g}, an estimate"
     )
@@ -163,6 +164,7 @@ def _bound_last_model(setting: Setting, steps: Steps, delta: float) -> HiddenSta
     """Returns the upper bound for the last model, with a reason, and the bounds for larger constants."""
     schedule = setting.schedule
     reason = steps.reason
+    # The same mixture as in `_bound_for_constants`, for the reason only; `_mix_orders` caches it.
     mixture = _find_mixture(setting, steps.constants, delta)
     if mixture is not None:
         reason += "; a mixture over orders of batches"
@@ -179,8 +181,9 @@ def _bound_last_model(setting: Setting, steps: Steps, delta: float) -> HiddenSta
 def _bound_for_constants(setting: Setting, constants: ArrayLike, delta: float) -> HiddenStateBound:
     """Returns the hidden-state bound for Lipschitz constants, a number or (T,); infinite if noise is 0.
 
-    If a sampler hides the order of batches, mu and epsilon come from the mixture over orders, and `masked`
-    and `worst_slopes` from the order that `_find_shifts` assumes.
+    If a sampler hides which steps insert the canary, the last model is a mixture over all possibilities
+    (orders), and mu and epsilon are those of the mixture. Only measurements use the other fields; they are
+    for the steps that `_find_shifts` assumes.
     """
     sigma = setting.mechanism.noise_multiplier
     bound = hidden_state_bound(_find_shifts(setting), constants, sigma, delta)
@@ -194,10 +197,10 @@ def _bound_for_constants(setting: Setting, constants: ArrayLike, delta: float) -
 def _find_mixture(
     setting: Setting, constants: ArrayLike, delta: float
 ) -> samplers.MixtureBound | None:
-    """Returns the bound for the mixture over orders of batches if a sampler hides the order; else None.
+    """Returns the bound if a sampler hides which steps insert the canary (the order); else None.
 
-    The bound requires noise, and k = 1, because any step may insert the canary. `constants` is a number or
-    (T,).
+    To the adversary, the last model is then a mixture over orders. The bound requires noise, and that any
+    step may insert the canary (`periodicity` is 1). `constants` is a number or (T,).
     """
     schedule = setting.schedule
     sigma = setting.mechanism.noise_multiplier
@@ -211,7 +214,8 @@ def _find_shifts(setting: Setting) -> Array:
     """Returns the shift that the canary causes at each step, (T,): 1 if inserted there, else 0.
 
     The unit is eta C / B, for learning rate eta, clipping norm C and batch size B. If a sampler draws a step
-    in each epoch, we assume the last one; for Poisson sampling, we assume every possible step.
+    in each epoch, we assume the last one, since the least noise follows it. For Poisson sampling
+    (`periodicity` 1, no `batches`), we assume every step.
     """
     schedule = setting.schedule
     # The steps in a period, and the step that inserts, counted from 1. For a sampler, a period is an epoch.
@@ -226,11 +230,14 @@ def _find_shifts(setting: Setting) -> Array:
 def _mix_orders(
     sampler: Sampling, noise_multiplier: float, constants: tuple[float, ...], delta: float
 ) -> samplers.MixtureBound:
-    """Returns the bound for the mixture over orders. The result is cached, because simulation takes seconds.
+    """Returns the bound for the mixture over orders, the steps at which a sampler may insert the canary.
 
-    `constants` has an entry for each step. If there are more than 1000 orders, we simulate some.
+    `constants` has an entry for each step. If there are more than 1000 orders, or with Poisson sampling, we
+    simulate some. This takes seconds, so we cache the result.
     """
-    batches = sampler.batches or 1  # for Poisson sampling, each step counts as an epoch
+    batches = (
+        sampler.batches or 1
+    )  # Poisson sampling needs no epochs: any split of the steps will do
     epochs = len(constants) // batches
     schedule = samplers.make_schedule(noise_multiplier, batches, epochs, constants)
     if sampler.batches:
@@ -243,15 +250,12 @@ def _mix_orders(
 def coupling_distances(setting: Setting) -> Array:
     """Returns the distance between the models with and without the canary before each step, (T,).
 
-    We couple the two models as in the proof of the hidden-state bound, with Lipschitz constant 1. Step t adds
-    the canary's shift s_t to their distance, and its noise masks a part a_t (`masked`). The distance before
-    step t is thus z_(t-1), with z_0 = 0 and z_t = z_(t-1) + s_t - a_t, in units of eta C / B
-    (`_find_shifts`).
+    Measured Lipschitz constants must be valid at these distances. The proof of the hidden-state bound couples
+    the two models; here, with constant 1. Step t adds the canary's shift s_t to their distance, and its noise
+    masks a part a_t (`masked`): z_t = z_(t-1) + s_t - a_t, in units of eta C / B (`_find_shifts`).
     """
-    masked = _bound_for_constants(
-        setting, constants=1.0, delta=1e-5
-    ).masked  # the same for any delta
-    after = np.cumsum(_find_shifts(setting) - masked)
+    bound = _bound_for_constants(setting, constants=1.0, delta=1e-5)  # any delta will do
+    after = np.cumsum(_find_shifts(setting) - bound.masked)
     before = np.append(0.0, after[:-1])
     return np.where(before > _ROUNDING, before, 0.0)
 
@@ -280,7 +284,7 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
     """Returns why a setting's hidden-state bound is invalid for any model; empty if it may be valid.
 
     Apart from the canary and noise, a step must depend only on the previous model and must be computed
-    exactly.
+    exactly. `own_model` is True for a custom model.
     """
     mechanism = setting.mechanism
     adversary = setting.adversary
@@ -293,9 +297,10 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
         return "this adversary sees every model"
     if setting.sampling.times:  # each canary is inserted at this many random steps
         return "each canary is inserted at random steps"
+    # The Lipschitz constants do not include the gradients of other canaries.
     if setting.canaries > 1 and adversary.reads_theta:
         return OTHER_CANARIES
-    # The user is responsible for the constants of custom models.
+    # Low precision adds rounding errors. For custom models, the user is responsible for the constants.
     if mechanism.precision != "float32" and not own_model:
         return f"matrix products are rounded to {mechanism.precision}"
     return ""

@@ -35,17 +35,16 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
       notes*: remarks.
       upper_bound: the claimed epsilon; null if infinite or unknown.
       claim_test*: the test of the claim. `seen` is the smallest departure that it would have detected.
-      last_model*: the upper bound for the last model, or `why_not`. `margins` maps factors f to the epsilon
-        if each step's Lipschitz constant c is larger by (f - 1) |c - 1|.
+      last_model*: the upper bound for the last model, or `why_not`. `margins` has the epsilons for larger
+        Lipschitz constants: factor f maps to that for c + (f - 1) |c - 1|.
       expected*: the epsilon that the last model would have with linear losses; null if infinite.
       epsilon: the lower bound for any curve.
       most_provable: the largest such bound that this number of runs can prove; null with several canaries per
         run.
       gaussian_curve*: the test for a Gaussian curve.
 
-    For a single run, the fields are `estimates`, `bounds`, `notes`*, `upper_bound`, `claim_test`*, and
-    `coins`, which is true if coin flips chose the inserted canaries. With cosines, they also include the
-    counts `observed` and `unobserved`, and `dimension`; otherwise, the number of `canaries`.
+    A single run has the fields `bounds` (without estimates), `notes`*, `upper_bound`, `claim_test`*, and
+    those of `_describe_one_run`.
     """
     findings = conclusion.bounds if conclusion.is_one_run else conclusion.rows()
     fields: dict[str, Any] = {
@@ -80,14 +79,19 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def _describe_one_run(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the fields of `result_fields` that exist only for a single run."""
+    """Returns the fields that exist only for a single run.
+
+    These are the `estimates`, and `coins`, which is true if coin flips chose the inserted canaries. For
+    cosines, there are also the numbers of `observed` (inserted) and `unobserved` (left-out) canaries, and the
+    `dimension`; for other scores, the number of `canaries`.
+    """
     fields: dict[str, Any] = {
         "estimates": [
             {**finding_fields(estimate), "canaries": estimate.n_in, "caveat": estimate.caveat}
             for estimate in conclusion.estimates
         ]
     }
-    coins, cosines = conclusion.one_run  # either may be None
+    coins, cosines = conclusion.one_run  # a run may have both or only one
     if cosines is not None:
         fields |= {
             "observed": len(cosines.observed),
@@ -95,7 +99,7 @@ def _describe_one_run(conclusion: Conclusion) -> dict[str, Any]:
             "dimension": cosines.dimension,
         }
     else:
-        fields["canaries"] = sum(conclusion.evidence.canaries)  # in and out
+        fields["canaries"] = sum(conclusion.evidence.canaries)  # inserted and left out
     return {**fields, "coins": coins is not None}
 
 

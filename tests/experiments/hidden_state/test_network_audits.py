@@ -51,7 +51,7 @@ def bound_last_model(setting, dataset, effort=EFFORT):
         trainee = build.trainee(setting.model, dataset)
         clipped_sum = build.make_dpsgd(setting, trainee).clipped_sum
         game = build.build(setting, dataset)
-        steps = measuring.measure_steps(setting, game, clipped_sum, effort, kinks=False)
+        steps = measuring.measure_steps(setting, game, clipped_sum, effort, has_kinks=False)
     state = lipschitz.hidden_state(setting, 1e-5, steps)
     assert not isinstance(state, str), state
     return state.bound.mu
