@@ -235,9 +235,7 @@ def _mix_orders(
     `constants` has an entry for each step. If there are more than 1000 orders, or with Poisson sampling, we
     simulate some. This takes seconds, so we cache the result.
     """
-    batches = (
-        sampler.batches or 1
-    )  # Poisson sampling needs no epochs: any split of the steps will do
+    batches = sampler.batches or 1  # Poisson sampling has no epochs
     epochs = len(constants) // batches
     schedule = samplers.make_schedule(noise_multiplier, batches, epochs, constants)
     if sampler.batches:
