@@ -64,9 +64,8 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     loss distributions, and is valid if the adversary does not know the batches. We use it only if
     `counts_sampling` is True.
 
-    Privacy losses are rounded up to a grid. Its spacing is epsilon / 100,000, but at least 1e-4. For noise
-    multipliers below 0.3, it is epsilon / 10,000, but at least 1e-3, so that the computation takes only
-    seconds. The bound is therefore loose if epsilon or a step's privacy losses are not much larger than 1e-4.
+    Privacy losses are rounded up to a grid. For noise multipliers below 0.3, its spacing is larger, which
+    saves time. The bound is loose if epsilon or a step's privacy losses are not much larger than the spacing.
 
     Args:
       composition: The steps that may use the participant (an example or a client).
@@ -80,10 +79,9 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     if not counts_sampling(composition):
         return unsampled
     require_sampled(composition, delta)
-    # The spacing should be epsilon * relative_grid, but epsilon is still unknown. So the first grid uses a
-    # guess: `unsampled` for small noise, otherwise `unsampled` / 100. If the resulting epsilon shows that
-    # this grid was too coarse, we repeat the computation with a finer one. dp-accounting exponentiates the
-    # spacing, so it has a maximum.
+    # The spacing should be epsilon * relative_grid, but epsilon is still unknown. So the first grid guesses
+    # epsilon: as `unsampled` for small noise, otherwise as `unsampled` / 100. If the result shows that this
+    # grid was too coarse, we use a finer one. dp-accounting exponentiates the spacing, so we limit it.
     if sigma < _SMALL_NOISE:
         relative_grid = _RELATIVE_GRID
         least_grid = 1e-3

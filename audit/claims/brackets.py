@@ -37,10 +37,10 @@ def bracket_allocation(
 ) -> EveryModel:
     """Returns bounds on epsilon at delta if each epoch uses an example in one random step.
 
-    Balls in bins and random allocation keep this step secret. `account_allocation` bounds the privacy loss
-    from below and from above. The composition of epochs is another upper bound, which holds even if the
-    adversary knows the step. It is the only bound where `account_allocation` is imprecise: if the noise
-    multiplier is below 0.1, or if delta is below 1e-12, which is close to its rounding errors.
+    Balls in bins and random allocation keep this step secret. `account_allocation` bounds delta from below
+    and from above. The composition of epochs is another upper bound, valid even if the adversary knows the
+    step. We use only this one if the noise multiplier is below 0.1, where `account_allocation` is imprecise,
+    or delta is below 1e-12, close to its rounding errors.
     """
     composed = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     if noise_multiplier < LEAST_ALLOCATION_NOISE:

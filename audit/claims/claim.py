@@ -286,9 +286,8 @@ class RandomAllocation(Claim):
         """Returns an upper bound on the power of any test at each false-positive rate in alpha.
 
         Each epoch uses the example in one random step. If the adversary knew these steps, the composition of
-        epochs would be mu-GDP with mu = sqrt(epochs) / sigma, which is the first limit on the power. Secret
-        steps allow less power. So the (epsilon, delta) pairs of `account_allocation` give a second limit,
-        unless the noise multiplier is below 0.1, where they are imprecise.
+        epochs would be mu-GDP. Since they are secret, the (epsilon, delta) pairs of `account_allocation` also
+        limit the power. We ignore these pairs for noise multipliers below 0.1, where they are imprecise.
         """
         rates = _check_rates(alpha)
         mu = accounting.mu_upper_bound(self.noise_multiplier, self.epochs)

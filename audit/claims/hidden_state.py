@@ -32,9 +32,9 @@ class HiddenStateBound(NamedTuple):
     """The bound on the last of T iterates, its proof (`masked`), and maps that attain it.
 
     Let z_t be the distance between the models with and without the canary that noise has not masked after
-    step t. A step stretches it by at most its Lipschitz constant c_t and adds the canary's shift s_t. The
-    step's noise n_t then masks a part a_t: z_t = c_t z_(t-1) + s_t - a_t. At the end, z_T = 0. The cost is
-    mu^2, the sum of (a_t / n_t)^2.
+    step t. A step stretches it by at most its Lipschitz constant c_t and adds the canary's shift s_t. Its
+    noise n_t masks a part a_t: z_t = c_t z_(t-1) + s_t - a_t. At the end, z_T = 0. mu^2 is the sum of (a_t /
+    n_t)^2.
 
     Attributes:
       mu: The last iterate is mu-GDP.
@@ -107,13 +107,10 @@ class HiddenState(NamedTuple):
         )
 
     def _describe_margin(self, factor: int) -> str:
-        """Returns the epsilon for a factor in `margins`, in words: "9.1 if steps expand twice as much".
-
-        If some Lipschitz constants c are below 1, these steps contract, and we state the formula instead.
-        """
+        """Returns the epsilon for a factor in `margins`, in words: "9.1 if steps expand twice as much"."""
         rounded_up = at_most(self.margins[factor].epsilon, 1).removesuffix(".0")
         least, _ = self.range
-        if least < 1:
+        if least < 1:  # some steps contract; c is a Lipschitz constant
             return f"{rounded_up} if each c is {factor - 1} |c - 1| larger"
         return f"{rounded_up} if steps expand {_FACTORS[factor]} as much"
 
@@ -249,8 +246,8 @@ def make_hidden_state(
 ) -> HiddenState:
     """Returns the bound on the last model, and the bounds if Lipschitz constants c are larger (`margins`).
 
-    Margins show how much the bound depends on uncertain constants. They make |c - 1| 2 and 10 times larger.
-    `compute` maps a schedule to its bound. The other arguments are attributes of `HiddenState`.
+    The margins show how much uncertain constants matter. They make |c - 1| 2 and 10 times larger. `compute`
+    maps a schedule to its bound. The other arguments are attributes of `HiddenState`.
     """
     bound = compute(periods)
     constants = np.asarray(periods.lipschitz, np.float64)
@@ -265,8 +262,8 @@ def make_hidden_state(
 def raise_constants(constants: Array, factor: float) -> Array:
     """Returns c + (factor - 1) |c - 1| for each Lipschitz constant c, up to the largest valid constant.
 
-    This pessimistic case shows how much a bound depends on c. With factor 2, expanding steps expand twice as
-    much (1.1 becomes 1.2), and contracting steps contract less (0.9 becomes 1).
+    This is a pessimistic case. With factor 2, steps expand twice as much (1.1 becomes 1.2) or contract less
+    (0.9 becomes 1).
     """
     return np.minimum(constants + (factor - 1) * np.abs(constants - 1), _MAX)
 
@@ -307,10 +304,10 @@ def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
 def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
     """Returns the parts a_t of the distance that noise should mask to minimize mu, the norm of a / n.
 
-    Noise can mask only shifts of its own and earlier steps. Later steps scale a distance at step t by at most
-    W_t, the product of all c_j with j > t. The minimum (derived in audit/methods/README.md) has
-    non-decreasing x_t = a_t / (W_t n_t^2), the isotonic regression of W_t s_t / (W_t n_t)^2 with weights (W_t
-    n_t)^2. It is constant on blocks of steps:
+    Noise cannot mask later shifts. Later steps scale a distance at step t by at most W_t, the product of all
+    c_j with j > t. The minimum (derived in audit/methods/README.md) has non-decreasing x_t = a_t / (W_t
+    n_t^2), the isotonic regression of W_t s_t / (W_t n_t)^2 with weights (W_t n_t)^2. It is constant on
+    blocks of steps:
 
         x = sum W_t s_t / sum (W_t n_t)^2,    a_t / n_t = W_t n_t x.
 

@@ -32,8 +32,8 @@ _FAR = 40.0  # how far to search beyond the means, in standard deviations of the
 def expected_epsilon(composition: Composition, steps: int, delta: float) -> float:
     """Returns the epsilon at delta that the last model would leak about a canary if losses were linear.
 
-    It is the larger of the epsilons for adding and for removing the canary. Both compare N(0, T sigma^2) with
-    the same noise plus Binomial(n, q) (Steinke et al., 2024). It is infinite if sigma is 0 and n is not.
+    It is the larger of the epsilons for adding and for removing the canary, and infinite if sigma is 0 and n
+    is not.
 
     Args:
       composition: The noise multiplier sigma, the number of insertions n and the sampling rate q.

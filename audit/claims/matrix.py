@@ -90,9 +90,8 @@ class MatrixMechanism(GaussianClaim):
     def linear_mu(self) -> float:
         """Returns the last model's mu if losses are linear; raises InputError if `min_separation` is set.
 
-        The last model then reveals only the sum of all gradients and noise. In units of C, an insertion adds
-        1 to this sum. For the strategy S and raw noise z, the noise of step t is (S^-1 z)_t. So the noise in
-        the sum is 1'S^-1 z, with standard deviation sigma * norm(S^-T 1).
+        The last model then reveals only the sum of all steps. Each insertion adds C. For the strategy S and
+        raw noise z, the sum of all noise is 1'S^-1 z, with standard deviation sigma C * norm(S^-T 1).
         """
         require(
             self.min_separation is None,

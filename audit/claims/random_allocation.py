@@ -41,8 +41,8 @@ class _RatioPmf(NamedTuple):
     Attributes:
       values: (n,) the values of the mean, ascending, at least 0.
       masses: (n,) their probabilities without the example.
-      dropped_mean: The part of the expected value, 1, that `values` lack because we dropped or lowered large
-        values. An upper bound on delta adds it; a lower bound ignores it and sets it to 0.
+      dropped_mean: The part of the mean, 1, that is missing because we dropped or lowered large values. An
+        upper bound on delta adds it. In a lower bound, it is 0.
       terms: The number of terms.
     """
 
@@ -135,8 +135,8 @@ def _move_to_grid(
 ) -> _RatioPmf:
     """Returns a distribution with few atoms, from atoms of a mean of `terms` terms of the density ratio X.
 
-    Delta is the mean of a convex function of X. It rises if `pessimistic`, because we spread each atom's mass
-    to the adjacent edges. Otherwise it falls, because we concentrate the masses between two edges.
+    Delta is the mean of a convex function of X. If `pessimistic`, we raise it: we spread each atom's mass to
+    the adjacent edges. Otherwise we lower it: we concentrate the mass between two edges.
 
     Args:
       values, masses: (n,) the atoms.
@@ -147,19 +147,14 @@ def _move_to_grid(
         grid = np.append(0.0, edges)
         atoms, lost_mean = _spread(values, masses, grid)
         return _RatioPmf(grid, atoms, dropped_mean + lost_mean, terms)
-    means, totals = _concentrate(values, masses, edges)
-    return _RatioPmf(means, totals, 0.0, terms)
-
-
-def _concentrate(values: Array, masses: Array, edges: Array) -> tuple[Array, Array]:
-    """Moves all atoms between the same two edges, 0 or infinity to their mean; returns values and masses."""
+    # The cells are the intervals between 0, the edges and infinity. Their mass moves to its mean.
     num_cells = len(edges) + 1
     cells = np.searchsorted(edges, values, side="right")
     totals = _sum_by_place(cells, masses, num_cells)
     totals_times_mean = _sum_by_place(cells, masses * values, num_cells)
     is_kept = totals > 0
     means = totals_times_mean[is_kept] / totals[is_kept]
-    return means, totals[is_kept]
+    return _RatioPmf(means, totals[is_kept], 0.0, terms)
 
 
 def _spread(values: Array, masses: Array, grid: Array) -> tuple[Array, float]:
@@ -213,8 +208,7 @@ def _find_losses(ratio: _RatioPmf, epochs: int, pessimistic: bool) -> "PrivacyLo
     the example, the loss is -log X. Losses lie on a grid, and dp-accounting composes the epochs.
 
     For a lower bound on delta, we round both losses down. For an upper bound (`pessimistic`), we split each
-    atom of X between adjacent grid points. This spreads X around its mean, and delta rises, since it is the
-    mean of a convex function of X.
+    atom of X between adjacent grid points. This keeps its mean and raises delta, which is convex in X.
     """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution

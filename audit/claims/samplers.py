@@ -151,11 +151,10 @@ def compute_pattern_mus(
 def _pool_violators(log_shifts: Array, log_noises: Array, reaches_last_model: Bits) -> Array:
     """Returns mu^2 (N,) of N participation patterns, by isotonic regressions that pool adjacent violators.
 
-    A participation shifts the last model by W s, and the noise until the next one, with variance sum W^2,
-    masks it. Later noise may help. So participations form blocks that are masked together, each at a cost of
-    (sum of W s)^2 / sum of W^2. The total, mu^2, is smallest if slopes, sum of W s / sum of W^2, increase from
-    block to block (audit/methods/README.md). All patterns are processed together, each with its own stack of
-    blocks.
+    A participation shifts the last model by W s. The noise until the next one, with variance sum W^2, masks
+    it, and later noise may help. So blocks of participations are masked together, at a cost of (sum of W s)^2
+    / sum of W^2. mu^2 is the least total cost. For it, the slopes sum of W s / sum of W^2 must increase from
+    block to block (audit/methods/README.md). Each pattern has its own stack of blocks.
 
     Args:
       log_shifts: (N, K) the log of W s of each participation.

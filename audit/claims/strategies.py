@@ -9,8 +9,7 @@ adds the noise (S^-1 z)_t (DP-FTRL: Kairouz et al., 2021; Denisov et al., 2022).
     bsr:b         the first b coefficients of the square root (Kalinin and Lampert, 2024)
     bisr:p        S^-1 has the first p coefficients of (I - L)^(1/2) (Kalinin et al., 2025)
 
-Other strategies are read from files that contain the matrix, or Toeplitz coefficients like those of
-jax_privacy's `toeplitz`. We do not scale S.
+We do not scale S.
 """
 
 import hashlib
@@ -84,9 +83,8 @@ class Dense(NamedTuple):
         """
         inverse = np.linalg.inv(self.matrix)
         step = np.arange(len(self.matrix))[:, None]
-        earlier_step = (
-            step - step.T
-        )  # t - i; `tril` drops entries with i > t, whose index is negative
+        # t - i; `tril` drops entries with i > t, whose index is negative.
+        earlier_step = step - step.T
         return np.ones(1), np.tril(inverse[step, earlier_step])
 
 
@@ -126,7 +124,7 @@ def _compute_checksum(path: str) -> str:
 def read_strategy(text: str, steps: int) -> Strategy:
     """Returns the strategy that a text names, for training with T = `steps` steps.
 
-    In comments, L shifts by one step (see the module docstring).
+    L in comments shifts by one step.
 
     Args:
       text: a name such as "bsr:16", or a file (.npy, or text that numpy.loadtxt
@@ -186,8 +184,7 @@ def _list_strategies(text: str) -> str:
 def make_strategy(values: ArrayLike, steps: int) -> Strategy:
     """Returns the strategy with these coefficients (n,), the first column of S, or with this matrix S (T, T).
 
-    The first column determines a Toeplitz matrix. We ignore coefficients after the first T, and missing ones
-    are 0.
+    The first T coefficients determine a Toeplitz matrix; missing ones are 0.
 
     Raises InputError for other shapes, and for values that do not define a strategy.
     """
@@ -195,7 +192,7 @@ def make_strategy(values: ArrayLike, steps: int) -> Strategy:
     require(np.all(np.isfinite(array)), "the strategy's numbers must be finite")
     if array.ndim == 1 and array.size:
         require(array[0] > 0, f"the first coefficient must be positive, got {array[0]:g}")
-        # The coefficients are those of a polynomial in the one-step shift.
+        # A polynomial in the one-step shift.
         return Toeplitz(numerator=tuple(array[:steps].tolist()))
     require(
         array.shape == (steps, steps),

@@ -1,8 +1,4 @@
-"""Draws conclusions from an audit's scores.
-
-`conclude` takes evidence and a claim about the mechanism. `conclude_setting` derives both from stored scores
-and their setting.
-"""
+"""Draws conclusions from an audit's scores."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -122,18 +118,13 @@ def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Con
         return concluded
     # For sampled canaries, we add the epsilon that the last model would have with linear losses.
     steps = composition.insertions
-    if (
-        hidden_state is not None
-    ):  # the claim has a schedule, in which one step of k may insert the canary
+    if hidden_state is not None:  # the claim has a schedule: one step of k may insert the canary
         steps *= hidden_state.periods.k
     return concluded._replace(expected=expected_epsilon(composition, steps, level.delta))
 
 
 def _make_notes(evidence: Evidence) -> Iterator[str]:
-    """Yields notes on failed runs, on how we read an ambiguous shape, and on tests of a user's scores.
-
-    Only users' scores of fresh directions (`evidence.given`) get the notes at the end.
-    """
+    """Yields notes on failed runs, on how we read an ambiguous shape, and on tests of a user's directions."""
     if isinstance(evidence, OneRun):
         return
     if evidence.failed:
@@ -149,7 +140,7 @@ def _make_notes(evidence: Evidence) -> Iterator[str]:
             f"read as {runs:,} independent training runs; if all canaries are from one run, use shape "
             f"(1, {runs}) or --one_run"
         )
-    if not isinstance(evidence, Fresh) or not evidence.given:
+    if not isinstance(evidence, Fresh) or not evidence.given:  # not a user's fresh directions
         return
     if evidence.draws:  # scores were ranked among this many fresh draws
         yield describe_draws(evidence)
@@ -176,7 +167,7 @@ def conclude_setting(
     own_model: bool = False,
     steps: Steps | None = None,
 ) -> Conclusion:
-    """Returns the conclusion from a setting's stored scores, with bounds for the last model and notes.
+    """Returns the conclusion from a setting's stored scores.
 
     Args:
       scores: the scores of the first runs.
@@ -202,8 +193,8 @@ def conclude_setting(
         evidence = read_evidence(scores)
         if not own_model and predicted_mu(setting) is not None:
             reason = "expected here: Gaussian noise on one crafted coordinate"
-    # A claim does not know the optimizer. So we replace its values for the last model by the setting's: the
-    # epsilon with linear losses, and the hidden-state bound.
+    # A claim does not know the optimizer. So we replace its values for the last model: the epsilon with
+    # linear losses, and the hidden-state bound.
     expected = _expect_linear_losses(setting, claim, level.delta)
     concluded = _conclude_rows(evidence, claim, level)._replace(reason=reason, expected=expected)
     last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
@@ -286,8 +277,6 @@ def conclude_each_run(
       dimension: d, the dimension of the canaries.
       law_holds: True if cosines of left-out canaries have the exact distribution of a uniform direction's
         cosine, as with final models. Otherwise we fit the null distribution to these cosines.
-      level: delta and confidence of the bounds.
-      claim: the claim about the mechanism, or None.
     """
     conclusions = []
     for values, presence in zip(scores.scores, scores.presence, strict=True):
@@ -304,8 +293,8 @@ def conclude_together(
 ) -> Conclusion | None:
     """Returns one conclusion from several runs with fresh directions; None for one run or other canaries.
 
-    The scores must not be leave-one-out cosines, which depend on other canaries' directions. We mark them as
-    `plain`, which allows tighter bounds.
+    The scores must not be leave-one-out cosines, which depend on other canaries' directions. This allows
+    tighter bounds (`plain`).
     """
     if not scores.dimension or len(scores.scores) == 1:  # only directions have a dimension
         return None

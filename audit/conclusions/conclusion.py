@@ -230,9 +230,9 @@ class Conclusion(NamedTuple):
     def ranked(self) -> tuple[Bound, ...]:
         """Returns the bounds in the order used in tables: those that decide the verdict come first.
 
-        These are the bound for any trade-off curve and the bound for a Gaussian curve. If `law_is_known`,
-        EXACT_NULL_GDP bounds mu. If an upper bound on mu is known (`tightest_mu`), readers compare the two,
-        so this bound precedes all others. A single run's bounds keep their order.
+        These are the bounds for any trade-off curve and for a Gaussian curve. EXACT_NULL_GDP bounds mu. It
+        precedes both if readers can compare it with an upper bound, `tightest_mu`. A single run's bounds keep
+        their order.
         """
         if self.verdict_methods is None:
             return self.bounds

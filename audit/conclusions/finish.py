@@ -37,17 +37,17 @@ def finish(conclusion: Conclusion) -> Conclusion:
 def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> Conclusion:
     """Returns a conclusion that is valid whether equal rows of scores are independent runs or pasted copies.
 
-    If they are independent, the conclusion from all rows is valid. If they are copies, the conclusion that
-    counts them once is valid. So each method keeps the smaller of its two bounds. The claim is rejected only
-    if both conclusions reject it. Scores and estimates come from the conclusion that proves less.
+    The conclusion from all rows is valid for independent runs, and the one that counts equal rows once for
+    copies. So each method keeps the smaller of its two bounds, and the claim is rejected only if both reject
+    it. Scores and estimates come from the conclusion that proves less.
 
     Args:
       all_rows: the conclusion from all rows, before `finish`.
-      once: the conclusion that counts each repeated row once, before `finish`; None if too few rows remain.
+      once: the conclusion that counts equal rows once, before `finish`; None if too few rows remain.
       remark: the number of repeated rows, in words.
     """
-    weaker = all_rows  # with fields from `once` if it proves less
-    test = None  # unless both conclusions have a test of the claim
+    weaker = all_rows
+    test = None
     bounds_once: tuple[Bound, ...] = ()
     note = "counted once, they are too few for a bound"
     if once is not None:
@@ -62,20 +62,19 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
         bounds_once = once.bounds
         tests = (finished_all.claim_test, finished_once.claim_test)
         if None not in tests:
-            # A test that does not reject sorts first, then one with less evidence.
+            # A test that does not reject sorts first.
             test = min(tests, key=attrgetter("refuted", "e_value"))
     smaller = _take_smaller_bounds(all_rows.bounds, bounds_once)
     weaker = weaker._replace(bounds=smaller, notes=(*all_rows.notes, f"{remark}; {note}"))
-    # `_examine` computes the fields that follow from the smaller bounds.
     return _judge(_examine(weaker), test)
 
 
 def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -> tuple[Bound, ...]:
     """Returns the smaller of each method's bounds: from all rows, or from counting equal rows once.
 
-    It is valid in both cases: if equal rows are independent runs, and if they are copies. A bound is 0 if
-    `once` lacks its method. We drop methods that only `once` has. We also drop the bounds after each run
-    (`path`), since one method's path may cover all rows and another's only the distinct ones.
+    It is valid if equal rows are independent runs, and if they are copies. A bound is 0 if `once` does not
+    have its method. We drop methods that only `once` has, and the bounds after each run (`path`), which may
+    cover different rows.
     """
     by_method = {bound.method: bound for bound in once}
     smaller = []
@@ -255,11 +254,11 @@ def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
     """Returns the test of the tightest upper bound, or None if it cannot be tested.
 
     If we know the exact distribution of left-out canaries' scores, we bet against the claimed trade-off
-    curve. Otherwise, we compare lower bounds with the upper bound. If scores are lower with the canary, as if
-    their sign were wrong, a test that passes means nothing, so only a rejection counts.
+    curve. Otherwise, we compare lower bounds with the upper bound. If scores are reversed (lower with the
+    canary), only a rejection counts.
     """
     upper = conclusion.tightest
-    # `doubt` says why scores cannot come from independent runs; it is usually empty.
+    # A `doubt` is a reason why scores cannot come from independent runs.
     if upper is None or math.isinf(upper.epsilon) or conclusion.doubt:
         return None
     if conclusion.bets_on_curve:
@@ -283,13 +282,13 @@ def _compare_bounds(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | No
             return None
         epsilon = bounds[one_run_bounds.ONE_RUN_GUESSES].epsilon
         mu = bounds[one_run_bounds.ONE_RUN_GAUSSIAN].mu
-        # Each bound is wrong with probability at most 1 - confidence. For a claim of mu-GDP, both bounds
-        # together could reject a true claim twice as often, so only the bound on mu counts.
+        # For a claim of mu-GDP, only the bound on mu counts. Each bound is wrong with probability at most 1 -
+        # confidence, so both together could reject a true claim twice as often.
         if upper.mu is not None:
             epsilon = 0.0
     else:
-        # Here we use both bounds. In simulations of mu-GDP, the bound on epsilon adds no errors to those of
-        # the bound on mu (tests/audit/conclusions/test_claim_tests.py).
+        # Here both count: on Gaussian curves, the bound on epsilon adds no errors to those of the bound on
+        # mu (tests/audit/conclusions/test_claim_tests.py).
         epsilon = conclusion.assumption_free.epsilon
         mu = conclusion.gaussian.mu
     is_refuted = _refutes(upper, epsilon, mu)
@@ -307,9 +306,9 @@ def _refutes(upper: UpperBound, epsilon: float, mu: float | None) -> bool:
 def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
     """Returns the test that bets, in every run, that more canaries exceed a threshold than the claim allows.
 
-    If the claim is true, the capital of such a gambler has mean at most 1, so a large capital refutes the
-    claim (`claimed_curve`). Returns None if no trade-off curve is claimed, or if the scores of left-out
-    canaries are inconsistent with their known distribution.
+    If the claim is true, the gambler's capital has mean at most 1, so a large capital refutes it
+    (`claimed_curve`). Returns None if no curve is claimed, or if the left-out canaries are inconsistent with
+    their known distribution.
     """
     power = _combine_claimed_curves(conclusion, upper)
     # For several runs, the bound for any curve holds unless left-out canaries refute their distribution.
@@ -331,7 +330,7 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
     log_capital = exact_null.expand_to_runs(design, log_capital)
     confidence = conclusion.confidence
     test = claimed_curve.judge_capital(log_capital, exceedances.in_order, confidence)
-    # `seen` is the smallest departure of the noise from the claim that runs like these would detect.
+    # The smallest departure of the noise from the claim that the test would detect.
     summary = exact_null.summarise_design(design)
     if upper.mu is not None:
         # With the claimed noise, the mean score, in standard deviations of a left-out score, is at most mu.

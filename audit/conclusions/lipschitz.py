@@ -66,8 +66,6 @@ def hidden_state(
     """Returns the upper bound on how much the last model leaks, or the reason why it is missing.
 
     Args:
-      setting: the audit's setting.
-      delta: the delta of the bound's epsilon.
       given: the constants of a custom model, or the measured constants of a catalogue model; None if they are
         unknown. Ignored for a model with proven constants.
       own_model: True if the model is custom.
@@ -92,7 +90,7 @@ def hidden_state(
     state = _bound_last_model(setting, steps, delta)
     if not steps.kink:
         return state
-    # Derivatives do not bound how far apart such steps move two models, so the result is not a bound.
+    # Steps with kinks are not smooth, so derivatives are not Lipschitz constants.
     return (
         f"{steps.kink}; derivatives alone would give epsilon {state.bound.epsilon:.4g}, an estimate"
     )
@@ -103,9 +101,6 @@ def compute_mu_along_one_direction(setting: Setting) -> float:
 
     With learning rate eta and weight decay lambda, the steps after step t of T multiply its insertion and
     noise by w_t = (1 - eta lambda)^(T - t). So mu = (sum of w_t over steps with an insertion) / (sigma |w|).
-
-    It equals the hidden-state bound if 0 <= 1 - eta lambda <= 1, and the canary comes first in complete
-    periods.
     """
     schedule = setting.schedule
     mechanism = setting.mechanism
@@ -164,7 +159,7 @@ def _bound_last_model(setting: Setting, steps: Steps, delta: float) -> HiddenSta
     """Returns the upper bound for the last model, with a reason, and the bounds for larger constants."""
     schedule = setting.schedule
     reason = steps.reason
-    # The same mixture as in `_bound_for_constants`, for the reason only; `_mix_orders` caches it.
+    # `_bound_for_constants` computes the bound from the same mixture, which is cached.
     mixture = _find_mixture(setting, steps.constants, delta)
     if mixture is not None:
         reason += "; a mixture over orders of batches"
@@ -181,9 +176,8 @@ def _bound_last_model(setting: Setting, steps: Steps, delta: float) -> HiddenSta
 def _bound_for_constants(setting: Setting, constants: ArrayLike, delta: float) -> HiddenStateBound:
     """Returns the hidden-state bound for Lipschitz constants, a number or (T,); infinite if noise is 0.
 
-    If a sampler hides which steps insert the canary, the last model is a mixture over all possibilities
-    (orders), and mu and epsilon are those of the mixture. Only measurements use the other fields; they are
-    for the steps that `_find_shifts` assumes.
+    If a sampler hides which steps insert the canary, the last model is a mixture over all patterns of
+    participation. It determines mu and epsilon; the other fields are for the pattern of `_find_shifts`.
     """
     sigma = setting.mechanism.noise_multiplier
     bound = hidden_state_bound(_find_shifts(setting), constants, sigma, delta)
@@ -197,10 +191,10 @@ def _bound_for_constants(setting: Setting, constants: ArrayLike, delta: float) -
 def _find_mixture(
     setting: Setting, constants: ArrayLike, delta: float
 ) -> samplers.MixtureBound | None:
-    """Returns the bound if a sampler hides which steps insert the canary (the order); else None.
+    """Returns the bound if a sampler hides which steps insert the canary; else None.
 
-    To the adversary, the last model is then a mixture over orders. The bound requires noise, and that any
-    step may insert the canary (`periodicity` is 1). `constants` is a number or (T,).
+    The last model is then a mixture over all patterns of participation. The bound requires noise, and that
+    any step may insert the canary (`periodicity` is 1). `constants` is a number or (T,).
     """
     schedule = setting.schedule
     sigma = setting.mechanism.noise_multiplier
@@ -214,8 +208,8 @@ def _find_shifts(setting: Setting) -> Array:
     """Returns the shift that the canary causes at each step, (T,): 1 if inserted there, else 0.
 
     The unit is eta C / B, for learning rate eta, clipping norm C and batch size B. If a sampler draws a step
-    in each epoch, we assume the last one, since the least noise follows it. For Poisson sampling
-    (`periodicity` 1, no `batches`), we assume every step.
+    in each epoch, we assume the last one, since the least noise follows it. For Poisson sampling (0
+    `batches`), we assume every possible step.
     """
     schedule = setting.schedule
     # The steps in a period, and the step that inserts, counted from 1. For a sampler, a period is an epoch.
@@ -230,10 +224,10 @@ def _find_shifts(setting: Setting) -> Array:
 def _mix_orders(
     sampler: Sampling, noise_multiplier: float, constants: tuple[float, ...], delta: float
 ) -> samplers.MixtureBound:
-    """Returns the bound for the mixture over orders, the steps at which a sampler may insert the canary.
+    """Returns the bound for the mixture over the patterns of participation that a sampler may draw.
 
-    `constants` has an entry for each step. If there are more than 1000 orders, or with Poisson sampling, we
-    simulate some. This takes seconds, so we cache the result.
+    `constants` has an entry for each step. For Poisson sampling, or more than 1000 patterns, we simulate
+    some. This takes seconds, so we cache the result.
     """
     batches = sampler.batches or 1  # Poisson sampling has no epochs
     epochs = len(constants) // batches
@@ -248,9 +242,8 @@ def _mix_orders(
 def coupling_distances(setting: Setting) -> Array:
     """Returns the distance between the models with and without the canary before each step, (T,).
 
-    Measured Lipschitz constants must be valid at these distances. The proof of the hidden-state bound couples
-    the two models; here, with constant 1. Step t adds the canary's shift s_t to their distance, and its noise
-    masks a part a_t (`masked`): z_t = z_(t-1) + s_t - a_t, in units of eta C / B (`_find_shifts`).
+    Measured Lipschitz constants must be valid at these distances. Step t adds the canary's shift s_t, and its
+    noise masks a part a_t (`masked`). With constant 1, z_t = z_(t-1) + s_t - a_t, in units of eta C / B.
     """
     bound = _bound_for_constants(setting, constants=1.0, delta=1e-5)  # any delta will do
     after = np.cumsum(_find_shifts(setting) - bound.masked)
@@ -295,10 +288,10 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
         return "this adversary sees every model"
     if setting.sampling.times:  # each canary is inserted at this many random steps
         return "each canary is inserted at random steps"
-    # The Lipschitz constants do not include the gradients of other canaries.
+    # Lipschitz constants do not include other canaries' gradients.
     if setting.canaries > 1 and adversary.reads_theta:
         return OTHER_CANARIES
-    # Low precision adds rounding errors. For custom models, the user is responsible for the constants.
+    # The user is responsible for the constants of custom models.
     if mechanism.precision != "float32" and not own_model:
         return f"matrix products are rounded to {mechanism.precision}"
     return ""

@@ -44,14 +44,13 @@ def measure(
         steps = find_measured(store, runs)
         if steps is not None:
             return steps
-        # The catalogue knows which models have kinks, jumps in the gradient. For a custom model, only
-        # measurements can show them.
+        # Kinks are jumps in the gradient, as with ReLU. Custom models may have none.
         has_kinks = trained is None and not task.task(setting.model).smooth
         game = build.build(setting, dataset, trained, own)
         trainee = trained or build.trainee(setting.model, dataset)
         clipped_sum = build.make_dpsgd(setting, trainee).clipped_sum
         theta_0 = jax.eval_shape(game.init, jax.random.key(0))  # the same shape for any key
-        effort = rehearsal.usual_effort(theta_0.size)  # how much to measure
+        effort = rehearsal.usual_effort(theta_0.size)
         if runs != USUAL:
             effort = effort._replace(runs=runs)
         steps = measure_steps(setting, game, clipped_sum, effort, has_kinks)
@@ -82,7 +81,7 @@ def measure_steps(
         jax.default_matmul_precision("float32"),
         machine.bar(count, lambda: "measuring", unit="steps") as line,
     ):
-        # The hidden-state bound compares two models at these distances. So secants have these lengths.
+        # The hidden-state bound compares two models at these distances, the lengths of secants.
         distances = lipschitz.coupling_distances(setting)
         measured = rehearsal.rehearse(game, clipped_sum, effort, distances, line)
     constants = measured.constants
@@ -103,7 +102,6 @@ def _describe_kink(worst: Stretch, has_kinks: bool) -> str:
     `worst` is the measured displacement that a step stretches most, compared with its derivatives along it.
     `has_kinks` is True if the model is known to have kinks, even if no secant shows one.
     """
-    # Above 0 if the difference exceeds the measurement error.
     if expansion.compute_excess(*worst) > 0:
         return (
             f"steps have kinks: a displacement is stretched {worst.secant:.4g} times "

@@ -10,9 +10,8 @@ from audit.written import write_json
 def result_json(conclusion: Conclusion, indent: int | None = None, **more: Any) -> str:
     """Returns a conclusion as a JSON object, as in audit.json and the output of `bound --json`.
 
-    It contains `result_fields`, epsilon, the upper bound on mu, the verdict and the fields `more`. For
-    several runs it also has `auc` and `attack`: the accuracy, and the true-positive rates at 1% and 0.1%
-    false positives, in sample. A rate is null if there are too few left-out canaries to measure it.
+    `attack` is the accuracy, and the true-positive rates at 1% and 0.1% false positives, in sample. A rate is
+    null if there are too few left-out canaries to measure it. The object includes the fields `more`.
     """
     fields = {
         **result_fields(conclusion),
@@ -81,9 +80,8 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
 def _describe_one_run(conclusion: Conclusion) -> dict[str, Any]:
     """Returns the fields that exist only for a single run.
 
-    These are the `estimates`, and `coins`, which is true if coin flips chose the inserted canaries. For
-    cosines, there are also the numbers of `observed` (inserted) and `unobserved` (left-out) canaries, and the
-    `dimension`; for other scores, the number of `canaries`.
+    `coins` is true if coin flips chose the inserted canaries. `observed` and `unobserved` are the numbers of
+    inserted and left-out canaries with cosines. `canaries` is the number of canaries with other scores.
     """
     fields: dict[str, Any] = {
         "estimates": [
@@ -106,10 +104,8 @@ def _describe_one_run(conclusion: Conclusion) -> dict[str, Any]:
 def finding_fields(finding: Finding) -> dict[str, Any]:
     """Returns a bound or an estimate as a JSON-serializable dict.
 
-    `assumes` is text: the assumption of a bound, or why an estimate is not a bound. Bounds that count
-    something describe it in `counted`. Only bounds with an exact null distribution have
-    `false_positive_rate` and `path`. Only estimates that were also simulated without a
-    leak have `noise_floor` and `standard_error`.
+    `assumes` is text: the assumption of a bound, or why an estimate is not a bound. We leave out fields that
+    do not apply.
     """
     # These two keys come first; `assumes` is filled in below.
     fields = {"method": finding.method, "assumes": "", **vars(finding)}

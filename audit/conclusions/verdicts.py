@@ -35,8 +35,8 @@ def judge(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a conclusion whose other fields are all set.
 
     We compare the upper bounds with two lower bounds. `any_curve` is the largest that is valid for any
-    trade-off curve. `largest` may also assume a Gaussian curve, unless the scores refute it. A `Verdict` has
-    a kind, a word for tables, a headline and an explanation.
+    trade-off curve. `largest` may also assume a Gaussian curve, unless the scores refute it. A `Verdict` is a
+    kind, a word for tables, a headline and an explanation.
     """
     if conclusion.doubt:
         return _judge_doubt(conclusion.doubt)
@@ -283,8 +283,7 @@ def _name_other_reasons(broken: UpperBound, conclusion: Conclusion, condition: s
     """Returns the end of a sentence about a possible bug: why else leakage may exceed the bound `broken`.
 
     For example: "or the upper bound is for a different training run (...); a correct implementation gets this
-    verdict by chance in at most 5% of audits." The chance applies to several runs; `condition` may restrict
-    it to Gaussian curves. For a bound on the last model, we also compare with composition.
+    verdict by chance in at most 5% of audits." `condition` restricts the last clause to Gaussian curves.
     """
     other = (
         f"or the {broken.name} is for a different training run (perhaps it counts on sampling, but canaries "
@@ -298,7 +297,7 @@ def _name_other_reasons(broken: UpperBound, conclusion: Conclusion, condition: s
         )
     if not broken.last_model_only:
         return f"{other}."
-    # The bound for the last model ignores sampling, but composition may count it and be smaller.
+    # Composition may have the smaller bound, since only composition accounts for sampling.
     composition = conclusion.upper_bound or 0.0  # never None here
     effect = "is also violated"
     if broken.epsilon < composition:
