@@ -43,13 +43,9 @@ class Composition(NamedTuple):
 
 
 def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
-    """Returns the epsilon at delta of a composition of Gaussian steps that all use the example.
+    """Returns the epsilon at delta of `insertions` Gaussian steps that all use the example.
 
-    The composition is mu-GDP (`mu_upper_bound`). Neighbouring relation: add or remove an example.
-
-    Args:
-      noise_multiplier: The standard deviation of each step's noise divided by its sensitivity C.
-      insertions: The number of steps.
+    Their composition is mu-GDP (`mu_upper_bound`). Neighbouring relation: add or remove an example.
 
     Raises:
       InputError: Values out of range.
@@ -110,8 +106,8 @@ def counts_sampling(steps: Composition) -> bool:
 def account_curve(steps: Composition) -> "PLDAccountant":
     """Returns dp-accounting's accountant for Poisson-sampled steps, which computes delta at any epsilon.
 
-    The spacing of privacy losses is 1e-4. For noise multipliers below 0.3, whose losses are large, it is
-    1e-4 times their scale, the epsilon at delta 1e-5 without sampling. `counts_sampling` must be True.
+    For small noise, privacy losses are large, so the spacing is relative to their scale, the epsilon at delta
+    1e-5 without sampling. `counts_sampling` must be True.
     """
     if steps.noise_multiplier >= _SMALL_NOISE:
         return account_sampled(steps)

@@ -97,7 +97,7 @@ def compute_shuffled_epsilon(
         return 0.0
     # Any bucket edges give a lower bound. These cover nearly all of the distribution of the largest sum, in
     # units of C, relative to the mean of the other sums. The largest noise of an epoch is about sigma *
-    # sqrt(2 log(batches)). It rarely exceeds this by more than 6 sigma, and is rarely below -2 sigma.
+    # sqrt(2 log(batches)), rarely 6 sigma more, and rarely below -2 sigma.
     highest = 2 + sigma * (6 + np.sqrt(2 * np.log(batches)))
     edges = np.linspace(-2 * sigma, highest, _NUM_EDGES)
     # The largest sum is below an edge if all sums are: the example's and the others.

@@ -265,12 +265,7 @@ class DpSgd(Claim):
 class RandomAllocation(Claim):
     """The claim for DP-SGD that uses each example in one random, secret step per epoch (balls in bins).
 
-    Neighbouring relation: replace the example with one whose gradient is zero.
-
-    Args:
-      noise_multiplier: sigma.
-      batches: The number of steps in an epoch.
-      epochs: The number of epochs.
+    An epoch has `batches` steps. Neighbouring relation: replace the example with one with gradient zero.
     """
 
     noise_multiplier: float

@@ -68,7 +68,7 @@ class HiddenState(NamedTuple):
 
     Attributes:
       bound: The bound.
-      periods: The schedule, and its Lipschitz constants.
+      periods: The schedule and its Lipschitz constants.
       margins: Maps a factor f (2 or 10) to the bound with c + (f - 1) |c - 1| in place of each constant c.
       reason: Why the steps have these constants.
       runs: The number of training runs that measured the constants; 0 if they are proven or given.

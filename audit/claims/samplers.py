@@ -98,9 +98,6 @@ def make_schedule(
     """Returns the schedule of all epochs, followed by `tail` noise-only steps with Lipschitz constant 1.
 
     `lipschitz` is the Lipschitz constant of the epochs' steps, or an array with one for each step.
-
-    Raises:
-      InputError: A constant is out of range, or the array's length is not batches * epochs.
     """
     constants = spread_over_steps("lipschitz", lipschitz, batches * epochs)
     weights = weigh_steps(np.append(constants, np.ones(tail)))
@@ -152,9 +149,10 @@ def _pool_violators(log_shifts: Array, log_noises: Array, reaches_last_model: Bi
     """Returns mu^2 (N,) of N participation patterns, by isotonic regressions that pool adjacent violators.
 
     A participation shifts the last model by W s. The noise until the next one, with variance sum W^2, masks
-    it, and later noise may help. So blocks of participations are masked together, at a cost of (sum of W s)^2
-    / sum of W^2. mu^2 is the least total cost. For it, the slopes sum of W s / sum of W^2 must increase from
-    block to block (audit/methods/README.md). Each pattern has its own stack of blocks.
+    it, and later noise may help. So blocks of participations are masked together, each at a cost of (sum of W
+    s)^2 / sum of W^2. The total, mu^2, is least if slopes, sum of W s / sum of W^2, increase (derived in
+    audit/methods/README.md). So we pool adjacent blocks whose slopes do not. Each pattern has its own stack
+    of blocks.
 
     Args:
       log_shifts: (N, K) the log of W s of each participation.
@@ -379,20 +377,18 @@ def bound_poisson(
     # Earlier steps may have a larger weight W, so we give each participation the largest W up to its step.
     largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
     latest = _find_latest_steps(steps, rate, _RESERVED * delta)
-    worst = compute_pattern_mus(
-        weights, latest[None], log_shifts=largest_log_w[latest][None]
-    )  # (1,)
+    worst = compute_pattern_mus(weights, latest[None], log_shifts=largest_log_w[latest][None])
 
     rng = np.random.default_rng(seed)
     mus = []
     for _ in range(0, simulated, _CHUNK):
-        # The gaps between participations follow a geometric distribution. Orders with more than len(latest)
+        # The gaps between participations follow a geometric distribution. Patterns with more than len(latest)
         # participations are exceptions.
         gaps = rng.geometric(rate, (_CHUNK, len(latest)))
         patterns = np.cumsum(gaps, axis=1) - 1  # the first step is 0
         patterns[patterns >= steps] = weights.no_participation
         mus.append(compute_pattern_mus(weights, patterns))
-    # Orders with a larger mu than `worst` are exceptions too, so we may cap their mu.
+    # Patterns with a larger mu than `worst` are exceptions too, so we may cap their mu.
     capped = np.minimum(np.concatenate(mus), worst)
     remaining_delta = (1 - _RESERVED) * delta
     mus_in_stratum = capped[:, None] / sigma  # all patterns are in one stratum, with probability 1

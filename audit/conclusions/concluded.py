@@ -170,9 +170,6 @@ def conclude_setting(
     """Returns the conclusion from a setting's stored scores.
 
     Args:
-      scores: the scores of the first runs.
-      setting: their setting.
-      level: delta and confidence of the bounds.
       own_model: True if the model is custom.
       steps: the steps' Lipschitz constants; None if unknown.
 

@@ -67,7 +67,7 @@ class Curve(NamedTuple):
 
     @property
     def status(self) -> str:
-        """Returns the result in words: "rejected", "not confirmed" (too little power) or "confirmed"."""
+        """Returns the result in words."""
         if self.is_refuted:
             return "rejected"
         if self.is_underpowered:
@@ -153,7 +153,6 @@ class Conclusion(NamedTuple):
         curve; None for other designs.
       is_beyond_reach: True if no set of scores from this number of runs could refute the tightest claim.
       claim_test: the test of the tightest claim; None if there is no claim or no test.
-      verdict: the verdict.
     """
 
     evidence: Evidence

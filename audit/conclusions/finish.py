@@ -1,8 +1,4 @@
-"""Computes the fields of a conclusion that follow from its scores, bounds and claims.
-
-If the scores of left-out canaries have a known distribution, bets test the whole claimed curve. Otherwise,
-lower bounds test it.
-"""
+"""Computes the fields of a conclusion that follow from its scores, bounds and claims."""
 
 import dataclasses
 import math
@@ -42,8 +38,7 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
     it. Scores and estimates come from the conclusion that proves less.
 
     Args:
-      all_rows: the conclusion from all rows, before `finish`.
-      once: the conclusion that counts equal rows once, before `finish`; None if too few rows remain.
+      all_rows, once: both conclusions, before `finish`; `once` is None if too few rows remain.
       remark: the number of repeated rows, in words.
     """
     weaker = all_rows
@@ -73,8 +68,8 @@ def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -
     """Returns the smaller of each method's bounds: from all rows, or from counting equal rows once.
 
     It is valid if equal rows are independent runs, and if they are copies. A bound is 0 if `once` does not
-    have its method. We drop methods that only `once` has, and the bounds after each run (`path`), which may
-    cover different rows.
+    have its method. We drop methods that only `once` has, and bounds after each run (`path`), which may cover
+    different rows.
     """
     by_method = {bound.method: bound for bound in once}
     smaller = []
@@ -319,9 +314,8 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
     if conclusion.is_one_run:
         assert conclusion.one_run.cosines is not None  # other scores have no known distribution
         design = one_run_bounds.make_design(conclusion.one_run.cosines)
-    exceedances = exact_null.compute_exceedances(
-        design
-    )  # the fractions of canaries above thresholds
+    # The fractions of canaries above thresholds.
+    exceedances = exact_null.compute_exceedances(design)
     # Without later runs to bet on, the only bet stakes the whole capital.
     exceedances = exceedances._replace(is_only_run=conclusion.is_one_run)
     allowed = claimed_curve.tabulate_claim(exceedances, power)

@@ -33,7 +33,7 @@ from audit.version import __version__
 # Raise this number if a code change affects measured constants. Audits then measure them again.
 MEASUREMENT = f"{__version__}, measurement 3"
 _FILE = "lipschitz.json"
-_NUM_SIMULATED = 100_000  # orders of batches
+_NUM_SIMULATED = 100_000  # patterns of participation
 _ROUNDING = 1e-6  # smaller distances, in units of an insertion's shift, count as 0
 # Reasons for a missing bound.
 MOMENTUM_LEAKS = (
@@ -50,7 +50,7 @@ class Steps(NamedTuple):
       reason: why the constants are valid.
       runs: the number of training runs in which they were measured; 0 if they are proven or given.
       kink: why measured derivatives are no Lipschitz constants (jumps in the gradient); empty if they are.
-      version: the value of `MEASUREMENT` when they were measured; empty if they are proven or given.
+      version: the value of `MEASUREMENT` when they were measured; else empty.
     """
 
     constants: ArrayLike
@@ -146,8 +146,7 @@ def find_current(store: Store) -> Steps | None:
 def find_measured(store: Store, rehearsals: int) -> Steps | None:
     """Returns a store's constants if this version measured them in at least `rehearsals` runs; else None.
 
-    We always require two runs, because `rehearsals` may be `USUAL` (0), and constants that were not measured
-    have 0 runs.
+    We require two runs, because `rehearsals` may be `USUAL` (0), and unmeasured constants have 0 runs.
     """
     steps = find_current(store)
     if steps is None or steps.runs < max(rehearsals, _MIN_REHEARSALS):
@@ -194,22 +193,22 @@ def _find_mixture(
     """Returns the bound if a sampler hides which steps insert the canary; else None.
 
     The last model is then a mixture over all patterns of participation. The bound requires noise, and that
-    any step may insert the canary (`periodicity` is 1). `constants` is a number or (T,).
+    any step may insert the canary (`periodicity` is 1).
     """
     schedule = setting.schedule
     sigma = setting.mechanism.noise_multiplier
     if not setting.sampling.is_hidden or schedule.periodicity > 1 or sigma == 0:
         return None
     each_step = spread_over_steps("lipschitz", constants, schedule.steps)
-    return _mix_orders(setting.sampling, sigma, tuple(each_step.tolist()), delta)
+    return _mix_patterns(setting.sampling, sigma, tuple(each_step.tolist()), delta)
 
 
 def _find_shifts(setting: Setting) -> Array:
     """Returns the shift that the canary causes at each step, (T,): 1 if inserted there, else 0.
 
     The unit is eta C / B, for learning rate eta, clipping norm C and batch size B. If a sampler draws a step
-    in each epoch, we assume the last one, since the least noise follows it. For Poisson sampling (0
-    `batches`), we assume every possible step.
+    in each epoch, we assume the last one, since the least noise follows it. For Poisson sampling (`batches`
+    is 0), we assume every possible step.
     """
     schedule = setting.schedule
     # The steps in a period, and the step that inserts, counted from 1. For a sampler, a period is an epoch.
@@ -221,7 +220,7 @@ def _find_shifts(setting: Setting) -> Array:
 
 
 @functools.lru_cache(maxsize=64)
-def _mix_orders(
+def _mix_patterns(
     sampler: Sampling, noise_multiplier: float, constants: tuple[float, ...], delta: float
 ) -> samplers.MixtureBound:
     """Returns the bound for the mixture over the patterns of participation that a sampler may draw.
@@ -242,8 +241,9 @@ def _mix_orders(
 def coupling_distances(setting: Setting) -> Array:
     """Returns the distance between the models with and without the canary before each step, (T,).
 
-    Measured Lipschitz constants must be valid at these distances. Step t adds the canary's shift s_t, and its
-    noise masks a part a_t (`masked`). With constant 1, z_t = z_(t-1) + s_t - a_t, in units of eta C / B.
+    Measured Lipschitz constants must be valid at these distances, which we compute for constant 1. Step t
+    adds the canary's shift s_t, and its noise masks a part a_t (`masked`), so the distance after it is z_t =
+    z_(t-1) + s_t - a_t, in units of eta C / B.
     """
     bound = _bound_for_constants(setting, constants=1.0, delta=1e-5)  # any delta will do
     after = np.cumsum(_find_shifts(setting) - bound.masked)
@@ -311,7 +311,6 @@ def count_rehearsals(
     model can have a bound. With k = 1 and constants of at least 1, the bound would equal composition.
 
     Args:
-      setting: the audit's setting.
       requested: "measured" or "none", to measure or not; None for the default.
       rehearsals: the number of rehearsals; None for `USUAL`.
 

@@ -34,8 +34,6 @@ def measure(
     """Returns measured Lipschitz constants of the steps, from the store or from new training runs.
 
     Args:
-      store: the store for the constants.
-      setting, dataset: the training to measure.
       runs: the number of training runs to measure; `USUAL` chooses it based on the model's size.
       trained, own: a custom model and a custom adversary, or None.
     """

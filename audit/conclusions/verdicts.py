@@ -34,9 +34,9 @@ def at_most(value: float) -> str:
 def judge(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a conclusion whose other fields are all set.
 
-    We compare the upper bounds with two lower bounds. `any_curve` is the largest that is valid for any
-    trade-off curve. `largest` may also assume a Gaussian curve, unless the scores refute it. A `Verdict` is a
-    kind, a word for tables, a headline and an explanation.
+    We compare the upper bounds with two lower bounds. `any_curve` is the largest for any trade-off curve.
+    `largest` may also assume a Gaussian curve, unless the scores refute it. A `Verdict` is a kind, a word for
+    tables, a headline and an explanation.
     """
     if conclusion.doubt:
         return _judge_doubt(conclusion.doubt)
@@ -283,7 +283,7 @@ def _name_other_reasons(broken: UpperBound, conclusion: Conclusion, condition: s
     """Returns the end of a sentence about a possible bug: why else leakage may exceed the bound `broken`.
 
     For example: "or the upper bound is for a different training run (...); a correct implementation gets this
-    verdict by chance in at most 5% of audits." `condition` restricts the last clause to Gaussian curves.
+    verdict by chance in at most 5% of audits." `condition` restricts this chance.
     """
     other = (
         f"or the {broken.name} is for a different training run (perhaps it counts on sampling, but canaries "
