@@ -130,8 +130,9 @@ def hidden_state_bound(
     Lipschitz constants c_t, are the same with and without the canary. Only the canary's part differs:
     |g_t| <= 1 with the canary, and g_t = 0 without it.
 
-    We choose the parts a_t of the distance that each step's noise masks to minimize mu, the norm of a / n
-    (`HiddenStateBound`; Bok et al., 2024). The bound is infinite if a step has a shift but no noise.
+    The noise of step t masks a part a_t of the distance between the two models (`HiddenStateBound`; Bok et
+    al., 2024). We choose the parts that minimize mu, the norm of a / n. The bound is infinite if a step has a
+    shift but no noise.
 
     Args:
       shifts: (T,) s_t, at least 0, in units of C / batch: eta_t in steps that insert the canary, 0 in others.

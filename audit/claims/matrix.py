@@ -58,7 +58,7 @@ class MatrixMechanism(GaussianClaim):
     assumes = ACCOUNTED  # sensitivity C and Gaussian noise
 
     def __post_init__(self) -> None:
-        """Checks and stores the values; `insert` becomes a number, the step of each period of k steps."""
+        """Checks and stores the values; `insert` becomes a step number from 1 to k."""
         steps = whole_number("steps", self.steps, 1, MAX_STEPS)
         sigma = number("noise_multiplier", self.noise_multiplier, float)
         require(0 <= sigma < np.inf, f"`noise_multiplier` must be at least 0, got {sigma:g}")
@@ -90,8 +90,9 @@ class MatrixMechanism(GaussianClaim):
     def linear_mu(self) -> float:
         """Returns the last model's mu if losses are linear; raises InputError if `min_separation` is set.
 
-        The last model then reveals only the sum of all steps. Each insertion adds C. For the strategy S and
-        raw noise z, the sum of all noise is 1'S^-1 z, with standard deviation sigma C * norm(S^-T 1).
+        The last model then reveals only the sum of all steps. Each insertion adds C. For the strategy S
+        (`encoder`) and raw noise z, the sum of all noise is 1'S^-1 z, with standard deviation sigma C *
+        norm(S^-T 1).
         """
         require(
             self.min_separation is None,

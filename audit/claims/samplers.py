@@ -459,8 +459,7 @@ def bound_mean(values: Array, largest: float, log_inverse_error: float) -> float
     It is the smaller of two bounds. Each is below the mean with probability at most `error`;
     `log_inverse_error` is log(1 / error). The first is the empirical Bernstein inequality (Maurer and Pontil,
     2009, Theorem 11). The second is the relative-entropy form of Hoeffding's inequality (1963, Theorem 1):
-    the smallest m above the mean with R * KL(mean / largest || m / largest) >= log_inverse_error, where KL is
-    the divergence between two coins.
+    the smallest m above the mean with R * KL(mean / largest || m / largest) >= log_inverse_error.
     """
     if largest == 0:
         return 0.0

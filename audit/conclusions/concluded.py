@@ -290,8 +290,8 @@ def conclude_together(
 ) -> Conclusion | None:
     """Returns one conclusion from several runs with fresh directions; None for one run or other canaries.
 
-    The scores must not be leave-one-out cosines, which depend on other canaries' directions. This allows
-    tighter bounds (`plain`).
+    The scores must not be leave-one-out cosines, which depend on other canaries' directions. `plain` declares
+    this, and allows tighter bounds.
     """
     if not scores.dimension or len(scores.scores) == 1:  # only directions have a dimension
         return None

@@ -19,7 +19,7 @@ from audit.methods.estimate import Bound
 from audit.methods.method import GIVEN, MANY_CANARIES, ONE_CANARY
 
 # Scores are reversed if their AUC is more than this many standard errors below 1/2. Without a leak, this
-# happens in 3 of 100,000 audits (from the normal tail).
+# happens in 3 of 100,000 audits.
 _STANDARD_ERRORS = 4
 _MIN_EQUAL = 5  # by chance, this many scores are never all equal, or shifted by the same number
 

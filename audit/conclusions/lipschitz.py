@@ -49,7 +49,7 @@ class Steps(NamedTuple):
       constants: (T,), or a single number for all steps.
       reason: why the constants are valid.
       runs: the number of training runs in which they were measured; 0 if they are proven or given.
-      kink: why measured derivatives are no Lipschitz constants (jumps in the gradient); empty if they are.
+      kink: why measured derivatives are not Lipschitz constants (jumps in the gradient); else empty.
       version: the value of `MEASUREMENT` when they were measured; else empty.
     """
 
@@ -128,7 +128,7 @@ def keep(store: Store, steps: Steps | None) -> Steps | None:
 def find_current(store: Store) -> Steps | None:
     """Returns a store's constants; None if they are missing or were measured by a different version.
 
-    Constants that were proven or given have 0 runs and never expire. Raises InputError for a damaged file.
+    Proven or given constants never expire. Raises InputError for a damaged file.
     """
     content = files.read(store.path / _FILE)
     if content is None:

@@ -79,7 +79,7 @@ def measure_steps(
         jax.default_matmul_precision("float32"),
         machine.bar(count, lambda: "measuring", unit="steps") as line,
     ):
-        # The hidden-state bound compares two models at these distances, the lengths of secants.
+        # Secants have the distances of the two models that the hidden-state bound compares.
         distances = lipschitz.coupling_distances(setting)
         measured = rehearsal.rehearse(game, clipped_sum, effort, distances, line)
     constants = measured.constants
@@ -95,7 +95,7 @@ def measure_steps(
 
 
 def _describe_kink(worst: Stretch, has_kinks: bool) -> str:
-    """Returns why derivatives are no Lipschitz constants, which exist only for smooth steps; else "".
+    """Returns why the largest derivative is not a Lipschitz constant of the steps; empty if it may be.
 
     `worst` is the measured displacement that a step stretches most, compared with its derivatives along it.
     `has_kinks` is True if the model is known to have kinks, even if no secant shows one.
