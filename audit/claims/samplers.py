@@ -5,7 +5,7 @@ mu(pi)-GDP (`hidden_state`). For an adversary who does not know pi,
 
     delta(epsilon) <= E_pi [ delta of mu(pi)-GDP at epsilon ]
 
-(audit/methods/README.md, "The mixture over orders"). We enumerate all patterns, or simulate some.
+(audit/methods/README.md, "The mixture over orders").
 """
 
 import itertools
@@ -55,7 +55,7 @@ class StepWeights(NamedTuple):
     """The weights of T steps in the last model: W_t is the product of the Lipschitz constants after step t.
 
     Later steps scale a shift or noise at step t by at most W_t. For noise N(0, I), the sum of W^2 over some
-    steps is the variance of their noise in the last model. Steps are numbered from 0.
+    steps is the variance of their noise in the last model.
 
     Attributes:
       log_w: (T + 1,) the log of W_t. The last entry, 0, is for "no participation".
@@ -112,6 +112,7 @@ def weigh_steps(lipschitz: Array) -> StepWeights:
     constants[: first + 1] = 1.0  # avoids log(0); these affect only weights before `first`
     log_next = np.append(np.log(constants)[1:], 0.0)  # of the next step's constant
     log_w = np.cumsum(log_next[::-1])[::-1]
+    # Their differences are the variances of the noise between participations.
     log_before = np.logaddexp.accumulate(2 * log_w)
     log_after = np.logaddexp.accumulate(2 * log_w[::-1])[::-1]
     return StepWeights(

@@ -253,7 +253,7 @@ def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
     canary), only a rejection counts.
     """
     upper = conclusion.tightest
-    # A `doubt` is a reason why scores cannot come from independent runs.
+    # `doubt`: why scores cannot come from independent runs.
     if upper is None or math.isinf(upper.epsilon) or conclusion.doubt:
         return None
     if conclusion.bets_on_curve:
