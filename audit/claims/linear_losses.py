@@ -44,7 +44,7 @@ def expected_epsilon(composition: Composition, steps: int, delta: float) -> floa
     if mu == 0 or math.isinf(mu):
         return mu  # epsilon is also 0 or infinite
 
-    # We drop insertion counts in negligible tails, but always keep a count of 1, an effect of the canary.
+    # We drop insertion counts in negligible tails, but never the count 1, so the canary has an effect.
     insertions = scipy.stats.binom(n, rate)
     fewest = insertions.ppf(_DROPPED * delta)
     most = max(insertions.isf(_DROPPED * delta), 1.0)
