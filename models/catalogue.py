@@ -13,7 +13,7 @@ import numpy as np
 
 from audit.errors import require, require_type
 from audit.tasks.task import (
-    Curved,
+    Curvature,
     Data,
     Dataset,
     Dealing,
@@ -135,10 +135,10 @@ _SMOOTH = "a smooth network's constants are measured (with `lipschitz=measured`)
 
 # The logistic loss is convex in w'x, with second derivative at most 1/4. The loader ensures |x| <= 1. So the
 # eigenvalues of the Hessian in the weights w are between 0 and 1/4.
-_LOGISTIC_CURVATURE = Curved(0.25, reason="convex loss, any data with |x| <= 1")
+_LOGISTIC_CURVATURE = Curvature(0.25, reason="convex loss, any data with |x| <= 1")
 # With respect to the logits, softmax cross entropy has a Hessian of norm at most 1/2, and a gradient of norm
 # at most sqrt(2). The features' squared norm is at most 1/2, so the Hessian in the weights is at most 1/4.
-_SOFTMAX_CURVATURE = Curved(
+_SOFTMAX_CURVATURE = Curvature(
     largest_eigenvalue=0.25,
     largest_gradient=1.0,
     reason="softmax without clipping, on features whose norm the model limits",
@@ -200,7 +200,7 @@ _on_housing = partial(
     clipping="book_keeping",
 )
 _fcnn = partial(_on_housing, canaries=8, directions=8)
-_smooth_fcnn = partial(_fcnn, not_curved=_SMOOTH, smooth=True)
+_smooth_fcnn = partial(_fcnn, why_unbounded=_SMOOTH, smooth=True)
 _on_images = partial(
     Task,
     classes=10,
@@ -213,7 +213,7 @@ _head = partial(
     _on_images,
     description="last layer on frozen MobileNetV2 features of CIFAR-10",
     data=_FEATURES,
-    not_curved=_SOFTMAX,
+    why_unbounded=_SOFTMAX,
     smooth=True,
 )
 
@@ -259,7 +259,7 @@ _ROWS = (
         ),
         data=_CIFAR10,
         make=_make_lazily("convolutional:gelu_convnet"),
-        not_curved=_SMOOTH,
+        why_unbounded=_SMOOTH,
         smooth=True,
     ),
     _on_images(
@@ -280,7 +280,7 @@ _ROWS = (
         name="mobilenet_softmax_head",
         label="MobileNetV2's softmax head",
         make=_make_lazily("dense:softmax_head"),
-        curved=_SOFTMAX_CURVATURE,
+        curvature=_SOFTMAX_CURVATURE,
     ),
     _on_images(
         name="linear",
@@ -289,7 +289,7 @@ _ROWS = (
         data=_FASHION_MNIST,
         make=_make_lazily("dense:mlp", widths=()),
         directions=512,
-        not_curved=_SOFTMAX,
+        why_unbounded=_SOFTMAX,
         smooth=True,
     ),
     _on_images(
@@ -326,7 +326,7 @@ _ROWS = (
         learning_rate=0.1,
         batch_size=16,
         clipping="per_example",
-        not_curved=_SMOOTH,
+        why_unbounded=_SMOOTH,
         # These 50 insertions have the same epsilon, 24.0, as the paper's 250 at noise multiplier 4.
         insertions=50,
         noise_multiplier=4 * (50 / 250) ** 0.5,
@@ -342,7 +342,7 @@ _ROWS = (
         learning_rate=0.5,
         canaries=64,
         directions=64,
-        curved=_LOGISTIC_CURVATURE,
+        curvature=_LOGISTIC_CURVATURE,
     ),
 )
 _RECIPES = {CIFAR10.name: CIFAR10, FASHION_MNIST.name: FASHION_MNIST}

@@ -43,13 +43,9 @@ class Composition(NamedTuple):
 
 
 def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
-    """Returns the epsilon at delta of a composition of Gaussian steps that all use the example.
+    """Returns the epsilon at delta of `insertions` Gaussian steps that all use the example.
 
-    The composition is mu-GDP (`mu_upper_bound`). Neighbouring relation: add or remove an example.
-
-    Args:
-      noise_multiplier: The standard deviation of each step's noise divided by its sensitivity C.
-      insertions: The number of steps.
+    Their composition is mu-GDP (`mu_upper_bound`). Neighbouring relation: add or remove an example.
 
     Raises:
       InputError: Values out of range.
@@ -60,13 +56,12 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
 def participant_upper_bound(composition: Composition, delta: float) -> float:
     """Returns an upper bound on epsilon at delta of Poisson-sampled Gaussian steps.
 
-    It is the smaller of two bounds. The first ignores sampling. The second, used only if `counts_sampling` is
-    True, comes from dp-accounting's privacy loss distributions. It is valid if the adversary does not know
-    the batches.
+    It is the smaller of two bounds. The first ignores sampling. The second comes from dp-accounting's privacy
+    loss distributions, and is valid if the adversary does not know the batches. We use it only if
+    `counts_sampling` is True.
 
-    Privacy losses are rounded up to a grid. Its spacing is epsilon / 100,000, but at least 1e-4. For noise
-    multipliers below 0.3, it is epsilon / 10,000, but at least 1e-3, so that the computation takes only
-    seconds. The bound is therefore loose if epsilon or a step's privacy losses are not much larger than 1e-4.
+    Privacy losses are rounded up to a grid. For noise multipliers below 0.3, its spacing is larger, which
+    saves time. The bound is loose if epsilon or a step's privacy losses are not much larger than the spacing.
 
     Args:
       composition: The steps that may use the participant (an example or a client).
@@ -80,9 +75,9 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     if not counts_sampling(composition):
         return unsampled
     require_sampled(composition, delta)
-    # The spacing is a fraction of epsilon, `relative_grid`. Epsilon is still unknown, so the first grid
-    # guesses it: as `unsampled` / 100 or, for small noise, as `unsampled`. If that was too large, we use a
-    # finer grid. dp-accounting exponentiates the spacing, so we limit it.
+    # The spacing should be epsilon * relative_grid, but epsilon is still unknown. So the first grid guesses
+    # epsilon: as `unsampled` for small noise, otherwise as `unsampled` / 100. If the result shows that this
+    # grid was too coarse, we use a finer one. dp-accounting exponentiates the spacing, so we limit it.
     if sigma < _SMALL_NOISE:
         relative_grid = _RELATIVE_GRID
         least_grid = 1e-3
@@ -90,7 +85,7 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     else:
         relative_grid = 1e-5
         least_grid = _GRID
-        first_grid = max(least_grid, 1e-7 * unsampled)  # 1e-7 is relative_grid / 100
+        first_grid = max(least_grid, 1e-7 * unsampled)  # relative_grid / 100 is 1e-7
     epsilon = float(account_sampled(composition, first_grid).get_epsilon(delta))
     fine_grid = min(max(least_grid, relative_grid * epsilon), COARSEST_GRID)
     if fine_grid < first_grid:
@@ -111,8 +106,8 @@ def counts_sampling(steps: Composition) -> bool:
 def account_curve(steps: Composition) -> "PLDAccountant":
     """Returns dp-accounting's accountant for Poisson-sampled steps, which computes delta at any epsilon.
 
-    The spacing of privacy losses is 1e-4. For noise multipliers below 0.3, whose losses are large, it is
-    1e-4 times their scale, the epsilon at delta 1e-5 without sampling. `counts_sampling` must be True.
+    For small noise, privacy losses are large, so the spacing is relative to their scale, the epsilon at delta
+    1e-5 without sampling. `counts_sampling` must be True.
     """
     if steps.noise_multiplier >= _SMALL_NOISE:
         return account_sampled(steps)

@@ -37,10 +37,10 @@ def bracket_allocation(
 ) -> EveryModel:
     """Returns bounds on epsilon at delta if each epoch uses an example in one random step.
 
-    Balls in bins and random allocation draw this step without revealing it to the adversary. The composition
-    of epochs is another upper bound, which holds even if the adversary knows the step. It is the only bound
-    where `account_allocation` is imprecise: if the noise multiplier is below 0.1, or if delta is below 1e-12,
-    which is close to its rounding errors.
+    Balls in bins and random allocation keep this step secret. `account_allocation` bounds delta from below
+    and from above. The composition of epochs is another upper bound, valid even if the adversary knows the
+    step. We use only this one if the noise multiplier is below 0.1, where `account_allocation` is imprecise,
+    or delta is below 1e-12, close to its rounding errors.
     """
     composed = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     if noise_multiplier < LEAST_ALLOCATION_NOISE:
@@ -53,6 +53,7 @@ def bracket_allocation(
     above = account_allocation(noise_multiplier, batches, epochs, pessimistic=True)
     lower = float(below.get_epsilon_for_delta(delta))
     upper = min(float(above.get_epsilon_for_delta(delta)), composed)
+    # `random_allocation` describes the convex order, and the package pld-accounting.
     accountant = "our bounds (convex order), which lie within pld-accounting's"
     if math.isinf(lower):  # dp-accounting may count rounding errors as an infinite loss
         return EveryModel(upper, accountant)
@@ -96,7 +97,7 @@ def compute_shuffled_epsilon(
         return 0.0
     # Any bucket edges give a lower bound. These cover nearly all of the distribution of the largest sum, in
     # units of C, relative to the mean of the other sums. The largest noise of an epoch is about sigma *
-    # sqrt(2 log(batches)). It rarely exceeds this by more than 6 sigma, and is rarely below -2 sigma.
+    # sqrt(2 log(batches)), rarely 6 sigma more, and rarely below -2 sigma.
     highest = 2 + sigma * (6 + np.sqrt(2 * np.log(batches)))
     edges = np.linspace(-2 * sigma, highest, _NUM_EDGES)
     # The largest sum is below an edge if all sums are: the example's and the others.

@@ -238,9 +238,9 @@ class DpSgd(Claim):
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the largest power of any test at each false-positive rate in alpha.
 
-        Without sampling, and for noise multipliers below 0.05, where we ignore it (`counts_sampling`), it is
-        Phi(Phi^-1(alpha) + mu). Otherwise it is an upper bound: the largest power allowed by dp-accounting's
-        deltas on a grid of epsilons.
+        Without sampling, it is Phi(Phi^-1(alpha) + mu). With sampling, it is an upper bound: the largest
+        power that dp-accounting's (epsilon, delta) pairs allow. For noise multipliers below 0.05, privacy
+        losses are too large for dp-accounting, so we ignore sampling (`counts_sampling`).
         """
         rates = _check_rates(alpha)
         if accounting.counts_sampling(self.composition):
@@ -265,12 +265,7 @@ class DpSgd(Claim):
 class RandomAllocation(Claim):
     """The claim for DP-SGD that uses each example in one random, secret step per epoch (balls in bins).
 
-    Neighbouring relation: replace the example with one whose gradient is zero.
-
-    Args:
-      noise_multiplier: sigma.
-      batches: The number of steps in an epoch.
-      epochs: The number of epochs.
+    An epoch has `batches` steps. Neighbouring relation: replace the example with one with gradient zero.
     """
 
     noise_multiplier: float
@@ -285,9 +280,9 @@ class RandomAllocation(Claim):
     def power(self, alpha: ArrayLike) -> Array:
         """Returns an upper bound on the power of any test at each false-positive rate in alpha.
 
-        It is the power against the composition of epochs, which is mu-GDP even if the adversary knows the
-        steps. For noise multipliers of at least 0.1, it is also capped at the power allowed by the (epsilon,
-        delta) pairs of `account_allocation`, which is imprecise for less noise.
+        Each epoch uses the example in one random step. If the adversary knew these steps, the composition of
+        epochs would be mu-GDP. Since they are secret, the (epsilon, delta) pairs of `account_allocation` also
+        limit the power. We ignore these pairs for noise multipliers below 0.1, where they are imprecise.
         """
         rates = _check_rates(alpha)
         mu = accounting.mu_upper_bound(self.noise_multiplier, self.epochs)

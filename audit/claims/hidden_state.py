@@ -29,23 +29,24 @@ _FACTORS = {2: "twice", 10: "ten times"}  # the factors in `HiddenState.margins`
 
 
 class HiddenStateBound(NamedTuple):
-    """The bound on the last of T iterates, the payments that prove it, and maps that attain it.
+    """The bound on the last of T iterates, its proof (`masked`), and maps that attain it.
 
-    Let z_t bound the distance between the models with and without the canary after step t, in the same units
-    as the shifts s_t. For Lipschitz constants c_t and payments a_t, z_0 = 0 and z_t = c_t z_(t-1) + s_t -
-    a_t. All z_t are at least 0, and z_T is 0. For noise n_t, mu^2 is the sum of (a_t / n_t)^2.
+    Let z_t be the distance between the models with and without the canary that noise has not masked after
+    step t. A step stretches it by at most its Lipschitz constant c_t and adds the canary's shift s_t. Its
+    noise n_t masks a part a_t: z_t = c_t z_(t-1) + s_t - a_t. At the end, z_T = 0. mu^2 is the sum of (a_t /
+    n_t)^2.
 
     Attributes:
       mu: The last iterate is mu-GDP.
       epsilon: The epsilon of mu-GDP.
-      paid: (T,) a_t, the part of the distance that step t's noise masks.
-      attained_by: (T,) slopes, from 0 to c_t, of one-dimensional linear maps that leak exactly mu.
+      masked: (T,) a_t, the part of the distance that step t's noise masks.
+      worst_slopes: (T,) slopes, from 0 to c_t, of one-dimensional linear maps that leak exactly mu.
     """
 
     mu: float
     epsilon: float
-    paid: Array
-    attained_by: Array
+    masked: Array
+    worst_slopes: Array
 
 
 class Periods(NamedTuple):
@@ -67,7 +68,7 @@ class HiddenState(NamedTuple):
 
     Attributes:
       bound: The bound.
-      periods: The schedule, and its Lipschitz constants.
+      periods: The schedule and its Lipschitz constants.
       margins: Maps a factor f (2 or 10) to the bound with c + (f - 1) |c - 1| in place of each constant c.
       reason: Why the steps have these constants.
       runs: The number of training runs that measured the constants; 0 if they are proven or given.
@@ -109,7 +110,7 @@ class HiddenState(NamedTuple):
         """Returns the epsilon for a factor in `margins`, in words: "9.1 if steps expand twice as much"."""
         rounded_up = at_most(self.margins[factor].epsilon, 1).removesuffix(".0")
         least, _ = self.range
-        if least < 1:  # some steps contract
+        if least < 1:  # some steps contract; c is a Lipschitz constant
             return f"{rounded_up} if each c is {factor - 1} |c - 1| larger"
         return f"{rounded_up} if steps expand {_FACTORS[factor]} as much"
 
@@ -129,8 +130,9 @@ def hidden_state_bound(
     Lipschitz constants c_t, are the same with and without the canary. Only the canary's part differs:
     |g_t| <= 1 with the canary, and g_t = 0 without it.
 
-    The noise of step t masks a part a_t of the distance between the two models (`HiddenStateBound`). We
-    choose these payments to minimize mu. The bound is infinite if a step has a shift but no noise.
+    The noise of step t masks a part a_t of the distance between the two models (`HiddenStateBound`; Bok et
+    al., 2024). We choose the parts that minimize mu, the norm of a / n. The bound is infinite if a step has a
+    shift but no noise.
 
     Args:
       shifts: (T,) s_t, at least 0, in units of C / batch: eta_t in steps that insert the canary, 0 in others.
@@ -146,21 +148,21 @@ def hidden_state_bound(
     n = spread_over_steps("noise", noise, steps)
 
     if not n[s > 0].all():  # a step has a shift but no noise
-        # Each step pays off its own shift. Slopes c_t attain this bound, unless the last slope is 0.
-        return HiddenStateBound(mu=np.inf, epsilon=np.inf, paid=s, attained_by=c)
+        # Each step masks its own shift. Slopes c_t attain this bound, unless the last slope is 0.
+        return HiddenStateBound(mu=np.inf, epsilon=np.inf, masked=s, worst_slopes=c)
 
-    a_over_n = np.zeros(steps)  # steps before `first` pay nothing
-    slopes = c.copy()
+    a_over_n = np.zeros(steps)  # 0 before `first`, since earlier shifts do not reach the last model
+    slopes = c.copy()  # of maps that leak exactly mu
     first = _find_first_relevant_step(s, c)
     if first < steps:
-        a_over_n[first:], fractions = _compute_payments(s[first:], c[first:], n[first:])
+        a_over_n[first:], fractions = _choose_masked_parts(s[first:], c[first:], n[first:])
         slopes[first:] *= fractions
     mu = float(np.linalg.norm(a_over_n))
     require(
         mu <= MAX_MU, f"mu must be at most {MAX_MU:g}, got {mu:g}: raise `noise` or lower `shifts`"
     )
     epsilon = conversions.epsilon_from_mu(mu, delta)
-    return HiddenStateBound(mu, epsilon, paid=a_over_n * n, attained_by=slopes)
+    return HiddenStateBound(mu, epsilon, masked=a_over_n * n, worst_slopes=slopes)
 
 
 def bound_periods(
@@ -243,24 +245,26 @@ def make_hidden_state(
     reason: str = "as given",
     runs: int = 0,
 ) -> HiddenState:
-    """Returns the bound on the last model, and its margins: the bounds for 2 and 10 times larger |c - 1|.
+    """Returns the bound on the last model, and the bounds if Lipschitz constants c are larger (`margins`).
 
-    `compute` maps a schedule to its bound. The other arguments are attributes of `HiddenState`.
+    The margins show how much uncertain constants matter. They make |c - 1| 2 and 10 times larger. `compute`
+    maps a schedule to its bound. The other arguments are attributes of `HiddenState`.
     """
     bound = compute(periods)
     constants = np.asarray(periods.lipschitz, np.float64)
     margins = dict.fromkeys(_FACTORS, bound)
     if np.any(constants != 1):  # else |c - 1| is 0
         for factor in margins:
-            wider = periods._replace(lipschitz=stretch_more(constants, factor))
+            wider = periods._replace(lipschitz=raise_constants(constants, factor))
             margins[factor] = compute(wider)
     return HiddenState(bound, periods, margins, reason, runs)
 
 
-def stretch_more(constants: Array, factor: float) -> Array:
+def raise_constants(constants: Array, factor: float) -> Array:
     """Returns c + (factor - 1) |c - 1| for each Lipschitz constant c, up to the largest valid constant.
 
-    With factor 2, 1.1 becomes 1.2 and 0.9 becomes 1.
+    This is a pessimistic case. With factor 2, steps expand twice as much (1.1 becomes 1.2) or contract less
+    (0.9 becomes 1).
     """
     return np.minimum(constants + (factor - 1) * np.abs(constants - 1), _MAX)
 
@@ -298,12 +302,13 @@ def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
     return start + int(shifted[0])
 
 
-def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
-    """Returns payments a_t of `hidden_state_bound`, divided by the noise n_t, and maps that attain mu.
+def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
+    """Returns the parts a_t of the distance that noise should mask to minimize mu, the norm of a / n.
 
-    Later steps scale a shift at step t by at most W_t, the product of all c_j with j > t. The best payments
-    have non-decreasing x_t = a_t / (W_t n_t^2), the isotonic regression of W_t s_t / (W_t n_t)^2 with weights
-    (W_t n_t)^2. It is constant on blocks of steps, with
+    Noise cannot mask later shifts. Later steps scale a distance at step t by at most W_t, the product of all
+    c_j with j > t. The minimum (derived in audit/methods/README.md) has non-decreasing x_t = a_t / (W_t
+    n_t^2), the isotonic regression of W_t s_t / (W_t n_t)^2 with weights (W_t n_t)^2. It is constant on
+    blocks of steps:
 
         x = sum W_t s_t / sum (W_t n_t)^2,    a_t / n_t = W_t n_t x.
 
@@ -316,7 +321,7 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
 
     Returns:
       a_t / n_t, (T,).
-      x_(t-1) / x_t, (T,), the slopes of the maps as fractions of c_t; 0 for the first step.
+      x_(t-1) / x_t, (T,): linear maps with these fractions of c_t as slopes leak exactly mu. The first is 0.
     """
     log_c = np.log(c[:0:-1])  # from the last step to the second
     log_w = np.cumsum(np.append(0.0, log_c))[::-1]

@@ -58,14 +58,14 @@ class MatrixMechanism(GaussianClaim):
     assumes = ACCOUNTED  # sensitivity C and Gaussian noise
 
     def __post_init__(self) -> None:
-        """Checks and stores the values; `insert` ("first", "last" or 1 to k) becomes a step of k."""
+        """Checks and stores the values; `insert` becomes a step number from 1 to k."""
         steps = whole_number("steps", self.steps, 1, MAX_STEPS)
         sigma = number("noise_multiplier", self.noise_multiplier, float)
         require(0 <= sigma < np.inf, f"`noise_multiplier` must be at least 0, got {sigma:g}")
         k = whole_number("k", self.k, 1, steps)
         place = insert_step(plain(self.insert), k)
         self._store(noise_multiplier=sigma, steps=steps, k=k, insert=place)
-        self._sensitivity()  # raises InputError for an invalid strategy or pattern
+        self._sensitivity()  # raises InputError for an invalid strategy or `min_separation`
 
     @functools.cached_property
     def encoder(self) -> Strategy:
@@ -90,8 +90,9 @@ class MatrixMechanism(GaussianClaim):
     def linear_mu(self) -> float:
         """Returns the last model's mu if losses are linear; raises InputError if `min_separation` is set.
 
-        The last model then reveals the number of insertions plus the sum of all noise, 1'S^-1 z, which has
-        standard deviation sigma * norm(S^-T 1) in units of C.
+        The last model then reveals only the sum of all steps. Each insertion adds C. For the strategy S
+        (`encoder`) and raw noise z, the sum of all noise is 1'S^-1 z, with standard deviation sigma C *
+        norm(S^-T 1).
         """
         require(
             self.min_separation is None,

@@ -35,19 +35,20 @@ _MAX_MEAN_ABOVE = 1e-16  # the part of E[X] above a mean's grid, which adds to d
 _MAX_LOSSES = 2**17  # of an epoch
 
 
-class _Ratio(NamedTuple):
-    """A discrete distribution of the mean of independent terms of the density ratio X (see module docstring).
+class _RatioPmf(NamedTuple):
+    """A discrete distribution of the mean of some terms of the density ratio X (see the module docstring).
 
     Attributes:
       values: (n,) the values of the mean, ascending, at least 0.
       masses: (n,) their probabilities without the example.
-      beyond: The contribution of values above the last one to the expected value; 0 in a lower bound.
+      dropped_mean: The part of the mean, 1, that is missing because we dropped or lowered large values. An
+        upper bound on delta adds it. In a lower bound, it is 0.
       terms: The number of terms.
     """
 
     values: Array
     masses: Array
-    beyond: float
+    dropped_mean: float
     terms: int
 
 
@@ -57,8 +58,9 @@ def account_allocation(
 ) -> "PrivacyLossDistribution":
     """Returns a privacy loss distribution that bounds delta for training with random allocation.
 
-    The adversary sees all models. An epoch's privacy loss follows from the density ratio X, the mean of b
-    independent terms (see the module docstring). We compose the losses of all epochs.
+    The adversary sees the b noisy sums z_i of each epoch (see the module docstring). An epoch's privacy loss
+    follows from the ratio X of their densities with and without the example, the mean of b independent terms
+    exp((2 z_i - 1) / (2 sigma^2)). We compose the losses of all epochs.
 
     Args:
       batches: b, the number of steps in an epoch, at least 1.
@@ -77,12 +79,12 @@ def account_allocation(
     return _find_losses(functools.reduce(average, ratios), epochs, pessimistic)
 
 
-def _discretize_term(sigma: float, pessimistic: bool) -> _Ratio:
-    """Returns the distribution of a single term of the density ratio X, as atoms on a grid.
+def _discretize_term(sigma: float, pessimistic: bool) -> _RatioPmf:
+    """Returns the distribution of one step's term of the density ratio X, as atoms on a grid.
 
-    The term is exp((2 z - 1) / (2 sigma^2)). Its logarithm is N(-1 / (2 sigma^2), 1 / sigma^2) without the
-    example, and N(1 / (2 sigma^2), 1 / sigma^2) with it. Moving to the grid raises delta if `pessimistic`,
-    and lowers it otherwise (`_move_to_grid`).
+    The term is exp((2 z - 1) / (2 sigma^2)), for the step's noisy sum z. Its logarithm is N(-1 / (2 sigma^2),
+    1 / sigma^2) without the example, and N(1 / (2 sigma^2), 1 / sigma^2) with it. The grid raises delta if
+    `pessimistic`, and lowers it otherwise.
     """
     # A grid for the term's logarithm, with an unbounded cell at each end.
     log_mean = 1 / (2 * sigma**2)  # with the example; without it the mean is -log_mean
@@ -94,22 +96,23 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _Ratio:
     # in the cell, since the term is a ratio of densities. `mass_between` takes standardized ends.
     masses = conversions.mass_between((ends + log_mean) * sigma)
     masses_times_mean = conversions.mass_between((ends - log_mean) * sigma)
-    # We drop far cells that underflow to 0, which lowers delta. To compensate, an upper bound counts their
-    # contribution to the mean in `beyond`.
+    # The mass of far cells underflows to 0. Dropping them lowers delta, so an upper bound adds their part of
+    # the mean.
     is_kept = masses > 0
-    if not pessimistic:  # a cell whose mean underflows to 0 could raise delta
+    if not pessimistic:  # means that underflow to 0 would raise the delta of removing the example
         is_kept &= masses_times_mean > 0
     means = masses_times_mean[is_kept] / masses[is_kept]
-    beyond = float(masses_times_mean[~is_kept].sum())
+    dropped_mean = float(masses_times_mean[~is_kept].sum())
     return _move_to_grid(
-        means, masses[is_kept], np.exp(logs), beyond, terms=1, pessimistic=pessimistic
+        means, masses[is_kept], np.exp(logs), dropped_mean, terms=1, pessimistic=pessimistic
     )
 
 
-def _average(first: _Ratio, second: _Ratio, pessimistic: bool) -> _Ratio:
-    """Returns the distribution of the mean of all terms of two independent means, on a geometric grid.
+def _average(first: _RatioPmf, second: _RatioPmf, pessimistic: bool) -> _RatioPmf:
+    """Returns the distribution of the mean of two independent groups of terms, on a geometric grid.
 
-    Moving to the grid raises delta if `pessimistic`, and lowers it otherwise (`_move_to_grid`).
+    `first` and `second` are the distributions of each group's mean. The grid raises delta if `pessimistic`,
+    and lowers it otherwise.
     """
     terms = first.terms + second.terms
     weight = first.terms / terms
@@ -123,37 +126,35 @@ def _average(first: _Ratio, second: _Ratio, pessimistic: bool) -> _Ratio:
     high = weight * _find_high(first) + other_weight * _find_high(second)
     edges = np.geomspace(low, max(high, 1.001 * low), NUM_CELLS + 1)
 
-    beyond = weight * first.beyond + other_weight * second.beyond
-    return _move_to_grid(values.ravel(), masses.ravel(), edges, beyond, terms, pessimistic)
+    dropped_mean = weight * first.dropped_mean + other_weight * second.dropped_mean
+    return _move_to_grid(values.ravel(), masses.ravel(), edges, dropped_mean, terms, pessimistic)
 
 
 def _move_to_grid(
-    values: Array, masses: Array, edges: Array, beyond: float, terms: int, pessimistic: bool
-) -> _Ratio:
-    """Returns a distribution with few atoms that bounds the distribution of all given atoms.
+    values: Array, masses: Array, edges: Array, dropped_mean: float, terms: int, pessimistic: bool
+) -> _RatioPmf:
+    """Returns a distribution with few atoms, from atoms of a mean of `terms` terms of the density ratio X.
 
-    The cells are the intervals between 0, the edges and infinity. If `pessimistic`, the mass of each cell
-    moves to its ends, which raises delta; otherwise it moves to its mean.
+    Delta is the mean of a convex function of X. If `pessimistic`, we raise it: we spread each atom's mass to
+    the adjacent edges. Otherwise we lower it: we concentrate the mass between two edges.
 
     Args:
       values, masses: (n,) the atoms.
       edges: (m,) ascending, above 0.
-      beyond: The contribution of dropped atoms to the expected value. Lower bounds do not count it.
-      terms: The number of terms in the mean.
-      pessimistic: True for an upper bound on delta, False for a lower bound.
+      dropped_mean: The part of the expected value that earlier steps dropped.
     """
     if pessimistic:
-        # The last cell's mass moves down to the last edge. `beyond` compensates for the lost mean.
         grid = np.append(0.0, edges)
         atoms, lost_mean = _spread(values, masses, grid)
-        return _Ratio(grid, atoms, beyond + lost_mean, terms)
+        return _RatioPmf(grid, atoms, dropped_mean + lost_mean, terms)
+    # The cells are the intervals between 0, the edges and infinity. Their mass moves to its mean.
     num_cells = len(edges) + 1
     cells = np.searchsorted(edges, values, side="right")
     totals = _sum_by_place(cells, masses, num_cells)
     totals_times_mean = _sum_by_place(cells, masses * values, num_cells)
     is_kept = totals > 0
     means = totals_times_mean[is_kept] / totals[is_kept]
-    return _Ratio(means, totals[is_kept], 0.0, terms)
+    return _RatioPmf(means, totals[is_kept], 0.0, terms)
 
 
 def _spread(values: Array, masses: Array, grid: Array) -> tuple[Array, float]:
@@ -186,33 +187,34 @@ def _sum_by_place(places: NDArray[np.intp], weights: Array, size: int) -> Array:
     return np.asarray(np.bincount(places, weights, size), np.float64)
 
 
-def _find_low(ratio: _Ratio) -> float:
+def _find_low(ratio: _RatioPmf) -> float:
     """Returns the lower end of a grid: a positive value with almost no mass below it."""
     quantile = int(np.searchsorted(np.cumsum(ratio.masses), _MAX_MASS_BELOW))
     first_positive = int(np.flatnonzero(ratio.values > 0)[0])
     return float(ratio.values[max(quantile, first_positive)])
 
 
-def _find_high(ratio: _Ratio) -> float:
+def _find_high(ratio: _RatioPmf) -> float:
     """Returns the upper end of a grid: a value above which the mass contributes little to the mean."""
     means_from_above = np.cumsum((ratio.values * ratio.masses)[::-1])
     num_above = int(np.searchsorted(means_from_above, _MAX_MEAN_ABOVE))
     return float(ratio.values[::-1][num_above])
 
 
-def _find_losses(ratio: _Ratio, epochs: int, pessimistic: bool) -> "PrivacyLossDistribution":
+def _find_losses(ratio: _RatioPmf, epochs: int, pessimistic: bool) -> "PrivacyLossDistribution":
     """Returns the distribution of the privacy loss of all epochs, from the density ratio X of an epoch.
 
     With the example, the loss is log X, and its masses are X times the masses without the example. Without
-    the example, the loss is -log X. Losses lie on a grid, and dp-accounting composes the epochs. For a lower
-    bound on delta, we round both losses down. For an upper bound (`pessimistic`), we split each atom of X
-    between adjacent grid points, which preserves the mean of X.
+    the example, the loss is -log X. Losses lie on a grid, and dp-accounting composes the epochs.
+
+    For a lower bound on delta, we round both losses down. For an upper bound (`pessimistic`), we split each
+    atom of X between adjacent grid points. This keeps its mean and raises delta, which is convex in X.
     """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
     is_positive = ratio.values > 0  # X = 0 has no logarithm; `infinite_out` has its mass
-    logs = np.log(ratio.values[is_positive])
+    logs = np.log(ratio.values[is_positive])  # ascending
     masses = ratio.masses[is_positive]
 
     # The grid of log X has the points i * spacing from i = first to i = last, with a spare point at each end.
@@ -227,10 +229,10 @@ def _find_losses(ratio: _Ratio, epochs: int, pessimistic: bool) -> "PrivacyLossD
         points = np.exp(spacing * (first + np.arange(size)))  # values of X
         masses_out, _ = _spread(np.exp(logs), masses, points)
         masses_in = masses_out * points
-        # With the example, the mass above the grid counts as an infinite loss. This mass is `beyond`, and
-        # also 1 minus the other masses. If rounding makes the two differ, the larger one is safe. Without the
+        # With the example, the mass of dropped values of X counts as an infinite loss. It is `dropped_mean`,
+        # or 1 minus the other masses. If rounding makes the two differ, the larger one is safe. Without the
         # example, the loss is infinite at X = 0.
-        infinite_in = max(1.0 - float(masses_in.sum()), ratio.beyond)
+        infinite_in = max(1.0 - float(masses_in.sum()), ratio.dropped_mean)
         infinite_out = float(ratio.masses[~is_positive].sum())
     else:
         below = np.floor(logs / spacing).astype(np.intp) - first

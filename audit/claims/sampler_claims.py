@@ -117,14 +117,14 @@ class _Sampler(NamedTuple):
         who sees every model.
       bound: maps (schedule, delta) to the upper bound on the last model's epsilon.
       advice: the condition under which the claim holds; if empty, `_advise_changes` gives the advice.
-      unseen: the information that must stay secret for the last model's bound to hold.
+      secret: the information that nobody may see if the last model's bound is to hold.
       order: the condition on the order of examples; may be empty.
     """
 
     bracket: Callable[[float, int, int, float], EveryModel]
     bound: Callable[[Schedule, float], MixtureBound]
     advice: str = ""
-    unseen: str = "an earlier model or the batches"
+    secret: str = "an earlier model or the batches"
     order: str = ""
 
 
@@ -184,10 +184,10 @@ def sampler_claims(
     poisson = _bracket_poisson(sigma, batches, epochs, delta)
     every_model = method.bracket(sigma, batches, epochs, delta)
     bound = method.bound(schedule, delta)
-    assumes = f"holds {condition}, and nobody sees {method.unseen}"
+    assumes = f"holds {condition}, and nobody sees {method.secret}"
     if bound.error:
         assumes += f"; a simulated upper bound, too low with probability {bound.error:g}"
-    # The last model leaks at most as much as all models, and noise-only steps cannot increase its leakage.
+    # The last model leaks at most as much as all models. The noise-only steps (`tail`) cannot increase this.
     upper = min(bound.epsilon, every_model.upper)
     with_tail = None
     if tail:
@@ -202,6 +202,7 @@ def sampler_claims(
         last_model = LastModel(poisson.upper, with_tail, "no more than all models leak")
         advice = _SAMPLERS["poisson"].advice
         rows.append(SamplerClaim("poisson", poisson, last_model, advice))
+    # With Poisson batches, zero-out is the same as removing the example.
     return SamplerClaims(
         sigma, delta, tail, neighbours=ZERO_OUT, order=method.order, rows=tuple(rows)
     )
@@ -333,7 +334,7 @@ _ALLOCATION = _Sampler(
 _ANY_ORDER = _Sampler(
     brackets.bracket_shuffled,
     samplers.bound_any_order,
-    unseen="an earlier model",
+    secret="an earlier model",
     order="each example is used once per epoch, in any step, which may be known",
 )
 _SAMPLERS = {

@@ -1,11 +1,11 @@
 """Upper bounds on how much the last model leaks if the adversary does not know which steps use an example.
 
-A sampler draws an order pi: the steps that use the example. Given pi, the last model is mu(pi)-GDP
-(`hidden_state`). For an adversary who does not know pi,
+A sampler draws a participation pattern pi, the steps that use the example. Given pi, the last model is
+mu(pi)-GDP (`hidden_state`). For an adversary who does not know pi,
 
     delta(epsilon) <= E_pi [ delta of mu(pi)-GDP at epsilon ]
 
-(audit/methods/README.md, "The mixture over orders"). We enumerate all orders, or simulate some.
+(audit/methods/README.md, "The mixture over orders").
 """
 
 import itertools
@@ -28,20 +28,22 @@ ERROR = 1e-6  # the probability that a simulated bound is too low
 
 _MAX_STRATA = 10_000
 _MAX_INTERVALS = 100  # of steps within an epoch, for strata
-_NUM_SIMULATED = 500_000  # orders
+_NUM_SIMULATED = 500_000  # patterns
 _NUM_EPSILONS = 1000  # in the grid of `_bound_simulated`
-_RESERVED = 1e-3  # the fraction of delta reserved for Poisson orders beyond the assumed worst case
-_CHUNK = 100_000  # orders computed together
+_RESERVED = (
+    1e-3  # the fraction of delta reserved for Poisson patterns beyond the assumed worst case
+)
+_CHUNK = 100_000  # patterns computed together
 _HALVINGS = 60  # in a bisection
 
 
 class MixtureBound(NamedTuple):
-    """An upper bound on the last model's epsilon for an unknown order.
+    """An upper bound on the last model's epsilon for an unknown participation pattern.
 
     Attributes:
       epsilon: The bound at the given delta.
       error: The probability that the bound is too low; 0 without simulation.
-      mu: An upper bound on the mu of every order. The last model is also mu-GDP.
+      mu: An upper bound on the mu of every pattern. The last model is also mu-GDP.
     """
 
     epsilon: float
@@ -50,10 +52,10 @@ class MixtureBound(NamedTuple):
 
 
 class StepWeights(NamedTuple):
-    """The weights of T steps in the last model, for noise of standard deviation 1.
+    """The weights of T steps in the last model: W_t is the product of the Lipschitz constants after step t.
 
-    Later steps scale a shift at step t by at most its weight W_t, the product of their Lipschitz constants.
-    Steps are numbered from 0.
+    Later steps scale a shift or noise at step t by at most W_t. For noise N(0, I), the sum of W^2 over some
+    steps is the variance of their noise in the last model.
 
     Attributes:
       log_w: (T + 1,) the log of W_t. The last entry, 0, is for "no participation".
@@ -96,9 +98,6 @@ def make_schedule(
     """Returns the schedule of all epochs, followed by `tail` noise-only steps with Lipschitz constant 1.
 
     `lipschitz` is the Lipschitz constant of the epochs' steps, or an array with one for each step.
-
-    Raises:
-      InputError: A constant is out of range, or the array's length is not batches * epochs.
     """
     constants = spread_over_steps("lipschitz", lipschitz, batches * epochs)
     weights = weigh_steps(np.append(constants, np.ones(tail)))
@@ -106,13 +105,14 @@ def make_schedule(
 
 
 def weigh_steps(lipschitz: Array) -> StepWeights:
-    """Returns the weights of T steps with these Lipschitz constants (T,)."""
+    """Returns the weights of T steps: log W_t is the sum of the later steps' log Lipschitz constants."""
     # A constant of 0 erases all earlier shifts. If there is none, `first` is 0.
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     constants = lipschitz.copy()
-    constants[: first + 1] = 1.0  # avoids log(0); these multiply only earlier shifts
+    constants[: first + 1] = 1.0  # avoids log(0); these affect only weights before `first`
     log_next = np.append(np.log(constants)[1:], 0.0)  # of the next step's constant
     log_w = np.cumsum(log_next[::-1])[::-1]
+    # Their differences are the variances of the noise between participations.
     log_before = np.logaddexp.accumulate(2 * log_w)
     log_after = np.logaddexp.accumulate(2 * log_w[::-1])[::-1]
     return StepWeights(
@@ -123,65 +123,65 @@ def weigh_steps(lipschitz: Array) -> StepWeights:
     )
 
 
-def compute_order_mus(
-    weights: StepWeights, orders: Steps, log_shifts: Array | None = None
+def compute_pattern_mus(
+    weights: StepWeights, patterns: Steps, log_shifts: Array | None = None
 ) -> Array:
-    """Returns the mu (N,) of N orders. Given an order, the last model is mu-GDP for noise N(0, I).
+    """Returns the mu (N,) of N participation patterns, for noise N(0, I) in each step.
 
-    W_t is the weight of step t. A participation with shift s_t shifts the last model by at most W_t s_t. The
-    noise up to the next participation, with variance equal to the sum of W^2, masks this shift. mu equals the
+    For an adversary who knows the pattern, the last model is mu-GDP. Participation in step t shifts it by at
+    most W_t s_t (`StepWeights`). The noise of step t and later steps masks this shift. The result equals the
     mu of `hidden_state.hidden_state_bound`, and is at most sqrt(K).
 
     Args:
       weights: The weights of T steps.
-      orders: (N, K) the steps of the participations, in ascending order from 0 to T - 1; T means no
-        participation.
+      patterns: (N, K) the steps that use the example, ascending from 0 to T - 1; T means no participation.
       log_shifts: (N, K) the log of W_t s_t; by default s_t is 1.
     """
-    reaches_last_model = (orders >= weights.first) & (orders < weights.no_participation)
+    reaches_last_model = (patterns >= weights.first) & (patterns < weights.no_participation)
     if log_shifts is None:
-        log_shifts = weights.log_w[orders]
-    log_noises = _compute_log_noises(weights, orders)
+        log_shifts = weights.log_w[patterns]
+    log_noises = _compute_log_noises(weights, patterns)
     squares = _pool_violators(log_shifts, log_noises, reaches_last_model)
     composed_squares = reaches_last_model.sum(axis=1)  # mu^2 for all models, which leak no less
     return np.sqrt(np.minimum(squares, composed_squares))
 
 
 def _pool_violators(log_shifts: Array, log_noises: Array, reaches_last_model: Bits) -> Array:
-    """Returns mu^2 (N,) of N orders, by isotonic regressions that pool adjacent violators.
+    """Returns mu^2 (N,) of N participation patterns, by isotonic regressions that pool adjacent violators.
 
-    All orders are processed together. Each has its own stack of blocks. Each participation becomes a new
-    block on top, which absorbs the block below it as long as that block's slope, sum of W s / sum of W^2, is
-    at least its own. mu^2 is the sum over blocks of (sum of W s)^2 / sum of W^2 (derived in
-    audit/methods/README.md).
+    A participation shifts the last model by W s. The noise until the next one, with variance sum W^2, masks
+    it, and later noise may help. So blocks of participations are masked together, each at a cost of (sum of W
+    s)^2 / sum of W^2. The total, mu^2, is least if slopes, sum of W s / sum of W^2, increase (derived in
+    audit/methods/README.md). So we pool adjacent blocks whose slopes do not. Each pattern has its own stack
+    of blocks.
 
     Args:
-      log_shifts: (N, K) the log of W s of each participation, for its shift s and its step's weight W.
+      log_shifts: (N, K) the log of W s of each participation.
       log_noises: (N, K) the log of the sum of W^2 from this participation to the next one.
       reaches_last_model: (N, K) False for participations to ignore.
     """
-    num_orders, participations = log_shifts.shape
-    heights = np.zeros(num_orders, np.intp)  # the number of blocks on each order's stack
+    num_patterns, participations = log_shifts.shape
+    heights = np.zeros(num_patterns, np.intp)  # the number of blocks on each pattern's stack
     # For each block, from the bottom up, the log sum of W s and the log sum of W^2.
-    stacks = np.zeros((2, participations, num_orders))
+    stacks = np.zeros((2, participations, num_patterns))
     for i in range(participations):
-        orders = np.flatnonzero(reaches_last_model[:, i])
-        stacks[0, heights[orders], orders] = log_shifts[orders, i]
-        stacks[1, heights[orders], orders] = log_noises[orders, i]
-        heights[orders] += 1
-        # Merge the two top blocks, in the orders that still need it.
-        while len(orders):
-            orders = orders[heights[orders] > 1]
-            top = heights[orders] - 1
-            upper = stacks[:, top, orders]
-            lower = stacks[:, top - 1, orders]
+        patterns = np.flatnonzero(reaches_last_model[:, i])
+        stacks[0, heights[patterns], patterns] = log_shifts[patterns, i]
+        stacks[1, heights[patterns], patterns] = log_noises[patterns, i]
+        heights[patterns] += 1
+        # Pool the two top blocks of each pattern until the upper one has the larger slope.
+        while len(patterns):
+            patterns = patterns[heights[patterns] > 1]
+            top = heights[patterns] - 1
+            upper = stacks[:, top, patterns]
+            lower = stacks[:, top - 1, patterns]
             upper_log_slopes = upper[0] - upper[1]
             lower_log_slopes = lower[0] - lower[1]
             violates = lower_log_slopes >= upper_log_slopes
-            orders = orders[violates]
+            patterns = patterns[violates]
             pooled = np.logaddexp(lower[:, violates], upper[:, violates])
-            heights[orders] -= 1
-            stacks[:, heights[orders] - 1, orders] = pooled
+            stacks[:, top[violates] - 1, patterns] = pooled
+            heights[patterns] -= 1
     is_block = np.arange(participations)[:, None] < heights
     log_sums, log_block_noises = stacks
     with np.errstate(over="ignore"):  # squares may overflow to infinity
@@ -189,21 +189,22 @@ def _pool_violators(log_shifts: Array, log_noises: Array, reaches_last_model: Bi
     return np.where(is_block, squares, 0.0).sum(axis=0)
 
 
-def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
-    """Returns (N, K) the log of the sum of W^2 from each participation to the step before the next one.
+def _compute_log_noises(weights: StepWeights, patterns: Steps) -> Array:
+    """Returns the log variance (N, K), in the last model, of the noise from each participation to the next.
 
-    We subtract cumulative sums from the start of training or from its end, whichever are smaller and thus
-    lose fewer digits. The arguments are those of `compute_order_mus`.
+    This noise masks the participation. Its variance is the sum of W^2 over these steps (`StepWeights`). We
+    subtract cumulative sums from the start of training or from its end, whichever are smaller and thus lose
+    fewer digits. The arguments are those of `compute_pattern_mus`.
     """
-    end = np.full(len(orders), weights.no_participation)
-    following = np.column_stack([orders[:, 1:], end])  # the step of the next participation
-    log_before = weights.log_before[orders]
+    end = np.full(len(patterns), weights.no_participation)
+    following = np.column_stack([patterns[:, 1:], end])  # the step of the next participation
+    log_before = weights.log_before[patterns]
     log_after_following = weights.log_after[following]
     from_start = conversions.log_difference(weights.log_before[following], log_before)
-    from_end = conversions.log_difference(weights.log_after[orders], log_after_following)
+    from_end = conversions.log_difference(weights.log_after[patterns], log_after_following)
     log_noises = np.where(log_before < log_after_following, from_start, from_end)
     # Rounding may make the sum smaller than its first term.
-    return np.maximum(log_noises, 2 * weights.log_w[orders])
+    return np.maximum(log_noises, 2 * weights.log_w[patterns])
 
 
 def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
@@ -224,9 +225,12 @@ def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
 
 
 def bound_any_order(schedule: Schedule, delta: float) -> MixtureBound:
-    """Returns an upper bound on the last model's epsilon for any order with one participation per epoch."""
+    """Returns an upper bound on the last model's epsilon if any one step of each epoch uses the example.
+
+    The worst pattern counts. We divide all patterns into strata, and bound mu for each of them. The largest
+    bound is valid for every pattern.
+    """
     strata = _stratify_by_last_epochs(schedule.batches, schedule.epochs, _MAX_STRATA)
-    # Every order belongs to a stratum, a set with one bound on mu.
     mu = float(_compute_worst_mus(schedule, strata).max()) / schedule.noise_multiplier
     return MixtureBound(conversions.epsilon_from_mu(mu, delta), error=0.0, mu=mu)
 
@@ -240,20 +244,20 @@ def bound_one_of_each_epoch(
 ) -> MixtureBound:
     """Returns an upper bound on the last model's epsilon if each epoch uses the example in one random step.
 
-    This covers shuffled batches, balls in bins and random allocation. If there are too many orders to
-    enumerate, we simulate a stratified sample (`_stratify_by_last_epochs`). The bound is then too low with
-    probability at most ERROR.
+    This covers shuffled batches, balls in bins and random allocation. If there are too many participation
+    patterns to enumerate, we simulate a stratified sample (`_stratify_by_last_epochs`). The bound is then too
+    low with probability at most ERROR.
 
     Args:
-      max_enumerated: The maximum number of orders to enumerate, and of strata.
-      simulated: The approximate number of orders to simulate; at least 50 in each stratum.
+      max_enumerated: The maximum number of patterns to enumerate, and of strata.
+      simulated: The approximate number of patterns to simulate; at least 50 in each stratum.
     """
     sigma, batches, epochs, weights = schedule
-    # There are batches**epochs equally likely orders.
+    # There are batches**epochs equally likely patterns.
     if epochs * math.log(batches) <= math.log(max_enumerated):
         places = np.array(list(itertools.product(range(batches), repeat=epochs)))
         first_steps = batches * np.arange(epochs)  # of each epoch
-        mus = compute_order_mus(weights, places + first_steps) / sigma
+        mus = compute_pattern_mus(weights, places + first_steps) / sigma
         probabilities = np.full(len(mus), 1 / len(mus))
         return MixtureBound(mix_epsilon(mus, probabilities, delta), error=0.0, mu=float(mus.max()))
 
@@ -266,7 +270,7 @@ def bound_one_of_each_epoch(
 
 
 class _Strata(NamedTuple):
-    """S strata: sets of orders that use a step from a given interval in each of the last L epochs.
+    """S strata: sets of patterns with a step from a given interval in each of the last L epochs.
 
     Attributes:
       lows, highs: (S, L) each interval's first step, and the step after its last, within the epoch.
@@ -279,7 +283,10 @@ class _Strata(NamedTuple):
 
 
 def _simulate_strata(schedule: Schedule, strata: _Strata, draws: int, seed: int) -> Array:
-    """Returns the mu (draws, S) of random orders from each of S strata, for noise N(0, I)."""
+    """Returns the mu (draws, S) of random participation patterns from each of S strata, for noise N(0, I).
+
+    A pattern uses one step per epoch. In the last epochs, a stratum restricts it to an interval.
+    """
     _, batches, epochs, weights = schedule
     num_strata, last_epochs = strata.lows.shape
     first_steps = batches * np.arange(epochs)  # of each epoch
@@ -289,19 +296,18 @@ def _simulate_strata(schedule: Schedule, strata: _Strata, draws: int, seed: int)
     for start in range(0, draws, rows_at_once):
         shape = (min(rows_at_once, draws - start), num_strata)
         places = rng.integers(0, batches, (*shape, epochs))
-        # In the last epochs, a stratum restricts the step.
         restricted = rng.integers(strata.lows, strata.highs, (*shape, last_epochs))
         places[..., epochs - last_epochs :] = restricted
-        orders = (places + first_steps).reshape(-1, epochs)
-        chunks.append(compute_order_mus(weights, orders).reshape(shape))
+        patterns = (places + first_steps).reshape(-1, epochs)
+        chunks.append(compute_pattern_mus(weights, patterns).reshape(shape))
     return np.concatenate(chunks)
 
 
 def _stratify_by_last_epochs(batches: int, epochs: int, max_strata: int) -> _Strata:
-    """Divides the orders with one participation per epoch into at most `max_strata` strata.
+    """Divides the patterns with one step per epoch into at most `max_strata` strata with similar mu.
 
-    A stratum restricts the step to one interval in each of the last L epochs. Intervals are shortest near the
-    end of an epoch, where a step matters most.
+    A stratum restricts the step to an interval in each of the last L epochs. The later the step, the less
+    noise follows it, and the more it matters. So intervals are shortest near the end of an epoch.
     """
     intervals = min(batches, _MAX_INTERVALS, max_strata)
     last_epochs = 0  # L
@@ -324,25 +330,27 @@ def _stratify_by_last_epochs(batches: int, epochs: int, max_strata: int) -> _Str
 
 
 def _compute_worst_mus(schedule: Schedule, strata: _Strata) -> Array:
-    """Returns an upper bound (S,) on the mu of all orders in each stratum, for noise N(0, I).
+    """Returns an upper bound (S,) on the mu of each stratum's participation patterns, for noise N(0, I).
 
-    For the shift s_t and the weight W_t of step t (`StepWeights`), mu is, by duality, the largest sum of x_t
-    W_t s_t over increasing x_t such that the sum of (x_t W_t)^2 is 1. Thus mu increases with every W_t s_t,
-    and also if a participation moves to a later step with the same W_t s_t. The bound is the mu of a
-    hypothetical order: each epoch uses the last step and the largest W that the stratum allows.
+    It is the mu of a hypothetical pattern: each epoch uses the last step and the largest weight W
+    (`StepWeights`) that the stratum allows.
+
+    This is a bound because an isotonic regression projects onto a cone. Its norm, mu, is the largest inner
+    product with a unit vector of the cone: the largest sum of x_t W_t s_t, for shifts s_t, over increasing
+    x_t with sum (x_t W_t)^2 = 1. So mu increases with every W_t s_t, and if one moves to a later step.
     """
     _, batches, epochs, weights = schedule
     num_strata, last_epochs = strata.lows.shape
     log_w = weights.log_w[: batches * epochs].reshape(epochs, batches)
     # Both are (S, epochs). At first, all steps are allowed. The loop restricts those in the last epochs.
-    orders = np.tile(batches * np.arange(1, epochs + 1) - 1, (num_strata, 1))
+    patterns = np.tile(batches * np.arange(1, epochs + 1) - 1, (num_strata, 1))
     log_shifts = np.tile(log_w.max(axis=1), (num_strata, 1))
     for i in range(last_epochs):
         epoch = epochs - last_epochs + i
-        orders[:, epoch] = batches * epoch + strata.highs[:, i] - 1
+        patterns[:, epoch] = batches * epoch + strata.highs[:, i] - 1
         intervals = zip(strata.lows[:, i], strata.highs[:, i], strict=True)
         log_shifts[:, epoch] = [log_w[epoch, low:high].max() for low, high in intervals]
-    return compute_order_mus(weights, orders, log_shifts)
+    return compute_pattern_mus(weights, patterns, log_shifts)
 
 
 def bound_poisson(
@@ -354,11 +362,12 @@ def bound_poisson(
 ) -> MixtureBound:
     """Returns an upper bound on the last model's epsilon for Poisson sampling at the same rate in each step.
 
-    We simulate some orders. `_bound_simulated` needs an upper bound on mu. We use the mu of an order that is
-    worse than nearly all others (`_find_latest_steps`), and reserve `delta` / 1000 for the exceptions.
+    We simulate some participation patterns. For a valid bound, `_bound_simulated` also needs an upper bound
+    on mu. We use the mu of a pattern that is worse than nearly all others (`_find_latest_steps`), and reserve
+    `delta` / 1000 for the exceptions.
 
     Args:
-      simulated: The number of orders to simulate, rounded up to a multiple of _CHUNK.
+      simulated: The number of patterns to simulate, rounded up to a multiple of _CHUNK.
       rate: The probability that a step uses the example; by default 1 / batches.
     """
     sigma, batches, epochs, weights = schedule
@@ -366,44 +375,46 @@ def bound_poisson(
         rate = 1 / batches
     steps = batches * epochs
 
-    # Earlier steps may have a larger W, so we give each participation the largest W up to its step.
+    # Earlier steps may have a larger weight W, so we give each participation the largest W up to its step.
     largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
     latest = _find_latest_steps(steps, rate, _RESERVED * delta)
-    worst = compute_order_mus(weights, latest[None], log_shifts=largest_log_w[latest][None])  # (1,)
+    worst = compute_pattern_mus(weights, latest[None], log_shifts=largest_log_w[latest][None])
 
     rng = np.random.default_rng(seed)
     mus = []
     for _ in range(0, simulated, _CHUNK):
-        # The gaps between participations follow a geometric distribution. We drop participations after the
-        # first len(latest); the reserved part of delta covers orders with more.
+        # The gaps between participations follow a geometric distribution. Patterns with more than len(latest)
+        # participations are exceptions.
         gaps = rng.geometric(rate, (_CHUNK, len(latest)))
-        orders = np.cumsum(gaps, axis=1) - 1  # the first step is 0
-        orders[orders >= steps] = weights.no_participation
-        mus.append(compute_order_mus(weights, orders))
-    # The reserved part of delta also covers orders with a larger mu than `worst`, so we may cap their mu.
+        patterns = np.cumsum(gaps, axis=1) - 1  # the first step is 0
+        patterns[patterns >= steps] = weights.no_participation
+        mus.append(compute_pattern_mus(weights, patterns))
+    # Patterns with a larger mu than `worst` are exceptions too, so we may cap their mu.
     capped = np.minimum(np.concatenate(mus), worst)
     remaining_delta = (1 - _RESERVED) * delta
-    mus_in_stratum = capped[:, None] / sigma  # all orders are in one stratum, with probability 1
+    mus_in_stratum = capped[:, None] / sigma  # all patterns are in one stratum, with probability 1
     epsilon = _bound_simulated(mus_in_stratum, worst / sigma, np.ones(1), remaining_delta)
-    # No order has a larger mu than the one that participates in every step.
+    # No pattern has a larger mu than the one that participates in every step.
     every_step = np.arange(steps)[None]
-    largest = compute_order_mus(weights, every_step, log_shifts=largest_log_w[None])
+    largest = compute_pattern_mus(weights, every_step, log_shifts=largest_log_w[None])
     return MixtureBound(epsilon, ERROR, mu=float(largest[0]) / sigma)
 
 
 def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
-    """Returns the steps (K,), ascending, of an order that is worse than nearly all orders.
+    """Returns the steps (K,), ascending, of a participation pattern that is worse than nearly all patterns.
 
-    We bound the number of participations in the last 1, 2, 4, ... steps and in all steps. A random order,
-    which uses each step with probability `rate`, exceeds any of the bounds with probability at most
-    `dropped`. The result has as many participations, as late, as all the bounds allow.
+    A pattern with more or later steps is worse. A random pattern uses each step with probability `rate`. We
+    bound its number of participations in the last 1, 2, 4, ... steps and in all steps. It exceeds any of
+    these bounds with probability at most `dropped`. The result has the most and latest participations that
+    the bounds allow.
     """
     # The bounds are quantiles of binomial distributions. `dropped` is divided equally among them.
     lengths = np.unique(np.append(2 ** np.arange(int(math.log2(steps)) + 1), steps))
     bounds = scipy.stats.binom.isf(dropped / len(lengths), lengths, rate).astype(np.int64)
 
-    # We work backwards from the end of training. Each bound may allow more participations than the shorter
-    # ones. These take the latest steps that the shorter ones do not cover, just before `end`.
+    # We work backwards from the end of training. If a bound allows more participations than the one before,
+    # these take the latest of its additional steps, just before `end`. An additional step raises a quantile
+    # by at most 1, so they fit.
     latest: list[int] = []
     end = steps
     for length, bound in zip(lengths, bounds, strict=True):
@@ -415,20 +426,21 @@ def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
 
 
 def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: float) -> float:
-    """Returns an upper bound on the epsilon of the mixture of all orders, from simulated orders.
+    """Returns an upper bound on epsilon for an unknown participation pattern, from simulated patterns.
 
-    At this epsilon, the mean delta over all orders is at most `delta`, except with probability at most ERROR.
-    In each row of `mus`, the deltas of its orders, weighted by their strata's probabilities, add up to an
-    unbiased estimate of this mean. `bound_mean` bounds it from R such estimates.
+    Given the pattern, training is mu-GDP. At the returned epsilon, the mean delta over all patterns is at
+    most `delta`, except with probability at most ERROR. In each row of `mus`, the deltas, weighted by their
+    strata's probabilities, add up to an unbiased estimate of this mean. `bound_mean` bounds it from R such
+    estimates.
 
     Args:
-      mus: (R, S) mu of simulated orders: each of the R rows has one order from each of S strata.
-      worst: (S,) an upper bound on the mu of each stratum's orders.
+      mus: (R, S) mu of simulated patterns: each of the R rows has one pattern from each of S strata.
+      worst: (S,) an upper bound on the mu of each stratum's patterns.
       probabilities: (S,) the probability of each stratum.
     """
     highest = conversions.epsilon_from_mu(float(worst.max()), delta)
     grid = np.linspace(0.0, highest, _NUM_EPSILONS + 1)
-    # ERROR is divided equally among all epsilons and the two bounds of `bound_mean`.
+    # `bound_mean` computes two bounds at each epsilon. Each may be wrong with an equal part of ERROR.
     log_inverse_error = math.log(2 * _NUM_EPSILONS / ERROR)
 
     def is_bounded(epsilon: float) -> bool:
@@ -448,8 +460,7 @@ def bound_mean(values: Array, largest: float, log_inverse_error: float) -> float
     It is the smaller of two bounds. Each is below the mean with probability at most `error`;
     `log_inverse_error` is log(1 / error). The first is the empirical Bernstein inequality (Maurer and Pontil,
     2009, Theorem 11). The second is the relative-entropy form of Hoeffding's inequality (1963, Theorem 1):
-    the smallest m above the mean with R * KL(mean / largest || m / largest) >= log_inverse_error, where KL is
-    the divergence between two coins.
+    the smallest m above the mean with R * KL(mean / largest || m / largest) >= log_inverse_error.
     """
     if largest == 0:
         return 0.0

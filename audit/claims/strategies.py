@@ -9,8 +9,7 @@ adds the noise (S^-1 z)_t (DP-FTRL: Kairouz et al., 2021; Denisov et al., 2022).
     bsr:b         the first b coefficients of the square root (Kalinin and Lampert, 2024)
     bisr:p        S^-1 has the first p coefficients of (I - L)^(1/2) (Kalinin et al., 2025)
 
-Other strategies are read from files that contain the matrix, or Toeplitz coefficients like those of
-jax_privacy's `toeplitz`. We do not scale S.
+We do not scale S.
 """
 
 import hashlib
@@ -84,9 +83,8 @@ class Dense(NamedTuple):
         """
         inverse = np.linalg.inv(self.matrix)
         step = np.arange(len(self.matrix))[:, None]
-        earlier_step = (
-            step - step.T
-        )  # t - i; `tril` drops entries with i > t, whose index is negative
+        # t - i; `tril` drops entries with i > t, whose index is negative.
+        earlier_step = step - step.T
         return np.ones(1), np.tril(inverse[step, earlier_step])
 
 
@@ -126,8 +124,10 @@ def _compute_checksum(path: str) -> str:
 def read_strategy(text: str, steps: int) -> Strategy:
     """Returns the strategy that a text names, for training with T = `steps` steps.
 
+    L in comments shifts by one step.
+
     Args:
-      text: a name such as "bsr:16" (see the module docstring), or a file (.npy, or text that numpy.loadtxt
+      text: a name such as "bsr:16", or a file (.npy, or text that numpy.loadtxt
         reads) containing the first column of S, (n,), or all of S, (T, T). The file name may end with a
         checksum (`pin_file`).
 
@@ -137,25 +137,24 @@ def read_strategy(text: str, steps: int) -> Strategy:
     if text == INDEPENDENT:
         return Toeplitz()
     if text == "sqrt":
-        # We write S as 1 / (1 - L)^(1/2), so a step's noise depends only on raw noise, not on earlier noise.
+        # S = 1 / (1 - L)^(1/2). S^-1 is thus a polynomial, and noise depends only on raw noise.
         return Toeplitz(denominator=expand_power(0.5, steps))
     name, _, parameter = text.partition(":")
     if name not in ("lambda", "bsr", "bisr"):
         return make_strategy(_read_file(text), steps)
-    # The module docstring defines these strategies.
     try:
         value = float(parameter)
     except ValueError:
         raise InputError(_list_strategies(text)) from None
     if name == "lambda":
         require(0 <= value < 1, f"`noise={text}`: give at least 0 and below 1, such as 0.9")
-        return Toeplitz(denominator=(1.0, -value))
+        return Toeplitz(denominator=(1.0, -value))  # S = 1 / (1 - value L)
     is_count = 1 <= value < 1e9 and value.is_integer()
     require(is_count, f"`noise={text}`: give a whole number of at least 1, such as 16")
     count = min(int(value), steps)
-    if name == "bsr":
+    if name == "bsr":  # the first coefficients of (1 - L)^(-1/2)
         return Toeplitz(numerator=expand_power(-0.5, count))
-    return Toeplitz(denominator=expand_power(0.5, count))
+    return Toeplitz(denominator=expand_power(0.5, count))  # bisr: those of (1 - L)^(1/2), inverted
 
 
 def _read_file(text: str) -> Array:
@@ -185,12 +184,15 @@ def _list_strategies(text: str) -> str:
 def make_strategy(values: ArrayLike, steps: int) -> Strategy:
     """Returns the strategy with these coefficients (n,), the first column of S, or with this matrix S (T, T).
 
+    The first T coefficients determine a Toeplitz matrix; missing ones are 0.
+
     Raises InputError for other shapes, and for values that do not define a strategy.
     """
     array = np.asarray(values, np.float64)
     require(np.all(np.isfinite(array)), "the strategy's numbers must be finite")
     if array.ndim == 1 and array.size:
         require(array[0] > 0, f"the first coefficient must be positive, got {array[0]:g}")
+        # A polynomial in the one-step shift.
         return Toeplitz(numerator=tuple(array[:steps].tolist()))
     require(
         array.shape == (steps, steps),

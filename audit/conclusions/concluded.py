@@ -1,8 +1,4 @@
-"""Draws conclusions from an audit's scores.
-
-`conclude` takes evidence and a claim about the mechanism. `conclude_setting` derives both from stored scores
-and their setting.
-"""
+"""Draws conclusions from an audit's scores."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -29,7 +25,7 @@ from audit.evidence.repeats import count_once
 from audit.laws import conversions
 from audit.methods import estimate, exact_null, gaussian_curve, lifted, one_run_bounds, one_shot
 from audit.methods.estimate import Bound, Estimate, Finding
-from audit.methods.method import FRESH_DIRECTIONS, MANY_CANARIES, ONE_CANARY, Pair
+from audit.methods.method import FRESH_DIRECTIONS, MANY_CANARIES, ONE_CANARY, VerdictMethods
 from audit.settings.setting import BALLS_IN_BINS, EVERY, RANDOM_ALLOCATION, Setting
 from audit.storage.store import Scores
 from audit.tasks.task import find_task
@@ -71,10 +67,11 @@ def _analyze_one_run(evidence: OneRun, level: Level) -> list[Finding]:
     return findings
 
 
-def _analyze(evidence: Evidence, level: Level) -> tuple[Sequence[Finding], Pair | None]:
-    """Returns the estimates and bounds for this kind of evidence, and the names of the verdict's two bounds.
+def _analyze(evidence: Evidence, level: Level) -> tuple[Sequence[Finding], VerdictMethods | None]:
+    """Returns the estimates and bounds for this kind of evidence, and the methods of the verdict's bounds.
 
-    The names are None for a single run, because its verdict uses all bounds. `level` is (delta, confidence).
+    The methods are None for a single run, because its verdict uses all bounds. `level` is (delta,
+    confidence).
     """
     if isinstance(evidence, OneRun):
         return _analyze_one_run(evidence, level), None
@@ -87,12 +84,12 @@ def _analyze(evidence: Evidence, level: Level) -> tuple[Sequence[Finding], Pair 
 
 
 def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Conclusion:
-    """Returns the conclusion from all rows of evidence, without the fields that `finish` computes."""
+    """Returns the conclusion from evidence and a claim, without the fields that `finish` computes."""
     conversions.require_levels(*level)
-    findings, pair = _analyze(evidence, level)
+    findings, verdict_methods = _analyze(evidence, level)
     worlds = evidence.pooled()  # the scores of inserted canaries, and of left-out canaries
     curve = None
-    if pair is ONE_CANARY:  # the curve test needs independent scores
+    if verdict_methods is ONE_CANARY:  # the curve test needs independent scores
         p_value = gaussian_curve.examine(*worlds)
         curve = Curve(p_value, power=gaussian_curve.power(*worlds))
     concluded = Conclusion(
@@ -100,7 +97,7 @@ def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Con
         worlds,
         level.delta,
         level.confidence,
-        pair,
+        verdict_methods,
         estimates=tuple(found for found in findings if isinstance(found, Estimate)),
         bounds=tuple(found for found in findings if isinstance(found, Bound)),
         curve=curve,
@@ -119,31 +116,31 @@ def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Con
     )
     if composition is None or composition.sampling_rate == 1:  # canaries are not sampled
         return concluded
-    # For sampled canaries, we add the expected epsilon with linear losses.
-    steps = composition.insertions  # every step inserts, unless the claim has a schedule
-    if hidden_state is not None:
-        steps *= hidden_state.periods.k  # one step of k inserts
+    # For sampled canaries, we add the epsilon that the last model would have with linear losses.
+    steps = composition.insertions
+    if hidden_state is not None:  # the claim has a schedule: one step of k may insert the canary
+        steps *= hidden_state.periods.k
     return concluded._replace(expected=expected_epsilon(composition, steps, level.delta))
 
 
 def _make_notes(evidence: Evidence) -> Iterator[str]:
-    """Yields notes on failed runs, on how scores were read, and on the tests of a user's cosines."""
+    """Yields notes on failed runs, on how we read an ambiguous shape, and on tests of a user's directions."""
     if isinstance(evidence, OneRun):
         return
     if evidence.failed:
         number = sum(map(len, evidence.pooled()))
-        if isinstance(evidence, Fresh):  # `pooled` adds quantiles for figures
+        if isinstance(evidence, Fresh):  # its `pooled` adds quantiles to the scores
             number = evidence.cosines.size
         yield (
             f"{evidence.failed:,} of {number:,} scores are NaN (failed runs): each counts as the lowest score"
         )
-    if isinstance(evidence, Sets) and evidence.labelled:  # a single list of scores
+    if isinstance(evidence, Sets) and evidence.labelled:  # the user gave a single list of scores
         runs = evidence.inserted.size + evidence.fresh.size
         yield (
             f"read as {runs:,} independent training runs; if all canaries are from one run, use shape "
             f"(1, {runs}) or --one_run"
         )
-    if not isinstance(evidence, Fresh) or not evidence.given:
+    if not isinstance(evidence, Fresh) or not evidence.given:  # not a user's fresh directions
         return
     if evidence.draws:  # scores were ranked among this many fresh draws
         yield describe_draws(evidence)
@@ -173,9 +170,6 @@ def conclude_setting(
     """Returns the conclusion from a setting's stored scores.
 
     Args:
-      scores: the scores of the first runs.
-      setting: their setting.
-      level: delta and confidence of the bounds.
       own_model: True if the model is custom.
       steps: the steps' Lipschitz constants; None if unknown.
 
@@ -189,15 +183,15 @@ def conclude_setting(
     )
     claim = make_claim(setting)
     evidence: Evidence
-    reason = ""
+    reason = ""  # why we expect a Gaussian trade-off curve
     if setting.adversary.any_time:  # every run draws new canaries
         evidence = read_directions(scores)
     else:
         evidence = read_evidence(scores)
         if not own_model and predicted_mu(setting) is not None:
             reason = "expected here: Gaussian noise on one crafted coordinate"
-    # A claim does not know the optimizer. So the setting replaces the claim's values for the last model: the
-    # epsilon with linear losses, and the hidden-state bound.
+    # A claim does not know the optimizer. So we replace its values for the last model: the epsilon with
+    # linear losses, and the hidden-state bound.
     expected = _expect_linear_losses(setting, claim, level.delta)
     concluded = _conclude_rows(evidence, claim, level)._replace(reason=reason, expected=expected)
     last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
@@ -244,9 +238,9 @@ def make_claim(setting: Setting) -> Claim:
 def _expect_linear_losses(setting: Setting, claim: Claim, delta: float) -> float | None:
     """Returns the epsilon that the last model would have with linear losses, or None.
 
-    With linear losses, the last model reveals only the sum of all steps. The result is None if the model is
-    not this sum (momentum, weight decay). With independent noise, it is also None if every run draws new
-    canaries or if insertion steps are fixed.
+    With linear losses, the last model reveals only the sum of all steps (Steinke et al., 2024). The result is
+    None if the model is not this sum (momentum, weight decay). With independent noise, we report it only if
+    insertion steps are random and all runs share the canaries.
     """
     mechanism = setting.mechanism
     if mechanism.optimizer != "sgd" or mechanism.weight_decay:
@@ -261,7 +255,7 @@ def _expect_linear_losses(setting: Setting, claim: Claim, delta: float) -> float
         # E b steps, so mu = E / (sigma sqrt(E b)) = sqrt(E / b) / sigma.
         mu_of_epochs = mu_upper_bound(mechanism.noise_multiplier, setting.insertions)
         return conversions.epsilon_from_mu(mu_of_epochs / math.sqrt(sampling.batches), delta)
-    if sampling.rate == 1:  # fixed steps
+    if sampling.rate == 1:  # insertion steps are fixed
         return None
     return expected_epsilon(Composition(*setting.composition), setting.schedule.steps, delta)
 
@@ -280,8 +274,6 @@ def conclude_each_run(
       dimension: d, the dimension of the canaries.
       law_holds: True if cosines of left-out canaries have the exact distribution of a uniform direction's
         cosine, as with final models. Otherwise we fit the null distribution to these cosines.
-      level: delta and confidence of the bounds.
-      claim: the claim about the mechanism, or None.
     """
     conclusions = []
     for values, presence in zip(scores.scores, scores.presence, strict=True):
@@ -298,8 +290,8 @@ def conclude_together(
 ) -> Conclusion | None:
     """Returns one conclusion from several runs with fresh directions; None for one run or other canaries.
 
-    The scores must not be leave-one-out cosines, because a canary's score must not depend on other canaries'
-    directions (`Fresh.plain`).
+    The scores must not be leave-one-out cosines, which depend on other canaries' directions. `plain` declares
+    this, and allows tighter bounds.
     """
     if not scores.dimension or len(scores.scores) == 1:  # only directions have a dimension
         return None
@@ -349,14 +341,15 @@ def read_evidence(stored: Scores) -> Coins | OneRun:
     """Returns evidence from stored scores of canaries shared by all runs.
 
     For a single run with several canaries, the result is a `OneRun`: with coins unless all canaries were
-    inserted, and with cosines if the stored dimension is not 0.
+    inserted, and with cosines if the scores are cosines, which have a dimension.
 
     Raises InputError (`make_cosines`) if a single run inserts all canaries and its scores are not cosines.
     """
     runs, canaries = stored.scores.shape
     if runs > 1 or canaries == 1:
         return read_coins(stored)
-    # Fair coins would almost never insert all 40 or more canaries of a run, so this run did not use coins.
+    # Audits with coins need at least 40 canaries (`one_run_bounds.LEAST_COINS`). Coins would almost never
+    # insert all of them, so this run did not use coins.
     if stored.presence.all():
         cosines = make_cosines(stored.scores[0], None, stored.dimension)  # None are left out
         return OneRun(coins=None, cosines=cosines)

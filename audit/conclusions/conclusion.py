@@ -16,7 +16,7 @@ from audit.methods.curves import Attack, Auc
 from audit.methods.estimate import Bound, Estimate, Finding
 from audit.methods.exact_null import EXACT_NULL_GDP
 from audit.methods.gaussian_curve import CURVE_LEVEL, CURVE_POWER
-from audit.methods.method import Assumption, Method, Pair
+from audit.methods.method import Assumption, Method, VerdictMethods
 
 Worlds = tuple[Array, Array]
 _LEAST_P_VALUE = 1e-6  # smaller p-values are inaccurate
@@ -67,7 +67,7 @@ class Curve(NamedTuple):
 
     @property
     def status(self) -> str:
-        """Returns the result in words: "rejected", "not confirmed" (too little power) or "confirmed"."""
+        """Returns the result in words."""
         if self.is_refuted:
             return "rejected"
         if self.is_underpowered:
@@ -111,7 +111,7 @@ class Conclusion(NamedTuple):
       worlds: the scores of inserted canaries, (n_in,), and of left-out canaries, (n_out,).
       delta: the delta of every epsilon.
       confidence: the confidence of every bound.
-      pair: the methods of the two bounds in the verdict; None for a single run, which uses all bounds.
+      verdict_methods: the methods of the verdict's two bounds; None for a single run, which uses all bounds.
       estimates: estimates of epsilon that are not bounds.
       bounds: the lower bounds. A bound's `holds` is False if the scores refute its assumption.
       curve: the test for a Gaussian curve; None unless each run has one canary.
@@ -153,14 +153,13 @@ class Conclusion(NamedTuple):
         curve; None for other designs.
       is_beyond_reach: True if no set of scores from this number of runs could refute the tightest claim.
       claim_test: the test of the tightest claim; None if there is no claim or no test.
-      verdict: the verdict.
     """
 
     evidence: Evidence
     worlds: Worlds
     delta: float
     confidence: float
-    pair: Pair | None
+    verdict_methods: VerdictMethods | None
     estimates: tuple[Estimate, ...]
     bounds: tuple[Bound, ...]
     curve: Curve | None = None
@@ -208,12 +207,12 @@ class Conclusion(NamedTuple):
     @property
     def gaussian(self) -> Bound:
         """Returns the verdict's bound that may assume a Gaussian curve; only for several runs."""
-        return self.finding(cast(Pair, self.pair).gaussian)
+        return self.finding(cast(VerdictMethods, self.verdict_methods).gaussian)
 
     @property
     def assumption_free(self) -> Bound:
         """Returns the verdict's bound that is valid for any curve; only for several runs."""
-        return self.finding(cast(Pair, self.pair).free)
+        return self.finding(cast(VerdictMethods, self.verdict_methods).any_curve)
 
     @property
     def path(self) -> tuple[float, ...]:
@@ -228,15 +227,15 @@ class Conclusion(NamedTuple):
         return None
 
     def ranked(self) -> tuple[Bound, ...]:
-        """Returns the bounds in the order used in tables.
+        """Returns the bounds in the order used in tables: those that decide the verdict come first.
 
-        A single run's bounds keep their order. Otherwise, the bound for any curve comes first, followed by
-        the bound for a Gaussian curve. If `law_is_known`, EXACT_NULL_GDP bounds mu. It precedes both if
-        there is an upper bound on mu, `tightest_mu`, to compare it with.
+        These are the bounds for any trade-off curve and for a Gaussian curve. EXACT_NULL_GDP bounds mu. It
+        precedes both if readers can compare it with an upper bound, `tightest_mu`. A single run's bounds keep
+        their order.
         """
-        if self.pair is None:
+        if self.verdict_methods is None:
             return self.bounds
-        methods = [self.pair.free, self.pair.gaussian]
+        methods = [self.verdict_methods.any_curve, self.verdict_methods.gaussian]
         if self.law_is_known and self.tightest_mu is not None:
             methods.insert(0, EXACT_NULL_GDP)
         # A dict drops repeated bounds.

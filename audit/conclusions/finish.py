@@ -1,8 +1,4 @@
-"""Computes the fields of a conclusion that follow from its scores, bounds and claims.
-
-If the scores of left-out canaries have a known distribution, bets test the whole claimed curve. Otherwise,
-lower bounds test it.
-"""
+"""Computes the fields of a conclusion that follow from its scores, bounds and claims."""
 
 import dataclasses
 import math
@@ -23,7 +19,7 @@ from audit.methods.estimate import Bound
 from audit.methods.method import GIVEN, MANY_CANARIES, ONE_CANARY
 
 # Scores are reversed if their AUC is more than this many standard errors below 1/2. Without a leak, this
-# happens in 3 of 100,000 audits (from the normal tail).
+# happens in 3 of 100,000 audits.
 _STANDARD_ERRORS = 4
 _MIN_EQUAL = 5  # by chance, this many scores are never all equal, or shifted by the same number
 
@@ -35,15 +31,14 @@ def finish(conclusion: Conclusion) -> Conclusion:
 
 
 def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> Conclusion:
-    """Returns a conclusion that is valid whether repeated rows are independent runs or pasted copies.
+    """Returns a conclusion that is valid whether equal rows of scores are independent runs or pasted copies.
 
-    Each method keeps the smaller of two bounds: the bound from all rows, and the bound that counts each
-    repeated row once. The claim is rejected only if both conclusions reject it. Scores and estimates come
-    from the conclusion that proves less.
+    The conclusion from all rows is valid for independent runs, and the one that counts equal rows once for
+    copies. So each method keeps the smaller of its two bounds, and the claim is rejected only if both reject
+    it. Scores and estimates come from the conclusion that proves less.
 
     Args:
-      all_rows: the conclusion from all rows, before `finish`.
-      once: the conclusion that counts each repeated row once, before `finish`; None if too few rows remain.
+      all_rows, once: both conclusions, before `finish`; `once` is None if too few rows remain.
       remark: the number of repeated rows, in words.
     """
     weaker = all_rows
@@ -57,7 +52,7 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
         if finished_once.epsilon <= finished_all.epsilon:
             weaker = once
             note = "the bound counts them once"
-        # The curve test is valid in both cases if it counts each repeated row once.
+        # For the curve test, rows counted once are also valid if rows are independent.
         weaker = weaker._replace(curve=once.curve)
         bounds_once = once.bounds
         tests = (finished_all.claim_test, finished_once.claim_test)
@@ -70,15 +65,16 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
 
 
 def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -> tuple[Bound, ...]:
-    """Returns the smaller of each method's bounds: from all rows, or from counting each repeated row once.
+    """Returns the smaller of each method's bounds: from all rows, or from counting equal rows once.
 
-    A bound is 0 if `once` lacks its method. We drop methods that only `once` has. We also drop the bounds
-    after each run (`path`), since one method's path may cover all rows and another's only the distinct ones.
+    It is valid if equal rows are independent runs, and if they are copies. A bound is 0 if `once` does not
+    have its method. We drop methods that only `once` has, and bounds after each run (`path`), which may cover
+    different rows.
     """
     by_method = {bound.method: bound for bound in once}
     smaller = []
     for bound in all_rows:
-        # A bound on epsilon alone has mu None, which we keep.
+        # A bound on epsilon only has mu None: `and` keeps None, and `or` compares it as 0.
         zero = dataclasses.replace(bound, epsilon=0.0, mu=bound.mu and 0.0)
         other = by_method.get(bound.method, zero)
         least = min(bound, other, key=lambda each: (each.epsilon, each.mu or 0.0))
@@ -93,7 +89,7 @@ def _judge(conclusion: Conclusion, claim_test: ClaimTest | None) -> Conclusion:
 
 
 def _examine(conclusion: Conclusion) -> Conclusion:
-    """Returns a conclusion with all computed fields except the test of the claim and the verdict."""
+    """Returns a conclusion with all fields that `finish` computes, except the claim test and the verdict."""
     evidence = conclusion.evidence
     is_refuted = conclusion.curve is not None and conclusion.curve.is_refuted
     bounds = []
@@ -104,9 +100,9 @@ def _examine(conclusion: Conclusion) -> Conclusion:
     mus = [upper.mu for upper in upper_bounds if upper.mu is not None]
     examined = conclusion._replace(
         is_one_run=isinstance(evidence, OneRun),
-        has_one_canary=conclusion.pair == ONE_CANARY,
+        has_one_canary=conclusion.verdict_methods == ONE_CANARY,
         law_is_known=isinstance(evidence, Fresh),
-        scores_may_depend=conclusion.pair == MANY_CANARIES,
+        scores_may_depend=conclusion.verdict_methods == MANY_CANARIES,
         refutes_gaussian=is_refuted,
         bounds=tuple(bounds),
         upper_bounds=upper_bounds,
@@ -119,7 +115,7 @@ def _examine(conclusion: Conclusion) -> Conclusion:
     if len(scores_out):
         auc = curves.auc(*conclusion.worlds)
         examined = examined._replace(auc=auc, attack=curves.attack(*conclusion.worlds))
-    # A bet on the whole curve needs known rates of false positives.
+    # `_bet_on_curve` tests claims. It needs the exact distribution of left-out canaries' scores.
     if isinstance(evidence, OneRun):
         any_curve = [bound.epsilon for bound in bounds if not bound.assumes.gaussian]
         examined = examined._replace(
@@ -195,15 +191,15 @@ def _describe_constant_world(worlds: Worlds) -> str:
     """Returns a sentence if all scores of one world (in or out) are equal and the others vary; else "".
 
     That world's 5 or more runs then shared a seed, or scores were never filled in. Scores that equal an
-    extreme of the other world may be saturated, so we do not doubt them. Nor do we if many scores of the
-    other world repeat, as guesses and failed runs do.
+    extreme of the other world may be saturated, so we do not doubt them. We also require that most scores of
+    the other world differ, unlike those of guesses or failed runs.
     """
     scores_in, scores_out = worlds
     both = (("in", scores_in, scores_out), ("out", scores_out, scores_in))
     for name, scores, others in both:
         is_constant = len(scores) >= _MIN_EQUAL and np.ptp(scores) == 0
         is_saturated = scores[0] in (others.min(), others.max())
-        # With this many distinct scores, fewer than half of the others repeat another score.
+        # False if half of the others are equal, since these count as 1 distinct score.
         others_vary = len(np.unique(others)) > 1 + len(others) / 2
         if is_constant and others_vary and not is_saturated:
             return f"all {len(scores):,} scores {name} equal {scores[0]:.6g} while the others vary"
@@ -252,10 +248,12 @@ def are_reversed(evidence: Evidence, bounds: Iterable[Bound], auc: Auc | None) -
 def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
     """Returns the test of the tightest upper bound, or None if it cannot be tested.
 
-    The test needs a finite upper bound, scores that could come from independent runs, and a suitable lower
-    bound or claimed curve. If scores are reversed, only a rejection counts.
+    If we know the exact distribution of left-out canaries' scores, we bet against the claimed trade-off
+    curve. Otherwise, we compare lower bounds with the upper bound. If scores are reversed (lower with the
+    canary), only a rejection counts.
     """
     upper = conclusion.tightest
+    # `doubt`: why scores cannot come from independent runs.
     if upper is None or math.isinf(upper.epsilon) or conclusion.doubt:
         return None
     if conclusion.bets_on_curve:
@@ -279,12 +277,13 @@ def _compare_bounds(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | No
             return None
         epsilon = bounds[one_run_bounds.ONE_RUN_GUESSES].epsilon
         mu = bounds[one_run_bounds.ONE_RUN_GAUSSIAN].mu
+        # For a claim of mu-GDP, only the bound on mu counts. Each bound is wrong with probability at most 1 -
+        # confidence, so both together could reject a true claim twice as often.
         if upper.mu is not None:
-            epsilon = 0.0  # two bounds would have two chances to reject a true claim of mu-GDP
+            epsilon = 0.0
     else:
-        # Each bound is wrong with probability at most 1 - confidence. In theory, the probability that either
-        # is wrong may be twice that. But on a Gaussian curve, the bound on epsilon adds no errors to those of
-        # the bound on mu (tests/audit/conclusions/test_claim_tests.py).
+        # Here both count: on Gaussian curves, the bound on epsilon adds no errors to those of the bound on
+        # mu (tests/audit/conclusions/test_claim_tests.py).
         epsilon = conclusion.assumption_free.epsilon
         mu = conclusion.gaussian.mu
     is_refuted = _refutes(upper, epsilon, mu)
@@ -300,14 +299,14 @@ def _refutes(upper: UpperBound, epsilon: float, mu: float | None) -> bool:
 
 
 def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
-    """Returns the test that uses inserted canaries' scores to bet against the whole claimed curve.
+    """Returns the test that bets, in every run, that more canaries exceed a threshold than the claim allows.
 
-    We bet that more canaries exceed a threshold than the claim allows. The test's `seen` is the smallest
-    departure from the claim that it would detect. Returns None if no curve is claimed, or if the left-out
-    canaries are inconsistent with their known distribution.
+    If the claim is true, the gambler's capital has mean at most 1, so a large capital refutes it
+    (`claimed_curve`). Returns None if no curve is claimed, or if the left-out canaries are inconsistent with
+    their known distribution.
     """
     power = _combine_claimed_curves(conclusion, upper)
-    # For several runs, this bound holds unless the left-out canaries refute their distribution.
+    # For several runs, the bound for any curve holds unless left-out canaries refute their distribution.
     is_law_refuted = conclusion.law_is_known and not conclusion.assumption_free.holds
     if power is None or is_law_refuted:
         return None
@@ -315,8 +314,9 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
     if conclusion.is_one_run:
         assert conclusion.one_run.cosines is not None  # other scores have no known distribution
         design = one_run_bounds.make_design(conclusion.one_run.cosines)
+    # The fractions of canaries above thresholds.
     exceedances = exact_null.compute_exceedances(design)
-    # In a single run, one bet stakes the whole capital.
+    # Without later runs to bet on, the only bet stakes the whole capital.
     exceedances = exceedances._replace(is_only_run=conclusion.is_one_run)
     allowed = claimed_curve.tabulate_claim(exceedances, power)
     # The capital after each run with inserted canaries; other runs leave it unchanged.
@@ -324,6 +324,7 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
     log_capital = exact_null.expand_to_runs(design, log_capital)
     confidence = conclusion.confidence
     test = claimed_curve.judge_capital(log_capital, exceedances.in_order, confidence)
+    # The smallest departure of the noise from the claim that the test would detect.
     summary = exact_null.summarise_design(design)
     if upper.mu is not None:
         # With the claimed noise, the mean score, in standard deviations of a left-out score, is at most mu.

@@ -33,7 +33,7 @@ from audit.version import __version__
 # Raise this number if a code change affects measured constants. Audits then measure them again.
 MEASUREMENT = f"{__version__}, measurement 3"
 _FILE = "lipschitz.json"
-_NUM_SIMULATED = 100_000  # orders of batches
+_NUM_SIMULATED = 100_000  # patterns of participation
 _ROUNDING = 1e-6  # smaller distances, in units of an insertion's shift, count as 0
 # Reasons for a missing bound.
 MOMENTUM_LEAKS = (
@@ -49,8 +49,8 @@ class Steps(NamedTuple):
       constants: (T,), or a single number for all steps.
       reason: why the constants are valid.
       runs: the number of training runs in which they were measured; 0 if they are proven or given.
-      kink: why measured derivatives do not bound how far apart a step moves two models; empty if they do.
-      version: the value of `MEASUREMENT` when they were measured; empty if they are proven or given.
+      kink: why measured derivatives are not Lipschitz constants (jumps in the gradient); else empty.
+      version: the value of `MEASUREMENT` when they were measured; else empty.
     """
 
     constants: ArrayLike
@@ -66,8 +66,6 @@ def hidden_state(
     """Returns the upper bound on how much the last model leaks, or the reason why it is missing.
 
     Args:
-      setting: the audit's setting.
-      delta: the delta of the bound's epsilon.
       given: the constants of a custom model, or the measured constants of a catalogue model; None if they are
         unknown. Ignored for a model with proven constants.
       own_model: True if the model is custom.
@@ -81,17 +79,18 @@ def hidden_state(
     row = None  # the model's row in the catalogue
     if not own_model:
         row = task.find_task(setting.model)
-    if row is not None and row.curved is not None:
-        steps = Steps(_find_constant(setting, row.curved), row.curved.reason)
+    if row is not None and row.curvature is not None:  # constants are proven
+        steps = Steps(_find_constant(setting, row.curvature), row.curvature.reason)
     elif given is not None:
         steps = given
     elif row is not None:
-        return row.not_curved  # why its constants are not proven
+        return row.why_unbounded  # why its constants are not proven
     else:
         return "the Lipschitz constants of its steps are unknown"
     state = _bound_last_model(setting, steps, delta)
     if not steps.kink:
         return state
+    # Steps with kinks are not smooth, so derivatives are not Lipschitz constants.
     return (
         f"{steps.kink}; derivatives alone would give epsilon {state.bound.epsilon:.4g}, an estimate"
     )
@@ -102,9 +101,6 @@ def compute_mu_along_one_direction(setting: Setting) -> float:
 
     With learning rate eta and weight decay lambda, the steps after step t of T multiply its insertion and
     noise by w_t = (1 - eta lambda)^(T - t). So mu = (sum of w_t over steps with an insertion) / (sigma |w|).
-
-    It equals the hidden-state bound if 0 <= 1 - eta lambda <= 1, and the canary comes first in complete
-    periods.
     """
     schedule = setting.schedule
     mechanism = setting.mechanism
@@ -132,7 +128,7 @@ def keep(store: Store, steps: Steps | None) -> Steps | None:
 def find_current(store: Store) -> Steps | None:
     """Returns a store's constants; None if they are missing or were measured by a different version.
 
-    Constants that were proven or given have 0 runs and never expire. Raises InputError for a damaged file.
+    Proven or given constants never expire. Raises InputError for a damaged file.
     """
     content = files.read(store.path / _FILE)
     if content is None:
@@ -150,8 +146,7 @@ def find_current(store: Store) -> Steps | None:
 def find_measured(store: Store, rehearsals: int) -> Steps | None:
     """Returns a store's constants if this version measured them in at least `rehearsals` runs; else None.
 
-    We always require two runs, because `rehearsals` may be `USUAL` (0), and constants that were not measured
-    have 0 runs.
+    We require two runs, because `rehearsals` may be `USUAL` (0), and unmeasured constants have 0 runs.
     """
     steps = find_current(store)
     if steps is None or steps.runs < max(rehearsals, _MIN_REHEARSALS):
@@ -163,6 +158,7 @@ def _bound_last_model(setting: Setting, steps: Steps, delta: float) -> HiddenSta
     """Returns the upper bound for the last model, with a reason, and the bounds for larger constants."""
     schedule = setting.schedule
     reason = steps.reason
+    # `_bound_for_constants` computes the bound from the same mixture, which is cached.
     mixture = _find_mixture(setting, steps.constants, delta)
     if mixture is not None:
         reason += "; a mixture over orders of batches"
@@ -179,8 +175,8 @@ def _bound_last_model(setting: Setting, steps: Steps, delta: float) -> HiddenSta
 def _bound_for_constants(setting: Setting, constants: ArrayLike, delta: float) -> HiddenStateBound:
     """Returns the hidden-state bound for Lipschitz constants, a number or (T,); infinite if noise is 0.
 
-    If a sampler hides the order of batches, mu and epsilon come from the mixture over orders, and `paid` and
-    `attained_by` from the order that `_find_shifts` assumes.
+    If a sampler hides which steps insert the canary, the last model is a mixture over all patterns of
+    participation. It determines mu and epsilon; the other fields are for the pattern of `_find_shifts`.
     """
     sigma = setting.mechanism.noise_multiplier
     bound = hidden_state_bound(_find_shifts(setting), constants, sigma, delta)
@@ -194,24 +190,25 @@ def _bound_for_constants(setting: Setting, constants: ArrayLike, delta: float) -
 def _find_mixture(
     setting: Setting, constants: ArrayLike, delta: float
 ) -> samplers.MixtureBound | None:
-    """Returns the bound for the mixture over orders of batches if a sampler hides the order; else None.
+    """Returns the bound if a sampler hides which steps insert the canary; else None.
 
-    The bound requires noise, and k = 1, because any step may insert the canary. `constants` is a number or
-    (T,).
+    The last model is then a mixture over all patterns of participation. The bound requires noise, and that
+    any step may insert the canary (`periodicity` is 1).
     """
     schedule = setting.schedule
     sigma = setting.mechanism.noise_multiplier
     if not setting.sampling.is_hidden or schedule.periodicity > 1 or sigma == 0:
         return None
     each_step = spread_over_steps("lipschitz", constants, schedule.steps)
-    return _mix_orders(setting.sampling, sigma, tuple(each_step.tolist()), delta)
+    return _mix_patterns(setting.sampling, sigma, tuple(each_step.tolist()), delta)
 
 
 def _find_shifts(setting: Setting) -> Array:
     """Returns the shift that the canary causes at each step, (T,): 1 if inserted there, else 0.
 
     The unit is eta C / B, for learning rate eta, clipping norm C and batch size B. If a sampler draws a step
-    in each epoch, we assume the last one; for Poisson sampling, we assume every possible step.
+    in each epoch, we assume the last one, since the least noise follows it. For Poisson sampling (`batches`
+    is 0), we assume every possible step.
     """
     schedule = setting.schedule
     # The steps in a period, and the step that inserts, counted from 1. For a sampler, a period is an epoch.
@@ -223,14 +220,15 @@ def _find_shifts(setting: Setting) -> Array:
 
 
 @functools.lru_cache(maxsize=64)
-def _mix_orders(
+def _mix_patterns(
     sampler: Sampling, noise_multiplier: float, constants: tuple[float, ...], delta: float
 ) -> samplers.MixtureBound:
-    """Returns the bound for the mixture over orders. The result is cached, because simulation takes seconds.
+    """Returns the bound for the mixture over the patterns of participation that a sampler may draw.
 
-    `constants` has an entry for each step. If there are more than 1000 orders, we simulate some.
+    `constants` has an entry for each step. For Poisson sampling, or more than 1000 patterns, we simulate
+    some. This takes seconds, so we cache the result.
     """
-    batches = sampler.batches or 1  # for Poisson sampling, each step counts as an epoch
+    batches = sampler.batches or 1  # Poisson sampling has no epochs
     epochs = len(constants) // batches
     schedule = samplers.make_schedule(noise_multiplier, batches, epochs, constants)
     if sampler.batches:
@@ -243,23 +241,22 @@ def _mix_orders(
 def coupling_distances(setting: Setting) -> Array:
     """Returns the distance between the models with and without the canary before each step, (T,).
 
-    We couple the two models as in the proof of the hidden-state bound, with Lipschitz constant 1. Step t adds
-    the canary's shift s_t to their distance, and its noise masks a part a_t (`paid`). The distance before
-    step t is thus z_(t-1), with z_0 = 0 and z_t = z_(t-1) + s_t - a_t, in units of eta C / B
-    (`_find_shifts`).
+    Measured Lipschitz constants must be valid at these distances, which we compute for constant 1. Step t
+    adds the canary's shift s_t, and its noise masks a part a_t (`masked`), so the distance after it is z_t =
+    z_(t-1) + s_t - a_t, in units of eta C / B.
     """
-    paid = _bound_for_constants(setting, constants=1.0, delta=1e-5).paid  # the same for any delta
-    after = np.cumsum(_find_shifts(setting) - paid)
+    bound = _bound_for_constants(setting, constants=1.0, delta=1e-5)  # any delta will do
+    after = np.cumsum(_find_shifts(setting) - bound.masked)
     before = np.append(0.0, after[:-1])
     return np.where(before > _ROUNDING, before, 0.0)
 
 
-def _find_constant(setting: Setting, curved: task.Curved) -> float:
+def _find_constant(setting: Setting, curvature: task.Curvature) -> float:
     """Returns a Lipschitz constant of the steps, valid on any data, for a convex model.
 
     A step maps theta to theta - eta (g + lambda theta), where g is the mean of the clipped gradients, eta the
     learning rate and lambda the weight decay. The eigenvalues of an example's Hessian are between 0 and L
-    (`Curved`).
+    (`Curvature`).
 
     Without clipping, a step multiplies a direction of curvature h by 1 - eta (lambda + h). With clipping, the
     derivative of g may be asymmetric, but its norm is at most L, since clipping is a projection. By the
@@ -268,17 +265,17 @@ def _find_constant(setting: Setting, curved: task.Curved) -> float:
     rate = setting.mechanism.learning_rate
     decay = setting.mechanism.weight_decay
     without_curvature = abs(1 - rate * decay)
-    if setting.mechanism.clipping_norm < curved.largest_gradient:  # some gradients are clipped
-        return without_curvature + rate * curved.largest_eigenvalue
+    if setting.mechanism.clipping_norm < curvature.largest_gradient:  # some gradients are clipped
+        return without_curvature + rate * curvature.largest_eigenvalue
     # The largest factors are at the ends, h = 0 and h = L.
-    return max(without_curvature, abs(1 - rate * (decay + curved.largest_eigenvalue)))
+    return max(without_curvature, abs(1 - rate * (decay + curvature.largest_eigenvalue)))
 
 
 def _why_uncovered(setting: Setting, own_model: bool) -> str:
     """Returns why a setting's hidden-state bound is invalid for any model; empty if it may be valid.
 
     Apart from the canary and noise, a step must depend only on the previous model and must be computed
-    exactly.
+    exactly. `own_model` is True for a custom model.
     """
     mechanism = setting.mechanism
     adversary = setting.adversary
@@ -291,6 +288,7 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
         return "this adversary sees every model"
     if setting.sampling.times:  # each canary is inserted at this many random steps
         return "each canary is inserted at random steps"
+    # Lipschitz constants do not include other canaries' gradients.
     if setting.canaries > 1 and adversary.reads_theta:
         return OTHER_CANARIES
     # The user is responsible for the constants of custom models.
@@ -313,7 +311,6 @@ def count_rehearsals(
     model can have a bound. With k = 1 and constants of at least 1, the bound would equal composition.
 
     Args:
-      setting: the audit's setting.
       requested: "measured" or "none", to measure or not; None for the default.
       rehearsals: the number of rehearsals; None for `USUAL`.
 
@@ -337,7 +334,7 @@ def count_rehearsals(
         )
     elif requested is None:
         is_wanted = row.smooth and setting.schedule.periodicity > 1 and not why_not
-    if row.curved is not None or not is_wanted:  # proven constants need no measurement
+    if row.curvature is not None or not is_wanted:  # proven constants need no measurement
         return None
     return rehearsals or USUAL
 

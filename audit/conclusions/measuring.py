@@ -34,8 +34,6 @@ def measure(
     """Returns measured Lipschitz constants of the steps, from the store or from new training runs.
 
     Args:
-      store: the store for the constants.
-      setting, dataset: the training to measure.
       runs: the number of training runs to measure; `USUAL` chooses it based on the model's size.
       trained, own: a custom model and a custom adversary, or None.
     """
@@ -44,8 +42,8 @@ def measure(
         steps = find_measured(store, runs)
         if steps is not None:
             return steps
-        # Custom models may have no kinks.
-        kinks = trained is None and not task.task(setting.model).smooth
+        # Kinks are jumps in the gradient, as with ReLU. Custom models may have none.
+        has_kinks = trained is None and not task.task(setting.model).smooth
         game = build.build(setting, dataset, trained, own)
         trainee = trained or build.trainee(setting.model, dataset)
         clipped_sum = build.make_dpsgd(setting, trainee).clipped_sum
@@ -53,41 +51,41 @@ def measure(
         effort = rehearsal.usual_effort(theta_0.size)
         if runs != USUAL:
             effort = effort._replace(runs=runs)
-        steps = measure_steps(setting, game, clipped_sum, effort, kinks)
+        steps = measure_steps(setting, game, clipped_sum, effort, has_kinks)
         lipschitz.keep(store, steps)
         return steps
 
 
 def measure_steps(
-    setting: Setting, game: Game, clipped_sum: ClippedSum, effort: Effort, kinks: bool
+    setting: Setting, game: Game, clipped_sum: ClippedSum, effort: Effort, has_kinks: bool
 ) -> Steps:
     """Returns Lipschitz constants of a setting's steps, measured in training runs, and shows a progress bar.
 
-    A constant is the largest singular value of a step's Jacobian. A secant is the distance between two models
-    after a step, divided by their distance before the step. If a secant exceeds the singular value, the steps
-    have kinks, like those of a ReLU, and derivatives do not bound how far apart steps move two models
+    A constant is the largest singular value of a step's Jacobian. It is valid only for smooth steps. To
+    detect kinks, like those of a ReLU, we measure secants: the distance between two models after a step,
+    divided by their distance before it. If a secant exceeds the singular value, the steps have kinks
     (`Steps.kink`).
 
     `clipped_sum` sums the clipped gradients of a mini-batch. `effort` gives the numbers of runs, steps and
-    secants to measure. `kinks` is True if the model is known to have kinks, as ReLU networks do.
+    secants to measure. `has_kinks` is True if the model is known to have kinks.
     """
     begun = time.monotonic()
-    if kinks:
-        # The number of steps with secants. Kinks are known, so one step suffices to describe them.
-        effort = effort._replace(walked=1)
+    if has_kinks:
+        # One step suffices to describe known kinks.
+        effort = effort._replace(secant_steps=1)
     count = rehearsal.count_measured(setting.schedule.steps, effort)
     with (
         # By default, some devices compute matrix products in lower precision than float32.
         jax.default_matmul_precision("float32"),
         machine.bar(count, lambda: "measuring", unit="steps") as line,
     ):
-        # The distances between the two models of a secant before each step.
+        # Secants have the distances of the two models that the hidden-state bound compares.
         distances = lipschitz.coupling_distances(setting)
         measured = rehearsal.rehearse(game, clipped_sum, effort, distances, line)
     constants = measured.constants
 
     worst = max(measured.secants, key=lambda secant: expansion.compute_excess(*secant))
-    kink = _describe_kink(worst, kinks)
+    kink = _describe_kink(worst, has_kinks)
     seconds = math.ceil(time.monotonic() - begun)
     reason = (
         f"measured at {count:,} of {setting.schedule.steps:,} steps, mean {np.mean(constants):.6g}, "
@@ -96,17 +94,17 @@ def measure_steps(
     return Steps(constants, reason, effort.runs, kink, version=lipschitz.MEASUREMENT)
 
 
-def _describe_kink(worst: Stretch, kinks: bool) -> str:
-    """Returns why derivatives do not bound how far apart steps move two models; empty if they may.
+def _describe_kink(worst: Stretch, has_kinks: bool) -> str:
+    """Returns why the largest derivative is not a Lipschitz constant of the steps; empty if it may be.
 
-    `worst` is the secant that exceeds its derivative by the most. `kinks` is True if the model is known to
-    have kinks, even if no secant shows one.
+    `worst` is the measured displacement that a step stretches most, compared with its derivatives along it.
+    `has_kinks` is True if the model is known to have kinks, even if no secant shows one.
     """
     if expansion.compute_excess(*worst) > 0:
         return (
             f"steps have kinks: a displacement is stretched {worst.secant:.4g} times "
             f"but derivatives give {worst.derivative:.4g}"
         )
-    if kinks:
+    if has_kinks:
         return "steps have kinks, where ReLU or max-pooling switches"
     return ""

@@ -10,9 +10,8 @@ from audit.written import write_json
 def result_json(conclusion: Conclusion, indent: int | None = None, **more: Any) -> str:
     """Returns a conclusion as a JSON object, as in audit.json and the output of `bound --json`.
 
-    It contains `result_fields`, epsilon, the upper bound on mu, the verdict and the fields `more`. For
-    several runs it also has `auc` and `attack`: the accuracy, and the true-positive rates at 1% and 0.1%
-    false positives, in sample. A rate is null if there are too few left-out canaries to measure it.
+    `attack` is the accuracy, and the true-positive rates at 1% and 0.1% false positives, in sample. A rate is
+    null if there are too few left-out canaries to measure it. The object includes the fields `more`.
     """
     fields = {
         **result_fields(conclusion),
@@ -35,17 +34,16 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
       notes*: remarks.
       upper_bound: the claimed epsilon; null if infinite or unknown.
       claim_test*: the test of the claim. `seen` is the smallest departure that it would have detected.
-      last_model*: the upper bound for the last model, or `why_not`. `margins` maps factors f to the epsilon
-        if each step's Lipschitz constant c is larger by (f - 1) |c - 1|.
+      last_model*: the upper bound for the last model, or `why_not`. `margins` has the epsilons for larger
+        Lipschitz constants: factor f maps to that for c + (f - 1) |c - 1|.
       expected*: the epsilon that the last model would have with linear losses; null if infinite.
       epsilon: the lower bound for any curve.
       most_provable: the largest such bound that this number of runs can prove; null with several canaries per
         run.
       gaussian_curve*: the test for a Gaussian curve.
 
-    For a single run, the fields are `estimates`, `bounds`, `notes`*, `upper_bound`, `claim_test`*, and
-    `coins`, which is true if coin flips chose the inserted canaries. With cosines, they also include the
-    counts `observed` and `unobserved`, and `dimension`; otherwise, the number of `canaries`.
+    A single run has the fields `bounds` (without estimates), `notes`*, `upper_bound`, `claim_test`*, and
+    those of `_describe_one_run`.
     """
     findings = conclusion.bounds if conclusion.is_one_run else conclusion.rows()
     fields: dict[str, Any] = {
@@ -80,14 +78,18 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def _describe_one_run(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the fields of `result_fields` that exist only for a single run."""
+    """Returns the fields that exist only for a single run.
+
+    `coins` is true if coin flips chose the inserted canaries. `observed` and `unobserved` are the numbers of
+    inserted and left-out canaries with cosines. `canaries` is the number of canaries with other scores.
+    """
     fields: dict[str, Any] = {
         "estimates": [
             {**finding_fields(estimate), "canaries": estimate.n_in, "caveat": estimate.caveat}
             for estimate in conclusion.estimates
         ]
     }
-    coins, cosines = conclusion.one_run  # either may be None
+    coins, cosines = conclusion.one_run  # a run may have both or only one
     if cosines is not None:
         fields |= {
             "observed": len(cosines.observed),
@@ -95,17 +97,15 @@ def _describe_one_run(conclusion: Conclusion) -> dict[str, Any]:
             "dimension": cosines.dimension,
         }
     else:
-        fields["canaries"] = sum(conclusion.evidence.canaries)  # in and out
+        fields["canaries"] = sum(conclusion.evidence.canaries)  # inserted and left out
     return {**fields, "coins": coins is not None}
 
 
 def finding_fields(finding: Finding) -> dict[str, Any]:
     """Returns a bound or an estimate as a JSON-serializable dict.
 
-    `assumes` is text: the assumption of a bound, or why an estimate is not a bound. Bounds that count
-    something describe it in `counted`. Only bounds with an exact null distribution have
-    `false_positive_rate` and `path`. Only estimates that were also simulated without a
-    leak have `noise_floor` and `standard_error`.
+    `assumes` is text: the assumption of a bound, or why an estimate is not a bound. We leave out fields that
+    do not apply.
     """
     # These two keys come first; `assumes` is filled in below.
     fields = {"method": finding.method, "assumes": "", **vars(finding)}

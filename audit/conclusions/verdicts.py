@@ -16,7 +16,7 @@ VIOLATED_IF_GAUSSIAN = "violated, if Gaussian"
 _SHOWN = 0.001  # smaller lower bounds round down to 0.000
 BETTER_SCORES = "more runs or scores of fresh directions"  # advice for readers who cannot train
 
-_NOTHING = "No leakage is proven."
+_NO_LEAK = "No leakage is proven."  # a headline
 # `_name_other_reasons` completes this sentence.
 _BUG = "There is a bug (in clipping, noise, randomness or the number of steps), "
 
@@ -34,30 +34,31 @@ def at_most(value: float) -> str:
 def judge(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a conclusion whose other fields are all set.
 
-    We compare the upper bounds with two lower bounds. `free` is the largest that is valid for any trade-off
-    curve. `largest` may also assume a Gaussian curve, unless the scores refute it.
+    We compare the upper bounds with two lower bounds. `any_curve` is the largest for any trade-off curve.
+    `largest` may also assume a Gaussian curve, unless the scores refute it. A `Verdict` is a kind, a word for
+    tables, a headline and an explanation.
     """
     if conclusion.doubt:
         return _judge_doubt(conclusion.doubt)
     if not conclusion.bounds:
         return _judge_estimates(conclusion)
     bounds = conclusion.bounds
-    if not conclusion.is_one_run:  # the verdict uses only the two bounds in `pair`
+    if not conclusion.is_one_run:  # the verdict uses only two bounds
         bounds = (conclusion.assumption_free, conclusion.gaussian)
-    free_bounds = [bound for bound in bounds if not bound.assumes.gaussian]
-    free = max(free_bounds, key=attrgetter("epsilon"))
-    largest = free
+    any_curve_bounds = [bound for bound in bounds if not bound.assumes.gaussian]
+    any_curve = max(any_curve_bounds, key=attrgetter("epsilon"))
+    largest = any_curve
     if not conclusion.refutes_gaussian:  # else bounds for a Gaussian curve are invalid
         largest = max(bounds, key=attrgetter("epsilon"))
 
-    broken = conclusion.exceeded(free.epsilon)
+    broken = conclusion.exceeded(any_curve.epsilon)
     if broken is not None:
         headline = (
-            f"The guarantee is violated: epsilon is at least {at_least(free.epsilon)}, "
+            f"The guarantee is violated: epsilon is at least {at_least(any_curve.epsilon)}, "
             f"but the {broken.name} allows {at_most(broken.epsilon)}."
         )
         explanation = (
-            f"{_state_bound(free)}, more than {_name_upper_bound(broken)}. {_BUG}"
+            f"{_state_bound(any_curve)}, more than {_name_upper_bound(broken)}. {_BUG}"
             f"{_name_other_reasons(broken, conclusion)}"
         )
         return Verdict(VIOLATED, VIOLATED, headline, explanation)
@@ -70,8 +71,8 @@ def judge(conclusion: Conclusion) -> Verdict:
     broken = conclusion.exceeded(largest.epsilon)
     if broken is not None:  # only a bound for a Gaussian curve exceeds it
         proven = "no leakage"
-        if free.epsilon >= _SHOWN:
-            proven = f"an epsilon of at least {at_least(free.epsilon)}"
+        if any_curve.epsilon >= _SHOWN:
+            proven = f"an epsilon of at least {at_least(any_curve.epsilon)}"
         headline = "Not rejected, but the guarantee is violated if the trade-off curve is Gaussian."
         other = _name_other_reasons(broken, conclusion, condition=" with a Gaussian curve")
         explanation = (
@@ -81,7 +82,7 @@ def judge(conclusion: Conclusion) -> Verdict:
             f"{_describe_curve_test(conclusion)} To decide, use {describe_what_decides(conclusion)}."
         )
         return Verdict(LEAKS, VIOLATED_IF_GAUSSIAN, headline, explanation)
-    return _judge_leak(conclusion, free, largest)
+    return _judge_leak(conclusion, any_curve, largest)
 
 
 def _judge_doubt(doubt: str) -> Verdict:
@@ -97,23 +98,26 @@ def _judge_doubt(doubt: str) -> Verdict:
 
 
 def _judge_estimates(conclusion: Conclusion) -> Verdict:
-    """Returns the verdict on a single run that has no lower bounds."""
+    """Returns the verdict on a single run that has only estimates.
+
+    Bounds need the coin flips that inserted the canaries, or the exact distribution of scores.
+    """
     if conclusion.is_reversed:
         return _judge_reversed(conclusion)
     sentence = "There are only estimates, not bounds: save the coin flips or use more canaries."
     sentence += _describe_upper_bounds(conclusion)
-    return Verdict(NOTHING, "nothing proven", _NOTHING, sentence)
+    return Verdict(NOTHING, "nothing proven", _NO_LEAK, sentence)
 
 
-def _judge_leak(conclusion: Conclusion, free: Bound, largest: Bound) -> Verdict:
+def _judge_leak(conclusion: Conclusion, any_curve: Bound, largest: Bound) -> Verdict:
     """Returns the verdict if no guarantee is violated: a leak, or no proven leakage.
 
-    `free` is the largest lower bound for any trade-off curve. `largest` may assume a Gaussian curve.
+    `any_curve` is the largest lower bound for any trade-off curve. `largest` may assume a Gaussian curve.
     """
     details = f"{_describe_curve_test(conclusion)}{_describe_upper_bounds(conclusion)}"
-    if free.epsilon >= _SHOWN:  # else shown as 0
-        leak = _state_bound(free)
-        if free.epsilon < largest.epsilon:
+    if any_curve.epsilon >= _SHOWN:  # else shown as 0
+        leak = _state_bound(any_curve)
+        if any_curve.epsilon < largest.epsilon:
             leak += f"; {_state_condition(largest)}, at least {at_least(largest.epsilon)}"
         return Verdict(LEAKS, "leaks", _make_headline(conclusion), f"{leak}.{details}")
     if largest.epsilon >= _SHOWN:
@@ -133,7 +137,7 @@ def _judge_leak(conclusion: Conclusion, free: Bound, largest: Bound) -> Verdict:
         f"at delta = {show_level(conclusion.delta)}: the lower bounds are 0. This does not prove privacy: "
         f"a stronger adversary or more runs may find a leak.{details}"
     )
-    return Verdict(NOTHING, "nothing proven", _NOTHING, sentence)
+    return Verdict(NOTHING, "nothing proven", _NO_LEAK, sentence)
 
 
 def _these_prove(conclusion: Conclusion, scores: str = "runs") -> str:
@@ -159,32 +163,31 @@ def _judge_reversed(conclusion: Conclusion) -> Verdict:
 def _make_headline(conclusion: Conclusion) -> str:
     """Returns the headline for a proven leak. For several runs, it compares lower and upper bounds.
 
-    If the tightest upper bound is for the last model, the headline also gives the composition bound and, in
-    brackets, a larger lower bound for a Gaussian curve. Otherwise it gives the upper bound for all models,
-    and says whether there are too few runs to reject it.
+    If the tightest upper bound is for an adversary who sees only the last model, the headline also gives the
+    bound for all models and, in brackets, a larger lower bound for a Gaussian curve. Otherwise it gives the
+    bound for all models, and says whether there are too few runs to reject it (`is_beyond_reach`).
     """
     if conclusion.is_one_run:
         return "This training leaks."
     proven = at_least(conclusion.epsilon)
-    upper_bound = conclusion.upper_bound
+    all_models = conclusion.upper_bound  # from composition, or a stated claim
     tightest = conclusion.tightest
     if tightest is not None and tightest.last_model_only and math.isfinite(tightest.epsilon):
         gaussian = conclusion.gaussian
         if gaussian.holds and gaussian.epsilon > conclusion.epsilon:
             proven += f" ({at_least(gaussian.epsilon)} if the curve is Gaussian)"
         last_model = at_most(tightest.epsilon)
-        if tightest.is_measured:  # how much steps stretched distances in rehearsals
+        if tightest.is_measured:  # it uses Lipschitz constants measured in extra runs
             last_model += " if steps stretch as measured"
-        # With a hidden-state bound, `upper_bound` is never None; `or` is for mypy.
-        composition = at_most(upper_bound or 0.0)
+        composition = at_most(all_models or 0.0)  # never None here; `or` is for mypy
         return f"Epsilon is between {proven} and {last_model}; composition allows {composition}."
-    if upper_bound is None or math.isinf(upper_bound):
+    if all_models is None or math.isinf(all_models):
         return f"Proven: epsilon is at least {proven}."
-    allows = f"accounting allows {at_most(upper_bound)}"
+    allows = f"accounting allows {at_most(all_models)}"
     if conclusion.is_claimed:
-        allows = f"the claim allows {at_most(upper_bound)}"
+        allows = f"the claim allows {at_most(all_models)}"
         if conclusion.is_beyond_reach:
-            allows = f"no scores from so few runs could reject {at_most(upper_bound)}"
+            allows = f"no scores from so few runs could reject {at_most(all_models)}"
     return f"Proven: epsilon is at least {proven}; {allows}."
 
 
@@ -277,9 +280,10 @@ def _name_upper_bound(upper: UpperBound) -> str:
 
 
 def _name_other_reasons(broken: UpperBound, conclusion: Conclusion, condition: str = "") -> str:
-    """Returns the end of a sentence: why the bound `broken` may be exceeded without a bug.
+    """Returns the end of a sentence about a possible bug: why else leakage may exceed the bound `broken`.
 
-    For several runs, chance is one reason. Its probability holds under the `condition`.
+    For example: "or the upper bound is for a different training run (...); a correct implementation gets this
+    verdict by chance in at most 5% of audits." `condition` restricts this chance.
     """
     other = (
         f"or the {broken.name} is for a different training run (perhaps it counts on sampling, but canaries "

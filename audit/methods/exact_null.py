@@ -27,7 +27,7 @@ from audit.methods.claimed_curve import Exceedances, ScoreSummary
 from audit.methods.estimate import Bound, ScoreMethod
 from audit.methods.method import FRESH_DIRECTIONS, Assumption
 
-EXACT_NULL = FRESH_DIRECTIONS.free
+EXACT_NULL = FRESH_DIRECTIONS.any_curve
 EXACT_NULL_GDP = "exact_null_gdp"
 LAW_LEVEL = 1e-6  # the null distribution is refuted if left-out canaries have a smaller p-value
 

@@ -56,16 +56,16 @@ class Method:
     legend: str = ""
 
 
-class Pair(NamedTuple):
+class VerdictMethods(NamedTuple):
     """The names of a verdict's two bounds: for a Gaussian curve, and for any curve."""
 
     gaussian: str
-    free: str
+    any_curve: str
 
 
-ONE_CANARY = Pair("if_gaussian", "assumption_free")
-MANY_CANARIES = Pair("lifted_gaussian", "lifted")
-FRESH_DIRECTIONS = Pair("exact_null", "exact_null")
+ONE_CANARY = VerdictMethods("if_gaussian", "assumption_free")
+MANY_CANARIES = VerdictMethods("lifted_gaussian", "lifted")
+FRESH_DIRECTIONS = VerdictMethods("exact_null", "exact_null")
 NO_BOUND = "(no bound)"
 NOTHING = Assumption("nothing", "nothing", "independent runs")
 COINS = Assumption(

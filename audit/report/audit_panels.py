@@ -134,7 +134,7 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
         axis.hist(scores_out, edges, color=OUT, alpha=0.6, label=out_label)
     in_label = f"in ({len(scores_in)} {unit})"
     axis.hist(scores_in, edges, color=IN, alpha=0.6, hatch="///", label=in_label)
-    verdict_methods = conclusion.pair or ()  # none for a single run
+    verdict_methods = conclusion.verdict_methods or ()  # none for a single run
     for row in list_rows(conclusion):
         bound = row.finding
         if isinstance(bound, Bound) and bound.method in verdict_methods:

@@ -111,7 +111,7 @@ class Data(NamedTuple):
 MakeModel = Callable[[tuple[int, ...]], "Model"]
 
 
-class Curved(NamedTuple):
+class Curvature(NamedTuple):
     """Limits on a single example's convex loss, for any data and any parameters.
 
     Attributes:
@@ -144,8 +144,8 @@ class Task(NamedTuple):
       canaries: the number of canaries per run for `canaries=auto`, small enough that they barely interfere.
       directions: the number of fresh directions per run for `canaries=auto`: a power of 2, at most an eighth
         of the number of parameters. Drawing them takes no longer than training.
-      curved: the bounds on the curvature of its loss, which make steps Lipschitz; None if unknown.
-      not_curved: the reason, if `curved` is None.
+      curvature: the bounds on the curvature of its loss, which make steps Lipschitz; None if unknown.
+      why_unbounded: the reason, if `curvature` is None.
       smooth: True if its loss has no kinks. An audit may then measure Lipschitz constants along its runs.
       noise_multiplier, insertions: defaults; None for the defaults that all models share.
       sizes: its possible names, such as "gpt or gpt:WIDTHxBLOCKS"; empty if it has a single size.
@@ -163,8 +163,8 @@ class Task(NamedTuple):
     over_parameterised: bool = False
     canaries: int = 256
     directions: int = 1024
-    curved: Curved | None = None
-    not_curved: str = "a network with ReLU is not smooth"
+    curvature: Curvature | None = None
+    why_unbounded: str = "a network with ReLU is not smooth"
     smooth: bool = False
     noise_multiplier: float | None = None
     insertions: int | None = None

@@ -45,13 +45,13 @@ class Effort(NamedTuple):
     Attributes:
       runs: The number of runs; every other run has the canary.
       steps: The maximum number of steps per run at which we measure derivatives.
-      walked: The maximum number of steps per run at which we measure secants.
+      secant_steps: The maximum number of steps per run at which we measure secants.
       reach: The number of secants on each side of the model along a line.
     """
 
     runs: int
     steps: int
-    walked: int
+    secant_steps: int
     reach: int
 
 
@@ -70,13 +70,13 @@ class Rehearsal(NamedTuple):
 def usual_effort(parameters: int) -> Effort:
     """Returns the default effort for a model with this many parameters: a minute or two on two cores.
 
-    Steps of large models take seconds to measure, so we use fewer runs, fewer steps with secants (`walked`),
-    and fewer secants per line (`reach`).
+    Steps of large models take seconds to measure, so we use fewer runs, fewer steps with secants
+    (`secant_steps`), and fewer secants per line (`reach`).
     """
     steps = int(np.clip(_PARAMETERS_TIMES_STEPS // parameters, _MIN_MEASURED, _MAX_MEASURED))
     if parameters < _LARGE:
-        return Effort(runs=4, steps=steps, walked=200, reach=16)
-    return Effort(runs=2, steps=steps, walked=20, reach=1)
+        return Effort(runs=4, steps=steps, secant_steps=200, reach=16)
+    return Effort(runs=2, steps=steps, secant_steps=20, reach=1)
 
 
 def count_measured(steps: int, effort: Effort) -> int:
@@ -209,10 +209,10 @@ def _make_inserter(
 def _choose_lengths(game: Game, distances: NDArray[np.float64], effort: Effort) -> dict[int, float]:
     """Returns the length of secants, the distance between the two coupled models, keyed by step.
 
-    The keys are up to `effort.walked` of the measured steps. They are spread evenly over those before which
-    the two models differ, or over all measured steps if the models never differ. In that case, the length is
-    the largest distance at any step, because short secants would show only rounding errors. `distances` (T,)
-    are in units of learning rate * clipping norm / batch size.
+    The keys are up to `effort.secant_steps` of the measured steps. They are spread evenly over those before
+    which the two models differ, or over all measured steps if the models never differ. In that case, the
+    length is the largest distance at any step, because short secants would show only rounding errors.
+    `distances` (T,) are in units of learning rate * clipping norm / batch size.
     """
     # Models at a smaller distance count as equal.
     are_separate = distances > _MIN_FRACTION * distances.max()
@@ -221,7 +221,7 @@ def _choose_lengths(game: Game, distances: NDArray[np.float64], effort: Effort) 
     chosen = measured[are_separate[measured]]
     if not chosen.size:
         chosen = measured
-    stride = math.ceil(len(chosen) / effort.walked)
+    stride = math.ceil(len(chosen) / effort.secant_steps)
     batch_size = game.schedule.batches.shape[1]
     unit = float(game.hyper.learning_rate) * float(game.hyper.clipping_norm) / batch_size
     lengths = np.where(are_separate, distances, distances.max()) * unit

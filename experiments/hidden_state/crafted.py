@@ -1,7 +1,13 @@
 """Two crafted losses for which the last model's leak has a closed form: the convex landscape and the latch.
 
-The convex landscape is a one-dimensional quadratic. Its curvature changes from step to step. A step
-multiplies theta by a slope c'_t (`exact_mu`). The quadratic is convex if 0 <= c'_t <= 1.
+The convex landscape is a quadratic whose curvature changes from step to step. In one dimension, noisy
+gradient steps are
+
+    theta_t = c'_t theta_(t-1) + s_t b + n_t z_t,   z_t ~ N(0, 1),   b = 1 with the canary and 0 without.
+
+The quadratic is convex if 0 <= c'_t <= 1, and steps have the Lipschitz constant c_t if c'_t <= c_t. With the
+slopes c'_t of `HiddenStateBound.worst_slopes`, the last iterate leaks exactly `hidden_state_bound`. So no
+smaller bound holds for all losses with these constants.
 
 The latch remembers in its last iterate whether a large sum occurred in a shuffled training run. Along a
 direction v, the target's gradient is C, or zero if the target is replaced, and all other gradients are -C. So
@@ -59,9 +65,9 @@ def exact_mu(shifts: Array, slopes: Array, noise: Array | float) -> float:
 def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Record:
     """Shows that the hidden-state bound is tight for one schedule, with a crafted loss that attains it.
 
-    On the crafted loss, a one-dimensional quadratic, each step multiplies theta by a slope. With the slopes
-    `attained_by`, the last iterate leaks exactly the bound, so `mu_exact` should equal `mu_bound`. No smaller
-    bound is then valid for all losses with this Lipschitz constant.
+    On the crafted loss, a one-dimensional quadratic, each step multiplies theta by a slope. With the bound's
+    slopes `worst_slopes`, the last iterate leaks exactly the bound, so `mu_exact` should equal `mu_bound`. No
+    smaller bound is then valid for all losses with this Lipschitz constant.
 
     Args:
       k: The number of steps in a period.
@@ -80,7 +86,7 @@ def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Reco
     bound = hidden_state_bound(shifts, lipschitz, NOISE_MULTIPLIER, delta)
     return {
         "mu_constant_direction": exact_mu(shifts, np.full(len(steps), lipschitz), NOISE_MULTIPLIER),
-        "mu_exact": exact_mu(shifts, bound.attained_by, NOISE_MULTIPLIER),
+        "mu_exact": exact_mu(shifts, bound.worst_slopes, NOISE_MULTIPLIER),
         "mu_bound": bound.mu,
         "epsilon_bound": bound.epsilon,
     }

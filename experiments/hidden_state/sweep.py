@@ -407,7 +407,7 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
     each k that is audited with fresh directions.
     """
     model = task(lines.model)
-    is_measured = model.curved is None  # it has no proven Lipschitz constant
+    is_measured = model.curvature is None  # it has no proven Lipschitz constant
     panel = lines.panel or model.label
     for series, x, seed in itertools.product(lines.series, lines.at, range(size.seeds)):
         runs_by_k, canaries = size.choose_runs(series.adversary)

@@ -10,7 +10,7 @@ from audit.claims.hidden_state import (
     Periods,
     bound_periods,
     hidden_state_bound,
-    stretch_more,
+    raise_constants,
 )
 
 PAPER = Composition(4.0, 250)
@@ -40,7 +40,7 @@ def by_program(shifts, lipschitz, noise):
         "fun": lambda b: (sums @ (products * shifts - b))[:-1],
         "jac": lambda b: -sums[:-1],
     }
-    paid = {
+    masked = {
         "type": "eq",
         "fun": lambda b: (products * shifts - b).sum(),
         "jac": lambda b: -np.ones(len(b)),
@@ -50,7 +50,7 @@ def by_program(shifts, lipschitz, noise):
         lambda b: (b**2 / variance).sum(),
         products * shifts,
         jac=lambda b: 2 * b / variance,
-        constraints=[apart, paid],
+        constraints=[apart, masked],
         method="SLSQP",
         options={"ftol": 1e-16, "maxiter": 1000},
     )
@@ -78,13 +78,13 @@ def test_no_payment_is_cheaper(seed, range_):
 def test_the_certificate_is_feasible_and_a_linear_process_attains_it(seed):
     shifts, lipschitz, noise = schedule(seed, 60)
     found, apart = hidden_state_bound(shifts, lipschitz, noise, 1e-5), 0.0
-    for shift, constant, paid in zip(shifts, lipschitz, found.paid, strict=True):
-        apart = constant * apart + shift - paid
-        assert apart > -1e-12 and paid >= 0
+    for shift, constant, masked in zip(shifts, lipschitz, found.masked, strict=True):
+        apart = constant * apart + shift - masked
+        assert apart > -1e-12 and masked >= 0
     assert apart == pytest.approx(0, abs=1e-12)
-    assert np.linalg.norm(found.paid / noise) == pytest.approx(found.mu, rel=1e-13)
-    assert (found.attained_by >= 0).all() and (found.attained_by <= lipschitz).all()
-    assert leaked(shifts, found.attained_by, noise) == pytest.approx(found.mu, rel=1e-12)
+    assert np.linalg.norm(found.masked / noise) == pytest.approx(found.mu, rel=1e-13)
+    assert (found.worst_slopes >= 0).all() and (found.worst_slopes <= lipschitz).all()
+    assert leaked(shifts, found.worst_slopes, noise) == pytest.approx(found.mu, rel=1e-12)
 
 
 @pytest.mark.parametrize("constant", [0.5, 0.99, 1.0, 1.01, 2.0])
@@ -92,8 +92,8 @@ def test_the_certificate_is_feasible_and_a_linear_process_attains_it(seed):
 def test_constants_multiply_over_thousands_of_magnitudes(constant, k, insert):
     found = in_periods(constant, k, insert, Composition(4.0, 10_000 // k))
     shifts = np.arange(10_000) % k == insert - 1
-    assert np.isfinite(found.paid).all()
-    assert leaked(shifts, found.attained_by, 4.0) == pytest.approx(found.mu, rel=1e-12)
+    assert np.isfinite(found.masked).all()
+    assert leaked(shifts, found.worst_slopes, 4.0) == pytest.approx(found.mu, rel=1e-12)
 
 
 def test_many_steps():
@@ -194,5 +194,5 @@ def test_margins_cover_contracting_steps_too():
     """A measured c is wrong by up to |c - 1|, on either side of 1."""
     true = np.array([0.9996, 1.02, 0.95])
     measured = np.array([0.982, 1.011, 0.93])
-    assert (stretch_more(measured, 2) >= true).all()
-    assert stretch_more(np.array([0.9, 1.0, 1.1]), 10) == pytest.approx([1.8, 1.0, 2.0])
+    assert (raise_constants(measured, 2) >= true).all()
+    assert raise_constants(np.array([0.9, 1.0, 1.1]), 10) == pytest.approx([1.8, 1.0, 2.0])

@@ -214,7 +214,7 @@ def test_any_order_is_bounded_by_the_worst_of_all_orders(constant):
     schedule = samplers.make_schedule(1.0, 5, 2, constant, tail=3)
     weights = schedule.weights
     orders = np.array([(i, 5 + j) for i in range(5) for j in range(5)])
-    worst = samplers.compute_order_mus(weights, orders).max()
+    worst = samplers.compute_pattern_mus(weights, orders).max()
     assert samplers.bound_any_order(schedule, 1e-5).mu == pytest.approx(worst)
 
 

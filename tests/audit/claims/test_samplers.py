@@ -44,7 +44,7 @@ def test_orders_side_by_side_have_the_mu_of_one_at_a_time(seed):
         order[: len(taken)] = taken
         shifts = np.isin(np.arange(steps), taken).astype(float)
         expected.append(hidden_state_bound(shifts, constants, 1.0, DELTA).mu)
-    mus = samplers.compute_order_mus(samplers.weigh_steps(constants), orders)
+    mus = samplers.compute_pattern_mus(samplers.weigh_steps(constants), orders)
     np.testing.assert_allclose(mus, expected, rtol=1e-9, atol=1e-12)
 
 
@@ -52,7 +52,7 @@ def test_orders_side_by_side_have_the_mu_of_one_at_a_time(seed):
 def test_products_of_constants_far_beyond_floats_do_no_harm(constant):
     schedule = samplers.make_schedule(1.0, 4000, 1, constant)
     orders = np.array([[0], [3998], [3999]])
-    mus = samplers.compute_order_mus(schedule.weights, orders)
+    mus = samplers.compute_pattern_mus(schedule.weights, orders)
     # One shift of w, and noise of w^2 + ... + 1.
     last_two = constant / np.sqrt(1 + constant**2)
     np.testing.assert_allclose(mus[1:], [last_two, 1.0], rtol=1e-12)

@@ -133,8 +133,8 @@ def test_a_step_is_as_lipschitz_as_its_batch_says(model, curvature, rate, decay)
     moments = [ROWS[batch].astype(float).T @ ROWS[batch] / 5 for batch in batches]
     smoothness = curvature * np.array([np.linalg.eigvalsh(moment)[-1] for moment in moments])
     expected = np.maximum(abs(1 - rate * decay), np.abs(1 - rate * (decay + smoothness)))
-    assert row.curved.largest_eigenvalue == curvature
-    largest = lipschitz._find_constant(setting, row.curved)
+    assert row.curvature.largest_eigenvalue == curvature
+    largest = lipschitz._find_constant(setting, row.curvature)
     assert expected.max() <= largest * (1 + 1e-12)
 
     def after(theta, t):

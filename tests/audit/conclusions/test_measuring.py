@@ -97,7 +97,7 @@ def extremes_of(model):
 
 @pytest.mark.slow
 def test_no_hessian_is_beyond_the_proven_curvature():
-    curved = catalogue.TASKS["mobilenet_softmax_head"].curved
+    curvature = catalogue.TASKS["mobilenet_softmax_head"].curvature
     model = softmax_head(3)
     extremes = jax.jit(jax.vmap(extremes_of(model)))
 
@@ -111,10 +111,11 @@ def test_no_hessian_is_beyond_the_proven_curvature():
         x = jnp.asarray(rng.choice([0.3, 3, 30], (500, 1)) * rng.normal(size=(500, 3)), jnp.float32)
         labels = jnp.asarray(rng.integers(0, 10, 500), jnp.int32)
         largest = np.maximum(largest, np.max(extremes(theta, (x, labels)), axis=0))
-    limits = np.array([0, curved.largest_eigenvalue, curved.largest_gradient])
+    limits = np.array([0, curvature.largest_eigenvalue, curvature.largest_gradient])
     assert (largest <= limits + 1e-5).all()
     assert (
-        largest[1] > 0.5 * curved.largest_eigenvalue and largest[2] > 0.6 * curved.largest_gradient
+        largest[1] > 0.5 * curvature.largest_eigenvalue
+        and largest[2] > 0.6 * curvature.largest_gradient
     )
 
 

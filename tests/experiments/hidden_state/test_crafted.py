@@ -31,7 +31,7 @@ def test_simulated_last_iterates_have_the_exact_mu():
     rng = np.random.default_rng(1)
     shifts = rng.integers(0, 2, 30) * 1.0
     noise = rng.uniform(1, 2, 30)
-    slopes = hidden_state_bound(shifts, 0.9, noise, 1e-5).attained_by
+    slopes = hidden_state_bound(shifts, 0.9, noise, 1e-5).worst_slopes
     draws = rng.normal(size=(100_000, 30))
     theta = np.zeros((2, len(draws)))
     for shift, slope, deviation, z in zip(shifts, slopes, noise, draws.T, strict=True):

@@ -21,7 +21,7 @@ from audit.training import game as games
 from audit.training.rehearsal import Effort
 from models.catalogue import task
 
-EFFORT = Effort(runs=2, steps=25, walked=5, reach=1)
+EFFORT = Effort(runs=2, steps=25, secant_steps=5, reach=1)
 CONVNET_EFFORT = EFFORT._replace(steps=10)
 SMALL_MODELS = ("tanh_fcnn", "mobilenet_softmax_head")
 AUDITS = 40
@@ -51,7 +51,7 @@ def bound_last_model(setting, dataset, effort=EFFORT):
         trainee = build.trainee(setting.model, dataset)
         clipped_sum = build.make_dpsgd(setting, trainee).clipped_sum
         game = build.build(setting, dataset)
-        steps = measuring.measure_steps(setting, game, clipped_sum, effort, kinks=False)
+        steps = measuring.measure_steps(setting, game, clipped_sum, effort, has_kinks=False)
     state = lipschitz.hidden_state(setting, 1e-5, steps)
     assert not isinstance(state, str), state
     return state.bound.mu
