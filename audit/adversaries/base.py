@@ -51,13 +51,13 @@ else:
 
 # (key, theta_0 (p,), clipping_norm) -> state: any pytree of arrays, the same for all runs of an audit.
 Init = Callable[[Array, Array, Array], Tree]
-# (craft, state, theta_0 (p,)) -> the final model (p,) that an adversary expects without knowing the noise or
+# (craft, state, theta_0 (p,)) -> the final model (p,) that an adversary predicts without knowing the noise or
 # coin flips: trained without noise, with each canary scaled by its probability of insertion.
-Expect = Callable[[Craft, Tree, Array], Array]
+PredictFinal = Callable[[Craft, Tree, Array], Array]
 # (theta (p,), (features, label)) -> the loss of a single example, ().
 ExampleLoss = Callable[[Array, tuple[Array, Array]], Array]
-# theta_0 (p,) -> the final model (p,) of a training run without noise or canaries.
-Rehearse = Callable[[Array], Array]
+# theta_0 (p,) -> a reference model (p,) with which a score compares the final model.
+ComputeReference = Callable[[Array], Array]
 
 
 class Observer(NamedTuple):
@@ -198,7 +198,7 @@ class Knowledge(NamedTuple):
       data: features and labels of the training examples.
       simulate: (hyper, key, theta_0) -> a training run without canaries, with noise drawn from the key.
       canaries: the number of canaries per run.
-      expect: (craft, state, theta_0) -> the final model that an adversary with several canaries expects.
+      predict_final: (craft, state, theta_0) -> the predicted final model (`PredictFinal`).
       insertions: the number of steps that insert a canary.
       noise_steps: the variance of the final model's noise for linear losses, divided by one step's raw noise
         variance; the number of steps if noise is independent across steps.
@@ -212,7 +212,7 @@ class Knowledge(NamedTuple):
     data: Data
     simulate: Callable[[Hyperparameters, Array, Array], Trajectory]
     canaries: int
-    expect: Expect
+    predict_final: PredictFinal
     insertions: int = 1
     noise_steps: float = 1
     is_rehearsed: Callable[[int], bool] = lambda parameters: True
@@ -238,7 +238,7 @@ class Knowledge(NamedTuple):
         )
         return self.classes
 
-    def rehearsal(self) -> Rehearse:
+    def rehearsal(self) -> ComputeReference:
         """Returns a function: theta_0 (p,) -> the final model (p,) of a run without noise or canaries.
 
         The function caches its last result, because an audit may call `Adversary.init` several times.
