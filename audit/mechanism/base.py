@@ -111,14 +111,14 @@ class Hyperparameters(NamedTuple):
       learning_rate: eta.
       clipping_norm: C, the maximum L2 norm of a clipped gradient.
       noise_multiplier: sigma; the noise has standard deviation sigma * C.
-      own: the hyperparameters of a specific mechanism, such as `fedavg.Federated`.
+      specific: the hyperparameters of a specific mechanism, such as `fedavg.Federated`.
       weight_decay: lambda, the weight decay of DP-SGD. None omits the term from the program.
     """
 
     learning_rate: Scalar
     clipping_norm: Scalar
     noise_multiplier: Scalar
-    own: Tree = ()
+    specific: Tree = ()
     weight_decay: Scalar | None = None
 
     def deviation(self, norm: Scalar) -> Array:
@@ -295,7 +295,8 @@ def sum_canaries(
             batch = (crafted.features[k][None], crafted.labels[k][None])
             return clipped_sum(theta, batch, clipping_norm)
 
-        return _add_terms(weights, weights, theta, clipped_gradient)  # skips weights of 0
+        # Computes only the gradients with weights above 0.
+        return _add_terms(weights, weights, theta, clipped_gradient)
 
     if isinstance(crafted, Coordinates):
         # The norm of a canary is the magnitude of its only entry.
@@ -310,8 +311,8 @@ def sum_canaries(
             """Draws the direction of canary k, a unit vector (m,)."""
             return draw_unit_direction(crafted.keys[k], like)
 
-        # Runs under `vmap` share the mask but not the presence. We draw all directions that the mask allows,
-        # so that the loops of all runs take equally many steps.
+        # We draw all directions that the mask allows, including those of absent canaries with weight 0. Runs
+        # under `vmap` share the mask but not the presence, so their loops take equally many steps.
         masks = jnp.broadcast_to(mask, weights.shape)
         total = _add_terms(masks, weights, like, unit_direction)
         # Canaries have norm C, so they need no clipping.
@@ -380,12 +381,12 @@ def make_inserter(
 ) -> Callable[[Array, Array, Array], Array]:
     """Returns a function (step, theta, mask) -> the sum of a step's clipped canaries, of shape (p,).
 
-    In general, it sums the canaries at every step. Canaries that are the same at every step are faster. If
-    they do not join steps at random, we sum them once per segment, unless masks are (K,). Otherwise, we draw
-    random directions once per segment, if they fit into memory.
+    A segment is a sequence of steps in one program. If all canaries are the same at every step and join it,
+    we sum them once per segment, and multiply this sum by a mask (). If they are directions that join steps
+    at random (`canaries.join`), we draw them once per segment, if they fit into memory. In all other cases,
+    and if masks (K,) let canaries join different steps, the function calls `sum_canaries` at every step.
 
-    `state` is the run before the segment's first step. `run_key` is for `canaries.join`. The other arguments
-    are those of `sum_canaries`.
+    `state` is the run before the segment's first step. The other arguments are those of `sum_canaries`.
     """
 
     def sum_at(step: Array, theta: Array, mask: Array) -> Array:

@@ -42,15 +42,18 @@ def draw_by_epochs(batches: int, shuffles: bool) -> Join:
     """
 
     def join(presence: Array, run_key: Array, step: Array) -> Array:
-        """Returns an array (K,): 1 for an inserted canary that joins the step, else 0."""
-        # All steps of an epoch use the key of its first step, so they draw the same `places`: each canary's
-        # step in the epoch.
+        """Returns an array (K,): 1 for an inserted canary that joins the step, else 0.
+
+        Each epoch of `batches` steps has one place per canary: the step that it joins, from 0.
+        """
+        # All steps of an epoch use the key of its first step, so they draw the same places.
         first_step = step // batches * batches
         step_key = jax.random.fold_in(run_key, first_step)
-        key = jax.random.fold_in(step_key, _PLACES)
+        key = jax.random.fold_in(step_key, _PLACES)  # the step's noise uses `step_key`
         canaries = len(presence)
         if shuffles:
-            slots = batches * math.ceil(canaries / batches)  # at least one per canary
+            # Every step has the same number of slots, and every canary gets a different slot.
+            slots = batches * math.ceil(canaries / batches)
             own_slots = jax.random.permutation(key, slots)[:canaries]
             places = own_slots % batches
         else:

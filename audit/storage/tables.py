@@ -47,12 +47,12 @@ class Wanted(NamedTuple):
     def find(self, names: Iterable[str]) -> dict[str, int] | None:
         """Returns {our name: index in `names`} for the columns of a form, or None if no form is complete.
 
-        If `columns` lists exactly the names of a form, all other columns are ignored. Raises InputError if
-        the table also has columns from another form.
+        A form is a group of columns to read, such as ("score", "in"). If `columns` names exactly those of a
+        form, other columns are ignored. Raises InputError if the table also has columns from another form.
         """
         renamed = self.rename(names)
         if any(set(form) == set(self.columns) for form in self.forms):
-            # Blank names match no form, and keep the indices unchanged.
+            # Hides all other columns, but keeps the indices.
             renamed = [name if name in self.columns else "" for name in renamed]
         complete = [form for form in self.forms if set(form) <= set(renamed)]
         if not complete:
@@ -66,7 +66,7 @@ class Wanted(NamedTuple):
         )
         return {name: renamed.index(name) for name in form}
 
-    def require(self, names: Sequence[str]) -> dict[str, int]:
+    def locate(self, names: Sequence[str]) -> dict[str, int]:
         """Returns `find`'s result; raises InputError if columns are missing."""
         places = self.find(names)
         if places is None:
@@ -156,7 +156,7 @@ def _parse_csv(text: str, wanted: Wanted) -> Columns:
     lines = io.StringIO(text, newline=None).readlines()  # splits at any kind of line ending
     header, separator = _find_header(lines[: _MAX_LINES_ABOVE + 1], wanted)
     names = trim(_split(lines[header], separator))
-    places = wanted.require(names)
+    places = wanted.locate(names)
     columns: Columns = {ours: [] for ours in places}
     rows = csv.reader(lines[header + 1 :], delimiter=separator, skipinitialspace=True)
     for row in rows:
@@ -250,8 +250,10 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
         padding, and bounds would be too high if padding were counted as failed runs.
     """
     columns = {}
-    places = wanted.require([str(name) for name in names])
-    has_two_sets = "out" in places  # columns `in` and `out`; otherwise `in` has 1 or 0
+    places = wanted.locate([str(name) for name in names])
+    has_two_sets = (
+        "out" in places
+    )  # `in` and `out` are both scores, perhaps of different numbers of runs
     padded = []  # names of columns that end in NaN
     for ours, index in places.items():
         values = column(names[index])
@@ -262,7 +264,7 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
             # Only NaN differs from itself. Objects have no `isnan`.
             if has_two_sets and np.any(last != last):
                 padded.append(ours)
-            # NumPy's codes for objects and strings.
+            # Lists of objects and strings are parsed cell by cell later. These are NumPy's codes for them.
             if values.dtype.kind in "OUT" and values.ndim == 1:
                 values = values.tolist()
         columns[ours] = values
