@@ -96,9 +96,9 @@ class Adversary(NamedTuple):
     """An adversary: its choices before training, its canaries, and its scores of the final model.
 
     All functions except init are compiled. Audits with equal functions (`==`) share compiled programs. So use
-    module-level functions instead of lambdas, and keep values that differ between audits in the state. If a
-    value must be compiled in, make it a field of a frozen dataclass with `__call__`. Only init should use the
-    data, because programs keep what their functions refer to in memory.
+    module-level functions instead of lambdas, and keep values that differ between audits in the state, or in
+    a frozen dataclass with `__call__` if they must be compiled in. Only init should use the data, because
+    programs keep what their functions refer to in memory.
 
     Attributes:
       init: (key, theta_0, clipping_norm) -> the state, made before training.
@@ -148,10 +148,9 @@ class Shapes(NamedTuple):
 
 
 def check_shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
-    """Checks and returns the shapes of an adversary's results.
+    """Checks and returns the shapes of an adversary's results, without running its functions.
 
-    `state` is from its `init`, and `parameters` is p. JAX traces the functions without running them. Their
-    exceptions propagate.
+    `state` is from its `init`, and `parameters` is p.
 
     Raises:
       InputError: craft or score returns a shape that violates the contract.

@@ -44,10 +44,10 @@ GC_S_VARIANTS = (
 class GcS(AdversaryFields):
     """GC-S, the simulated biased dimension (hidden-state paper, Algorithm 3).
 
-    It simulates training runs, adds up each coordinate's movement over them, and chooses the coordinates that
-    move least. In the "per_step" variants, a coordinate's movement is its sum of squared updates. The paper
-    takes the square root of the total over all runs, but this does not change the ranking (Errata H4). In the
-    "final_model" variants, it is the coordinate's distance from theta_0 to the final model.
+    It chooses the coordinates that move least in simulated runs. In the "per_step" variants, a coordinate's
+    movement is its sum of squared updates. The paper takes the square root of the total over all runs, but
+    this does not change the ranking (Errata H4). In the "final_model" variants, it is the distance from
+    theta_0 to the final model.
     """
 
     name = "gc_s"
@@ -66,7 +66,7 @@ class GcS(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns the adversary that simulates training, and inserts along the coordinates that move least.
 
-        Its `init` raises InputError if there are too few coordinates. `gc_s` is one of GC_S_VARIANTS.
+        Its `init` raises InputError if there are too few coordinates.
         """
         hyper = knowledge.hyper
         simulations = _NUM_NOISY_SIMULATIONS
@@ -187,7 +187,7 @@ def at_coordinates(
         dimensions = choose(key, theta_0)
         at_start = theta_0[dimensions]
         if canaries == 1:
-            # A dense canary: with `Coordinates`, training would round differently and change stored scores.
+            # With `Coordinates`, training would round differently and change stored scores.
             gradient = jnp.zeros_like(theta_0).at[dimensions].set(clipping_norm)
             return BiasedDimensions(dimensions, gradient[None], at_start)
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
@@ -221,7 +221,7 @@ def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
     train_without_noise = knowledge.rehearsal()
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> FreshCoordinates:
-        """Trains the reference model. Each run's `draw` replaces the placeholder coordinates and key."""
+        """Trains the reference model. Other fields are placeholders that every run's `draw` replaces."""
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
         coordinates = mechanism.Coordinates(jnp.arange(canaries), values)
         return FreshCoordinates(coordinates, tie_key=key, reference=train_without_noise(theta_0))

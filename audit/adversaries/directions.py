@@ -1,8 +1,7 @@
 """Canaries along uniformly random directions, scored by their cosines with the model's displacement.
 
 CotS is from the hidden-state paper (Algorithms 7 and 8). The one-shot paper (Andrew et al., 2024) inserts
-many canaries in one run: `final_cosines` sees the final model (Algorithm 2), and `largest_cosines` sees every
-iterate (Algorithm 3).
+many canaries in one run.
 """
 
 from __future__ import annotations
@@ -35,11 +34,7 @@ _MAX_KEPT = 1 << 28
 
 @dataclass(frozen=True)
 class CotS(AdversaryFields):
-    """CotS: gradients along random directions, each scored by its direction's cosine with a vector.
-
-    If `cots_score` is "weights", the vector is the negated final model. Otherwise it is theta_0 - final for a
-    single canary, or predicted - final for several (`Knowledge.predict_final`).
-    """
+    """CotS: gradients along random directions, each scored by its direction's cosine with a vector."""
 
     name = "cots"
     canary = "along a random direction"
@@ -267,8 +262,7 @@ def largest_cosines(canaries: int, momentum: float = 0.0) -> Adversary:
 
     Args:
       canaries: K.
-      momentum: the momentum of the server's SGD. We subtract momentum * the last move from each move, which
-        leaves a vector along the gradient.
+      momentum: the momentum of the server's SGD, which `OneShot.observe` removes from each move.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> OneShot:

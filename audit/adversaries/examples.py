@@ -2,8 +2,7 @@
 
 - The loss baseline (L, hidden-state paper, Section 5.1, "Baseline adversary") flips a training point's label.
 - Data poisoning (LiDP paper, Section 6 and Appendix F) uses examples along directions of small variance,
-  because other examples hardly move the model along them.
-- ClipBKD (Jagielski et al., 2020) has a single canary, along the direction of smallest variance.
+  because other examples hardly move the model along them. ClipBKD (Jagielski et al., 2020) uses only one.
 """
 
 from __future__ import annotations
@@ -80,10 +79,9 @@ class Loss(AdversaryFields):
 class Poisoned(AdversaryFields):
     """Data poisoning: examples along directions of small variance, as in ClipBKD.
 
-    By default, examples are direction + mean, as in the LiDP paper's code, and scores are minus their losses.
-    If `as_printed` is True, examples are 10 * direction, and scores are predicted losses minus losses (Errata
-    L10). Canaries use random principal directions from `first_direction` to `end_direction` - 1, numbered
-    from 0 for the largest variance; the defaults are for 784 pixels.
+    Canaries use random principal directions from `first_direction` to `end_direction` - 1, numbered from 0
+    for the largest variance; the defaults are for 784 pixels. By default, examples and scores are as in the
+    LiDP paper's code; if `as_printed` is True, as in its text (Errata L10).
     """
 
     name = "poisoned"
@@ -120,7 +118,7 @@ class Poisoned(AdversaryFields):
         canaries = knowledge.canaries
         label = min(_POISON_LABEL, knowledge.count_classes() - 1)  # the data may have fewer classes
         labels = jnp.full(canaries, label, jnp.int32)
-        # As printed, a score compares the final loss with that under the predicted final model.
+        # As printed, a score is relative to the loss under the predicted final model.
         predict_final = knowledge.predict_final if self.as_printed else None
 
         def init(key: Array, theta_0: Array, clipping_norm: Array) -> mechanism.Examples:
@@ -137,10 +135,10 @@ class Poisoned(AdversaryFields):
 
 @dataclass(frozen=True)
 class ClipBkd(AdversaryFields):
-    """ClipBKD: a single example, the data's mean plus the direction of smallest variance.
+    """ClipBKD: a single poisoned example.
 
-    Its label is the one with the highest loss under a model trained without the example. The LiDP paper
-    averages the losses of 100 such models; we train only one.
+    Its label has the highest loss under a model trained without it. The LiDP paper averages the losses of 100
+    such models; we train only one.
     """
 
     name = "clip_bkd"
@@ -202,9 +200,7 @@ class _LossDrops:
 def inserted_examples(
     loss: ExampleLoss, init: Init, canaries: int, predict_final: PredictFinal | None = None
 ) -> Adversary:
-    """Returns the adversary that inserts K examples, as in training, and scores each by its loss.
-
-    A score is the example's loss under the predicted final model minus its loss under the final model.
+    """Returns the adversary that inserts K examples, and scores each by predicted loss - final loss.
 
     Args:
       loss: (theta, (features, label)) -> the loss of a single example.

@@ -1,8 +1,4 @@
-"""Canaries that every run draws anew, ranked among fresh draws from the same generator.
-
-A held-out canary's rank among M fresh draws is uniform on 1 to M + 1 (`audit.evidence.ranks`). The rank is
-M + 1 minus its score, the number of fresh draws below it.
-"""
+"""Canaries that every run draws anew, ranked among fresh draws (`audit.evidence.ranks`)."""
 
 from __future__ import annotations
 
@@ -62,8 +58,8 @@ class RandomExamples(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns an adversary with random examples of the shape and scale of the training data.
 
-        An example scores by how much its loss is lower at the final model than at a reference model, which is
-        trained without noise or canaries. Canaries are ranked among `fresh` more examples.
+        They are ranked, among `fresh` more examples, by how much their loss is lower at the final model than
+        at a reference model, which is trained without noise or canaries.
         """
         features, labels = knowledge.data
         label_entries = _fit_entries(labels)
@@ -103,8 +99,8 @@ def fresh_examples(
 ) -> Adversary:
     """Returns the adversary that inserts K random examples and ranks each among M fresh examples.
 
-    Fresh examples come from the same generator, so an example without influence on the final model would have
-    a rank uniform on 1 to M + 1. A canary's score is M + 1 minus its rank.
+    If a canary were held out, its rank would be uniform on 1 to M + 1. A score is M + 1 minus the rank: the
+    number of fresh examples that score lower.
 
     Args:
       generate: (key, number) -> random examples, both canaries and fresh examples.

@@ -1,8 +1,8 @@
 """Gradients of norm C along uniformly random directions that every run draws anew.
 
-A score is the cosine between a canary's direction and u = reference - final. `final` is the final model, and
-`reference` is trained without noise or canaries, or is theta_0 if noise far outweighs all other movement. The
-distribution of a held-out canary's score is known exactly (`audit.methods.exact_null`).
+A score is the cosine between a canary's direction and u = reference - final. The reference model is trained
+without noise or canaries, or is theta_0 if noise far outweighs all other movement. The distribution of a
+held-out canary's score is known exactly (`audit.methods.exact_null`).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class SphereFields(AdversaryFields):
         parameters = knowledge.model.n_parameters if within is None else len(within)
         # The noise and the other canaries move the model along a canary's direction by random amounts. In
         # units of learning rate * C / batch size, the noise has variance noise_steps * sigma^2. Another
-        # canary moves the model by `insertions` along its own direction, which has variance insertions^2 /
+        # canary moves the model by `insertions` along its own direction, with variance insertions^2 /
         # parameters along this one. We multiply both by `parameters`.
         sigma = float(knowledge.hyper.noise_multiplier)
         from_noise = parameters * knowledge.noise_steps * sigma**2
@@ -140,7 +140,7 @@ class Sphere(NamedTuple):
         """
         u = self.reference - self.canaries.select(final)
         keys = self.canaries.keys
-        # The directions are normal vectors divided by their lengths. We sum dot products and squares, (K,).
+        # The directions are normal vectors divided by their lengths.
         products, squares = _sum_blocks(keys, u, lambda block: jnp.sum(block**2, axis=1))
         lengths = jnp.sqrt(squares) * jnp.linalg.norm(u)
         return products / jnp.maximum(lengths, _TINY)
@@ -197,8 +197,7 @@ def fresh_directions(
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Sphere:
         """Computes the reference model's coordinates `within`.
 
-        The keys are placeholders of the right shape, which every run's `draw` replaces. Each key draws
-        `mechanism.BLOCK` coordinates of a direction.
+        Each key draws `mechanism.BLOCK` coordinates of a direction. Every run's `draw` replaces all keys.
         """
         blocks = math.ceil(null.dimension / mechanism.BLOCK)
         keys = jax.random.split(key, (canaries, blocks))
@@ -225,8 +224,7 @@ def _sum_blocks(keys: Array, u: Array, measure: Callable[[Array], Array]) -> tup
     Args:
       keys: (K, blocks), the keys that draw the blocks of the vectors.
       u: (m,).
-      measure: maps a block (K, B) to an array, such as the squared lengths (K,) of its rows; must map zeros
-        to zeros.
+      measure: maps a block (K, B) to an array, such as its rows' squared lengths; must map zeros to zeros.
     """
     blocks = keys.shape[1]
     size = min(mechanism.BLOCK, u.size)
@@ -239,8 +237,7 @@ def _sum_blocks(keys: Array, u: Array, measure: Callable[[Array], Array]) -> tup
     def add_block(sums: Sums, block: tuple[Array, Array, Array]) -> tuple[Sums, None]:
         """Draws a block, the next B coordinates of all K vectors, and adds its terms to both sums.
 
-        The sums are the dot products of the vectors with u, and measure(block). `block` is (its keys (K,),
-        its part of u (B,), False for the padding after the last coordinate (B,)).
+        `block` is (its keys (K,), its part of u (B,), False for padding after the last coordinate (B,)).
         """
         block_keys, u_block, is_inside = block
         # `draw_block` reads only the length and dtype of u.
@@ -279,9 +276,8 @@ def _eigenvalue_limits(canaries: int, parameters: int) -> tuple[float, float]:
 
     The vectors are uniform in R^p. For large p, the eigenvalues lie between the edges (1 - s)^2 and (1 + s)^2
     with s^2 = K / p (Marchenko and Pastur). The extreme eigenvalues fluctuate around the edges (Johnstone
-    2001, Theorem 1.1). Our bounds are wider than the edges by six times the scale of the fluctuations, which
-    is almost five standard deviations. For small p, this margin may exceed the lower edge. We keep `low`
-    above 0, at _MIN_EDGE times that edge or more.
+    2001, Theorem 1.1). Our margin is six times the scale of the fluctuations, or almost five standard
+    deviations. For small p, it may exceed the lower edge, so `low` is at least _MIN_EDGE times that edge.
     """
     lower_root = math.sqrt(parameters) - math.sqrt(canaries)
     upper_root = math.sqrt(parameters) + math.sqrt(canaries)

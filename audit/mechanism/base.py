@@ -50,7 +50,7 @@ def local_hardware() -> Hardware:
         # CPU devices share the machine's memory.
         return Hardware(is_cpu=True, number=len(devices), memory=memory // len(devices))
     stats = devices[0].memory_stats() or {}  # None if the device reports no memory statistics
-    # The default of 4 GiB is conservative, so fewer runs may train at once.
+    # The default of 4 GiB is conservative.
     memory = stats.get("bytes_limit", 4 << 30)
     return Hardware(is_cpu=False, number=len(devices), memory=memory)
 
@@ -62,10 +62,8 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
     fit into the cache. On other devices, it returns the peak memory of the compiled step. The step's
     arguments do not count.
 
-    Args:
-      function: the step, a function of theta (p,) and `shared`.
-      theta: the shape (p,) and dtype of the run's parameters.
-      *shared: the arguments that all runs share, or their shapes and dtypes.
+    `function` is the step, a function of theta (p,) and of `shared`, the arguments that all runs share. Their
+    shapes and dtypes are enough.
     """
     if not local_hardware().is_cpu:
         step = jax.jit(function).lower(theta, *shared).compile()
@@ -182,10 +180,7 @@ class Directions(NamedTuple):
         return theta if self.within is None else theta[self.within]
 
     def spread(self, values: Array, theta: Array) -> Array:
-        """Returns the vector (p,) with `values` (m,) at the coordinates `within`, and 0 elsewhere.
-
-        If `within` is None, directions use all coordinates, so m is p.
-        """
+        """Returns the vector (p,) with `values` (m,) at the coordinates `within`, and 0 elsewhere."""
         if self.within is None:
             return values
         return jnp.zeros_like(theta).at[self.within].set(values)
@@ -231,10 +226,7 @@ class Canaries(NamedTuple):
     join: Join | None = None
 
     def joining(self, step: Array, run_key: Array) -> "Canaries":
-        """Returns the canaries with their presence in this step: 0 for canaries that do not join it.
-
-        Without `join`, presence is the same in all steps.
-        """
+        """Returns the canaries with their presence in this step: 0 for canaries that do not join it."""
         if self.join is None:
             return self
         return self._replace(presence=self.join(self.presence, run_key, step))
@@ -311,8 +303,8 @@ def sum_canaries(
             """Draws the direction of canary k, a unit vector (m,)."""
             return draw_unit_direction(crafted.keys[k], like)
 
-        # We draw all directions that the mask allows, including those of absent canaries with weight 0. Runs
-        # under `vmap` share the mask but not the presence, so their loops take equally many steps.
+        # We also draw the directions of absent canaries, with weight 0. Runs under `vmap` share the mask but
+        # not the presence, so their loops then take equally many steps.
         masks = jnp.broadcast_to(mask, weights.shape)
         total = _add_terms(masks, weights, like, unit_direction)
         # Canaries have norm C, so they need no clipping.
@@ -365,8 +357,8 @@ def draw_unit_direction(key: Array, like: Array) -> Array:
 def draw_block(key: Array, like: Array) -> Array:
     """Draws a block of the standard normal vector that `draw_unit_direction` scales to length 1.
 
-    A block has min(BLOCK, p) coordinates. Callers must drop any beyond p. `like` is any array with the
-    vector's shape (p,) and dtype.
+    A block has min(BLOCK, p) coordinates. Callers must drop any beyond p. `like` has the vector's shape (p,)
+    and dtype.
     """
     size = min(BLOCK, like.size)
     return jax.random.normal(key, (size,), like.dtype)
@@ -384,7 +376,7 @@ def make_inserter(
     A segment is a sequence of steps in one program. If all canaries are the same at every step and join it,
     we sum them once per segment, and multiply this sum by a mask (). If they are directions that join steps
     at random (`canaries.join`), we draw them once per segment, if they fit into memory. In all other cases,
-    and if masks (K,) let canaries join different steps, the function calls `sum_canaries` at every step.
+    or for a mask (K,), we call `sum_canaries` at every step.
 
     `state` is the run before the segment's first step. The other arguments are those of `sum_canaries`.
     """

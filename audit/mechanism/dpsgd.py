@@ -6,7 +6,7 @@
 g_i is the gradient of example i, v_tk is canary k, and mask_t is 1 if step t inserts canaries. Z_t ~ N(0,
 (sigma C)^2 I) is the noise (hidden-state paper, Equation 2 and Algorithm 4), unless it is correlated across
 steps (`Coefficients`). b_k is 1 if canary k is present and, if canaries are sampled, joins step t. The weight
-decay lambda theta_t is not clipped. `optax.adamw` applies lambda itself.
+decay lambda theta_t is not clipped.
 """
 
 from collections.abc import Callable
@@ -69,8 +69,8 @@ def mechanism(choices: DPSGD) -> Mechanism:
     def start(theta_0: Array) -> State:
         """Returns the state before the first step, with zeros for earlier noise."""
         optimizer = choices.optimizer(0.0)  # its state does not depend on the learning rate
-        earlier: Tree = ()  # JAX cannot place an empty array on several devices
-        if choices.bands > 1:  # correlated noise that depends on that of bands - 1 earlier steps
+        earlier: Tree = ()  # not an empty array, which JAX cannot place on several devices
+        if choices.bands > 1:  # noise depends on the noise of bands - 1 earlier steps
             earlier = jnp.zeros((choices.bands - 1, theta_0.size), theta_0.dtype)
         return State(theta_0, optimizer.init(theta_0), step=jnp.int32(0), noise=earlier)
 
@@ -92,7 +92,7 @@ def mechanism(choices: DPSGD) -> Mechanism:
             extra = insert(before.step, before.theta, mask)  # the sum of the canaries, (p,)
             batch = (data[0][indices], data[1][indices])
             after = step(choices, hyper, before, batch, extra, run_key)
-            return canaries.record(before.step, after), None  # shows the adversary the iterate
+            return canaries.record(before.step, after), None
 
         final, _ = jax.lax.scan(advance, state, schedule)
         return final
@@ -170,7 +170,7 @@ def _draw_step_noise(
     def add(total: Array, term: tuple[Array, Array]) -> tuple[Array, None]:
         """Redraws the raw noise z_{t-j} of the step j steps ago, and adds A_j times it, for `term` (j, A_j).
 
-        Adds 0 if that step precedes the first step. To save memory, raw noise is not stored.
+        Adds 0 if that step precedes the first step.
         """
         lag, coefficient = term
         # Fold numbers must not be negative.

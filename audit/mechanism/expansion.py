@@ -149,8 +149,7 @@ def _push_forward(pull_back: _PullBack, v: Array) -> Array:
 def _multiply(step: StepMap, pull_back: _PullBack, v: Array) -> Array:
     """Returns (J'J - I) v / eta = H'(eta H v - v) - H v, of shape (p,), for a step's Jacobian J = I - eta H.
 
-    J'J is close to I, so we subtract I before float32 would round away the difference. `pull_back` is w ->
-    (H'w,).
+    J'J is so close to I that float32 would round away the difference. `pull_back` is the map w -> (H'w,).
     """
     pushed = _push_forward(pull_back, v)
     return pull_back(step.learning_rate * pushed - v)[0] - pushed
@@ -249,7 +248,7 @@ def largest_expansion(
     get this close, we use the whole Jacobian or, for more than 2,000 parameters, return an upper bound.
 
     Args:
-      step, theta, batch: The step, the model (p,) before it, and its mini-batch.
+      theta: The model (p,) before the step.
       start: (p,) a guess at the most stretched direction, such as an earlier step's, to save iterations. A
         wrong guess does no harm.
       seed: The seed for the random half of the iterations' starting vector.
@@ -310,14 +309,12 @@ def _find_largest_eigenvalue(
 ) -> tuple[float, Vector, bool]:
     """Finds the largest eigenvalue of a symmetric matrix with Lanczos iterations, or an upper bound on it.
 
-    Iterations end once we know that, with probability 99.7%, no eigenvalue is much larger than those found.
-
     Iterations 1 to k give polynomials p_0, ..., p_k such that the vectors p_j(matrix) start / |start| are
-    orthonormal. Let x be an eigenvalue and w the fraction of the start's squared length along its
-    eigenvector. The eigenvector's dot products with these vectors are p_j(x) sqrt(w), so w sum_j p_j(x)^2 <=
-    1 (Bessel's inequality). The start is random, so its entry along the eigenvector has a magnitude above q =
-    0.0038 with probability 99.7%, and then w > (q / |start|)^2. Hence x is not an eigenvalue if the sum
-    exceeds (|start| / q)^2. Above the largest eigenvalue found, the sum increases with x.
+    orthonormal. Let c be the dot product of the start and a unit eigenvector with eigenvalue x. Then the
+    eigenvector has the dot products p_j(x) c / |start| with these vectors, and the sum of their squares is at
+    most 1 (Bessel's inequality). The start is random, so |c| is at least q = 0.0038 with probability 99.7%.
+    Hence x is not an eigenvalue if sum_j p_j(x)^2 exceeds (|start| / q)^2. Above the largest eigenvalue
+    found, this sum increases with x.
 
     Args:
       multiply: Returns the product of the matrix and a vector of shape (p,).
@@ -393,11 +390,11 @@ def worst_on_lines(
 
     A secant from x to x + u stretches by |phi(x + u) - phi(x)| / |u|. Without a jump, this is at most the
     largest stretch |J u| / |u| by a Jacobian J along the secant. Returns the secant that exceeds this most.
-    Secants cover each line without gaps, so if a jump is shorter than a secant, one secant contains at least
-    half of it. The search does not detect jumps off the lines.
+    Secants cover each line without gaps, so one of them contains at least half of any jump shorter than a
+    secant. We do not detect jumps off the lines.
 
     Args:
-      step, theta, batch: The step, the model (p,) before it, and its mini-batch.
+      theta: The model (p,) before the step.
       directions: (n, p) the lines' directions, of any length. A length of 0 counts as stretch 1.
       line: The secants on each line.
     """
@@ -437,8 +434,8 @@ def _find_slopes(
 def compute_excess(secant: Stretches, derivative: Stretches) -> Stretches:
     """Returns by how much secants stretch more than derivatives along them allow; above 0 if there is a jump.
 
-    `secant` and `derivative` are the factors by which a step increases distances (see `Stretch`). We allow a
-    margin for float32 rounding, and for larger derivatives between the measured points.
+    Both are factors by which a step increases distances. A margin allows for float32 rounding, and for larger
+    derivatives between the measured points.
     """
     allowed = (1 + _RELATIVE) * (derivative - 1) + _ABSOLUTE
     return secant - 1 - allowed

@@ -42,17 +42,15 @@ def draw_by_epochs(batches: int, shuffles: bool) -> Join:
     """
 
     def join(presence: Array, run_key: Array, step: Array) -> Array:
-        """Returns an array (K,): 1 for an inserted canary that joins the step, else 0.
-
-        Each epoch of `batches` steps has one place per canary: the step that it joins, from 0.
-        """
-        # All steps of an epoch use the key of its first step, so they draw the same places.
+        """Returns an array (K,): 1 for an inserted canary that joins the step, else 0."""
+        # All steps of an epoch use the key of its first step, so they draw the same `places`: each canary's
+        # step in the epoch.
         first_step = step // batches * batches
         step_key = jax.random.fold_in(run_key, first_step)
         key = jax.random.fold_in(step_key, _PLACES)  # the step's noise uses `step_key`
         canaries = len(presence)
         if shuffles:
-            # Every step has the same number of slots, and every canary gets a different slot.
+            # Each step has equally many slots, and each canary gets its own.
             slots = batches * math.ceil(canaries / batches)
             own_slots = jax.random.permutation(key, slots)[:canaries]
             places = own_slots % batches

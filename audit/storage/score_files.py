@@ -129,7 +129,7 @@ def read_cosines(
           `scores` and `presence`, (runs, K), or (K,) for a single run;
         or a .npy file with a matrix (runs, K), which counts as `observed`.
       dimension: the number of trained parameters.
-      leave_one_out: True if each cosine is with the part of the movement orthogonal to the other directions.
+      leave_one_out: True if the other directions were projected out before each cosine.
       in_order: True if rows are in the order in which runs started. Bounds are then valid at any stopping
         time.
 
@@ -157,10 +157,10 @@ def read_cosines(
         if cosines.ndim == 1 and name != "in":  # a flat `in` has one canary per run
             cosines = cosines[None]  # one run with K canaries
         unobserved = None
-        # Only for a single run do we compare with the cosines of directions that were not inserted.
+        # `unobserved` are cosines of directions that the single run did not insert.
         if name == "observed" and len(cosines) == 1 and not leave_one_out:
             unobserved = found.pop("unobserved", None)
-        extra = ", ".join(sorted(found))  # arrays that do not fit this form
+        extra = ", ".join(sorted(found))  # perhaps `unobserved`
         require(
             not extra, f"drop {extra}, or save scores= and presence= if any canaries were left out"
         )

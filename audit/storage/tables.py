@@ -36,8 +36,7 @@ class Wanted(NamedTuple):
     """The columns to read.
 
     Attributes:
-      forms: the accepted groups of columns, such as ("score", "in"). A table must have all columns of one
-        form.
+      forms: groups of columns, such as ("score", "in"). A table must have all columns of one form.
       columns: {our name: the table's name} for columns that have a different name in the table.
     """
 
@@ -47,8 +46,8 @@ class Wanted(NamedTuple):
     def find(self, names: Iterable[str]) -> dict[str, int] | None:
         """Returns {our name: index in `names`} for the columns of a form, or None if no form is complete.
 
-        A form is a group of columns to read, such as ("score", "in"). If `columns` names exactly those of a
-        form, other columns are ignored. Raises InputError if the table also has columns from another form.
+        A form is a group of columns to read, such as ("score", "in"). If `columns` lists exactly its names,
+        other columns are ignored. Raises InputError if the table also has columns from another form.
         """
         renamed = self.rename(names)
         if any(set(form) == set(self.columns) for form in self.forms):
@@ -243,7 +242,6 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
     Args:
       names: the names of its columns.
       column: a function from a name to the values of that column, (runs,) or (runs, canaries).
-      wanted: the columns to read.
 
     Raises:
       InputError: columns are missing, or only one of the columns `in` and `out` ends in NaN. This NaN may be
@@ -264,7 +262,7 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
             # Only NaN differs from itself. Objects have no `isnan`.
             if has_two_sets and np.any(last != last):
                 padded.append(ours)
-            # Lists of objects and strings are parsed cell by cell later. These are NumPy's codes for them.
+            # Objects and strings, in NumPy's codes, are parsed cell by cell later.
             if values.dtype.kind in "OUT" and values.ndim == 1:
                 values = values.tolist()
         columns[ours] = values

@@ -90,8 +90,7 @@ def per_example(loss: Loss) -> ClippedSum:
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns the clipped sum, of shape (p,). All gradients (B, p) are held in memory."""
         compute_gradients = jax.vmap(jax.grad(loss), (None, 0))
-        # If callers `vmap` over thetas on several devices, JAX raises NotImplementedError for convolutions of
-        # features that all thetas share. So we give each theta its own copy of the batch.
+        # On several devices, JAX raises NotImplementedError for convolutions if thetas share features.
         gradients = compute_gradients(theta, copy_per_theta(theta, batch))
         squared_norms = jnp.sum(gradients**2, axis=1)
         scales = scale_to_norm(squared_norms, clipping_norm)  # (B,)
@@ -103,9 +102,8 @@ def per_example(loss: Loss) -> ClippedSum:
 def copy_per_theta(theta: Array, batch: Batch) -> Batch:
     """Returns the same batch, with features of shape (B, ...) that `vmap` over thetas copies for each theta.
 
-    `vmap` does so because the features appear to depend on theta. XLA removes the selection from the program.
-    On a mesh of devices, JAX 0.10 to 0.12 cannot take per-example gradients of convolution kernels if thetas
-    share features.
+    The features appear to depend on theta. XLA removes the selection from the program. On a mesh of devices,
+    JAX 0.10 to 0.12 cannot take per-example gradients of convolution kernels if thetas share features.
     """
     features, labels = batch
     # True unless theta[0] is NaN. Both branches return the features.
@@ -182,8 +180,8 @@ def book_keeping(
         for path, gradient in gradients.items():
             scaled = gradient * scales
             if path in first_layers:
-                # One product gives both sums, with a row of ones as the bias's input. All thetas share the
-                # joined array. In other layers, joining would copy the inputs for each theta.
+                # One product gives both sums, with a row of ones as the bias's input. All thetas share this
+                # array. In other layers, joining would copy the inputs for each theta.
                 bias_input = jnp.ones((1, len(labels)), columns.dtype)
                 all_inputs = jnp.concatenate([inputs[path], bias_input])
                 both = scaled @ all_inputs.T  # (outputs, inputs + 1)
@@ -239,7 +237,7 @@ def apply(
         if computed is None:
             return method(*args, **kwargs)
         path = context.module.path
-        if path in notes:  # the gradient is a sum over both calls, so its norm needs both notes
+        if path in notes:  # the norm of a sum over both calls needs both notes
             raise UnknownLayer(f"layer {'/'.join(path)} is called twice")
         output, notes[path] = computed
         return output

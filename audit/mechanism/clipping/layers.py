@@ -2,9 +2,8 @@
 
 We support dense layers, convolutions, group and layer normalisation, and modules that define `unfold`.
 
-A linear layer multiplies each of L input vectors of K numbers by its kernel (K, O). The L vectors of a
-convolution are its patches; a dense layer has one vector. They are rows (L, K) if channels are last, and
-columns (K, L) if channels are first, so we never transpose patches.
+The L input vectors of a linear layer are rows (L, K) if channels are last, and columns (K, L) if channels are
+first, so we never transpose patches.
 
 Unless per-example gradients are cheaper, we compute ghost norms, which do not need them (Goodfellow, 2015,
 arXiv 1510.01799; Li et al., 2022, "Large Language Models Can Be Strong Differentially Private Learners",
@@ -77,7 +76,7 @@ def pass_through(layer: Any, x: Array) -> Call | None:
     """Computes a bound Flax layer's output for one example x, and saves its inputs for `measure_gradients`.
 
     A linear layer multiplies L vectors of K numbers, such as patches, by a kernel (K, O). We save them as
-    rows (L, K) or columns (K, L). Returns None for unsupported layers and for modules without parameters.
+    rows (L, K) or columns (K, L). Returns None for other layers and for modules without parameters.
     """
     params: Any = layer.variables.get("params", {})
     if not params:
@@ -126,8 +125,7 @@ def pass_through(layer: Any, x: Array) -> Call | None:
 def measure_gradients(names: set[str], calls: Call, gradients: Array) -> dict[str, Measure]:
     """Returns the squared norms and weighted sums of B examples' gradients for each parameter of a layer.
 
-    The result is keyed by the parameter's name. A `Measure` holds the norms (B,) and a function from weights
-    (B,) to the weighted sum.
+    The result is keyed by the parameter's name.
 
     Args:
       names: the parameters' names, among "bias", "scale" and "kernel".
@@ -152,12 +150,12 @@ def measure_gradients(names: set[str], calls: Call, gradients: Array) -> dict[st
 def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
     """Returns kernel.T (O, K) @ columns (K, L), for columns = layer.unfold(x), with two rules of our own.
 
-    The derivative at x is layer.fold(kernel, gradient, x), from the gradient (..., O, L) at the product. So
-    we need not store the gradient at the columns, which are several times larger than x.
+    The gradient at x is layer.fold(kernel, gradient, x), from that at the product (..., O, L). So we need not
+    store the gradient at the columns, which are several times larger than x.
 
     Under `vmap` over examples, we compute a batched product with contiguous rows. JAX's default, one large
-    product, would first copy the columns into a different order. Because of this rule, JAX can differentiate
-    a mapped product, but cannot map its derivative: use grad(vmap(f)), not vmap(grad(f)).
+    product, would first copy the columns into a different order. Because of this rule, JAX can compute
+    grad(vmap(f)), but not vmap(grad(f)).
     """
 
     @jax.custom_vjp
@@ -189,9 +187,7 @@ def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
         `are_batched` shows which of `factors`, the arguments of `product`, have such an axis.
         """
         kernel_is_batched, *_ = are_batched
-        if (
-            not kernel_is_batched
-        ):  # the map is over examples, and `batched` allows axes before (K, L)
+        if not kernel_is_batched:  # over examples; `batched` allows leading axes
             return batched(*factors), True
         axes = [0 if is_batched else None for is_batched in are_batched]
         return jax.vmap(batched, axes)(*factors), True
@@ -209,11 +205,10 @@ def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Meas
     """Returns the squared norms and the weighted sum of B examples' gradients for a kernel (K, O).
 
     If L = 1, a gradient is an outer product, so its norm is the product of two norms. The weighted sum is a
-    product of matrices. We return its `Factors`, because callers can multiply those of many blocks at once.
+    matrix product. We return its `Factors`, because callers can multiply those of many blocks at once.
 
-    Otherwise, we choose the form that takes fewer multiply-adds. Forming an example's gradient takes L K O.
-    The Gram form, the sum over l, m of (a_l . a_m)(g_l . g_m) for inputs a and gradients g, takes L^2 (K +
-    O).
+    Otherwise, we choose the form with fewer multiply-adds. Forming an example's gradient takes L K O of them.
+    The Gram form takes L^2 (K + O): the sum over l, m of (a_l . a_m)(g_l . g_m) for inputs a and gradients g.
 
     Args:
       saved: the inputs of the product, (B, L, K) if `channels_last`, else (B, K, L).

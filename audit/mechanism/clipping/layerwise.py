@@ -131,7 +131,7 @@ def _measure_block(
     `shapes` holds the shapes of the layers' outputs for one example. We add zeros, the "taps", to these
     outputs: the gradient at a tap is the gradient at the output.
     """
-    features, labels, _ = block  # padding gets its weight 0 later
+    features, labels, _ = block
 
     def total_loss(taps: dict[Path, Array]) -> _Pass:
         """Returns (the block's summed loss, each layer's calls by its path)."""
@@ -149,10 +149,9 @@ def _measure_block(
 
 
 def _apply(module: nn.Module, params: Any, x: Array, taps: dict[Path, Array] | None) -> _Pass:
-    """Returns (one example's logits, each layer's output and saved inputs, its `Call`, by its path).
+    """Returns (one example's logits, each layer's `Call`: its output and saved inputs, by path).
 
-    `taps` are zeros to add to the layers' outputs, to obtain the gradients there. None adds none, if only
-    shapes matter.
+    `taps` are zeros to add to the layers' outputs, to obtain the gradients there; None adds none.
     """
 
     def compute(layer: nn.Module, x: Array) -> tuple[Array, Call] | None:
