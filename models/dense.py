@@ -82,7 +82,7 @@ def limit_norm(x: Array, norm: float) -> Array:
     """Scales features (n,) with a norm above `norm` down to `norm`.
 
     We also scale all features by _BELOW_1 = 1 - 1e-6. Otherwise rounding could yield a norm slightly above
-    `norm`, and claims that rely on the limit would not be valid.
+    `norm`, and the bound on gradients in `softmax_head` would not be valid.
     """
     current_norm = jnp.sqrt(jnp.sum(x**2))
     return x * (_BELOW_1 * norm / jnp.maximum(current_norm, norm))

@@ -80,7 +80,7 @@ def apply(parameters: list[Parameters], images: Array) -> Array:
         for _ in range(num_blocks - 1):
             x = _apply_block(layers, x, expansion, stride=1)
     x = relu6(_convolve(next(layers), x))
-    return x.mean((1, 2))  # over height and width
+    return x.mean((1, 2))
 
 
 def _apply_block(layers: Iterator[Parameters], x: Array, expansion: int, stride: int) -> Array:

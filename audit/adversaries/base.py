@@ -107,8 +107,7 @@ class Adversary(NamedTuple):
       canaries: K, the number of canaries per run.
       observer: sees every iterate. If it is None, the adversary sees only the final model, and its record is
         ().
-      reads_theta: True if craft depends on theta, as the gradient of a training example does. In the
-        hidden-state model, crafted gradients must not depend on theta (hidden-state paper, Section 4).
+      reads_theta: True if craft depends on theta, as the gradient of a training example does.
       crafts_constant: True if craft returns the same canaries at every step.
       draw: (state, run key) -> the state that craft and score get in that run, if every run has its own
         canaries. If it is None, all runs share the canaries.

@@ -1,7 +1,7 @@
 """Gradients of norm C along a single coordinate: the random (GC-R) and simulated (GC-S) biased dimensions.
 
-Both are from the hidden-state paper, Section 4 and Appendix C, Algorithms 2 to 4. An update subtracts the
-gradient, so the score of coordinate d is theta_0[d] - final[d] (Errata H3).
+Both are from the hidden-state paper, Section 4 and Appendix C. An update subtracts the gradient, so the score
+of coordinate d is theta_0[d] - final[d] (Errata H3).
 """
 
 from __future__ import annotations

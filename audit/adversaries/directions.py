@@ -95,8 +95,8 @@ class OneShotCanaries(AdversaryFields):
         if self.observe == "all":
             return largest_cosines(canaries)
         adversary = final_cosines(canaries, REFERENCES[self.observe])
-        # Held-out canaries' cosines have a known distribution. They are independent within a run, but not
-        # between runs, which share directions. So `read_evidence` uses it only if there is a single run.
+        # Held-out canaries' cosines have a known distribution. Since runs share directions, cosines are
+        # independent only within a run, so `read_evidence` uses it only for a single run.
         return adversary._replace(null=NullLaw(dimension=knowledge.model.n_parameters))
 
 

@@ -254,8 +254,7 @@ class Principal(NamedTuple):
 
     Attributes:
       mean: the mean of the examples, (...).
-      directions: (d, ...) the right singular vectors of the centred data, largest singular value first. In
-        each vector, the entry with the largest magnitude is positive.
+      directions: (d, ...) the right singular vectors of the centred data, largest singular value first.
     """
 
     mean: NDArray[np.float64]

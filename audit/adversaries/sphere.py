@@ -140,7 +140,7 @@ class Sphere(NamedTuple):
         """
         u = self.reference - self.canaries.select(final)
         keys = self.canaries.keys
-        # The directions are normal vectors divided by their lengths.
+        # For normal vectors, which are the directions times random lengths.
         products, squares = _sum_blocks(keys, u, lambda block: jnp.sum(block**2, axis=1))
         lengths = jnp.sqrt(squares) * jnp.linalg.norm(u)
         return products / jnp.maximum(lengths, _TINY)

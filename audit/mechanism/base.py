@@ -29,13 +29,7 @@ STEP_AXIS = "parts"
 
 
 class Hardware(NamedTuple):
-    """The devices that run programs, all of the same kind.
-
-    Attributes:
-      is_cpu: True for a CPU, False for an accelerator.
-      number: the number of devices.
-      memory: each device's memory in bytes.
-    """
+    """The devices that run programs, all of the same kind and with the same `memory` in bytes."""
 
     is_cpu: bool
     number: int
@@ -271,7 +265,8 @@ def sum_canaries(
     """Returns sum_k mask_k presence_k clip(v_k, C), of shape (p,), over the canaries v_k of a single step.
 
     Args:
-      canaries, step, theta: the K canaries of any type, the step, and the model before it, (p,).
+      canaries: K canaries of any type.
+      step, theta: the step, and the model (p,) before it.
       clipping_norm: C.
       mask: 1 to insert canaries, else 0; () for all, or (K,) for each.
       clipped_sum: the clipping strategy; needed only for canaries that are examples.

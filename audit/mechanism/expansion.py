@@ -248,7 +248,6 @@ def largest_expansion(
     get this close, we use the whole Jacobian or, for more than 2,000 parameters, return an upper bound.
 
     Args:
-      theta: The model (p,) before the step.
       start: (p,) a guess at the most stretched direction, such as an earlier step's, to save iterations. A
         wrong guess does no harm.
       seed: The seed for the random half of the iterations' starting vector.
@@ -319,7 +318,7 @@ def _find_largest_eigenvalue(
     Args:
       multiply: Returns the product of the matrix and a vector of shape (p,).
       start: (p,) independent N(0, 1) numbers, plus any fixed vector.
-      max_iterations: The maximum number of iterations, up to p.
+      max_iterations: At most p.
       find_limit: Maps the largest eigenvalue found to the number that no eigenvalue may exceed.
 
     Returns:
@@ -394,7 +393,6 @@ def worst_on_lines(
     secant. We do not detect jumps off the lines.
 
     Args:
-      theta: The model (p,) before the step.
       directions: (n, p) the lines' directions, of any length. A length of 0 counts as stretch 1.
       line: The secants on each line.
     """

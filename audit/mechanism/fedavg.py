@@ -141,7 +141,7 @@ def mechanism(choices: FedAvg) -> Mechanism:
             sums = cohort_sums(choices, hyper.specific, before.theta, norm, data, cohort, key)
             joining = canaries.joining(step, run_key)
             inserted = sum_canaries(joining, step, before.theta, norm, mask)
-            # Canaries are scaled to norm C_t. Each counts as clipped, which is -1/2 in a centred count.
+            # Canaries are scaled to norm C_t, so each counts as clipped: -1/2 in a centred count.
             centred_count = sums.centred_count - 0.5 * jnp.sum(joining.presence * mask)
             total = Sums(sums.updates + inserted, centred_count)
             after = _update_server(choices, hyper, before, norm, total, key)
@@ -219,9 +219,8 @@ def cohort_sums(
 
     Args:
       theta, data: the model before the round, (p,), and the data of `mechanism`.
-      norm: C_t, the clipping norm.
+      norm: C_t.
       cohort: the indices of the clients, (W,), padded with ABSENT.
-      key: the round's key.
     """
     shuffles = jax.random.fold_in(key, _SHUFFLE)
 
@@ -296,7 +295,6 @@ def _local_update(
       theta, data: the model before the round, (p,), and the data of `mechanism`.
       client: the client's index, or ABSENT.
       steps: the number of SGD steps, at least as many as this client needs. Additional steps have no effect.
-      rate: the learning rate.
       shuffles: the round's key for the clients' shuffles.
     """
     features, labels, starts, counts = data

@@ -104,10 +104,10 @@ def described(
 
     Args:
       help_text: the text in --help.
-      default: the default in the dataclass. It must never change, because stored results are found by the
-        values of their settings, without those that are at this default.
+      default: the default in the dataclass. It must never change, because stored settings omit fields at this
+        default.
       usual: for a field without `default`, its value if no flag or keyword sets it. It may change, because
-        results are stored with it.
+        stored settings include it.
       flag: the name of the flag, if it differs from the field name.
       always, auto, has_flag: see `Field`.
       **limits: the fields of `FieldLimits`.

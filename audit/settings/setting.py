@@ -25,8 +25,7 @@ ADAPTIVE = ("adam", "adamw")
 OPTIMIZERS = ("sgd", "momentum", *ADAPTIVE)
 PRECISIONS = ("float32", "tf32")
 
-# The field `sampler` describes how the steps that use a canary are chosen. The adversary knows these steps
-# only with `every` and `known`.
+# The field `sampler` describes how the steps that use a canary are chosen.
 #
 #     every               every step of the schedule that inserts
 #     poisson:0.01        each of these steps with probability 0.01, independently for each canary

@@ -129,7 +129,7 @@ def read_cosines(
           `scores` and `presence`, (runs, K), or (K,) for a single run;
         or a .npy file with a matrix (runs, K), which counts as `observed`.
       dimension: the number of trained parameters.
-      leave_one_out: True if the other directions were projected out before each cosine.
+      leave_one_out: True if the other canaries' directions were projected out before each cosine.
       in_order: True if rows are in the order in which runs started. Bounds are then valid at any stopping
         time.
 

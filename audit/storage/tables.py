@@ -231,7 +231,6 @@ def _read_frame(path: Path, wanted: Wanted) -> Columns:
     if path.suffix.lower() == ".parquet":
         frame = pandas.read_parquet(path)
     else:
-        # Cells keep their values and types.
         frame = pandas.read_excel(path, dtype=object, na_filter=False)
     return pick_columns(list(frame.columns), frame.__getitem__, wanted)
 

@@ -57,7 +57,6 @@ class Call:
       output: the layer's output, with channels last or first.
       saved: the patches of a linear layer or the normalised inputs of a normalisation: (L, K), or (K, L) if
         channels are first.
-      channels_last: whether channels are last.
     """
 
     output: Array

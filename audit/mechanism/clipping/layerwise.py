@@ -62,7 +62,7 @@ def unfolded_book_keeping(
         # The calls for one example determine the layers' output shapes and the examples per block.
         _, calls = jax.eval_shape(lambda x: _apply(module, params, x, None), features[0])
         shapes = {path: call.shape for path, call in calls.items()}
-        # A block reads and writes an array of all parameters. In large blocks, this takes little of the time.
+        # Every block reads and writes all parameters, so large blocks save time.
         budget = max(block_bytes, _BLOCK_BY_PARAMETERS * _count_bytes(params))
         max_examples = max(1, budget // _count_bytes(calls))
         blocks = _cut_into_blocks(batch, max_examples)
