@@ -248,9 +248,8 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
     """
     columns = {}
     places = wanted.locate([str(name) for name in names])
-    has_two_sets = (
-        "out" in places
-    )  # `in` and `out` are both scores, perhaps of different numbers of runs
+    # `in` and `out` are both scores, perhaps of different numbers of runs.
+    has_two_sets = "out" in places
     padded = []  # names of columns that end in NaN
     for ours, index in places.items():
         values = column(names[index])
