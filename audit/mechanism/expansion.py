@@ -319,7 +319,7 @@ def _find_largest_eigenvalue(
       multiply: Returns the product of the matrix and a vector of shape (p,).
       start: (p,) independent N(0, 1) numbers, plus any fixed vector.
       max_iterations: At most p.
-      find_limit: Maps the largest eigenvalue found to the number that no eigenvalue may exceed.
+      find_limit: Maps the largest eigenvalue found to a limit. Iterations end once no eigenvalue exceeds it.
 
     Returns:
       (the largest eigenvalue found, its unit eigenvector (p,), True) if the iterations show this; else (an
