@@ -44,9 +44,7 @@ def task(model: str) -> Task:
     require_type("model", model, str)
     name, colon, size = model.partition(":")
     row = _find_row(name, TASKS, trains_on="examples")
-    if colon:
-        return _resize(row, size)
-    return row
+    return _resize(row, size) if colon else row
 
 
 def federated_task(model: str) -> FederatedTask:
@@ -152,10 +150,7 @@ def _describe(
     examples: int,
     shape: tuple[int, ...],
 ) -> Data:
-    """Returns the description of a recipe's data set for tasks.
-
-    `label` is its name in text. The set has `examples` examples with features of the given shape.
-    """
+    """Returns the description of a recipe's data set for tasks; `label` is its name in text."""
     return Data(
         name=recipe.name,
         label=label,

@@ -81,7 +81,8 @@ def fcnn(n_features: int = 8, activation: str = "relu") -> Model:
 def limit_norm(x: Array, norm: float) -> Array:
     """Scales features (n,) with a norm above `norm` down to `norm`.
 
-    It also scales all features by _BELOW_1 = 1 - 1e-6, to allow for rounding.
+    We also scale all features by _BELOW_1 = 1 - 1e-6. Otherwise rounding could yield a norm slightly above
+    `norm`, and the bound on gradients in `softmax_head` would not be valid.
     """
     current_norm = jnp.sqrt(jnp.sum(x**2))
     return x * (_BELOW_1 * norm / jnp.maximum(current_norm, norm))

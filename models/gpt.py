@@ -47,11 +47,9 @@ class GPT(nn.Module):
 def gpt(n_features: int, width: int = 256, layers: int = 5) -> Model:
     """Makes a transformer that predicts characters of Shakespeare, by default with 4,015,962 parameters.
 
-    Args:
-      n_features: the number of characters in a sequence.
-      width: the width of embeddings and blocks, a multiple of 4, the number of attention heads.
-      layers: the number of blocks.
+    `n_features` is the number of characters in a sequence. `width` must be a multiple of 4, the number of
+    attention heads.
     """
     module = GPT(shakespeare.VOCABULARY, width, layers)
-    example = jnp.zeros(n_features, jnp.uint8)  # only its shape and type matter
+    example = jnp.zeros(n_features, jnp.uint8)
     return flat_model(module, example, next_token_loss)

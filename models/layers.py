@@ -56,9 +56,10 @@ class Convolution(nn.Module):
     def fold(self, kernel: Array, gradient: Array, x: Array) -> Array:
         """Returns the gradient with respect to images x (..., C, H, W), given that for kernel.T @ unfold(x).
 
-        This is the transpose of `unfold`, applied to kernel @ gradient. Storing that product would take
-        w (H - w + 1) / H times the memory of `parts`. Instead, a smaller product sums over output channels
-        and the window's rows, and yields a part of the result for each of the window's columns.
+        This is the transpose of `unfold`, applied to kernel @ gradient: each gradient is multiplied by the
+        kernel, and added at the w x w pixels that its window reads. That product has an entry for each window
+        pixel and output pixel. To save memory, we sum over the window's rows within the product, and over its
+        columns afterwards.
 
         Args:
           kernel: (K, O). Its rows are ordered by (window row, window column, channel).
@@ -71,7 +72,8 @@ class Convolution(nn.Module):
         output_width = width - window + 1
 
         # Row i of the window reads the image i rows below an output pixel. So for each i we move the gradient
-        # down by i rows of `output_width` pixels, and pad it to the image's H rows.
+        # down by i rows of `output_width` pixels, and pad it to the image's H rows. With w = 2 and two rows a
+        # and b of output pixels, `padded` is 0ab0, and the shifted gradients are ab0 and 0ab.
         margin = (window - 1) * output_width
         zeros = jnp.zeros((*gradient.shape[:-1], margin), gradient.dtype)
         padded = jnp.concatenate([zeros, gradient, zeros], axis=-1)

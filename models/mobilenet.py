@@ -71,7 +71,7 @@ def make_parameters(arrays: Arrays) -> list[Parameters]:
 def apply(parameters: list[Parameters], images: Array) -> Array:
     """Computes the features, (B, 1280), of normalised images, (B, S, S, 3), after global average pooling.
 
-    `parameters` lists the kernel and bias of each layer in order of use (`make_parameters`).
+    `parameters` are from `make_parameters`.
     """
     layers = iter(parameters)  # blocks take the next layers
     x = relu6(_convolve(next(layers), images, stride=2))
@@ -80,7 +80,7 @@ def apply(parameters: list[Parameters], images: Array) -> Array:
         for _ in range(num_blocks - 1):
             x = _apply_block(layers, x, expansion, stride=1)
     x = relu6(_convolve(next(layers), x))
-    return x.mean((1, 2))  # over height and width
+    return x.mean((1, 2))
 
 
 def _apply_block(layers: Iterator[Parameters], x: Array, expansion: int, stride: int) -> Array:
@@ -203,10 +203,7 @@ class _Unpickler(pickle.Unpickler):
         return replacements[name]
 
     def persistent_load(self, pid: Any) -> tuple[str, str, int]:
-        """Returns a storage, (key, type, size), for ("storage", type, key, device, size, ...).
-
-        The size is the number of elements.
-        """
+        """Returns a storage, (key, type, number of elements), for (_, type, key, _, elements, ...)."""
         _, dtype, key, _, size, *_ = pid
         return key, dtype, size
 

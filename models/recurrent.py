@@ -77,7 +77,7 @@ class LanguageModel(nn.Module):
             x = embed(text.astype(jnp.int32))
         for _ in range(self.layers):
             x = LSTM(self.units)(x)
-        if self.projection is not None:  # an optional layer of this width
+        if self.projection is not None:
             x = nn.Dense(self.projection)(x)
         return nn.Dense(self.vocabulary)(x)
 
@@ -97,12 +97,12 @@ def next_token_loss(logits: Array, labels: Array) -> Array:
 def word_lstm() -> Model:
     """Makes a next-word model for Stack Overflow, with 4,050,748 parameters."""
     module = LanguageModel(WORDS, embedding=96, units=670, layers=1, projection=96)
-    example = jnp.zeros(SENTENCE_LENGTH, jnp.uint16)  # only its shape and type matter
+    example = jnp.zeros(SENTENCE_LENGTH, jnp.uint16)
     return flat_model(module, example, next_token_loss)
 
 
 def character_lstm() -> Model:
     """Makes a next-character model for Shakespeare's plays, with 820,522 parameters."""
     module = LanguageModel(shakespeare.VOCABULARY, embedding=8, units=256, layers=2)
-    example = jnp.zeros(shakespeare.LENGTH, jnp.uint8)  # only its shape and type matter
+    example = jnp.zeros(shakespeare.LENGTH, jnp.uint8)
     return flat_model(module, example, next_token_loss)

@@ -51,13 +51,13 @@ else:
 
 # (key, theta_0 (p,), clipping_norm) -> state: any pytree of arrays, the same for all runs of an audit.
 Init = Callable[[Array, Array, Array], Tree]
-# (craft, state, theta_0 (p,)) -> the final model (p,) that an adversary expects without knowing the noise or
+# (craft, state, theta_0 (p,)) -> the final model (p,) that an adversary predicts without knowing the noise or
 # coin flips: trained without noise, with each canary scaled by its probability of insertion.
-Expect = Callable[[Craft, Tree, Array], Array]
+PredictFinal = Callable[[Craft, Tree, Array], Array]
 # (theta (p,), (features, label)) -> the loss of a single example, ().
 ExampleLoss = Callable[[Array, tuple[Array, Array]], Array]
-# theta_0 (p,) -> the final model (p,) of a training run without noise or canaries.
-Rehearse = Callable[[Array], Array]
+# theta_0 (p,) -> a reference model (p,) with which a score compares the final model.
+ComputeReference = Callable[[Array], Array]
 
 
 class Observer(NamedTuple):
@@ -96,9 +96,9 @@ class Adversary(NamedTuple):
     """An adversary: its choices before training, its canaries, and its scores of the final model.
 
     All functions except init are compiled. Audits with equal functions (`==`) share compiled programs. So use
-    module-level functions instead of lambdas, and keep values that differ between audits in the state. If a
-    value must be compiled in, make it a field of a frozen dataclass with `__call__`. Only init should use the
-    data, because programs keep what their functions refer to in memory.
+    module-level functions instead of lambdas, and keep values that differ between audits in the state, or in
+    a frozen dataclass with `__call__` if they must be compiled in. Only init should use the data, because
+    programs keep what their functions refer to in memory.
 
     Attributes:
       init: (key, theta_0, clipping_norm) -> the state, made before training.
@@ -107,8 +107,7 @@ class Adversary(NamedTuple):
       canaries: K, the number of canaries per run.
       observer: sees every iterate. If it is None, the adversary sees only the final model, and its record is
         ().
-      reads_theta: True if craft depends on theta, as the gradient of a training example does. In the
-        hidden-state model, crafted gradients must not depend on theta (hidden-state paper, Section 4).
+      reads_theta: True if craft depends on theta, as the gradient of a training example does.
       crafts_constant: True if craft returns the same canaries at every step.
       draw: (state, run key) -> the state that craft and score get in that run, if every run has its own
         canaries. If it is None, all runs share the canaries.
@@ -148,10 +147,9 @@ class Shapes(NamedTuple):
 
 
 def check_shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
-    """Checks and returns the shapes of an adversary's results.
+    """Checks and returns the shapes of an adversary's results, without running its functions.
 
-    `state` is from its `init`, and `parameters` is p. JAX traces the functions without running them. Their
-    exceptions propagate.
+    `state` is from its `init`, and `parameters` is p.
 
     Raises:
       InputError: craft or score returns a shape that violates the contract.
@@ -198,7 +196,7 @@ class Knowledge(NamedTuple):
       data: features and labels of the training examples.
       simulate: (hyper, key, theta_0) -> a training run without canaries, with noise drawn from the key.
       canaries: the number of canaries per run.
-      expect: (craft, state, theta_0) -> the final model that an adversary with several canaries expects.
+      predict_final: (craft, state, theta_0) -> the predicted final model (`PredictFinal`).
       insertions: the number of steps that insert a canary.
       noise_steps: the variance of the final model's noise for linear losses, divided by one step's raw noise
         variance; the number of steps if noise is independent across steps.
@@ -212,7 +210,7 @@ class Knowledge(NamedTuple):
     data: Data
     simulate: Callable[[Hyperparameters, Array, Array], Trajectory]
     canaries: int
-    expect: Expect
+    predict_final: PredictFinal
     insertions: int = 1
     noise_steps: float = 1
     is_rehearsed: Callable[[int], bool] = lambda parameters: True
@@ -238,7 +236,7 @@ class Knowledge(NamedTuple):
         )
         return self.classes
 
-    def rehearsal(self) -> Rehearse:
+    def rehearsal(self) -> ComputeReference:
         """Returns a function: theta_0 (p,) -> the final model (p,) of a run without noise or canaries.
 
         The function caches its last result, because an audit may call `Adversary.init` several times.

@@ -1,7 +1,7 @@
 """Gradients of norm C along a single coordinate: the random (GC-R) and simulated (GC-S) biased dimensions.
 
-Both are from the hidden-state paper, Section 4 and Appendix C, Algorithms 2 to 4. An update subtracts the
-gradient, so the score of coordinate d is theta_0[d] - final[d] (Errata H3).
+Both are from the hidden-state paper, Section 4 and Appendix C. An update subtracts the gradient, so the score
+of coordinate d is theta_0[d] - final[d] (Errata H3).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from audit.adversaries.base import (
     Adversary,
     AdversaryFields,
     Array,
-    Expect,
     Knowledge,
     NullLaw,
+    PredictFinal,
     Tree,
     craft_same,
     jax,
@@ -44,10 +44,10 @@ GC_S_VARIANTS = (
 class GcS(AdversaryFields):
     """GC-S, the simulated biased dimension (hidden-state paper, Algorithm 3).
 
-    It simulates training runs, adds up each coordinate's movement over them, and chooses the coordinates that
-    move least. In the "per_step" variants, a coordinate's movement is its sum of squared updates. The paper
-    takes the square root of the total over all runs, but this does not change the ranking (Errata H4). In the
-    "final_model" variants, it is the coordinate's distance from theta_0 to the final model.
+    It chooses the coordinates that move least in simulated runs. In the "per_step" variants, a coordinate's
+    movement is its sum of squared updates. The paper takes the square root of the total over all runs, but
+    this does not change the ranking (Errata H4). In the "final_model" variants, it is the distance from
+    theta_0 to the final model.
     """
 
     name = "gc_s"
@@ -64,11 +64,14 @@ class GcS(AdversaryFields):
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns the adversary, whose `init` raises InputError if there are too few coordinates."""
+        """Returns the adversary that simulates training, and inserts along the coordinates that move least.
+
+        Its `init` raises InputError if there are too few coordinates.
+        """
         hyper = knowledge.hyper
         simulations = _NUM_NOISY_SIMULATIONS
         if self.gc_s.startswith("noiseless"):
-            # Noiseless variants do not clip either.
+            # The paper's noiseless simulations run "without noise or clipping" (Appendix C).
             hyper = hyper._replace(clipping_norm=jnp.inf, noise_multiplier=0.0)
             simulations = 1  # without noise, all simulations would be the same
         per_step = self.gc_s.endswith("per_step")
@@ -89,7 +92,7 @@ class GcS(AdversaryFields):
             )
             return jnp.argsort(total)[: knowledge.canaries]
 
-        return at_coordinates(choose, knowledge.canaries, knowledge.expect)
+        return at_coordinates(choose, knowledge.canaries, knowledge.predict_final)
 
 
 @dataclass(frozen=True)
@@ -121,11 +124,14 @@ class GcR(AdversaryFields):
         return 60 if self.afresh else super().usual_runs
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns the adversary; raises InputError if there are too many canaries or coordinates."""
+        """Returns an adversary that inserts along random coordinates, new ones in each run if `afresh`.
+
+        Raises InputError if there are too many canaries or coordinates.
+        """
         if self.afresh:
             return _at_fresh_coordinates(knowledge)
         choose = partial(_choose_at_random, knowledge.canaries)
-        return at_coordinates(choose, knowledge.canaries, knowledge.expect)
+        return at_coordinates(choose, knowledge.canaries, knowledge.predict_final)
 
 
 def _choose_at_random(canaries: int, key: Array, theta_0: Array) -> Array:
@@ -141,35 +147,35 @@ class BiasedDimensions(NamedTuple):
     Attributes:
       dimensions: (K,) the distinct coordinates, one per canary.
       canaries: each has the entry C at its coordinate; an array (1, p) if K = 1.
-      expected: (K,) the expected final values of these coordinates.
+      predicted: (K,) the predicted final values of these coordinates.
     """
 
     dimensions: Array
     canaries: Array | mechanism.Coordinates
-    expected: Array
+    predicted: Array
 
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
-        """Returns how far each canary's coordinate ended below its expected value, (K,)."""
-        return self.expected - final[self.dimensions]
+        """Returns how far each canary's coordinate ended below its predicted value, (K,)."""
+        return self.predicted - final[self.dimensions]
 
 
 def at_coordinates(
-    choose: Callable[[Array, Array], Array], canaries: int, expect: Expect
+    choose: Callable[[Array, Array], Array], canaries: int, predict_final: PredictFinal
 ) -> Adversary:
-    """Returns the adversary that inserts K canaries C e_d, and scores each by expected[d] - final[d].
+    """Returns the adversary that inserts K canaries C e_d, and scores each by predicted[d] - final[d].
 
     Here e_d is the unit vector along coordinate d. A step subtracts the canary, so an inserted canary
-    increases its score. For a single canary, the expected model is theta_0. Several canaries need a better
-    expected model, because training moves some of their coordinates much further than the noise does.
+    increases its score. For a single canary, the prediction is theta_0, as in the paper. Several canaries
+    need a better one, because training moves some of their coordinates much further than the noise does.
 
     Args:
       choose: (key, theta_0) -> the distinct coordinates d (K,).
       canaries: K.
-      expect: (craft, state, theta_0) -> the expected model for several canaries (`Knowledge.expect`).
+      predict_final: (craft, state, theta_0) -> the predicted final model (p,) for several canaries.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
-        """Chooses the coordinates, makes the canaries, and finds the expected values.
+        """Chooses the coordinates, makes the canaries, and predicts the coordinates' final values.
 
         Raises InputError if there are more canaries than coordinates, since each needs its own.
         """
@@ -181,16 +187,15 @@ def at_coordinates(
         dimensions = choose(key, theta_0)
         at_start = theta_0[dimensions]
         if canaries == 1:
-            # With `Coordinates`, the program would round differently and change stored scores.
+            # With `Coordinates`, training would round differently and change stored scores.
             gradient = jnp.zeros_like(theta_0).at[dimensions].set(clipping_norm)
             return BiasedDimensions(dimensions, gradient[None], at_start)
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
-        # `expect` only calls `craft_same`, which does not read `expected`.
-        state = BiasedDimensions(
-            dimensions, mechanism.Coordinates(dimensions, values), expected=at_start
-        )
-        expected = expect(craft_same, state, theta_0)
-        return state._replace(expected=expected[dimensions])
+        coordinates = mechanism.Coordinates(dimensions, values)
+        # `predict_final` trains with these canaries, and does not read the placeholder `predicted`.
+        state = BiasedDimensions(dimensions, coordinates, predicted=at_start)
+        final = predict_final(craft_same, state, theta_0)
+        return state._replace(predicted=final[dimensions])
 
     return Adversary(init, craft_same, BiasedDimensions.score, canaries=canaries)
 
@@ -213,13 +218,13 @@ def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
         others <= _MAX_RANKED,
         f"`afresh` ranks among at most {_MAX_RANKED:,} other coordinates, not {others:,}: drop `afresh`",
     )
-    rehearse = knowledge.rehearsal()
+    train_without_noise = knowledge.rehearsal()
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> FreshCoordinates:
-        """Trains the expected model. Each run's `draw` replaces the placeholder coordinates and key."""
+        """Trains the reference model. Other fields are placeholders that every run's `draw` replaces."""
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
         coordinates = mechanism.Coordinates(jnp.arange(canaries), values)
-        return FreshCoordinates(coordinates, tie_key=key, expected=rehearse(theta_0))
+        return FreshCoordinates(coordinates, tie_key=key, reference=train_without_noise(theta_0))
 
     return Adversary(
         init,
@@ -238,25 +243,25 @@ class FreshCoordinates(NamedTuple):
     Attributes:
       canaries: each has the entry C at its own coordinate.
       tie_key: the key for random tie-breaking.
-      expected: (p,) the final model of a training run without noise or canaries.
+      reference: (p,) the final model of a training run without noise or canaries.
     """
 
     canaries: mechanism.Coordinates
     tie_key: Array
-    expected: Array
+    reference: Array
 
     def draw(self, key: Array) -> FreshCoordinates:
         """Returns the state for the run with this key, with K distinct coordinates."""
         coordinate_key, tie_key = jax.random.split(key)
         shape = self.canaries.indices.shape  # (K,)
-        indices = jax.random.choice(coordinate_key, self.expected.size, shape, replace=False)
+        indices = jax.random.choice(coordinate_key, self.reference.size, shape, replace=False)
         canaries = self.canaries._replace(indices=indices)
         return self._replace(canaries=canaries, tie_key=tie_key)
 
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns, for each canary, how many coordinates without a canary moved down less, (K,).
 
-        A coordinate moves down by expected - final, which an inserted canary increases. `count_below`
+        A coordinate moves down by reference - final, which an inserted canary increases. `count_below`
         excludes the canaries' coordinates from the count, and breaks ties at random.
         """
-        return count_below(self.expected - final, self.canaries.indices, self.tie_key)
+        return count_below(self.reference - final, self.canaries.indices, self.tie_key)

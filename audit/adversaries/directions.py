@@ -1,8 +1,7 @@
 """Canaries along uniformly random directions, scored by their cosines with the model's displacement.
 
 CotS is from the hidden-state paper (Algorithms 7 and 8). The one-shot paper (Andrew et al., 2024) inserts
-many canaries in one run: `final_cosines` sees the final model (Algorithm 2), and `largest_cosines` sees every
-iterate (Algorithm 3).
+many canaries in one run.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from audit.adversaries.base import (
     Adversary,
     AdversaryFields,
     Array,
-    Expect,
+    ComputeReference,
     Knowledge,
     NullLaw,
     Observer,
-    Rehearse,
+    PredictFinal,
     Tree,
     craft_same,
     jax,
@@ -35,11 +34,7 @@ _MAX_KEPT = 1 << 28
 
 @dataclass(frozen=True)
 class CotS(AdversaryFields):
-    """CotS: gradients along random directions, each scored by its direction's cosine with a vector.
-
-    If `cots_score` is "weights", the vector is the negated final model. Otherwise it is theta_0 - final for a
-    single canary, or expected - final for several (`Knowledge.expect`).
-    """
+    """CotS: gradients along random directions, each scored by its direction's cosine with a vector."""
 
     name = "cots"
     canary = "along a random direction"
@@ -55,13 +50,17 @@ class CotS(AdversaryFields):
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns the adversary with one direction, or with several directions in the same training run."""
-        origin = ORIGINS[self.cots_score]  # theta_0 -> the model from which to measure displacement
+        """Returns the adversary that scores each canary's direction by its cosine with reference - final.
+
+        The reference model is 0 if `cots_score` is "weights". Otherwise it is theta_0 for a single canary, as
+        in the paper, and the predicted final model for several.
+        """
+        compute_reference = REFERENCES[self.cots_score]
         if knowledge.canaries == 1:
-            return random_direction(origin)
-        if origin is zero_model:  # cosines with the final weights need no expected model
-            return final_cosines(knowledge.canaries, origin)
-        return random_directions(knowledge.canaries, knowledge.expect)
+            return random_direction(compute_reference)
+        if compute_reference is zero_model:
+            return final_cosines(knowledge.canaries, compute_reference)
+        return random_directions(knowledge.canaries, knowledge.predict_final)
 
 
 @dataclass(frozen=True)
@@ -87,14 +86,17 @@ class OneShotCanaries(AdversaryFields):
         return self.observe == "all"
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns the adversary; raises InputError for a single canary."""
+        """Returns the adversary that sees the final model, or all models if `observe` is "all".
+
+        Raises InputError for a single canary.
+        """
         canaries = knowledge.canaries
         require(canaries > 1, f"`canaries` must be at least 2 for one_shot, got {canaries}")
         if self.observe == "all":
             return largest_cosines(canaries)
-        adversary = final_cosines(canaries, ORIGINS[self.observe])
-        # The known distribution requires independent directions. Since runs share directions,
-        # `read_evidence` uses it only for a single run.
+        adversary = final_cosines(canaries, REFERENCES[self.observe])
+        # Held-out canaries' cosines have a known distribution. Since runs share directions, cosines are
+        # independent only within a run, so `read_evidence` uses it only for a single run.
         return adversary._replace(null=NullLaw(dimension=knowledge.model.n_parameters))
 
 
@@ -103,46 +105,46 @@ class RandomDirection(NamedTuple):
 
     Attributes:
       canaries: (1, p), the canary C * u.
-      origin: (p,), the model from which we measure the final model's displacement.
+      reference: (p,) the model from which we measure the final model's displacement.
     """
 
     canaries: Array
-    origin: Array
+    reference: Array
 
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
-        """Returns the canary's cosine (1,) with the displacement origin - final; 0 without displacement."""
+        """Returns the canary's cosine (1,) with u = reference - final; 0 if u is 0."""
         direction = self.canaries[0]
-        displacement = self.origin - final
-        lengths = jnp.linalg.norm(direction) * jnp.linalg.norm(displacement)
-        cosine = jnp.vdot(direction, displacement) / jnp.maximum(lengths, _TINY)
+        u = self.reference - final
+        lengths = jnp.linalg.norm(direction) * jnp.linalg.norm(u)
+        cosine = jnp.vdot(direction, u) / jnp.maximum(lengths, _TINY)
         return cosine[None]
 
 
 def initial_model(theta_0: Array) -> Array:
-    """Returns theta_0 (p,) as the origin, to measure the displacement from the initial model."""
+    """Returns theta_0 (p,) as the reference model."""
     return theta_0
 
 
 def zero_model(theta_0: Array) -> Array:
-    """Returns zeros (p,) as the origin, so the displacement is the negated final weights."""
+    """Returns zeros (p,) as the reference model, so the displacement is the negated final weights."""
     return jnp.zeros_like(theta_0)
 
 
-# Keyed by the values of `CotS.cots_score` and `OneShotCanaries.observe`.
-ORIGINS = {"displacement": initial_model, "final": initial_model, "weights": zero_model}
+# Functions theta_0 -> the reference model, keyed by `CotS.cots_score` and `OneShotCanaries.observe`.
+REFERENCES = {"displacement": initial_model, "final": initial_model, "weights": zero_model}
 
 
-def random_direction(origin: Rehearse = initial_model) -> Adversary:
+def random_direction(compute_reference: ComputeReference = initial_model) -> Adversary:
     """Returns the adversary that inserts C * u for a uniformly random unit vector u.
 
-    The score is the cosine between u and origin(theta_0) - final; `origin` maps theta_0 to a model (p,).
+    The score is the cosine between u and reference - final, for reference = compute_reference(theta_0), (p,).
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirection:
-        """Draws u, and computes the origin."""
+        """Draws u, and computes the reference model."""
         normal = jax.random.normal(key, theta_0.shape, theta_0.dtype)
         gradient = clipping_norm * normal / jnp.linalg.norm(normal)
-        return RandomDirection(gradient[None], origin(theta_0))
+        return RandomDirection(gradient[None], compute_reference(theta_0))
 
     return Adversary(init, craft_same, RandomDirection.score)
 
@@ -152,55 +154,52 @@ class RandomDirections(NamedTuple):
 
     Attributes:
       keys: (K,) typed keys, one per direction.
-      origin: (p,) the model from which we measure the final model's displacement.
+      reference: (p,) the model from which we measure the final model's displacement.
     """
 
     keys: Array
-    origin: Array
+    reference: Array
 
     def draw(self, key: Array) -> RandomDirections:
         """Returns the state for a run, with new directions drawn from the run's key."""
         return self._replace(keys=jax.random.split(key, len(self.keys)))
 
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
-        """Returns the cosines (K,) between the canaries' directions and the displacement origin - final."""
-        return _compute_cosines(self.keys, self.origin - final)
+        """Returns the cosines (K,) between the canaries' directions and reference - final."""
+        return _compute_cosines(self.keys, self.reference - final)
 
 
-def random_directions(canaries: int, expect: Expect) -> Adversary:
+def random_directions(canaries: int, predict_final: PredictFinal) -> Adversary:
     """Returns the adversary that inserts K canaries C * u_k, for uniformly random unit vectors u_k.
 
-    The score of canary k is the cosine between u_k and expected - final. `expect` maps (craft, state,
-    theta_0) to the expected model (p,). The state stores only keys, from which directions are redrawn when
-    needed.
+    The score of canary k is the cosine between u_k and predicted - final. `predict_final` maps (craft, state,
+    theta_0) to the predicted final model (p,). The state stores a key per direction; the mechanism draws u_k
+    from it when needed, and multiplies by C.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
-        """Draws the keys, and computes the final model that is expected without noise.
-
-        The mechanism scales directions to norm C.
-        """
+        """Draws the keys, and predicts the final model as the reference."""
         keys = jax.random.split(key, canaries)
-        # `expect` crafts canaries from the state's keys. It does not read the origin.
-        state = RandomDirections(keys, origin=jnp.zeros_like(theta_0))
-        return state._replace(origin=expect(craft_directions, state, theta_0))
+        # `predict_final` trains with the directions of these keys, and does not read the placeholder zeros.
+        state = RandomDirections(keys, reference=jnp.zeros_like(theta_0))
+        return state._replace(reference=predict_final(craft_directions, state, theta_0))
 
     return Adversary(
         init, craft_directions, RandomDirections.score, canaries=canaries, crafts_constant=True
     )
 
 
-def final_cosines(canaries: int, origin: Rehearse = initial_model) -> Adversary:
+def final_cosines(canaries: int, compute_reference: ComputeReference = initial_model) -> Adversary:
     """Returns the one-shot adversary that scores the final model (Andrew et al., 2024, Algorithm 2).
 
-    The score of canary k is the cosine between its direction u_k and origin(theta_0) - final.
+    The score of canary k is the cosine between its direction u_k and compute_reference(theta_0) - final.
 
     Args:
       canaries: K.
-      origin: theta_0 (p,) -> a model (p,). `initial_model` gives cosines with the change due to training.
-        `zero_model` gives cosines with the final weights, as in the paper.
+      compute_reference: `initial_model` gives cosines with the change due to training. `zero_model` gives
+        cosines with the negated final weights, as in the paper.
     """
-    return random_directions(canaries, lambda craft, state, theta_0: origin(theta_0))
+    return random_directions(canaries, lambda craft, state, theta_0: compute_reference(theta_0))
 
 
 class Seen(NamedTuple):
@@ -263,8 +262,7 @@ def largest_cosines(canaries: int, momentum: float = 0.0) -> Adversary:
 
     Args:
       canaries: K.
-      momentum: the momentum of the server's SGD. We subtract momentum * the last move from each move, which
-        leaves a vector along the gradient.
+      momentum: the momentum of the server's SGD, which `OneShot.observe` removes from each move.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> OneShot:

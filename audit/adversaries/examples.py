@@ -2,8 +2,7 @@
 
 - The loss baseline (L, hidden-state paper, Section 5.1, "Baseline adversary") flips a training point's label.
 - Data poisoning (LiDP paper, Section 6 and Appendix F) uses examples along directions of small variance,
-  because other examples hardly move the model along them.
-- ClipBKD (Jagielski et al., 2020) has a single canary, along the direction of smallest variance.
+  because other examples hardly move the model along them. ClipBKD (Jagielski et al., 2020) uses only one.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from audit.adversaries.base import (
     AdversaryFields,
     Array,
     ExampleLoss,
-    Expect,
     Init,
     Knowledge,
+    PredictFinal,
     Tree,
     craft_same,
     jax,
@@ -80,10 +79,9 @@ class Loss(AdversaryFields):
 class Poisoned(AdversaryFields):
     """Data poisoning: examples along directions of small variance, as in ClipBKD.
 
-    By default, examples are direction + mean, as in the LiDP paper's code, and scores are minus their losses.
-    If `as_printed` is True, examples are 10 * direction, and scores are expected losses minus losses (Errata
-    L10). Canaries use random principal directions from `first_direction` to `end_direction` - 1, numbered
-    from 0 for the largest variance; the defaults are for 784 pixels.
+    Canaries use random principal directions from `first_direction` to `end_direction` - 1, numbered from 0
+    for the largest variance; the defaults are for 784 pixels. By default, examples and scores are as in the
+    LiDP paper's code; if `as_printed` is True, as in its text (Errata L10).
     """
 
     name = "poisoned"
@@ -107,7 +105,10 @@ class Poisoned(AdversaryFields):
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns the adversary; raises InputError if the data or the labels are unsuitable."""
+        """Returns an adversary with examples along random principal directions of the data.
+
+        Raises InputError if the data or the labels are unsuitable.
+        """
         most = knowledge.count_inputs()
         require(
             self.first_direction < self.end_direction <= most,
@@ -117,26 +118,27 @@ class Poisoned(AdversaryFields):
         canaries = knowledge.canaries
         label = min(_POISON_LABEL, knowledge.count_classes() - 1)  # the data may have fewer classes
         labels = jnp.full(canaries, label, jnp.int32)
-        expect = knowledge.expect if self.as_printed else None
+        # As printed, a score is relative to the loss under the predicted final model.
+        predict_final = knowledge.predict_final if self.as_printed else None
 
         def init(key: Array, theta_0: Array, clipping_norm: Array) -> mechanism.Examples:
-            """Makes K examples along random directions."""
-            mean, directions = find_principal(knowledge)
+            """Makes K examples along directions from `first_direction` to `end_direction` - 1."""
+            mean, directions = find_principal(knowledge)  # largest variance first
             drawn = jax.random.randint(key, (canaries,), self.first_direction, self.end_direction)
             chosen = directions[np.asarray(drawn)]
-            # As in the LiDP paper's text, or as in its code (Errata L10).
+            # The LiDP paper's text scales directions by 10; its code adds them to the mean (Errata L10).
             features = 10 * chosen if self.as_printed else mean + chosen
             return mechanism.Examples(jnp.asarray(features, jnp.float32), labels)
 
-        return inserted_examples(knowledge.model.loss, init, canaries, expect)
+        return inserted_examples(knowledge.model.loss, init, canaries, predict_final)
 
 
 @dataclass(frozen=True)
 class ClipBkd(AdversaryFields):
-    """ClipBKD: a single example, the data's mean plus the direction of smallest variance.
+    """ClipBKD: a single poisoned example.
 
-    Its label is the one with the highest loss under a model trained without the example. The LiDP paper
-    averages the losses of 100 such models; we train only one.
+    Its label has the highest loss under a model trained without it. The LiDP paper averages the losses of 100
+    such models; we train only one.
     """
 
     name = "clip_bkd"
@@ -149,7 +151,11 @@ class ClipBkd(AdversaryFields):
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns the adversary; raises InputError for multiple canaries or unsuitable data or labels."""
+        """Returns the ClipBKD adversary (Jagielski et al., 2020), which inserts one poisoned example.
+
+        The example differs from the data's mean in the direction of smallest variance, along which other
+        examples hardly move the model. Raises InputError for multiple canaries or unsuitable data or labels.
+        """
         require(
             knowledge.canaries == 1,
             f"`canaries={knowledge.canaries}`: ClipBKD has one canary; choose `adversary=poisoned`",
@@ -157,13 +163,13 @@ class ClipBkd(AdversaryFields):
         knowledge.count_inputs()  # raises InputError if inputs are integers
         classes = knowledge.count_classes()
         loss = knowledge.model.loss
-        rehearse = knowledge.rehearsal()
+        train_without_canary = knowledge.rehearsal()
 
         def init(key: Array, theta_0: Array, clipping_norm: Array) -> mechanism.Examples:
-            """Makes the example. Its label has the highest loss under a model trained without it."""
+            """Makes ClipBKD's example, with the label that a model trained without it finds least likely."""
             mean, directions = find_principal(knowledge)
-            theta = rehearse(theta_0)
-            # The last direction has the smallest variance.
+            theta = train_without_canary(theta_0)
+            # The last direction has the smallest variance. The paper leaves its scale open; we use 1.
             features = jnp.asarray(mean + directions[-1], jnp.float32)
 
             losses = jax.vmap(lambda label: loss(theta, (features, label)))(jnp.arange(classes))
@@ -174,10 +180,10 @@ class ClipBkd(AdversaryFields):
 
 
 class ScoredExamples(NamedTuple):
-    """K examples as canaries, and their losses (K,) under the expected final model."""
+    """K examples as canaries, and their losses (K,) under the predicted final model."""
 
     canaries: mechanism.Examples
-    expected: Array
+    predicted_losses: Array
 
 
 @dataclass(frozen=True)
@@ -187,34 +193,33 @@ class _LossDrops:
     loss: ExampleLoss
 
     def __call__(self, state: ScoredExamples, seen: Tree, final: Array, theta_0: Array) -> Array:
-        """Returns the losses (K,) under the expected final model minus those under the final model."""
-        return state.expected - state.canaries.losses(self.loss, final)
+        """Returns the losses (K,) under the predicted final model minus those under the final model."""
+        return state.predicted_losses - state.canaries.losses(self.loss, final)
 
 
 def inserted_examples(
-    loss: ExampleLoss, init: Init, canaries: int, expect: Expect | None = None
+    loss: ExampleLoss, init: Init, canaries: int, predict_final: PredictFinal | None = None
 ) -> Adversary:
-    """Returns the adversary that inserts K examples, as in training, and scores each by its loss.
-
-    A score is the example's loss under the expected final model minus its loss under the final model.
+    """Returns the adversary that inserts K examples, and scores each by predicted loss - final loss.
 
     Args:
       loss: (theta, (features, label)) -> the loss of a single example.
       init: (key, theta_0, C) -> the examples.
       canaries: K.
-      expect: (craft, state, theta_0) -> the expected final model, trained without noise. If it is None,
-        scores are minus the final losses (LiDP paper, Section 6).
+      predict_final: (craft, state, theta_0) -> the predicted final model, trained without noise but with the
+        canaries that `craft` returns. If it is None, scores are minus the final losses (LiDP paper, Section
+        6).
     """
 
     def init_with_losses(key: Array, theta_0: Array, clipping_norm: Array) -> ScoredExamples:
-        """Makes the examples and their losses under the expected final model (0 without `expect`)."""
+        """Makes the examples, and their losses under the predicted final model (0 without a prediction)."""
         examples = init(key, theta_0, clipping_norm)
-        # `expect` only calls `craft_same`, which does not read the losses.
-        state = ScoredExamples(examples, expected=jnp.zeros(canaries))
-        if expect is None:
+        state = ScoredExamples(examples, predicted_losses=jnp.zeros(canaries))
+        if predict_final is None:
             return state
-        expected_theta = expect(craft_same, state, theta_0)
-        return state._replace(expected=examples.losses(loss, expected_theta))
+        # The prediction trains with the state's examples, and does not read its losses.
+        final = predict_final(craft_same, state, theta_0)
+        return state._replace(predicted_losses=examples.losses(loss, final))
 
     return Adversary(init_with_losses, craft_same, _LossDrops(loss), canaries, reads_theta=True)
 
@@ -249,8 +254,7 @@ class Principal(NamedTuple):
 
     Attributes:
       mean: the mean of the examples, (...).
-      directions: (d, ...) the right singular vectors of the centred data, largest singular value first. In
-        each vector, the entry with the largest magnitude is positive.
+      directions: (d, ...) the right singular vectors of the centred data, largest singular value first.
     """
 
     mean: NDArray[np.float64]

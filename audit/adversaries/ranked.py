@@ -1,8 +1,4 @@
-"""Canaries that every run draws anew, ranked among fresh draws from the same generator.
-
-A held-out canary's rank among M fresh draws is uniform on 1 to M + 1 (`audit.evidence.ranks`). The rank is
-M + 1 minus its score, the number of fresh draws below it.
-"""
+"""Canaries that every run draws anew, ranked among fresh draws (`audit.evidence.ranks`)."""
 
 from __future__ import annotations
 
@@ -14,10 +10,10 @@ from audit.adversaries.base import (
     Adversary,
     AdversaryFields,
     Array,
+    ComputeReference,
     ExampleLoss,
     Knowledge,
     NullLaw,
-    Rehearse,
     Tree,
     craft_same,
     jax,
@@ -60,7 +56,11 @@ class RandomExamples(AdversaryFields):
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns the adversary. Its random examples have the shape and scale of the training data."""
+        """Returns an adversary with random examples of the shape and scale of the training data.
+
+        They are ranked, among `fresh` more examples, by how much their loss is lower at the final model than
+        at a reference model, which is trained without noise or canaries.
+        """
         features, labels = knowledge.data
         label_entries = _fit_entries(labels)
         if knowledge.classes:  # not 0, so labels are classes; the data may lack the largest
@@ -68,7 +68,7 @@ class RandomExamples(AdversaryFields):
         return fresh_examples(
             generate=RandomExampleGenerator(_fit_entries(features), label_entries),
             score_examples=LossDrops(knowledge.model.loss),
-            refer=knowledge.rehearsal(),
+            compute_reference=knowledge.rehearsal(),
             canaries=knowledge.canaries,
             fresh=self.fresh,
         )
@@ -93,24 +93,28 @@ class Draws(NamedTuple):
 def fresh_examples(
     generate: Generator,
     score_examples: ScoreExamples,
-    refer: Rehearse,
+    compute_reference: ComputeReference,
     canaries: int,
     fresh: int,
 ) -> Adversary:
     """Returns the adversary that inserts K random examples and ranks each among M fresh examples.
 
+    If a canary were held out, its rank would be uniform on 1 to M + 1. A score is M + 1 minus the rank: the
+    number of fresh examples that score lower.
+
     Args:
       generate: (key, number) -> random examples, both canaries and fresh examples.
       score_examples: (examples (n, ...), final model, reference model) -> their scores (n,). It may depend on
         the models, but not on the inserted examples.
-      refer: theta_0 (p,) -> the reference model (p,).
+      compute_reference: theta_0 (p,) -> the reference model (p,), the same in all runs.
       canaries: K, the number of canaries per run. All are inserted.
       fresh: M, the number of fresh examples.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Draws:
         """Computes the reference model. Other fields are placeholders that every run's `draw` replaces."""
-        return Draws(generate(key, canaries), fresh_key=key, tie_key=key, reference=refer(theta_0))
+        reference = compute_reference(theta_0)
+        return Draws(generate(key, canaries), fresh_key=key, tie_key=key, reference=reference)
 
     return Adversary(
         init,
@@ -139,7 +143,7 @@ class _DrawExamples:
 
 @dataclass(frozen=True)
 class _RankExamples:
-    """Counts how many of M fresh examples score below each of K canaries."""
+    """Ranks K canaries among M fresh examples."""
 
     generate: Generator
     score_examples: ScoreExamples
@@ -147,7 +151,7 @@ class _RankExamples:
     fresh: int
 
     def __call__(self, state: Draws, seen: Tree, final: Array, theta_0: Array) -> Array:
-        """Returns the counts (K,).
+        """Returns how many of M fresh examples score below each of the run's K canaries, (K,).
 
         We put the canaries at random positions in a list of otherwise fresh examples. Rounding may depend on
         the position, so this keeps them exchangeable. To save memory, we draw and score the list in blocks.
@@ -178,7 +182,7 @@ class _RankExamples:
 
 def _draw_places(fresh_key: Array, canaries: int, total: int) -> Array:
     """Draws K distinct positions for a run's canaries among all `total` scored examples, (K,)."""
-    # `score_block` folds positions into the same key, all of them below `total`.
+    # `score_block` draws fresh examples with numbers below `total` folded into the same key.
     place_key = jax.random.fold_in(fresh_key, total)
     return jax.random.choice(place_key, total, (canaries,), replace=False)
 

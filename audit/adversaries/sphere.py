@@ -1,8 +1,8 @@
 """Gradients of norm C along uniformly random directions that every run draws anew.
 
-A score is the cosine between a canary's direction and u = expected - final. `final` is the final model, and
-`expected` is a model trained without noise or canaries, or theta_0 if noise far outweighs all other movement.
-The distribution of a held-out canary's score is known exactly (`audit.methods.exact_null`).
+A score is the cosine between a canary's direction and u = reference - final. The reference model is trained
+without noise or canaries, or is theta_0 if noise far outweighs all other movement. The distribution of a
+held-out canary's score is known exactly (`audit.methods.exact_null`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from audit.adversaries.base import (
     Adversary,
     AdversaryFields,
     Array,
+    ComputeReference,
     Knowledge,
     NullLaw,
-    Rehearse,
     Tree,
     craft_same,
     jax,
@@ -69,7 +69,10 @@ class SphereFields(AdversaryFields):
         return not self.coins
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns the adversary; raises InputError for an unsuitable tensor or too many canaries."""
+        """Returns an adversary that inserts random directions, which every run draws anew.
+
+        Raises InputError for an unsuitable tensor or too many canaries.
+        """
         canaries = knowledge.canaries
         require(
             canaries > 1 or not self.coins, "`coins` needs several canaries: increase `canaries`"
@@ -77,18 +80,19 @@ class SphereFields(AdversaryFields):
         within = _find_indices(knowledge.model, canaries, self.within)
         parameters = knowledge.model.n_parameters if within is None else len(within)
         # The noise and the other canaries move the model along a canary's direction by random amounts. In
-        # units of learning rate * C / batch size, their variances are noise_steps * sigma^2 and
-        # canaries * insertions^2 / parameters. We compare both times `parameters`.
+        # units of learning rate * C / batch size, the noise has variance noise_steps * sigma^2. Another
+        # canary moves the model by `insertions` along its own direction, with variance insertions^2 /
+        # parameters along this one. We multiply both by `parameters`.
         sigma = float(knowledge.hyper.noise_multiplier)
         from_noise = parameters * knowledge.noise_steps * sigma**2
         from_canaries = canaries * knowledge.insertions**2
         interferes = from_canaries > _MAX_INTERFERENCE * from_noise
-        rehearse: Rehearse = initial_model  # expects theta_0, if noise drowns out other movement
-        if knowledge.is_rehearsed(parameters):
-            rehearse = knowledge.rehearsal()
+        compute_reference: ComputeReference = initial_model
+        if knowledge.is_rehearsed(parameters):  # the noise may not far outweigh all other movement
+            compute_reference = knowledge.rehearsal()
         return fresh_directions(
             canaries,
-            rehearse,
+            compute_reference,
             leave_one_out=canaries > 1 and interferes,
             null=NullLaw(all_in=not self.coins, dimension=parameters),
             within=within,
@@ -112,15 +116,15 @@ def _find_indices(model: Model, canaries: int, within: str) -> Array | None:
 
 
 class Sphere(NamedTuple):
-    """The state of the adversary in a run: K fresh directions, and the model that it expects.
+    """The state of the adversary in a run: K fresh directions, and a reference model.
 
     Attributes:
       canaries: the directions; their keys are (K, blocks).
-      expected: (m,) the expected model at the m coordinates of the directions.
+      reference: (m,) the reference model at the m coordinates of the directions.
     """
 
     canaries: mechanism.Directions
-    expected: Array
+    reference: Array
 
     def draw(self, key: Array) -> Sphere:
         """Returns the state for the run with this key, with its own K directions."""
@@ -128,14 +132,15 @@ class Sphere(NamedTuple):
         return self._replace(canaries=self.canaries._replace(keys=keys))
 
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
-        """Returns the cosines (K,) between the canaries' directions and u = expected - final; 0 if u is 0.
+        """Returns the cosines (K,) between the canaries' directions and u = reference - final; 0 if u is 0.
 
-        If a canary is out, u does not depend on its direction. Its score then is distributed as the cosine
-        between a uniformly random direction in R^m and a fixed vector (`audit.laws.cosine_law`).
+        Directions and u have m coordinates. If a canary is out, u does not depend on its direction. Its score
+        then is distributed as the cosine between a uniformly random direction in R^m and a fixed vector
+        (`audit.laws.cosine_law`).
         """
-        u = self.expected - self.canaries.select(final)
+        u = self.reference - self.canaries.select(final)
         keys = self.canaries.keys
-        # `_sum_blocks` draws normal vectors, so we divide by their lengths.
+        # For normal vectors, which are the directions times random lengths.
         products, squares = _sum_blocks(keys, u, lambda block: jnp.sum(block**2, axis=1))
         lengths = jnp.sqrt(squares) * jnp.linalg.norm(u)
         return products / jnp.maximum(lengths, _TINY)
@@ -143,7 +148,7 @@ class Sphere(NamedTuple):
     def score_leaving_one_out(self, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns the cosines (K,) between each direction and the part of u orthogonal to all others.
 
-        Here u = expected - final. Let H be the inverse of the Gram matrix of the unit directions V (K, m),
+        Here u = reference - final. Let H be the inverse of the Gram matrix of the unit directions V (K, m),
         and w = H V u. Then
 
             cos_k = (w_k / H_kk) / sqrt(|u|^2 - (V u)' w + w_k^2 / H_kk),
@@ -152,9 +157,9 @@ class Sphere(NamedTuple):
         (V u)' w. The part of direction k orthogonal to the others has squared length 1 / H_kk and dot product
         w_k / H_kk with u. So the component of u along that part has squared length w_k^2 / H_kk.
         """
-        u = self.expected - self.canaries.select(final)
+        u = self.reference - self.canaries.select(final)
         keys = self.canaries.keys
-        # `_sum_blocks` draws normal vectors, so we divide by their lengths.
+        # The directions are normal vectors divided by their lengths.
         products, gram = _sum_blocks(keys, u, lambda block: block @ block.T)
         lengths = jnp.sqrt(jnp.diagonal(gram))
         products = products / lengths  # V u
@@ -171,18 +176,18 @@ class Sphere(NamedTuple):
 
 def fresh_directions(
     canaries: int,
-    rehearse: Rehearse,
+    compute_reference: ComputeReference,
     leave_one_out: bool,
     null: NullLaw,
     within: Array | None = None,
 ) -> Adversary:
     """Returns the adversary that inserts C * v_k for K uniformly random unit vectors v_k, drawn in every run.
 
-    The score of canary k is the cosine between v_k and u = expected - final.
+    The score of canary k is the cosine between v_k and u = reference - final.
 
     Args:
       canaries: K.
-      rehearse: theta_0 (p,) -> the expected model (p,).
+      compute_reference: theta_0 (p,) -> the reference model (p,).
       leave_one_out: True to project the other canaries' directions out of u before computing each cosine. K
         must then be at most half the number of parameters, to keep the Gram matrix well conditioned.
       null: whether all canaries are inserted, and m, the number of coordinates that directions use.
@@ -190,11 +195,14 @@ def fresh_directions(
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Sphere:
-        """Computes the expected model. The keys are placeholders that every run's `draw` replaces."""
+        """Computes the reference model's coordinates `within`.
+
+        Each key draws `mechanism.BLOCK` coordinates of a direction. Every run's `draw` replaces all keys.
+        """
         blocks = math.ceil(null.dimension / mechanism.BLOCK)
         keys = jax.random.split(key, (canaries, blocks))
         directions = mechanism.Directions(keys, within)
-        return Sphere(directions, directions.select(rehearse(theta_0)))
+        return Sphere(directions, directions.select(compute_reference(theta_0)))
 
     return Adversary(
         init,
@@ -211,12 +219,12 @@ def _sum_blocks(keys: Array, u: Array, measure: Callable[[Array], Array]) -> tup
     """Returns the dot products (K,) of K random vectors with u, and the sum of measure(block) over blocks.
 
     The vectors (m,) are standard normal. To save memory, we draw a block, B coordinates of all vectors, at a
-    time. The last block is zero beyond coordinate m.
+    time. The last block has zeros after the m-th coordinate.
 
     Args:
       keys: (K, blocks), the keys that draw the blocks of the vectors.
       u: (m,).
-      measure: maps a block (K, B) to an array; must map a block of zeros to zeros.
+      measure: maps a block (K, B) to an array, such as its rows' squared lengths; must map zeros to zeros.
     """
     blocks = keys.shape[1]
     size = min(mechanism.BLOCK, u.size)
@@ -227,9 +235,9 @@ def _sum_blocks(keys: Array, u: Array, measure: Callable[[Array], Array]) -> tup
     Sums = tuple[Array, Array]  # as returned
 
     def add_block(sums: Sums, block: tuple[Array, Array, Array]) -> tuple[Sums, None]:
-        """Draws a block (K, B) of all vectors, and adds its terms to both sums.
+        """Draws a block, the next B coordinates of all K vectors, and adds its terms to both sums.
 
-        `block` is (its keys (K,), its part of u (B,), True for coordinates below m (B,)).
+        `block` is (its keys (K,), its part of u (B,), False for padding after the last coordinate (B,)).
         """
         block_keys, u_block, is_inside = block
         # `draw_block` reads only the length and dtype of u.
@@ -264,13 +272,12 @@ def _inverse(gram: Array, parameters: int) -> Array:
 
 
 def _eigenvalue_limits(canaries: int, parameters: int) -> tuple[float, float]:
-    """Returns (low, high), bounds on the eigenvalues of the Gram matrix of K uniform unit vectors of R^p.
+    """Returns (low, high), bounds on the eigenvalues of the Gram matrix of K <= p / 2 random unit vectors.
 
-    For large p, the eigenvalues lie between the edges (1 - s)^2 and (1 + s)^2 with s^2 = K / p (Marchenko and
-    Pastur). The extreme eigenvalues fluctuate around the edges (Johnstone 2001, Theorem 1.1). Our bounds are
-    wider by six times the scale of these fluctuations, almost five of their standard deviations. For small
-    p, this margin may exceed the lower edge. So that `low` is positive, it is at least _MIN_EDGE times
-    that edge.
+    The vectors are uniform in R^p. For large p, the eigenvalues lie between the edges (1 - s)^2 and (1 + s)^2
+    with s^2 = K / p (Marchenko and Pastur). The extreme eigenvalues fluctuate around the edges (Johnstone
+    2001, Theorem 1.1). Our margin is six times the scale of the fluctuations, or almost five standard
+    deviations. For small p, it may exceed the lower edge, so `low` is at least _MIN_EDGE times that edge.
     """
     lower_root = math.sqrt(parameters) - math.sqrt(canaries)
     upper_root = math.sqrt(parameters) + math.sqrt(canaries)

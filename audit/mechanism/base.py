@@ -29,13 +29,7 @@ STEP_AXIS = "parts"
 
 
 class Hardware(NamedTuple):
-    """The devices that run programs, all of the same kind.
-
-    Attributes:
-      is_cpu: True for a CPU, False for an accelerator.
-      number: the number of devices.
-      memory: each device's memory in bytes.
-    """
+    """The devices that run programs, all of the same kind and with the same `memory` in bytes."""
 
     is_cpu: bool
     number: int
@@ -50,7 +44,7 @@ def local_hardware() -> Hardware:
         # CPU devices share the machine's memory.
         return Hardware(is_cpu=True, number=len(devices), memory=memory // len(devices))
     stats = devices[0].memory_stats() or {}  # None if the device reports no memory statistics
-    # The default of 4 GiB is conservative, so fewer runs may train at once.
+    # The default of 4 GiB is conservative.
     memory = stats.get("bytes_limit", 4 << 30)
     return Hardware(is_cpu=False, number=len(devices), memory=memory)
 
@@ -62,10 +56,8 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
     fit into the cache. On other devices, it returns the peak memory of the compiled step. The step's
     arguments do not count.
 
-    Args:
-      function: the step, a function of theta (p,) and `shared`.
-      theta: the shape (p,) and dtype of the run's parameters.
-      *shared: the arguments that all runs share, or their shapes and dtypes.
+    `function` is the step, a function of theta (p,) and of `shared`, the arguments that all runs share. Their
+    shapes and dtypes are enough.
     """
     if not local_hardware().is_cpu:
         step = jax.jit(function).lower(theta, *shared).compile()
@@ -111,14 +103,14 @@ class Hyperparameters(NamedTuple):
       learning_rate: eta.
       clipping_norm: C, the maximum L2 norm of a clipped gradient.
       noise_multiplier: sigma; the noise has standard deviation sigma * C.
-      own: the hyperparameters of a specific mechanism, such as `fedavg.Federated`.
+      specific: the hyperparameters of a specific mechanism, such as `fedavg.Federated`.
       weight_decay: lambda, the weight decay of DP-SGD. None omits the term from the program.
     """
 
     learning_rate: Scalar
     clipping_norm: Scalar
     noise_multiplier: Scalar
-    own: Tree = ()
+    specific: Tree = ()
     weight_decay: Scalar | None = None
 
     def deviation(self, norm: Scalar) -> Array:
@@ -182,10 +174,7 @@ class Directions(NamedTuple):
         return theta if self.within is None else theta[self.within]
 
     def spread(self, values: Array, theta: Array) -> Array:
-        """Returns the vector (p,) with `values` (m,) at the coordinates `within`, and 0 elsewhere.
-
-        If `within` is None, directions use all coordinates, so m is p.
-        """
+        """Returns the vector (p,) with `values` (m,) at the coordinates `within`, and 0 elsewhere."""
         if self.within is None:
             return values
         return jnp.zeros_like(theta).at[self.within].set(values)
@@ -231,10 +220,7 @@ class Canaries(NamedTuple):
     join: Join | None = None
 
     def joining(self, step: Array, run_key: Array) -> "Canaries":
-        """Returns the canaries with their presence in this step: 0 for canaries that do not join it.
-
-        Without `join`, presence is the same in all steps.
-        """
+        """Returns the canaries with their presence in this step: 0 for canaries that do not join it."""
         if self.join is None:
             return self
         return self._replace(presence=self.join(self.presence, run_key, step))
@@ -279,7 +265,8 @@ def sum_canaries(
     """Returns sum_k mask_k presence_k clip(v_k, C), of shape (p,), over the canaries v_k of a single step.
 
     Args:
-      canaries, step, theta: the K canaries of any type, the step, and the model before it, (p,).
+      canaries: K canaries of any type.
+      step, theta: the step, and the model (p,) before it.
       clipping_norm: C.
       mask: 1 to insert canaries, else 0; () for all, or (K,) for each.
       clipped_sum: the clipping strategy; needed only for canaries that are examples.
@@ -295,7 +282,8 @@ def sum_canaries(
             batch = (crafted.features[k][None], crafted.labels[k][None])
             return clipped_sum(theta, batch, clipping_norm)
 
-        return _add_terms(weights, weights, theta, clipped_gradient)  # skips weights of 0
+        # Computes only the gradients with weights above 0.
+        return _add_terms(weights, weights, theta, clipped_gradient)
 
     if isinstance(crafted, Coordinates):
         # The norm of a canary is the magnitude of its only entry.
@@ -310,8 +298,8 @@ def sum_canaries(
             """Draws the direction of canary k, a unit vector (m,)."""
             return draw_unit_direction(crafted.keys[k], like)
 
-        # Runs under `vmap` share the mask but not the presence. We draw all directions that the mask allows,
-        # so that the loops of all runs take equally many steps.
+        # We also draw the directions of absent canaries, with weight 0. Runs under `vmap` share the mask but
+        # not the presence, so their loops then take equally many steps.
         masks = jnp.broadcast_to(mask, weights.shape)
         total = _add_terms(masks, weights, like, unit_direction)
         # Canaries have norm C, so they need no clipping.
@@ -364,8 +352,8 @@ def draw_unit_direction(key: Array, like: Array) -> Array:
 def draw_block(key: Array, like: Array) -> Array:
     """Draws a block of the standard normal vector that `draw_unit_direction` scales to length 1.
 
-    A block has min(BLOCK, p) coordinates. Callers must drop any beyond p. `like` is any array with the
-    vector's shape (p,) and dtype.
+    A block has min(BLOCK, p) coordinates. Callers must drop any beyond p. `like` has the vector's shape (p,)
+    and dtype.
     """
     size = min(BLOCK, like.size)
     return jax.random.normal(key, (size,), like.dtype)
@@ -380,12 +368,12 @@ def make_inserter(
 ) -> Callable[[Array, Array, Array], Array]:
     """Returns a function (step, theta, mask) -> the sum of a step's clipped canaries, of shape (p,).
 
-    In general, it sums the canaries at every step. Canaries that are the same at every step are faster. If
-    they do not join steps at random, we sum them once per segment, unless masks are (K,). Otherwise, we draw
-    random directions once per segment, if they fit into memory.
+    A segment is a sequence of steps in one program. If all canaries are the same at every step and join it,
+    we sum them once per segment, and multiply this sum by a mask (). If they are directions that join steps
+    at random (`canaries.join`), we draw them once per segment, if they fit into memory. In all other cases,
+    or for a mask (K,), we call `sum_canaries` at every step.
 
-    `state` is the run before the segment's first step. `run_key` is for `canaries.join`. The other arguments
-    are those of `sum_canaries`.
+    `state` is the run before the segment's first step. The other arguments are those of `sum_canaries`.
     """
 
     def sum_at(step: Array, theta: Array, mask: Array) -> Array:

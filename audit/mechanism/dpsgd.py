@@ -6,7 +6,7 @@
 g_i is the gradient of example i, v_tk is canary k, and mask_t is 1 if step t inserts canaries. Z_t ~ N(0,
 (sigma C)^2 I) is the noise (hidden-state paper, Equation 2 and Algorithm 4), unless it is correlated across
 steps (`Coefficients`). b_k is 1 if canary k is present and, if canaries are sampled, joins step t. The weight
-decay lambda theta_t is not clipped. `optax.adamw` applies lambda itself.
+decay lambda theta_t is not clipped.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ _THETAS_IN_MEMORY = 4  # vectors (p,) held in memory by a run's step
 
 
 class Coefficients(NamedTuple):
-    """The traced coefficients of correlated noise, which are `Hyperparameters.own` of DP-SGD.
+    """The traced coefficients of correlated noise: DP-SGD's `Hyperparameters.specific`.
 
     The noise n_t of step t satisfies sum_j B_j n_{t-j} = sum_j A_j z_{t-j}, for independent raw noise z_t. So
     n = S^-1 z for the strategy matrix S = B / A.
@@ -67,10 +67,10 @@ def mechanism(choices: DPSGD) -> Mechanism:
     """Returns DP-SGD as a `Mechanism` (`audit.mechanism.base`)."""
 
     def start(theta_0: Array) -> State:
-        """Returns the state before the first step, without any earlier noise."""
+        """Returns the state before the first step, with zeros for earlier noise."""
         optimizer = choices.optimizer(0.0)  # its state does not depend on the learning rate
-        earlier: Tree = ()  # for b = 1, since JAX cannot place an empty array on several devices
-        if choices.bands > 1:
+        earlier: Tree = ()  # not an empty array, which JAX cannot place on several devices
+        if choices.bands > 1:  # noise depends on the noise of bands - 1 earlier steps
             earlier = jnp.zeros((choices.bands - 1, theta_0.size), theta_0.dtype)
         return State(theta_0, optimizer.init(theta_0), step=jnp.int32(0), noise=earlier)
 
@@ -128,8 +128,8 @@ def step(
     norm = jnp.asarray(hyper.clipping_norm)
     clipped_gradients = choices.clipped_sum(state.theta, batch, norm)
     deviation = hyper.deviation(norm)
-    # `hyper.own` holds the coefficients of correlated noise. `earlier` is the noise that later steps need.
-    noise, earlier = _draw_step_noise(hyper.own, state, run_key, deviation)
+    # `hyper.specific` has the coefficients of correlated noise. `earlier` is the noise that later steps need.
+    noise, earlier = _draw_step_noise(hyper.specific, state, run_key, deviation)
     total = clipped_gradients + extra + noise
 
     mean = total / len(batch[1])
@@ -168,7 +168,10 @@ def _draw_step_noise(
         denominator = denominator[state.step]
 
     def add(total: Array, term: tuple[Array, Array]) -> tuple[Array, None]:
-        """Adds A_j z_{t-j}, for `term` (j, A_j); adds 0 if step t - j precedes the first step."""
+        """Redraws the raw noise z_{t-j} of the step j steps ago, and adds A_j times it, for `term` (j, A_j).
+
+        Adds 0 if that step precedes the first step.
+        """
         lag, coefficient = term
         # Fold numbers must not be negative.
         key = jax.random.fold_in(run_key, jnp.maximum(state.step - lag, 0))

@@ -106,10 +106,7 @@ def chunk_size(runs: int, bytes_per_run: int, hardware: Hardware | None = None) 
     _MEMORY_FRACTION of the device's memory. On a CPU, they must also fit into the cache (_CACHE_BYTES), but
     _MIN_CHUNK runs may exceed it, because they share computations.
 
-    Args:
-      runs: the total number of runs.
-      bytes_per_run: the bytes of a run's step (`base.step_memory`).
-      hardware: by default, this process's devices.
+    `bytes_per_run` is for a run's step (`base.step_memory`). `hardware` defaults to this process's devices.
     """
     devices = hardware or local_hardware()
     budget = _MEMORY_FRACTION * devices.memory

@@ -9,9 +9,10 @@ where H is the Jacobian of d. The square of this value is 1 + eta m, for the lar
 
     (J'J - I) / eta = -(H + H') + eta H'H.
 
-`largest_expansion` finds m with Lanczos iterations on this matrix; they would converge slowly on J'J.
-Products with H' are vector-Jacobian products. For products with H, we transpose them, because layers with a
-custom backward pass do not support forward differentiation.
+`largest_expansion` finds m with Lanczos iterations on this matrix. J'J is so close to I that float32 would
+round away the differences between its eigenvalues. Products with H' are vector-Jacobian products. For
+products with H, we transpose them, because layers with a custom backward pass do not support forward
+differentiation.
 
 Derivatives at a point do not reveal nearby jumps in d, so `worst_on_lines` searches for jumps with secants.
 """
@@ -146,9 +147,9 @@ def _push_forward(pull_back: _PullBack, v: Array) -> Array:
 
 @jax.jit
 def _multiply(step: StepMap, pull_back: _PullBack, v: Array) -> Array:
-    """Returns (J'J - I) v / eta = H'(eta H v - v) - H v, of shape (p,), for J = I - eta H.
+    """Returns (J'J - I) v / eta = H'(eta H v - v) - H v, of shape (p,), for a step's Jacobian J = I - eta H.
 
-    `pull_back` is w -> (H'w,).
+    J'J is so close to I that float32 would round away the difference. `pull_back` is the map w -> (H'w,).
     """
     pushed = _push_forward(pull_back, v)
     return pull_back(step.learning_rate * pushed - v)[0] - pushed
@@ -247,7 +248,6 @@ def largest_expansion(
     get this close, we use the whole Jacobian or, for more than 2,000 parameters, return an upper bound.
 
     Args:
-      step, theta, batch: The step, the model (p,) before it, and its mini-batch.
       start: (p,) a guess at the most stretched direction, such as an earlier step's, to save iterations. A
         wrong guess does no harm.
       seed: The seed for the random half of the iterations' starting vector.
@@ -259,7 +259,7 @@ def largest_expansion(
     pull_back = _linearise(step, theta, batch)
 
     def multiply(v: Vector) -> Vector:
-        """Returns (J'J - I) v / eta, of shape (p,), computed in float32."""
+        """Returns (J'J - I) v / eta, (p,), which float32 rounds much less than J'J v."""
         return np.asarray(_multiply(step, pull_back, jnp.float32(v)), np.float64)
 
     def find_limit(eigenvalue: float) -> float:
@@ -282,12 +282,12 @@ def largest_expansion(
 
 
 def _decompose(step: StepMap, theta: Array, batch: Batch) -> Expansion:
-    """Computes the expansion of a step from the largest eigenvalue of (J'J - I) / eta = eta H'H - H - H'.
+    """Returns the largest singular value of a step's Jacobian J = I - eta H, and its direction.
 
-    J = I - eta H is the step's Jacobian.
+    It is sqrt(1 + eta m) for the largest eigenvalue m of (J'J - I) / eta = eta H'H - H - H'.
     """
-    jacobian = np.asarray(_compute_jacobian(step, theta, batch), np.float64)
-    matrix = step.learning_rate * jacobian.T @ jacobian - jacobian - jacobian.T
+    h = np.asarray(_compute_jacobian(step, theta, batch), np.float64)
+    matrix = step.learning_rate * h.T @ h - h - h.T
     last = theta.size - 1  # the index of the largest eigenvalue
     eigenvalues, eigenvectors = eigh(matrix, subset_by_index=(last, last))
     constant = _find_constant(step, eigenvalues[0])
@@ -308,20 +308,18 @@ def _find_largest_eigenvalue(
 ) -> tuple[float, Vector, bool]:
     """Finds the largest eigenvalue of a symmetric matrix with Lanczos iterations, or an upper bound on it.
 
-    The start must be random: independent N(0, 1) numbers, plus any fixed vector. After iteration
-    k, we know k + 1 polynomials p_j such that the vectors p_j(matrix) start / |start| are orthonormal. Let w
-    be the fraction of the start's squared length along the eigenvectors of an eigenvalue lambda. Then
-    w sum_j p_j(lambda)^2 <= 1. The probability that the magnitude of a normal number is below q = 0.0038 is
-    at most 0.3% (_MISSED). So w is at least (q / |start|)^2 with probability 99.7%, and lambda is not an
-    eigenvalue if the sum exceeds (|start| / q)^2. Above the largest eigenvalue found, the sum increases with
-    lambda.
+    Iterations 1 to k give polynomials p_0, ..., p_k such that the vectors p_j(matrix) start / |start| are
+    orthonormal. Let c be the dot product of the start and a unit eigenvector with eigenvalue x. Then the
+    eigenvector has the dot products p_j(x) c / |start| with these vectors, and the sum of their squares is at
+    most 1 (Bessel's inequality). The start is random, so |c| is at least q = 0.0038 with probability 99.7%.
+    Hence x is not an eigenvalue if sum_j p_j(x)^2 exceeds (|start| / q)^2. Above the largest eigenvalue
+    found, this sum increases with x.
 
     Args:
       multiply: Returns the product of the matrix and a vector of shape (p,).
-      start: (p,) the random start.
-      max_iterations: The maximum number of iterations, up to p.
-      find_limit: Maps the largest eigenvalue found to the largest number that is close enough to it.
-        Iterations end once they show that no eigenvalue exceeds that number.
+      start: (p,) independent N(0, 1) numbers, plus any fixed vector.
+      max_iterations: At most p.
+      find_limit: Maps the largest eigenvalue found to a limit. Iterations end once no eigenvalue exceeds it.
 
     Returns:
       (the largest eigenvalue found, its unit eigenvector (p,), True) if the iterations show this; else (an
@@ -364,9 +362,10 @@ def _find_largest_eigenvalue(
 def _sum_squares(diagonal: list[float], off_diagonal: list[float], x: float) -> float:
     """Returns the sum of p_j(x)^2 over the orthonormal polynomials p_0, ..., p_k of k Lanczos iterations.
 
-    `diagonal` and `off_diagonal` (k,) are the coefficients a_j and b_j of the recurrence b_j p_(j+1)(x) =
-    (x - a_j) p_j(x) - b_(j-1) p_(j-1)(x) with p_0 = 1. The sum is infinite if it may overflow, or if the last
-    b_j is 0, because the iterations have then found every eigenvalue that this start can reveal.
+    If it is large, x is probably not an eigenvalue (see `_find_largest_eigenvalue`). `diagonal` and
+    `off_diagonal` (k,) are the coefficients a_j and b_j of the recurrence b_j p_(j+1)(x) = (x - a_j) p_j(x) -
+    b_(j-1) p_(j-1)(x) with p_0 = 1. The sum is infinite if it may overflow, or if the last b_j is 0: the
+    iterations have then found all eigenvalues that have a part of the start.
     """
     previous = 0.0  # p_(j-1)
     value = 1.0  # p_j
@@ -386,13 +385,14 @@ def _sum_squares(diagonal: list[float], off_diagonal: list[float], x: float) -> 
 def worst_on_lines(
     step: StepMap, theta: Array, batch: Batch, directions: Vector, line: Line
 ) -> Stretch:
-    """Finds the secant on lines through theta whose stretch most exceeds what derivatives explain.
+    """Searches lines through theta for jumps of a step phi, which derivatives do not reveal.
 
-    Secants cover each line without gaps. So for every jump of the step that is shorter than a secant, one
-    secant covers half or more of it. The search does not detect jumps off the lines.
+    A secant from x to x + u stretches by |phi(x + u) - phi(x)| / |u|. Without a jump, this is at most the
+    largest stretch |J u| / |u| by a Jacobian J along the secant. Returns the secant that exceeds this most.
+    Secants cover each line without gaps, so one of them contains at least half of any jump shorter than a
+    secant. We do not detect jumps off the lines.
 
     Args:
-      step, theta, batch: The step, the model (p,) before it, and its mini-batch.
       directions: (n, p) the lines' directions, of any length. A length of 0 counts as stretch 1.
       line: The secants on each line.
     """
@@ -402,11 +402,11 @@ def worst_on_lines(
     gains = _on_lines(_measure_secants, step, theta, batch, along, positions)  # (n, 2 reach)
     stretches = 1 + np.asarray(gains, np.float64)
 
-    # If `line.derivative` does not explain every secant, we also measure derivatives along the secants.
+    # If a secant exceeds the derivatives at the models, we also measure derivatives along the secants.
     derivatives = np.full(stretches.shape, line.derivative)
     if (compute_excess(stretches, derivatives) > 0).any():
         slopes = _find_slopes(step, theta, batch, along, line)
-        # Far larger derivatives than those at the models belong to jumps, and must not explain them.
+        # Derivatives far larger than those at the models are part of a jump, so we reduce them.
         limit = 1 + MAX_MARGIN * max(line.largest_derivative - 1, 0)
         trusted = np.minimum(slopes, limit)
         derivatives = np.maximum(derivatives, trusted)
@@ -430,9 +430,10 @@ def _find_slopes(
 
 
 def compute_excess(secant: Stretches, derivative: Stretches) -> Stretches:
-    """Returns the secants' stretch minus the largest that derivatives allow; above 0 if there is a jump.
+    """Returns by how much secants stretch more than derivatives along them allow; above 0 if there is a jump.
 
-    A margin allows for float32 rounding, and for larger derivatives between the measured points.
+    Both are factors by which a step increases distances. A margin allows for float32 rounding, and for larger
+    derivatives between the measured points.
     """
     allowed = (1 + _RELATIVE) * (derivative - 1) + _ABSOLUTE
     return secant - 1 - allowed

@@ -46,7 +46,7 @@ _THETAS_IN_MEMORY = 6  # vectors (p,) held in memory by a run's round
 
 
 class Federated(NamedTuple):
-    """The traced scalars specific to DP-FedAvg: its `Hyperparameters.own`.
+    """The traced scalars specific to DP-FedAvg: its `Hyperparameters.specific`.
 
     Attributes:
       client_learning_rate: the learning rate of the clients' SGD.
@@ -99,12 +99,12 @@ class Sums(NamedTuple):
 
     Attributes:
       updates: the sum of the clipped updates, of shape (p,).
-      unclipped: the sum () of 1/2 for each unclipped update and -1/2 for each clipped update. A participant
-        changes it by 1/2, half as much as a count would change.
+      centred_count: (), the sum of 1/2 for each unclipped update and -1/2 for each clipped update. A
+        participant changes it by 1/2, half as much as a count would change (Andrew et al., 2021).
     """
 
     updates: Array
-    unclipped: Array
+    centred_count: Array
 
 
 def mechanism(choices: FedAvg) -> Mechanism:
@@ -112,8 +112,8 @@ def mechanism(choices: FedAvg) -> Mechanism:
 
     Data are (features (N, ...), labels (N, ...), starts (M,), counts (M,)). Client i has the examples
     starts[i] : starts[i] + counts[i]. The batches of a schedule are the indices of clients (rounds, W),
-    padded with ABSENT. `Hyperparameters.own` is a `Federated`. Canaries are client updates, so they must not
-    be `Examples`.
+    padded with ABSENT. `Hyperparameters.specific` is a `Federated`. Canaries are client updates, so they must
+    not be `Examples`.
     """
 
     def start(theta_0: Array) -> State:
@@ -138,12 +138,12 @@ def mechanism(choices: FedAvg) -> Mechanism:
             step = before.step
             key = jax.random.fold_in(run_key, step)
             norm = hyper.clipping_norm * before.optimizer.scale  # C_t
-            sums = cohort_sums(choices, hyper.own, before.theta, norm, data, cohort, key)
+            sums = cohort_sums(choices, hyper.specific, before.theta, norm, data, cohort, key)
             joining = canaries.joining(step, run_key)
             inserted = sum_canaries(joining, step, before.theta, norm, mask)
-            # Directions are scaled to norm C_t, so each canary counts as clipped, -1/2.
-            unclipped = sums.unclipped - 0.5 * jnp.sum(joining.presence * mask)
-            total = Sums(sums.updates + inserted, unclipped)
+            # Canaries are scaled to norm C_t, so each counts as clipped: -1/2 in a centred count.
+            centred_count = sums.centred_count - 0.5 * jnp.sum(joining.presence * mask)
+            total = Sums(sums.updates + inserted, centred_count)
             after = _update_server(choices, hyper, before, norm, total, key)
             return canaries.record(step, after), None
 
@@ -186,49 +186,48 @@ def _update_server(
     `norm` is C_t, `key` is the round's key, and `state.optimizer` is a `Server`. Returns the state before the
     next round.
     """
-    own: Federated = hyper.own
+    federated: Federated = hyper.specific
     normal = jax.random.normal(key, state.theta.shape, state.theta.dtype)
-    mean = (sums.updates + hyper.deviation(norm) * normal) / own.denominator
+    mean = (sums.updates + hyper.deviation(norm) * normal) / federated.denominator
 
     optimizer = choices.optimizer(hyper.learning_rate)
     updates, optimizer_state = optimizer.update(mean, state.optimizer.optimizer, state.theta)
     theta: Any = optax.apply_updates(state.theta, updates)
 
     count_key = jax.random.fold_in(key, _COUNT)
-    noisy_count = sums.unclipped + own.count_noise * jax.random.normal(count_key)
-    # Each update counts as 1/2 or -1/2, so this is the noisy fraction of unclipped updates.
-    fraction = 0.5 + noisy_count / own.denominator
-    excess = fraction - own.target_quantile
-    scale = state.optimizer.scale * jnp.exp(-own.quantile_rate * excess)
+    noisy_count = sums.centred_count + federated.count_noise * jax.random.normal(count_key)
+    # An unclipped update counts 1/2, a clipped one -1/2, so this is the noisy fraction of unclipped updates.
+    fraction = 0.5 + noisy_count / federated.denominator
+    excess = fraction - federated.target_quantile
+    scale = state.optimizer.scale * jnp.exp(-federated.quantile_rate * excess)
     server = Server(optimizer_state, scale)
     return State(theta, server, state.step + 1, state.seen)
 
 
 def cohort_sums(
     choices: FedAvg,
-    own: Federated,
+    federated: Federated,
     theta: Array,
     norm: Array,
     data: Data,
     cohort: Array,
     key: Array,
 ) -> Sums:
-    """Returns the sums of the clipped updates of a cohort of clients in one round.
+    """Returns the sum of a cohort's clipped updates in one round, and their centred count for adapting C.
 
     If `choices.spreads`, each device trains some of the clients.
 
     Args:
       theta, data: the model before the round, (p,), and the data of `mechanism`.
-      norm: C_t, the clipping norm.
+      norm: C_t.
       cohort: the indices of the clients, (W,), padded with ABSENT.
-      key: the round's key.
     """
     shuffles = jax.random.fold_in(key, _SHUFFLE)
 
     def add_block(sums: Sums, members: Array) -> tuple[Sums, None]:
         """Adds the clipped updates of a block's clients (b,), which may be ABSENT, to the sums."""
         is_present = members != ABSENT
-        _, _, _, all_counts = data
+        _, _, _, all_counts = data  # each client's number of examples
         counts = jnp.where(is_present, all_counts[members], 0)
         # All clients in a block take as many steps as the largest client needs.
         steps = choices.epochs * _count_batches(choices, jnp.max(counts))
@@ -238,7 +237,7 @@ def cohort_sums(
             theta,
             data,
             steps=steps,
-            rate=own.client_learning_rate,
+            rate=federated.client_learning_rate,
             shuffles=shuffles,
         )
         updates = jax.vmap(train)(members)  # (b, p)
@@ -248,10 +247,11 @@ def cohort_sums(
         # NaN.
         squared_norms = jnp.where(squared_norms < jnp.inf, squared_norms, jnp.nan)
         weights = is_present.astype(theta.dtype)
-        signs = (squared_norms <= norm**2) - 0.5  # 1/2 if unclipped, else -1/2
-        unclipped = jnp.sum(weights * signs)
+        # Counting 1/2 or -1/2 instead of 1 or 0 halves the sensitivity (Andrew et al., 2021).
+        centred = (squared_norms <= norm**2) - 0.5
+        centred_count = sums.centred_count + jnp.sum(weights * centred)
         scales = weights * scale_to_norm(squared_norms, norm)
-        return Sums(sums.updates + scales @ updates, sums.unclipped + unclipped), None
+        return Sums(sums.updates + scales @ updates, centred_count), None
 
     zero = Sums(jnp.zeros_like(theta), jnp.zeros((), theta.dtype))
     blocks = _cut_into_blocks(choices, cohort)
@@ -295,7 +295,6 @@ def _local_update(
       theta, data: the model before the round, (p,), and the data of `mechanism`.
       client: the client's index, or ABSENT.
       steps: the number of SGD steps, at least as many as this client needs. Additional steps have no effect.
-      rate: the learning rate.
       shuffles: the round's key for the clients' shuffles.
     """
     features, labels, starts, counts = data
@@ -308,21 +307,21 @@ def _local_update(
     def advance(i: Array, before: Tree) -> Tree:
         """Returns the parameters after step i of the client's SGD, on its next mini-batch."""
         # The mini-batch is at `places` (batch_size,) in the epoch's order. Places after the client's last
-        # example, and all places in steps after the last epoch, have no weight in the loss. We clamp their
-        # indices, which may be out of range.
+        # example, and all places in steps after the last epoch, are padding. We clamp their indices, which
+        # may be out of range.
         epoch = jnp.minimum(i // per_epoch, choices.epochs - 1)
         places = (i % per_epoch) * choices.batch_size + jnp.arange(choices.batch_size)
-        has_weight = (places < count) & (i < choices.epochs * per_epoch)
+        is_example = (places < count) & (i < choices.epochs * per_epoch)
         last_place = order.shape[1] - 1
         drawn = order[epoch, jnp.minimum(places, last_place)]
-        rows = starts[client] + jnp.where(has_weight, drawn, 0)
+        rows = starts[client] + jnp.where(is_example, drawn, 0)
 
         def mean_loss(parameters: Tree) -> Array:
-            """Returns the mean loss over places with weight; 0 if there are none."""
+            """Returns the mean loss over the mini-batch, without its padding; 0 if all is padding."""
             batch = (features[rows], labels[rows])
             losses = choices.losses(parameters, batch)
-            total = jnp.sum(jnp.where(has_weight, losses, 0.0))
-            return total / jnp.maximum(jnp.sum(has_weight), 1)
+            total = jnp.sum(jnp.where(is_example, losses, 0.0))
+            return total / jnp.maximum(jnp.sum(is_example), 1)
 
         gradient = jax.grad(mean_loss)(before)
         return jax.tree.map(lambda value, slope: value - rate * slope, before, gradient)

@@ -47,10 +47,11 @@ def draw_by_epochs(batches: int, shuffles: bool) -> Join:
         # step in the epoch.
         first_step = step // batches * batches
         step_key = jax.random.fold_in(run_key, first_step)
-        key = jax.random.fold_in(step_key, _PLACES)
+        key = jax.random.fold_in(step_key, _PLACES)  # the step's noise uses `step_key`
         canaries = len(presence)
         if shuffles:
-            slots = batches * math.ceil(canaries / batches)  # at least one per canary
+            # Each step has equally many slots, and each canary gets its own.
+            slots = batches * math.ceil(canaries / batches)
             own_slots = jax.random.permutation(key, slots)[:canaries]
             places = own_slots % batches
         else:

@@ -91,10 +91,7 @@ def federated_identity(setting: FederatedSetting) -> dict[str, Any]:
 
 
 def validate_federated(setting: FederatedSetting) -> None:
-    """Raises InputError for a value out of range.
-
-    Limits that depend on the data are checked later.
-    """
+    """Raises InputError for a value out of range; data-dependent limits are checked later."""
     require_fields(setting)
     rounds = setting.rounds
     repetitions = setting.repetitions

@@ -104,15 +104,16 @@ def described(
 
     Args:
       help_text: the text in --help.
-      default: the default in the dataclass. It must never change, because identities in the store omit it.
+      default: the default in the dataclass. It must never change, because stored settings omit fields at this
+        default.
       usual: for a field without `default`, its value if no flag or keyword sets it. It may change, because
-        identities include it.
+        stored settings include it.
       flag: the name of the flag, if it differs from the field name.
       always, auto, has_flag: see `Field`.
       **limits: the fields of `FieldLimits`.
     """
     field = Field(
-        name="",  # `declared` fills in the name, type and final default
+        name="",  # `declared` fills in the name and type, and replaces `usual` by any `default`
         flag=flag,
         kind=object,
         default=usual,

@@ -1,7 +1,6 @@
 """The setting of an audit: everything that determines the scores of a run, except the data.
 
-Stores are named after `identity`, which omits defaults, so that new fields do not rename stores. Importing
-this module does not load JAX.
+Stores are named after `identity`. Importing this module does not load JAX.
 """
 
 import dataclasses
@@ -26,8 +25,7 @@ ADAPTIVE = ("adam", "adamw")
 OPTIMIZERS = ("sgd", "momentum", *ADAPTIVE)
 PRECISIONS = ("float32", "tf32")
 
-# The field `sampler` describes how the steps that use a canary are chosen. The adversary knows these steps
-# only with `every` and `known`.
+# The field `sampler` describes how the steps that use a canary are chosen.
 #
 #     every               every step of the schedule that inserts
 #     poisson:0.01        each of these steps with probability 0.01, independently for each canary
@@ -90,8 +88,7 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
     """Returns the sampler that a text describes, such as "every", "poisson:0.01" or "shuffled:98".
 
     Args:
-      text: a name, optionally followed by a colon and a number: a rate, a number of steps, or the number of
-        batches per epoch.
+      text: a name, optionally followed by a colon and a number.
       batches: the number of batches in an epoch of the data, or 0 if unknown. Except for `known`, it replaces
         a missing number (a missing rate becomes 1 / batches).
 
@@ -120,10 +117,8 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
     if not (number.isascii() and number.isdecimal() and len(number) < 9):
         raise wrong
     count = int(number)
-    if name == KNOWN and count == 0:  # means `every`
-        return Sampling()
     if name == KNOWN:
-        return Sampling(KNOWN, times=count)
+        return Sampling(KNOWN, times=count) if count else Sampling()  # 0 means `every`
     require(count >= 2, f"`sampler={text}`: give at least 2 batches per epoch")
     return Sampling(name, batches=count)
 
@@ -278,8 +273,7 @@ class Setting:
 def identity(setting: Setting, experiment: str = "audit") -> dict[str, Any]:
     """Returns the identity of a setting in the store, for JSON, without the checksum of the data.
 
-    Fields at their defaults are omitted, so that new fields do not change identities. The samplers `poisson`
-    and `known` are stored as the numbers `sampling_rate` and `repetitions`.
+    Fields at their defaults are omitted, so new fields do not change identities.
     """
     top_level_fields = deciding(setting)
     top_level_fields.pop("sampler", None)

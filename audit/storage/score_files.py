@@ -129,7 +129,7 @@ def read_cosines(
           `scores` and `presence`, (runs, K), or (K,) for a single run;
         or a .npy file with a matrix (runs, K), which counts as `observed`.
       dimension: the number of trained parameters.
-      leave_one_out: True if the other directions were projected out before each cosine.
+      leave_one_out: True if the other canaries' directions were projected out before each cosine.
       in_order: True if rows are in the order in which runs started. Bounds are then valid at any stopping
         time.
 
@@ -157,6 +157,7 @@ def read_cosines(
         if cosines.ndim == 1 and name != "in":  # a flat `in` has one canary per run
             cosines = cosines[None]  # one run with K canaries
         unobserved = None
+        # `unobserved` are cosines of directions that the single run did not insert.
         if name == "observed" and len(cosines) == 1 and not leave_one_out:
             unobserved = found.pop("unobserved", None)
         extra = ", ".join(sorted(found))  # perhaps `unobserved`
@@ -187,17 +188,17 @@ def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str
 
 
 def _read_npz(path: Path, wanted: Wanted) -> Columns:
-    """Returns the requested arrays of an .npz file under our names.
+    """Returns the wanted arrays of an .npz file under our names.
 
-    If the file has scores of fresh draws, it returns `scores`, `fresh` and any `presence` instead.
+    If the file has an array `fresh`, it returns the canaries' `scores`, the scores `fresh` of random draws
+    among which to rank them, and any `presence` instead.
     """
     with tables.reading(path), np.load(path, allow_pickle=False) as file:
         our_names = wanted.rename(file.files)
-        # {our name: index in `file.files`}
         if "fresh" in our_names:
             places = {name: our_names.index(name) for name in _RANK_NAMES if name in our_names}
         else:
-            places = wanted.require(file.files)
+            places = wanted.locate(file.files)
         return {name: _flatten(file[file.files[place]]) for name, place in places.items()}
 
 
@@ -315,9 +316,9 @@ def _convert(cell: Any, has_commas: bool) -> float | None:
 def _has_decimal_commas(cells: Sequence[Any]) -> bool:
     """Returns True if the cells use decimal commas.
 
-    Raises InputError if the cells have both commas and points, or if all are strings and a mark may separate
-    thousands, such as the point in 1.002 and 998. In 2.998 and 1.002, it does not matter, because their order
-    is the same either way.
+    Raises InputError if the cells have both commas and points, or if the mark may separate thousands and this
+    changes the order, as in the strings 1.002 and 998. If all cells have a mark, as in 2.998 and 1.002, their
+    order is the same either way. Cells that are numbers, from JSON, have no separators.
     """
     texts = [cell.strip() for cell in cells if isinstance(cell, str)]
     has_commas = any("," in text for text in texts)

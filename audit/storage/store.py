@@ -63,7 +63,7 @@ class StoredResult(NamedTuple):
       delta, confidence: the level of the bounds.
       epsilon: the assumption-free lower bound.
       upper_bound: the accountant's epsilon; infinite if the file has null.
-      provenance: versions, device and other facts about the training, keyed by name.
+      provenance: versions, device and other facts about the training.
     """
 
     runs: int | None = None

@@ -36,8 +36,7 @@ class Wanted(NamedTuple):
     """The columns to read.
 
     Attributes:
-      forms: the accepted groups of columns, such as ("score", "in"). A table must have all columns of one
-        form.
+      forms: groups of columns, such as ("score", "in"). A table must have all columns of one form.
       columns: {our name: the table's name} for columns that have a different name in the table.
     """
 
@@ -47,12 +46,12 @@ class Wanted(NamedTuple):
     def find(self, names: Iterable[str]) -> dict[str, int] | None:
         """Returns {our name: index in `names`} for the columns of a form, or None if no form is complete.
 
-        If `columns` lists exactly the names of a form, all other columns are ignored. Raises InputError if
-        the table also has columns from another form.
+        A form is a group of columns to read, such as ("score", "in"). If `columns` lists exactly its names,
+        other columns are ignored. Raises InputError if the table also has columns from another form.
         """
         renamed = self.rename(names)
         if any(set(form) == set(self.columns) for form in self.forms):
-            # Blank names match no form, and keep the indices unchanged.
+            # Hides all other columns, but keeps the indices.
             renamed = [name if name in self.columns else "" for name in renamed]
         complete = [form for form in self.forms if set(form) <= set(renamed)]
         if not complete:
@@ -66,7 +65,7 @@ class Wanted(NamedTuple):
         )
         return {name: renamed.index(name) for name in form}
 
-    def require(self, names: Sequence[str]) -> dict[str, int]:
+    def locate(self, names: Sequence[str]) -> dict[str, int]:
         """Returns `find`'s result; raises InputError if columns are missing."""
         places = self.find(names)
         if places is None:
@@ -156,7 +155,7 @@ def _parse_csv(text: str, wanted: Wanted) -> Columns:
     lines = io.StringIO(text, newline=None).readlines()  # splits at any kind of line ending
     header, separator = _find_header(lines[: _MAX_LINES_ABOVE + 1], wanted)
     names = trim(_split(lines[header], separator))
-    places = wanted.require(names)
+    places = wanted.locate(names)
     columns: Columns = {ours: [] for ours in places}
     rows = csv.reader(lines[header + 1 :], delimiter=separator, skipinitialspace=True)
     for row in rows:
@@ -232,7 +231,6 @@ def _read_frame(path: Path, wanted: Wanted) -> Columns:
     if path.suffix.lower() == ".parquet":
         frame = pandas.read_parquet(path)
     else:
-        # Cells keep their values and types.
         frame = pandas.read_excel(path, dtype=object, na_filter=False)
     return pick_columns(list(frame.columns), frame.__getitem__, wanted)
 
@@ -243,15 +241,15 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
     Args:
       names: the names of its columns.
       column: a function from a name to the values of that column, (runs,) or (runs, canaries).
-      wanted: the columns to read.
 
     Raises:
       InputError: columns are missing, or only one of the columns `in` and `out` ends in NaN. This NaN may be
         padding, and bounds would be too high if padding were counted as failed runs.
     """
     columns = {}
-    places = wanted.require([str(name) for name in names])
-    has_two_sets = "out" in places  # columns `in` and `out`; otherwise `in` has 1 or 0
+    places = wanted.locate([str(name) for name in names])
+    # `in` and `out` are both scores, perhaps of different numbers of runs.
+    has_two_sets = "out" in places
     padded = []  # names of columns that end in NaN
     for ours, index in places.items():
         values = column(names[index])
@@ -262,7 +260,7 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
             # Only NaN differs from itself. Objects have no `isnan`.
             if has_two_sets and np.any(last != last):
                 padded.append(ours)
-            # NumPy's codes for objects and strings.
+            # Objects and strings, in NumPy's codes, are parsed cell by cell later.
             if values.dtype.kind in "OUT" and values.ndim == 1:
                 values = values.tolist()
         columns[ours] = values

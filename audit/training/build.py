@@ -151,7 +151,7 @@ def _make_hyperparameters(setting: Setting) -> Hyperparameters:
         fields.learning_rate,
         fields.clipping_norm,
         fields.noise_multiplier,
-        own=_read_noise(setting),
+        specific=_read_noise(setting),
         weight_decay=decay,
     )
 
@@ -187,7 +187,7 @@ def _describe_training(
         data=data,
         simulate=simulate,
         canaries=setting.canaries,
-        expect=partial(_rehearse, mechanism, arrays, data, schedule, weights),
+        predict_final=partial(_rehearse, mechanism, arrays, data, schedule, weights),
         insertions=setting.insertions,
         noise_steps=setting.noise_steps,
         is_rehearsed=setting.is_rehearsed,

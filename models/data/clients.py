@@ -13,10 +13,9 @@ from models.data.sources import Arrays, Form, Recipe, check_examples, load_array
 def read_clients(form: Form, setting: Dealing, user_file: UserFile) -> Federation:
     """Reads the first `setting.clients` clients (0: all) and any test examples from a user's .npz file.
 
-    A client is a participant in federated training who holds some of the examples. The file's arrays are
-    `features` (N, ...), `labels` (N, ...) and `counts` (M,), the number of consecutive examples of each
-    client. `test_features` and `test_labels` are optional. Raises InputError if there is no file, or if its
-    arrays do not match `form`, the required shapes.
+    The file's arrays are `features` (N, ...), `labels` (N, ...) and `counts` (M,), the number of consecutive
+    examples of each client. `test_features` and `test_labels` are optional. Raises InputError if there is no
+    file, or if its arrays do not match `form`, the required shapes.
     """
     recipe = Recipe(
         form.name,

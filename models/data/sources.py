@@ -134,8 +134,8 @@ class LoadedArrays(NamedTuple):
 def load_arrays(recipe: Recipe, user_file: UserFile) -> LoadedArrays:
     """Loads a data set's arrays from the user's file or TFDS folder; if None, from the cache or a package.
 
-    All sources yield arrays of the same form. If the user's arrays differ from the published ones, `source`
-    says so. Raises InputError if the user's data are unsuitable, or if no source has the data.
+    If the user's arrays differ from the published ones, `source` says so. Raises InputError if the user's
+    data are unsuitable, or if no source has the data.
     """
     if user_file is None:
         return load_through_cache(recipe, partial(_fetch, recipe))

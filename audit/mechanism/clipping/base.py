@@ -90,9 +90,8 @@ def per_example(loss: Loss) -> ClippedSum:
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns the clipped sum, of shape (p,). All gradients (B, p) are held in memory."""
         compute_gradients = jax.vmap(jax.grad(loss), (None, 0))
-        # For convolutions on several devices, JAX requires features that depend on theta, even if only in
-        # appearance.
-        gradients = compute_gradients(theta, separate(theta, batch))
+        # On several devices, JAX raises NotImplementedError for convolutions if thetas share features.
+        gradients = compute_gradients(theta, copy_per_theta(theta, batch))
         squared_norms = jnp.sum(gradients**2, axis=1)
         scales = scale_to_norm(squared_norms, clipping_norm)  # (B,)
         return jnp.matmul(scales, gradients)
@@ -100,12 +99,11 @@ def per_example(loss: Loss) -> ClippedSum:
     return clipped_sum
 
 
-def separate(theta: Array, batch: Batch) -> Batch:
-    """Returns the same batch, with features of shape (B, ...) that JAX treats as dependent on theta.
+def copy_per_theta(theta: Array, batch: Batch) -> Batch:
+    """Returns the same batch, with features of shape (B, ...) that `vmap` over thetas copies for each theta.
 
-    On a mesh of devices, JAX 0.10 to 0.12 cannot take per-example gradients of convolution kernels if callers
-    `vmap` over thetas that share features. If the features appear to depend on theta, `vmap` copies them for
-    each theta. XLA removes the selection from the program.
+    The features appear to depend on theta. XLA removes the selection from the program. On a mesh of devices,
+    JAX 0.10 to 0.12 cannot take per-example gradients of convolution kernels if thetas share features.
     """
     features, labels = batch
     # True unless theta[0] is NaN. Both branches return the features.
@@ -139,8 +137,8 @@ def book_keeping(
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns the clipped sum, of shape (p,), of the gradients for features (B, inputs) and their labels.
 
-        We add zeros, the "taps" (outputs, B), to every dense layer's output, to obtain the gradient at that
-        point.
+        We add zeros, the "taps" (outputs, B), to every dense layer's output. The gradient at a tap is the
+        gradient at that output.
         """
         features, labels = batch
         columns = features.T  # one example per column
@@ -150,40 +148,40 @@ def book_keeping(
             if path[-1] == "kernel":
                 shape = (value.shape[-1], len(labels))
                 taps[path[:-1]] = jnp.zeros(shape, value.dtype)
-        # Layers whose input is the features. If callers `vmap` over thetas, all thetas share this input.
-        reads_features: set[Path] = set()
+        # Layers whose input is the features, which all thetas share if callers `vmap` over thetas.
+        first_layers: set[Path] = set()
 
         def total_loss(taps: dict[Path, Array]) -> tuple[Array, dict[Path, Array]]:
-            """Returns (the summed loss, each layer's input by its path); fills `reads_features`."""
+            """Returns (the summed loss, each layer's input by its path); fills `first_layers`."""
 
             def compute(layer: nn.Module, inputs: Array) -> tuple[Array, Array] | None:
-                """Returns (a dense layer's output plus its tap, its input), or None for any other layer."""
+                """Returns (a dense layer's output plus its tap, which is 0, its input); None for others."""
                 if not is_exactly(layer, nn.Dense):
                     return None
-                if inputs is columns:
-                    reads_features.add(layer.path)
+                if inputs is columns:  # the features
+                    first_layers.add(layer.path)
                 return _compute_dense(layer, inputs) + taps[layer.path], inputs
 
             logits, inputs = apply(module, params, columns, compute)
             losses = jax.vmap(criterion, (-1, 0))(logits, labels)
             return jnp.sum(losses), inputs
 
-        # This traces `total_loss`, which completes `reads_features`.
+        # This traces `total_loss`, which completes `first_layers`.
         gradients, inputs = jax.grad(total_loss, has_aux=True)(taps)
         squared_norms = jnp.zeros(len(labels), theta.dtype)
         for path in gradients:
             gradient_squares = _sum_rows(gradients[path] ** 2)
             input_squares = _sum_rows(inputs[path] ** 2)
-            # The 1 is for the bias's input.
+            # The norm of an outer product is the product of the norms. The 1 is the bias's input.
             squared_norms += gradient_squares * (1 + input_squares)
         scales = scale_to_norm(squared_norms, clipping_norm)  # (B,)
 
         sums = {}
         for path, gradient in gradients.items():
             scaled = gradient * scales
-            if path in reads_features:
-                # One product gives both sums, with a row of ones as the bias's input. In other layers, this
-                # concatenation would copy the inputs for each theta.
+            if path in first_layers:
+                # One product gives both sums, with a row of ones as the bias's input. All thetas share this
+                # array. In other layers, joining would copy the inputs for each theta.
                 bias_input = jnp.ones((1, len(labels)), columns.dtype)
                 all_inputs = jnp.concatenate([inputs[path], bias_input])
                 both = scaled @ all_inputs.T  # (outputs, inputs + 1)
@@ -230,7 +228,7 @@ def apply(
     notes: dict[Path, Note] = {}
 
     def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        """Returns what `compute` returns for a layer's call; for any other call, what the method returns."""
+        """Returns a layer's output from `compute`, and keeps its notes; other calls are unchanged."""
         inputs = [*args, *kwargs.values()]
         computed = None
         # Strategies do not support calls with additional arguments, such as the mask of a normalisation.
@@ -239,7 +237,7 @@ def apply(
         if computed is None:
             return method(*args, **kwargs)
         path = context.module.path
-        if path in notes:
+        if path in notes:  # the norm of a sum over both calls needs both notes
             raise UnknownLayer(f"layer {'/'.join(path)} is called twice")
         output, notes[path] = computed
         return output

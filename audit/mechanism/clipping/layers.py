@@ -2,9 +2,8 @@
 
 We support dense layers, convolutions, group and layer normalisation, and modules that define `unfold`.
 
-A linear layer multiplies each of L input vectors of K numbers by its kernel (K, O). The L vectors of a
-convolution are its patches; a dense layer has one vector. They are rows (L, K) if channels are last, and
-columns (K, L) if channels are first, so we never transpose patches.
+The L input vectors of a linear layer are rows (L, K) if channels are last, and columns (K, L) if channels are
+first, so we never transpose patches.
 
 Unless per-example gradients are cheaper, we compute ghost norms, which do not need them (Goodfellow, 2015,
 arXiv 1510.01799; Li et al., 2022, "Large Language Models Can Be Strong Differentially Private Learners",
@@ -58,7 +57,6 @@ class Call:
       output: the layer's output, with channels last or first.
       saved: the patches of a linear layer or the normalised inputs of a normalisation: (L, K), or (K, L) if
         channels are first.
-      channels_last: whether channels are last.
     """
 
     output: Array
@@ -74,9 +72,10 @@ class Call:
 
 
 def pass_through(layer: Any, x: Array) -> Call | None:
-    """Passes a single example x through a bound Flax layer, if `measure_gradients` supports the layer.
+    """Computes a bound Flax layer's output for one example x, and saves its inputs for `measure_gradients`.
 
-    Returns None for other layers and for modules without parameters.
+    A linear layer multiplies L vectors of K numbers, such as patches, by a kernel (K, O). We save them as
+    rows (L, K) or columns (K, L). Returns None for other layers and for modules without parameters.
     """
     params: Any = layer.variables.get("params", {})
     if not params:
@@ -97,9 +96,7 @@ def pass_through(layer: Any, x: Array) -> Call | None:
         return Call(output, rows, channels_last=True)
 
     # The output of a module with these methods is kernel.T @ unfold(x) + bias, (O, L), reshaped to
-    # output_shape(x) with channels first. The kernel is reshaped to (K, O). Each of the L columns of
-    # unfold(x), (K, L), holds the inputs for one output place. fold(kernel, gradient, x) is the gradient at
-    # x, given the gradient (..., O, L) at the product.
+    # output_shape(x) with channels first. The columns unfold(x) are (K, L). `_product` calls `fold`.
     if all(hasattr(layer, name) for name in ("unfold", "fold", "output_shape")):
         columns = layer.unfold(x)
         kernel = params["kernel"].reshape(columns.shape[0], -1)
@@ -125,7 +122,9 @@ def pass_through(layer: Any, x: Array) -> Call | None:
 
 
 def measure_gradients(names: set[str], calls: Call, gradients: Array) -> dict[str, Measure]:
-    """Measures B examples' gradients for a layer's parameters; returns the `Measure` of each, keyed by name.
+    """Returns the squared norms and weighted sums of B examples' gradients for each parameter of a layer.
+
+    The result is keyed by the parameter's name.
 
     Args:
       names: the parameters' names, among "bias", "scale" and "kernel".
@@ -134,7 +133,8 @@ def measure_gradients(names: set[str], calls: Call, gradients: Array) -> dict[st
     """
     place_axis = 1 if calls.channels_last else 2
     measures: dict[str, Measure] = {}
-    # All places share the bias and the scale, so their gradients are sums over places.
+    # A normalisation's output is scale * saved + bias, for the normalised inputs `saved`. All L places share
+    # the bias and the scale, so their gradients are sums over places.
     if "bias" in names:
         by_example = jnp.sum(gradients, axis=place_axis)
         measures["bias"] = _measure_vectors(by_example)
@@ -147,12 +147,14 @@ def measure_gradients(names: set[str], calls: Call, gradients: Array) -> dict[st
 
 
 def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
-    """Returns kernel.T (O, K) @ columns (K, L), for columns = layer.unfold(x), with our own derivatives.
+    """Returns kernel.T (O, K) @ columns (K, L), for columns = layer.unfold(x), with two rules of our own.
 
-    The gradient at x comes from `layer.fold`, not from the gradient at the columns. Under `vmap` over
-    examples, we compute a batched product with contiguous rows. JAX's default, one large product, would first
-    copy the columns into a different order. With our rule, derivatives must be taken inside `vmap`, for each
-    example.
+    The gradient at x is layer.fold(kernel, gradient, x), from that at the product (..., O, L). So we need not
+    store the gradient at the columns, which are several times larger than x.
+
+    Under `vmap` over examples, we compute a batched product with contiguous rows. JAX's default, one large
+    product, would first copy the columns into a different order. Because of this rule, JAX can compute
+    grad(vmap(f)), but not vmap(grad(f)).
     """
 
     @jax.custom_vjp
@@ -179,12 +181,12 @@ def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
 
     @product.def_vmap
     def map_product(size: int, are_batched: Any, *factors: Array) -> tuple[Array, bool]:
-        """Returns the product under `vmap`, and True: it has the mapped axis first, as batched factors do.
+        """Returns the product under `vmap`, and True, because its first axis is the mapped one.
 
-        `are_batched` says which of `factors`, the arguments of `product`, are mapped.
+        `are_batched` shows which of `factors`, the arguments of `product`, have such an axis.
         """
         kernel_is_batched, *_ = are_batched
-        if not kernel_is_batched:  # `batched` accepts columns with additional leading axes
+        if not kernel_is_batched:  # over examples; `batched` allows leading axes
             return batched(*factors), True
         axes = [0 if is_batched else None for is_batched in are_batched]
         return jax.vmap(batched, axes)(*factors), True
@@ -199,11 +201,13 @@ def _measure_vectors(by_example: Array) -> Measure:
 
 
 def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Measure:
-    """Measures B examples' gradients for a kernel, in the form that takes the fewest multiply-adds.
+    """Returns the squared norms and the weighted sum of B examples' gradients for a kernel (K, O).
 
-    If L = 1, a gradient is an outer product, so its norm is the product of two norms. Otherwise, forming an
-    example's gradient takes L K O multiply-adds. The Gram form, the sum over l, m of (a_l . a_m)(g_l . g_m)
-    for inputs a and gradients g, takes L^2 (K + O).
+    If L = 1, a gradient is an outer product, so its norm is the product of two norms. The weighted sum is a
+    matrix product. We return its `Factors`, because callers can multiply those of many blocks at once.
+
+    Otherwise, we choose the form with fewer multiply-adds. Forming an example's gradient takes L K O of them.
+    The Gram form takes L^2 (K + O): the sum over l, m of (a_l . a_m)(g_l . g_m) for inputs a and gradients g.
 
     Args:
       saved: the inputs of the product, (B, L, K) if `channels_last`, else (B, K, L).

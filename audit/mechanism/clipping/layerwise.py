@@ -62,7 +62,7 @@ def unfolded_book_keeping(
         # The calls for one example determine the layers' output shapes and the examples per block.
         _, calls = jax.eval_shape(lambda x: _apply(module, params, x, None), features[0])
         shapes = {path: call.shape for path, call in calls.items()}
-        # Every block reads and writes all parameters, so it should be larger than they are.
+        # Every block reads and writes all parameters, so large blocks save time.
         budget = max(block_bytes, _BLOCK_BY_PARAMETERS * _count_bytes(params))
         max_examples = max(1, budget // _count_bytes(calls))
         blocks = _cut_into_blocks(batch, max_examples)
@@ -71,10 +71,11 @@ def unfolded_book_keeping(
         def add_block(totals: dict[Path, Array], block: _Block) -> tuple[Any, Any]:
             """Adds a block's sums to each parameter's total; returns (totals, the `Factors` of other sums).
 
-            Adding kernels' sums would read and write whole kernels in every block. So `scan` stacks the
-            factors of all blocks, and we multiply them at the end. A path is (*layer, parameter name).
+            For dense kernels, a sum is a product of two `Factors`. Adding it would read and write the whole
+            kernel in every block. So `scan` stacks the factors of all blocks, and we multiply them at the
+            end. A path is (*layer, parameter name).
             """
-            _, _, weights = block
+            _, _, weights = block  # 0 for padding, else 1
             by_layer = _measure_block(module, params, criterion, shapes, block)
             squared_norms = jnp.zeros(len(weights))  # of examples' gradients, over all layers
             for measures in by_layer.values():
@@ -125,7 +126,7 @@ def _cut_into_blocks(batch: Batch, max_examples: int) -> _Block:
 def _measure_block(
     module: nn.Module, params: Any, criterion: Criterion, shapes: _Shapes, block: _Block
 ) -> dict[Path, dict[str, Measure]]:
-    """Measures the gradients of a block's examples; returns Measures keyed by layer and parameter name.
+    """Returns the norms and weighted sums of a block's per-example gradients, by layer and parameter name.
 
     `shapes` holds the shapes of the layers' outputs for one example. We add zeros, the "taps", to these
     outputs: the gradient at a tap is the gradient at the output.
@@ -148,13 +149,13 @@ def _measure_block(
 
 
 def _apply(module: nn.Module, params: Any, x: Array, taps: dict[Path, Array] | None) -> _Pass:
-    """Returns (one example's logits, each layer's call by its path).
+    """Returns (one example's logits, each layer's `Call`: its output and saved inputs, by path).
 
-    `taps` are added to the layers' outputs; None adds nothing.
+    `taps` are zeros to add to the layers' outputs, to obtain the gradients there; None adds none.
     """
 
     def compute(layer: nn.Module, x: Array) -> tuple[Array, Call] | None:
-        """Returns (a layer's output plus its tap, the layer's `Call`), or None for an unsupported layer."""
+        """Returns (a layer's output plus its tap of zeros, its `Call`); None for an unsupported layer."""
         call = pass_through(layer, x)
         if call is None:
             return None

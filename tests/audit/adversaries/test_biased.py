@@ -24,7 +24,7 @@ def _make_gc_s(variant, simulate, parameters, canaries=1):
     knowledge = types.SimpleNamespace(
         model=model, hyper=HYPER, canaries=canaries, simulate=simulate
     )
-    knowledge.expect = lambda craft, state, theta: theta
+    knowledge.predict_final = lambda craft, state, theta: theta
     return biased.GcS(gc_s=variant).make(knowledge)
 
 

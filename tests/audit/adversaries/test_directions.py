@@ -100,7 +100,7 @@ def test_canaries_are_drawn_with_replacement_from_the_tail():
     assert np.bincount(chosen, minlength=8).tolist()[:4] == [0] * 4
     assert np.bincount(chosen, minlength=8)[4:7] == pytest.approx([200, 200, 200], abs=60)
     assert not (chosen == 7).any()
-    knowledge = knowledge._replace(expect=lambda craft, state, theta_0: theta_0)
+    knowledge = knowledge._replace(predict_final=lambda craft, state, theta_0: theta_0)
     alone = dataclasses.replace(fields, as_printed=True).make(knowledge)
     bare, _ = alone.init(jax.random.key(0), jnp.zeros(fcnn().n_parameters), NORM).canaries
     np.testing.assert_allclose(bare, 10 * found.directions[chosen], atol=1e-5)

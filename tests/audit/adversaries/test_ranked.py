@@ -140,7 +140,7 @@ def test_coordinates_are_ranked_among_all_others(dataset):
     state = table.adversary.init(game.root(0, "canary"), jnp.zeros(parameters), jnp.float32(1))
     state = table.adversary.draw_for_run(state, jax.random.key(5))
     theta = jax.random.normal(jax.random.key(6), (parameters,))
-    movement = np.asarray(state.expected - theta)
+    movement = np.asarray(state.reference - theta)
     own = np.asarray(state.canaries.indices)
     others = np.delete(movement, own)
     assert len(set(own.tolist())) == K
@@ -151,7 +151,7 @@ def test_coordinates_are_ranked_among_all_others(dataset):
 
 def test_more_coordinates_than_float32_counts_are_refused():
     model = SimpleNamespace(n_parameters=2**24 + 13)
-    knowledge = SimpleNamespace(model=model, canaries=K, rehearsal=lambda: None, expect=None)
+    knowledge = SimpleNamespace(model=model, canaries=K, rehearsal=lambda: None, predict_final=None)
     gc_r = biased.GcR(afresh=True)
     with pytest.raises(InputError, match="at most 16,777,216 other coordinates, not 16,777,217"):
         gc_r.make(knowledge)
