@@ -135,7 +135,7 @@ def _compute_p_values(misfit: Array, simulated: Array) -> Array:
     `_measure_misfit` describes them. A statistic's p-value is a tail probability of a distribution with the
     mean and variance of the values `simulated` (n, 3) from the fit: gamma for overall and spread, and normal
     for tails. If r > 0 simulated values reach the observed one, it is at least (r + 1) / (n + 1), which is
-    valid for any distribution. For r = 0, this limit would keep p-values above 1 / (n + 1).
+    valid for any distribution. With r = 0, we would never get a smaller p-value than 1 / (n + 1).
 
     The result is the smallest of the three p-values after a Bonferroni correction.
     """
