@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from audit.claims.linear_losses import EXPECTED
+from audit.claims.linear_losses import IF_LINEAR
 from audit.conclusions import verdicts
 from audit.conclusions.conclusion import Conclusion, UpperBound, method_of
 from audit.methods.estimate import Bound, Finding
@@ -83,13 +83,13 @@ def list_rows(conclusion: Conclusion) -> list[BoundRow]:
         _make_row(estimate, conclusion, method_of(estimate).assumes, sign="")
         for estimate in conclusion.estimates
     ]
-    if conclusion.expected is not None:
+    if conclusion.epsilon_if_linear is not None:
         rows.append(
             BoundRow(
                 name="linear_losses",
-                epsilon=conclusion.expected,
+                epsilon=conclusion.epsilon_if_linear,
                 mu=None,
-                assumes=EXPECTED,
+                assumes=IF_LINEAR,
             )
         )
     return rows
