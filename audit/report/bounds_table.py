@@ -61,11 +61,12 @@ class BoundRow(NamedTuple):
 
 
 def list_rows(conclusion: Conclusion) -> list[BoundRow]:
-    """Returns the rows of a table: lower and upper bounds, estimates, and the epsilon for linear losses.
+    """Returns a table's rows: lower and upper bounds, estimates, and the epsilon if losses were linear.
 
-    For a single run, we leave out the last two, because its estimates have a separate table.
+    The last is a heuristic for the last model. For a single run, we leave out the last two, because its
+    estimates have a separate table.
     """
-    rows = [_make_row(bound, conclusion, bound.assumes, sign="≥") for bound in conclusion.ranked()]
+    rows = [_make_row(bound, conclusion, bound.assumes) for bound in conclusion.ranked()]
     for upper in conclusion.upper_bounds:
         rows.append(
             BoundRow(
@@ -80,7 +81,7 @@ def list_rows(conclusion: Conclusion) -> list[BoundRow]:
     if conclusion.is_one_run:
         return rows
     rows += [
-        _make_row(estimate, conclusion, method_of(estimate).assumes, sign="")
+        _make_row(estimate, conclusion, method_of(estimate).assumes)
         for estimate in conclusion.estimates
     ]
     if conclusion.epsilon_if_linear is not None:
@@ -95,14 +96,14 @@ def list_rows(conclusion: Conclusion) -> list[BoundRow]:
     return rows
 
 
-def _make_row(finding: Finding, conclusion: Conclusion, assumes: Assumption, sign: str) -> BoundRow:
+def _make_row(finding: Finding, conclusion: Conclusion, assumes: Assumption) -> BoundRow:
     """Returns the row for a lower bound or an estimate."""
     return BoundRow(
         name=finding.method,
         epsilon=finding.epsilon,
         mu=finding.mu,
         assumes=assumes,
-        sign=sign,
+        sign="≥" if isinstance(finding, Bound) else "",
         show=at_least,
         counts=_count(finding, conclusion),
         finding=finding,
@@ -179,8 +180,8 @@ def _count(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
 def _show_errors(errors: int, scores: int, as_counts: bool) -> str:
     """Returns errors as "errors/scores", or as a percentage of scores, at most 100%.
 
-    If fair coins insert the canaries, errors may outnumber scores: methods count errors over all canaries,
-    but only half of them as scores of each world, as on average.
+    If fair coins insert the canaries, `scores` is half of all canaries, as on average. By chance, errors may
+    outnumber it.
     """
     if as_counts:
         return f"{errors}/{scores}"
@@ -249,12 +250,16 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
             return []
         if conclusion.is_reversed:
             return ["not tested: scores are reversed"]
-        if conclusion.is_one_run:  # the test needs the cosines' exact distribution, or enough coins
+        # A single run is tested by bets on its cosines, if left-out cosines have a known distribution, or by
+        # the lower bound from its coins.
+        if conclusion.is_one_run:
             return [f"not tested: the null is fitted, and there are fewer than {LEAST_COINS} coins"]
         return []
     result = "rejected by " if test.refuted else "not rejected by "
     result += counted(test.runs, "training run")
-    if conclusion.bets_on_curve:  # other tests' e-values only repeat the result
+    if (
+        conclusion.bets_on_curve
+    ):  # a comparison of bounds has an e-value that only repeats the result
         result += f" (e-value {at_least_digits(test.e_value, digits=2)})"
     # `seen` is the smallest reduction of the noise that the test would detect, and `seen.noise` what remains.
     if test.seen is None or test.refuted:
@@ -319,6 +324,7 @@ def explain_curve_test(conclusion: Conclusion) -> str:
 
 def _explain_too_few_runs(conclusion: Conclusion) -> Iterator[str]:
     """Yields advice if no scores from this number of runs could reject the smallest upper bound."""
+
     has_other_problem = conclusion.doubt or conclusion.is_reversed
     is_violated = conclusion.verdict.kind == verdicts.VIOLATED
     if has_other_problem or not conclusion.is_beyond_reach or is_violated:
@@ -327,7 +333,7 @@ def _explain_too_few_runs(conclusion: Conclusion) -> Iterator[str]:
     largest = conclusion.most_provable  # the bound of an attack that makes no errors
     assert upper is not None and largest is not None
     advice = "use fewer insertions or a larger sigma to look for bugs"
-    # The scores were given, so the reader may be unable to train more runs.
+    # A user who states epsilon has trained elsewhere, and may be unable to train more runs.
     if conclusion.is_claimed:
         advice = f"use {verdicts.BETTER_SCORES}"
     elif largest <= 0:
@@ -361,11 +367,11 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
         auc = f"{conclusion.auc.value:.2f}"
         yield f"scores are lower with the canary (AUC {auc}): should they be negated?"
     elif conclusion.law_is_known:
-        # False if a test at level 1e-6 refutes the known distribution.
+        # If a test at level 1e-6 refutes the known distribution, we report bounds of 0.
         if not conclusion.assumption_free.holds:
             fresh = "fresh draws" if conclusion.fresh.draws else "random directions"
             yield f"invalid: held-out canaries are not distributed like {fresh} (p < 1e-06)"
-    elif conclusion.has_one_canary and conclusion.tightest is None:
+    elif conclusion.has_one_canary and conclusion.tightest is None:  # no upper bound is known
         n_in, n_out = map(len, conclusion.worlds)
         largest = max(bound.epsilon for bound in conclusion.bounds)
         if min(n_in, n_out) < _FEW_SCORES and largest < _MIN_SHOWN:

@@ -160,11 +160,17 @@ def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def _describe_method(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the method of the first bound for any curve, and how many times it looks at the scores."""
+    """Returns the main method, and how many times it looks at the scores.
+
+    It is the method of the first bound that does not assume a Gaussian trade-off curve. It looks once, or
+    after each run if the bound is valid after any number of runs.
+    """
     for bound in conclusion.ranked():
         if not bound.assumes.gaussian:
             method = {"name": bound.method, "assumes": str(bound.assumes)}
-            # A method with a bound after each run looks at the scores once per run.
-            return {"method": method, "looks": len(bound.path) or 1}
-    # A single run with a fitted null has no such bound.
+            return {
+                "method": method,
+                "looks": len(bound.path) or 1,
+            }  # `path`: the bound after each run
+    # A single run without coins has no such bound if it needs left-out cosines to fit the null distribution.
     return {"method": {"name": "no bound", "assumes": "nothing"}, "looks": 1}

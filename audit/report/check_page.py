@@ -21,7 +21,7 @@ class _Figure(NamedTuple):
       key: The key of the drawn values in the report's "figures".
       caption: The caption.
       unit: The axis label.
-      limit: The largest correct value.
+      limit: The largest value that counts as correct: 1 plus a tolerance.
     """
 
     key: str
@@ -74,10 +74,10 @@ def check_page(report: Mapping[str, Any]) -> bytes:
 
 
 def draw_bars(axes: Axes, values: Mapping[str, float], limit: float) -> None:
-    """Draws the 24 largest values as horizontal bars with their names, and a line at 1.
+    """Draws the 24 largest values as horizontal bars with their names, and a line at 1, the correct value.
 
-    Values that are not finite come first, with the width of the largest finite value (at least 1). These and
-    all values above `limit` are red.
+    Values above `limit`, 1 plus a tolerance, are red. Those that are not finite come first, with the
+    width of the largest finite value (at least 1).
     """
     names = list(values)
     sizes = np.nan_to_num(list(values.values()), nan=np.inf, posinf=np.inf)
