@@ -59,9 +59,8 @@ class _FittedNull(NamedTuple):
 def examine(scores_in: Array, scores_out: Array) -> float:
     """Returns the p-value of a test of whether in-scores (n,) and out-scores (m,) have a Gaussian curve.
 
-    We fit a Gaussian trade-off curve to the scores, and compare its misfit to that of data simulated from the
-    fit. The p-value is 1 if no test is possible, because there are too few scores or the worlds hardly
-    overlap.
+    We fit a Gaussian curve, and compare its misfit to the misfit of scores simulated from the fit. The
+    p-value is 1 if no test is possible, because there are too few scores or the worlds hardly overlap.
     """
     null = _fit_null(scores_in, scores_out)
     if null is None:
@@ -104,8 +103,8 @@ def _fit_null(scores_in: Array, scores_out: Array) -> _FittedNull | None:
 def _simulate_misfit(sizes: Array, probabilities: Array, expected_fit: Fit) -> Array:
     """Draws multinomial counts with a fixed seed; returns their misfit, (_SIMULATIONS, 3).
 
-    `sizes` (2,) has the number of scores in each world, and `probabilities` (2, bins) those of bins. The
-    search for each Gaussian fit starts close to it, at `expected_fit`, the fit to the expected counts.
+    `sizes` (2,) has the number of scores in each world, and `probabilities` (2, bins) those of bins. Each fit
+    starts at `expected_fit`, a fit to the expected counts, which is close.
     """
     rng = np.random.default_rng(0)
     normalized = probabilities / probabilities.sum(1, keepdims=True)
@@ -204,7 +203,7 @@ def _compute_bin_probabilities(family: ScoreFamily, parameter: float, bins: int)
 def count_in_bins(scores_in: Array, scores_out: Array) -> Array:
     """Counts in-scores (n,) and out-scores (m,) in 2 to 16 bins; returns (2, bins), the world "out" first.
 
-    With equal weight for both worlds, each bin contains about the same fraction of the scores. Equal scores
+    Each bin contains about the same fraction of the scores, with equal weight for both worlds. Equal scores
     share a bin. Empty bins are dropped.
     """
     values, ranks = np.unique(np.concatenate([scores_out, scores_in]), return_inverse=True)
@@ -216,9 +215,10 @@ def count_in_bins(scores_in: Array, scores_out: Array) -> Array:
     # belongs to the bin that contains the middle of its interval, which is below 1.
     ends = weights.cumsum()
     middles = ends - np.diff(ends, prepend=0.0) / 2
-    # A rule of thumb: 8 scores per bin, if both worlds have the size of the smaller one.
     smaller_world = min(len(scores_in), len(scores_out))
-    bins = np.clip(2 * smaller_world // 8, 2, 16)
+    bins = np.clip(
+        smaller_world // 4, 2, 16
+    )  # a rule of thumb: on average, 4 of its scores per bin
     # Each distinct score's bin, numbered without gaps.
     _, bin_indices = np.unique(np.floor(middles * bins), return_inverse=True)
     return np.array([np.bincount(bin_indices, weights=world) for world in counts])
@@ -291,7 +291,7 @@ def _compute_bins(fit: Fit) -> _Bins:
         bins - 1
     )  # the outer edges are infinite and do not move
     edge_derivatives[1, :, -1] = -1.0
-    # A bin's probability grows with its upper edge, and falls with its lower edge.
+
     jacobian = np.diff(density[..., None] * edge_derivatives, axis=-2)
     return _Bins(probabilities, density, jacobian)
 

@@ -70,10 +70,10 @@ class CanaryMethod(Method):
     def bound(self, design: Design, delta: float, confidence: float) -> Bound:
         """Returns the method's lower bound from the scores of a design.
 
-        We choose the threshold and the bets on a pilot, some of the runs, and count errors in the other runs.
-        A user's coins, which put each canary in or out, may be unfair. So we raise the error rates of the
-        counted runs (`Coins.widen`), but not those of the pilot: raising them depends on all coins, and the
-        choice must not depend on the counted runs.
+        We choose the threshold and the bets using a pilot, some of the runs, and count errors in the others.
+        A user's coins, which put canaries in or out, may be unfair, so we raise the counted error rates
+        (`Coins.widen`). This depends on all coins. So we do not raise the pilot's rates, because choices must
+        not depend on counted runs.
         """
         error = 1 - confidence
         assumes = self.assumes
@@ -89,8 +89,8 @@ class CanaryMethod(Method):
             mu = proven
             epsilon = conversions.epsilon_from_mu(mu, delta)
         if assumes == NOTHING:
-            # Without coins, misses and false alarms come from different runs, so they are not paired. Runs
-            # without a canary are neighbours of runs with it only if they contain the other K - 1.
+            # Without coins, errors in and out come from different runs. Those without a canary are neighbours
+            # of those with it only if they contain the other K - 1.
             if not errors.paired and errors.canaries_in > 1:
                 assumes = OTHERS_IN
             elif error_left < error:  # a user's coins
@@ -127,21 +127,20 @@ def count(design: Design, family: Family, error: float) -> Counted:
 def _prove_lidp(
     order: int, compute_limits: ComputeLimits, family: Family, counted: Counted, error: float
 ) -> float:
-    """Returns a lower bound on the parameter of a family of trade-off curves: epsilon or mu, at least 0.
+    """Returns a lower bound on a family's parameter, epsilon or mu: that of the curve through two limits.
 
-    It is the parameter of the curve through upper limits on both error rates. Each limit gets half of the
-    bound's error probability, and uses `exchangeable_limits`, which describes `order` and `compute_limits`.
-    Source: Pillutla et al., 2023.
+    They are upper limits on both error rates, with half of the bound's error probability each.
+    `exchangeable_limits` describes `order` and `compute_limits`. Source: Pillutla et al., 2023.
     """
     errors = counted.rest  # in the runs outside the pilot
-    # Upper limits on the mean fractions of misses and false alarms among all canaries of a run.
+    # Upper limits on the mean fractions of misses and false alarms among a run's canaries.
     _, missed = exchangeable_limits(
         errors.misses, errors.canaries_in, order, error / 2, compute_limits
     )
     _, alarmed = exchangeable_limits(
         errors.alarms, errors.canaries_out, order, error / 2, compute_limits
     )
-    # If fair coins put half of the canaries in each world, a rate is 2 (the scale) times such a fraction.
+    # With fair coins, half of the canaries are in each world, so a rate is 2 (the scale) times the fraction.
     fpr = min(errors.scale_out * alarmed, 1.0)
     fnr = min(errors.scale_in * missed, 1.0)
     return max(float(family.parameter(fpr, fnr)), 0.0)
@@ -159,7 +158,7 @@ def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANC
     """
     z = -special.ndtri(error)
     low, high = _solve(mean, z * z / n, variance)
-    # The bound `variance` may exceed 1/4, the largest variance in [0, 1]. With 1/4, limits have this width.
+    # `variance` may exceed 1/4, the largest variance in [0, 1]. With 1/4, limits are this far from the mean.
     largest_width = z / (2 * np.sqrt(n))
     return _clip(max(low, mean - largest_width), min(high, mean + largest_width))
 
@@ -179,8 +178,7 @@ def bernstein(
     # Squaring |x - mean| - shift = sqrt(...) gives a quadratic equation for each limit.
     low, _ = _solve(lower_mean, 2 * log_per_value, variance)
     _, high = _solve(upper_mean, 2 * log_per_value, variance)
-    # The bound `variance` may be negative or exceed 1/4, unlike variances in [0, 1]. With 1/4, the square
-    # root is this width.
+    # `variance` may be negative or exceed 1/4, unlike variances in [0, 1]. With 1/4, the square root is:
     largest_width = np.sqrt(log_per_value / 2)
     lower = np.clip(low, lower_mean - largest_width, lower_mean)
     upper = np.clip(high, upper_mean, upper_mean + largest_width)
@@ -302,16 +300,12 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
 
     At each score, we predict the parameter from three estimates of the error rates (`thresholds.Candidates`):
     `normal` from fitted normal distributions, `counted` from counts, and `raised`, `counted` plus a margin.
-    The usual choice is the score with the largest prediction from `normal` or, if this is 0 everywhere, with
-    the smallest sum of counted rates. A score with lucky counts should not replace it. So another score
-    replaces it only if that score predicts more, even with raised rates, than the usual choice with counted
-    rates.
+    The usual choice is the best score for `normal` or, if this predicts 0 everywhere, the score with the
+    smallest sum of counted rates. The best of many scores may have lucky counts. So a score replaces the
+    usual choice only if its prediction, even from raised rates, exceeds that of the usual choice from counts.
 
-    Args:
-      pilot: The runs used for this choice.
-      sizes: The errors of the other runs. We use only their numbers of runs and guesses.
-      family: The trade-off functions with this parameter.
-      error: The error probability of each rate's limit.
+    `pilot` holds the runs used for this choice. `sizes` holds the other runs' errors, but we use only the
+    numbers of runs and guesses. `error` is the error probability of each rate's limit.
     """
     log_inverse_error = -np.log(error)
     guesses_in, guesses_out = sizes.guesses()
@@ -326,9 +320,8 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
 
         We add two errors to a rate p. First, its estimate has the variance scale * p (1 - p) / guesses, and
         differs from p by more than x with probability at most about exp(-x^2 / (2 variance)). Second, n runs
-        may miss an event, such as a failure, that raises a run's rate. With probability `error`, they miss
-        one of frequency log(1 / error) / n. A run's estimate is at most `scale`, so the event changes the
-        rate by at most this frequency times `scale`.
+        may miss an event that raises a run's rate. With probability `error`, they miss one with frequency
+        log(1 / error) / n. A run's estimate is at most `scale`, so the event adds at most their product.
         """
         variances = scales * rates * (1 - rates) / guesses
         error_of_guesses = np.sqrt(2 * log_inverse_error * variances)

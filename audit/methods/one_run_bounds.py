@@ -98,8 +98,8 @@ def bound_by_guesses(coins: Coins, delta: float, confidence: float) -> list[Boun
 def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `one_run_guesses` on epsilon, by Steinke, Nasr and Jagielski (2023).
 
-    `design` has a single run. A pilot of coins that we do not guess determines how many others we guess. If
-    delta > 0, the bound is only proven for a fixed number of guesses (Errata O11).
+    `design` has a single run. We choose the number of guesses using a pilot: coins that we do not guess. For
+    delta > 0, the bound is only proven for a fixed number (Errata O11).
     """
     error = 1 - confidence
     ordered = _split_and_order(design)
@@ -123,19 +123,17 @@ def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
 def gaussian_from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `one_run_gaussian` on mu, by Mahloujifar, Melis and Chaudhuri (2024).
 
-    `design` has a single run. A pilot of coins that we do not guess determines how many others we guess, but
-    the bound is only proven for a fixed number (Errata O11). Its epsilon is valid if the trade-off curve is
-    Gaussian.
+    `design` has a single run. We choose the number of guesses using a pilot, but the bound is only proven for
+    a fixed number (Errata O11). Its epsilon is valid if the trade-off curve is Gaussian.
     """
     error = 1 - confidence
     ordered = _split_and_order(design)
     coins = len(ordered.right)
     candidates = ordered.candidates
-    # For each candidate number of guesses, the largest mu that these guesses refute if the pilot predicts
-    # well how many are right. We choose the candidate with the largest mu.
-    right = np.floor(candidates * ordered.predicted_right)  # rounded down to be conservative
+    # We choose the candidate that refutes the largest mu if the pilot's prediction is right.
+    predicted = np.floor(candidates * ordered.predicted_right)  # rounded down to be conservative
     refuted, _ = bisect(
-        lambda mus: gaussian_refutes(coins, candidates, right, mus, error),
+        lambda mus: gaussian_refutes(coins, candidates, predicted, mus, error),
         low=0.0,
         high=8.0,  # a larger mu is rare
         halvings=10,  # to 1/128, which suffices to compare them

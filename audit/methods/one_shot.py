@@ -30,7 +30,7 @@ from audit.methods.method import NoiseFloor
 ONE_SHOT_FITTED = "one_shot_fitted"
 ONE_SHOT_EQUAL_VARIANCE = "one_shot_equal_variance"
 ONE_SHOT_JEFFREYS = "one_shot_jeffreys"
-# The `prior` of `intervals.clopper_pearson_upper`, for estimates that use limits on error rates.
+# The `prior` of `intervals.clopper_pearson_upper`.
 PRIORS = {ONE_SHOT_JEFFREYS: 0.5, "one_shot_clopper_pearson": 1.0}
 
 _KNOWN_NULL = Gaussian(0.0, 1.0)  # N(0, 1/d) in units of 1/sqrt(d)
@@ -64,8 +64,8 @@ FITTED = {
 def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
     """Returns all estimates of epsilon from a run's cosines; these estimates are not confidence bounds.
 
-    Those in FITTED compare normal distributions fitted to the cosines. Those in PRIORS use limits on error
-    rates, each with level `confidence`, and differ in the limits' Beta prior.
+    Those in FITTED compare fitted normal distributions. Those in PRIORS use limits on error rates with level
+    `confidence`, and differ in the limits' Beta prior.
     """
     rows = [estimate_from_fit(name, run, delta) for name in FITTED]
     for name, prior in PRIORS.items():
@@ -87,9 +87,8 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
     """Returns an estimate that depends only on the means and standard deviations of a run's cosines.
 
     `name` is a key of FITTED. The null distribution, of cosines of left-out canaries, is fitted to the
-    unobserved cosines. If there are none, it is N(0, 1/d), which is N(0, 1) in the units of `fit`. The
-    standard error comes from 2,000 simulated fits to samples from the fitted distributions. The noise floor
-    is the estimate's distribution without leakage.
+    unobserved cosines. If there are none, it is N(0, 1/d), in units of 1/sqrt(d). The standard error comes
+    from 2,000 simulated fits to samples from the fitted distributions.
     """
     observed = len(run.observed)
     unobserved = len(run.unobserved)
@@ -111,7 +110,7 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
         n_out=unobserved,
         caveat="a Gaussian fit treated as exact",
         standard_error=float(compute(redrawn_null, redrawn_seen, delta).std()),
-        noise_floor=noise_floor(name, observed, unobserved, delta),
+        noise_floor=noise_floor(name, observed, unobserved, delta),  # without leakage
     )
 
 
@@ -152,9 +151,9 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
     """Returns the in-sample estimate of epsilon, the largest over all thresholds, called eps_lo in papers.
 
     At each threshold, epsilon is that of the trade-off curve through upper limits on both error rates
-    (`conversions.epsilon_from_rates`). Only the false-negative rate needs a limit if no cosine is unobserved:
-    then the false-positive rate is known. Even at a fixed threshold, two limits are only valid together with
-    probability 1 - 2 error (Errata O8 of experiments/one_shot/README.md).
+    (`conversions.epsilon_from_rates`). If no cosine is unobserved, the false-positive rate is known.
+    Otherwise, even at a fixed threshold, both limits are only valid with probability 1 - 2 error (Errata O8
+    of experiments/one_shot/README.md).
 
     `error` is the one-sided error of each rate's limit. `prior` is 1/2 for Jeffreys limits, and 1 for
     Clopper-Pearson limits.

@@ -14,11 +14,11 @@ from audit.laws import intervals
 from audit.methods.exact import GAUSSIAN, Family
 
 # These constants are tuned to give large bounds. Bounds are valid for any values.
-_PRIOR = 5.0  # the number of normal pseudo-scores added to a pilot's counts, which vary
+_PRIOR = 5.0  # the number of normal pseudo-scores added to a pilot's counts
 _MIN_RELIABLE = 8  # the pilot's own scores within a rank, for reliable counts
 _MAX_MISFIT = 1.8  # in standard deviations; a larger misfit contradicts normal distributions
 _RELATIVE_ERROR = 1.7  # times sqrt(n), for a bound predicted from the counts of n scores per world
-_RAISE = 1.5  # standard deviations added to rates, since the best of many counts may be lucky
+_RAISE = 1.5  # standard deviations added to rates
 
 
 class ErrorCounts(NamedTuple):
@@ -62,14 +62,14 @@ def choose_on_pilot(
     which varies little between pilots, and from the pilot's error counts.
 
     The usual choice is the best rank for normal distributions. For a Gaussian curve it is final, because an
-    increasing map makes scores normal. For other families, we rely on counts in two cases. If counts clearly
-    contradict normal distributions, we choose the best rank with a reliable count: at least 8 of the pilot's
-    own scores. If the best of all counts predicts a clearly larger bound, we choose its rank.
+    increasing map makes scores normal. For other families, we use counts in two cases. If they clearly
+    contradict normal distributions, we choose the best rank with at least 8 of the pilot's own scores. If
+    counts predict a clearly larger bound, we choose the best rank for them.
 
-    The choice depends only on the order of the scores. A poor choice makes the bound weaker, but not invalid.
+    Only the order of the scores matters. A poor choice makes the bound weaker, but not invalid.
 
     Args:
-      pilot_in, pilot_out: The pilot's scores in and out, of shape (n,) and (m,).
+      pilot_in, pilot_out: The pilot's scores (n,) and (m,).
       n_in, n_out: The numbers of other scores, which will be counted.
       error: The error probability of each rate's upper limit.
     """
@@ -77,7 +77,7 @@ def choose_on_pilot(
         return Rank(is_in=True, rank=1)
 
     mu = _estimate_separation(pilot_in, pilot_out)
-    # `_predict_bounds` ranks from the lowest score. Negating scores makes the highest out-scores the lowest.
+    # Ranks count from the lowest score. Negating scores makes the highest out-scores the lowest.
     by_in = _predict_bounds(pilot_in, pilot_out, n_in, n_out, mu, family, error)
     by_out = _predict_bounds(-pilot_out, -pilot_in, n_out, n_in, mu, family, error)
     ranks, from_normal, from_counts, pilot_ranks, misfits = np.hstack([by_in, by_out])
@@ -124,7 +124,7 @@ def _predict_bounds(
 
     A threshold of rank r is the r-th lowest score in its own world, in or out. We guess that lower scores are
     from the other world. So the errors are the r - 1 lower scores in its own world, and the scores in the
-    other world above the threshold. We estimate the latter from the pilot's score nearest to the threshold.
+    other world above the threshold, which we predict at the pilot's score nearest to it.
 
     Args:
       own: The pilot's scores in the threshold's own world.
@@ -136,8 +136,8 @@ def _predict_bounds(
     """
     ranks = 2 ** np.arange(max(n_own // 2, 1).bit_length())  # 1, 2, 4, ... up to n_own / 2
     levels = ranks / (n_own + 1)  # the expected fraction of its own world below the threshold
-    # The pilot's own score nearest to each threshold. Because n scores leave n + 1 gaps, the k-th lowest is
-    # near the quantile of level k / (n + 1).
+    # The pilot's own score nearest to each threshold. The k-th lowest of n is near the quantile of level k /
+    # (n + 1).
     gaps = len(own) + 1
     pilot_ranks = np.maximum(np.rint(levels * gaps), 1.0)
     pilot_scores = np.sort(own)[pilot_ranks.astype(int) - 1]
@@ -145,8 +145,8 @@ def _predict_bounds(
     # The fraction of the other world below the pilot's score, and below the threshold, if both are normal.
     normal_at_pilot = special.ndtr(mu + special.ndtri(pilot_ranks / gaps))
     normal_at_threshold = special.ndtr(mu + special.ndtri(levels))
-    # Small counts vary, so normal pseudo-scores pull the counted fraction towards the normal one. From the
-    # pilot's score to the threshold, we assume that it changes by the same factor as the normal one.
+    # Counts vary, so normal pseudo-scores pull the counted fraction towards the normal one. We assume that
+    # both change by the same factor from the pilot's score to the threshold.
     size = len(other)
     counted_at_pilot = (below + _PRIOR * normal_at_pilot) / (size + _PRIOR)
     counted_at_threshold = counted_at_pilot * normal_at_threshold / normal_at_pilot
@@ -158,8 +158,7 @@ def _predict_bounds(
     from_normal, from_counts = np.round(family.parameter(other_limits, own_limit), 9)
 
     # The variance of the count `below` has two parts: a binomial one, and one due to the random position of
-    # the pilot's own score. We assume that this position changes the count by a relative error of about 1 /
-    # sqrt(rank), like that of a Poisson count.
+    # the pilot's own score, with a relative error of about 1 / sqrt(its rank), as for a Poisson count.
     expected = size * normal_at_pilot
     from_other = expected * (1 - normal_at_pilot)
     from_own = expected**2 / pilot_ranks
@@ -196,11 +195,9 @@ class Candidates(NamedTuple):
 
     Attributes:
       thresholds: (T,) the distinct scores, ascending.
-      normal: The rates for two normal distributions with the pilot's area under the ROC curve. They vary
-        little between pilots.
-      counted: The pilot's rates, pulled towards `normal` by a few pseudo-scores. They are right for any
-        distribution, but vary.
-      raised: `counted` plus 1.5 standard deviations (_RAISE), so a threshold with lucky counts looks worse.
+      normal: The rates for two normal distributions with the pilot's area under the ROC curve.
+      counted: The pilot's rates, pulled towards `normal` by a few pseudo-scores, because counts vary.
+      raised: `counted` plus 1.5 standard deviations (_RAISE), because the best of many counts may be lucky.
     """
 
     thresholds: Array
@@ -219,8 +216,8 @@ def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
     distinct, counts = np.unique(np.concatenate([pilot_in, pilot_out]), return_counts=True)
 
     # We model out-scores as N(0, 1) and in-scores as N(mu, 1). Each threshold corresponds to a z such that
-    # the fraction of the mixture below z is the fraction of the pilot's scores below the threshold: k / (n +
-    # 1) for the k-th lowest of n scores, since n scores leave n + 1 gaps.
+    # the fraction of the mixture below z is the fraction of the pilot's scores below the threshold, k / (n +
+    # 1) for the k-th lowest of n.
     mu = _estimate_separation(pilot_in, pilot_out)
     total = n_in + n_out
     grid = np.linspace(-12.0, 12.0, 4801)  # of z

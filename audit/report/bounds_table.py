@@ -63,8 +63,8 @@ class BoundRow(NamedTuple):
 def list_rows(conclusion: Conclusion) -> list[BoundRow]:
     """Returns a table's rows: lower and upper bounds, estimates, and the epsilon if losses were linear.
 
-    The last is a heuristic for the last model. For a single run, we leave out the last two, because its
-    estimates have a separate table.
+    The last is a heuristic. For a single run, we leave out the last two, because its estimates have a
+    separate table.
     """
     rows = [_make_row(bound, conclusion, bound.assumes) for bound in conclusion.ranked()]
     for upper in conclusion.upper_bounds:
@@ -250,8 +250,7 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
             return []
         if conclusion.is_reversed:
             return ["not tested: scores are reversed"]
-        # A single run is tested by bets on its cosines, if left-out cosines have a known distribution, or by
-        # the lower bound from its coins.
+        # A single run's test needs a known distribution of left-out cosines, or a lower bound from coins.
         if conclusion.is_one_run:
             return [f"not tested: the null is fitted, and there are fewer than {LEAST_COINS} coins"]
         return []
@@ -333,7 +332,7 @@ def _explain_too_few_runs(conclusion: Conclusion) -> Iterator[str]:
     largest = conclusion.most_provable  # the bound of an attack that makes no errors
     assert upper is not None and largest is not None
     advice = "use fewer insertions or a larger sigma to look for bugs"
-    # A user who states epsilon has trained elsewhere, and may be unable to train more runs.
+    # A user who states epsilon has trained elsewhere, and may be unable to train again.
     if conclusion.is_claimed:
         advice = f"use {verdicts.BETTER_SCORES}"
     elif largest <= 0:

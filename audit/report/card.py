@@ -160,10 +160,9 @@ def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def _describe_method(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the main method, and how many times it looks at the scores.
+    """Returns the method of the first bound without a Gaussian assumption, and how often it looks at scores.
 
-    It is the method of the first bound that does not assume a Gaussian trade-off curve. It looks once, or
-    after each run if the bound is valid after any number of runs.
+    It looks once, or after each run if its bound is valid after any number of runs.
     """
     for bound in conclusion.ranked():
         if not bound.assumes.gaussian:
@@ -172,5 +171,5 @@ def _describe_method(conclusion: Conclusion) -> dict[str, Any]:
                 "method": method,
                 "looks": len(bound.path) or 1,
             }  # `path`: the bound after each run
-    # A single run without coins has no such bound if it needs left-out cosines to fit the null distribution.
+    # A single run has no such bound if it has no coins and its null distribution is fitted.
     return {"method": {"name": "no bound", "assumes": "nothing"}, "looks": 1}
