@@ -33,8 +33,7 @@ def mean_epsilon(setting: KnownMechanism) -> float:
             method = lifted.METHODS[lifted.LIFTED_GAUSSIAN]
             bound = method.bound(design, setting.delta, setting.confidence)
         else:
-            scores_in, scores_out = design.pooled()
-            bound = estimate.if_gaussian(scores_in, scores_out, setting.delta, setting.confidence)
+            bound = estimate.if_gaussian(*design.pooled(), setting.delta, setting.confidence)
         epsilons.append(bound.epsilon)
     return float(np.mean(epsilons))
 

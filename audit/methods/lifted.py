@@ -160,7 +160,7 @@ def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANC
     low, high = _solve(mean, z * z / n, variance)
     # `variance` may exceed 1/4, the largest variance in [0, 1]. With 1/4, limits are this far from the mean.
     largest_width = z / (2 * np.sqrt(n))
-    return _clip(max(low, mean - largest_width), min(high, mean + largest_width))
+    return float(max(low, mean - largest_width, 0)), float(min(high, mean + largest_width, 1))
 
 
 def bernstein(
@@ -182,12 +182,7 @@ def bernstein(
     largest_width = np.sqrt(log_per_value / 2)
     lower = np.clip(low, lower_mean - largest_width, lower_mean)
     upper = np.clip(high, upper_mean, upper_mean + largest_width)
-    return _clip(lower, upper)
-
-
-def _clip(lower: float, upper: float) -> Limits:
-    """Returns limits within [0, 1]."""
-    return float(np.clip(lower, 0, 1)), float(np.clip(upper, 0, 1))
+    return float(max(lower, 0)), float(min(upper, 1))
 
 
 def _solve(mean: float, factor: float, variance: VarianceBound) -> Limits:

@@ -68,18 +68,18 @@ def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
     `confidence`, and differ in the limits' Beta prior.
     """
     rows = [estimate_from_fit(name, run, delta) for name in FITTED]
-    for name, prior in PRIORS.items():
-        rows.append(
-            Estimate(
-                method=name,
-                epsilon=in_sample(run, delta, 1 - confidence, prior),
-                delta=delta,
-                confidence=confidence,
-                n_in=len(run.observed),
-                n_out=len(run.unobserved),
-                caveat="in-sample: the best of all thresholds",
-            )
+    rows += [
+        Estimate(
+            method=name,
+            epsilon=in_sample(run, delta, 1 - confidence, prior),
+            delta=delta,
+            confidence=confidence,
+            n_in=len(run.observed),
+            n_out=len(run.unobserved),
+            caveat="in-sample: the best of all thresholds",
         )
+        for name, prior in PRIORS.items()
+    ]
     return rows
 
 

@@ -67,17 +67,17 @@ def list_rows(conclusion: Conclusion) -> list[BoundRow]:
     separate table.
     """
     rows = [_make_row(bound, conclusion, bound.assumes) for bound in conclusion.ranked()]
-    for upper in conclusion.upper_bounds:
-        rows.append(
-            BoundRow(
-                name=upper.name,
-                epsilon=upper.epsilon,
-                mu=upper.mu,
-                assumes=upper.assumes,
-                sign="≤",
-                upper=upper,
-            )
+    rows += [
+        BoundRow(
+            name=upper.name,
+            epsilon=upper.epsilon,
+            mu=upper.mu,
+            assumes=upper.assumes,
+            sign="≤",
+            upper=upper,
         )
+        for upper in conclusion.upper_bounds
+    ]
     if conclusion.is_one_run:
         return rows
     rows += [
@@ -256,9 +256,8 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
         return []
     result = "rejected by " if test.refuted else "not rejected by "
     result += counted(test.runs, "training run")
-    if (
-        conclusion.bets_on_curve
-    ):  # a comparison of bounds has an e-value that only repeats the result
+    # There are two tests. The one that compares bounds has an e-value that only repeats the result.
+    if conclusion.bets_on_curve:
         result += f" (e-value {at_least_digits(test.e_value, digits=2)})"
     # `seen` is the smallest reduction of the noise that the test would detect, and `seen.noise` what remains.
     if test.seen is None or test.refuted:
@@ -303,8 +302,7 @@ def _explain_words(conclusion: Conclusion) -> Iterator[str]:
     if conclusion.scores_may_depend:
         yield make_note("", "(not tested: scores from one run may depend on each other)")
     if conclusion.curve is not None:
-        test = f"{conclusion.curve.show()}: {explain_curve_test(conclusion)}"
-        yield " " * _INDENT + test
+        yield f"{' ' * _INDENT}{conclusion.curve.show()}: {explain_curve_test(conclusion)}"
         if conclusion.reason:
             yield make_note("", conclusion.reason)
 
@@ -363,8 +361,7 @@ def remarks(conclusion: Conclusion) -> list[str]:
 def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
     """Yields a reason for bounds of 0 other than privacy, if we know one."""
     if conclusion.is_reversed and conclusion.auc is not None:
-        auc = f"{conclusion.auc.value:.2f}"
-        yield f"scores are lower with the canary (AUC {auc}): should they be negated?"
+        yield f"scores are lower with the canary (AUC {conclusion.auc.value:.2f}): should they be negated?"
     elif conclusion.law_is_known:
         # If a test at level 1e-6 refutes the known distribution, we report bounds of 0.
         if not conclusion.assumption_free.holds:
@@ -374,8 +371,10 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
         n_in, n_out = map(len, conclusion.worlds)
         largest = max(bound.epsilon for bound in conclusion.bounds)
         if min(n_in, n_out) < _FEW_SCORES and largest < _MIN_SHOWN:
-            provable = f"epsilon = {at_most(conclusion.most_provable or 0.0)} for any curve"
-            yield f"{n_in} and {n_out} runs can prove at most {provable}: use more runs"
+            epsilon = at_most(conclusion.most_provable or 0.0)
+            yield (
+                f"{n_in} and {n_out} runs can prove at most epsilon = {epsilon} for any curve: use more runs"
+            )
 
 
 def _remark_on_one_run(conclusion: Conclusion) -> Iterator[str]:

@@ -166,10 +166,9 @@ def _describe_method(conclusion: Conclusion) -> dict[str, Any]:
     """
     for bound in conclusion.ranked():
         if not bound.assumes.gaussian:
-            method = {"name": bound.method, "assumes": str(bound.assumes)}
             return {
-                "method": method,
-                "looks": len(bound.path) or 1,
-            }  # `path`: the bound after each run
+                "method": {"name": bound.method, "assumes": str(bound.assumes)},
+                "looks": len(bound.path) or 1,  # `path` has the bound after each run
+            }
     # A single run has no such bound if it has no coins and its null distribution is fitted.
     return {"method": {"name": "no bound", "assumes": "nothing"}, "looks": 1}
