@@ -286,8 +286,11 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
       InputError: If there are too few runs.
     """
     canaries = min(design.canaries)
-    methods = [method for method in METHODS.values() if method.canaries <= canaries]
-    return [method.bound(design, delta, confidence) for method in methods]
+    return [
+        method.bound(design, delta, confidence)
+        for method in METHODS.values()
+        if method.canaries <= canaries
+    ]
 
 
 def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: float) -> float:

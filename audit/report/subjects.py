@@ -180,12 +180,14 @@ def _describe_setting(
     if mechanism.weight_decay:
         optimizer += f", weight decay {mechanism.weight_decay:g}"
     sigma = f"noise multiplier sigma = {mechanism.noise_multiplier:g} (standard deviation sigma C)"
-    steps = f"{setting.schedule.steps:,} steps of {mechanism.batch_size:,} examples"
+    steps = (
+        f"{setting.schedule.steps:,} steps of {mechanism.batch_size:,} examples, in a fixed order"
+    )
     facts = {
         "Model": model,
         "Optimiser": optimizer,
         "DP-SGD": f"clipping norm C = {mechanism.clipping_norm:g}, {sigma}",
-        "Training": f"{steps}, in a fixed order",
+        "Training": steps,
         "Insertions": _describe_insertions(setting),
         "Runs": _describe_runs(conclusion),
         "Arithmetic": mechanism.precision,
