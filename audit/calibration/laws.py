@@ -106,7 +106,7 @@ def _draw_coins(rng: Generator, setting: KnownMechanism, can_fail: bool = False)
 
 
 def _make_evidence(cosines: Array, setting: KnownMechanism) -> Fresh:
-    """Returns cosines (R, K) as the evidence of R runs that insert all their K canaries."""
+    """Returns cosines (R, K) as the evidence of R runs that insert all K canaries."""
     return Fresh(cosines, np.ones(cosines.shape, bool), setting.dimension)
 
 
@@ -138,7 +138,7 @@ def _draw_laplace(rng: Generator, setting: KnownMechanism) -> Fresh:
     """Draws cosines (R, K) of inserted canaries: a shift of epsilon = mu, hidden by Laplace noise."""
     along = setting.mu + rng.laplace(size=(setting.runs, setting.canaries))
     # The probability that a left-out canary has a larger value. We return the cosine with this tail
-    # probability. Cosines of left-out canaries are symmetric around 0.
+    # probability, by symmetry around 0.
     tail_out = scipy.stats.laplace.sf(along)
     return _make_evidence(-cosine_law.quantile(tail_out, setting.dimension), setting)
 
@@ -151,7 +151,7 @@ def draw_on_bound(rng: Generator, setting: KnownMechanism) -> Fresh:
     """
     tail_in = rng.random((setting.runs, setting.canaries))  # uniform for inserted canaries
     tail_out = np.maximum(tail_in - setting.delta, 0) * np.exp(-setting.mu)  # a(t)
-    # Cosines of left-out canaries are symmetric around 0.
+    # By symmetry around 0, -quantile(a) has the tail probability a.
     return _make_evidence(-cosine_law.quantile(tail_out, setting.dimension), setting)
 
 
@@ -169,7 +169,6 @@ def draw_equal(
 GAUSSIAN = Law(_draw_scores, gaussian_truth, _audit_scores)
 INDEPENDENT_COINS = Law(_draw_coins, gaussian_truth, audit_several)
 FAILING_COINS = Law(partial(_draw_coins, can_fail=True), gaussian_truth, breaks=_DEPENDENT)
-
 DIRECTIONS = {
     "gaussian": Law(_draw_gaussian, gaussian_truth),
     "equal": Law(partial(draw_equal, _draw_gaussian), gaussian_truth, breaks=_DEPENDENT),

@@ -22,10 +22,7 @@ def planned_method(canaries: int) -> str:
 
 
 def mean_epsilon(setting: KnownMechanism) -> float:
-    """Returns the mean lower bound on epsilon over simulated audits; `planned_method` names the method.
-
-    The method assumes a Gaussian trade-off curve.
-    """
+    """Returns the mean lower bound on epsilon over simulated audits; `planned_method` names the method."""
     epsilons = []
     for index in range(setting.audits):
         design = draw(setting, index)
@@ -33,7 +30,8 @@ def mean_epsilon(setting: KnownMechanism) -> float:
             method = lifted.METHODS[lifted.LIFTED_GAUSSIAN]
             bound = method.bound(design, setting.delta, setting.confidence)
         else:
-            bound = estimate.if_gaussian(*design.pooled(), setting.delta, setting.confidence)
+            scores_in, scores_out = design.pooled()
+            bound = estimate.if_gaussian(scores_in, scores_out, setting.delta, setting.confidence)
         epsilons.append(bound.epsilon)
     return float(np.mean(epsilons))
 

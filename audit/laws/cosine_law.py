@@ -62,15 +62,15 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
     The vector may depend on the directions. Let s be the largest singular value of the K x d matrix V of
     directions. The largest possible sum is s^2, which we bound in four steps:
 
-    1. Multiply each row of V by the length of an independent normal vector in R^d, with mean m. The entries
-       of the product are independent and normal.
+    1. Multiply each row of V by the length of an independent normal vector in R^d. The product has
+       independent normal entries.
     2. So its largest singular value S is at most sqrt(K) + sqrt(d) + g with E[exp(x g)] <= exp(x^2 / 2)
        (Davidson and Szarek, 2001, Theorem II.13).
-    3. Given V, S is a convex function of the lengths. If all lengths are m, S = m s. By Jensen's inequality,
-       E[exp(x m s)] <= E[exp(x S)].
-    4. Markov's inequality with the best x gives the bound, in which m >= sqrt(d - 1/2) (Watson, 1959):
+    3. Given V, S is a convex function of the lengths. For lengths equal to their mean m, S = m s. By Jensen's
+       inequality, E[exp(x m s)] <= E[exp(x S)].
+    4. By Markov's inequality with the best x,
 
-        P(m s > sqrt(K) + sqrt(d) + sqrt(-2 log(error))) <= error
+        P(m s > sqrt(K) + sqrt(d) + sqrt(-2 log(error))) <= error,    m >= sqrt(d - 1/2)  (Watson, 1959).
 
     Args:
       canaries: K.

@@ -283,8 +283,7 @@ def _compute_bins(fit: Fit) -> _Bins:
     edges = np.stack([edges_out, edges_in], -2)
     probabilities = np.maximum(conversions.mass_between(edges), _TINY)
     density = np.exp(-0.5 * edges**2) / np.sqrt(2 * np.pi)
-    # The derivatives of the edges with respect to the cuts and mu: a cut moves its own edge, and mu moves all
-    # edges of the world "in" down.
+    # A cut moves its own edge, and mu moves all edges of the world "in" down.
     bins = probabilities.shape[-1]
     edge_derivatives = np.zeros((2, bins + 1, bins))  # worlds, edges, parameters (cuts, then mu)
     edge_derivatives[:, 1:-1, :-1] = np.eye(

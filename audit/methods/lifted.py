@@ -127,10 +127,10 @@ def count(design: Design, family: Family, error: float) -> Counted:
 def _prove_lidp(
     order: int, compute_limits: ComputeLimits, family: Family, counted: Counted, error: float
 ) -> float:
-    """Returns a lower bound on a family's parameter, epsilon or mu: that of the curve through two limits.
+    """Returns a lower bound on the parameter of a family of trade-off curves, epsilon or mu.
 
-    They are upper limits on both error rates, with half of the bound's error probability each.
-    `exchangeable_limits` describes `order` and `compute_limits`. Source: Pillutla et al., 2023.
+    Its curve passes through upper limits on both error rates, each with half of the bound's error
+    probability. `exchangeable_limits` describes `order` and `compute_limits`. Source: Pillutla et al., 2023.
     """
     errors = counted.rest  # in the runs outside the pilot
     # Upper limits on the mean fractions of misses and false alarms among a run's canaries.
@@ -171,15 +171,15 @@ def bernstein(
     They are the values x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n), where L = log(1 /
     error). `wilson` describes the arguments.
     """
-    log_per_value = np.log(1 / error) / n  # L / n
-    shift = 2 * log_per_value / 3
+    factor = 2 * np.log(1 / error) / n  # 2 L / n
+    shift = factor / 3
     lower_mean = mean - shift
     upper_mean = mean + shift
     # Squaring |x - mean| - shift = sqrt(...) gives a quadratic equation for each limit.
-    low, _ = _solve(lower_mean, 2 * log_per_value, variance)
-    _, high = _solve(upper_mean, 2 * log_per_value, variance)
+    low, _ = _solve(lower_mean, factor, variance)
+    _, high = _solve(upper_mean, factor, variance)
     # `variance` may be negative or exceed 1/4, unlike variances in [0, 1]. With 1/4, the square root is:
-    largest_width = np.sqrt(log_per_value / 2)
+    largest_width = np.sqrt(factor / 4)
     lower = np.clip(low, lower_mean - largest_width, lower_mean)
     upper = np.clip(high, upper_mean, upper_mean + largest_width)
     return float(max(lower, 0)), float(min(upper, 1))

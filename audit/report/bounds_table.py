@@ -120,8 +120,7 @@ def show_floor(floor: NoiseFloor) -> str:
 def bounds_table(conclusion: Conclusion) -> str:
     """Returns a conclusion's bounds as a text table, followed by notes and the verdict.
 
-    Lower bounds are rounded down, and upper bounds up. For a single run, a table of its estimates comes
-    first.
+    For a single run, a table of its estimates comes first.
     """
     level = Level(conclusion.delta, conclusion.confidence)
     before = [f"lower bounds on epsilon at {level}"]
@@ -180,8 +179,7 @@ def _count(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
 def _show_errors(errors: int, scores: int, as_counts: bool) -> str:
     """Returns errors as "errors/scores", or as a percentage of scores, at most 100%.
 
-    If fair coins insert the canaries, `scores` is half of all canaries, as on average. By chance, errors may
-    outnumber it.
+    Fair coins insert half of all canaries on average, so `scores` is half of them. Errors may outnumber it.
     """
     if as_counts:
         return f"{errors}/{scores}"
@@ -256,7 +254,7 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
         return []
     result = "rejected by " if test.refuted else "not rejected by "
     result += counted(test.runs, "training run")
-    # There are two tests. The one that compares bounds has an e-value that only repeats the result.
+    # The other test, which compares bounds, has an e-value that only repeats the result.
     if conclusion.bets_on_curve:
         result += f" (e-value {at_least_digits(test.e_value, digits=2)})"
     # `seen` is the smallest reduction of the noise that the test would detect, and `seen.noise` what remains.
@@ -321,7 +319,6 @@ def explain_curve_test(conclusion: Conclusion) -> str:
 
 def _explain_too_few_runs(conclusion: Conclusion) -> Iterator[str]:
     """Yields advice if no scores from this number of runs could reject the smallest upper bound."""
-
     has_other_problem = conclusion.doubt or conclusion.is_reversed
     is_violated = conclusion.verdict.kind == verdicts.VIOLATED
     if has_other_problem or not conclusion.is_beyond_reach or is_violated:
@@ -363,7 +360,7 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
     if conclusion.is_reversed and conclusion.auc is not None:
         yield f"scores are lower with the canary (AUC {conclusion.auc.value:.2f}): should they be negated?"
     elif conclusion.law_is_known:
-        # If a test at level 1e-6 refutes the known distribution, we report bounds of 0.
+        # If a test at level 1e-6 refutes this law, bounds are 0.
         if not conclusion.assumption_free.holds:
             fresh = "fresh draws" if conclusion.fresh.draws else "random directions"
             yield f"invalid: held-out canaries are not distributed like {fresh} (p < 1e-06)"
@@ -371,9 +368,9 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
         n_in, n_out = map(len, conclusion.worlds)
         largest = max(bound.epsilon for bound in conclusion.bounds)
         if min(n_in, n_out) < _FEW_SCORES and largest < _MIN_SHOWN:
-            epsilon = at_most(conclusion.most_provable or 0.0)
             yield (
-                f"{n_in} and {n_out} runs can prove at most epsilon = {epsilon} for any curve: use more runs"
+                f"{n_in} and {n_out} runs can prove at most epsilon = "
+                f"{at_most(conclusion.most_provable or 0.0)} for any curve: use more runs"
             )
 
 

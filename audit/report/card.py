@@ -137,10 +137,7 @@ def _compare(place: str, stated: Any, recomputed: Any) -> str:
 
 
 def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the fields about the claim: the variant of DP, its parameters, and its class and arguments.
-
-    Without a claim, the class is None.
-    """
+    """Returns the fields about the claim: the variant of DP, its parameters, and its class and arguments."""
     claim = conclusion.claim
     # Bounds for random allocation replace the example's gradient by zero.
     unit = ZERO_OUT if isinstance(claim, RandomAllocation) else _ADD_OR_REMOVE
