@@ -59,7 +59,7 @@ class _FittedNull(NamedTuple):
 def examine(scores_in: Array, scores_out: Array) -> float:
     """Returns the p-value of a test of whether in-scores (n,) and out-scores (m,) have a Gaussian curve.
 
-    We fit a Gaussian curve, and compare its misfit to the misfit of scores simulated from the fit. The
+    We fit a Gaussian trade-off curve, and compare its misfit to that of scores simulated from the fit. The
     p-value is 1 if no test is possible, because there are too few scores or the worlds hardly overlap.
     """
     null = _fit_null(scores_in, scores_out)
@@ -103,8 +103,8 @@ def _fit_null(scores_in: Array, scores_out: Array) -> _FittedNull | None:
 def _simulate_misfit(sizes: Array, probabilities: Array, expected_fit: Fit) -> Array:
     """Draws multinomial counts with a fixed seed; returns their misfit, (_SIMULATIONS, 3).
 
-    `sizes` (2,) has the number of scores in each world, and `probabilities` (2, bins) those of bins. Each fit
-    starts at `expected_fit`, a fit to the expected counts, which is close.
+    `sizes` (2,) has the number of scores in each world, and `probabilities` (2, bins) those of bins. To save
+    time, each fit starts at `expected_fit`, the fit to the expected counts.
     """
     rng = np.random.default_rng(0)
     normalized = probabilities / probabilities.sum(1, keepdims=True)
@@ -134,7 +134,7 @@ def _compute_p_values(misfit: Array, simulated: Array) -> Array:
     `_measure_misfit` describes them. A statistic's p-value is a tail probability of a distribution with the
     mean and variance of the values `simulated` (n, 3) from the fit: gamma for overall and spread, and normal
     for tails. If r > 0 simulated values reach the observed one, it is at least (r + 1) / (n + 1), which is
-    valid for any distribution. With r = 0, we would never get a smaller p-value than 1 / (n + 1).
+    valid for any distribution. We ignore this limit for r = 0, or no p-value could be below 1 / (n + 1).
 
     The result is the smallest of the three p-values after a Bonferroni correction.
     """

@@ -319,7 +319,7 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
         We add two errors to a rate p. First, its estimate has the variance scale * p (1 - p) / guesses, and
         differs from p by more than x with probability at most about exp(-x^2 / (2 variance)). Second, n runs
         may miss an event that raises a run's rate. With probability `error`, they miss one with frequency
-        log(1 / error) / n. A run's estimate is at most `scale`, so the event adds at most their product.
+        log(1 / error) / n. A run's estimate is at most `scale`, so we add `scale` times this frequency.
         """
         variances = scales * rates * (1 - rates) / guesses
         error_of_guesses = np.sqrt(2 * log_inverse_error * variances)

@@ -66,7 +66,7 @@ def choose_on_pilot(
     contradict normal distributions, we choose the best rank with at least 8 of the pilot's own scores. If
     counts predict a clearly larger bound, we choose the best rank for them.
 
-    Only the order of the scores matters. A poor choice makes the bound weaker, but not invalid.
+    A poor choice makes the bound weaker, but not invalid.
 
     Args:
       pilot_in, pilot_out: The pilot's scores (n,) and (m,).
@@ -77,7 +77,7 @@ def choose_on_pilot(
         return Rank(is_in=True, rank=1)
 
     mu = _estimate_separation(pilot_in, pilot_out)
-    # Ranks count from the lowest score. Negating scores makes the highest out-scores the lowest.
+    # `_predict_bounds` counts from the lowest score. Negating scores makes the highest out-scores the lowest.
     by_in = _predict_bounds(pilot_in, pilot_out, n_in, n_out, mu, family, error)
     by_out = _predict_bounds(-pilot_out, -pilot_in, n_out, n_in, mu, family, error)
     ranks, from_normal, from_counts, pilot_ranks, misfits = np.hstack([by_in, by_out])
