@@ -134,7 +134,7 @@ def _audit_coins(coins, setting):
 def _audit_cosines(cosines, setting):
     """Returns a single run's bounds from cosines, and the one-shot paper's eps_lo with Jeffreys' limits."""
     name = one_shot.ONE_SHOT_JEFFREYS
-    prior = one_shot.LIMITS[name]
+    prior = one_shot.PRIORS[name]
     jeffreys = one_shot.in_sample(cosines, setting.delta, 1 - setting.confidence, prior)
     bound = one_run_bounds.bound_uniform_canaries(cosines, setting.delta, setting.confidence)
     return [*laws.make_values([bound]), Value(name, jeffreys)]

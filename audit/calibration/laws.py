@@ -105,8 +105,8 @@ def _draw_coins(rng: Generator, setting: KnownMechanism, can_fail: bool = False)
 # Directions, all inserted.
 
 
-def _insert_all(cosines: Array, setting: KnownMechanism) -> Fresh:
-    """Returns cosines (R, K) as the evidence of runs that insert all K canaries."""
+def _make_evidence(cosines: Array, setting: KnownMechanism) -> Fresh:
+    """Returns cosines (R, K) as the evidence of R runs that insert all K canaries."""
     return Fresh(cosines, np.ones(cosines.shape, bool), setting.dimension)
 
 
@@ -131,27 +131,28 @@ def _draw_gaussian(rng: Generator, setting: KnownMechanism, can_fail: bool = Fal
     along = signal * w_length + rng.standard_normal(shape)  # u_j's component along w_j
     # |u_j|: one coordinate along w_j, and noise in the other d - K dimensions.
     u_length = np.sqrt(along**2 + rng.chisquare(orthogonal, shape))
-    return _insert_all(w_length * along / u_length, setting)
+    return _make_evidence(w_length * along / u_length, setting)
 
 
 def _draw_laplace(rng: Generator, setting: KnownMechanism) -> Fresh:
     """Draws cosines (R, K) of inserted canaries: a shift of epsilon = mu, hidden by Laplace noise."""
     along = setting.mu + rng.laplace(size=(setting.runs, setting.canaries))
     # The probability that a left-out canary has a larger value. We return the cosine with this tail
-    # probability; the distribution of cosines is symmetric around 0.
-    tail = scipy.stats.laplace.sf(along)
-    return _insert_all(-cosine_law.quantile(tail, setting.dimension), setting)
+    # probability, by symmetry around 0.
+    tail_out = scipy.stats.laplace.sf(along)
+    return _make_evidence(-cosine_law.quantile(tail_out, setting.dimension), setting)
 
 
 def draw_on_bound(rng: Generator, setting: KnownMechanism) -> Fresh:
-    """Draws the largest cosines (R, K) of inserted canaries that (epsilon, delta)-DP allows; epsilon is mu.
+    """Draws the largest cosines (R, K) of inserted canaries that (epsilon, delta)-DP allows.
 
-    P_in(cosine > t) = min(e^epsilon a(t) + delta, 1) at every t, with a(t) = P_out(cosine > t).
+    `setting.mu` holds epsilon. An inserted canary's cosine exceeds t with probability min(e^epsilon a(t) +
+    delta, 1), where a(t) is the probability for a left-out canary. We use inverse transform sampling.
     """
-    uniform = rng.random((setting.runs, setting.canaries))  # P_in(cosine > t) at the cosine t
-    tail = np.maximum(uniform - setting.delta, 0) * np.exp(-setting.mu)  # a(t) at the cosine t
-    # -quantile(a) has the tail probability a, by symmetry.
-    return _insert_all(-cosine_law.quantile(tail, setting.dimension), setting)
+    tail_in = rng.random((setting.runs, setting.canaries))  # uniform for inserted canaries
+    tail_out = np.maximum(tail_in - setting.delta, 0) * np.exp(-setting.mu)  # a(t)
+    # By symmetry around 0, -quantile(a) has the tail probability a.
+    return _make_evidence(-cosine_law.quantile(tail_out, setting.dimension), setting)
 
 
 def draw_equal(
@@ -168,11 +169,14 @@ def draw_equal(
 GAUSSIAN = Law(_draw_scores, gaussian_truth, _audit_scores)
 INDEPENDENT_COINS = Law(_draw_coins, gaussian_truth, audit_several)
 FAILING_COINS = Law(partial(_draw_coins, can_fail=True), gaussian_truth, breaks=_DEPENDENT)
-_draw_failing = partial(_draw_gaussian, can_fail=True)
 DIRECTIONS = {
     "gaussian": Law(_draw_gaussian, gaussian_truth),
     "equal": Law(partial(draw_equal, _draw_gaussian), gaussian_truth, breaks=_DEPENDENT),
-    "failing": Law(_draw_failing, gaussian_truth, breaks=_DEPENDENT | _NOT_GAUSSIAN),
+    "failing": Law(
+        partial(_draw_gaussian, can_fail=True),
+        gaussian_truth,
+        breaks=_DEPENDENT | _NOT_GAUSSIAN,
+    ),
     "laplace": Law(_draw_laplace, mu_is_epsilon, breaks=_NOT_GAUSSIAN),
     "bound": Law(draw_on_bound, mu_is_epsilon, breaks=_NOT_GAUSSIAN),
 }

@@ -22,10 +22,7 @@ def planned_method(canaries: int) -> str:
 
 
 def mean_epsilon(setting: KnownMechanism) -> float:
-    """Returns the mean lower bound on epsilon over simulated audits; `planned_method` names the method.
-
-    The method assumes a Gaussian trade-off curve.
-    """
+    """Returns the mean lower bound on epsilon over simulated audits; `planned_method` names the method."""
     epsilons = []
     for index in range(setting.audits):
         design = draw(setting, index)
@@ -79,15 +76,15 @@ def first_to_reach(target: float, compute_tightness: Callable[[int], float]) -> 
     `compute_tightness` maps a number of runs to the tightness, which increases with the number.
 
     Returns:
-      The number of runs, at least MIN_RUNS; None if MAX_RUNS are not enough.
+      The number of runs, above MIN_RUNS; None if it is not below MAX_RUNS.
     """
     enough = find_fewest_runs(
         lambda runs: compute_tightness(runs) >= target,
         too_few=MIN_RUNS,
         enough=MAX_RUNS,
-        precision=1.05,  # enough for two digits
+        precision=1.05,  # the second digit changes a number by 1 to 10%
     )
-    if enough == MAX_RUNS:
+    if enough == MAX_RUNS:  # no smaller number was enough, and the search does not try this one
         return None
     unit = 10 ** max(len(str(enough)) - 2, 0)  # the value of the second digit
     return math.ceil(enough / unit) * unit

@@ -19,7 +19,7 @@ from audit.evidence.arrays import Array
 from audit.laws import conversions
 from audit.methods.method import Assumption
 
-EXPECTED = Assumption(
+IF_LINEAR = Assumption(
     text="linear losses: expected, not a bound",
     word="(expected)",
     sentence="not a bound: the last model's leakage if losses were linear (Steinke et al., 2024)",

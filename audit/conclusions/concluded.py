@@ -117,10 +117,10 @@ def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Con
     if composition is None or composition.sampling_rate == 1:  # canaries are not sampled
         return concluded
     # For sampled canaries, we add the epsilon that the last model would have with linear losses.
-    steps = composition.insertions
-    if hidden_state is not None:  # the claim has a schedule: one step of k may insert the canary
-        steps *= hidden_state.periods.k
-    return concluded._replace(expected=expected_epsilon(composition, steps, level.delta))
+    steps = composition.insertions  # every step inserts, unless the claim has a schedule
+    if hidden_state is not None:
+        steps *= hidden_state.periods.k  # one step of k inserts
+    return concluded._replace(epsilon_if_linear=expected_epsilon(composition, steps, level.delta))
 
 
 def _make_notes(evidence: Evidence) -> Iterator[str]:
@@ -190,10 +190,11 @@ def conclude_setting(
         evidence = read_evidence(scores)
         if not own_model and predicted_mu(setting) is not None:
             reason = "expected here: Gaussian noise on one crafted coordinate"
-    # A claim does not know the optimizer. So we replace its values for the last model: the epsilon with
-    # linear losses, and the hidden-state bound.
-    expected = _expect_linear_losses(setting, claim, level.delta)
-    concluded = _conclude_rows(evidence, claim, level)._replace(reason=reason, expected=expected)
+    # A claim does not know the optimizer. So the setting replaces the claim's values for the last model: the
+    # epsilon with linear losses, and the hidden-state bound.
+    if_linear = _expect_linear_losses(setting, claim, level.delta)
+    concluded = _conclude_rows(evidence, claim, level)
+    concluded = concluded._replace(reason=reason, epsilon_if_linear=if_linear)
     last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
     if isinstance(last_model, str):  # why there is no bound
         concluded = concluded._replace(uncovered=last_model)

@@ -124,7 +124,7 @@ class Conclusion(NamedTuple):
       hidden_state: the upper bound if the adversary sees only the last model; None if Lipschitz constants are
         unknown.
       uncovered: why a known setting has no `hidden_state`; else empty.
-      expected: the epsilon that the last model would have with linear losses, or None; not a bound.
+      epsilon_if_linear: the epsilon that the last model would have with linear losses, or None; not a bound.
       reason: why we expect a Gaussian curve from this mechanism; empty if we do not.
 
     `finish` computes these fields.
@@ -170,7 +170,7 @@ class Conclusion(NamedTuple):
     composition: Composition | None = None
     hidden_state: HiddenState | None = None
     uncovered: str = ""
-    expected: float | None = None
+    epsilon_if_linear: float | None = None
     reason: str = ""
 
     is_one_run: bool = False

@@ -69,8 +69,8 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
         }
     elif conclusion.uncovered:
         fields["last_model"] = {"why_not": conclusion.uncovered}
-    if conclusion.expected is not None:
-        fields["expected"] = conclusion.expected
+    if conclusion.epsilon_if_linear is not None:
+        fields["expected"] = conclusion.epsilon_if_linear
     curve = conclusion.curve
     if curve is not None:
         fields["gaussian_curve"] = {**curve._asdict(), "status": curve.status}

@@ -23,8 +23,8 @@ def log_delta_from_mu(mu: ArrayLike, epsilon: ArrayLike) -> Array:
     """Returns log delta(epsilon), the log privacy profile of mu-GDP mechanisms; epsilon may be negative.
 
     delta = Phi(-epsilon / mu + mu / 2) - e^epsilon Phi(-epsilon / mu - mu / 2) (hidden-state paper, Equation
-    9). The arguments broadcast. The result is -inf if delta is 0. For a tiny mu, the two terms cancel, and
-    values of delta below about 1e-14 are inaccurate.
+    9). The result is -inf if delta is 0. For a tiny mu, the two terms cancel, and values of delta below about
+    1e-14 are inaccurate.
     """
     eps = np.asarray(epsilon, float)
     half_mu = np.divide(mu, 2)
@@ -39,7 +39,7 @@ def log_delta_from_mu(mu: ArrayLike, epsilon: ArrayLike) -> Array:
 
 
 def log_difference(log_larger: ArrayLike, log_smaller: ArrayLike) -> Array:
-    """Returns log(a - b), given log a and log b of probabilities a >= b. The arguments broadcast.
+    """Returns log(a - b), given log a and log b of probabilities a >= b.
 
     The result is -inf if a and b are equal up to rounding.
     """
@@ -52,7 +52,7 @@ def log_difference(log_larger: ArrayLike, log_smaller: ArrayLike) -> Array:
 
 
 def delta_from_mu(mu: ArrayLike, epsilon: ArrayLike) -> Array:
-    """Returns delta(epsilon) of mu-GDP mechanisms (hidden-state paper, Equation 9); arguments broadcast."""
+    """Returns delta(epsilon) of mu-GDP mechanisms (hidden-state paper, Equation 9)."""
     return np.exp(log_delta_from_mu(mu, epsilon))
 
 

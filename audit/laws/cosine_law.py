@@ -20,7 +20,7 @@ def log_sf(cosine: ArrayLike, dimension: int) -> Array:
     """Returns log P(T > t) for the cosine T between a fixed and a uniformly random direction in R^d.
 
     The relative error is at most 1e-9 for probabilities down to 1e-280. Below that, the result is an upper
-    bound that exceeds the log by at most 0.001 or float64's relative precision.
+    bound. It exceeds the log by at most 0.001, or by float64's rounding error if that is larger.
 
     Args:
       cosine: t in [-1, 1], any shape.
@@ -31,7 +31,8 @@ def log_sf(cosine: ArrayLike, dimension: int) -> Array:
         dimension >= 2,
         f"`dimension={dimension}`: give the number of trained parameters, at least 2",
     )
-    tail = special.betaincc(0.5, (dimension - 1) / 2, t * t) / 2  # P(T > |t|)
+    # P(T > |t|): T^2 follows Beta(1/2, (d - 1) / 2), and both signs of T are equally likely.
+    tail = special.betaincc(0.5, (dimension - 1) / 2, t * t) / 2
     least = 1e-280  # smaller values of the incomplete beta function may underflow
     log_near_tail = np.log(np.maximum(tail, least))
     log_tail = np.where(tail > least, log_near_tail, _limit_far_tail(np.abs(t), dimension))
@@ -49,8 +50,8 @@ def log_density(cosine: Array, dimension: int) -> Array:
 
 def quantile(probability: Array, dimension: int) -> Array:
     """Returns the t with P(T <= t) = probability for the cosine T between a fixed and a uniform direction."""
-    # T^2 has the distribution Beta(1/2, (d - 1) / 2), and both signs of T are equally likely.
     tail = np.minimum(probability, 1 - probability)
+    # T^2 follows Beta(1/2, (d - 1) / 2), and both signs of T are equally likely.
     squares = special.betainccinv(0.5, (dimension - 1) / 2, 2 * tail)
     return np.copysign(np.sqrt(squares), probability - 0.5)
 
@@ -59,11 +60,15 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
     """Returns an upper bound on the sum of squared cosines between K uniform directions and any vector.
 
     The vector may depend on the directions. Let s be the largest singular value of the K x d matrix V of
-    directions. The largest possible sum is s^2. Multiply each row of V by the length of an independent normal
-    vector in R^d. Then the entries of the product are independent and normal. Its largest singular value is
-    at most sqrt(K) + sqrt(d) + g with E[exp(x g)] <= exp(x^2 / 2) (Davidson and Szarek, 2001, Theorem II.13).
-    Given V, this value is a convex function of the lengths. So its average is at least s times the mean
-    length m, and by Jensen's inequality E[exp(x m s)] <= exp(x (sqrt(K) + sqrt(d)) + x^2 / 2). Hence
+    directions. The largest possible sum is s^2, which we bound in four steps:
+
+    1. Multiply each row of V by the length of an independent normal vector in R^d. The product has
+       independent normal entries.
+    2. So its largest singular value S is at most sqrt(K) + sqrt(d) + g with E[exp(x g)] <= exp(x^2 / 2)
+       (Davidson and Szarek, 2001, Theorem II.13).
+    3. Given V, S is a convex function of the lengths. For lengths equal to their mean m, S = m s. By Jensen's
+       inequality, E[exp(x m s)] <= E[exp(x S)].
+    4. By Markov's inequality with the best x,
 
         P(m s > sqrt(K) + sqrt(d) + sqrt(-2 log(error))) <= error,    m >= sqrt(d - 1/2)  (Watson, 1959).
 

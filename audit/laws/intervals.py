@@ -33,7 +33,7 @@ def clopper_pearson_upper(
       count: The numbers of successes, any shape. The limits have the same shape.
       trials: The number of trials: one for all counts, or one for each count.
       error: The maximum probability that the success probability exceeds its limit.
-      prior: 1, or 1/2 for Jeffreys limits, which are valid only on average over success probabilities.
+      prior: 1, or 1/2 for Jeffreys limits, which are valid only on average.
     """
     k = np.asarray(count, float)
     second_parameter = trials - k + (1 - prior)

@@ -1,14 +1,14 @@
 """Tests whether the trade-off curve is Gaussian, as required to convert bounds on mu to epsilon.
 
 The null hypothesis states that some increasing map makes the scores of both worlds normal, with equal
-variance. This is equivalent to a Gaussian trade-off curve. We count the scores in cells between pooled
+variance. This is equivalent to a Gaussian trade-off curve. We count the scores in bins between pooled
 quantiles (cuts), and fit two normal distributions with equal variance and common cuts by maximum likelihood.
 
 We simulate the p-value, because chi-squared distributions are inaccurate if the worlds hardly overlap. If the
 curve is Gaussian, the p-value is below 0.05 in at most 5% of audits, up to the error of a parametric
 bootstrap.
 
-A *table* holds counts (2, cells), with the world "out" (canary left out) first.
+Arrays (2, ...) have the world "out" (canary left out) first.
 """
 
 import functools
@@ -26,46 +26,47 @@ CURVE_LEVEL = 0.05  # a smaller p-value refutes the Gaussian curve
 CURVE_POWER = 0.95  # a test with at least this power that does not reject confirms the curve
 _MAX_MU = 12.0  # |mu| for worlds without overlap, which fit any larger |mu| equally well
 _TINY = 1e-300  # avoids a division by 0
-_TABLES = 199  # drawn from the fit, and from each alternative
+_SIMULATIONS = 199  # of counts under the fit, and under each alternative
 _PARAMETERS = np.geomspace(0.01, 30.0, 48)  # of the other curves
 
 
 class Fit(NamedTuple):
-    """Fits of the null hypothesis, two normal distributions with equal variance and common cuts, to tables.
+    """Fits of a Gaussian curve to counts in bins: scores are N(0, 1) in world "out", and N(mu, 1) in "in".
 
     Attributes:
-      mu: (...,) the mean of world "in" minus that of "out", in standard deviations, from -12 to 12.
-      cuts: (..., cells - 1) the cuts between cells, in standard deviations from the mean of world "out".
+      mu: (...,) from -12 to 12.
+      cuts: (..., bins - 1) the cuts between bins, the same in both worlds.
     """
 
     mu: Array
     cuts: Array
 
 
-class _Null(NamedTuple):
-    """The scores' table, the fit of the null hypothesis, and statistics simulated from that fit.
+class _FittedNull(NamedTuple):
+    """A Gaussian curve fitted to the counts, and the misfit of counts simulated from that fit.
 
     Attributes:
-      table: (2, cells) counts, the world "out" first.
-      fit: The fit to the table.
-      drawn: (_TABLES, 3) the three statistics of each table drawn from the fit.
+      counts: (2, bins) the number of scores in each bin, the world "out" first.
+      fit: The fit to the counts.
+      simulated_misfit: (_SIMULATIONS, 3) the statistics of `_measure_misfit` for the simulated counts.
     """
 
-    table: Array
+    counts: Array
     fit: Fit
-    drawn: Array
+    simulated_misfit: Array
 
 
 def examine(scores_in: Array, scores_out: Array) -> float:
     """Returns the p-value of a test of whether in-scores (n,) and out-scores (m,) have a Gaussian curve.
 
-    It is 1 if no test is possible, because there are too few scores or the worlds hardly overlap.
+    We fit a Gaussian trade-off curve, and compare its misfit to that of scores simulated from the fit. The
+    p-value is 1 if no test is possible, because there are too few scores or the worlds hardly overlap.
     """
     null = _fit_null(scores_in, scores_out)
     if null is None:
         return 1.0
-    statistics = _compute_statistics(null.table, null.fit)
-    return float(_compute_p_values(statistics, null.drawn))
+    misfit = _measure_misfit(null.counts, null.fit)
+    return float(_compute_p_values(misfit, null.simulated_misfit))
 
 
 def power(scores_in: Array, scores_out: Array) -> float:
@@ -82,73 +83,74 @@ def power(scores_in: Array, scores_out: Array) -> float:
     return min(_simulate_rejection_rate(known_laws.LAWS[name], null) for name in alternatives)
 
 
-def _fit_null(scores_in: Array, scores_out: Array) -> _Null | None:
-    """Fits the null hypothesis to in-scores (n,) and out-scores (m,), and simulates the statistics under it.
+def _fit_null(scores_in: Array, scores_out: Array) -> _FittedNull | None:
+    """Fits a Gaussian trade-off curve to in-scores (n,) and out-scores (m,), and simulates its misfit.
 
-    Returns None if no test is possible: if there are fewer than three cells, or if one world's scores are all
-    in higher cells than the other's (a single cell may be shared), since mu is then unbounded.
+    Returns None if no test is possible. A Gaussian curve fits fewer than three bins exactly. If one world's
+    highest bin is not above the other world's lowest bin, the fitted mu is unbounded.
     """
-    table = count_in_cells(scores_in, scores_out)
-    cells_out = np.flatnonzero(table[0])  # the indices of cells with out-scores, ascending
-    cells_in = np.flatnonzero(table[1])
-    have_overlap = cells_out[-1] > cells_in[0] and cells_in[-1] > cells_out[0]
-    if table.shape[1] < 3 or not have_overlap:
+    counts = count_in_bins(scores_in, scores_out)
+    bins_out = np.flatnonzero(counts[0])  # the indices of bins with out-scores, ascending
+    bins_in = np.flatnonzero(counts[1])
+    have_overlap = bins_out[-1] > bins_in[0] and bins_in[-1] > bins_out[0]
+    if counts.shape[1] < 3 or not have_overlap:
         return None
-    fit = fit_tables(table)
-    drawn = _draw_statistics(table.sum(1), _compute_cells(fit).probabilities, start=fit)
-    return _Null(table, fit, drawn)
+    fit = fit_counts(counts)
+    simulated = _simulate_misfit(counts.sum(1), _compute_bins(fit).probabilities, expected_fit=fit)
+    return _FittedNull(counts, fit, simulated)
 
 
-def _draw_statistics(sizes: Array, probabilities: Array, start: Fit) -> Array:
-    """Draws multinomial tables with a fixed seed, and returns their three statistics, of shape (_TABLES, 3).
+def _simulate_misfit(sizes: Array, probabilities: Array, expected_fit: Fit) -> Array:
+    """Draws multinomial counts with a fixed seed; returns their misfit, (_SIMULATIONS, 3).
 
-    `sizes` (2,) has the number of scores in each world, and `probabilities` (2, cells) the cells'
-    probabilities. Fits start at `start`.
+    `sizes` (2,) has the number of scores in each world, and `probabilities` (2, bins) those of bins. To save
+    time, each fit starts at `expected_fit`, the fit to the expected counts.
     """
     rng = np.random.default_rng(0)
     normalized = probabilities / probabilities.sum(1, keepdims=True)
     worlds = [
-        rng.multinomial(int(size), of_cells, _TABLES)
-        for size, of_cells in zip(sizes, normalized, strict=True)
+        rng.multinomial(int(size), of_bins, _SIMULATIONS)
+        for size, of_bins in zip(sizes, normalized, strict=True)
     ]
-    tables = np.stack(worlds, 1).astype(float)
-    return _compute_statistics(tables, fit_tables(tables, start))
+    counts = np.stack(worlds, 1).astype(float)
+    return _measure_misfit(counts, fit_counts(counts, expected_fit))
 
 
-def _compute_statistics(tables: Array, fits: Fit) -> Array:
-    """Returns three statistics (..., 3) of the misfit between tables (..., 2, cells) and their fits.
+def _measure_misfit(counts: Array, fits: Fit) -> Array:
+    """Returns three statistics (..., 3) of how badly Gaussian fits agree with counts (..., 2, bins).
 
-    cells     the likelihood ratio against any two multinomials
-    spread    Rao's score for a quadratic term in the worlds' log-likelihood ratio, squared (two-sided)
-    tails     Rao's score for a cubic term: far scores reveal less than under a Gaussian curve
+    overall   the likelihood ratio of any two multinomial distributions against the fit
+    spread    the squared Rao score for a quadratic term in the worlds' log-likelihood ratio (two-sided)
+    tails     Rao's score for a cubic term, large if far scores reveal less than under a Gaussian curve
     """
-    cells = compute_likelihood_ratio(tables, fits)
-    spread, tails = np.moveaxis(compute_rao_scores(tables, fits), -1, 0)
-    return np.stack([cells, spread**2, tails], -1)
+    overall = compute_likelihood_ratio(counts, fits)
+    spread, tails = np.moveaxis(compute_rao_scores(counts, fits), -1, 0)
+    return np.stack([overall, spread**2, tails], -1)
 
 
-def _compute_p_values(statistics: Array, drawn: Array) -> Array:
-    """Returns the test's p-values from its three statistics, of shape (..., 3): cells, spread and tails.
+def _compute_p_values(misfit: Array, simulated: Array) -> Array:
+    """Returns the test's p-values from its three statistics, of shape (..., 3): overall, spread and tails.
 
-    A statistic's p-value is a tail probability of a distribution with the mean and variance of the statistics
-    `drawn` (n, 3) under the null: gamma for cells and spread, and normal for tails. If r > 0 of the n drawn
-    statistics reach the observed one, we use at least (r + 1) / (n + 1), which is valid for any distribution.
+    `_measure_misfit` describes them. A statistic's p-value is a tail probability of a distribution with the
+    mean and variance of the values `simulated` (n, 3) from the fit: gamma for overall and spread, and normal
+    for tails. If r > 0 simulated values reach the observed one, it is at least (r + 1) / (n + 1), which is
+    valid for any distribution. We ignore this limit for r = 0, or no p-value could be below 1 / (n + 1).
+
     The result is the smallest of the three p-values after a Bonferroni correction.
     """
-    mean = drawn.mean(0)
-    variance = np.maximum(drawn.var(0), 1e-24)  # avoids a division by 0
+    mean = simulated.mean(0)
+    variance = np.maximum(simulated.var(0), 1e-24)  # avoids a division by 0
     rate = mean / variance
     shape = mean * rate
-    # The tail probabilities of gamma distributions. We replace the third below.
-    smooth = special.gammaincc(shape, np.maximum(statistics, 0) * rate)
-    # In theory, the standard deviation of tails is 1. If there are few scores, it is lower, because they vary
-    # too little around their fit.
+    gamma_tails = special.gammaincc(shape[:2], misfit[..., :2] * rate[:2])
+    # In theory, the standard deviation of tails is 1. If there are few scores, it is lower in simulations,
+    # which would make p-values too small.
     deviation = max(np.sqrt(variance[2]), 1.0)
-    excess = statistics[..., 2] - mean[2]
-    smooth[..., 2] = special.ndtr(-excess / deviation)
+    normal_tail = special.ndtr((mean[2] - misfit[..., 2:]) / deviation)
+    smooth = np.append(gamma_tails, normal_tail, axis=-1)
 
-    reaching = (drawn >= statistics[..., None, :]).sum(-2)
-    empirical = (reaching + 1) / (len(drawn) + 1)
+    reaching = (simulated >= misfit[..., None, :]).sum(-2)
+    empirical = (reaching + 1) / (len(simulated) + 1)
     p_values = np.maximum(smooth, np.where(reaching, empirical, 0.0))
     # Most of the significance level is allotted to tails, since this misfit makes the epsilon computed from
     # mu too large.
@@ -156,77 +158,80 @@ def _compute_p_values(statistics: Array, drawn: Array) -> Array:
     return np.minimum(corrected.min(-1), 1.0)
 
 
-def _simulate_rejection_rate(family: ScoreFamily, null: _Null) -> float:
+def _simulate_rejection_rate(family: ScoreFamily, null: _FittedNull) -> float:
     """Returns how often the test rejects simulated scores from a family of non-Gaussian curves.
 
     The number of scores is as observed, and the family's parameter is chosen to give the same fitted |mu|.
     """
-    cells = null.table.shape[1]
-    sizes = null.table.sum(1)
-    mus = _tabulate_fitted_mus(family, cells)
+    bins = null.counts.shape[1]
+    sizes = null.counts.sum(1)
+    mus = _tabulate_fitted_mus(family, bins)
     parameter = float(np.interp(abs(null.fit.mu), mus, _PARAMETERS))
-    probabilities = _compute_cell_probabilities(family, parameter, cells)
-    # The fit to the expected counts is close to the fits to all drawn tables.
-    start = fit_tables(probabilities * sizes[:, None])
-    statistics = _draw_statistics(sizes, probabilities, start)
-    p_values = _compute_p_values(statistics, null.drawn)
+    probabilities = _compute_bin_probabilities(family, parameter, bins)
+    expected_fit = fit_counts(probabilities * sizes[:, None])
+    misfit = _simulate_misfit(sizes, probabilities, expected_fit)
+    p_values = _compute_p_values(misfit, null.simulated_misfit)
     return float((p_values < CURVE_LEVEL).mean())
 
 
 @functools.lru_cache(maxsize=64)
-def _tabulate_fitted_mus(family: ScoreFamily, cells: int) -> Array:
-    """Returns the mu fitted to infinitely many scores of a family, for each of the 48 _PARAMETERS.
+def _tabulate_fitted_mus(family: ScoreFamily, bins: int) -> Array:
+    """Returns the mu of the Gaussian curve that best fits a family's scores, for each of the 48 _PARAMETERS.
 
-    The probabilities of `cells` intervals take the place of counts of scores.
+    Interpolating the result gives the parameter of this non-Gaussian family for a desired fitted mu. We fit
+    the exact probabilities of `bins` bins, not counts.
     """
-    tables = [_compute_cell_probabilities(family, parameter, cells) for parameter in _PARAMETERS]
-    fits = fit_tables(np.array(tables))
-    # Values must ascend for interpolation. If worlds hardly overlap, fitting errors of 1e-5 can change the
+    probabilities = [
+        _compute_bin_probabilities(family, parameter, bins) for parameter in _PARAMETERS
+    ]
+    fits = fit_counts(np.array(probabilities))
+    # Interpolation needs ascending values. If worlds hardly overlap, fitting errors of 1e-5 can change the
     # order.
     return np.maximum.accumulate(fits.mu)
 
 
-def _compute_cell_probabilities(family: ScoreFamily, parameter: float, cells: int) -> Array:
-    """Returns the probability (2, cells) of each cell for a family's scores, with the world "out" first.
+def _compute_bin_probabilities(family: ScoreFamily, parameter: float, bins: int) -> Array:
+    """Returns the probability (2, bins) of each bin for a family's scores, with the world "out" first.
 
     Cuts are quantiles of the equal mixture of both worlds.
     """
-    cuts = family.quantiles(np.arange(1, cells) / cells, parameter)
+    cuts = family.quantiles(np.arange(1, bins) / bins, parameter)
     below = [family.distribution(cuts, parameter, inserted) for inserted in (False, True)]
     return np.diff(below, prepend=0.0, append=1.0)
 
 
-def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
-    """Returns the table (2, cells) of in-scores (n,) and out-scores (m,), with the world "out" first.
+def count_in_bins(scores_in: Array, scores_out: Array) -> Array:
+    """Counts in-scores (n,) and out-scores (m,) in 2 to 16 bins; returns (2, bins), the world "out" first.
 
-    With equal weight for both worlds, each of the 2 to 16 cells contains about the same fraction of the
-    scores. If both had the size of the smaller one, the cells would contain at least 8 scores on average.
-    Equal scores share a cell. Empty cells are dropped.
+    Each bin contains about the same fraction of the scores, with equal weight for both worlds. Equal scores
+    share a bin. Empty bins are dropped.
     """
     values, ranks = np.unique(np.concatenate([scores_out, scores_in]), return_inverse=True)
     worlds = np.split(ranks, [len(scores_out)])
     counts = np.array([np.bincount(world, minlength=len(values)) for world in worlds], np.float64)
     sizes = counts.sum(1, keepdims=True)
     weights = (counts / sizes).mean(0)
-    # The weights of the distinct scores divide [0, 1] into intervals, and cells divide it evenly. A score
-    # belongs to the cell that contains the middle of its interval.
+    # The weights of the distinct scores divide [0, 1] into intervals, and bins divide it evenly. A score
+    # belongs to the bin that contains the middle of its interval, which is below 1.
     ends = weights.cumsum()
     middles = ends - np.diff(ends, prepend=0.0) / 2
     smaller_world = min(len(scores_in), len(scores_out))
-    cells = np.clip(2 * smaller_world // 8, 2, 16)
-    # Each distinct score's cell, numbered without gaps.
-    _, cell = np.unique(np.floor(middles * cells), return_inverse=True)
-    return np.array([np.bincount(cell, weights=world) for world in counts])
+    bins = np.clip(
+        smaller_world // 4, 2, 16
+    )  # a rule of thumb: on average, 4 of its scores per bin
+    # Each distinct score's bin, numbered without gaps.
+    _, bin_indices = np.unique(np.floor(middles * bins), return_inverse=True)
+    return np.array([np.bincount(bin_indices, weights=world) for world in counts])
 
 
-def approximate_fit(table: Array) -> Fit:
-    """Returns a fit to tables (..., 2, cells) near the maximum-likelihood fit, to initialise `fit_tables`.
+def approximate_fit(counts: Array) -> Fit:
+    """Returns a fit to counts (..., 2, bins) near the maximum-likelihood fit, to initialise `fit_counts`.
 
     mu is a weighted mean, over cuts, of the distance between both worlds' normal quantiles. Each cut is where
     the mixture of N(0, 1) and N(mu, 1) has the observed fraction of scores below it.
     """
-    below = table.cumsum(-1)[..., :-1]  # each cut, (..., 2, cells - 1)
-    sizes = table.sum(-1, keepdims=True)
+    below = counts.cumsum(-1)[..., :-1]  # each cut, (..., 2, bins - 1)
+    sizes = counts.sum(-1, keepdims=True)
     # Adding half a score below and above each cut keeps the quantiles finite.
     quantiles = special.ndtri((below + 0.5) / (sizes + 1))
     z_out = quantiles[..., 0, :]
@@ -251,14 +256,14 @@ def approximate_fit(table: Array) -> Fit:
     return Fit(mu[..., 0], cuts=(low + high) / 2)
 
 
-class _Cells(NamedTuple):
-    """A fit's cells in both worlds: "out" (N(0, 1)) first, then "in" (N(mu, 1)).
+class _Bins(NamedTuple):
+    """A fit's bins in both worlds: "out" (N(0, 1)) first, then "in" (N(mu, 1)).
 
     Attributes:
-      probabilities: (..., 2, cells) the probability of each cell, above 0.
-      density: (..., 2, cells + 1) each world's normal density at the ends of cells.
-      jacobian: (..., 2, cells, cells) the derivatives of the probabilities with respect to the cells - 1 cuts
-        and then mu.
+      probabilities: (..., 2, bins) the probability of each bin, above 0.
+      density: (..., 2, bins + 1) each world's normal density at the edges of bins.
+      jacobian: (..., 2, bins, bins) the derivatives of the probabilities with respect to the fit's
+        parameters: the bins - 1 cuts and then mu.
     """
 
     probabilities: Array
@@ -266,23 +271,28 @@ class _Cells(NamedTuple):
     jacobian: Array
 
 
-def _compute_cells(fit: Fit) -> _Cells:
-    """Returns the cells' probabilities under a fit, the densities at their ends, and the Jacobian."""
-    # The ends of cells, (..., 2, cells + 1), relative to each world's mean.
+def _compute_bins(fit: Fit) -> _Bins:
+    """Returns the probabilities of a fit's bins, the densities at their edges, and the Jacobian.
+
+    In the fit, scores are N(0, 1) in world "out" and N(mu, 1) in world "in", and cuts separate the bins.
+    """
+    # The edges of bins, (..., 2, bins + 1), relative to each world's mean.
     infinity = np.full((*fit.mu.shape, 1), np.inf)
     edges_out = np.concatenate([-infinity, fit.cuts, infinity], -1)
     edges_in = edges_out - fit.mu[..., None]
     edges = np.stack([edges_out, edges_in], -2)
     probabilities = np.maximum(conversions.mass_between(edges), _TINY)
     density = np.exp(-0.5 * edges**2) / np.sqrt(2 * np.pi)
-    # The derivatives of the edges with respect to the cuts and mu: a cut moves its own edge, and mu moves all
-    # edges of the world "in" down.
-    cells = probabilities.shape[-1]
-    moves = np.zeros((2, cells + 1, cells))  # worlds, edges, parameters
-    moves[:, 1:-1, :-1] = np.eye(cells - 1)  # the outer edges are infinite and do not move
-    moves[1, :, -1] = -1.0
-    jacobian = np.diff(density[..., None] * moves, axis=-2)
-    return _Cells(probabilities, density, jacobian)
+    # A cut moves its own edge, and mu moves all edges of the world "in" down.
+    bins = probabilities.shape[-1]
+    edge_derivatives = np.zeros((2, bins + 1, bins))  # worlds, edges, parameters (cuts, then mu)
+    edge_derivatives[:, 1:-1, :-1] = np.eye(
+        bins - 1
+    )  # the outer edges are infinite and do not move
+    edge_derivatives[1, :, -1] = -1.0
+
+    jacobian = np.diff(density[..., None] * edge_derivatives, axis=-2)
+    return _Bins(probabilities, density, jacobian)
 
 
 def _compute_information(jacobian: Array, weights: Array) -> Array:
@@ -291,33 +301,33 @@ def _compute_information(jacobian: Array, weights: Array) -> Array:
     A small ridge makes it invertible.
 
     Args:
-      jacobian: J, (..., 2, cells, p) the derivatives of cell probabilities with respect to p parameters.
-      weights: (..., 2, cells) each world's number of scores, divided by the cell's probability.
+      jacobian: J, (..., 2, bins, p) the derivatives of bin probabilities with respect to p parameters.
+      weights: (..., 2, bins) each world's number of scores, divided by the bin's probability.
     """
     of_worlds = np.swapaxes(jacobian, -1, -2) @ (weights[..., None] * jacobian)
     return of_worlds.sum(-3) + 1e-9 * np.eye(jacobian.shape[-1])
 
 
-def fit_tables(table: Array, start: Fit | None = None) -> Fit:
-    """Returns the maximum-likelihood fit to tables (..., 2, cells), by eight steps of Fisher scoring.
+def fit_counts(counts: Array, start: Fit | None = None) -> Fit:
+    """Returns the maximum-likelihood fit to counts (..., 2, bins), by eight steps of Fisher scoring.
 
-    Let J be the Jacobian of the cell probabilities P, and W = diag(sizes / P). A step solves J' W J step = J'
+    Let J be the Jacobian of the bin probabilities P, and W = diag(sizes / P). A step solves J' W J step = J'
     (counts / P). The default start is `approximate_fit`, from which eight steps are enough to converge.
     """
-    sizes = table.sum(-1, keepdims=True)
-    fit = start or approximate_fit(table)
+    sizes = counts.sum(-1, keepdims=True)
+    fit = start or approximate_fit(counts)
     for _ in range(8):
-        cells = _compute_cells(fit)
-        information = _compute_information(cells.jacobian, sizes / cells.probabilities)
-        # Axes: w world, c cell, p parameter.
-        gradient = np.einsum("...wcp,...wc->...p", cells.jacobian, table / cells.probabilities)
+        bins = _compute_bins(fit)
+        information = _compute_information(bins.jacobian, sizes / bins.probabilities)
+        # Axes: w world, b bin, p parameter.
+        gradient = np.einsum("...wbp,...wb->...p", bins.jacobian, counts / bins.probabilities)
         step = np.linalg.solve(information, gradient[..., None])[..., 0]
         fit = _take_step(fit, step)
     return fit
 
 
 def _take_step(fit: Fit, step: Array) -> Fit:
-    """Returns the fit after a step (..., cells) of Fisher scoring: changes of the cells - 1 cuts, then of mu.
+    """Returns the fit after a step (..., bins) of Fisher scoring: changes of the bins - 1 cuts, then of mu.
 
     We shorten steps that close more than 70% of a gap between cuts, which keeps cuts in order, and steps that
     move a parameter by more than 1.
@@ -334,61 +344,66 @@ def _take_step(fit: Fit, step: Array) -> Fit:
     return Fit(mu, cuts)
 
 
-def compute_likelihood_ratio(table: Array, fit: Fit) -> Array:
-    """Returns the likelihood-ratio statistic (...,) of the fit against any two multinomial distributions.
+def compute_likelihood_ratio(counts: Array, fit: Fit) -> Array:
+    """Returns the likelihood-ratio statistic (...,) of any two multinomial distributions against the fit.
 
-    It is 2 sum n log(n / e), for observed counts n in tables (..., 2, cells) and counts e expected under the
-    fit.
+    It is 2 sum n log(n / e), for observed counts n (..., 2, bins) and counts e expected under the fit.
     """
-    expected = table.sum(-1, keepdims=True) * _compute_cells(fit).probabilities
-    statistic = 2 * special.rel_entr(table, expected).sum((-1, -2))
+    expected = counts.sum(-1, keepdims=True) * _compute_bins(fit).probabilities
+    statistic = 2 * special.rel_entr(counts, expected).sum((-1, -2))
     return np.maximum(statistic, 0.0)  # rounding may give a negative value
 
 
-def compute_rao_scores(table: Array, fit: Fit) -> Array:
-    """Returns Rao's score statistics (..., 2) for a quadratic and a cubic term (`_differentiate_by_terms`).
+def compute_rao_scores(counts: Array, fit: Fit) -> Array:
+    """Returns Rao's score statistics (..., 2) for a quadratic and a cubic departure from a Gaussian curve.
 
-    A term f multiplies the fitted density of the world "in" by exp(c f), up to a constant; the fit has c = 0.
-    The statistic is the derivative, with respect to c, of the log likelihood of tables (..., 2, cells). We
-    divide it by its standard deviation, given that cuts and mu are fitted. Under the null, it is
-    approximately standard normal if cells contain many scores.
+    A departure multiplies the fitted density of the world "in" by exp(c f), up to a constant, with a function
+    f of the score (`_differentiate_by_departures`). The fit has c = 0. A statistic is the derivative of the
+    log likelihood of counts (..., 2, bins) with respect to c, divided by its standard deviation. Under the
+    null, it is approximately standard normal if bins contain many scores.
     """
-    cells = _compute_cells(fit)
-    derivatives = _differentiate_by_terms(fit, cells)
-    weights = table.sum(-1, keepdims=True) / cells.probabilities  # of the Fisher information
-    # Axes: w world, c cell, q term, p parameter of the fit.
-    score = np.einsum("...wcq,...wc->...q", derivatives, table / cells.probabilities)
-    # The variance of the score is the information about c minus the part explained by the cuts and mu.
-    information = np.einsum("...wcq,...wc->...q", derivatives**2, weights)
+    bins = _compute_bins(fit)
+    derivatives = _differentiate_by_departures(fit, bins)
+    weights = counts.sum(-1, keepdims=True) / bins.probabilities  # of the Fisher information
+    # Axes: w world, b bin, d departure, p parameter of the fit (a cut or mu).
+    score = np.einsum("...wbd,...wb->...d", derivatives, counts / bins.probabilities)
+    # The cuts and mu are fitted to the same counts. So the variance of the score is the efficient
+    # information: the information about c minus the part explained by the cuts and mu.
+    information = np.einsum("...wbd,...wb->...d", derivatives**2, weights)
     shared_information = np.einsum(
-        "...wcp,...wc,...wcq->...pq", cells.jacobian, weights, derivatives, optimize=True
+        "...wbp,...wb,...wbd->...pd", bins.jacobian, weights, derivatives, optimize=True
     )
-    fit_information = _compute_information(cells.jacobian, weights)
+    fit_information = _compute_information(bins.jacobian, weights)
     coefficients = np.linalg.solve(fit_information, shared_information)
     explained = (shared_information * coefficients).sum(-2)
     remaining = np.maximum(information - explained, 1e-9 * information)  # above 0 despite rounding
     return score / np.sqrt(np.maximum(remaining, _TINY))
 
 
-def _differentiate_by_terms(fit: Fit, cells: _Cells) -> Array:
-    """Returns the derivatives (..., 2, cells, 2) of cell probabilities with respect to two coefficients at 0.
+def _differentiate_by_departures(fit: Fit, bins: _Bins) -> Array:
+    """Returns derivatives (..., 2, bins, 2) of bin probabilities for two departures from a Gaussian curve.
 
-    A Gaussian curve's log-likelihood ratio is linear in the score. The coefficients multiply two added terms:
-    a quadratic one, and a cubic one with a sign opposite to mu's, so it bends the ratio towards 0. Both are
-    powers of a cell's mean score, measured from the midpoint between the two worlds' means.
+    They give Rao's scores. A Gaussian curve's log-likelihood ratio is linear in the score s. A departure adds
+    c f(s), and we differentiate with respect to c at c = 0:
+
+        quadratic    f(s) = s^2
+        cubic        f(s) = -s^3 for mu >= 0, else s^3; if c > 0, far scores reveal less
+
+    Since we only count scores in bins, s is a bin's mean score, measured from the midpoint between both
+    worlds' means. Rao's score is valid for any f.
     """
-    # Integrals of the score times the density over cells, measured from the mean of "out". For N(0, 1), they
+    # Integrals of the score times the density over bins, measured from the mean of "out". For N(0, 1), they
     # are minus the difference of the density. N(mu, 1) adds mu times the probability.
-    moments = -np.diff(cells.density)
-    moments[..., 1, :] += fit.mu[..., None] * cells.probabilities[..., 1, :]
-    # Each cell's mean score, (..., cells), in both worlds together, measured from the midpoint mu / 2.
-    means = moments.sum(-2) / cells.probabilities.sum(-2) - fit.mu[..., None] / 2
-    direction = np.where(fit.mu < 0, 1.0, -1.0)[..., None]
-    terms = np.stack([means**2, direction * means**3], -1)
-    # A term changes only the world "in". The derivative of a cell's probability is the probability times (the
-    # term minus its mean).
-    in_cells = cells.probabilities[..., 1, :, None]
-    term_means = (in_cells * terms).sum(-2, keepdims=True)
-    derivatives = np.zeros((*cells.probabilities.shape, 2))
-    derivatives[..., 1, :, :] = in_cells * (terms - term_means)
+    moments = -np.diff(bins.density)
+    moments[..., 1, :] += fit.mu[..., None] * bins.probabilities[..., 1, :]
+    # Each bin's mean score, (..., bins), in both worlds together, measured from the midpoint mu / 2.
+    s = moments.sum(-2) / bins.probabilities.sum(-2) - fit.mu[..., None] / 2
+    sign = np.where(fit.mu < 0, 1.0, -1.0)[..., None]
+    f = np.stack([s**2, sign * s**3], -1)
+    # A departure changes only the world "in". The derivative of a bin's probability is the probability times
+    # (f minus the mean of f).
+    in_bins = bins.probabilities[..., 1, :, None]
+    mean_f = (in_bins * f).sum(-2, keepdims=True)
+    derivatives = np.zeros((*bins.probabilities.shape, 2))
+    derivatives[..., 1, :, :] = in_bins * (f - mean_f)
     return derivatives

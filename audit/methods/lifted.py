@@ -70,16 +70,18 @@ class CanaryMethod(Method):
     def bound(self, design: Design, delta: float, confidence: float) -> Bound:
         """Returns the method's lower bound from the scores of a design.
 
-        Coins that decide whether each canary is in may be unfair if they come from a user. So we raise the
-        error rates of the counted runs (`Coins.widen`), but not the rates of the pilot, used to choose
-        thresholds and bets, since they would then depend on the coins of the counted runs.
+        We choose the threshold and the bets using a pilot, some of the runs, and count errors in the others.
+        A user's coins, which put canaries in or out, may be unfair, so we raise the counted error rates
+        (`Coins.widen`). This depends on all coins. So we do not raise the pilot's rates, because choices must
+        not depend on counted runs.
         """
+        error = 1 - confidence
         assumes = self.assumes
         family = exact.GAUSSIAN if assumes.gaussian else exact.approximate_dp(delta)
-        counted = count(design, family, 1 - confidence)
-        errors = counted.rest
-        # Limits for unfair coins use up a part of the error probability.
-        widened, error_left = design.widen(errors, 1 - confidence)
+        counted = count(design, family, error)
+        errors = counted.rest  # in the runs outside the pilot
+        # Limits for a user's coins use up a part of the error probability.
+        widened, error_left = design.widen(errors, error)
         proven = self.prove(family, counted._replace(rest=widened), error_left)
         mu = None
         epsilon = proven
@@ -87,10 +89,11 @@ class CanaryMethod(Method):
             mu = proven
             epsilon = conversions.epsilon_from_mu(mu, delta)
         if assumes == NOTHING:
-            # Runs without a canary are neighbours of runs with it only if they contain the other K - 1.
+            # Without coins, errors in and out come from different runs. Those without a canary are neighbours
+            # of those with it only if they contain the other K - 1.
             if not errors.paired and errors.canaries_in > 1:
                 assumes = OTHERS_IN
-            elif widened is not errors:  # a user's coins
+            elif error_left < error:  # a user's coins
                 assumes = COINS
         guesses_in, guesses_out = errors.guesses()
         return Bound(
@@ -102,7 +105,7 @@ class CanaryMethod(Method):
             threshold=counted.threshold,
             false_positives=int(errors.alarms.sum()),
             false_negatives=int(errors.misses.sum()),
-            # In a design with coins, only a fraction 1 / scale of the canaries is in each world on average.
+            # With coins, only a fraction 1 / scale of the canaries is in each world on average.
             n_in=round(guesses_in / errors.scale_in),
             n_out=round(guesses_out / errors.scale_out),
             assumes=assumes,
@@ -124,20 +127,21 @@ def count(design: Design, family: Family, error: float) -> Counted:
 def _prove_lidp(
     order: int, compute_limits: ComputeLimits, family: Family, counted: Counted, error: float
 ) -> float:
-    """Returns the parameter, at least 0, of the family's curve through upper limits on both error rates.
+    """Returns a lower bound on the parameter of a family of trade-off curves, epsilon or mu.
 
-    Each limit gets half of the bound's error probability, and uses moments of each run's errors up to
-    `order`, a power of two. `compute_limits` is `wilson` or `bernstein`. Source: Pillutla et al., 2023.
+    Its curve passes through upper limits on both error rates, each with half of the bound's error
+    probability. `exchangeable_limits` describes `order` and `compute_limits`. Source: Pillutla et al., 2023.
     """
-    errors = counted.rest
-    # Upper limits on the mean fractions of misses and false alarms in a run.
+    errors = counted.rest  # in the runs outside the pilot
+    # Upper limits on the mean fractions of misses and false alarms among a run's canaries.
     _, missed = exchangeable_limits(
         errors.misses, errors.canaries_in, order, error / 2, compute_limits
     )
     _, alarmed = exchangeable_limits(
         errors.alarms, errors.canaries_out, order, error / 2, compute_limits
     )
-    fpr = min(errors.scale_out * alarmed, 1.0)  # the scale is above 1 if the design has coins
+    # With fair coins, half of the canaries are in each world, so a rate is 2 (the scale) times the fraction.
+    fpr = min(errors.scale_out * alarmed, 1.0)
     fnr = min(errors.scale_in * missed, 1.0)
     return max(float(family.parameter(fpr, fnr)), 0.0)
 
@@ -154,9 +158,9 @@ def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANC
     """
     z = -special.ndtri(error)
     low, high = _solve(mean, z * z / n, variance)
-    # The variance of a value in [0, 1] is at most 1/4, so limits are at most this far from the mean.
+    # `variance` may exceed 1/4, the largest variance in [0, 1]. With 1/4, limits are this far from the mean.
     largest_width = z / (2 * np.sqrt(n))
-    return _clip(max(low, mean - largest_width), min(high, mean + largest_width))
+    return float(max(low, mean - largest_width, 0)), float(min(high, mean + largest_width, 1))
 
 
 def bernstein(
@@ -167,26 +171,25 @@ def bernstein(
     They are the values x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n), where L = log(1 /
     error). `wilson` describes the arguments.
     """
-    log_per_value = np.log(1 / error) / n  # L / n
-    shift = 2 * log_per_value / 3
-    # The variance of a value in [0, 1] is between 0 and 1/4, so the root is between 0 and this width.
-    largest_width = np.sqrt(log_per_value / 2)
+    factor = 2 * np.log(1 / error) / n  # 2 L / n
+    shift = factor / 3
     lower_mean = mean - shift
     upper_mean = mean + shift
-    low, _ = _solve(lower_mean, 2 * log_per_value, variance)
-    _, high = _solve(upper_mean, 2 * log_per_value, variance)
+    # Squaring |x - mean| - shift = sqrt(...) gives a quadratic equation for each limit.
+    low, _ = _solve(lower_mean, factor, variance)
+    _, high = _solve(upper_mean, factor, variance)
+    # `variance` may be negative or exceed 1/4, unlike variances in [0, 1]. With 1/4, the square root is:
+    largest_width = np.sqrt(factor / 4)
     lower = np.clip(low, lower_mean - largest_width, lower_mean)
     upper = np.clip(high, upper_mean, upper_mean + largest_width)
-    return _clip(lower, upper)
-
-
-def _clip(lower: float, upper: float) -> Limits:
-    """Returns limits within [0, 1]."""
-    return float(np.clip(lower, 0, 1)), float(np.clip(upper, 0, 1))
+    return float(max(lower, 0)), float(min(upper, 1))
 
 
 def _solve(mean: float, factor: float, variance: VarianceBound) -> Limits:
-    """Returns the two roots x of (x - mean)^2 = factor * (linear * x + constant - x^2)."""
+    """Returns the two x with (x - mean)^2 = factor * variance(x), for Wilson's and Bernstein's limits.
+
+    variance(x) = linear * x + constant - x^2 bounds the variance of a value with mean x.
+    """
     a = 1 + factor
     b = 2 * mean + factor * variance.linear
     c = mean**2 - factor * variance.constant
@@ -283,18 +286,21 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
       InputError: If there are too few runs.
     """
     canaries = min(design.canaries)
-    methods = [method for method in METHODS.values() if method.canaries <= canaries]
-    return [method.bound(design, delta, confidence) for method in methods]
+    return [
+        method.bound(design, delta, confidence)
+        for method in METHODS.values()
+        if method.canaries <= canaries
+    ]
 
 
 def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: float) -> float:
-    """Returns the pilot score that should prove the largest parameter when used as a threshold.
+    """Returns the pilot score that should prove the largest parameter, epsilon or mu, as a threshold.
 
-    At each score, we predict a parameter from three estimates of the error rates (`thresholds.Candidates`):
+    At each score, we predict the parameter from three estimates of the error rates (`thresholds.Candidates`):
     `normal` from fitted normal distributions, `counted` from counts, and `raised`, `counted` plus a margin.
     The usual choice is the best score for `normal` or, if this predicts 0 everywhere, the score with the
-    smallest sum of counted rates. A different score replaces it if its raised rates predict a larger
-    parameter than the counted rates of the usual choice.
+    smallest sum of counted rates. The best of many scores may have lucky counts. So a score replaces the
+    usual choice only if its prediction, even from raised rates, exceeds that of the usual choice from counts.
 
     `pilot` holds the runs used for this choice. `sizes` holds the other runs' errors, but we use only the
     numbers of runs and guesses. `error` is the error probability of each rate's limit.
@@ -302,18 +308,18 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     log_inverse_error = -np.log(error)
     guesses_in, guesses_out = sizes.guesses()
     # (2, 1): for false positives, then for false negatives. A rate's estimate is the scale times the fraction
-    # of wrong guesses. The scale is 2 for fair coins, since only half of the canaries are in each world.
+    # of wrong guesses. The scale is 2 for fair coins, which put only half of the canaries in each world.
     guesses = np.array([[guesses_out], [guesses_in]])
     scales = np.array([[sizes.scale_out], [sizes.scale_in]])
     runs = np.array([[len(sizes.alarms)], [len(sizes.misses)]])
 
     def predict(rates: Array) -> Array:
-        """Returns the parameter (T,) of the curve through approximate upper limits on rates (2, T).
+        """Returns the parameter (T,) of the family's curve through approximate upper limits on rates (2, T).
 
         We add two errors to a rate p. First, its estimate has the variance scale * p (1 - p) / guesses, and
-        differs from p by more than x with probability at most about exp(-x^2 / (2 variance)). Second, with
-        probability `error`, n runs include none of a kind that occurs with frequency log(1 / error) / n. A
-        run's estimate is at most `scale`, so such runs may add this frequency times `scale`.
+        differs from p by more than x with probability at most about exp(-x^2 / (2 variance)). Second, n runs
+        may miss an event that raises a run's rate. With probability `error`, they miss one with frequency
+        log(1 / error) / n. A run's estimate is at most `scale`, so we add `scale` times this frequency.
         """
         variances = scales * rates * (1 - rates) / guesses
         error_of_guesses = np.sqrt(2 * log_inverse_error * variances)

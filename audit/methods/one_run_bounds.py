@@ -34,8 +34,7 @@ from audit.methods.method import GAUSSIAN_CURVE, Assumption
 ONE_RUN_GUESSES = "one_run_guesses"
 ONE_RUN_GAUSSIAN = "one_run_gaussian"
 LEAST_COINS = 40  # half of them make up the smallest pilot
-# The fractions of coins to guess, from which we choose one.
-_GUESSED = np.append(np.geomspace(0.02, 0.5, 8), np.linspace(0.6, 1.0, 5))
+_FRACTIONS = np.append(np.geomspace(0.02, 0.5, 8), np.linspace(0.6, 1.0, 5))  # of coins to guess
 
 
 UNIFORM = Assumption(
@@ -99,18 +98,17 @@ def bound_by_guesses(coins: Coins, delta: float, confidence: float) -> list[Boun
 def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `one_run_guesses` on epsilon, by Steinke, Nasr and Jagielski (2023).
 
-    `design` has a single run. For delta > 0, the bound is proven for a fixed number of guesses (Errata O11).
+    `design` has a single run. We choose the number of guesses using a pilot: coins that we do not guess. For
+    delta > 0, the bound is only proven for a fixed number (Errata O11).
     """
     error = 1 - confidence
-    # The coins outside a pilot, with the most certain guess first.
     ordered = _split_and_order(design)
     # At delta = 0, a smaller upper limit on the fraction of wrong guesses gives a larger bound. So we choose
-    # the number of guesses with the smallest limit. The pilot predicts how many are wrong, rounded up to be
-    # conservative.
-    choices = ordered.guess_counts
-    wrong = np.ceil(choices * (1 - ordered.expected_right))
-    limits = intervals.clopper_pearson_upper(wrong, choices, error)
-    guesses = int(choices[np.argmin(limits)])
+    # the number of guesses with the smallest limit, using the pilot's prediction of how many are wrong.
+    candidates = ordered.candidates
+    wrong = np.ceil(candidates * (1 - ordered.predicted_right))  # rounded up to be conservative
+    limits = intervals.clopper_pearson_upper(wrong, candidates, error)
+    guesses = int(candidates[np.argmin(limits)])
     right, counts = ordered.count_guesses(guesses)
     return Bound(
         method=ONE_RUN_GUESSES,
@@ -125,23 +123,22 @@ def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
 def gaussian_from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `one_run_gaussian` on mu, by Mahloujifar, Melis and Chaudhuri (2024).
 
-    `design` has a single run. The bound is proven for a fixed number of guesses (Errata O11). Its epsilon is
-    valid if the trade-off curve is Gaussian.
+    `design` has a single run. We choose the number of guesses using a pilot, but the bound is only proven for
+    a fixed number (Errata O11). Its epsilon is valid if the trade-off curve is Gaussian.
     """
     error = 1 - confidence
-    # The coins outside a pilot, with the most certain guess first.
     ordered = _split_and_order(design)
     coins = len(ordered.right)
-    choices = ordered.guess_counts
-    # We choose the number of guesses that refutes the largest mu if the pilot's prediction is right.
-    expected_right = np.floor(choices * ordered.expected_right)  # rounded down to be conservative
+    candidates = ordered.candidates
+    # We choose the candidate that refutes the largest mu if the pilot's prediction is right.
+    predicted = np.floor(candidates * ordered.predicted_right)  # rounded down to be conservative
     refuted, _ = bisect(
-        lambda mus: gaussian_refutes(coins, choices, expected_right, mus, error),
+        lambda mus: gaussian_refutes(coins, candidates, predicted, mus, error),
         low=0.0,
         high=8.0,  # a larger mu is rare
         halvings=10,  # to 1/128, which suffices to compare them
     )
-    guesses = int(choices[np.argmax(refuted)])
+    guesses = int(candidates[np.argmax(refuted)])
     right, counts = ordered.count_guesses(guesses)
     mu = mu_from_guesses(coins, guesses, right, error)
     return Bound(
@@ -168,13 +165,13 @@ class _OrderedCoins(NamedTuple):
 
     Attributes:
       right: (coins,) the numbers of correct guesses among the 1, 2, ... most certain guesses.
-      guess_counts: (choices,) the numbers of guesses to choose from.
-      expected_right: (choices,) the fraction of correct guesses predicted from the pilot for each number.
+      candidates: (choices,) the numbers of guesses to choose from.
+      predicted_right: (choices,) the fraction of correct guesses that the pilot predicts for each candidate.
     """
 
     right: Integers
-    guess_counts: Integers
-    expected_right: Array
+    candidates: Integers
+    predicted_right: Array
 
     def count_guesses(self, guesses: int) -> tuple[int, dict[str, Any]]:
         """Returns (how many of the most certain `guesses` are correct, the counts as fields of `Bound`).
@@ -194,8 +191,7 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
     """Draws a pilot of coins, and orders at most 20,000 of the other coins by the certainty of their guesses.
 
     We guess that a canary is inserted if its score is above the median. The certainty is the score's distance
-    from the median. A normal distribution fitted to the pilot predicts the fraction of correct guesses for
-    each fraction of guessed coins in _GUESSED.
+    from the median. The pilot predicts the fraction of correct guesses.
     """
     scores = design.scores[0]  # of the single run
     require(
@@ -206,26 +202,32 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
     signed = np.where(design.presence[0], distances, -distances)  # positive if the guess is right
     # The pilot and the order depend only on the certainty, not on the coins.
     certainty = np.abs(signed)
-    pilot_size = max(round(0.2 * len(certainty)), LEAST_COINS // 2)  # any size is valid
+    pilot_size = max(round(0.2 * len(certainty)), LEAST_COINS // 2)
     pilot, guessable = exact_null.split_pilot(certainty, pilot_size)
     # Computing mu takes too long for more coins. `split_pilot` shuffles, so the subset is random.
     guessable = guessable[:20_000]
     surest_first = guessable[np.argsort(-certainty[guessable], kind="stable")]
     right = np.cumsum(signed[surest_first] > 0)
-    guess_counts = np.maximum(np.round(_GUESSED * len(right)), 1)
+    candidates = np.maximum(np.round(_FRACTIONS * len(right)), 1)
+    return _OrderedCoins(right, candidates.astype(np.int64), _predict_right(signed[pilot]))
 
-    # In a normal distribution of signed distances, the probabilities of a right guess, and of a wrong one,
-    # with a certainty above each level.
-    mean = signed[pilot].mean()
-    spread = max(signed[pilot].std(), 1e-200)  # above 0 even if all scores are equal
+
+def _predict_right(signed: Array) -> Array:
+    """Predicts the fraction of correct guesses among the most certain ones, for each of _FRACTIONS of coins.
+
+    We fit a normal distribution to a pilot's `signed` certainties (n,), which are positive if the guess is
+    right.
+    """
+    mean = signed.mean()
+    spread = max(signed.std(), 1e-200)  # above 0 even if all scores are equal
+    # The probabilities of a right guess, and of a wrong one, with a certainty above each level.
     levels = np.linspace(0.0, abs(mean) + 6 * spread, 2001)
     rightly = special.ndtr((mean - levels) / spread)
     wrongly = special.ndtr((-mean - levels) / spread)
     guessed = rightly + wrongly
-    # For each fraction in _GUESSED, the index of the level above which about this fraction is guessed.
-    nearest_level = np.abs(guessed[:, None] - _GUESSED).argmin(0)
-    expected_right = (rightly / guessed)[nearest_level]
-    return _OrderedCoins(right, guess_counts.astype(np.int64), expected_right)
+    # For each of _FRACTIONS, the index of the level above which about this fraction is guessed.
+    nearest_level = np.abs(guessed[:, None] - _FRACTIONS).argmin(0)
+    return (rightly / guessed)[nearest_level]
 
 
 def epsilon_from_guesses(coins: int, guesses: int, right: int, delta: float, error: float) -> float:

@@ -31,9 +31,9 @@ ONE_SHOT_FITTED = "one_shot_fitted"
 ONE_SHOT_EQUAL_VARIANCE = "one_shot_equal_variance"
 ONE_SHOT_JEFFREYS = "one_shot_jeffreys"
 # The `prior` of `intervals.clopper_pearson_upper`.
-LIMITS = {ONE_SHOT_JEFFREYS: 0.5, "one_shot_clopper_pearson": 1.0}
+PRIORS = {ONE_SHOT_JEFFREYS: 0.5, "one_shot_clopper_pearson": 1.0}
 
-_STANDARD = Gaussian(0.0, 1.0)  # N(0, 1/d) in units of 1/sqrt(d)
+_KNOWN_NULL = Gaussian(0.0, 1.0)  # N(0, 1/d) in units of 1/sqrt(d)
 _SIMULATED_FITS = 2000
 
 
@@ -64,21 +64,22 @@ FITTED = {
 def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
     """Returns all estimates of epsilon from a run's cosines; these estimates are not confidence bounds.
 
-    `confidence` is the level of each error rate's limit, for the estimates that use limits.
+    Those in FITTED compare fitted normal distributions. Those in PRIORS use limits on error rates with level
+    `confidence`, and differ in the limits' Beta prior.
     """
     rows = [estimate_from_fit(name, run, delta) for name in FITTED]
-    for name, prior in LIMITS.items():
-        rows.append(
-            Estimate(
-                method=name,
-                epsilon=in_sample(run, delta, 1 - confidence, prior),
-                delta=delta,
-                confidence=confidence,
-                n_in=len(run.observed),
-                n_out=len(run.unobserved),
-                caveat="in-sample: the best of all thresholds",
-            )
+    rows += [
+        Estimate(
+            method=name,
+            epsilon=in_sample(run, delta, 1 - confidence, prior),
+            delta=delta,
+            confidence=confidence,
+            n_in=len(run.observed),
+            n_out=len(run.unobserved),
+            caveat="in-sample: the best of all thresholds",
         )
+        for name, prior in PRIORS.items()
+    ]
     return rows
 
 
@@ -86,16 +87,16 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
     """Returns an estimate that depends only on the means and standard deviations of a run's cosines.
 
     `name` is a key of FITTED. The null distribution, of cosines of left-out canaries, is fitted to the
-    unobserved cosines; it is N(0, 1/d) if there are none. The standard error comes from 2,000 simulated fits
-    to samples from the fitted distributions.
+    unobserved cosines. If there are none, it is N(0, 1/d), in units of 1/sqrt(d). The standard error comes
+    from 2,000 simulated fits to samples from the fitted distributions.
     """
     observed = len(run.observed)
     unobserved = len(run.unobserved)
     rng = np.random.default_rng(1)  # the same draws each time
     seen = fit(run.observed, run.dimension)
     redrawn_seen = _draw_fits(rng, seen, observed)
-    null = _STANDARD
-    redrawn_null = null
+    null = _KNOWN_NULL
+    redrawn_null = null  # exact, so it adds no error
     if unobserved:
         null = fit(run.unobserved, run.dimension)
         redrawn_null = _draw_fits(rng, null, unobserved)
@@ -109,7 +110,7 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
         n_out=unobserved,
         caveat="a Gaussian fit treated as exact",
         standard_error=float(compute(redrawn_null, redrawn_seen, delta).std()),
-        noise_floor=noise_floor(name, observed, unobserved, delta),
+        noise_floor=noise_floor(name, observed, unobserved, delta),  # without leakage
     )
 
 
@@ -122,10 +123,10 @@ def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> No
     of canaries.
     """
     rng = np.random.default_rng(0)  # the same draws each time
-    null = _STANDARD
+    null = _KNOWN_NULL
     if unobserved:
-        null = _draw_fits(rng, _STANDARD, unobserved)
-    values = FITTED[method](null, _draw_fits(rng, _STANDARD, observed), delta)
+        null = _draw_fits(rng, _KNOWN_NULL, unobserved)
+    values = FITTED[method](null, _draw_fits(rng, _KNOWN_NULL, observed), delta)
     return NoiseFloor(
         mean=float(values.mean()),
         quantile_95=float(np.quantile(values, 0.95)),
@@ -150,26 +151,33 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
     """Returns the in-sample estimate of epsilon, the largest over all thresholds, called eps_lo in papers.
 
     At each threshold, epsilon is that of the trade-off curve through upper limits on both error rates
-    (`conversions.epsilon_from_rates`). If all canaries are observed, the false-positive rate is known: the
-    tail of a cosine's null distribution. For 1,000 or more dimensions, we use the tail of the normal limit,
-    like the code of Andrew et al. (2024). Otherwise, we count unobserved canaries above the threshold. Even
-    at a fixed threshold, the limits on both rates hold jointly only with probability 1 - 2 error (Errata O8
+    (`conversions.epsilon_from_rates`). If no cosine is unobserved, the false-positive rate is known.
+    Otherwise, even at a fixed threshold, both limits are only valid with probability 1 - 2 error (Errata O8
     of experiments/one_shot/README.md).
 
     `error` is the one-sided error of each rate's limit. `prior` is 1/2 for Jeffreys limits, and 1 for
     Clopper-Pearson limits.
     """
-    points = np.sort(run.observed)
-    if not len(run.unobserved):
-        misses = np.arange(len(points))  # observed canaries below each point
-        log_fpr = special.log_ndtr(-points * np.sqrt(run.dimension))  # of N(0, 1/d)
-        if run.dimension < 1000:
-            log_fpr = cosine_law.log_sf(points, run.dimension)
-        fpr = np.maximum(np.exp(log_fpr), 1e-300)  # a rate of 0 would give an infinite epsilon
+    observed = np.sort(run.observed)
+    if len(run.unobserved):
+        tried = np.concatenate([[-np.inf], run.observed, run.unobserved])
+        false_positives, misses = thresholds.count_errors(observed, run.unobserved, tried)
+        fpr = intervals.clopper_pearson_upper(false_positives, len(run.unobserved), error, prior)
     else:
-        levels = np.concatenate([[-np.inf], run.observed, run.unobserved])
-        alarms, misses = thresholds.count_errors(points, run.unobserved, levels)
-        fpr = intervals.clopper_pearson_upper(alarms, len(run.unobserved), error, prior)
-    fnr = intervals.clopper_pearson_upper(misses, len(points), error, prior)
+        fpr = _compute_null_tails(observed, run.dimension)
+        misses = np.arange(len(observed))  # observed cosines below each threshold
+    fnr = intervals.clopper_pearson_upper(misses, len(observed), error, prior)
     epsilons = conversions.epsilon_from_rates(fpr, fnr, delta)
     return float(epsilons.max(initial=0.0))
+
+
+def _compute_null_tails(cosines: Array, dimension: int) -> Array:
+    """Returns the probability (K,) that a left-out canary exceeds each cosine, at least 1e-300.
+
+    For 1,000 or more dimensions, we use the normal limit N(0, 1/d), like the code of Andrew et al. (2024).
+    """
+    if dimension < 1000:
+        log_tails = cosine_law.log_sf(cosines, dimension)
+    else:
+        log_tails = special.log_ndtr(-cosines * np.sqrt(dimension))
+    return np.maximum(np.exp(log_tails), 1e-300)  # 0 would give an infinite epsilon

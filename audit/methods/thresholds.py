@@ -18,7 +18,7 @@ _PRIOR = 5.0  # the number of normal pseudo-scores added to a pilot's counts
 _MIN_RELIABLE = 8  # the pilot's own scores within a rank, for reliable counts
 _MAX_MISFIT = 1.8  # in standard deviations; a larger misfit contradicts normal distributions
 _RELATIVE_ERROR = 1.7  # times sqrt(n), for a bound predicted from the counts of n scores per world
-_RAISE = 1.5  # standard deviations added to rates, since the best of many counts may be lucky
+_RAISE = 1.5  # standard deviations added to rates
 
 
 class ErrorCounts(NamedTuple):
@@ -57,17 +57,19 @@ def choose_on_pilot(
 ) -> Rank:
     """Chooses the rank of a threshold among the scores outside a pilot, using only the pilot's scores.
 
-    The aim is to prove the largest lower bound on a privacy parameter. `_judge_ranks` predicts the bounds for
-    the ranks 1, 2, 4, ... of each world in two ways: from normal distributions with the pilot's area under
-    the ROC curve, which varies little between pilots, and from the pilot's error counts.
+    The aim is to prove the largest lower bound on a privacy parameter. We predict the bound for the ranks 1,
+    2, 4, ... of each world in two ways: from normal distributions with the pilot's area under the ROC curve,
+    which varies little between pilots, and from the pilot's error counts.
 
     The usual choice is the best rank for normal distributions. For a Gaussian curve it is final, because an
-    increasing map makes scores normal. For other families, the rank with the best counts replaces it if the
-    counts clearly contradict normal distributions, or clearly predict a larger bound. The choice depends only
-    on the order of the scores. A poor choice makes the bound weaker, but not invalid.
+    increasing map makes scores normal. For other families, we use counts in two cases. If they clearly
+    contradict normal distributions, we choose the best rank with at least 8 of the pilot's own scores. If
+    counts predict a clearly larger bound, we choose the best rank for them.
+
+    A poor choice makes the bound weaker, but not invalid.
 
     Args:
-      pilot_in, pilot_out: The pilot's scores in and out, of shape (n,) and (m,).
+      pilot_in, pilot_out: The pilot's scores (n,) and (m,).
       n_in, n_out: The numbers of other scores, which will be counted.
       error: The error probability of each rate's upper limit.
     """
@@ -75,27 +77,41 @@ def choose_on_pilot(
         return Rank(is_in=True, rank=1)
 
     mu = _estimate_separation(pilot_in, pilot_out)
-    # `_judge_ranks` ranks from the lowest score. Negating all scores makes the highest out-scores the lowest.
-    by_in = _judge_ranks(pilot_in, pilot_out, n_in, n_out, mu, family, error)
-    by_out = _judge_ranks(-pilot_out, -pilot_in, n_out, n_in, mu, family, error)
-    from_normal, from_counts, num_within, misfits = np.hstack([by_in, by_out])
+    # `_predict_bounds` counts from the lowest score. Negating scores makes the highest out-scores the lowest.
+    by_in = _predict_bounds(pilot_in, pilot_out, n_in, n_out, mu, family, error)
+    by_out = _predict_bounds(-pilot_out, -pilot_in, n_out, n_in, mu, family, error)
+    ranks, from_normal, from_counts, pilot_ranks, misfits = np.hstack([by_in, by_out])
     best = np.argmax(from_normal)
     if family is not GAUSSIAN:
-        is_reliable = num_within >= _MIN_RELIABLE
+        is_reliable = pilot_ranks >= _MIN_RELIABLE
         # The error of a bound predicted from counts.
         relative_error = _RELATIVE_ERROR / np.sqrt(min(len(pilot_in), len(pilot_out)))
         if np.abs(misfits[is_reliable]).max(initial=0.0) > _MAX_MISFIT:
             best = np.argmax(np.where(is_reliable, from_counts, -np.inf))
         elif from_counts.max() > (1 + relative_error) * max(from_counts[best], 0.0):
             best = np.argmax(from_counts)
-    # Column j of each world is rank 2^j. The columns of the in-scores come first.
-    ranks_in = by_in.shape[1]
-    if best < ranks_in:
-        return Rank(is_in=True, rank=2 ** int(best))
-    return Rank(is_in=False, rank=2 ** int(best - ranks_in))
+    return Rank(is_in=bool(best < by_in.ranks.size), rank=int(ranks[best]))
 
 
-def _judge_ranks(
+class _Predictions(NamedTuple):
+    """The predicted bounds for thresholds at R ranks, rounded so all platforms choose alike.
+
+    Attributes:
+      ranks: (R,) 1, 2, 4, ...
+      from_normal: (R,) the bound for normal distributions.
+      from_counts: (R,) the bound for the pilot's counts.
+      pilot_ranks: (R,) the number of the pilot's own scores up to each threshold.
+      misfits: (R,) how far counts are from normal distributions, in standard deviations.
+    """
+
+    ranks: Integers
+    from_normal: Array
+    from_counts: Array
+    pilot_ranks: Array
+    misfits: Array
+
+
+def _predict_bounds(
     own: Array,
     other: Array,
     n_own: int,
@@ -103,12 +119,12 @@ def _judge_ranks(
     mu: float,
     family: Family,
     error: float,
-) -> Array:
+) -> _Predictions:
     """Predicts the bounds for thresholds at ranks 1, 2, 4, ... among the scores of a world.
 
     A threshold of rank r is the r-th lowest score in its own world, in or out. We guess that lower scores are
     from the other world. So the errors are the r - 1 lower scores in its own world, and the scores in the
-    other world above the threshold.
+    other world above the threshold, which we predict at the pilot's score nearest to it.
 
     Args:
       own: The pilot's scores in the threshold's own world.
@@ -117,17 +133,11 @@ def _judge_ranks(
       mu: The distance between the means of both worlds, in standard deviations, if they are normal.
       family: The trade-off functions, which must be symmetric.
       error: The error probability of each rate's upper limit.
-
-    Returns:
-      (4, R), for each of R ranks: the bound predicted from normal distributions; the bound predicted from the
-        pilot's counts; the number of the pilot's own scores up to the rank; and the number of standard
-        deviations between the counts and normal distributions. We round bounds so that all platforms make the
-        same choice.
     """
     ranks = 2 ** np.arange(max(n_own // 2, 1).bit_length())  # 1, 2, 4, ... up to n_own / 2
     levels = ranks / (n_own + 1)  # the expected fraction of its own world below the threshold
-    # The pilot's own score nearest to each threshold. Because n scores leave n + 1 gaps, the k-th lowest is
-    # near the quantile of level k / (n + 1).
+    # The pilot's own score nearest to each threshold. The k-th lowest of n is near the quantile of level k /
+    # (n + 1).
     gaps = len(own) + 1
     pilot_ranks = np.maximum(np.rint(levels * gaps), 1.0)
     pilot_scores = np.sort(own)[pilot_ranks.astype(int) - 1]
@@ -135,25 +145,25 @@ def _judge_ranks(
     # The fraction of the other world below the pilot's score, and below the threshold, if both are normal.
     normal_at_pilot = special.ndtr(mu + special.ndtri(pilot_ranks / gaps))
     normal_at_threshold = special.ndtr(mu + special.ndtri(levels))
-    # We combine the count with the normal prior. From the pilot's score to the threshold, we assume that the
-    # fraction changes by the same factor as for normal distributions.
+    # Counts vary, so normal pseudo-scores pull the counted fraction towards the normal one. We assume that
+    # both change by the same factor from the pilot's score to the threshold.
     size = len(other)
-    fractions = (below + _PRIOR * normal_at_pilot) / (size + _PRIOR)
-    fractions = np.minimum(fractions * normal_at_threshold / normal_at_pilot, 1.0)
+    counted_at_pilot = (below + _PRIOR * normal_at_pilot) / (size + _PRIOR)
+    counted_at_threshold = counted_at_pilot * normal_at_threshold / normal_at_pilot
 
     own_limit = intervals.clopper_pearson_upper(ranks - 1, n_own, error)
     # Expected errors (2, R): from normal distributions, and from counts.
-    other_errors = n_other * (1 - np.stack([normal_at_threshold, fractions]))
-    other_limits = intervals.clopper_pearson_upper(other_errors, n_other, error)
-    bounds = np.round(family.parameter(other_limits, own_limit), 9)
+    fractions = np.stack([normal_at_threshold, np.minimum(counted_at_threshold, 1.0)])
+    other_limits = intervals.clopper_pearson_upper(n_other * (1 - fractions), n_other, error)
+    from_normal, from_counts = np.round(family.parameter(other_limits, own_limit), 9)
 
     # The variance of the count `below` has two parts: a binomial one, and one due to the random position of
-    # the pilot's own score, with a relative error of about 1 / sqrt(its rank).
+    # the pilot's own score, with a relative error of about 1 / sqrt(its rank), as for a Poisson count.
     expected = size * normal_at_pilot
     from_other = expected * (1 - normal_at_pilot)
     from_own = expected**2 / pilot_ranks
     misfits = (below - expected) / np.sqrt(from_other + from_own)
-    return np.stack([*bounds, pilot_ranks, misfits])
+    return _Predictions(ranks, from_normal, from_counts, pilot_ranks, misfits)
 
 
 def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
@@ -186,8 +196,8 @@ class Candidates(NamedTuple):
     Attributes:
       thresholds: (T,) the distinct scores, ascending.
       normal: The rates for two normal distributions with the pilot's area under the ROC curve.
-      counted: The pilot's rates, with a few normal pseudo-scores added as a prior.
-      raised: `counted` plus 1.5 standard deviations (_RAISE).
+      counted: The pilot's rates, pulled towards `normal` by a few pseudo-scores, because counts vary.
+      raised: `counted` plus 1.5 standard deviations (_RAISE), because the best of many counts may be lucky.
     """
 
     thresholds: Array
@@ -197,16 +207,17 @@ class Candidates(NamedTuple):
 
 
 def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
-    """Returns estimated error rates at a pilot's distinct scores, given in-scores (n,), out-scores (m,).
+    """Estimates error rates at a pilot's distinct scores, given in-scores (n,) and out-scores (m,).
 
-    The estimates depend only on the order of the scores.
+    `Candidates` describes the three estimates. They depend only on the order of the scores.
     """
     n_in = len(pilot_in)
     n_out = len(pilot_out)
     distinct, counts = np.unique(np.concatenate([pilot_in, pilot_out]), return_counts=True)
 
     # We model out-scores as N(0, 1) and in-scores as N(mu, 1). Each threshold corresponds to a z such that
-    # the fraction of the mixture below z is the fraction of the pilot's scores below the threshold.
+    # the fraction of the mixture below z is the fraction of the pilot's scores below the threshold, k / (n +
+    # 1) for the k-th lowest of n.
     mu = _estimate_separation(pilot_in, pilot_out)
     total = n_in + n_out
     grid = np.linspace(-12.0, 12.0, 4801)  # of z

@@ -34,7 +34,7 @@ _POINTS = 801  # false-positive rates along a drawn curve
 
 
 def audit_figure(conclusion: Conclusion, title: str = "") -> Figure:
-    """Returns a figure with all panels of an audit, closed in pyplot so that notebooks show it once."""
+    """Returns a figure with all panels of an audit, closed in pyplot so notebooks show it once."""
     draws = choose_panels(conclusion).values()
     columns = len(draws)
     with plt.rc_context(STYLE):
@@ -197,12 +197,9 @@ def _choose_look(row: BoundRow) -> dict[str, Any]:
 
 
 def draw_trade_off(
-    axis: Axes, conclusion: Conclusion, grid: Array, predicted_mu: float | None = None
+    axis: Axes, conclusion: Conclusion, grid: Array, predicted_mu: float | None
 ) -> None:
     """Plots the empirical trade-off curve with its band, up to three Gaussian curves, and the claimed curve.
-
-    The Gaussian curves are for the lower bound on mu, the predicted mu and the smallest upper bound on mu, if
-    known. The claimed curve is drawn for claims of (epsilon, delta).
 
     Args:
       grid: (n,) ascending false-positive rates at which curves are plotted.
@@ -243,12 +240,11 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
     """Plots trade-off curves on normal-deviate axes, which show Gaussian curves as lines of slope -1.
 
     These axes show a rate r at Phi^-1(r). Both extend from the rate of half an error among the scores (at
-    most 0.1) to 1 minus it. The subtitle shows the result of the Gaussian-curve test. `predicted_mu` is the
-    mu of an ideal attack; None if unknown.
+    most 0.1) to 1 minus it. `predicted_mu` is the mu of an ideal attack; None if unknown.
     """
     smallest = min(0.5 / max(map(len, conclusion.worlds)), 0.1)
     end = special.ndtri(smallest)
-    # Rates evenly spaced along the axes.
+
     grid = special.ndtr(np.linspace(end, -end, _POINTS))
     draw_trade_off(axis, conclusion, grid, predicted_mu)
 
@@ -280,7 +276,7 @@ def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
     half_in = 0.5 / len(scores_in)
     false_positives = np.clip(curve.false_positive_rate, half_out, 1 - half_out)
     false_negatives = np.clip(curve.false_negative_rate, half_in, 1 - half_in)
-    # Reversed so that false-positive rates are ascending.
+    # Reversed, so false-positive rates ascend.
     axis.step(
         false_positives[::-1], false_negatives[::-1], where="post", color=OUT, label="empirical"
     )

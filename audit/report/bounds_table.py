@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from audit.claims.linear_losses import EXPECTED
+from audit.claims.linear_losses import IF_LINEAR
 from audit.conclusions import verdicts
 from audit.conclusions.conclusion import Conclusion, UpperBound, method_of
 from audit.methods.estimate import Bound, Finding
@@ -61,48 +61,49 @@ class BoundRow(NamedTuple):
 
 
 def list_rows(conclusion: Conclusion) -> list[BoundRow]:
-    """Returns the rows of a table: lower and upper bounds, estimates, and the epsilon for linear losses.
+    """Returns a table's rows: lower and upper bounds, estimates, and the epsilon if losses were linear.
 
-    For a single run, we leave out the last two, because its estimates have a separate table.
+    The last is a heuristic. For a single run, we leave out the last two, because its estimates have a
+    separate table.
     """
-    rows = [_make_row(bound, conclusion, bound.assumes, sign="≥") for bound in conclusion.ranked()]
-    for upper in conclusion.upper_bounds:
-        rows.append(
-            BoundRow(
-                name=upper.name,
-                epsilon=upper.epsilon,
-                mu=upper.mu,
-                assumes=upper.assumes,
-                sign="≤",
-                upper=upper,
-            )
+    rows = [_make_row(bound, conclusion, bound.assumes) for bound in conclusion.ranked()]
+    rows += [
+        BoundRow(
+            name=upper.name,
+            epsilon=upper.epsilon,
+            mu=upper.mu,
+            assumes=upper.assumes,
+            sign="≤",
+            upper=upper,
         )
+        for upper in conclusion.upper_bounds
+    ]
     if conclusion.is_one_run:
         return rows
     rows += [
-        _make_row(estimate, conclusion, method_of(estimate).assumes, sign="")
+        _make_row(estimate, conclusion, method_of(estimate).assumes)
         for estimate in conclusion.estimates
     ]
-    if conclusion.expected is not None:
+    if conclusion.epsilon_if_linear is not None:
         rows.append(
             BoundRow(
                 name="linear_losses",
-                epsilon=conclusion.expected,
+                epsilon=conclusion.epsilon_if_linear,
                 mu=None,
-                assumes=EXPECTED,
+                assumes=IF_LINEAR,
             )
         )
     return rows
 
 
-def _make_row(finding: Finding, conclusion: Conclusion, assumes: Assumption, sign: str) -> BoundRow:
+def _make_row(finding: Finding, conclusion: Conclusion, assumes: Assumption) -> BoundRow:
     """Returns the row for a lower bound or an estimate."""
     return BoundRow(
         name=finding.method,
         epsilon=finding.epsilon,
         mu=finding.mu,
         assumes=assumes,
-        sign=sign,
+        sign="≥" if isinstance(finding, Bound) else "",
         show=at_least,
         counts=_count(finding, conclusion),
         finding=finding,
@@ -119,8 +120,7 @@ def show_floor(floor: NoiseFloor) -> str:
 def bounds_table(conclusion: Conclusion) -> str:
     """Returns a conclusion's bounds as a text table, followed by notes and the verdict.
 
-    Lower bounds are rounded down, and upper bounds up. For a single run, a table of its estimates comes
-    first.
+    For a single run, a table of its estimates comes first.
     """
     level = Level(conclusion.delta, conclusion.confidence)
     before = [f"lower bounds on epsilon at {level}"]
@@ -179,8 +179,7 @@ def _count(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
 def _show_errors(errors: int, scores: int, as_counts: bool) -> str:
     """Returns errors as "errors/scores", or as a percentage of scores, at most 100%.
 
-    If fair coins insert the canaries, errors may outnumber scores: methods count errors over all canaries,
-    but only half of them as scores of each world, as on average.
+    Fair coins insert half of all canaries on average, so `scores` is half of them. Errors may outnumber it.
     """
     if as_counts:
         return f"{errors}/{scores}"
@@ -249,12 +248,14 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
             return []
         if conclusion.is_reversed:
             return ["not tested: scores are reversed"]
-        if conclusion.is_one_run:  # the test needs the cosines' exact distribution, or enough coins
+        # A single run's test needs a known distribution of left-out cosines, or a lower bound from coins.
+        if conclusion.is_one_run:
             return [f"not tested: the null is fitted, and there are fewer than {LEAST_COINS} coins"]
         return []
     result = "rejected by " if test.refuted else "not rejected by "
     result += counted(test.runs, "training run")
-    if conclusion.bets_on_curve:  # other tests' e-values only repeat the result
+    # The other test, which compares bounds, has an e-value that only repeats the result.
+    if conclusion.bets_on_curve:
         result += f" (e-value {at_least_digits(test.e_value, digits=2)})"
     # `seen` is the smallest reduction of the noise that the test would detect, and `seen.noise` what remains.
     if test.seen is None or test.refuted:
@@ -299,8 +300,7 @@ def _explain_words(conclusion: Conclusion) -> Iterator[str]:
     if conclusion.scores_may_depend:
         yield make_note("", "(not tested: scores from one run may depend on each other)")
     if conclusion.curve is not None:
-        test = f"{conclusion.curve.show()}: {explain_curve_test(conclusion)}"
-        yield " " * _INDENT + test
+        yield f"{' ' * _INDENT}{conclusion.curve.show()}: {explain_curve_test(conclusion)}"
         if conclusion.reason:
             yield make_note("", conclusion.reason)
 
@@ -327,7 +327,7 @@ def _explain_too_few_runs(conclusion: Conclusion) -> Iterator[str]:
     largest = conclusion.most_provable  # the bound of an attack that makes no errors
     assert upper is not None and largest is not None
     advice = "use fewer insertions or a larger sigma to look for bugs"
-    # The scores were given, so the reader may be unable to train more runs.
+    # A user who states epsilon has trained elsewhere, and may be unable to train again.
     if conclusion.is_claimed:
         advice = f"use {verdicts.BETTER_SCORES}"
     elif largest <= 0:
@@ -358,19 +358,20 @@ def remarks(conclusion: Conclusion) -> list[str]:
 def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
     """Yields a reason for bounds of 0 other than privacy, if we know one."""
     if conclusion.is_reversed and conclusion.auc is not None:
-        auc = f"{conclusion.auc.value:.2f}"
-        yield f"scores are lower with the canary (AUC {auc}): should they be negated?"
+        yield f"scores are lower with the canary (AUC {conclusion.auc.value:.2f}): should they be negated?"
     elif conclusion.law_is_known:
-        # False if a test at level 1e-6 refutes the known distribution.
+        # If a test at level 1e-6 refutes this law, bounds are 0.
         if not conclusion.assumption_free.holds:
             fresh = "fresh draws" if conclusion.fresh.draws else "random directions"
             yield f"invalid: held-out canaries are not distributed like {fresh} (p < 1e-06)"
-    elif conclusion.has_one_canary and conclusion.tightest is None:
+    elif conclusion.has_one_canary and conclusion.tightest is None:  # no upper bound is known
         n_in, n_out = map(len, conclusion.worlds)
         largest = max(bound.epsilon for bound in conclusion.bounds)
         if min(n_in, n_out) < _FEW_SCORES and largest < _MIN_SHOWN:
-            provable = f"epsilon = {at_most(conclusion.most_provable or 0.0)} for any curve"
-            yield f"{n_in} and {n_out} runs can prove at most {provable}: use more runs"
+            yield (
+                f"{n_in} and {n_out} runs can prove at most epsilon = "
+                f"{at_most(conclusion.most_provable or 0.0)} for any curve: use more runs"
+            )
 
 
 def _remark_on_one_run(conclusion: Conclusion) -> Iterator[str]:

@@ -137,10 +137,7 @@ def _compare(place: str, stated: Any, recomputed: Any) -> str:
 
 
 def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the fields about the claim: the variant of DP, its parameters, and its class and arguments.
-
-    Without a claim, the class is None.
-    """
+    """Returns the fields about the claim: the variant of DP, its parameters, and its class and arguments."""
     claim = conclusion.claim
     # Bounds for random allocation replace the example's gradient by zero.
     unit = ZERO_OUT if isinstance(claim, RandomAllocation) else _ADD_OR_REMOVE
@@ -160,11 +157,15 @@ def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def _describe_method(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the method of the first bound for any curve, and how many times it looks at the scores."""
+    """Returns the method of the first bound without a Gaussian assumption, and how often it looks at scores.
+
+    It looks once, or after each run if its bound is valid after any number of runs.
+    """
     for bound in conclusion.ranked():
         if not bound.assumes.gaussian:
-            method = {"name": bound.method, "assumes": str(bound.assumes)}
-            # A method with a bound after each run looks at the scores once per run.
-            return {"method": method, "looks": len(bound.path) or 1}
-    # A single run with a fitted null has no such bound.
+            return {
+                "method": {"name": bound.method, "assumes": str(bound.assumes)},
+                "looks": len(bound.path) or 1,  # `path` has the bound after each run
+            }
+    # A single run has no such bound if it has no coins and its null distribution is fitted.
     return {"method": {"name": "no bound", "assumes": "nothing"}, "looks": 1}

@@ -21,7 +21,7 @@ class _Figure(NamedTuple):
       key: The key of the drawn values in the report's "figures".
       caption: The caption.
       unit: The axis label.
-      limit: The largest correct value.
+      limit: The largest value that counts as correct: 1 plus a tolerance.
     """
 
     key: str
@@ -51,8 +51,7 @@ _FIGURE_OF_CHECK = {
 def check_page(report: Mapping[str, Any]) -> bytes:
     """Returns the HTML page about a check of DP-SGD, in UTF-8.
 
-    `report` is the dict from `CheckReport.to_dict`. In its "figures", "movements" maps example names to how
-    far they move the step, and "noise" maps layer names to the noise's deviation divided by its stated value.
+    `report` is the dict from `CheckReport.to_dict`. Each of its "figures" maps names to values.
     """
     subject = report["subject"]
     if subject == "step":
@@ -74,10 +73,10 @@ def check_page(report: Mapping[str, Any]) -> bytes:
 
 
 def draw_bars(axes: Axes, values: Mapping[str, float], limit: float) -> None:
-    """Draws the 24 largest values as horizontal bars with their names, and a line at 1.
+    """Draws the 24 largest values as horizontal bars with their names, and a line at 1, the stated value.
 
-    Values that are not finite come first, with the width of the largest finite value (at least 1). These and
-    all values above `limit` are red.
+    Values above `limit`, 1 plus a tolerance, are red. Those that are not finite come first, with the width of
+    the largest finite value (at least 1).
     """
     names = list(values)
     sizes = np.nan_to_num(list(values.values()), nan=np.inf, posinf=np.inf)

@@ -86,7 +86,7 @@ def federated_table(audit: FederatedAudit) -> str:
         sections = [_summarize_runs(audit.runs)]
     if audit.together is not None:
         sections.append(bounds_table(audit.together))
-    # The heading "epsilon" continues above the last column, which shows rounds.
+    # The last two columns share a heading, "epsilon at delta 1e-05". The last one shows rounds.
     at_delta = f"at delta {show_level(first.delta)}"
     records = [
         {"mechanism": name, "epsilon": at_most(epsilon), at_delta: rounds}
@@ -102,8 +102,11 @@ def federated_table(audit: FederatedAudit) -> str:
 
 
 def federated_json(audit: FederatedAudit, about: dict[str, Any]) -> str:
-    """Returns an audit as a JSON object on a single line; `about` supplies its first fields."""
-    first = audit.runs[0]
+    """Returns an audit as a JSON object on a single line; `about` supplies its first fields.
+
+    "runs" has a conclusion from each run, and "together" one from all runs.
+    """
+    first = audit.runs[0]  # all runs have the same delta and confidence
     fields = {
         **about,
         "delta": first.delta,

@@ -79,8 +79,8 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
         if rate < 1:  # the probability of each insertion
             facts["Claim"] += f", each with probability {rate:g} (Poisson sampling)"
     elif conclusion.upper_bound is not None:
-        level = f"at delta = {show_level(conclusion.delta)}"
-        facts["Claim"] = f"epsilon = {conclusion.upper_bound:g} {level}"
+        delta = show_level(conclusion.delta)
+        facts["Claim"] = f"epsilon = {conclusion.upper_bound:g} at delta = {delta}"
     libraries = f"numpy {np.__version__}, scipy {scipy.__version__}"
     provenance = {
         "SHA-256 of the scores": hash_evidence(conclusion.evidence),
@@ -174,17 +174,20 @@ def _describe_setting(
     row = task.find_task(model)
     if not is_own_model and row is not None:
         model = row.description
-    rate = f"learning rate {mechanism.learning_rate:g}"
-    optimizer = f"{mechanism.optimizer} on the private mean, {rate}"
+    optimizer = (
+        f"{mechanism.optimizer} on the private mean, learning rate {mechanism.learning_rate:g}"
+    )
     if mechanism.weight_decay:
         optimizer += f", weight decay {mechanism.weight_decay:g}"
     sigma = f"noise multiplier sigma = {mechanism.noise_multiplier:g} (standard deviation sigma C)"
-    steps = f"{setting.schedule.steps:,} steps of {mechanism.batch_size:,} examples"
+    steps = (
+        f"{setting.schedule.steps:,} steps of {mechanism.batch_size:,} examples, in a fixed order"
+    )
     facts = {
         "Model": model,
         "Optimiser": optimizer,
         "DP-SGD": f"clipping norm C = {mechanism.clipping_norm:g}, {sigma}",
-        "Training": f"{steps}, in a fixed order",
+        "Training": steps,
         "Insertions": _describe_insertions(setting),
         "Runs": _describe_runs(conclusion),
         "Arithmetic": mechanism.precision,

@@ -265,6 +265,6 @@ ESTIMATORS = (
             epsilon=partial(one_shot_lower_value, prior),
             assumes=[INDEPENDENT],
         )
-        for name, prior in one_shot.LIMITS.items()
+        for name, prior in one_shot.PRIORS.items()
     ),
 )

@@ -95,16 +95,16 @@ def test_the_level_is_kept(mu, n, assert_covers):
 @pytest.mark.parametrize("sample", [gaussian(-2.0), gaussian(4.0), laplace(3.0), wide(1.5)])
 def test_the_fit_is_the_most_likely(sample):
     rng = np.random.default_rng(3)
-    table = gaussian_curve.count_in_cells(*sample(rng, 400, 900))
-    fit = gaussian_curve.fit_tables(table)
-    assert table.shape[1] == 16 and np.all(np.diff(fit.cuts) > 0)
+    counts = gaussian_curve.count_in_bins(*sample(rng, 400, 900))
+    fit = gaussian_curve.fit_counts(counts)
+    assert counts.shape[1] == 16 and np.all(np.diff(fit.cuts) > 0)
     if sample.__qualname__.startswith("gaussian"):
         assert min(abs(fit.mu + 2), abs(fit.mu - 4)) < 0.3
-    least = gaussian_curve.compute_likelihood_ratio(table, fit)
+    least = gaussian_curve.compute_likelihood_ratio(counts, fit)
     for _ in range(50):
         mu, *cuts = 0.01 * rng.normal(size=len(fit.cuts) + 1)
         other = gaussian_curve.Fit(fit.mu + mu, fit.cuts + cuts)
-        assert gaussian_curve.compute_likelihood_ratio(table, other) > least
+        assert gaussian_curve.compute_likelihood_ratio(counts, other) > least
 
 
 def test_a_few_known_tables():

@@ -14,8 +14,8 @@ from audit.methods.exact_null import EXACT_NULL
 from audit.methods.one_run_bounds import ONE_RUN_GAUSSIAN, ONE_RUN_GUESSES
 from audit.methods.one_shot import (
     FITTED,
-    LIMITS,
     ONE_SHOT_JEFFREYS,
+    PRIORS,
     in_sample,
 )
 from tests.cases import draw_null_cosines, draw_one_run
@@ -67,7 +67,7 @@ def test_each_estimate_is_what_it_says_and_none_is_a_bound():
     fitted, equal = (compute(STANDARD, seen, 1e-5) for compute in FITTED.values())
     assert equal.mean() == pytest.approx(truth, abs=0.3) and fitted.mean() > truth + 0.4
     rows = one_shot.estimates(draw_one_run(0.5, 400), 1e-5, 0.95)
-    assert [row.method for row in rows] == [*FITTED, *LIMITS]
+    assert [row.method for row in rows] == [*FITTED, *PRIORS]
     assert all(row.caveat and not isinstance(row, Bound) for row in rows)
     for row, values in zip(rows, (fitted, equal), strict=False):
         assert row.standard_error == pytest.approx(values.std(), rel=0.4)
