@@ -127,10 +127,10 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
     mu = 0.0
     path = np.zeros(0)  # the mu after each run; stays empty if the order is unknown
     if holds:
-        mu = claimed_curve.find_least_mu(counted, confidence)
+        mu = claimed_curve.find_refuted_mu(counted, confidence)
         if counted.in_order:
-            path = expand_to_runs(design, claimed_curve.trace_least_mu(counted, mu, confidence))
-    index = claimed_curve.find_richest_threshold(counted, claimed_curve.gaussian_power(mu))
+            path = expand_to_runs(design, claimed_curve.trace_refuted_mu(counted, mu, confidence))
+    index = claimed_curve.find_strongest_threshold(counted, claimed_curve.gaussian_power(mu))
     threshold = float(cosine_of(claimed_curve.THRESHOLDS[index], design.dimension))
     assumes = _choose_assumption(design)
     text = _ANY_GDP.text
@@ -226,16 +226,16 @@ def summarise_design(design: Fresh) -> ScoreSummary:
     canaries = round(deviations.size / means.size)  # per run
     degrees = deviations.size - means.size  # degrees of freedom: we fit a mean to each run
     # With one canary per run, we cannot tell these two deviations apart, and assume the values of a null.
-    within = 1.0
-    between = 0.0
+    std_within_run = 1.0
+    std_between_runs = 0.0
     if degrees > 0:
-        within = np.sqrt(deviations @ deviations / degrees)
+        std_within_run = np.sqrt(deviations @ deviations / degrees)
         if len(runs) > 1:
             # The observed means also vary because of the deviations within runs.
-            excess = means.var(ddof=1) - within**2 / canaries
-            between = np.sqrt(max(excess, 0.0))
+            excess = means.var(ddof=1) - std_within_run**2 / canaries
+            std_between_runs = np.sqrt(max(excess, 0.0))
     return ScoreSummary(
-        mean=means.mean(), between=between, within=within, runs=len(runs), canaries=canaries
+        means.mean(), std_between_runs, std_within_run, runs=len(runs), canaries=canaries
     )
 
 
