@@ -88,13 +88,13 @@ def mix_bets(growth: Array, capital: Array) -> Array:
 def lower_bound(family: Family, counted: Counted, error: float) -> float:
     """Returns the largest parameter t that a betting test rejects, a lower bound on the privacy parameter.
 
-    If the mechanism is f_t-DP, its average error rates are on or above the curve f_t. For each point of the
-    curve, a gambler with a capital of 1 bets that the rates are lower. If they are not, the capital reaches
-    1 / error with probability at most `error` (Markov). So we reject t if this happens at every point. The
-    bound is 0 if the observed rates show no leakage.
+    Under f_t-DP, the average error rates are on or above the curve f_t. At each point of the curve, a gambler
+    with a capital of 1 bets that they are lower. If not, the capital reaches 1 / error with probability at
+    most `error` (Markov). So we reject t if this happens at every point. The bound is 0 if the observed rates
+    show no leakage.
 
     Args:
-      family: The trade-off functions f_t, which decrease in t.
+      family: The trade-off functions f_t.
       counted: The errors at a threshold, in the pilot (runs used to choose bets) and in the other runs.
       error: The probability that the bound exceeds the truth.
     """
@@ -121,21 +121,21 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
 def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
     """Returns a function from a parameter t to a gambler's smallest log capital on the trade-off curve f_t.
 
-    `lower_bound` rejects t if it reaches `target`. At each point of the curve, the gambler bets that the true
-    error rates are lower. Runs without canaries give false positives, and other runs false negatives. So a
-    bet has a stake on each rate, and its capital is the product of two independent capitals. Using the pilot
-    runs, we choose bets that should reach the target in the rest.
+    If it reaches `target`, it rejects t. At each point of the curve, the gambler bets that the error rates
+    are lower. Runs without canaries give false positives, and other runs false negatives. So a bet has a
+    stake on each rate, and its capital is the product of two capitals. Using the pilot runs, we choose bets
+    that should reach the target in the rest.
     """
-    # The log growth of the capital for each of STAKES and each hypothetical rate: first for false positives,
-    # then for false negatives.
-    predicted = []  # in the rest, by scaling the pilot's growth to their number
-    observed = []  # in the rest
-    for pilot, rest in zip(counted.pilot.rates(), counted.rest.rates(), strict=True):
-        runs_per_pilot_run = len(rest) / len(pilot)
-        predicted.append(runs_per_pilot_run * compute_log_growth(pilot, _COARSE_LEVELS, STAKES))
-        observed.append(compute_log_growth(rest, _LEVELS, STAKES))
-    growth_out, growth_in = observed
-    predicted_out, predicted_in = predicted
+    # The log growth of the capital in the rest, for each of STAKES and each hypothetical rate. We predict it
+    # by scaling the pilot's growth to the number of runs.
+    pilot_fpr, pilot_fnr = counted.pilot.rates()  # of each run
+    fpr, fnr = counted.rest.rates()
+    growth_out = compute_log_growth(fpr, _LEVELS, STAKES)
+    growth_in = compute_log_growth(fnr, _LEVELS, STAKES)
+    pilot_growth_out = compute_log_growth(pilot_fpr, _COARSE_LEVELS, STAKES)
+    pilot_growth_in = compute_log_growth(pilot_fnr, _COARSE_LEVELS, STAKES)
+    predicted_out = len(fpr) / len(pilot_fpr) * pilot_growth_out
+    predicted_in = len(fnr) / len(pilot_fnr) * pilot_growth_in
     # Bet k stakes STAKES[stakes_out[k]] on false positives and STAKES[stakes_in[k]] on false negatives.
     stakes_out, stakes_in = _choose_stakes(family, predicted_out, predicted_in, target)
 
@@ -143,8 +143,8 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
         """Returns a lower bound on the gambler's log capital at every point of a parameter's curve.
 
         In cell j of the curve, false-positive rates are at least _LEVELS[j], and false-negative rates at
-        least _LEVELS[lowest_fnrs[j]]. The capital against these rates is smallest: the fewer errors are
-        expected, the less surprising are few errors.
+        least _LEVELS[lowest_fnrs[j]]. The capital grows with these hypothetical rates: few errors contradict
+        high rates most.
         """
         lowest_fnrs = _find_lowest_fnrs(family, parameter, _LEVELS)
         # Each bet's log growth at the lowest rates in each cell, (bets, cells).
@@ -158,15 +158,15 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
 def _choose_stakes(
     family: Family, growth_out: Array, growth_in: Array, target: float
 ) -> tuple[Integers, Integers]:
-    """Chooses how to split a gambler's capital among bets: pairs of stakes on false positives and negatives.
+    """Chooses a gambler's bets, which are pairs of stakes: on the false-positive and false-negative rates.
 
-    Most of it is on the best pair, which should reject the largest parameter. The rest is on its neighbours,
-    with both stakes multiplied by a factor, and on bets on a single rate, with a stake of 0 on the other.
+    Most of the capital is on the best pair, which should reject the largest parameter. The rest is on pairs
+    with both stakes multiplied by a factor, and on bets on a single rate.
 
     Args:
       family: The trade-off functions f_t.
-      growth_out: (S, levels) the predicted log growth of the capital for each of STAKES, if the hypothetical
-        false-positive rate is each of _COARSE_LEVELS.
+      growth_out: (S, levels) the predicted log growth of the capital for each of STAKES, at the hypothetical
+        false-positive rates _COARSE_LEVELS.
       growth_in: (S, levels) the same for false negatives.
       target: The log capital that rejects a parameter if it is reached on its whole trade-off curve.
 
@@ -210,7 +210,7 @@ def _choose_stakes(
 def _find_margins_at_largest_parameter(find_margins: Callable[[float], Array]) -> Array:
     """Returns the margins of bets, of any shape, at the largest parameter that one of them should reject.
 
-    `find_margins` maps a parameter to margins; a bet should reject the parameter if its margin is at least 0.
+    `find_margins` maps a parameter to margins. A bet with a margin of at least 0 should reject the parameter.
     """
     largest = find_largest_refuted(
         lambda parameter: find_margins(parameter).max() >= 0,
@@ -234,15 +234,16 @@ def _find_lowest_fnrs(family: Family, parameter: float, levels: Array) -> Intege
 def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
     """Returns a function from a parameter t to a gambler's smallest log capital on the trade-off curve f_t.
 
-    `lower_bound` rejects t if it reaches `target`. Coins decide whether canaries are in, so each run gives
-    estimates of both error rates, FP and FN, which depend on each other. So we bet on one value per run, z =
-    weight * FN + (1 - weight) * FP. At each point of the curve, the gambler bets that the mean of z is lower.
-    Using the pilot runs, we choose bets that should reach the target in the rest.
+    If it reaches `target`, it rejects t. Coins decide whether canaries are in, so each run gives dependent
+    estimates of both error rates, FP and FN. At each point of the curve, the gambler bets that the mean of z
+    = weight * FN + (1 - weight) * FP is lower. Using the pilot runs, we choose bets that should reach the
+    target in the rest.
     """
     weights, stakes = _choose_coin_bets(family, counted, target)  # (bets,) each
-    growth_of_bets = []
-    for weight, stake in zip(weights, stakes, strict=True):
-        growth_of_bets.append(_compute_coin_growth(counted.rest, weight, _MEANS, np.array([stake])))
+    growth_of_bets = [
+        _compute_coin_growth(counted.rest, weight, _MEANS, np.array([stake]))
+        for weight, stake in zip(weights, stakes, strict=True)
+    ]
     growth = np.concatenate(growth_of_bets)  # log growth at each hypothetical mean, (bets, _MEANS)
 
     def find_least_capital(parameter: float) -> float:
@@ -267,12 +268,12 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
 def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[Array, Array]:
     """Chooses bets on z = weight * FN + (1 - weight) * FP, a mean of a run's two error rates.
 
-    A gambler has most of the capital on the best bet, which should reject the largest parameter. The rest is
-    on other stakes on the same z, and on bets on a single error rate (weight 0 or 1).
+    Most of a gambler's capital is on the best bet, which should reject the largest parameter. The rest is on
+    other stakes on the same z, and on bets on a single error rate (weight 0 or 1).
 
-    To choose the best bet, we first predict from the pilot runs the *critical* mean of each bet: the smallest
-    mean of z that it should reject, because its log capital reaches `target`. A bet should reject a parameter
-    if the mean of z is at least critical on its whole trade-off curve.
+    From the pilot runs, we predict each bet's *critical* mean: the smallest mean of z at which its log
+    capital should reach `target`. A bet should reject a parameter if the mean of z is at least critical on
+    the whole trade-off curve.
 
     Returns:
       (the weights in z (L,), the stakes (L,)), in the order of CAPITAL, the bets' starting capital
@@ -326,9 +327,9 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
 def _compute_coin_growth(errors: RunErrors, weight: float, means: Array, stakes: Array) -> Array:
     """Returns the log growth (stakes, means) of the capital of bets on z = weight * FN + (1 - weight) * FP.
 
-    In each run, a stake lambda on a hypothetical mean m of z multiplies the capital by 1 + lambda (m - z). FN
-    and FP are estimates of the run's error rates. With fair coins, only half of the canaries are in. So FN is
-    twice the fraction of all canaries that are missed (`scale_in` is 2), and FP twice that of false alarms.
+    In each run, a stake lambda multiplies the capital by 1 + lambda (mean - z). With fair coins, only half of
+    the canaries are in. So FN is twice the fraction of all canaries that are missed (`scale_in` is 2), and FP
+    twice the fraction of false alarms.
     """
     fp, fn = errors.rates()
     z = weight * fn + (1 - weight) * fp

@@ -6,8 +6,8 @@ the capital against the claim is a mixture, over thresholds t and stakes c, of
 
     prod_i (1 + c (h_i(t) / m(a(t)) - 1)),    0 < c < 1.
 
-Here h_i(t) is the fraction of run i's canaries above t. Unlike in `exact_null`, some canaries cannot be used
-to choose a threshold for others: the curve would then allow more than m(a(t)).
+Here h_i(t) is the fraction of run i's canaries above t. Unlike in `exact_null`, canaries must not choose a
+threshold for others: the curve would then allow more than m(a(t)).
 """
 
 from bisect import bisect_left
@@ -61,15 +61,12 @@ class Exceedances(NamedTuple):
 
 
 class Allowed(NamedTuple):
-    """The largest mean fractions of canaries that a claim allows: above thresholds, and with small p-values.
-
-    The claim allows a power of at most m(a) at a false-positive rate a. A left-out canary exceeds a threshold
-    t with probability a(t).
+    """The largest mean fractions of canaries that a claim allows.
 
     Attributes:
-      above_thresholds: (T,) m(a(t)) at the first T of THRESHOLDS.
+      above_thresholds: (T,) the fraction above each of the first T of THRESHOLDS.
       log_rates: (J,) log a for each bet on p-values up to a in the first run; may be empty.
-      at_rates: (J,) an upper bound on m(a) for each of these bets.
+      at_rates: (J,) an upper limit on the fraction of these p-values.
     """
 
     above_thresholds: Array
@@ -128,9 +125,9 @@ def examine_claim(counted: Exceedances, allowed_power: Power, confidence: float)
 def choose_refuting_powers(canaries: int) -> Array:
     """Returns a power m for each of J bets on p-values, such that j = 1, 2, 4, 8 or 16 hits refute a claim.
 
-    A bet counts the hits among a run's K `canaries`: p-values up to a rate at which the claim allows a power
-    of m. It multiplies the stake by (j / K) / m, the observed fraction of hits divided by the largest mean
-    that the claim allows. We choose the m that raises the stake to _REFUTING_CAPITAL.
+    Hits are p-values of a run's K `canaries` up to a rate at which the claim allows a power of m. A bet
+    multiplies its stake by (j / K) / m, the observed fraction of hits divided by the largest mean that the
+    claim allows. We choose the m that raises the stake to _REFUTING_CAPITAL.
     """
     stake_per_bet = FIRST_STAKE / _REFUTING_HITS.size
     return stake_per_bet * _REFUTING_HITS / (_REFUTING_CAPITAL * canaries)
@@ -139,9 +136,9 @@ def choose_refuting_powers(canaries: int) -> Array:
 def tabulate_claim(counted: Exceedances, allowed_power: Power) -> Allowed:
     """Returns the largest mean fractions of canaries that a claim allows, to bet against them.
 
-    There is a bet on the fraction above each threshold. If `counted` has p-values of the first run, we also
-    bet on the fraction of p-values up to some rates. We first choose the powers for these bets, and then the
-    largest rates at which the claim allows at most these powers.
+    If `counted` has p-values of the first run, we bet not only on the fraction above each threshold, but also
+    on the fraction of p-values up to some rates. We first choose powers for these bets, and then the largest
+    rates at which the claim allows at most these powers.
     """
     log_rates = np.zeros(0)
     chosen_powers = np.zeros(0)
@@ -152,17 +149,16 @@ def tabulate_claim(counted: Exceedances, allowed_power: Power) -> Allowed:
         indices = np.searchsorted(powers, chosen_powers, side="right") - 1
         with np.errstate(divide="ignore"):  # the rate may be 0
             log_rates = np.log(_RATES[indices])
-    above_thresholds = allowed_power(np.exp(counted.log_rates))
-    return Allowed(above_thresholds, log_rates, at_rates=chosen_powers)
+    return Allowed(allowed_power(np.exp(counted.log_rates)), log_rates, chosen_powers)
 
 
 def compute_log_capital(counted: Exceedances, allowed: Allowed) -> Array:
     """Returns the log capital, of shape (R,), of a gambler who bets against a claim, after each of R runs.
 
-    The gambler starts with a capital of 1, split among bets: one for each of THRESHOLDS and each of STAKES,
-    the fraction of its capital that the bet stakes on each run. If `counted` has only the first T thresholds,
-    the capital on the others is lost. If `counted` has p-values of the first run, each bet stakes FIRST_STAKE
-    of its capital on them in this run, and the rest on its threshold.
+    A capital of 1 is split among bets: one for each of THRESHOLDS and each of STAKES, the fraction of its
+    capital that the bet stakes on each run. If `counted` has only the first T thresholds, the capital on the
+    others is lost. If `counted` has p-values of the first run, each bet stakes FIRST_STAKE of its capital on
+    them, and the rest on its threshold.
     """
     log_factors = _compute_log_factors(counted, allowed.above_thresholds)
     runs, stakes, thresholds = log_factors.shape
@@ -212,8 +208,8 @@ def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> Clai
 def find_refuted_mu(counted: Exceedances, confidence: float) -> float:
     """Returns the largest mu such that the runs refute a claim of mu-GDP, or 0 if they refute none.
 
-    It is a lower bound on the true mu with this confidence. The runs also refute all smaller mu, which allow
-    fewer canaries above each threshold.
+    It is a lower bound on the true mu with this confidence. The runs also refute all smaller mu, because
+    these allow fewer canaries above each threshold.
     """
     return find_largest_refuted(
         lambda mu: examine_claim(counted, gaussian_power(mu), confidence).refuted,
@@ -240,8 +236,8 @@ def trace_refuted_mu(counted: Exceedances, largest: float, confidence: float) ->
 def find_strongest_threshold(counted: Exceedances, allowed_power: Power) -> int:
     """Returns the index of the threshold with the strongest evidence against a claim, for reports.
 
-    A gambler bets that more canaries exceed each threshold than the claim allows. The strongest threshold has
-    the most capital after all runs.
+    It has the most capital after all runs, if a gambler bets that more canaries exceed each threshold than
+    the claim allows.
     """
     allowed = allowed_power(np.exp(counted.log_rates))
     log_growth = _compute_log_factors(counted, allowed).sum(axis=0)  # of each bet, (stakes, T)
@@ -257,9 +253,9 @@ def _compute_log_factors(counted: Exceedances, allowed: Array) -> Array:
     t. `allowed` (T,) holds the m, the largest mean of h that the claim allows.
     """
     gains = counted.fractions / np.maximum(allowed, 1e-300) - 1  # avoids a division by 0
-    stakes = STAKES
-    if counted.is_only_run:
-        stakes = np.ones(1)  # no later run needs capital, so c = 1
+    stakes = (
+        np.ones(1) if counted.is_only_run else STAKES
+    )  # without later runs, we stake everything
     with np.errstate(divide="ignore"):  # log(0) if a bet loses all of its capital
         return np.log1p(stakes[:, None] * gains[:, None, :])
 
@@ -317,9 +313,9 @@ def find_least_departure(
     def estimate_refutation_probability(noise_ratio: float) -> float:
         """Returns the fraction of simulated audits that refute the claim.
 
-        `noise_ratio` is the actual noise divided by the claimed noise. Each audit draws the two inputs of the
-        test: fractions of scores above thresholds, and the first run's p-values if `counted` has any. For
-        simplicity, they are independent. Scores are normal in a run, and so are the runs' means.
+        `noise_ratio` is the actual noise divided by the claimed noise. The test bets on fractions of scores
+        above thresholds, and on the first run's p-values if `counted` has any. For simplicity, we draw these
+        independently. The scores in a run are normal, and so are the runs' means.
         """
         rng = np.random.default_rng(0)  # the same draws at every ratio
         deviations = scores.std_between_runs * rng.standard_normal((num_audits, scores.runs, 1))
@@ -358,8 +354,7 @@ def draw_fractions(
     above = special.ndtr((means - thresholds) / deviation)  # decreases along T
     # The probabilities of the intervals between -inf, the thresholds, and inf, (..., T + 1). `multinomial`
     # requires nonnegative probabilities that sum to 1, so we remove rounding errors.
-    cells = -np.diff(above, prepend=1.0, append=0.0)
-    cells = np.maximum(cells, 0.0)
+    cells = np.maximum(-np.diff(above, prepend=1.0, append=0.0), 0.0)
     counts = rng.multinomial(canaries, cells / cells.sum(axis=-1, keepdims=True))
     below = np.cumsum(counts, axis=-1)[..., :-1]  # the last cell ends at inf
     return 1 - below / canaries
