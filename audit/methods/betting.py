@@ -240,11 +240,12 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
     target in the rest.
     """
     weights, stakes = _choose_coin_bets(family, counted, target)  # (bets,) each
-    growth_of_bets = [
-        _compute_coin_growth(counted.rest, weight, _MEANS, np.array([stake]))
-        for weight, stake in zip(weights, stakes, strict=True)
-    ]
-    growth = np.concatenate(growth_of_bets)  # log growth at each hypothetical mean, (bets, _MEANS)
+    growth = np.concatenate(  # log growth at each hypothetical mean, (bets, _MEANS)
+        [
+            _compute_coin_growth(counted.rest, weight, _MEANS, np.array([stake]))
+            for weight, stake in zip(weights, stakes, strict=True)
+        ]
+    )
 
     def find_least_capital(parameter: float) -> float:
         """Returns a lower bound on the gambler's log capital at every point of a parameter's curve.
@@ -289,8 +290,8 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
         or 2 if a bet should reject none of them.
         """
         growth = _compute_coin_growth(counted.pilot, weight, _COARSE_MEANS, tried)
-        predicted = runs_per_pilot_run * growth  # in the runs outside the pilot
-        is_rejected = predicted >= target - np.log(capital)  # (stakes, means)
+        # Scaling the growth to the number of other runs predicts their growth.
+        is_rejected = runs_per_pilot_run * growth >= target - np.log(capital)  # (stakes, means)
         first_means = _COARSE_MEANS[is_rejected.argmax(1)]
         return np.where(is_rejected.any(1), first_means, 2.0)
 

@@ -33,7 +33,7 @@ THRESHOLDS = np.append(NEAR, FAR)
 # claim in many runs, and large stakes detect large departures in one or two runs.
 STAKES = np.array([0.05, 0.2, 0.5, 0.9])
 
-MIN_FIRST = 500  # canaries needed in the first run for bets on its p-values
+MIN_P_VALUES = 500  # canaries per run needed for bets on the first run's p-values
 FIRST_STAKE = 0.5  # the fraction of the capital that is staked on these bets
 _REFUTING_HITS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])  # j, for each of J = 5 bets
 _REFUTING_CAPITAL = 20.0  # refutes a claim with 95% confidence
@@ -349,7 +349,7 @@ def draw_fractions(
     """Draws the fraction of each run's canaries above each threshold, of shape (..., T), for normal scores.
 
     `means` (..., 1) are the runs' mean scores, and `deviation` > 0 is the standard deviation within a run.
-    The `thresholds` (T,) are ascending. Each run has the same number of `canaries`.
+    The `thresholds` (T,) are ascending.
     """
     above = special.ndtr((means - thresholds) / deviation)  # decreases along T
     # The probabilities of the intervals between -inf, the thresholds, and inf, (..., T + 1). `multinomial`

@@ -232,9 +232,9 @@ METHODS = {
 
 
 def _find_pilot_size(scores: int, family: exact.Family) -> int:
-    """Returns how many of a world's scores are in the pilot, which chooses a threshold and is not counted.
+    """Returns how many of a world's scores are in the pilot, which chooses a threshold's rank.
 
-    Any number gives a valid bound. For a Gaussian curve, fewer scores suffice, since we only estimate mu.
+    Any number gives a valid bound. For a Gaussian curve, fewer suffice, because only mu matters.
     """
     fraction = 0.05 if family is exact.GAUSSIAN else 0.125
     return min(max(round(fraction * scores), 20), scores // 2)
@@ -260,8 +260,7 @@ def _test_splits(
     ordered = [np.sort(world).astype(float) for world in worlds]
     counts = [np.bincount(world, minlength=len(distinct)) for world in worlds]
     level = (1 - confidence) * _REJECTING / _SPLITS  # of each split's test
-    tests = []  # the input of each split's exact test
-    errors_of_splits = []
+    splits = []
     # The seed depends only on these indices, so the same scores always give the same splits.
     for seed in np.random.SeedSequence(hash_ranks(*counts)).spawn(_SPLITS):
         rng = np.random.default_rng(seed)
@@ -269,12 +268,11 @@ def _test_splits(
         if len(distinct) < len(pooled):
             # Adding random fractions to indices puts equal scores in random order.
             drawn = [np.sort(world + rng.random(len(world))) for world in ordered]
-        test, errors = _count_errors(*drawn, distinct, family, level, rng)
-        tests.append(test)
-        errors_of_splits.append(errors)
+        splits.append(_count_errors(drawn[0], drawn[1], distinct, family, level, rng))
 
+    tests, errors = zip(*splits, strict=True)
     parameter, deciding = exact.lower_bound(family, tests, _REJECTING, 1 - confidence)
-    return parameter, errors_of_splits[deciding]
+    return parameter, errors[deciding]
 
 
 def _count_errors(

@@ -75,9 +75,9 @@ def lower_bound(
 ) -> tuple[float, int]:
     """Returns the largest t such that `rejecting` audits reject the hypothesis that the mechanism is f_t-DP.
 
-    The trade-off functions f_t are those of `family`. Each audit is a test at level error * rejecting /
-    len(audits). Audits may depend on each other: by Markov's inequality, at least `rejecting` of them reject
-    a true hypothesis with probability at most `error`.
+    Each audit is a test at level error * rejecting / len(audits). Audits may depend on each other: by
+    Markov's inequality, at least `rejecting` of them reject a true hypothesis with probability at most
+    `error`.
 
     Returns:
       (the lower bound on the parameter t, at least 0; the index of the deciding audit, which has the
@@ -129,6 +129,5 @@ def _compute_p_value(family: Family, parameter: float, counts: Counts) -> float:
     To be conservative, we use the largest probability in each cell of values of U. It is at the cell's upper
     end, because f decreases.
     """
-    own_rates = _compute_rates(counts.rank, counts.scores)  # the upper ends of cells
-    rates = family.trade_off(parameter, own_rates)
+    rates = family.trade_off(parameter, _compute_rates(counts.rank, counts.scores))
     return _CELL_PROBABILITIES @ special.bdtr(float(counts.errors), counts.trials, rates)

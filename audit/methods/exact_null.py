@@ -68,8 +68,7 @@ def _limit_means(epsilon: float, log_rates: Array, delta: float) -> Array:
     (epsilon, delta)-DP implies this limit. `log_rates` are log a, the log probabilities that a left-out
     canary exceeds the thresholds.
     """
-    exponents = np.minimum(epsilon + log_rates, _MAX_LOG)
-    return np.exp(exponents) + delta
+    return np.exp(np.minimum(epsilon + log_rates, _MAX_LOG)) + delta
 
 
 def cosine_of(student: Array, dimension: int) -> Array:
@@ -200,7 +199,7 @@ def compute_exceedances(design: Fresh) -> Exceedances:
     fractions = _compute_fractions(_select_present(design), levels)
     in_order = design.in_order or len(design.cosines) == 1  # a single run is always in order
     exceedances = Exceedances(fractions, compute_log_rates(design, levels), in_order)
-    if in_order and has_many_canaries(design):
+    if in_order and design.cosines.shape[1] >= claimed_curve.MIN_P_VALUES:
         return exceedances._replace(first_log_p_values=_compute_log_p_values(design))
     return exceedances
 
@@ -305,7 +304,7 @@ METHODS = {
 
 
 class FirstBet(NamedTuple):
-    """The bet on the first run, and the split of the initial capital. Any fractions give a valid bound.
+    """The bet on the first run, and the split of the initial capital.
 
     Attributes:
       capital_on_ramps: The fraction of the capital that bets on ramps, increasing step functions of the
@@ -377,8 +376,7 @@ class Capital:
             s ((1 - w) f(0) + w payoff(epsilon)) prod_{i = 1}^{runs - 1} f(i).
         """
         staked = self.first_bet.staked
-        first_factors = self.log_factors(self._fractions[:1], epsilon)[0]
-        log_not_staked = np.log1p(-staked) + first_factors
+        log_not_staked = np.log1p(-staked) + self.log_factors(self._fractions[:1], epsilon)[0]
         log_won = np.log(max(staked * self.first_bet.compute_payoff(epsilon), _TINY))
         after_first = np.logaddexp(log_not_staked, log_won) + self.log_start
         # Runs with few canaries often have equal fractions. To save time, we compute their factors once.
@@ -389,17 +387,15 @@ class Capital:
     def find_strongest_threshold(self, epsilon: float) -> float:
         """Returns the threshold, as a cosine, with the strongest evidence against epsilon, for reports.
 
-        It is the one with the most capital after all runs. If there is one run, and some of its canaries
-        chose a threshold for the others, we return that one.
+        It has the most capital after all runs. In a single run, it is the threshold chosen using half of the
+        canaries, if there is one.
         """
         chosen = self.first_bet.chosen
         if self.num_runs == 1 and chosen is not None:
             return chosen
-        # The first bets are on thresholds, grouped by threshold.
+        # Bets on thresholds come first, grouped by threshold.
         log_capital = self.compute_log_capital(self.num_runs, epsilon)[:_NUM_THRESHOLD_BETS]
-        by_threshold = special.logsumexp(
-            log_capital.reshape(STUDENT_THRESHOLDS.size, STAKES.size), axis=1
-        )
+        by_threshold = special.logsumexp(log_capital.reshape(-1, STAKES.size), axis=1)
         return self._levels[by_threshold.argmax()]
 
     def find_first_unrefuted(self, runs: int, start: int, target: float) -> int:
@@ -468,7 +464,7 @@ def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
     `runs` are the inserted canaries' cosines, (K,) for each run with any. If several runs are in an unknown
     order, the stake is 0, because any of them may be the first.
     """
-    if has_many_canaries(design):
+    if design.cosines.shape[1] >= claimed_curve.MIN_P_VALUES:
         compute_payoff = _bet_on_p_values(_compute_log_p_values(design), delta)
         bet = FirstBet(
             capital_on_ramps=0.1, staked=claimed_curve.FIRST_STAKE, compute_payoff=compute_payoff
@@ -531,7 +527,7 @@ def _bet_on_half(bet: FirstBet, cosines: Array, design: Fresh, delta: float) -> 
     """
     pilot, rest = split_pilot(cosines, cosines.size // 2)
     threshold = _choose_threshold(cosines[pilot], rest.size, design.dimension)
-    log_rate = float(compute_log_rates(design, threshold))  # that a left-out canary exceeds it
+    log_rate = compute_log_rates(design, threshold)  # that a left-out canary exceeds it
     hits = (cosines[rest] > threshold).mean()
 
     def compute_payoff(epsilon: float) -> float:
@@ -552,11 +548,6 @@ def _bet_on_half(bet: FirstBet, cosines: Array, design: Fresh, delta: float) -> 
 
     # The threshold suits these canaries, so we stake most of the capital. Any fraction is valid.
     return bet._replace(staked=0.9, compute_payoff=compute_payoff, chosen=threshold)
-
-
-def has_many_canaries(design: Fresh) -> bool:
-    """Returns True if runs have enough canaries to bet on the p-values of the first run."""
-    return design.cosines.shape[1] >= claimed_curve.MIN_FIRST
 
 
 def _compute_log_p_values(design: Fresh) -> Array:
