@@ -50,7 +50,7 @@ def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
     """Returns the log probability that a left-out canary's cosine exceeds each of the `levels` (any shape).
 
     If M = `design.draws` is not 0, scores are ranks among M fresh draws. Rank r is stored as the cosine with
-    the tail probability r / (M + 1). So a level is exceeded with a multiple of 1 / (M + 1) as probability, to
+    the tail probability r / (M + 1). So the probability of exceeding a level is a multiple of 1 / (M + 1), to
     which we round down.
     """
     log_rates = cosine_law.log_sf(levels, design.dimension)
@@ -207,8 +207,8 @@ def compute_exceedances(design: Fresh) -> Exceedances:
 def summarise_design(design: Fresh) -> ScoreSummary:
     """Summarises the scores of inserted canaries, to simulate runs with normal means and normal scores.
 
-    A score is the cosine t on the scale of Student's T, t sqrt(d - 1) / sqrt(1 - t^2). A failed run's scores
-    are -10, so they exceed no threshold in simulations.
+    A score is the cosine t on the scale of Student's T, t sqrt(d - 1) / sqrt(1 - t^2). A failed run counts
+    with scores of -10, below all thresholds.
     """
     remainder = np.maximum(1 - design.cosines**2, _TINY)  # the cosines of a failed run are -1
     student = design.cosines * np.sqrt((design.dimension - 1) / remainder)
@@ -444,8 +444,8 @@ def _compute_ramp_rises(epsilon: float) -> Array:
     """Returns the rises b_t (V, T) of V ramps at T thresholds t, for bets against an epsilon.
 
     A ramp 1 + sum_t b_t 1{x > t} is a likelihood ratio of N(nu, 1) to N(0, 1), for inserted and left-out
-    canaries. It is divided by e^epsilon, because epsilon allows smaller ratios, and clipped to [1, 20],
-    because 20 refutes epsilon with 95% confidence.
+    canaries. We divide it by e^epsilon, because smaller ratios are no evidence against epsilon, and clip it
+    to [1, 20], because 20 refutes epsilon with 95% confidence.
     """
     means = _RAMP_MEANS[:, None]  # nu
     log_ratios = means * (STUDENT_THRESHOLDS - means / 2)  # (V, T)
@@ -459,10 +459,10 @@ def _compute_fractions(runs: list[Array], levels: Array) -> Array:
 
 
 def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
-    """Returns the bet on the first of the runs, and the split of the capital. Any fractions are valid.
+    """Returns the bet on the first run, and the split of the capital. Any fractions give a valid bound.
 
     `runs` are the inserted canaries' cosines, (K,) for each run with any. If several runs are in an unknown
-    order, the stake is 0, because any of them may be the first.
+    order, the stake is 0, because any may be the first.
     """
     if design.cosines.shape[1] >= claimed_curve.MIN_P_VALUES:
         compute_payoff = _bet_on_p_values(_compute_log_p_values(design), delta)
