@@ -253,9 +253,8 @@ def _compute_log_factors(counted: Exceedances, allowed: Array) -> Array:
     t. `allowed` (T,) holds the m, the largest mean of h that the claim allows.
     """
     gains = counted.fractions / np.maximum(allowed, 1e-300) - 1  # avoids a division by 0
-    stakes = (
-        np.ones(1) if counted.is_only_run else STAKES
-    )  # without later runs, we stake everything
+    # Without later runs, we stake everything.
+    stakes = np.ones(1) if counted.is_only_run else STAKES
     with np.errstate(divide="ignore"):  # log(0) if a bet loses all of its capital
         return np.log1p(stakes[:, None] * gains[:, None, :])
 

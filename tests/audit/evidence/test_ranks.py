@@ -95,7 +95,7 @@ def is_ever_refuted(design, epsilon, delta):
     """Returns whether the capital against a true epsilon reaches 1 / ERROR after any run."""
     capital = exact_null.Capital(design, delta)
     runs = range(1, len(design.cosines) + 1)
-    largest = max(special.logsumexp(capital.compute_log(run, epsilon)) for run in runs)
+    largest = max(special.logsumexp(capital.compute_log_capital(run, epsilon)) for run in runs)
     return largest >= -np.log(ERROR)
 
 
