@@ -8,13 +8,7 @@ If the mean is at least m, the expected capital is at most 1, so it reaches 1 / 
 `error` (Markov). The same is true for mixtures of stakes, and for products over independent values. Source:
 Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting" (JRSS B, 2023).
 
-*From means to a privacy parameter.* The null hypothesis H(t) states that the average rates (a, b) of false
-positives and false negatives satisfy b >= f_t(a) (`audit.evidence.canaries`), for a family f_t that decreases
-in t. We reject it if the capital is large enough everywhere on the curve b = f_t(a). The bets depend on the
-design:
-
-    sets     misses and false alarms come from different runs: the capital is C_in(b) C_out(a)
-    coins    both come from one run: bets on z = w FN + (1 - w) FP for a weight w, with mean w b + (1 - w) a
+`lower_bound` tests privacy parameters, using the average error rates of `audit.evidence.canaries`.
 """
 
 from collections.abc import Callable
@@ -92,23 +86,25 @@ def mix_bets(growth: Array, capital: Array) -> Array:
 
 
 def lower_bound(family: Family, counted: Counted, error: float) -> float:
-    """Returns the largest parameter that the betting test rejects, a lower bound on the privacy parameter.
+    """Returns the largest parameter t that a betting test rejects, a lower bound on the privacy parameter.
 
-    It rejects a parameter if the gambler's capital reaches 1 / error at every point of the parameter's curve.
-    The bound is 0 if the curve through the observed error rates has a parameter of at most 0.
+    Under f_t-DP, the average error rates are on or above the curve f_t. At each point of the curve, a gambler
+    with a capital of 1 bets that they are lower. If not, the capital reaches 1 / error with probability at
+    most `error` (Markov). So we reject t if this happens at every point. The bound is 0 if the observed rates
+    show no leakage.
 
     Args:
       family: The trade-off functions f_t.
-      counted: The errors at a threshold, in the pilot (runs used to choose bets) and in the counted runs.
+      counted: The errors at a threshold, in the pilot (runs used to choose bets) and in the other runs.
       error: The probability that the bound exceeds the truth.
     """
-    target = -np.log(error)  # the log capital needed to reject a parameter
-    errors = counted.rest  # those of the counted runs
+    target = -np.log(error)  # the log capital that rejects a parameter
+    errors = counted.rest  # those of the runs outside the pilot
     # paired: every run yields both kinds of errors, since a coin decides whether each canary is in.
     choose_bets = _bet_on_coins if errors.paired else _bet_on_sets
     find_least_capital = choose_bets(family, counted, target)
-    # The search starts at the parameter of the observed rates: posterior means under Jeffreys' prior, which
-    # are never 0. With fair coins, each canary is in only half of the runs, so the scale of a rate is 2.
+    # The search starts at the parameter of the observed rates. Half an error more (Jeffreys' prior) avoids
+    # rates of 0. The scales are 2 for fair coins, because only half of all canaries are in, or out.
     guesses_in, guesses_out = errors.guesses()
     fpr = (errors.scale_out * errors.alarms.sum() + 0.5) / (guesses_out + 1)
     fnr = (errors.scale_in * errors.misses.sum() + 0.5) / (guesses_in + 1)
@@ -123,51 +119,56 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
 
 
 def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
-    """Chooses bets, and returns a function from a parameter to their smallest log capital on its curve.
+    """Returns a function from a parameter t to a gambler's smallest log capital on the trade-off curve f_t.
 
-    The design has two sets of runs: runs without canaries give false positives, and runs with them give false
-    negatives. A bet is a pair of stakes, on both rates. Using the pilot, we choose bets whose log capital
-    should reach `target` in the counted runs.
+    If it reaches `target`, it rejects t. At each point of the curve, the gambler bets that the error rates
+    are lower. Runs without canaries give false positives, and other runs false negatives. So a bet has a
+    stake on each rate, and its capital is the product of two capitals. Using the pilot runs, we choose bets
+    that should reach the target in the rest.
     """
-    # The log growth for each of STAKES and each level: first for false positives, then for false negatives.
-    predicted = []  # for the counted runs, by scaling the pilot's growth to their number
-    observed = []  # in the counted runs
-    for pilot, rest in zip(counted.pilot.rates(), counted.rest.rates(), strict=True):
-        runs_per_pilot_run = len(rest) / len(pilot)
-        predicted.append(runs_per_pilot_run * compute_log_growth(pilot, _COARSE_LEVELS, STAKES))
-        observed.append(compute_log_growth(rest, _LEVELS, STAKES))
-    growth_out, growth_in = observed
-    predicted_out, predicted_in = predicted
+    # The log growth of the capital in the rest, for each of STAKES and each hypothetical rate. We predict it
+    # by scaling the pilot's growth to the number of runs.
+    pilot_fpr, pilot_fnr = counted.pilot.rates()  # of each run
+    fpr, fnr = counted.rest.rates()
+    growth_out = compute_log_growth(fpr, _LEVELS, STAKES)
+    growth_in = compute_log_growth(fnr, _LEVELS, STAKES)
+    pilot_growth_out = compute_log_growth(pilot_fpr, _COARSE_LEVELS, STAKES)
+    pilot_growth_in = compute_log_growth(pilot_fnr, _COARSE_LEVELS, STAKES)
+    predicted_out = len(fpr) / len(pilot_fpr) * pilot_growth_out
+    predicted_in = len(fnr) / len(pilot_fnr) * pilot_growth_in
     # Bet k stakes STAKES[stakes_out[k]] on false positives and STAKES[stakes_in[k]] on false negatives.
-    stakes_out, stakes_in = _choose_pairs(family, predicted_out, predicted_in, target)
+    stakes_out, stakes_in = _choose_stakes(family, predicted_out, predicted_in, target)
 
     def find_least_capital(parameter: float) -> float:
-        """Returns a lower bound on the bets' total log capital at every point of a parameter's curve.
+        """Returns a lower bound on the gambler's log capital at every point of a parameter's curve.
 
-        In cell j, false-positive rates are at least _LEVELS[j], and false-negative rates at least
-        _LEVELS[corners[j]]. The capital grows with both rates, so it is smallest at these corners.
+        In cell j of the curve, false-positive rates are at least _LEVELS[j], and false-negative rates at
+        least _LEVELS[lowest_fnrs[j]]. The capital grows with these hypothetical rates: few errors contradict
+        high rates most.
         """
-        corners = _find_corners(family, parameter, _LEVELS)
-        # Each bet's log growth at the corner of each cell, (bets, cells).
+        lowest_fnrs = _find_lowest_fnrs(family, parameter, _LEVELS)
+        # Each bet's log growth at the lowest rates in each cell, (bets, cells).
         from_false_positives = growth_out[stakes_out, :-1]
-        from_false_negatives = growth_in[stakes_in[:, None], corners]
+        from_false_negatives = growth_in[stakes_in[:, None], lowest_fnrs]
         return mix_bets(from_false_positives + from_false_negatives, CAPITAL).min()
 
     return find_least_capital
 
 
-def _choose_pairs(
+def _choose_stakes(
     family: Family, growth_out: Array, growth_in: Array, target: float
 ) -> tuple[Integers, Integers]:
-    """Returns the pair of stakes that should reject the largest parameter, followed by alternative pairs.
+    """Chooses a gambler's bets, which are pairs of stakes: on the false-positive and false-negative rates.
 
-    The alternatives multiply both stakes by a common factor, or bet on a single error rate.
+    Most of the capital is on the best pair, which should reject the largest parameter. The rest is on pairs
+    with both stakes multiplied by a factor, and on bets on a single rate.
 
     Args:
       family: The trade-off functions f_t.
-      growth_out: (S, levels) the predicted log growth of STAKES on false positives, at _COARSE_LEVELS.
+      growth_out: (S, levels) the predicted log growth of the capital for each of STAKES, at the hypothetical
+        false-positive rates _COARSE_LEVELS.
       growth_in: (S, levels) the same for false negatives.
-      target: The log capital needed to reject a parameter.
+      target: The log capital that rejects a parameter if it is reached on its whole trade-off curve.
 
     Returns:
       (the indices in STAKES (L,) of the stakes on false positives, those on false negatives), in the order of
@@ -175,22 +176,22 @@ def _choose_pairs(
     """
 
     def find_margins(parameter: float) -> Array:
-        """Returns each pair's margin (S, S): its least log capital on a parameter's curve minus the target.
+        """Returns each pair's smallest log capital on a parameter's curve minus the target, (S, S).
 
-        The first axis is for the stakes on false positives. Pairs need not bet on cells of the curve where a
-        bet on a single rate should reach the target.
+        At least 0 means that the pair should reject the parameter. The first axis is for the stakes on false
+        positives. We leave out cells of the curve where a bet on a single rate should reach the target.
         """
         # The log growth of each stake at the lowest rates in each cell, (S, cells).
-        at_lowest_out = growth_out[:, :-1]
-        at_lowest_in = growth_in[:, _find_corners(family, parameter, _COARSE_LEVELS)]
+        growth_fpr = growth_out[:, :-1]
+        growth_fnr = growth_in[:, _find_lowest_fnrs(family, parameter, _COARSE_LEVELS)]
         # The log growth of the best bet on a single rate, (cells,).
         best_single = np.maximum(
-            at_lowest_out[_SINGLE_INDICES].max(0), at_lowest_in[_SINGLE_INDICES].max(0)
+            growth_fpr[_SINGLE_INDICES].max(0), growth_fnr[_SINGLE_INDICES].max(0)
         )
-        remaining = best_single + np.log(_CAPITAL_ON_SINGLE) < target
-        # The log growth of each pair, (S, S, remaining cells).
-        sums = at_lowest_out[:, None, remaining] + at_lowest_in[None, :, remaining]
-        least = sums.min(-1, initial=np.inf)  # infinite if no cell remains
+        needs_pair = best_single + np.log(_CAPITAL_ON_SINGLE) < target
+        # The log growth of each pair, (S, S, cells that need it).
+        growth = growth_fpr[:, None, needs_pair] + growth_fnr[None, :, needs_pair]
+        least = growth.min(-1, initial=np.inf)  # infinite if no cell needs a pair
         return least + np.log(_CAPITAL_ON_BEST) - target
 
     # The first pair that suffices. If no pair does, `argmax` returns the first one, with stakes of 0.
@@ -209,7 +210,7 @@ def _choose_pairs(
 def _find_margins_at_largest_parameter(find_margins: Callable[[float], Array]) -> Array:
     """Returns the margins of bets, of any shape, at the largest parameter that one of them should reject.
 
-    `find_margins` maps a parameter to margins: by how much each bet should exceed what rejection requires.
+    `find_margins` maps a parameter to margins. A bet with a margin of at least 0 should reject the parameter.
     """
     largest = find_largest_refuted(
         lambda parameter: find_margins(parameter).max() >= 0,
@@ -219,8 +220,8 @@ def _find_margins_at_largest_parameter(find_margins: Callable[[float], Array]) -
     return find_margins(largest)
 
 
-def _find_corners(family: Family, parameter: float, levels: Array) -> Integers:
-    """Returns the index in `levels` (cells,) of a lower limit on each cell's false-negative rates.
+def _find_lowest_fnrs(family: Family, parameter: float, levels: Array) -> Integers:
+    """Returns lower limits on a trade-off curve's false-negative rates, as indices in `levels` (cells,).
 
     `levels`, (cells + 1,), are the ascending ends of cells of false-positive rates. The curve decreases, so
     its value is lowest at a cell's upper end. We round it down to one of `levels`.
@@ -231,28 +232,32 @@ def _find_corners(family: Family, parameter: float, levels: Array) -> Integers:
 
 
 def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
-    """Chooses bets, and returns a function from a parameter to their smallest log capital on its curve.
+    """Returns a function from a parameter t to a gambler's smallest log capital on the trade-off curve f_t.
 
-    A coin decides whether each canary is in, so a run gives both error rates. A bet is on z = weight * FN +
-    (1 - weight) * FP, a mean of a run's false-negative and false-positive rates. Using the pilot, we choose
-    bets whose log capital should reach `target` in the counted runs.
+    If it reaches `target`, it rejects t. Coins decide whether canaries are in, so each run gives dependent
+    estimates of both error rates, FP and FN. At each point of the curve, the gambler bets that the mean of z
+    = weight * FN + (1 - weight) * FP is lower. Using the pilot runs, we choose bets that should reach the
+    target in the rest.
     """
     weights, stakes = _choose_coin_bets(family, counted, target)  # (bets,) each
-    growth_of_bets = []
-    for weight, stake in zip(weights, stakes, strict=True):
-        growth_of_bets.append(_compute_coin_growth(counted.rest, weight, _MEANS, np.array([stake])))
-    growth = np.concatenate(growth_of_bets)  # log growth at each mean of z, (bets, _MEANS)
+    growth = np.concatenate(  # log growth at each hypothetical mean, (bets, _MEANS)
+        [
+            _compute_coin_growth(counted.rest, weight, _MEANS, np.array([stake]))
+            for weight, stake in zip(weights, stakes, strict=True)
+        ]
+    )
 
     def find_least_capital(parameter: float) -> float:
-        """Returns a lower bound on the bets' total log capital at every point of a parameter's curve.
+        """Returns a lower bound on the gambler's log capital at every point of a parameter's curve.
 
-        We use the smallest rates in each cell of the curve. The capital grows with both rates.
+        The capital grows with the hypothetical mean of z = weight * FN + (1 - weight) * FP. In each cell of
+        the curve, we combine the smallest FP with the smallest FN, so the mean of z is nowhere smaller.
         """
-        false_positive = _LEVELS[:-1]  # (cells,)
-        false_negative = family.trade_off(parameter, _LEVELS[1:])
+        fpr = _LEVELS[:-1]  # (cells,)
+        fnr = family.trade_off(parameter, _LEVELS[1:])
         # The mean of each bet's z at these rates, (bets, cells). Rounding it down to one of _MEANS never
         # increases the capital.
-        means = np.outer(weights, false_negative) + np.outer(1 - weights, false_positive)
+        means = np.outer(weights, fnr) + np.outer(1 - weights, fpr)
         below = np.searchsorted(_MEANS, means, side="right") - 1
         # Only rounding errors give a mean below 0, with index -1.
         growth_on_curve = np.where(below >= 0, np.take_along_axis(growth, below, 1), -np.inf)
@@ -262,15 +267,14 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
 
 
 def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[Array, Array]:
-    """Returns the bet that should reject the largest parameter, followed by alternative bets.
+    """Chooses bets on z = weight * FN + (1 - weight) * FP, a mean of a run's two error rates.
 
-    A bet is a stake on z = weight * FN + (1 - weight) * FP, a mean of a run's error rates. The alternatives
-    are other stakes on the same z, and bets on a single error rate, with weight 0 or 1.
+    Most of a gambler's capital is on the best bet, which should reject the largest parameter. The rest is on
+    other stakes on the same z, and on bets on a single error rate (weight 0 or 1).
 
-    We predict the log growth in the counted runs by scaling the pilot's to their number. A bet's *critical*
-    mean is the smallest mean of z at which its log capital should reach `target`. The bet should reject a
-    parameter if the mean of z is at least critical along the whole curve, except at points that bets on a
-    single rate should reject.
+    From the pilot runs, we predict each bet's *critical* mean: the smallest mean of z at which its log
+    capital should reach `target`. A bet should reject a parameter if the mean of z is at least critical on
+    the whole trade-off curve.
 
     Returns:
       (the weights in z (L,), the stakes (L,)), in the order of CAPITAL, the bets' starting capital
@@ -280,18 +284,18 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
     runs_per_pilot_run = len(counted.rest.misses) / len(counted.pilot.misses)
 
     def find_critical_means(weight: float, tried: Array, capital: float) -> Array:
-        """Returns the critical mean of z for each stake in `tried`, of shape (stakes,).
+        """Returns the smallest mean of z = weight * FN + (1 - weight) * FP that each bet should reject.
 
-        At the critical mean, a bet that starts with `capital` should just reach the target. It is one of
-        _COARSE_MEANS, or 2, which no mean reaches.
+        Bets start with `capital`, and have the stakes `tried` (stakes,). The result is one of _COARSE_MEANS,
+        or 2 if a bet should reject none of them.
         """
         growth = _compute_coin_growth(counted.pilot, weight, _COARSE_MEANS, tried)
-        predicted = runs_per_pilot_run * growth
-        is_sufficient = predicted >= target - np.log(capital)  # (stakes, means)
-        first_means = _COARSE_MEANS[is_sufficient.argmax(1)]
-        return np.where(is_sufficient.any(1), first_means, 2.0)
+        # Scaling the growth to the number of other runs predicts their growth.
+        is_rejected = runs_per_pilot_run * growth >= target - np.log(capital)  # (stakes, means)
+        first_means = _COARSE_MEANS[is_rejected.argmax(1)]
+        return np.where(is_rejected.any(1), first_means, 2.0)
 
-    # Bets on a single error rate should reject all points of a curve where that rate is at least critical.
+    # The smallest rates that bets on a single rate should reject.
     critical_fpr = find_critical_means(0.0, single_stakes, _CAPITAL_ON_SINGLE).min()
     critical_fnr = find_critical_means(1.0, single_stakes, _CAPITAL_ON_SINGLE).min()
     critical_means = np.array(
@@ -299,10 +303,13 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
     )
 
     def find_margins(parameter: float) -> Array:
-        """Returns each bet's smallest mean of z on the curve minus its critical mean, (weights, stakes)."""
+        """Returns each bet's smallest mean of z on a parameter's curve minus its critical mean.
+
+        At least 0 means that the bet, (weights, stakes), should reject the parameter. We leave out points
+        that bets on a single rate should reject.
+        """
         fpr = _COARSE_LEVELS[:-1]  # the smallest rates in each cell of the curve
         fnr = family.trade_off(parameter, _COARSE_LEVELS[1:])
-        # Bets on a single rate should reject the other points.
         remaining = (fpr < critical_fpr) & (fnr < critical_fnr)
         # The mean of z for each weight at each point, (weights, points).
         means = np.outer(_WEIGHTS, fnr[remaining]) + np.outer(1 - _WEIGHTS, fpr[remaining])
@@ -312,20 +319,21 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
     margins = _find_margins_at_largest_parameter(find_margins)
     best_weight, best_stake = np.unravel_index(margins.argmax(), margins.shape)
     neighbours = np.clip(best_stake + np.append(0, _NEIGHBOUR_OFFSETS), 0, stakes.size - 1)
-    # Bets on the best z, on false positives alone, and on false negatives alone.
+    # Bets on the best z, on false positives only, and on false negatives only.
     repeats = [neighbours.size, single_stakes.size, single_stakes.size]
     weights = np.repeat([_WEIGHTS[best_weight], 0.0, 1.0], repeats)
     return weights, np.concatenate([stakes[neighbours], single_stakes, single_stakes])
 
 
 def _compute_coin_growth(errors: RunErrors, weight: float, means: Array, stakes: Array) -> Array:
-    """Returns the log growth of bets on z = weight * FN + (1 - weight) * FP in each run, (stakes, means).
+    """Returns the log growth (stakes, means) of the capital of bets on z = weight * FN + (1 - weight) * FP.
 
-    A run's rates are estimates: FN is scale_in times its fraction of misses, and FP is scale_out times its
-    fraction of false alarms. Each canary causes at most one of these errors, so z is largest if all canaries
-    cause the error with the larger weighted scale.
+    In each run, a stake lambda multiplies the capital by 1 + lambda (mean - z). With fair coins, only half of
+    the canaries are in. So FN is twice the fraction of all canaries that are missed (`scale_in` is 2), and FP
+    twice the fraction of false alarms.
     """
-    false_positive, false_negative = errors.rates()
-    z = weight * false_negative + (1 - weight) * false_positive
+    fp, fn = errors.rates()
+    z = weight * fn + (1 - weight) * fp
+    # Each canary causes at most one error, so z is largest if all cause the one that adds more.
     largest = max(weight * errors.scale_in, (1 - weight) * errors.scale_out)
     return compute_log_growth(z, means, stakes, most=largest)

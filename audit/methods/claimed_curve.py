@@ -2,12 +2,12 @@
 
 A claim states that any test with false-positive rate a has a power of at most m(a). We know the rate a(t) at
 which left-out canaries exceed a threshold t. README.md ("Is the claim true?") derives the test. After n runs,
-the capital against the claim is a mixture, over thresholds t and bets c, of
+the capital against the claim is a mixture, over thresholds t and stakes c, of
 
     prod_i (1 + c (h_i(t) / m(a(t)) - 1)),    0 < c < 1.
 
-Here h_i(t) is the fraction of run i's canaries above t. Unlike in `exact_null`, some canaries cannot be used
-to choose a threshold for others: the curve would then allow more than m(a(t)).
+Here h_i(t) is the fraction of run i's canaries above t. Unlike in `exact_null`, canaries must not choose a
+threshold for others: the curve would then allow more than m(a(t)).
 """
 
 from bisect import bisect_left
@@ -29,12 +29,12 @@ NEAR = np.arange(0.0, 7.01, 0.5)
 # For leaks far beyond typical claims. At 37, the rate is close to the smallest positive float.
 FAR = np.append(np.arange(7.5, 12.1, 0.5), np.arange(13.0, 37.1))
 THRESHOLDS = np.append(NEAR, FAR)
-# c, the fraction of a component's capital that is staked on each run. Small bets detect small departures from
-# the claim in many runs, and large bets detect large departures in one or two runs.
-BETS = np.array([0.05, 0.2, 0.5, 0.9])
+# c, the fraction of its capital that a bet stakes on each run. Small stakes detect small departures from the
+# claim in many runs, and large stakes detect large departures in one or two runs.
+STAKES = np.array([0.05, 0.2, 0.5, 0.9])
 
-MIN_FIRST = 500  # canaries needed in the first run for bets on its p-values
-FIRST_STAKE = 0.5  # the fraction of each component's capital that is staked on these bets
+MIN_P_VALUES = 500  # canaries per run needed for bets on the first run's p-values
+FIRST_STAKE = 0.5  # the fraction of the capital that is staked on these bets
 _REFUTING_HITS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])  # j, for each of J = 5 bets
 _REFUTING_CAPITAL = 20.0  # refutes a claim with 95% confidence
 # The rates that these bets may use, in ascending order.
@@ -61,20 +61,17 @@ class Exceedances(NamedTuple):
 
 
 class Allowed(NamedTuple):
-    """The largest mean fractions that a claim allows: of scores above thresholds, and of small p-values.
-
-    The claim allows a power of at most m(a) at a false-positive rate a. A left-out canary exceeds a threshold
-    t with probability a(t).
+    """The largest mean fractions of canaries that a claim allows.
 
     Attributes:
-      fractions: (T,) m(a(t)) at the first T of THRESHOLDS.
-      first_log_rates: (J,) log a for each bet on p-values up to a in the first run; may be empty.
-      first_fractions: (J,) an upper bound on m(a) for each of these bets.
+      above_thresholds: (T,) the fraction above each of the first T of THRESHOLDS.
+      log_rates: (J,) log a for each bet on p-values up to a in the first run; may be empty.
+      at_rates: (J,) an upper limit on the fraction of these p-values.
     """
 
-    fractions: Array
-    first_log_rates: Array
-    first_fractions: Array
+    above_thresholds: Array
+    log_rates: Array
+    at_rates: Array
 
 
 class Departure(NamedTuple):
@@ -115,66 +112,65 @@ def gaussian_power(mu: float) -> Power:
     return lambda rates: special.ndtr(special.ndtri(rates) + mu)
 
 
-def examine_claim(counted: Exceedances, power: Power, confidence: float) -> ClaimTest:
-    """Tests a claim by betting against it in each run. The result's `seen` is None.
+def examine_claim(counted: Exceedances, allowed_power: Power, confidence: float) -> ClaimTest:
+    """Tests a claim by betting in each run that more canaries exceed thresholds than the claim allows.
 
-    `power` maps a false-positive rate to the largest power that the claim allows. If `counted` holds runs in
-    start order, the test remains valid when you add runs.
+    If `counted` holds runs in start order, you may test again after each run, because the largest capital so
+    far decides (Ville's inequality).
     """
-    log_capital = compute_log_capital(counted, tabulate_claim(counted, power))
+    log_capital = compute_log_capital(counted, tabulate_claim(counted, allowed_power))
     return judge_capital(log_capital, counted.in_order, confidence)
 
 
 def choose_refuting_powers(canaries: int) -> Array:
-    """Returns the power m (J,) that a claim must allow so that a certain number of hits just refutes it.
+    """Returns a power m for each of J bets on p-values, such that j = 1, 2, 4, 8 or 16 hits refute a claim.
 
-    For J bets, these numbers j are 1, 2, 4, 8 and 16. A hit is a canary, of K `canaries` in a run, with a
-    p-value up to the bet's rate. If the claim allows a power of m at this rate, j hits multiply the bet's
-    stake by j / (K m). We solve for the m that raises the stake to _REFUTING_CAPITAL.
+    Hits are p-values of a run's K `canaries` up to a rate at which the claim allows a power of m. A bet
+    multiplies its stake by (j / K) / m, the observed fraction of hits divided by the largest mean that the
+    claim allows. We choose the m that raises the stake to _REFUTING_CAPITAL.
     """
     stake_per_bet = FIRST_STAKE / _REFUTING_HITS.size
     return stake_per_bet * _REFUTING_HITS / (_REFUTING_CAPITAL * canaries)
 
 
-def tabulate_claim(counted: Exceedances, power: Power) -> Allowed:
-    """Returns the largest mean fractions that a claim allows, at the thresholds and p-values of `counted`.
+def tabulate_claim(counted: Exceedances, allowed_power: Power) -> Allowed:
+    """Returns the largest mean fractions of canaries that a claim allows, to bet against them.
 
-    `power` maps a false-positive rate to the largest power that the claim allows.
+    If `counted` has p-values of the first run, we bet not only on the fraction above each threshold, but also
+    on the fraction of p-values up to some rates. We first choose powers for these bets, and then the largest
+    rates at which the claim allows at most these powers.
     """
-    first_log_rates = np.zeros(0)
-    first_fractions = np.zeros(0)
+    log_rates = np.zeros(0)
+    chosen_powers = np.zeros(0)
     if counted.first_log_p_values.size:
-        powers = np.maximum.accumulate(power(_RATES))  # ascending despite rounding
-        # No rate has less than the power at a rate of 0 (delta for an (epsilon, delta) claim), so we add it.
-        first_fractions = powers[0] + choose_refuting_powers(counted.first_log_p_values.size)
-        # For each bet, the largest rate at which the claim allows at most this power.
-        indices = np.searchsorted(powers, first_fractions, side="right") - 1
+        powers = np.maximum.accumulate(allowed_power(_RATES))  # ascending despite rounding
+        # An (epsilon, delta) claim allows a power of delta even at a rate of 0, so we add this power.
+        chosen_powers = powers[0] + choose_refuting_powers(counted.first_log_p_values.size)
+        indices = np.searchsorted(powers, chosen_powers, side="right") - 1
         with np.errstate(divide="ignore"):  # the rate may be 0
-            first_log_rates = np.log(_RATES[indices])
-    return Allowed(power(np.exp(counted.log_rates)), first_log_rates, first_fractions)
+            log_rates = np.log(_RATES[indices])
+    return Allowed(allowed_power(np.exp(counted.log_rates)), log_rates, chosen_powers)
 
 
 def compute_log_capital(counted: Exceedances, allowed: Allowed) -> Array:
     """Returns the log capital, of shape (R,), of a gambler who bets against a claim, after each of R runs.
 
-    The gambler starts with a capital of 1, split among components: one for each of THRESHOLDS and each bet c,
-    the fraction of its capital that the component stakes on each run. If `counted` has only the first T
-    thresholds, the capital on the others is lost. If `counted` has p-values of the first run, each component
-    stakes FIRST_STAKE of its capital on them, and the rest on its threshold.
+    A capital of 1 is split among bets: one for each of THRESHOLDS and each of STAKES, the fraction of its
+    capital that the bet stakes on each run. If `counted` has only the first T thresholds, the capital on the
+    others is lost. If `counted` has p-values of the first run, each bet stakes FIRST_STAKE of its capital on
+    them, and the rest on its threshold.
     """
-    log_factors = _compute_log_factors(counted, allowed.fractions)
-    runs, bets, thresholds = log_factors.shape
+    log_factors = _compute_log_factors(counted, allowed.above_thresholds)
+    runs, stakes, thresholds = log_factors.shape
     if counted.first_log_p_values.size:
-        payoff = compute_payoff(
-            counted.first_log_p_values, allowed.first_log_rates, allowed.first_fractions
-        )
+        payoff = compute_payoff(counted.first_log_p_values, allowed.log_rates, allowed.at_rates)
         # The first factor becomes (1 - FIRST_STAKE) * factor + FIRST_STAKE * payoff.
         log_won = np.log(max(FIRST_STAKE * payoff, 1e-300))  # avoids the logarithm of 0
         log_factors[0] = np.logaddexp(np.log1p(-FIRST_STAKE) + log_factors[0], log_won)
-    log_components = np.cumsum(log_factors, axis=0).reshape(runs, bets * thresholds)
-    # Each threshold's starting capital is split evenly among its bets.
-    start = np.tile(split_capital()[:thresholds] / bets, bets)
-    return mix_bets(log_components.T, start)
+    log_growth = np.cumsum(log_factors, axis=0).reshape(runs, stakes * thresholds)
+    # Each threshold's starting capital is split evenly among the stakes.
+    start = np.tile(split_capital()[:thresholds] / stakes, stakes)
+    return mix_bets(log_growth.T, start)
 
 
 def compute_payoff(log_p_values: Array, log_rates: Array, allowed: Array) -> float:
@@ -209,10 +205,11 @@ def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> Clai
     return ClaimTest(e_value, refuted=bool(reached >= log_capital_needed), runs=runs)
 
 
-def find_least_mu(counted: Exceedances, confidence: float) -> float:
+def find_refuted_mu(counted: Exceedances, confidence: float) -> float:
     """Returns the largest mu such that the runs refute a claim of mu-GDP, or 0 if they refute none.
 
-    It is a lower bound on the true mu with this confidence.
+    It is a lower bound on the true mu with this confidence. The runs also refute all smaller mu, because
+    these allow fewer canaries above each threshold.
     """
     return find_largest_refuted(
         lambda mu: examine_claim(counted, gaussian_power(mu), confidence).refuted,
@@ -221,14 +218,14 @@ def find_least_mu(counted: Exceedances, confidence: float) -> float:
     )
 
 
-def trace_least_mu(counted: Exceedances, least_mu: float, confidence: float) -> Array:
+def trace_refuted_mu(counted: Exceedances, largest: float, confidence: float) -> Array:
     """Returns the largest mu refuted by the first 1, 2, ..., R runs, of shape (R,), or 0 if there is none.
 
-    `least_mu` is the value for all R runs (`find_least_mu`). Other values are rounded down to multiples of
-    `least_mu` / 128. The runs must be in start order.
+    `largest` is the value for all R runs (`find_refuted_mu`). Other values are rounded down to multiples of
+    `largest` / 128. The runs must be in start order.
     """
     path = np.zeros(len(counted.fractions))
-    for mu in np.linspace(0.0, least_mu, 128 + 1):
+    for mu in np.linspace(0.0, largest, 128 + 1):
         test = examine_claim(counted, gaussian_power(mu), confidence)
         if test.refuted:
             # The first `test.runs` runs suffice. A larger mu never needs fewer, so we may overwrite values.
@@ -236,30 +233,30 @@ def trace_least_mu(counted: Exceedances, least_mu: float, confidence: float) -> 
     return path
 
 
-def find_richest_threshold(counted: Exceedances, power: Power) -> int:
-    """Returns the index of the threshold on which a gambler against a claim has the most capital in the end.
+def find_strongest_threshold(counted: Exceedances, allowed_power: Power) -> int:
+    """Returns the index of the threshold with the strongest evidence against a claim, for reports.
 
-    `power` gives the largest power that the claim allows. We ignore bets on p-values.
+    It has the most capital after all runs, if a gambler bets that more canaries exceed each threshold than
+    the claim allows.
     """
-    allowed = power(np.exp(counted.log_rates))
-    log_growth = _compute_log_factors(counted, allowed).sum(axis=0)  # of each bet, (bets, T)
-    # A threshold's bets start with equal capital. Their number does not affect which threshold has the most.
+    allowed = allowed_power(np.exp(counted.log_rates))
+    log_growth = _compute_log_factors(counted, allowed).sum(axis=0)  # of each bet, (stakes, T)
+    # Each threshold's starting capital is split evenly among the stakes.
     by_threshold = special.logsumexp(log_growth, axis=0) + np.log(split_capital())
     return int(by_threshold.argmax())
 
 
 def _compute_log_factors(counted: Exceedances, allowed: Array) -> Array:
-    """Returns the log of the factor by which each run multiplies the capital of each bet, (R, bets, T).
+    """Returns the log of the factor by which each run multiplies the capital of each bet, (R, stakes, T).
 
-    A bet c on a threshold t has the factor 1 + c (h / m - 1) if a fraction h of the run's canaries is above
+    A stake c on a threshold t has the factor 1 + c (h / m - 1) if a fraction h of the run's canaries is above
     t. `allowed` (T,) holds the m, the largest mean of h that the claim allows.
     """
     gains = counted.fractions / np.maximum(allowed, 1e-300) - 1  # avoids a division by 0
-    bets = BETS
-    if counted.is_only_run:
-        bets = np.ones(1)  # no later run needs capital, so c = 1
+    # Without later runs, we stake everything.
+    stakes = np.ones(1) if counted.is_only_run else STAKES
     with np.errstate(divide="ignore"):  # log(0) if a bet loses all of its capital
-        return np.log1p(bets[:, None] * gains[:, None, :])
+        return np.log1p(stakes[:, None] * gains[:, None, :])
 
 
 def split_capital(near: int = len(NEAR), far: int = len(FAR)) -> Array:
@@ -273,28 +270,30 @@ def split_capital(near: int = len(NEAR), far: int = len(FAR)) -> Array:
 class ScoreSummary(NamedTuple):
     """A summary of inserted canaries' scores, used to simulate runs with less noise.
 
+    Scores are in standard deviations of a left-out score.
+
     Attributes:
-      mean: The mean score, in standard deviations of a left-out score.
-      between: The standard deviation of the runs' true means; 0 for a single run, or with a single canary per
-        run.
-      within: The standard deviation of scores within a run; 1 with a single canary per run.
+      mean: The mean score.
+      std_between_runs: The standard deviation of the runs' true means; 0 for a single run, or with a single
+        canary per run.
+      std_within_run: The standard deviation of scores in a run; 1 with a single canary per run.
       runs: The number of runs.
       canaries: The number of inserted canaries in a run.
     """
 
     mean: float
-    between: float
-    within: float
+    std_between_runs: float
+    std_within_run: float
     runs: int
     canaries: int
 
 
 def find_least_departure(
-    scores: ScoreSummary, counted: Exceedances, power: Power, confidence: float
+    scores: ScoreSummary, counted: Exceedances, allowed_power: Power, confidence: float
 ) -> Departure | None:
-    """Returns the smallest departure of the noise from the claim `power` that 9 of 10 audits would detect.
+    """Returns the smallest reduction of the noise that a claim's test would detect in 9 of 10 audits.
 
-    It is estimated from simulated audits with the design of `counted`, and is not a confidence bound. If the
+    We estimate it by simulating audits with the design of `counted`, so it is not a confidence bound. If the
     noise is r < 1 times the claimed noise, the mean score is 1 / r times as large as in `scores`. Returns
     None if fewer than 9 of 10 audits would detect even a tenth of the claimed noise.
     """
@@ -304,27 +303,30 @@ def find_least_departure(
         # saves time, and never increases the capital.
         thresholds = NEAR
     counted = counted._replace(log_rates=counted.log_rates[: thresholds.size])
-    allowed = tabulate_claim(counted, power)
+    allowed = tabulate_claim(counted, allowed_power)
     # To save time, we simulate fewer audits if they have many runs. If the probability is 0.9, its estimate
     # has a standard error of 0.02 with 200 audits, and 0.07 with 20.
     num_audits = int(np.clip(10_000 // scores.runs, 20, 200))
-    within = max(scores.within, 1e-9)  # above 0, as `draw_fractions` requires
+    std_within_run = max(scores.std_within_run, 1e-9)  # above 0, as `draw_fractions` requires
 
     def estimate_refutation_probability(noise_ratio: float) -> float:
         """Returns the fraction of simulated audits that refute the claim.
 
-        `noise_ratio` is the actual noise divided by the claimed noise.
+        `noise_ratio` is the actual noise divided by the claimed noise. The test bets on fractions of scores
+        above thresholds, and on the first run's p-values if `counted` has any. For simplicity, we draw these
+        independently. The scores in a run are normal, and so are the runs' means.
         """
         rng = np.random.default_rng(0)  # the same draws at every ratio
-        deviations = scores.between * rng.standard_normal((num_audits, scores.runs, 1))
+        deviations = scores.std_between_runs * rng.standard_normal((num_audits, scores.runs, 1))
         means = scores.mean / noise_ratio + deviations  # of each run's scores
         refuted = []
-        fractions_of_audits = draw_fractions(means, within, thresholds, scores.canaries, rng)
+        fractions_of_audits = draw_fractions(
+            means, std_within_run, thresholds, scores.canaries, rng
+        )
         for first_mean, fractions in zip(means[:, 0], fractions_of_audits, strict=True):
-            # For simplicity, we draw the first run's p-values independently of its fractions.
             deviates = rng.standard_normal(counted.first_log_p_values.size)  # may be empty
             # The p-value of a score s is Phi(-s).
-            log_p_values = np.sort(special.log_ndtr(-first_mean - within * deviates))
+            log_p_values = np.sort(special.log_ndtr(-first_mean - std_within_run * deviates))
             simulated = counted._replace(fractions=fractions, first_log_p_values=log_p_values)
             log_capital = compute_log_capital(simulated, allowed)
             refuted.append(judge_capital(log_capital, counted.in_order, confidence).refuted)
@@ -346,13 +348,12 @@ def draw_fractions(
     """Draws the fraction of each run's canaries above each threshold, of shape (..., T), for normal scores.
 
     `means` (..., 1) are the runs' mean scores, and `deviation` > 0 is the standard deviation within a run.
-    The `thresholds` (T,) are ascending. Each run has the same number of `canaries`.
+    The `thresholds` (T,) are ascending.
     """
     above = special.ndtr((means - thresholds) / deviation)  # decreases along T
     # The probabilities of the intervals between -inf, the thresholds, and inf, (..., T + 1). `multinomial`
     # requires nonnegative probabilities that sum to 1, so we remove rounding errors.
-    cells = -np.diff(above, prepend=1.0, append=0.0)
-    cells = np.maximum(cells, 0.0)
+    cells = np.maximum(-np.diff(above, prepend=1.0, append=0.0), 0.0)
     counts = rng.multinomial(canaries, cells / cells.sum(axis=-1, keepdims=True))
     below = np.cumsum(counts, axis=-1)[..., :-1]  # the last cell ends at inf
     return 1 - below / canaries

@@ -26,18 +26,18 @@ class TradeOffCurve(NamedTuple):
     def band(self, false_positive_rates: ArrayLike) -> Interval:
         """Returns limits (n,) on the lowest false-negative rate of threshold tests at n false-positive rates.
 
-        At a rate a, the best test has the lowest threshold whose true false-positive rate is at most a. The
-        first threshold whose upper false-positive limit is at most a is surely high enough, so its upper
-        false-negative limit is the upper limit at a. The last threshold whose lower false-positive limit is
-        above a is surely too low, so its lower false-negative limit is the lower limit at a.
+        At a rate a, the best test uses the lowest threshold whose true false-positive rate is at most a. This
+        threshold is above all thresholds with a lower false-positive limit above a. So its false-negative
+        rate is at least the lower limit at the last of these. It is not above the first threshold with an
+        upper false-positive limit of at most a. So its false-negative rate is at most the upper limit there.
         """
         rates = np.asarray(false_positive_rates, float)
-        # Limits decrease as thresholds increase, so we negate them for `searchsorted`.
-        first_high_enough = np.searchsorted(-self.false_positive_limits.upper, -rates, side="left")
+        # Thresholds ascend, so false-positive limits descend. We negate them for `searchsorted`.
         num_too_low = np.searchsorted(-self.false_positive_limits.lower, -rates, side="left")
-        # The lower limit is 0 if no threshold is surely too low. The upper limit is 1 if no threshold is
-        # surely high enough.
+        first_high_enough = np.searchsorted(-self.false_positive_limits.upper, -rates, side="left")
+        # lower[k] is the limit at the last of k low thresholds, or 0 if k = 0.
         lower = np.append(0.0, self.false_negative_limits.lower)
+        # The last value, 1, is for rates for which no threshold is surely high enough.
         upper = np.append(self.false_negative_limits.upper, 1.0)
         return Interval(lower[num_too_low], upper[first_high_enough])
 
@@ -49,11 +49,10 @@ def trade_off_curve(scores_in: Array, scores_out: Array, confidence: float) -> T
     limits is the square root of `confidence`.
     """
     error = 1 - np.sqrt(confidence)
-    # The thresholds: -inf, and up to 100 scores of each world, at the ranks used by `limit_rates`.
-    chosen = [np.array([-np.inf])]
-    for scores in (scores_in, scores_out):
-        chosen.append(np.sort(scores)[_choose_ranks(len(scores)) - 1])
-    errors = thresholds.count_errors(scores_in, scores_out, np.unique(np.concatenate(chosen)))
+    # Up to 100 scores of each world, at the ranks used by `limit_rates`.
+    chosen = [np.sort(scores)[_choose_ranks(len(scores)) - 1] for scores in (scores_in, scores_out)]
+    ascending = np.unique(np.concatenate([[-np.inf], *chosen]))
+    errors = thresholds.count_errors(scores_in, scores_out, ascending)
     return TradeOffCurve(
         false_positive_rate=errors.false_positives / len(scores_out),
         false_negative_rate=errors.false_negatives / len(scores_in),

@@ -3,10 +3,8 @@
 README.md lists the methods. `if_gaussian` and `in_sample` give mu, which determines epsilon if the trade-off
 curve is Gaussian (Errata H11 of experiments/hidden_state/README.md).
 
-A bound depends only on the ranks of the scores. With a single split into a *pilot*, used to choose its
-threshold, and the rest, it would depend on chance. So we draw 21 splits, and take the median of their bounds,
-each at 11/21 of the error (Meinshausen, Meier and Buehlmann, "p-Values for high-dimensional regression",
-2009).
+A bound depends only on the ranks of the scores. We draw 21 splits into a *pilot*, used to choose a threshold,
+and the rest. With only one split, the bound would depend more on chance.
 """
 
 import dataclasses
@@ -152,10 +150,11 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
 
 
 def if_gaussian(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
-    """Returns the lower bound on mu from an exact test (see `exact`), and the epsilon of its Gaussian curve.
+    """Returns the lower bound on mu from exact tests (see `exact`), and the epsilon of its Gaussian curve.
 
     In-scores have shape (n,), out-scores (m,). Each of 21 random splits uses a part of the scores to choose a
-    threshold, and tests the rest. We report the threshold and errors of the split with the median bound.
+    threshold, and tests the rest at 11/21 of the error probability. We report the split with the median
+    bound. It exceeds the truth only if 11 bounds do, so it is valid by Markov's inequality.
     """
     mu, counts = _test_splits(scores_in, scores_out, exact.GAUSSIAN, confidence)
     return Bound(
@@ -189,12 +188,12 @@ def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidenc
 def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: float) -> float:
     """Returns the largest parameter of a family, mu or epsilon, that these numbers of scores can prove.
 
-    To prove it, a test must make no errors, and use the lowest in-score or the highest out-score as its
-    threshold. Even perfectly separated scores may prove less, because we may choose a different threshold.
+    The test must make no errors, at the lowest in-score or the highest out-score. Even perfectly separated
+    scores may prove less, because a pilot, scores that we do not count, may choose another threshold.
     """
     rest_in = n_in - _find_pilot_size(n_in, family)
     rest_out = n_out - _find_pilot_size(n_out, family)
-    # Without errors, all splits of the scores give the same test, so we run it once, at a split's level.
+    # Without errors, all random splits (`_test_splits`) give the same test, so we run one, at its level.
     level = (1 - confidence) * _REJECTING / _SPLITS
     bounds = []
     for scores, trials in ((rest_in, rest_out), (rest_out, rest_in)):
@@ -233,9 +232,9 @@ METHODS = {
 
 
 def _find_pilot_size(scores: int, family: exact.Family) -> int:
-    """Returns the size of a pilot: a fraction of a world's scores, at least 20 but at most half of them.
+    """Returns how many of a world's scores are in the pilot, which chooses a threshold's rank.
 
-    The fraction is 1/20 for Gaussian curves, because only mu is needed to choose a rank, else 1/8.
+    Any number gives a valid bound. For a Gaussian curve, fewer suffice, because only mu matters.
     """
     fraction = 0.05 if family is exact.GAUSSIAN else 0.125
     return min(max(round(fraction * scores), 20), scores // 2)
@@ -246,12 +245,12 @@ def _test_splits(
 ) -> tuple[float, dict[str, Any]]:
     """Returns the bound on a family's parameter from 21 splits of in-scores (n,) and out-scores (m,).
 
-    In each split, we choose a threshold using a pilot sample of both worlds' scores, and run an exact test on
-    the other scores. To reject a parameter, 11 tests must reject it, each at 11/21 of the total error. By
-    Markov's inequality, this happens to a true parameter with probability at most 1 - confidence.
+    Each split gives an exact test. To reject a parameter, 11 tests must reject it, each at 11/21 of the total
+    error. By Markov's inequality, this happens to a true parameter with probability at most 1 - confidence.
+    Source: Meinshausen, Meier and Buehlmann, "p-Values for high-dimensional regression", 2009.
 
     Returns:
-      (the bound, the counts of the split that gives it, as fields of `Bound`)
+      (the bound, the errors of the split that gives it, as fields of `Bound`)
     """
     # We replace scores by their indices among the distinct scores, so neither the order of runs nor the unit
     # of scores matters.
@@ -261,41 +260,56 @@ def _test_splits(
     ordered = [np.sort(world).astype(float) for world in worlds]
     counts = [np.bincount(world, minlength=len(distinct)) for world in worlds]
     level = (1 - confidence) * _REJECTING / _SPLITS  # of each split's test
-    tests = []  # the input of each split's exact test
-    counts_of_splits = []
+    splits = []
     # The seed depends only on these indices, so the same scores always give the same splits.
     for seed in np.random.SeedSequence(hash_ranks(*counts)).spawn(_SPLITS):
         rng = np.random.default_rng(seed)
         drawn = ordered
         if len(distinct) < len(pooled):
-            # Adding random numbers below 1 to indices puts equal scores in random order.
+            # Adding random fractions to indices puts equal scores in random order.
             drawn = [np.sort(world + rng.random(len(world))) for world in ordered]
-        pilot_in, rest_in = _split(drawn[0], family, rng)
-        pilot_out, rest_out = _split(drawn[1], family, rng)
-        n_in = len(rest_in)
-        n_out = len(rest_out)
-        # The threshold is the rank-th lowest in-score or the rank-th highest out-score outside the pilot.
-        is_in, rank = thresholds.choose_on_pilot(pilot_in, pilot_out, n_in, n_out, family, level)
-        threshold = rest_in[rank - 1] if is_in else rest_out[-rank]
-        false_negatives = int(np.searchsorted(rest_in, threshold))
-        false_positives = n_out - int(np.searchsorted(rest_out, threshold, side="right"))
-        # The world that the threshold comes from has rank - 1 errors. We test the errors in the other world.
-        test = exact.Counts(rank=rank, scores=n_out, errors=false_negatives, trials=n_in)
-        if is_in:
-            test = exact.Counts(rank=rank, scores=n_in, errors=false_positives, trials=n_out)
-        tests.append(test)
-        counts_of_splits.append(
-            {
-                "threshold": float(distinct[int(threshold)]),  # `int` drops the random part
-                "false_negatives": false_negatives,
-                "false_positives": false_positives,
-                "n_in": n_in,
-                "n_out": n_out,
-            }
-        )
+        splits.append(_count_errors(drawn[0], drawn[1], distinct, family, level, rng))
 
+    tests, errors = zip(*splits, strict=True)
     parameter, deciding = exact.lower_bound(family, tests, _REJECTING, 1 - confidence)
-    return parameter, counts_of_splits[deciding]
+    return parameter, errors[deciding]
+
+
+def _count_errors(
+    indices_in: Array,
+    indices_out: Array,
+    distinct: Array,
+    family: exact.Family,
+    level: float,
+    rng: np.random.Generator,
+) -> tuple[exact.Counts, dict[str, Any]]:
+    """Splits scores at random, chooses a threshold using the pilot, and counts its errors in the rest.
+
+    The threshold is the r-th lowest in-score or r-th highest out-score of the rest. The pilot chooses its
+    rank r. So r - 1 scores of its own world are always errors, and we test the errors in the other world.
+
+    In-scores (n,) and out-scores (m,) are given as ascending indices in `distinct`. Equal scores have
+    different fractional parts. Returns (the input of the exact test, the errors as fields of `Bound`).
+    """
+    pilot_in, rest_in = _split(indices_in, family, rng)
+    pilot_out, rest_out = _split(indices_out, family, rng)
+    n_in = len(rest_in)
+    n_out = len(rest_out)
+    is_in, rank = thresholds.choose_on_pilot(pilot_in, pilot_out, n_in, n_out, family, level)
+    threshold = rest_in[rank - 1] if is_in else rest_out[-rank]
+    false_negatives = int(np.searchsorted(rest_in, threshold))
+    false_positives = n_out - int(np.searchsorted(rest_out, threshold, side="right"))
+    test = exact.Counts(rank=rank, scores=n_out, errors=false_negatives, trials=n_in)
+    if is_in:
+        test = exact.Counts(rank=rank, scores=n_in, errors=false_positives, trials=n_out)
+    errors = {
+        "threshold": float(distinct[int(threshold)]),
+        "false_negatives": false_negatives,
+        "false_positives": false_positives,
+        "n_in": n_in,
+        "n_out": n_out,
+    }
+    return test, errors
 
 
 def _split(world: Array, family: exact.Family, rng: np.random.Generator) -> tuple[Array, Array]:

@@ -3,14 +3,9 @@
 The null hypothesis H(t) states that the mechanism is f_t-DP, for a family of symmetric trade-off functions
 f_t that decrease in t (Gaussian: t = mu; approximate DP: t = epsilon at a fixed delta).
 
-The threshold is the r-th lowest of n in-scores (of inserted canaries). The rank r must not depend on these
-scores. Of m out-scores (of left-out canaries), x are above the threshold. For any distribution of scores, the
-false-negative rate at the threshold is at most a random U ~ Beta(r, n - r + 1). Given the threshold, x is
-Binomial(m, a) with a >= f_t(U). So under H(t), the probability of at most x false positives is at most
-
-    p_t(x) = E[ P(Binomial(m, f_t(U)) <= x) ].
-
-p_t(x) increases with t, and the bound solves p_t(x) = error. The same is true if the worlds are swapped.
+The threshold is the r-th lowest in-score (of inserted canaries), and the errors are the x out-scores (of
+left-out canaries) above it, or the reverse. The rank r must not depend on the scores. For x errors,
+`_compute_p_value` derives a p-value, which increases with t. The bound solves p-value = error.
 
 The caller puts equal scores in random order. A threshold among them is a randomised test, so its error rates
 also satisfy the trade-off function.
@@ -29,9 +24,9 @@ from audit.evidence.arrays import Array
 from audit.laws import conversions
 from audit.laws.intervals import find_bracket
 
-# For each cell: the probability that U is below the cell's upper end, and that U is in the cell.
+# For each cell of values of U: the probability that U is below its upper end, and that U is in the cell.
 _LEVELS = np.append(special.ndtr(np.linspace(-6.0, 6.0, 481)), 1.0)
-_MASSES = np.diff(_LEVELS, prepend=0.0)
+_CELL_PROBABILITIES = np.diff(_LEVELS, prepend=0.0)
 
 
 class Family(NamedTuple):
@@ -80,9 +75,9 @@ def lower_bound(
 ) -> tuple[float, int]:
     """Returns the largest t such that `rejecting` audits reject the hypothesis that the mechanism is f_t-DP.
 
-    The trade-off functions f_t are those of `family`. Each audit is a test at level error * rejecting /
-    len(audits). Audits may depend on each other: by Markov's inequality, at least `rejecting` of them reject
-    a true hypothesis with probability at most `error`.
+    Each audit is a test at level error * rejecting / len(audits). Audits may depend on each other: by
+    Markov's inequality, at least `rejecting` of them reject a true hypothesis with probability at most
+    `error`.
 
     Returns:
       (the lower bound on the parameter t, at least 0; the index of the deciding audit, which has the
@@ -116,21 +111,23 @@ def lower_bound(
 
 @functools.lru_cache(maxsize=128)
 def _compute_rates(rank: int, scores: int) -> Array:
-    """Returns quantiles (482,), at _LEVELS, of U, a random limit on the error rate in the threshold's world.
+    """Returns quantiles, at _LEVELS, of U ~ Beta(rank, scores - rank + 1).
 
-    U follows Beta(rank, scores - rank + 1): the threshold is the score with this rank.
+    The threshold is the score with this rank in its own world. So the true error rate in this world follows
+    U, or is lower if scores can be equal.
     """
     return special.betaincinv(rank, scores - rank + 1, _LEVELS)
 
 
 def _compute_p_value(family: Family, parameter: float, counts: Counts) -> float:
-    """Returns the p-value of the other world's errors, under the hypothesis that the mechanism is f-DP.
+    """Returns the p-value of the errors in one world, under the hypothesis that the mechanism is f-DP.
 
-    It is the mean of P(Binomial(trials, f(U)) <= errors), where the parameter determines f, and U ~
-    Beta(rank, scores - rank + 1) limits the error rate in the threshold's own world. Cells, with
-    probabilities _MASSES, divide the values of U. f decreases, so we use the largest probability in each
-    cell, at its upper end. So the p-value is conservative.
+    The threshold is a score of the other world, with a fixed rank. So the error rate in its own world is
+    random, at most U ~ Beta(rank, scores - rank + 1). Given U, f-DP implies an error rate of at least f(U) in
+    the tested world. The p-value is the mean of P(Binomial(trials, f(U)) <= errors) over U.
+
+    To be conservative, we use the largest probability in each cell of values of U. It is at the cell's upper
+    end, because f decreases.
     """
-    other_rates = family.trade_off(parameter, _compute_rates(counts.rank, counts.scores))
-    probabilities = special.bdtr(float(counts.errors), counts.trials, other_rates)
-    return _MASSES @ probabilities
+    rates = family.trade_off(parameter, _compute_rates(counts.rank, counts.scores))
+    return _CELL_PROBABILITIES @ special.bdtr(float(counts.errors), counts.trials, rates)

@@ -1,12 +1,8 @@
 """The exact null: a lower bound on epsilon for canaries that are uniform random directions.
 
-README.md ("The exact null") derives the bet on a threshold. Let h_i(t) be the fraction of run i's cosines
-above t, and a(t) the probability that a left-out canary's cosine exceeds t. An epsilon is *true* if training
-is (epsilon, delta)-DP. Then the mean of h_i(t) is at most m(t) = e^epsilon a(t) + delta.
-
-*Ramps.* A ramp is a function f(x) = 1 + sum_t b_t 1{x > t} with b_t >= 0. Its expected mean over a run's
-cosines is then at most 1 + sum_t b_t m(t). So if epsilon is true, each run multiplies the capital of a bet by
-a factor with mean at most 1 (`Capital.log_factors`), and the capital is a nonnegative supermartingale.
+README.md ("The exact null") derives the bound. A gambler bets against every epsilon. If training is (epsilon,
+delta)-DP, each run multiplies the capital against epsilon by a factor with mean at most 1
+(`Capital.log_factors`). So this capital is a nonnegative supermartingale.
 """
 
 from bisect import bisect_left
@@ -33,17 +29,16 @@ LAW_LEVEL = 1e-6  # the null distribution is refuted if left-out canaries have a
 
 # Thresholds on the scale of Student's T: dense around the scores expected for common claims, and sparse
 # beyond.
-_NEAR_STUDENT = np.arange(0.5, 9.51, 0.25)
-_FAR_STUDENT = np.arange(10.0, 41.0)
-STUDENT = np.append(_NEAR_STUDENT, _FAR_STUDENT)
-# c, the fraction of a component's capital that is staked on each run, and the fraction of a threshold's
-# capital that starts on each c. Half of it is on the largest three, because most audits are decided by a few
-# runs.
-BETS = np.append(np.geomspace(3e-4, 0.9, 12), [0.97, 0.995])
-_BET_FRACTIONS = np.append(np.full(11, 0.5 / 11), [0.1, 0.1, 0.3])
-_NUM_THRESHOLD_BETS = STUDENT.size * BETS.size  # components that bet on a threshold
-_SHIFTS = np.geomspace(0.5, 12.0, 24)  # nu of the ramps, in standard deviations of a cosine
-_RAMPS_TOP = 20.0  # 20 times the stake refutes with 95% confidence
+_NEAR_THRESHOLDS = np.arange(0.5, 9.51, 0.25)
+_FAR_THRESHOLDS = np.arange(10.0, 41.0)
+STUDENT_THRESHOLDS = np.append(_NEAR_THRESHOLDS, _FAR_THRESHOLDS)
+# c, the fraction of its capital that a bet stakes on each run, and the fraction of a threshold's capital that
+# starts on each c. Half of it is on the largest three, because most audits are decided by a few runs.
+STAKES = np.append(np.geomspace(3e-4, 0.9, 12), [0.97, 0.995])
+_CAPITAL_ON_STAKES = np.append(np.full(11, 0.5 / 11), [0.1, 0.1, 0.3])
+_NUM_THRESHOLD_BETS = STUDENT_THRESHOLDS.size * STAKES.size
+_RAMP_MEANS = np.geomspace(0.5, 12.0, 24)  # nu of the ramps, in standard deviations of a cosine
+_RAMP_TOP = 20.0  # 20 times the stake refutes with 95% confidence
 
 _MIN_PILOT = 20  # canaries used to choose a threshold for at least 20 others
 _EPSILON_STEP = 2.0**-6  # bounds on epsilon are multiples of this step
@@ -54,14 +49,16 @@ _MAX_LOG = 700.0  # avoids overflow in exp
 def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
     """Returns the log probability that a left-out canary's cosine exceeds each of the `levels` (any shape).
 
-    If M = `design.draws` is not 0, scores are ranks among M fresh draws. Rank r is stored as the cosine that
-    left-out canaries exceed with probability r / (M + 1). So we round down to such a probability.
+    If M = `design.draws` is not 0, scores are ranks among M fresh draws. Rank r is stored as the cosine with
+    the tail probability r / (M + 1). So the probability of exceeding a level is a multiple of 1 / (M + 1), to
+    which we round down.
     """
     log_rates = cosine_law.log_sf(levels, design.dimension)
     if not design.draws:  # scores are cosines
         return log_rates
     num_ranks = design.draws + 1
     ranks = np.floor(np.exp(log_rates) * num_ranks)
+    # Instead of a rate of 0, which has no logarithm, we use an upper limit, the rate of rank 1.
     return np.log(np.maximum(ranks, 1) / num_ranks)
 
 
@@ -71,8 +68,7 @@ def _limit_means(epsilon: float, log_rates: Array, delta: float) -> Array:
     (epsilon, delta)-DP implies this limit. `log_rates` are log a, the log probabilities that a left-out
     canary exceeds the thresholds.
     """
-    exponents = np.minimum(epsilon + log_rates, _MAX_LOG)
-    return np.exp(exponents) + delta
+    return np.exp(np.minimum(epsilon + log_rates, _MAX_LOG)) + delta
 
 
 def cosine_of(student: Array, dimension: int) -> Array:
@@ -81,10 +77,12 @@ def cosine_of(student: Array, dimension: int) -> Array:
 
 
 def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
-    """Returns the bound on epsilon from the method "exact_null": the largest multiple of 1/64 it refutes.
+    """Returns the bound "exact_null": the largest epsilon, in steps of 1/64, that a gambler refutes.
 
-    Only inserted canaries count. If the runs are in start order, `path` holds a valid bound after each run.
-    If left-out canaries refute the null distribution, bounds are 0 and `holds` is False.
+    The gambler bets that more inserted canaries have large cosines than epsilon allows. If it is the true
+    epsilon, the capital reaches 1 / (1 - confidence) with probability at most 1 - confidence. If runs are in
+    start order, this is true at any time, and `path` holds the bound after each run. If left-out canaries
+    refute the null distribution, bounds are 0 and `holds` is False.
 
     Raises:
       InputError: If no canary was inserted.
@@ -96,11 +94,10 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
         path = expand_to_runs(design, capital.find_path(target))
         epsilon = float(path[-1])
     else:
-        # The index of an epsilon counts steps from 0.
         first_unrefuted = capital.find_first_unrefuted(capital.num_runs, start=0, target=target)
-        epsilon = max(first_unrefuted - 1, 0) * _EPSILON_STEP
-    threshold = capital.find_richest_threshold(epsilon)
-    holds = has_law(design)
+        epsilon = max(first_unrefuted - 1, 0) * _EPSILON_STEP  # the last refuted multiple
+    threshold = capital.find_strongest_threshold(epsilon)
+    holds = fits_null(design)
     if not holds:
         epsilon = 0.0
         path[:] = 0.0
@@ -117,24 +114,24 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
 
 
 def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
-    """Returns the bound `exact_null_gdp`: the runs refute every GDP guarantee below its mu.
+    """Returns the bound "exact_null_gdp": the runs refute every GDP guarantee below its mu.
 
     Its epsilon is a bound only if the trade-off curve is Gaussian. If left-out canaries refute the null
     distribution, mu and epsilon are 0 and `holds` is False.
     """
-    counted = compute_exceedances(design)
-    holds = has_law(design)
+    counted = compute_exceedances(design)  # the fractions of canaries above thresholds
+    holds = fits_null(design)
     mu = 0.0
     path = np.zeros(0)  # the mu after each run; stays empty if the order is unknown
     if holds:
-        mu = claimed_curve.find_least_mu(counted, confidence)
+        mu = claimed_curve.find_refuted_mu(counted, confidence)
         if counted.in_order:
-            path = expand_to_runs(design, claimed_curve.trace_least_mu(counted, mu, confidence))
-    index = claimed_curve.find_richest_threshold(counted, claimed_curve.gaussian_power(mu))
+            path = expand_to_runs(design, claimed_curve.trace_refuted_mu(counted, mu, confidence))
+    index = claimed_curve.find_strongest_threshold(counted, claimed_curve.gaussian_power(mu))
     threshold = float(cosine_of(claimed_curve.THRESHOLDS[index], design.dimension))
     assumes = _choose_assumption(design)
     text = _ANY_GDP.text
-    if design.given:  # otherwise, the text of `assumes` is "nothing"
+    if design.given:  # we also assume that a user's canaries were drawn as reported
         text = f"{assumes.text}; {text}"
     return Bound(
         method=EXACT_NULL_GDP,
@@ -152,11 +149,12 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
 def _describe_threshold(design: Fresh, cosine: float) -> dict[str, Any]:
     """Returns the fields of `Bound` for a threshold, given as a `cosine`.
 
-    If scores are ranks among fresh draws, we report the rank that the cosine represents.
+    If scores are ranks among fresh draws, `design.cosines` holds the cosines with the same tail probabilities
+    as the ranks. So we convert the threshold back to a rank.
     """
     threshold = cosine
     rate = float(np.exp(compute_log_rates(design, cosine)))
-    if design.draws:  # scores are ranks; rank r has the rate r / (draws + 1)
+    if design.draws:  # rank r has the tail probability r / (draws + 1)
         threshold = np.rint(rate * (design.draws + 1))
     present = design.cosines[design.presence]
     return {
@@ -168,7 +166,7 @@ def _describe_threshold(design: Fresh, cosine: float) -> dict[str, Any]:
     }
 
 
-def has_law(design: Fresh) -> bool:
+def fits_null(design: Fresh) -> bool:
     """Returns False if left-out canaries, if any, refute their null distribution at LAW_LEVEL."""
     is_out = design.is_out()
     if not is_out.any():
@@ -194,28 +192,23 @@ def law_test(cosines: ArrayLike, dimension: int) -> float:
 def compute_exceedances(design: Fresh) -> Exceedances:
     """Returns the fraction of each run's inserted canaries above each threshold, and the exact null rates.
 
-    We skip runs without inserted canaries. The first run's p-values are included if rows are in start order
-    and have at least 500 canaries.
+    We skip runs without inserted canaries. If runs have many canaries, and we know which one is first, we add
+    its p-values. Bets on them can refute a claim in one run.
     """
     levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
     fractions = _compute_fractions(_select_present(design), levels)
     in_order = design.in_order or len(design.cosines) == 1  # a single run is always in order
-    first_log_p_values = np.zeros(0)
-    if in_order and has_many_canaries(design):
-        first_log_p_values = _compute_log_p_values(design)
-    return Exceedances(
-        fractions,
-        compute_log_rates(design, levels),
-        in_order,
-        first_log_p_values=first_log_p_values,
-    )
+    exceedances = Exceedances(fractions, compute_log_rates(design, levels), in_order)
+    if in_order and design.cosines.shape[1] >= claimed_curve.MIN_P_VALUES:
+        return exceedances._replace(first_log_p_values=_compute_log_p_values(design))
+    return exceedances
 
 
 def summarise_design(design: Fresh) -> ScoreSummary:
-    """Summarises the scores of inserted canaries for simulations.
+    """Summarises the scores of inserted canaries, to simulate runs with normal means and normal scores.
 
-    A score is the cosine t on the scale of Student's T, t sqrt(d - 1) / sqrt(1 - t^2). A failed run's scores
-    are -10, below all thresholds.
+    A score is the cosine t on the scale of Student's T, t sqrt(d - 1) / sqrt(1 - t^2). A failed run counts
+    with scores of -10, below all thresholds.
     """
     remainder = np.maximum(1 - design.cosines**2, _TINY)  # the cosines of a failed run are -1
     student = design.cosines * np.sqrt((design.dimension - 1) / remainder)
@@ -225,17 +218,17 @@ def summarise_design(design: Fresh) -> ScoreSummary:
     deviations = np.concatenate([run - run.mean() for run in runs])
     canaries = round(deviations.size / means.size)  # per run
     degrees = deviations.size - means.size  # degrees of freedom: we fit a mean to each run
-    # With one canary per run, we cannot tell these two deviations apart, and assume the values of a null.
-    within = 1.0
-    between = 0.0
+    # With one canary per run, we cannot tell these two apart, and assume the values of left-out canaries.
+    std_within_run = 1.0
+    std_between_runs = 0.0
     if degrees > 0:
-        within = np.sqrt(deviations @ deviations / degrees)
+        std_within_run = np.sqrt(deviations @ deviations / degrees)
         if len(runs) > 1:
             # The observed means also vary because of the deviations within runs.
-            excess = means.var(ddof=1) - within**2 / canaries
-            between = np.sqrt(max(excess, 0.0))
+            excess = means.var(ddof=1) - std_within_run**2 / canaries
+            std_between_runs = np.sqrt(max(excess, 0.0))
     return ScoreSummary(
-        mean=means.mean(), between=between, within=within, runs=len(runs), canaries=canaries
+        means.mean(), std_between_runs, std_within_run, runs=len(runs), canaries=canaries
     )
 
 
@@ -314,33 +307,34 @@ class FirstBet(NamedTuple):
     """The bet on the first run, and the split of the initial capital.
 
     Attributes:
-      on_ramps: The fraction of the initial capital that bets on ramps, increasing step functions of the
+      capital_on_ramps: The fraction of the capital that bets on ramps, increasing step functions of the
         cosine; the rest bets on thresholds.
-      staked: The fraction of each part of the capital that is staked on this bet.
-      win: Maps epsilon to the payoff of a stake of 1; its mean is at most 1 under (epsilon, delta)-DP.
+      staked: The fraction of the capital that is staked on this bet.
+      compute_payoff: Maps epsilon to the payoff of a stake of 1; its mean is at most 1 under (epsilon,
+        delta)-DP.
       chosen: The threshold, as a cosine, that was chosen using half of the canaries; None if there is none.
     """
 
-    on_ramps: float
+    capital_on_ramps: float
     staked: float
-    win: Callable[[float], float]
+    compute_payoff: Callable[[float], float]
     chosen: float | None = None
 
 
 class Capital:
-    """The capital of a mixture of bets against each epsilon, which multiply it in each run (`log_factors`).
+    """The capital of a gambler who bets against each epsilon; a large capital refutes it.
 
-    It has T * C components for T thresholds and C bets, grouped by threshold, followed by V components for
-    ramps. The total starts at 1.
+    A capital of 1 is split among T * C bets, for each of T thresholds and C stakes, grouped by threshold,
+    followed by V bets on ramps (`log_factors`).
     """
 
     def __init__(self, design: Fresh, delta: float) -> None:
-        """Splits the starting capital among the components, and counts the cosines above thresholds."""
+        """Splits the starting capital among the bets, and counts the cosines above thresholds."""
         runs = _select_present(design)
         self.num_runs = len(runs)  # only runs with an inserted canary
         self.first_bet = _plan_first_bet(runs, design, delta)
         self._delta = delta
-        self._levels = cosine_of(STUDENT, design.dimension)  # the thresholds, as cosines
+        self._levels = cosine_of(STUDENT_THRESHOLDS, design.dimension)  # the thresholds, as cosines
         self._log_rates = compute_log_rates(design, self._levels)
         self._fractions = _compute_fractions(runs, self._levels)  # (R, T)
         # Run i has the fractions _distinct_rows[_row_indices[i]].
@@ -348,65 +342,60 @@ class Capital:
             self._fractions, axis=0, return_inverse=True
         )
 
-        by_threshold = claimed_curve.split_capital(_NEAR_STUDENT.size, _FAR_STUDENT.size)
-        on_ramps = self.first_bet.on_ramps
-        on_thresholds = (1 - on_ramps) * by_threshold[:, None] * _BET_FRACTIONS  # (T, C)
-        by_ramp = np.full(_SHIFTS.size, on_ramps / _SHIFTS.size)
+        by_threshold = claimed_curve.split_capital(_NEAR_THRESHOLDS.size, _FAR_THRESHOLDS.size)
+        on_ramps = self.first_bet.capital_on_ramps
+        on_thresholds = (1 - on_ramps) * by_threshold[:, None] * _CAPITAL_ON_STAKES  # (T, C)
+        by_ramp = np.full(_RAMP_MEANS.size, on_ramps / _RAMP_MEANS.size)
         self.log_start = np.log(np.append(on_thresholds, by_ramp))  # (T * C + V,)
 
     def log_factors(self, fractions: Array, epsilon: float) -> Array:
-        """Returns the log factors (n, T * C + V) by which n runs multiply the capital of each component.
+        """Returns the log factors (n, T * C + V) by which n runs multiply the capital of each bet.
 
-        `fractions` (n, T) are h(t), the fractions of each run's cosines above the thresholds t. If epsilon is
-        true, their means are at most m(t) = e^epsilon a(t) + delta. A bet c at t has the factor
+        `fractions` (n, T) are h(t), the fractions of each run's cosines above T thresholds t. Under (epsilon,
+        delta)-DP, their means are at most m(t) = e^epsilon a(t) + delta, where left-out canaries exceed t
+        with probability a(t). So these factors have means of at most 1:
 
-            1 + c (h(t) / m(t) - 1).
-
-        A ramp 1 + sum_t b_t 1{x > t} has the factor (1 + sum_t b_t h(t)) / (1 + sum_t b_t min(m(t), 1)). Our
-        ramps are likelihood ratios of N(nu, 1) to N(0, 1), divided by e^epsilon and clipped to [1, 20].
-        The three sizes are T thresholds, C bets and V ramps.
+            1 + c (h(t) / m(t) - 1)    for each t and each of C stakes c
+            (1 + sum_t b_t h(t)) / (1 + sum_t b_t min(m(t), 1))    for V ramps 1 + sum_t b_t 1{x > t}
         """
         largest_means = _limit_means(epsilon, self._log_rates, self._delta)  # m(t)
         gains = fractions / largest_means - 1
-        bets = np.log1p(gains[..., None] * BETS)  # (n, T, C)
-        shifts = _SHIFTS[:, None]  # nu
-        log_ratios = shifts * (STUDENT - shifts / 2)  # of N(nu, 1) to N(0, 1), (V, T)
-        log_heights = np.clip(log_ratios - epsilon, 0.0, np.log(_RAMPS_TOP))
-        # b_t, the rise of each ramp at threshold t; ramps are 1 below all thresholds, (V, T).
-        rises = np.diff(np.exp(log_heights), axis=1, prepend=1.0)
+        on_thresholds = np.log1p(gains[..., None] * STAKES)  # (n, T, C)
+        rises = _compute_ramp_rises(epsilon)  # b_t, (V, T)
         observed = 1 + fractions @ rises.T  # (n, V)
         largest_expected = 1 + rises @ np.minimum(largest_means, 1.0)  # (V,)
-        ramps = np.log(observed / largest_expected)
-        return np.hstack([bets.reshape(len(fractions), _NUM_THRESHOLD_BETS), ramps])
+        on_ramps = np.log(observed / largest_expected)
+        return np.hstack([on_thresholds.reshape(len(fractions), _NUM_THRESHOLD_BETS), on_ramps])
 
-    def compute_log(self, runs: int, epsilon: float) -> Array:
-        """Returns the log capital (T * C + V,) of each component against epsilon after the first `runs` runs.
+    def compute_log_capital(self, runs: int, epsilon: float) -> Array:
+        """Returns the log capital (T * C + V,) of each bet against epsilon after the first `runs` runs.
 
-        Component j starts with a capital s_j, and stakes a fraction w of it on the first bet. Let f_j(i) be
-        its factor in run i (`log_factors`). Its capital is
+        A bet starts with a capital s, and stakes a fraction w of it on `first_bet`. In run i, it has the
+        factor f(i) (`log_factors`). So its capital is
 
-            s_j ((1 - w) f_j(0) + w win(epsilon)) prod_{i = 1}^{runs - 1} f_j(i).
+            s ((1 - w) f(0) + w payoff(epsilon)) prod_{i = 1}^{runs - 1} f(i).
         """
         staked = self.first_bet.staked
-        first_factors = self.log_factors(self._fractions[:1], epsilon)[0]
-        log_not_staked = np.log1p(-staked) + first_factors
-        log_won = np.log(max(staked * self.first_bet.win(epsilon), _TINY))
+        log_not_staked = np.log1p(-staked) + self.log_factors(self._fractions[:1], epsilon)[0]
+        log_won = np.log(max(staked * self.first_bet.compute_payoff(epsilon), _TINY))
         after_first = np.logaddexp(log_not_staked, log_won) + self.log_start
-        # The number of later runs with each distinct row, whose factors we compute only once.
+        # Runs with few canaries often have equal fractions. To save time, we compute their factors once.
         counts = np.bincount(self._row_indices[1:runs], minlength=len(self._distinct_rows))
         occur = counts > 0
         return after_first + counts[occur] @ self.log_factors(self._distinct_rows[occur], epsilon)
 
-    def find_richest_threshold(self, epsilon: float) -> float:
-        """Returns the threshold, as a cosine, with the most capital against epsilon after all runs.
+    def find_strongest_threshold(self, epsilon: float) -> float:
+        """Returns the threshold, as a cosine, with the strongest evidence against epsilon, for reports.
 
-        If the only run's canaries were used to choose a threshold, we return that one.
+        It has the most capital after all runs. In a single run, it is the threshold chosen using half of the
+        canaries, if there is one.
         """
         chosen = self.first_bet.chosen
         if self.num_runs == 1 and chosen is not None:
             return chosen
-        on_thresholds = self.compute_log(self.num_runs, epsilon)[:_NUM_THRESHOLD_BETS]
-        by_threshold = special.logsumexp(on_thresholds.reshape(STUDENT.size, BETS.size), axis=1)
+        # Bets on thresholds come first, grouped by threshold.
+        log_capital = self.compute_log_capital(self.num_runs, epsilon)[:_NUM_THRESHOLD_BETS]
+        by_threshold = special.logsumexp(log_capital.reshape(-1, STAKES.size), axis=1)
         return self._levels[by_threshold.argmax()]
 
     def find_first_unrefuted(self, runs: int, start: int, target: float) -> int:
@@ -416,57 +405,70 @@ class Capital:
         """
 
         def need_ramps(k: int) -> bool:
-            """Returns True if the capital on thresholds alone does not refute k * _EPSILON_STEP."""
-            log_capital = self.compute_log(runs, k * _EPSILON_STEP)[:_NUM_THRESHOLD_BETS]
+            """Returns True if bets on thresholds do not refute k * _EPSILON_STEP without bets on ramps."""
+            log_capital = self.compute_log_capital(runs, k * _EPSILON_STEP)[:_NUM_THRESHOLD_BETS]
             return np.logaddexp.reduce(log_capital) < target
 
-        # The capital on thresholds decreases as epsilon grows, so we bisect to find the first k that it does
+        # The capital of these bets decreases as epsilon grows, so we bisect to find the first k that they do
         # not refute.
         leap = 1
         while not need_ramps(start + leap):
             leap *= 2
         k = start + bisect_left(range(start, start + leap), True, key=need_ramps)
-        # With the capital on ramps, which may increase, we search step by step.
-        while np.logaddexp.reduce(self.compute_log(runs, k * _EPSILON_STEP)) >= target:
+        # All smaller k are refuted. With the capital of ramps, which may increase, we search step by step.
+        while np.logaddexp.reduce(self.compute_log_capital(runs, k * _EPSILON_STEP)) >= target:
             k += 1
         return k
 
     def find_path(self, target: float) -> Array:
-        """Returns the bound on epsilon after each run, (R,); a log capital of `target` refutes an epsilon."""
+        """Returns the bound after each run, (R,): the largest multiple of _EPSILON_STEP refuted so far.
+
+        An epsilon is refuted, for all later runs, if the log capital against it reaches `target`. So we only
+        follow the capital against the smallest epsilon that is not refuted.
+        """
         bounds = []
-        first_unrefuted = 0  # the smallest k whose epsilon, k * _EPSILON_STEP, is not refuted
-        # Each component's log capital against that epsilon after the current run.
-        log_capital = self.compute_log(1, 0.0)
+        first_unrefuted = 0  # this epsilon, as a multiple of _EPSILON_STEP
+        log_capital = self.compute_log_capital(1, 0.0)  # of each bet against it
         for run in range(self.num_runs):
             if run:  # `log_capital` already includes run 0
                 factors = self.log_factors(self._fractions[[run]], first_unrefuted * _EPSILON_STEP)
                 log_capital = log_capital + factors[0]
             if np.logaddexp.reduce(log_capital) >= target:
                 first_unrefuted = self.find_first_unrefuted(run + 1, first_unrefuted, target)
-                log_capital = self.compute_log(run + 1, first_unrefuted * _EPSILON_STEP)
+                log_capital = self.compute_log_capital(run + 1, first_unrefuted * _EPSILON_STEP)
             bounds.append(max(first_unrefuted - 1, 0) * _EPSILON_STEP)
         return np.array(bounds)
 
 
+def _compute_ramp_rises(epsilon: float) -> Array:
+    """Returns the rises b_t (V, T) of V ramps at T thresholds t, for bets against an epsilon.
+
+    A ramp 1 + sum_t b_t 1{x > t} is a likelihood ratio of N(nu, 1) to N(0, 1), for inserted and left-out
+    canaries. We divide it by e^epsilon, because smaller ratios are no evidence against epsilon, and clip it
+    to [1, 20], because 20 refutes epsilon with 95% confidence.
+    """
+    means = _RAMP_MEANS[:, None]  # nu
+    log_ratios = means * (STUDENT_THRESHOLDS - means / 2)  # (V, T)
+    log_heights = np.clip(log_ratios - epsilon, 0.0, np.log(_RAMP_TOP))
+    return np.diff(np.exp(log_heights), axis=1, prepend=1.0)  # 1 below all thresholds
+
+
 def _compute_fractions(runs: list[Array], levels: Array) -> Array:
     """Returns the fraction of each run's K cosines above each of T levels, of shape (R, T)."""
-    fractions = []
-    for cosines in runs:
-        not_above = np.searchsorted(np.sort(cosines), levels, side="right")
-        fractions.append((cosines.size - not_above) / cosines.size)
-    return np.array(fractions)
+    return np.array([(cosines[:, None] > levels).mean(axis=0) for cosines in runs])
 
 
 def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
-    """Returns the bet on the first of the runs, and the initial split of the capital.
+    """Returns the bet on the first run, and the split of the capital. Any fractions give a valid bound.
 
     `runs` are the inserted canaries' cosines, (K,) for each run with any. If several runs are in an unknown
-    order, the stake is 0, because any of them may be the first.
+    order, the stake is 0, because any may be the first.
     """
-    # Any split and stake give a valid bound.
-    if has_many_canaries(design):
-        win = _bet_at_tested_rates(_compute_log_p_values(design), delta)
-        bet = FirstBet(on_ramps=0.1, staked=claimed_curve.FIRST_STAKE, win=win)
+    if design.cosines.shape[1] >= claimed_curve.MIN_P_VALUES:
+        compute_payoff = _bet_on_p_values(_compute_log_p_values(design), delta)
+        bet = FirstBet(
+            capital_on_ramps=0.1, staked=claimed_curve.FIRST_STAKE, compute_payoff=compute_payoff
+        )
     else:
         bet = _bet_on_few(runs[0], design, delta)
     if design.in_order or len(runs) == 1:
@@ -475,39 +477,47 @@ def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
 
 
 def _bet_on_few(cosines: Array, design: Fresh, delta: float) -> FirstBet:
-    """Returns the bet on the first run's cosines (K,), at thresholds that do not depend on epsilon."""
-    levels = cosine_of(np.arange(1.5, 7.1, 0.5), design.dimension)  # likely thresholds
+    """Returns the bet on the first run's cosines (K,), for runs with few canaries.
+
+    It is on fixed thresholds and, if possible, on one that half of the canaries choose for the others.
+    """
+    levels = cosine_of(np.arange(1.5, 7.1, 0.5), design.dimension)
     log_rates = compute_log_rates(design, levels)
     fractions = _compute_fractions([cosines], levels)[0]
 
-    def win(epsilon: float) -> float:
-        """Returns the payoff of a stake of 1, evenly split among the likely thresholds."""
+    def compute_payoff(epsilon: float) -> float:
+        """Returns the payoff of a stake of 1 against epsilon, evenly split among fixed thresholds.
+
+        It is the fraction of cosines above a threshold, divided by the largest mean that epsilon allows.
+        """
         return (fractions / _limit_means(epsilon, log_rates, delta)).mean()
 
-    # A first run with more canaries proves more, so we stake more. Any stake is valid.
+    # With more canaries, the first run proves more, so we stake more on it. Any fractions are valid.
     if design.cosines.shape[1] < 2 * _MIN_PILOT:
-        return FirstBet(on_ramps=0.5, staked=0.1, win=win)
-    bet = FirstBet(on_ramps=0.1, staked=0.3, win=win)
+        return FirstBet(capital_on_ramps=0.5, staked=0.1, compute_payoff=compute_payoff)
+    bet = FirstBet(capital_on_ramps=0.1, staked=0.3, compute_payoff=compute_payoff)
     # Canaries can choose a threshold for others only if the others' scores do not depend on them (`plain`).
     if design.plain and cosines.size >= 2 * _MIN_PILOT:
         return _bet_on_half(bet, cosines, design, delta)
     return bet
 
 
-def _bet_at_tested_rates(log_p_values: Array, delta: float) -> Callable[[float], float]:
-    """Returns a map from epsilon to the payoff of bets on p-values at rates that depend on epsilon.
+def _bet_on_p_values(log_p_values: Array, delta: float) -> Callable[[float], float]:
+    """Returns a map from epsilon to the payoff of bets against it, on the first run's p-values.
 
-    `log_p_values` (K,) are those of the first run's canaries, in ascending order.
+    `log_p_values` (K,) are in ascending order.
     """
     powers = claimed_curve.choose_refuting_powers(log_p_values.size)
 
-    def win(epsilon: float) -> float:
-        """Returns the payoff of a stake of 1, evenly split among bets at the rates a = power / e^epsilon."""
-        log_rates = np.log(powers) - epsilon
-        # Epsilon allows a fraction of e^epsilon a + delta = power + delta.
-        return claimed_curve.compute_payoff(log_p_values, log_rates, powers + delta)
+    def compute_payoff(epsilon: float) -> float:
+        """Returns the payoff of a stake of 1 against epsilon, evenly split among bets.
 
-    return win
+        A bet pays the fraction of p-values up to a = power / e^epsilon, divided by the largest mean that
+        epsilon allows: e^epsilon a + delta = power + delta.
+        """
+        return claimed_curve.compute_payoff(log_p_values, np.log(powers) - epsilon, powers + delta)
+
+    return compute_payoff
 
 
 def _bet_on_half(bet: FirstBet, cosines: Array, design: Fresh, delta: float) -> FirstBet:
@@ -517,30 +527,27 @@ def _bet_on_half(bet: FirstBet, cosines: Array, design: Fresh, delta: float) -> 
     """
     pilot, rest = split_pilot(cosines, cosines.size // 2)
     threshold = _choose_threshold(cosines[pilot], rest.size, design.dimension)
-    log_rate = float(compute_log_rates(design, threshold))  # that a left-out canary exceeds it
+    log_rate = compute_log_rates(design, threshold)  # that a left-out canary exceeds it
     hits = (cosines[rest] > threshold).mean()
 
-    def win(epsilon: float) -> float:
-        """Returns the payoff of a stake of 1, most of it on hits: cosines above the chosen threshold t.
+    def compute_payoff(epsilon: float) -> float:
+        """Returns the payoff of a stake of 1 against epsilon, most of it on the chosen threshold t.
 
-        Let P_in and P_out be the probabilities if a canary is inserted or left out. (epsilon, delta)-DP
-        implies P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t), where the sum of d(t) over t is
-        at most delta. We divide the fraction of hits by the larger of e^epsilon a(t) / (1 - eta) and delta /
-        eta. So the first term adds at most 1 - eta to its mean, and the second eta.
+        On t, it is the fraction of hits, cosines above t, divided by L(t), the larger of e^epsilon a(t) / (1
+        - eta) and delta / eta. Left-out canaries exceed t with probability a(t). (epsilon, delta)-DP implies
+
+            P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t),    sum_t d(t) <= delta.
+
+        Dividing by L(t) and adding over t shows that the mean payoff is at most (1 - eta) + eta = 1.
         """
         eta = 0.1  # any eta and fraction between 0 and 1 are valid
-        by_epsilon = np.exp(min(epsilon + log_rate, _MAX_LOG))  # e^epsilon a(t)
-        largest_mean = max(by_epsilon / (1 - eta), delta / eta)
-        chosen_fraction = 0.8
-        return chosen_fraction * (hits / largest_mean) + (1 - chosen_fraction) * bet.win(epsilon)
+        by_epsilon = _limit_means(epsilon, log_rate, delta=0.0)  # e^epsilon a(t)
+        largest_mean = max(by_epsilon / (1 - eta), delta / eta)  # L(t)
+        on_chosen = 0.8
+        return on_chosen * (hits / largest_mean) + (1 - on_chosen) * bet.compute_payoff(epsilon)
 
-    # The threshold suits these canaries, so we stake most of the capital. Any stake is valid.
-    return bet._replace(staked=0.9, win=win, chosen=threshold)
-
-
-def has_many_canaries(design: Fresh) -> bool:
-    """Returns True if a run has enough canaries for bets at thresholds that depend on the tested claim."""
-    return design.cosines.shape[1] >= claimed_curve.MIN_FIRST
+    # The threshold suits these canaries, so we stake most of the capital. Any fraction is valid.
+    return bet._replace(staked=0.9, compute_payoff=compute_payoff, chosen=threshold)
 
 
 def _compute_log_p_values(design: Fresh) -> Array:
@@ -548,14 +555,13 @@ def _compute_log_p_values(design: Fresh) -> Array:
 
     A canary's p-value is the probability that a left-out canary scores at least as high.
     """
-    first_run = np.argmax(design.presence.any(axis=1))
     if design.draws:  # scores are ranks among fresh draws; 1 is the highest
         log_p_values = np.log(design.ranks() / (design.draws + 1))
     else:
         log_p_values = cosine_law.log_sf(design.cosines, design.dimension)
+    first_run = _select_present(design._replace(cosines=log_p_values))[0]
     # Without a lower limit, a p-value of 0 would refute every epsilon.
-    inserted = log_p_values[first_run][design.presence[first_run]]
-    return np.sort(np.maximum(inserted, -_MAX_LOG))
+    return np.sort(np.maximum(first_run, -_MAX_LOG))
 
 
 def split_pilot(values: Array, size: int) -> tuple[Integers, Integers]:

@@ -12,7 +12,7 @@ from audit.evidence.canaries import RANK_DIMENSION, Fresh
 from audit.laws import cosine_law
 from audit.methods import exact_null
 from audit.methods.claimed_curve import THRESHOLDS, Exceedances, examine_claim
-from audit.methods.exact_null import STUDENT
+from audit.methods.exact_null import STUDENT_THRESHOLDS
 
 RUNS, CANARIES, DRAWS = 12, 8, 400
 ERROR = 0.05
@@ -27,7 +27,7 @@ def test_a_rank_lies_where_no_threshold_is_exceeded_too_often(draws):
     all_ranks = np.union1d(all_ranks, np.arange(1, min(draws + 1, 50)))
     placed = ranks.convert_to_cosines(all_ranks, draws)
     assert (np.diff(placed) < 0).all()
-    levels = np.concatenate([exact_null.cosine_of(STUDENT, RANK_DIMENSION), placed])
+    levels = np.concatenate([exact_null.cosine_of(STUDENT_THRESHOLDS, RANK_DIMENSION), placed])
     largest = np.array([all_ranks[placed > level].max(initial=0) for level in levels])
     rates = np.exp(cosine_law.log_sf(levels, RANK_DIMENSION))
     assert (largest / (draws + 1) <= rates).all()
@@ -95,7 +95,7 @@ def is_ever_refuted(design, epsilon, delta):
     """Returns whether the capital against a true epsilon reaches 1 / ERROR after any run."""
     capital = exact_null.Capital(design, delta)
     runs = range(1, len(design.cosines) + 1)
-    largest = max(special.logsumexp(capital.compute_log(run, epsilon)) for run in runs)
+    largest = max(special.logsumexp(capital.compute_log_capital(run, epsilon)) for run in runs)
     return largest >= -np.log(ERROR)
 
 

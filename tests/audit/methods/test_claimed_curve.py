@@ -99,7 +99,7 @@ def test_the_limit_on_mu_is_below_the_truth_and_near_it(mu, runs, canaries, expe
     limits = []
     for seed in range(8):
         scores = np.random.default_rng(seed).normal(mu, 1.0, (runs, canaries))
-        limits.append(claimed_curve.find_least_mu(shares_of(scores), 1 - LEVEL))
+        limits.append(claimed_curve.find_refuted_mu(shares_of(scores), 1 - LEVEL))
     assert max(limits) < mu
     assert np.mean(limits) == pytest.approx(expected, rel=0.01)
 
@@ -107,8 +107,8 @@ def test_the_limit_on_mu_is_below_the_truth_and_near_it(mu, runs, canaries, expe
 def test_a_path_never_falls_and_ends_at_the_limit():
     scores = np.random.default_rng(3).normal(2.0, 1.0, (20, 64))
     counted = shares_of(scores)
-    least = claimed_curve.find_least_mu(counted, 1 - LEVEL)
-    path = claimed_curve.trace_least_mu(counted, least, 1 - LEVEL)
+    least = claimed_curve.find_refuted_mu(counted, 1 - LEVEL)
+    path = claimed_curve.trace_refuted_mu(counted, least, 1 - LEVEL)
     assert (np.diff(path) >= 0).all() and path[-1] == pytest.approx(least, rel=0.005)
 
 
@@ -124,7 +124,9 @@ def test_without_an_order_only_the_capital_after_all_runs_counts():
 
 def test_the_departure_that_would_be_seen_is_seen_so_often():
     claim = Gdp(3.953)
-    scores = ScoreSummary(mean=3.953, between=0.0, within=1.0, runs=20, canaries=64)
+    scores = ScoreSummary(
+        mean=3.953, std_between_runs=0.0, std_within_run=1.0, runs=20, canaries=64
+    )
     departure = find_least_departure(scores, COUNTED, claim.power, 1 - LEVEL)
     refuted = 0
     for seed in range(100):

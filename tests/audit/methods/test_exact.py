@@ -88,7 +88,7 @@ def lower_ends(monkeypatch):
     """Each cell's probability at its lower end, where it is least."""
     levels = np.append(special.ndtr(np.linspace(-6.0, 6.0, 25)), 1.0)
     monkeypatch.setattr(exact, "_LEVELS", np.append(0.0, levels[:-1]))
-    monkeypatch.setattr(exact, "_MASSES", np.diff(levels, prepend=0.0))
+    monkeypatch.setattr(exact, "_CELL_PROBABILITIES", np.diff(levels, prepend=0.0))
     exact._compute_rates.cache_clear()
 
 

@@ -10,7 +10,13 @@ from audit.evidence import leave_one_out
 from audit.evidence.canaries import Fresh
 from audit.laws import conversions, cosine_law
 from audit.methods import exact_null
-from audit.methods.exact_null import BETS, LAW_LEVEL, STUDENT, bound_directions, law_test
+from audit.methods.exact_null import (
+    LAW_LEVEL,
+    STAKES,
+    STUDENT_THRESHOLDS,
+    bound_directions,
+    law_test,
+)
 from tests.cases import draw_null_cosines, mostly_slow
 from tests.known_mechanisms import DIRECTIONS as LAWS
 
@@ -58,20 +64,20 @@ def test_directions_drawn_and_normalised_in_float32_have_the_laws_tail():
 def test_the_capital_is_the_product_over_runs(canaries, runs):
     """Cosine by cosine and run by run, with neither histograms nor logarithms of shares."""
     cosines, epsilon = drawn(runs=runs, canaries=canaries, dimension=WIDE), 4.0
-    levels = exact_null.cosine_of(STUDENT, WIDE)
+    levels = exact_null.cosine_of(STUDENT_THRESHOLDS, WIDE)
     most = np.exp(epsilon + cosine_law.log_sf(levels, WIDE)) + DELTA
-    capital = np.ones((len(STUDENT), len(BETS)))
-    ramps = np.ones(len(exact_null._SHIFTS))
+    capital = np.ones((len(STUDENT_THRESHOLDS), len(STAKES)))
+    ramps = np.ones(len(exact_null._RAMP_MEANS))
     heights = [
-        np.clip(np.exp(nu * (STUDENT - nu / 2) - epsilon), 1.0, exact_null._RAMPS_TOP)
-        for nu in exact_null._SHIFTS
+        np.clip(np.exp(nu * (STUDENT_THRESHOLDS - nu / 2) - epsilon), 1.0, exact_null._RAMP_TOP)
+        for nu in exact_null._RAMP_MEANS
     ]
     design = Fresh(cosines, np.ones(cosines.shape, bool), WIDE)
     of_bets = exact_null.Capital(design, DELTA)
     first = of_bets.first_bet
     for place, run in enumerate(cosines):
         hit = (run[:, None] > levels).mean(0)
-        capital *= 1 + BETS * (hit / most - 1)[:, None]
+        capital *= 1 + STAKES * (hit / most - 1)[:, None]
         for i, height in enumerate(heights):
             below = np.searchsorted(levels, run, side="left")  # thresholds that a cosine exceeds
             seen = np.append(1.0, height)[below].mean()
@@ -79,11 +85,11 @@ def test_the_capital_is_the_product_over_runs(canaries, runs):
             ramps[i] *= seen / expected
         if place == 0:
             whole = first.staked
-            won = whole * first.win(epsilon)
+            won = whole * first.compute_payoff(epsilon)
             capital, ramps = (1 - whole) * capital + won, (1 - whole) * ramps + won
     start = np.exp(of_bets.log_start)
     assert start.sum() == pytest.approx(1)
-    found = np.exp(of_bets.compute_log(runs, epsilon))
+    found = np.exp(of_bets.compute_log_capital(runs, epsilon))
     assert found == pytest.approx(start * np.append(capital, ramps), rel=1e-8, abs=1e-300)
 
 

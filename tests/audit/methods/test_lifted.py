@@ -146,7 +146,7 @@ FAMILIES = {"Gaussian": exact.GAUSSIAN, "any": exact.approximate_dp(DELTA)}
 def test_corners_of_cells_are_just_below_the_curve(family):
     levels = betting._LEVELS
     for parameter in (0.0, 0.3, 0.8, 1.5):
-        corners = betting._find_corners(family, parameter, levels)
+        corners = betting._find_lowest_fnrs(family, parameter, levels)
         on_curve = family.trade_off(parameter, levels[1:])
         assert (levels[corners] <= np.maximum(on_curve, 0)).all()
         assert (levels[np.minimum(corners + 1, len(levels) - 1)] >= on_curve).all()
