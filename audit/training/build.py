@@ -151,7 +151,7 @@ def _make_hyperparameters(setting: Setting) -> Hyperparameters:
         fields.learning_rate,
         fields.clipping_norm,
         fields.noise_multiplier,
-        own=_read_noise(setting),
+        extra=_read_noise(setting),
         weight_decay=decay,
     )
 

@@ -121,12 +121,12 @@ class Draws(NamedTuple):
     Attributes:
       presence: (R, K) 0 for held-out canaries; `Game.sampling_rate` for others.
       noise_keys: (R,) the keys for the noise.
-      own_keys: (R,) the keys for `Adversary.draw_for_run`, which draws a run's own canaries.
+      canary_keys: (R,) the keys for `Adversary.draw_for_run`, which draws a run's own canaries.
     """
 
     presence: Array
     noise_keys: Array
-    own_keys: Array
+    canary_keys: Array
 
 
 class Midway(NamedTuple):
@@ -176,12 +176,12 @@ def final_scores(game: Game, thetas: Array, first: int) -> Scores:
 
     The adversary must see only the final models. Raises InputError if a model diverged.
     """
-    state, assumed_theta_0, _ = _prepare_attack(game)
-    own_keys = game.run_keys("own", np.arange(first, first + len(thetas)))
+    state, guessed_theta_0, _ = _prepare_attack(game)
+    canary_keys = game.run_keys("own", np.arange(first, first + len(thetas)))
     seen = ()  # the record of an adversary that sees only the final model
     # Only the keys and models have an axis for runs.
     score = jax.jit(jax.vmap(game.adversary.score_run, (None, 0, None, 0, None)))
-    return game.describe_scores(first, score(state, own_keys, seen, thetas, assumed_theta_0))
+    return game.describe_scores(first, score(state, canary_keys, seen, thetas, guessed_theta_0))
 
 
 class Player:
@@ -227,7 +227,7 @@ class Player:
         segments = ensemble.segments(game.schedule, game.segment_steps)
         shared = (hyper, game.data, segments, _prepare_attack(game))
         self._hyper, self._data, self._segments, attack = placement.everywhere(shared)
-        self._state, self._assumed_theta_0, self._theta_0 = attack
+        self._state, self._guessed_theta_0, self._theta_0 = attack
         _check_shapes(adversary, self._state, self._theta_0)
 
         init = game.init if game.unknown_initialisation else None
@@ -281,7 +281,7 @@ class Player:
             if checkpoints is not None and number < len(self._segments):
                 checkpoints.offer(name, number, states)
         scores = self._score(
-            self._state, draws.own_keys, states.seen, states.theta, self._assumed_theta_0
+            self._state, draws.canary_keys, states.seen, states.theta, self._guessed_theta_0
         )
         return self._game.describe_scores(first, scores[:size])  # without padding
 
@@ -299,11 +299,11 @@ class Player:
         draws = Draws(
             presence=jnp.float32(game.presence(runs) * game.sampling_rate),
             noise_keys=game.run_keys("noise", runs),
-            own_keys=game.run_keys("own", runs),
+            canary_keys=game.run_keys("own", runs),
         )
         keys, draws = self._placement.by_run((game.run_keys("theta", runs), draws))
         # Runs with their own initial models draw them from `keys` and ignore theta_0.
-        return self._begin(keys, self._theta_0, self._state, self._assumed_theta_0), draws
+        return self._begin(keys, self._theta_0, self._state, self._guessed_theta_0), draws
 
 
 def initial_models(game: Game, runs: NDArray[np.int64]) -> Array:
@@ -346,7 +346,7 @@ def _map_programs(
     """
     observer = adversary.observer
 
-    def begin(key: Array, theta_0: Array, state: Tree, assumed_theta_0: Array) -> State:
+    def begin(key: Array, theta_0: Array, state: Tree, guessed_theta_0: Array) -> State:
         """Returns a run before the first step. If runs do not share theta_0 (p,), it is drawn from `key`.
 
         An observer starts its record from the adversary's `state` and the theta_0 that the adversary assumes.
@@ -356,7 +356,7 @@ def _map_programs(
         start = mechanism.start(theta_0)
         if observer is None:
             return start
-        return start._replace(seen=observer.begin(state, assumed_theta_0))
+        return start._replace(seen=observer.begin(state, guessed_theta_0))
 
     def take_segment(
         hyper: Hyperparameters,
@@ -367,7 +367,7 @@ def _map_programs(
         draws: Draws,
     ) -> State:
         """Returns a run after the steps of a schedule; `state` is the adversary's, from before training."""
-        run_state = adversary.draw_for_run(state, draws.own_keys)
+        run_state = adversary.draw_for_run(state, draws.canary_keys)
         observe = None
         if observer is not None:
             observe = partial(observer.observe, run_state)

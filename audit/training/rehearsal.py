@@ -116,7 +116,7 @@ def rehearse(
     lengths = _choose_lengths(game, distances, effort)  # only for steps with secants
     # An audit's runs have indices below MAX_RUNS, so these runs have different randomness.
     indices_of_runs = np.arange(MAX_RUNS, MAX_RUNS + runs)
-    own_keys = game.run_keys("own", indices_of_runs)
+    canary_keys = game.run_keys("own", indices_of_runs)
     constants: dict[int, float] = {}  # keyed by measured step
     secants: list[Stretch] = []
     # The direction (p,) that each run's last measured step stretched most, keyed by run.
@@ -158,7 +158,7 @@ def rehearse(
     def watch(midway: Midway) -> None:
         """Measures the step after a segment, if there is one, at a chunk's models."""
         if midway.steps < steps:
-            inserted = insert(midway.state, own_keys, midway.thetas, midway.steps)
+            inserted = insert(midway.state, canary_keys, midway.thetas, midway.steps)
             measure(midway.steps, midway.thetas, inserted)
 
     thetas = games.initial_models(game, indices_of_runs)
@@ -195,9 +195,9 @@ def _make_inserter(
 
     @jax.jit
     @partial(jax.vmap, in_axes=(None, 0, 0, None))
-    def insert(state: Tree, own_key: Array, theta: Array, step: Array) -> Array:
+    def insert(state: Tree, canary_key: Array, theta: Array, step: Array) -> Array:
         """Returns the contribution (p,) of the canary `step` modulo K to a single run's step."""
-        craft = partial(adversary.craft, adversary.draw_for_run(state, own_key))
+        craft = partial(adversary.craft, adversary.draw_for_run(state, canary_key))
         chosen = jnp.arange(adversary.canaries) == step % adversary.canaries
         canaries = base.Canaries(craft, jnp.float32(chosen))
         mask = jnp.float32(1)  # every step inserts
