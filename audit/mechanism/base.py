@@ -111,14 +111,14 @@ class Hyperparameters(NamedTuple):
       learning_rate: eta.
       clipping_norm: C, the maximum L2 norm of a clipped gradient.
       noise_multiplier: sigma; the noise has standard deviation sigma * C.
-      extra: the hyperparameters of a specific mechanism, such as `fedavg.Federated`.
+      specific: those of a specific mechanism, such as `fedavg.Federated`.
       weight_decay: lambda, the weight decay of DP-SGD. None omits the term from the program.
     """
 
     learning_rate: Scalar
     clipping_norm: Scalar
     noise_multiplier: Scalar
-    extra: Tree = ()
+    specific: Tree = ()
     weight_decay: Scalar | None = None
 
     def deviation(self, norm: Scalar) -> Array:

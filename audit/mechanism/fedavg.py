@@ -46,7 +46,7 @@ _THETAS_IN_MEMORY = 6  # vectors (p,) held in memory by a run's round
 
 
 class Federated(NamedTuple):
-    """The traced scalars specific to DP-FedAvg: its `Hyperparameters.extra`.
+    """The traced scalars specific to DP-FedAvg: its `Hyperparameters.specific`.
 
     Attributes:
       client_learning_rate: the learning rate of the clients' SGD.
@@ -112,7 +112,7 @@ def mechanism(choices: FedAvg) -> Mechanism:
 
     Data are (features (N, ...), labels (N, ...), starts (M,), counts (M,)). Client i has the examples
     starts[i] : starts[i] + counts[i]. The batches of a schedule are the indices of clients (rounds, W),
-    padded with ABSENT. `Hyperparameters.extra` is a `Federated`. Canaries are client updates, so they must
+    padded with ABSENT. `Hyperparameters.specific` is a `Federated`. Canaries are client updates, so they must
     not be `Examples`.
     """
 
@@ -138,7 +138,7 @@ def mechanism(choices: FedAvg) -> Mechanism:
             step = before.step
             key = jax.random.fold_in(run_key, step)
             norm = hyper.clipping_norm * before.optimizer.scale  # C_t
-            sums = cohort_sums(choices, hyper.extra, before.theta, norm, data, cohort, key)
+            sums = cohort_sums(choices, hyper.specific, before.theta, norm, data, cohort, key)
             joining = canaries.joining(step, run_key)
             inserted = sum_canaries(joining, step, before.theta, norm, mask)
             # Directions are scaled to norm C_t, so each canary counts as clipped, -1/2.
@@ -186,7 +186,7 @@ def _update_server(
     `norm` is C_t, `key` is the round's key, and `state.optimizer` is a `Server`. Returns the state before the
     next round.
     """
-    own: Federated = hyper.extra
+    own: Federated = hyper.specific
     normal = jax.random.normal(key, state.theta.shape, state.theta.dtype)
     mean = (sums.updates + hyper.deviation(norm) * normal) / own.denominator
 

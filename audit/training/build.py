@@ -141,7 +141,10 @@ def build(
 
 
 def _make_hyperparameters(setting: Setting) -> Hyperparameters:
-    """Returns the hyperparameters of a setting's training."""
+    """Returns the hyperparameters of a setting's training.
+
+    `specific` has those that only DP-SGD needs, the coefficients of correlated noise.
+    """
     fields = setting.mechanism
     decay: float | None = fields.weight_decay
     # None keeps the decay term out of programs. AdamW gets 0, because the Optax default is not 0.
@@ -151,7 +154,7 @@ def _make_hyperparameters(setting: Setting) -> Hyperparameters:
         fields.learning_rate,
         fields.clipping_norm,
         fields.noise_multiplier,
-        extra=_read_noise(setting),
+        specific=_read_noise(setting),
         weight_decay=decay,
     )
 
@@ -164,20 +167,25 @@ def _describe_training(
     data: base.Data,
     schedule: Schedule,
 ) -> Knowledge:
-    """Returns the training run as an adversary knows it."""
+    """Returns the training run as an adversary knows it.
+
+    The adversary gets two functions that train: `simulate`, with noise but without canaries, and `expect`,
+    without noise but with each canary scaled by its probability of joining a step.
+    """
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
         """Simulates a training run from theta_0 (p,) without canaries; its noise is drawn from `key`."""
-        # As in training. Python floats would be weakly typed.
+        # float32 arrays, as in training. JAX would compile weakly typed Python floats to another program.
         arrays = jax.tree.map(jnp.float32, hyper)
         return _simulate(mechanism, arrays, theta_0, data, schedule.batches, key)
 
-    # The probability that a step uses an inserted canary.
+    # The probability that an inserted canary joins a step: the rate of Poisson sampling; otherwise 1, or
+    # 1 / batches if it joins one of an epoch's `batches` steps.
     probability = setting.sampling.rate
-    batches = setting.sampling.batches  # 0 unless a canary joins one step of each epoch
+    batches = setting.sampling.batches  # 0 for other samplers
     if batches:
         probability = 1 / batches
-    # A canary's mean weight in a step, since coin flips insert half of the canaries.
+    # Coin flips insert half of the canaries.
     weights = jnp.full(setting.canaries, 0.5 * probability)
     arrays = jax.tree.map(jnp.float32, hyper)
     return Knowledge(
@@ -239,10 +247,12 @@ def make_dpsgd(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:
     """Returns the part of the DP-SGD configuration that is compiled into programs."""
     fields = setting.mechanism
     clipped_sum = make_clipped_sum(trained.clipping, trained.model)
-    bands = 1  # independent noise does not depend on earlier steps
+    # A step's noise depends on the noise of bands - 1 earlier steps: those that polynomial B multiplies. So
+    # a run must remember them.
+    bands = 1  # for independent noise
     coefficients = _read_noise(setting)
     if coefficients:
-        bands = len(coefficients.numerator)
+        bands = len(coefficients.numerator)  # of B
     return dpsgd.DPSGD(
         _at_precision(clipped_sum, fields.precision), OPTIMIZERS[fields.optimizer], bands
     )

@@ -81,7 +81,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
         setting.learning_rate,
         setting.clipping_norm,
         round_noise.multiplier,
-        extra=fedavg.Federated(
+        specific=fedavg.Federated(
             setting.client_learning_rate,
             denominator=participation.mean,
             target_quantile=setting.quantile,

@@ -144,7 +144,7 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
         setting.learning_rate,
         setting.clipping_norm,
         setting.noise_multiplier,
-        extra=fedavg.Federated(setting.client_learning_rate, denominator=setting.cohort),
+        specific=fedavg.Federated(setting.client_learning_rate, denominator=setting.cohort),
     )
     hyper = jax.tree.map(jnp.float32, hyper)  # training uses float32
     mechanism = fedavg.mechanism(choices)
@@ -175,7 +175,7 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
         samples,
         design=make_design(setting, samples.loss),
         gradient=jax.jit(gradient),
-        updates=_compile_updates(setting, choices, hyper.extra),
+        updates=_compile_updates(setting, choices, hyper.specific),
         start=mechanism.start(theta),
         train=train,
         accuracy=build_federated.accuracy(setting, split.train, split.test),
