@@ -74,7 +74,7 @@ def measure_steps(
     begun = time.monotonic()
     if kinks:
         # The number of steps with secants. Kinks are known, so one step suffices to describe them.
-        effort = effort._replace(walked=1)
+        effort = effort._replace(secant_steps=1)
     count = rehearsal.count_measured(setting.schedule.steps, effort)
     with (
         # By default, some devices compute matrix products in lower precision than float32.

@@ -76,6 +76,7 @@ def rounds(setting: FederatedSetting, clients: Clients) -> Participation:
 
 def build(setting: FederatedSetting, clients: Clients, participation: Participation) -> Game:
     """Builds the game for a federated setting: how DP-FedAvg trains, and how the adversary attacks."""
+    # The noise on the sum of updates, and on the count of unclipped updates that adapts the clipping norm.
     round_noise = noise(setting)
     hyper = Hyperparameters(
         setting.learning_rate,
@@ -83,7 +84,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
         round_noise.multiplier,
         specific=fedavg.Federated(
             setting.client_learning_rate,
-            denominator=participation.mean,
+            denominator=participation.mean,  # the server divides the sum of updates by it
             target_quantile=setting.quantile,
             quantile_rate=round_noise.quantile_rate,
             count_noise=round_noise.on_count,
@@ -98,9 +99,9 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
 
     def rehearse(theta_0: Array) -> Array:
         """Returns the final model (p,) of training from theta_0 without noise or canaries."""
-        # Only the programs of `Player` can spread clients over devices.
+        # A program spreads a round's clients over devices only if it is made for them, as `game.Player` does.
         on_one_device = fedavg.mechanism(choices._replace(spreads=False))
-        # The schedule's mask is (T, K), which does not fit K = 0 canaries.
+        # A mask (T,) fits any number of canaries, even none. The mask above, (T, K), has a column for each.
         without_canaries = schedule._replace(mask=jnp.zeros(len(batches)))
         train = jax.jit(partial(base.rehearse, on_one_device, canaries=base.no_canaries()))
         return train(hyper, theta_0, data, without_canaries)
@@ -144,9 +145,10 @@ def _make_adversary(
 
 
 def choose(setting: FederatedTraining, model: Model, most_examples: int) -> fedavg.FedAvg:
-    """Returns the DP-FedAvg configuration that is compiled into programs for one CPU.
+    """Returns the part of the DP-FedAvg configuration that is compiled into programs.
 
-    The server uses SGD without momentum. `most_examples` is the number of examples of the largest client.
+    Its defaults suit a single CPU, and a server that uses SGD without momentum. `most_examples` is the number
+    of examples of the largest client.
     """
     return fedavg.FedAvg(
         losses_by_example(model),
@@ -158,7 +160,7 @@ def choose(setting: FederatedTraining, model: Model, most_examples: int) -> feda
 
 
 def _choose_for_devices(setting: FederatedSetting, model: Model, clients: Clients) -> fedavg.FedAvg:
-    """Returns the DP-FedAvg configuration that is compiled into programs on this machine.
+    """Returns the DP-FedAvg configuration of `choose`, adapted to this machine's devices.
 
     A device trains a block of clients at once. On an accelerator, the block is the largest that fits into
     memory; on a CPU, it has the default size of `FedAvg`.

@@ -57,7 +57,7 @@ class Trainer(Protocol):
         """
 
     def stage(self, runs: int) -> int:
-        """Returns how many of `runs` runs to train before checking the rule `Request.until` again."""
+        """Returns how many of `runs` runs to train before checking again whether training may end."""
 
     def about(self) -> dict[str, Any]:
         """Returns the versions and devices of the training process, keyed by name."""
@@ -69,7 +69,7 @@ class LocalTrainer:
     def __init__(self, recipe: GameRecipe, data: Dataset) -> None:
         """Makes the game; raises InputError if the recipe and the data do not fit."""
         self._game = recipe.make(data)
-        # The other methods of `Trainer`.
+        # The other methods of `Trainer`. A stage is a chunk, which uses the devices fully.
         self.stage = partial(game.chunk_size, self._game)
         self.about = partial(recipe.about, data)
 
@@ -176,6 +176,8 @@ def audit(
 ) -> Finished:
     """Trains the runs that are not in the store, and draws a conclusion from all runs.
 
+    If the request has a stopping rule `until`, training ends once enough runs satisfy it.
+
     Args:
       out: the folder that contains all stores.
       engines: a context manager that yields an engine, entered only if runs are missing. The engine's method
@@ -190,7 +192,7 @@ def audit(
     store = make.open_store(out, request.setting, dataset, model=request.model)
     request = _stop_where_proven(request, store)
     if not store.missing(request.runs):
-        # The store has no result if the last audit was interrupted.
+        # If the last audit was interrupted, the store has scores but no provenance.
         provenance = store.result().provenance or request.recipe.about(dataset)
         scores = store.load(request.runs)
     else:
@@ -200,7 +202,8 @@ def audit(
             trained = _train(request, store, trainer, report)
             provenance = trainer.about()
         scores = trained.scores
-        request = request._replace(runs=len(scores.scores))  # fewer if `until` was satisfied
+        # Fewer if fewer satisfied the request's stopping rule.
+        request = request._replace(runs=len(scores.scores))
     conclusion = request.conclude(store, scores)
     return Finished(request, store, scores, conclusion, provenance, trained)
 
@@ -240,14 +243,14 @@ def until_multiple(multiple: float) -> Until:
     """
 
     def count_runs(conclusion: Conclusion) -> int | None:
-        """Returns the smallest number of runs that suffices; None if more are needed or no claim is given."""
+        """Returns after how many runs the bound is large enough; None if it is not, or without a claim."""
         claim = conclusion.tightest
         if claim is None:
             return None
         mu = conclusion.tightest_mu  # None if there is no upper bound on mu
+        # A bound's `path` has its epsilon after 1, 2, ... runs; that of a conclusion is assumption-free.
         if mu is None:
             return _count_runs_to_prove(multiple * claim.epsilon, conclusion.path)
-        # Bounds after each run are in epsilon.
         epsilon = conversions.epsilon_from_mu(multiple * mu, conclusion.delta)
         return _count_runs_to_prove(epsilon, conclusion.finding(EXACT_NULL_GDP).path)
 
@@ -274,7 +277,7 @@ def _count_runs_to_prove(epsilon: float, bounds: Sequence[float]) -> int | None:
 
 
 def _stop_where_proven(request: Request, store: Store) -> Request:
-    """Returns the request, with fewer runs if fewer stored runs satisfy the rule `until`."""
+    """Returns the request, with fewer runs if fewer stored runs satisfy its stopping rule `until`."""
     stored = min(store.runs_held(), request.runs)
     if not stored or request.until is None:
         return request
@@ -286,8 +289,9 @@ def _stop_where_proven(request: Request, store: Store) -> Request:
 def _train(request: Request, store: Store, trainer: Trainer, report: Progress | None) -> Trained:
     """Trains the missing runs, reports progress or shows a progress bar, and returns the scores.
 
-    With a rule `until`, it trains in stages, and returns only the scores of the first runs that suffice. The
-    number that suffices does not depend on the stage size.
+    With a stopping rule `until`, it trains in stages, and returns only the scores of the first runs that
+    suffice. Their number does not depend on the stage size, because the rule looks at the bounds after each
+    run. The caller has checked that the stored runs do not suffice.
     """
     most = request.runs
     stage = most  # without a rule, one stage trains all runs
@@ -300,7 +304,7 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
     status = "training"  # the progress bar shows the latest value
     with nullcontext(report) if report else machine.bar(missing, lambda: status) as advance:
         while True:
-            # Stored runs did not suffice, but another process may have just added some.
+            # Adds a stage to the runs in the store, to which another process may have added some.
             runs = min(max(runs, store.runs_held()) + stage, most)
             trained = trainer.train(store, runs, max_chunk=stage, progress=advance)
             trained_runs += trained.trained_runs

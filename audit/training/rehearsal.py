@@ -4,9 +4,9 @@ These runs train like the audit's runs, with and without canaries, but with diff
 is the largest value over all runs. We measure small models at every step, but large models only at some
 steps. A step between two measured steps takes the larger of their values.
 
-To find jumps in the gradient near a model, we also measure secants: how much a step stretches segments of
-lines through the model. The lines follow the noise, the gradient and the canaries, because other runs may
-move in these directions.
+Derivatives do not show jumps in the gradient near a model. To find them, we also measure secants. A secant
+tells how much a step stretches a segment of a line through the model, from two gradients at its ends. The
+lines follow the noise, the gradient and the canaries, because other runs may move in these directions.
 """
 
 import math
@@ -45,13 +45,13 @@ class Effort(NamedTuple):
     Attributes:
       runs: The number of runs; every other run has the canary.
       steps: The maximum number of steps per run at which we measure derivatives.
-      walked: The maximum number of steps per run at which we measure secants.
+      secant_steps: The maximum number of steps per run at which we measure secants.
       reach: The number of secants on each side of the model along a line.
     """
 
     runs: int
     steps: int
-    walked: int
+    secant_steps: int
     reach: int
 
 
@@ -70,13 +70,13 @@ class Rehearsal(NamedTuple):
 def usual_effort(parameters: int) -> Effort:
     """Returns the default effort for a model with this many parameters: a minute or two on two cores.
 
-    Steps of large models take seconds to measure, so we use fewer runs, fewer steps with secants (`walked`),
-    and fewer secants per line (`reach`).
+    Steps of large models take seconds to measure. So we use fewer runs, measure fewer of their steps, and
+    compute fewer secants, each of which needs two gradients (see the module docstring).
     """
     steps = int(np.clip(_PARAMETERS_TIMES_STEPS // parameters, _MIN_MEASURED, _MAX_MEASURED))
     if parameters < _LARGE:
-        return Effort(runs=4, steps=steps, walked=200, reach=16)
-    return Effort(runs=2, steps=steps, walked=20, reach=1)
+        return Effort(runs=4, steps=steps, secant_steps=200, reach=16)
+    return Effort(runs=2, steps=steps, secant_steps=20, reach=1)
 
 
 def count_measured(steps: int, effort: Effort) -> int:
@@ -98,21 +98,23 @@ def rehearse(
 ) -> Rehearsal:
     """Trains a few runs separate from any audit, and measures how much their steps stretch distances.
 
-    At some steps, we also measure secants: how much the step stretches segments of lines through a model.
+    At every measured step, we compute the largest singular value of its Jacobian. This misses jumps in the
+    gradient near the model. So at some steps, we also measure secants: how much the step stretches segments
+    of lines through the model.
 
     Args:
       game: The audited game of T steps, which trains by plain SGD.
       clipped_sum: The function that sums the game's clipped gradients.
       effort: The amount of work; at least 2 runs.
-      distances: (T,) before each step, the distance between the two models that the hidden-state bound
-        couples (`lipschitz.coupling_distances`), in units of learning rate * clipping norm / batch size.
-        Segments have this length.
+      distances: (T,) the length of segments: the distance before each step between the models with and
+        without the canary (`lipschitz.coupling_distances`), in units of learning rate * clipping norm / batch
+        size.
       progress: Called with 1.0 after each measured step.
     """
     runs = effort.runs
     steps = len(game.schedule.mask)
     step_map = expansion.make_step_map(clipped_sum, game.hyper)
-    insert = _make_inserter(game, clipped_sum)
+    compute_insertion = _make_inserter(game, clipped_sum)
     lengths = _choose_lengths(game, distances, effort)  # only for steps with secants
     # An audit's runs have indices below MAX_RUNS, so these runs have different randomness.
     indices_of_runs = np.arange(MAX_RUNS, MAX_RUNS + runs)
@@ -123,9 +125,11 @@ def rehearse(
     directions: dict[int, NDArray[np.float64]] = {}
 
     def measure(step: int, thetas: Array, inserted: Array) -> None:
-        """Measures a step at the runs' models (R, p). Updates `constants`, `directions` and `secants`.
+        """Measures a step at the runs' models (R, p) before it. Updates `constants`, `directions`, `secants`.
 
-        `inserted` (R, p) is a canary's contribution to each run's step.
+        It first finds the largest expansion at each model. Then, at steps with secants, it searches for jumps
+        in the gradient along lines through each model. `inserted` (R, p) is a canary's contribution to each
+        run's step.
         """
         indices = game.schedule.batches[step]
         batch = (game.data[0][indices], game.data[1][indices])
@@ -146,19 +150,20 @@ def rehearse(
                 derivative=constants[step],
                 largest_derivative=max(constants.values()),
             )
-            # If there is a single canary, one of two neighbouring runs has it, so their difference shows its
-            # effect.
+            # Lines follow directions in which another run's model may lie: the most stretched direction, the
+            # canary, the next run, the gradient, and noise. With a single canary, every other run has it, so
+            # the difference to the next run shows its effect.
             to_next = jnp.roll(models, -1, axis=0) - models
             at_random = np.random.default_rng(step).normal(size=models.shape)
             descents = [step_map.descend(theta, batch) for theta in models]
-            moves = (directions, inserted, to_next, descents, at_random)
-            secants.extend(_find_secants(step_map, models, batch, moves, line))
+            line_directions = (directions, inserted, to_next, descents, at_random)
+            secants.extend(_find_secants(step_map, models, batch, line_directions, line))
         progress(1.0)
 
     def watch(midway: Midway) -> None:
         """Measures the step after a segment, if there is one, at a chunk's models."""
         if midway.steps < steps:
-            inserted = insert(midway.state, canary_keys, midway.thetas, midway.steps)
+            inserted = compute_insertion(midway.state, canary_keys, midway.thetas, midway.steps)
             measure(midway.steps, midway.thetas, inserted)
 
     thetas = games.initial_models(game, indices_of_runs)
@@ -171,14 +176,20 @@ def rehearse(
 
 
 def _find_secants(
-    step_map: StepMap, models: Array, batch: Batch, moves: Sequence[Any], line: Line
+    step_map: StepMap,
+    models: Array,
+    batch: Batch,
+    line_directions: Sequence[Any],
+    line: Line,
 ) -> Iterator[Stretch]:
     """Yields, for each run's model before a step, the secant that most exceeds the derivative.
 
-    Lines go through the models (R, p) in the directions `moves`, each (R, p).
+    A secant tells how much the step stretches a segment of a line, and the derivative how much it should. A
+    large excess shows a jump in the gradient. Every element of `line_directions` gives a direction (p,) for
+    each run, and a line in this direction goes through the run's model; models are (R, p).
     """
     for run, theta in enumerate(models):
-        directions = np.stack([move[run] for move in moves])
+        directions = np.stack([of_runs[run] for of_runs in line_directions])
         yield expansion.worst_on_lines(step_map, theta, batch, directions, line)
 
 
@@ -187,8 +198,9 @@ def _make_inserter(
 ) -> Callable[[Tree, Array, Array, int], Array]:
     """Returns a function that computes a single canary's clipped contribution to a step in each run.
 
-    It maps (the adversary's state, the runs' own keys (R,), models (R, p), step t) to (R, p). At step t, it
-    uses canary t modulo K, so that all canaries take turns.
+    A rehearsal measures how steps stretch distances in this direction. The function maps (the adversary's
+    state, the runs' canary keys (R,), models (R, p), step t) to (R, p). One direction per step is enough
+    work, so the K canaries take turns: step t uses canary t modulo K.
     """
     adversary = game.adversary
     clipping_norm = jnp.float32(game.hyper.clipping_norm)
@@ -196,7 +208,8 @@ def _make_inserter(
     @jax.jit
     @partial(jax.vmap, in_axes=(None, 0, 0, None))
     def insert(state: Tree, canary_key: Array, theta: Array, step: Array) -> Array:
-        """Returns the contribution (p,) of the canary `step` modulo K to a single run's step."""
+        """Returns the contribution (p,) of one canary to a step of a single run; canaries take turns."""
+        # The canaries of this run; an adversary may draw them anew in each run.
         craft = partial(adversary.craft, adversary.draw_for_run(state, canary_key))
         chosen = jnp.arange(adversary.canaries) == step % adversary.canaries
         canaries = base.Canaries(craft, jnp.float32(chosen))
@@ -207,12 +220,15 @@ def _make_inserter(
 
 
 def _choose_lengths(game: Game, distances: NDArray[np.float64], effort: Effort) -> dict[int, float]:
-    """Returns the length of secants, the distance between the two coupled models, keyed by step.
+    """Chooses the steps at which we measure secants, and returns the secants' length, keyed by step.
 
-    The keys are up to `effort.walked` of the measured steps. They are spread evenly over those before which
-    the two models differ, or over all measured steps if the models never differ. In that case, the length is
-    the largest distance at any step, because short secants would show only rounding errors. `distances` (T,)
-    are in units of learning rate * clipping norm / batch size.
+    A secant tells how much a step stretches a segment of a line through a model. Segments are as long as the
+    distance that the step stretches in an audit, between the models with and without the canary: `distances`
+    (T,), in units of learning rate * clipping norm / batch size.
+
+    We choose up to `effort.secant_steps` measured steps. They are spread evenly over those before which the
+    two models differ, or over all measured steps if the models never differ. In that case, the length is the
+    largest distance at any step, because short secants would show only rounding errors.
     """
     # Models at a smaller distance count as equal.
     are_separate = distances > _MIN_FRACTION * distances.max()
@@ -221,7 +237,7 @@ def _choose_lengths(game: Game, distances: NDArray[np.float64], effort: Effort) 
     chosen = measured[are_separate[measured]]
     if not chosen.size:
         chosen = measured
-    stride = math.ceil(len(chosen) / effort.walked)
+    stride = math.ceil(len(chosen) / effort.secant_steps)
     batch_size = game.schedule.batches.shape[1]
     unit = float(game.hyper.learning_rate) * float(game.hyper.clipping_norm) / batch_size
     lengths = np.where(are_separate, distances, distances.max()) * unit

@@ -21,7 +21,7 @@ from audit.training import game as games
 from audit.training.rehearsal import Effort
 from models.catalogue import task
 
-EFFORT = Effort(runs=2, steps=25, walked=5, reach=1)
+EFFORT = Effort(runs=2, steps=25, secant_steps=5, reach=1)
 CONVNET_EFFORT = EFFORT._replace(steps=10)
 SMALL_MODELS = ("tanh_fcnn", "mobilenet_softmax_head")
 AUDITS = 40
