@@ -89,7 +89,7 @@ def cosines(
     Args:
       displacement: (dimension,) the change in the parameters, signed so that inserting a canary increases its
         cosine: theta_0 - theta_T + drift if steps subtract gradients, theta_T - theta_0 - drift if they add
-        updates.
+        updates. The drift is the change theta_T - theta_0 in a run without noise or canaries.
       seed, run, count: as in `canaries`.
       leave_one_out: True to project the other directions out of the displacement before each cosine
         (`audit.evidence.leave_one_out`). `count` must be less than the dimension.
@@ -106,7 +106,8 @@ def cosines(
     )
 
     # The matrix D (count, dimension) of all directions may not fit in memory. So we draw a block of columns
-    # at a time, and add up its contribution to each sum.
+    # at a time, and add up its contribution to each sum. Leave-one-out needs the products of all directions,
+    # plain cosines only their lengths.
     products = np.zeros(count)  # D @ unit
     squared_lengths = np.zeros(count)
     gram = np.zeros((count, count) if leave_one_out else (0, 0))  # D @ D.T

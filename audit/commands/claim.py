@@ -84,8 +84,8 @@ class _Sampler(NamedTuple):
 
 
 def main() -> None:
-    """Prints the valid claims for a sampler, a loader or a matrix mechanism."""
-    # --claim determines sigma, too.
+    """Prints the valid claims for a sampler or loader; with --noise, for a matrix mechanism's noise."""
+    # Sigma is given, or follows from the epsilon in --claim.
     is_sigma_known = cli.is_given("noise_multiplier") or cli.is_given("claim")
     require(is_sigma_known, "--noise_multiplier is missing: give sigma, or --claim=epsilon")
     cli.refuse_both("claim", ["noise_multiplier"])

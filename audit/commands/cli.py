@@ -181,15 +181,14 @@ def values(kind: type = Setting, names: Iterable[str] | None = None) -> dict[str
 def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:
     """Returns the audit setting that the flags describe.
 
-    `names` are the fields that have flags (None: all). Values in `fixed`, keyed by field or flag, override
-    flags.
+    `names` are the fields that have flags (None: all). Values in `fixed`, keyed by name, override flags.
     """
     given = {**values(Setting, names), **fixed}
     for name in ("insertions", "noise_multiplier"):
-        # Without the flag, the model's default applies instead of the flag's.
+        # A model may have its own default, which the calls below fill in. The flag's must not replace it.
         if name in given and name not in fixed and not flags.FLAGS[name].present:
             del given[name]
-    make.add_insertions(given["model"], given)  # the model's default, unless steps are given
+    make.add_insertions(given["model"], given)  # unless the number of steps is given
     return make.setting_of(**given)
 
 
