@@ -63,7 +63,7 @@ class RunErrors(NamedTuple):
       canaries_in, canaries_out: how many canaries per run can be misses, and how many false alarms.
       scale_in: the mean of scale_in * misses / canaries_in is at least the average false-negative rate.
       scale_out: the mean of scale_out * alarms / canaries_out is at least the average false-positive rate.
-      paired: True if misses and alarms come from the same runs (m = n); else they are independent.
+      same_runs: True if misses and alarms come from the same runs (m = n); else they are independent.
     """
 
     misses: Array
@@ -72,7 +72,7 @@ class RunErrors(NamedTuple):
     canaries_out: int
     scale_in: float
     scale_out: float
-    paired: bool
+    same_runs: bool
 
     def rates(self) -> tuple[Array, Array]:
         """Returns each run's estimates of the false-positive rate (m,) and the false-negative rate (n,).
@@ -123,13 +123,13 @@ class Coins(NamedTuple):
     Attributes:
       scores: (R, K) float64, the scores of K canaries in each of R runs.
       presence: (R, K) bool, True if the canary was in.
-      given: True if the coins come from a user and may be unfair.
+      from_user: True if the coins come from a user and may be unfair.
       failed: the number of scores from failed runs.
     """
 
     scores: Array
     presence: Bits
-    given: bool = False
+    from_user: bool = False
     failed: int = 0
 
     @property
@@ -165,7 +165,9 @@ class Coins(NamedTuple):
         misses = (self.presence & ~guessed_in).sum(1, dtype=np.float64)
         alarms = (~self.presence & guessed_in).sum(1, dtype=np.float64)
         # On average, half of a run's K canaries are in, so a rate is 2 / K times the number of errors.
-        return RunErrors(misses, alarms, *self.canaries, scale_in=2.0, scale_out=2.0, paired=True)
+        return RunErrors(
+            misses, alarms, *self.canaries, scale_in=2.0, scale_out=2.0, same_runs=True
+        )
 
     def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:
         """Returns errors with larger scales if coins may be unfair, and the remaining error probability.
@@ -174,7 +176,7 @@ class Coins(NamedTuple):
         limits for the probability of "in". The scales 1 / low and 1 / (1 - high), instead of 2, overestimate
         both error rates. Our own coins are fair, so nothing changes.
         """
-        if not self.given:
+        if not self.from_user:
             return errors, error
         spent = _LIMITS_FRACTION * error
         total_in = int(self.presence.sum())
@@ -236,7 +238,9 @@ class Sets(NamedTuple):
         """
         misses = (self.inserted <= threshold).sum(1, dtype=np.float64)
         alarms = (self.fresh > threshold).sum(1, dtype=np.float64)
-        return RunErrors(misses, alarms, *self.canaries, scale_in=1.0, scale_out=1.0, paired=False)
+        return RunErrors(
+            misses, alarms, *self.canaries, scale_in=1.0, scale_out=1.0, same_runs=False
+        )
 
     def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:
         """Returns both arguments unchanged, since this design has no coins (`Coins.widen`)."""
@@ -256,8 +260,8 @@ class Fresh(NamedTuple):
       cosines: (R, K), the cosines of K canaries in each of R runs; FAILED for a failed run.
       presence: (R, K), True if the canary was in.
       dimension: d, the dimension of the directions.
-      plain: True if a canary's score does not depend on other canaries' directions; False for ranks.
-      given: True if scores and directions come from a user.
+      separate: True if a canary's score does not depend on other canaries' directions; False for ranks.
+      from_user: True if scores and directions come from a user.
       in_order: True if rows are sorted by the start times of their runs.
       draws: M, the number of fresh draws per run for ranks; 0 for cosines.
       ranked: (R, K + M), a user's scores of canaries and fresh draws, before ties were broken; else None.
@@ -266,8 +270,8 @@ class Fresh(NamedTuple):
     cosines: Array
     presence: Bits
     dimension: int
-    plain: bool = False
-    given: bool = False
+    separate: bool = False
+    from_user: bool = False
     in_order: bool = True
     draws: int = 0
     ranked: Array | None = None
@@ -318,7 +322,7 @@ class Fresh(NamedTuple):
     @property
     def failed(self) -> int:
         """Returns how many of a user's scores come from failed runs."""
-        if not self.given:
+        if not self.from_user:
             return 0
         return int(np.count_nonzero(self.cosines == FAILED))
 

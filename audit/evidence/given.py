@@ -36,7 +36,7 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     True
     """
     # With `given`, bounds remain valid if a user's coins are slightly unfair.
-    drawn = canaries.make_coins(scores, presence)._replace(given=True)
+    drawn = canaries.make_coins(scores, presence)._replace(from_user=True)
     check_with_or_without_copies(lambda part: fair_coins.require_fair(part.presence), drawn)
     if len(drawn.scores) > 1:
         return drawn
@@ -116,7 +116,7 @@ def _cosines_of_one_run(values: arrays.Array, dimension: int, presence: ArrayLik
     bits = np.atleast_2d(arrays.floats("the presence bits", presence))
     present = given_directions.check_bits(bits, (1, len(values)))
     fair_coins.require_fair(present)
-    drawn = Coins(values[None], present, given=True)
+    drawn = Coins(values[None], present, from_user=True)
     # The null distribution is fitted to left-out canaries, so we do not check the spread of cosines.
     cosines_in, cosines_out = drawn.pooled()
     return OneRun(coins=drawn, cosines=make_cosines(cosines_in, cosines_out, size))

@@ -59,7 +59,9 @@ def given(
     present = check_bits(presence, values.shape)
     # This check comes first, since the others mistake rounding for a wrong dimension.
     require_decimals(values, d)
-    design = Fresh(values, present, d, plain=not leave_one_out, given=True, in_order=in_order)
+    design = Fresh(
+        values, present, d, separate=not leave_one_out, from_user=True, in_order=in_order
+    )
     check_with_or_without_copies(_require_fresh, design)
     check_with_or_without_copies(_require_spread, design)
     require_possible(values, d, leave_one_out)
@@ -236,7 +238,7 @@ def _require_spread(design: Fresh) -> None:
     # A run's cosines may depend on each other. As an approximation, their squares vary as if only a fraction
     # 1 - K/d of them were independent, and as if divided by a sum with d - K degrees of freedom per run. K
     # may exceed d, so both are kept above 0.
-    if runs > 1 or not design.plain:
+    if runs > 1 or not design.separate:
         independent_fraction = max(1 - canaries / dimension, 1 / dimension)
         numerator = max(freedom * independent_fraction, 1.0)
         denominator = max(runs * (dimension - canaries), 1)

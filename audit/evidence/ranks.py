@@ -9,8 +9,8 @@ out, it and the M fresh draws are exchangeable given the model. So if ties are b
 for any scores, even if the canaries of a run depend on each other.
 
 All ranks of a run use the same fresh draws, so they are not independent. Hence we must not use one canary's
-rank to choose the threshold for another (`Fresh.plain` is False). Our tests cannot detect canaries that were
-selected after the draw, or fresh draws that were also inserted.
+rank to choose the threshold for another (`Fresh.separate` is False). Our tests cannot detect canaries that
+were selected after the draw, or fresh draws that were also inserted.
 """
 
 from typing import Any
@@ -77,7 +77,7 @@ def ranks(
         cosines=np.where(has_failed, FAILED, convert_to_cosines(ranks_of_runs, draws)),
         presence=present,
         dimension=RANK_DIMENSION,
-        given=True,
+        from_user=True,
         in_order=in_order,
         draws=draws,
         ranked=ranked,

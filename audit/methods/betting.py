@@ -104,8 +104,8 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     """
     target = -np.log(error)  # the log capital needed to reject a parameter
     errors = counted.rest  # those of the counted runs
-    # paired: every run yields both kinds of errors, since a coin decides whether each canary is in.
-    choose_bets = _bet_on_coins if errors.paired else _bet_on_sets
+    # same_runs: every run yields both kinds of errors, since a coin decides whether each canary is in.
+    choose_bets = _bet_on_coins if errors.same_runs else _bet_on_sets
     find_least_capital = choose_bets(family, counted, target)
     # The search starts at the parameter of the observed rates: posterior means under Jeffreys' prior, which
     # are never 0. With fair coins, each canary is in only half of the runs, so the scale of a rate is 2.

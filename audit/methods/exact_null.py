@@ -134,7 +134,7 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
     threshold = float(cosine_of(claimed_curve.THRESHOLDS[index], design.dimension))
     assumes = _choose_assumption(design)
     text = _ANY_GDP.text
-    if design.given:  # otherwise, the text of `assumes` is "nothing"
+    if design.from_user:  # otherwise, the text of `assumes` is "nothing"
         text = f"{assumes.text}; {text}"
     return Bound(
         method=EXACT_NULL_GDP,
@@ -261,7 +261,7 @@ def _choose_assumption(design: Fresh) -> Assumption:
 
     With `draws`, scores are ranks among fresh draws; else, they are cosines.
     """
-    if not design.given:
+    if not design.from_user:
         return _OWN_RANKS if design.draws else _OWN
     return _GIVEN_RANKS if design.draws else _GIVEN
 
@@ -488,8 +488,8 @@ def _bet_on_few(cosines: Array, design: Fresh, delta: float) -> FirstBet:
     if design.cosines.shape[1] < 2 * _MIN_PILOT:
         return FirstBet(on_ramps=0.5, staked=0.1, win=win)
     bet = FirstBet(on_ramps=0.1, staked=0.3, win=win)
-    # Canaries can choose a threshold for others only if the others' scores do not depend on them (`plain`).
-    if design.plain and cosines.size >= 2 * _MIN_PILOT:
+    # Canaries can choose a threshold for others only if the others' scores do not depend on them.
+    if design.separate and cosines.size >= 2 * _MIN_PILOT:
         return _bet_on_half(bet, cosines, design, delta)
     return bet
 

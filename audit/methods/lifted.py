@@ -88,7 +88,7 @@ class CanaryMethod(Method):
             epsilon = conversions.epsilon_from_mu(mu, delta)
         if assumes == NOTHING:
             # Runs without a canary are neighbours of runs with it only if they contain the other K - 1.
-            if not errors.paired and errors.canaries_in > 1:
+            if not errors.same_runs and errors.canaries_in > 1:
                 assumes = OTHERS_IN
             elif widened is not errors:  # a user's coins
                 assumes = COINS
