@@ -58,9 +58,10 @@ class RunErrors(NamedTuple):
     """Each run's errors when canaries with scores above a threshold are guessed to be in.
 
     Attributes:
-      misses: (n,) how many canaries of each run were in but not above the threshold.
-      alarms: (m,) how many canaries of each run were out but above the threshold.
-      canaries_in, canaries_out: how many canaries per run can be misses, and how many false alarms.
+      misses: (n,) how many canaries were in but not above the threshold, in each of n runs.
+      alarms: (m,) how many canaries were out but above the threshold, in each of m runs.
+      canaries_in, canaries_out: how many canaries per run can be misses, and how many false alarms; with
+        coins, all K canaries can be either.
       scale_in: the mean of scale_in * misses / canaries_in is at least the average false-negative rate.
       scale_out: the mean of scale_out * alarms / canaries_out is at least the average false-positive rate.
       same_runs: True if misses and alarms come from the same runs (m = n); else they are independent.
@@ -77,8 +78,8 @@ class RunErrors(NamedTuple):
     def rates(self) -> tuple[Array, Array]:
         """Returns each run's estimates of the false-positive rate (m,) and the false-negative rate (n,).
 
-        A rate is the fraction of all the run's canaries with this error, times a scale: 2 for fair coins,
-        which put half of the canaries in.
+        A rate is the number of errors, divided by the number of canaries that can have this error, times a
+        scale. With coins, all K canaries can, but only half of them are in on average, so the scale is 2.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
@@ -149,9 +150,12 @@ class Coins(NamedTuple):
         return f"{_describe_shape(self.scores)}, each inserted by its own coin"
 
     def split(self) -> tuple["Coins", "Coins"]:
-        """Returns (pilot, rest): the runs used to choose a threshold, and the other runs."""
-        ranks = np.searchsorted(np.unique(self.scores), self.scores)  # among the distinct scores
-        # To seed the draw, each (rank, bit) pair is mapped to a different integer.
+        """Returns (pilot, rest): the runs used to choose a threshold, and the other runs.
+
+        The scores' ranks seed the draw, so increasing transformations of the scores do not change it.
+        """
+        ranks = np.searchsorted(np.unique(self.scores), self.scores)
+        # Each (rank, bit) pair is mapped to a different integer.
         pilot, rest = _draw_pilots(2 * ranks + self.presence)
         return self.select(*pilot), self.select(*rest)
 
@@ -160,11 +164,15 @@ class Coins(NamedTuple):
         return self.scores[self.presence], self.scores[~self.presence]
 
     def errors(self, threshold: float) -> RunErrors:
-        """Returns each run's errors when canaries with scores above a threshold are guessed to be in."""
+        """Returns each run's errors when canaries with scores above a threshold are guessed to be in.
+
+        A run's coins put some canaries in and others out, so the same runs yield misses and false alarms.
+        """
         guessed_in = self.scores > threshold
         misses = (self.presence & ~guessed_in).sum(1, dtype=np.float64)
         alarms = (~self.presence & guessed_in).sum(1, dtype=np.float64)
-        # On average, half of a run's K canaries are in, so a rate is 2 / K times the number of errors.
+        # `self.canaries` is (K, K), the canaries that can be in or out. On average, only half are, so a rate
+        # is 2 / K times the number of errors.
         return RunErrors(
             misses, alarms, *self.canaries, scale_in=2.0, scale_out=2.0, same_runs=True
         )
@@ -190,7 +198,7 @@ class Sets(NamedTuple):
 
     Attributes:
       inserted: (n, K), the scores of K inserted canaries in each of n runs.
-      fresh: (m, M), the scores of M left-out canaries in each of m other runs.
+      fresh: (m, M), the scores of M left-out canaries, which are fresh draws, in each of m other runs.
       failed: the number of scores from failed runs.
       labelled: True if a single list contained all scores, each with a presence bit.
     """
@@ -219,8 +227,10 @@ class Sets(NamedTuple):
         )
 
     def split(self) -> tuple["Sets", "Sets"]:
-        """Returns (pilot, rest), each with runs from both sets; pilot runs are used to choose a threshold."""
-        # The draw is seeded with ranks among the distinct scores.
+        """Returns (pilot, rest), each with runs from both sets; pilot runs are used to choose a threshold.
+
+        The scores' ranks seed the draw, so increasing transformations of the scores do not change it.
+        """
         distinct = np.unique(np.concatenate(self.pooled()))
         ranks_in = np.searchsorted(distinct, self.inserted)
         ranks_out = np.searchsorted(distinct, self.fresh)
@@ -234,10 +244,11 @@ class Sets(NamedTuple):
     def errors(self, threshold: float) -> RunErrors:
         """Returns each run's errors when canaries with scores above a threshold are guessed to be in.
 
-        Runs with the canaries yield misses, and runs without them false alarms.
+        Runs with the canaries yield misses, and other runs, with scores of left-out canaries, false alarms.
         """
         misses = (self.inserted <= threshold).sum(1, dtype=np.float64)
         alarms = (self.fresh > threshold).sum(1, dtype=np.float64)
+        # `self.canaries` is (K, M). All of the K are in and all of the M are out, so both scales are 1.
         return RunErrors(
             misses, alarms, *self.canaries, scale_in=1.0, scale_out=1.0, same_runs=False
         )
@@ -282,11 +293,13 @@ class Fresh(NamedTuple):
         return self.cosines.shape[1], self.cosines.shape[1]
 
     def rows(self) -> list[Rows]:
-        """Returns a single table with a row for each run: its ranked scores if known, else its cosines."""
+        """Returns a single table with a row for each run: its ranked scores if known, else its cosines.
+
+        Independent cosines are never equal. If there are `draws`, they stand for ranks, which often are.
+        """
         if self.ranked is not None:
             return [Rows(self.ranked, self.presence)]
-        has_no_ties = not self.draws  # ranks have ties
-        return [Rows(self.cosines, self.presence, has_no_ties)]
+        return [Rows(self.cosines, self.presence, has_no_ties=not self.draws)]
 
     def select(self, chosen: Bits | Integers) -> "Fresh":
         """Returns the chosen runs; `chosen` is an array of indices or a mask."""

@@ -35,8 +35,9 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     >>> audit.bounds(audit.coins(losses, presence)).bounds["one_run_guesses"].epsilon > 2
     True
     """
-    # With `given`, bounds remain valid if a user's coins are slightly unfair.
+    # A user's coins may be slightly unfair, so bounds estimate their probability.
     drawn = canaries.make_coins(scores, presence)._replace(from_user=True)
+    # If rows of scores repeat, runs may have been pasted twice. Coins may then pass with each counted once.
     check_with_or_without_copies(lambda part: fair_coins.require_fair(part.presence), drawn)
     if len(drawn.scores) > 1:
         return drawn
@@ -92,7 +93,8 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
     """
     size = given_directions.require_dimension(dimension)
     run = make_cosines(observed, unobserved, size)
-    # With a fitted null, cosines may be maxima over rounds, and the checks in `given` do not apply.
+    # `given` checks that cosines are as for uniform directions in this dimension. A cosine may also be the
+    # largest of several rounds, which has another distribution, but then the null must be fitted.
     if not len(run.unobserved):
         given_directions.given(run.observed[None], size)  # called only for its checks
     return OneRun(coins=None, cosines=run)
