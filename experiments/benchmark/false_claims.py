@@ -34,7 +34,8 @@ NOISE = 0.9  # the ratio of the actual noise to the claimed noise
 _MIN_RUNS = 10  # no estimator refutes a claim with fewer than five runs per world
 _MAX_RUNS_OF_DIRECTIONS = 100
 _SEARCH_PRECISION = 1.1  # the search's precision in the number of runs, as a ratio
-# For each design, the law of Gaussian scores for any mu, and the audit size (see `make_known`).
+# For each design, the law of Gaussian scores for any mu, and the audit size: a single canary's run, or a
+# single run's canaries (`make_known`).
 _AUDITS = {
     ONE_CANARY: (MECHANISMS["Gaussian 1"].law, 1),
     SEVERAL: (MECHANISMS["runs of 16: Gaussian 1"].law, 1),
@@ -72,12 +73,13 @@ class ClaimCell(NamedTuple):
         if estimator.design in (ONE_CANARY, SEVERAL):
             min_runs = _MIN_RUNS
             max_runs = self.max_runs
-        elif _tests_curve(estimator):  # our estimators for directions, which accept several runs
+        elif _tests_curve(estimator):  # ours for directions, which also accept several runs
             # A run with a thousand directions is as slow as a thousand runs with one canary.
             max_runs = min(self.max_runs, _MAX_RUNS_OF_DIRECTIONS)
         runs = self._find_fewest_runs(min_runs, max_runs)
         false_fraction = 0.0
         if runs is not None:
+            # With the claimed noise, the claim is true.
             false_fraction = self.find_refuted_fraction(runs, noise=1.0)
         return {
             **self._asdict(),
@@ -111,9 +113,10 @@ class ClaimCell(NamedTuple):
         """
         estimator = ESTIMATORS[self.estimator]
         audit = _audit_curve if _tests_curve(estimator) else estimator.audit
+        # A law draws the evidence of an audit and computes an epsilon from it. `calibrate` runs the audits,
+        # and finds the fraction with an epsilon above the truth. We pass the claimed epsilon as the truth, so
+        # these audits refute the claim.
         law, size = _AUDITS[estimator.design]
-        # `calibrate` finds the fraction of audits with an epsilon above the truth. We pass the claimed
-        # epsilon as the truth, so these audits refute the claim.
         claimed_epsilon = conversions.epsilon_from_mu(CLAIMED_MU, DELTA)
         tested = law._replace(truth=lambda setting: claimed_epsilon, audit=audit)
         mu = CLAIMED_MU / noise  # less noise leaks more
@@ -131,13 +134,14 @@ def _tests_curve(estimator: Estimator) -> bool:
 
 
 def _audit_curve(directions: Fresh, setting: KnownMechanism) -> list[Value]:
-    """Tests the claim of CLAIMED_MU-GDP using the cosines of directions.
+    """Tests the claim of CLAIMED_MU-GDP using the cosines of directions, and returns an epsilon as its flag.
 
-    Cosines of left-out canaries have a known distribution. The test counts how many of each run's
-    inserted canaries exceed each threshold, and bets that there are more than mu-GDP allows.
+    The caller refutes a claim if epsilon exceeds it. So epsilon is MAX_EPSILON if the test rejects the claim,
+    and 0 otherwise, in a list as `Law.audit` requires.
 
-    The result is a single value in a list, as `Law.audit` requires. Its epsilon exceeds any claim if the test
-    rejects the claim, and is 0 otherwise.
+    Cosines of left-out canaries have a known distribution. The test counts how many of each run's inserted
+    canaries exceed each threshold, and bets that there are more than mu-GDP allows (`audit.methods.betting`).
+    Capital that grows large refutes the claim.
     """
     counted = exact_null.compute_exceedances(directions)
     # (false-positive rate) -> the largest true-positive rate that the claim allows

@@ -210,41 +210,45 @@ def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
     """Yields all mechanisms, grouped by design."""
     for design in _DESIGNS:
         yield from _make_with_scores(design)
+    # Reveals many coins with probability delta, and otherwise nothing. Its true epsilon is 0.
     yield BenchmarkedMechanism(
         ONE_RUN, "coins: (0, delta)", _REVEALING_COINS, mu=0.0, delta=_REVEAL_PROBABILITY
     )
     make = partial(BenchmarkedMechanism, DIRECTIONS, sizes=_SIZES[DIRECTIONS])
     for mu in (0.0, 1.0, 4.0):
         yield make(f"directions: Gaussian {mu:g}", law=_COSINES, mu=mu)
+    # Dependent canaries, and other trade-off curves (see `laws.DIRECTIONS`).
     for name in ("equal", "failing", "laplace", "bound"):
         yield make(f"directions: {name} 2", law=laws.DIRECTIONS[name], mu=2.0)
 
 
 def _make_with_scores(design: str) -> Iterator[BenchmarkedMechanism]:
-    """Yields the mechanisms of a design with scores (not cosines).
+    """Yields the mechanisms of a design with scores (not cosines): Gaussian, and violating assumptions.
 
     Gaussian scores with mu 0 or 1, and tied canaries, are audited at all of the design's sizes. The others
-    use only the first size, the default.
+    use only the first size, the default. A law is the distribution of an audit's scores.
     """
-    prefix, gaussian, mus, draw = _DESIGNS[design]
+    prefix, gaussian_law, mus, draw = _DESIGNS[design]
     all_sizes = _SIZES[design]
     make = partial(BenchmarkedMechanism, design, sizes=all_sizes[:1])
     for mu in mus:
-        mechanism = make(f"{prefix}Gaussian {mu:g}", law=gaussian, mu=mu)
+        mechanism = make(f"{prefix}Gaussian {mu:g}", law=gaussian_law, mu=mu)
         if mu in (0.0, 1.0):
             mechanism = mechanism._replace(sizes=all_sizes)
         yield mechanism
-    for name, family, parameter in _CURVES:  # such as Laplace
+    for name, family, parameter in _CURVES:  # such as Laplace: their trade-off curves are not Gaussian
         law = _make_law(draw, family, _CURVED)
         yield make(prefix + name, law=law, mu=parameter)
     if design == ONE_CANARY:
         for name, (law, mu) in _ONLY_ONE_CANARY.items():
             yield make(name, law=law, mu=mu)
+        # Reveals the canary with probability delta, and otherwise nothing.
         yield make("(0, delta)", law=_REVEALING, mu=0.0, delta=_REVEAL_PROBABILITY)
     else:  # these need several canaries
+        # Canaries with inner products of 1/2; runs of which half do not insert; unfair coins.
         yield make(f"{prefix}tied canaries", law=_TIED, mu=1.0, sizes=all_sizes)
         yield make(f"{prefix}failing runs", law=_FAILING, mu=2.0)
-        yield make(f"{prefix}nine tenths in", law=_UNFAIR, mu=1.0)  # by unfair coins
+        yield make(f"{prefix}nine tenths in", law=_UNFAIR, mu=1.0)
 
 
 MECHANISMS = {record.name: record for record in _make_mechanisms()}

@@ -58,8 +58,8 @@ def from_directions(
     method: ScoreMethod, directions: Fresh, delta: float, confidence: float
 ) -> float:
     """Returns a method's lower bound on epsilon from the cosines of fresh directions."""
-    # `plain` means that a cosine does not depend on the directions of other canaries. `given` means that the
-    # cosines count as a user's, so the bound assumes that directions were drawn as reported.
+    # `separate` means that a cosine does not depend on the directions of other canaries. With `from_user`,
+    # the bound assumes that directions were drawn as reported.
     marked = directions._replace(separate=True, from_user=True)
     return method.compute(marked, delta, confidence).epsilon
 

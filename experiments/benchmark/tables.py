@@ -46,8 +46,8 @@ def _summarize(estimator: Estimator, cells: Records, tests: int) -> Record:
     """Returns an estimator's row of the table, without the column for refuted claims.
 
     `cells` are the estimator's records (`AuditedCell.measure`); their `broken` field lists the assumptions
-    that the mechanism violates. `tests` is the number of `exceeds_level` tests for all estimators.
-    _NOTES explains the row's fractions.
+    that the mechanism violates. An estimator that claims a level may exceed the truth in at most 5% of the
+    audits that meet its assumptions. `tests` is the number of tests of this for all estimators.
     """
     meeting = [cell for cell in cells if not cell["broken"]]
     violating = [cell for cell in cells if cell["broken"]]
@@ -63,11 +63,11 @@ def _summarize(estimator: Estimator, cells: Records, tests: int) -> Record:
         "assumption": estimator.assumption,
         "claims_level": estimator.claims_level,
         "cells": len(cells),
-        "too_much": _find_worst_fraction(meeting),
+        "too_much": _find_worst_fraction(meeting),  # of audits above the truth
         "cells_over_level": over_level,
         "elsewhere": _find_worst_fraction(violating),
         "proven": float(np.mean(proven_fractions)) if proven_fractions else None,
-        "refused": frame["refused"].sum() / frame["audits"].sum(),
+        "refused": frame["refused"].sum() / frame["audits"].sum(),  # audits without a value
         "seconds": frame["seconds"].median(),
     }
 
@@ -106,9 +106,10 @@ def _make_rows(cells: Records, claims: Records) -> Iterator[Record]:
 def make_summary_table(cells: Records, claims: Records) -> Table[Record]:
     """Returns a table with a row for each measured estimator, grouped by design.
 
-    `cells` are records of `AuditedCell.measure`, and `claims` are records of `ClaimCell.measure`.
+    `cells` are records of `AuditedCell.measure`, and `claims` are records of `ClaimCell.measure`. The notes
+    below the table explain its columns.
     """
-    columns = (  # those without a heading are only in the CSV
+    columns = (  # of `_make_rows`; those without a heading are only in the CSV
         field("estimator", head="estimator", width=40, left=True),
         *map(field, ("assumption", "claims_level", "cells", "too_much", "cells_over_level")),
         Column(value=_show_worst_fraction, head="too\nmuch", width=7),

@@ -420,16 +420,17 @@ def measure(
     """Times engines on a model, with a progress bar.
 
     `model` is a key of `MODELS`, and `engines` are keys of `ENGINES`. In each round, the engines are timed
-    one after another.
+    one after another. An engine may train many copies of the model at once. If it uses only one thread, it
+    trains in one process per CPU core.
 
     Returns:
       A record for each engine: the `model`, the `engine`, and its `rates` (steps per second in each round,
-      summed over models and processes).
+      summed over copies and processes).
 
     Raises:
       InputError: The data cannot be read, or an engine fails.
     """
-    # With `processes` above 1, another process creates the problem, so this one does not start JAX.
+    # Another process creates the problem, because this one must not start JAX before it starts others.
     [(_, problem)] = as_completed(partial(make_problem, user_file=user_file), [model], processes=2)
     records: list[Record] = []
     teams = []  # the connections to each engine's processes
@@ -437,7 +438,7 @@ def measure(
         for name in engines:
             team = [stack.enter_context(_start_engine(name, problem))]
             [device] = _receive(name, team)  # a process that is ready sends its device
-            if ENGINES[name].one_thread and device == "cpu":
+            if ENGINES[name].one_thread and device == "cpu":  # use the other cores, too
                 for _ in range(cores() - 1):
                     team.append(stack.enter_context(_start_engine(name, problem)))
                 _receive(name, team[1:])  # waits until the others are ready

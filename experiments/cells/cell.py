@@ -50,12 +50,12 @@ class DataSets:
         self._federations: dict[tuple[object, ...], Federation] = {}
 
     def checksum(self, model: str) -> str | None:
-        """Returns the checksum of a model's data; None for features that are computed on this machine.
+        """Returns the checksum of a model's data: of the user's file, or else of the published data.
 
-        The last bits of computed features differ between machines. A user's file is loaded to compute its
-        checksum. Without one, this is the checksum of the published data.
+        Returns None if features are computed, because their last bits differ between machines.
         """
         data = task(model).data
+        # The checksum of a user's file is known only after loading it.
         if data.checksum is not None and self._files.get(data.file) is not None:
             return self.load(model).checksum
         return data.checksum

@@ -77,7 +77,8 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     out = cli.folder()
     adversary = setting.adversary
     number = runs or adversary.usual_runs
-    # Bounds are valid at any stopping time only if each run draws fresh canaries.
+    # Stopping depends on the scores. Only betting on the runs one by one allows this, which needs canaries
+    # that each run draws anew.
     require(
         until is None or adversary.any_time,
         "--until requires --adversary=sphere, examples or --afresh: drop it",
@@ -89,6 +90,7 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     from audit.storage.store import FIGURE, RESULT
     from audit.training import driver
 
+    # Rehearsals are further training runs that measure the steps' Lipschitz constants.
     num_rehearsals = lipschitz.count_rehearsals(setting, FLAGS.lipschitz)
     dataset = task(setting.model).data.load(FLAGS.data)
     request = driver.make_request(setting, dataset, number, level, num_rehearsals, until)

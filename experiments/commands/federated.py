@@ -54,7 +54,7 @@ def main() -> None:
     most_rounds = build_federated.rounds(setting, clients).most  # in which any client takes part
     # The noise multiplier covers a whole round, even if the round also releases a noisy count.
     of_client = Composition(setting.noise_multiplier, most_rounds)
-    of_canary = Composition(setting.noise_multiplier, setting.repetitions)
+    of_canary = Composition(setting.noise_multiplier, setting.repetitions)  # rounds per canary
     store = open_store(out, setting, federation)
     with machine.bar(count_runs(store.missing(runs))) as progress:
         train([setting], runs, out, federation, progress)
@@ -64,7 +64,9 @@ def main() -> None:
     each = conclude_each_run(
         scores,
         dimension=task.make().n_parameters,
-        law_holds=setting.observe in federated.FINAL,  # the adversary sees only the final model
+        # A score is the cosine of a random direction with the final model, whose distribution is known
+        # exactly, or the largest of several cosines, whose distribution must be fitted.
+        law_holds=setting.observe in federated.FINAL,
         level=level,
         claim=claim,
     )

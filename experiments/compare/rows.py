@@ -115,13 +115,14 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
 
 
 def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
-    """Measures CANIFE's missing rounds and returns its two records (see `find_rows`).
+    """Measures CANIFE's missing rounds and returns two records (see `find_rows`): two ways to compose them.
 
-    Each measured round represents all rounds until the next measured one. The record "as published" follows
-    the paper's code: it converts the estimated epsilon of a round to the noise multiplier of a Gaussian
-    release with this epsilon, and composes these releases by Renyi DP at sampling rate 1. The record "exact
-    laws" converts the exact epsilon of the round's canary to the mu of a Gaussian curve with this epsilon,
-    and sums the squared values of mu.
+    Each measured round represents all rounds until the next measured one.
+
+    "as published" composes the rounds' estimated epsilons, as in the paper's code. It converts each to the
+    noise multiplier of a Gaussian release with this epsilon, and composes these releases, called charges, by
+    Renyi DP at sampling rate 1. "exact laws" composes the exact epsilons of the rounds' canaries. It converts
+    each to the mu of a Gaussian curve with this epsilon, and sums the squared values of mu.
     """
     begin = time.perf_counter()
     attacked, store = canife_training.prepare(make_attacked(compared), place.out, place.data)
@@ -233,6 +234,7 @@ def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
 
 def _find_look(row: Record) -> tuple[str, str]:
     """Returns the color of a record's dot and its label in the legend."""
+    # Colors are named after other figures, in which IN and OUT are scores with and without a canary.
     if row["assumes"] == REJECTED:
         return FADED, "rejected: the curve is not Gaussian"
     if row["assumes"] == ESTIMATE:
