@@ -203,8 +203,8 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
 def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level) -> driver.Request:
     """Returns the request to audit a custom model with the settings `fields`, which this function changes.
 
-    In `fields`, `adversary` is a name or an `Adversary`. `lipschitz` has the Lipschitz constants of the
-    steps, which the user guarantees, or is "measured". `rehearsals` is the number of runs that measure them.
+    In `fields`, `adversary` is a name or an `Adversary`. `lipschitz` is "measured", or the steps' Lipschitz
+    constants, which the user guarantees. `rehearsals` is the number of runs that measure them.
 
     Raises:
       InputError: a setting is invalid, or does not fit the model or the data.
@@ -227,10 +227,10 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
     lipschitz.require_rehearsals(is_measured, rehearsals)
 
     training = _Training(own, setting, adversary)
-    # The audit calls this with the setting's store, to get the constants for the hidden-state bound.
+    # Maps the setting's store to the constants for the hidden-state bound.
     find_constants: Callable[[Store], Steps | None] = _keep_measured_steps
     if is_measured:
-        # Refuse before measuring. A bound exists for all constants or for none, so any number will do.
+        # Refuse before measuring. Whether a bound exists does not depend on the constants.
         training.require_covered(level.delta, constants=1.0)
         find_constants = partial(training.measure_steps, rehearsals=rehearsals or lipschitz.USUAL)
     elif constants is not None:
@@ -347,9 +347,9 @@ def _find_strategy(model: Model, dataset: Dataset) -> str:
 def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdversary, Adversary]:
     """Returns the fields of a custom adversary for the setting, and the adversary to compile.
 
-    The fields are a name and the hash of the compiled functions, which identifies the stored runs.
-    Adversaries with the same hash share all functions, and so their compiled programs. They do not share
-    `init`, which may refer to data that should not be kept in memory.
+    The fields are a name and the hash of the compiled functions, which identifies stored runs. Adversaries
+    with the same hash share all functions, to compile them once, except `init`, which may refer to data that
+    should not be kept in memory.
     """
     # The label is the name of the function that encloses `init`: "constant_direction" in
     # "constant_direction.<locals>.init".
@@ -367,7 +367,7 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
         ) from error
     without_init = untraced._replace(init=None)  # type: ignore[arg-type]
     shared = _share(_Fingerprinted(fingerprint, without_init))
-    # Shared functions may come from an adversary that differs in these two, which are not hashed.
+    # An adversary with the same hash may differ in these two.
     compiled = shared._replace(init=adversary.init, reads_theta=adversary.reads_theta)
     return OwnAdversary(label, fingerprint), compiled
 
@@ -375,17 +375,13 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
 def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
     """Returns a hash that changes with the adversary's scores, and so identifies its stored runs.
 
-    It hashes the functions, compiled for `parameters` parameters, and the fields that no function contains:
-    `crafts_constant` and `null`, what is known of the scores of held-out canaries. JAX must not have traced
-    the functions before. It would reuse those traces, even if a variable that a function reads has changed.
+    It hashes the functions, compiled for `parameters` parameters, and two facts about them. JAX must not have
+    traced the functions before: it would reuse those traces, even if a variable that they read has changed.
     """
     _find_shapes(adversary, parameters)  # raises InputError for wrong shapes
 
     def play(key: Array, clipping_norm: Array, step: Array, theta_0: Array, theta: Array) -> Any:
-        """Calls all functions of the adversary once. We only compile this function, and never run it.
-
-        Its name is part of the hash.
-        """
+        """Calls each of the adversary's functions once, to be compiled and hashed with this name, not run."""
         state = adversary.init(key, theta_0, clipping_norm)
         state_of_run = adversary.draw_for_run(state, key)
         seen: Any = ()

@@ -141,10 +141,7 @@ def build(
 
 
 def _make_hyperparameters(setting: Setting) -> Hyperparameters:
-    """Returns the hyperparameters of a setting's training.
-
-    `specific` has those that only DP-SGD needs, the coefficients of correlated noise.
-    """
+    """Returns the hyperparameters of a setting's training."""
     fields = setting.mechanism
     decay: float | None = fields.weight_decay
     # None keeps the decay term out of programs. AdamW gets 0, because the Optax default is not 0.
@@ -154,7 +151,7 @@ def _make_hyperparameters(setting: Setting) -> Hyperparameters:
         fields.learning_rate,
         fields.clipping_norm,
         fields.noise_multiplier,
-        specific=_read_noise(setting),
+        specific=_read_noise(setting),  # to DP-SGD: the coefficients of correlated noise
         weight_decay=decay,
     )
 
@@ -169,20 +166,19 @@ def _describe_training(
 ) -> Knowledge:
     """Returns the training run as an adversary knows it.
 
-    The adversary gets two functions that train: `simulate`, with noise but without canaries, and `expect`,
-    without noise but with each canary scaled by its probability of joining a step.
+    It can train in two ways: `simulate` with noise but without canaries, `expect` without noise but with each
+    canary scaled by its probability of joining a step.
     """
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
         """Simulates a training run from theta_0 (p,) without canaries; its noise is drawn from `key`."""
-        # float32 arrays, as in training. JAX would compile weakly typed Python floats to another program.
+        # As in training. JAX would compile Python floats, which are weakly typed, to another program.
         arrays = jax.tree.map(jnp.float32, hyper)
         return _simulate(mechanism, arrays, theta_0, data, schedule.batches, key)
 
-    # The probability that an inserted canary joins a step: the rate of Poisson sampling; otherwise 1, or
-    # 1 / batches if it joins one of an epoch's `batches` steps.
-    probability = setting.sampling.rate
-    batches = setting.sampling.batches  # 0 for other samplers
+    # The probability that an inserted canary joins a step.
+    probability = setting.sampling.rate  # 1 unless sampling is Poisson
+    batches = setting.sampling.batches  # per epoch, if a canary joins one of them; otherwise 0
     if batches:
         probability = 1 / batches
     # Coin flips insert half of the canaries.
@@ -247,12 +243,11 @@ def make_dpsgd(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:
     """Returns the part of the DP-SGD configuration that is compiled into programs."""
     fields = setting.mechanism
     clipped_sum = make_clipped_sum(trained.clipping, trained.model)
-    # A step's noise depends on the noise of bands - 1 earlier steps: those that polynomial B multiplies. So
-    # a run must remember them.
+    # A run must remember the noise of bands - 1 earlier steps.
     bands = 1  # for independent noise
     coefficients = _read_noise(setting)
     if coefficients:
-        bands = len(coefficients.numerator)  # of B
+        bands = len(coefficients.numerator)  # B, which multiplies correlated noise
     return dpsgd.DPSGD(
         _at_precision(clipped_sum, fields.precision), OPTIMIZERS[fields.optimizer], bands
     )

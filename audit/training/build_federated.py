@@ -76,15 +76,14 @@ def rounds(setting: FederatedSetting, clients: Clients) -> Participation:
 
 def build(setting: FederatedSetting, clients: Clients, participation: Participation) -> Game:
     """Builds the game for a federated setting: how DP-FedAvg trains, and how the adversary attacks."""
-    # The noise on the sum of updates, and on the count of unclipped updates that adapts the clipping norm.
-    round_noise = noise(setting)
+    round_noise = noise(setting)  # on the sum of updates and the count of unclipped ones
     hyper = Hyperparameters(
         setting.learning_rate,
         setting.clipping_norm,
         round_noise.multiplier,
         specific=fedavg.Federated(
             setting.client_learning_rate,
-            denominator=participation.mean,  # the server divides the sum of updates by it
+            denominator=participation.mean,  # of the sum of updates
             target_quantile=setting.quantile,
             quantile_rate=round_noise.quantile_rate,
             count_noise=round_noise.on_count,
@@ -99,9 +98,9 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
 
     def rehearse(theta_0: Array) -> Array:
         """Returns the final model (p,) of training from theta_0 without noise or canaries."""
-        # A program spreads a round's clients over devices only if it is made for them, as `game.Player` does.
+        # Spreading a round's clients over devices needs a program made for them, as in `game.Player`.
         on_one_device = fedavg.mechanism(choices._replace(spreads=False))
-        # A mask (T,) fits any number of canaries, even none. The mask above, (T, K), has a column for each.
+        # A mask (T,) fits any number of canaries, even 0, unlike the schedule's (T, K).
         without_canaries = schedule._replace(mask=jnp.zeros(len(batches)))
         train = jax.jit(partial(base.rehearse, on_one_device, canaries=base.no_canaries()))
         return train(hyper, theta_0, data, without_canaries)
@@ -147,8 +146,8 @@ def _make_adversary(
 def choose(setting: FederatedTraining, model: Model, most_examples: int) -> fedavg.FedAvg:
     """Returns the part of the DP-FedAvg configuration that is compiled into programs.
 
-    Its defaults suit a single CPU, and a server that uses SGD without momentum. `most_examples` is the number
-    of examples of the largest client.
+    Its defaults are for one CPU, and for a server that uses SGD without momentum. `most_examples` is the
+    number of examples of the largest client.
     """
     return fedavg.FedAvg(
         losses_by_example(model),

@@ -69,7 +69,7 @@ class LocalTrainer:
     def __init__(self, recipe: GameRecipe, data: Dataset) -> None:
         """Makes the game; raises InputError if the recipe and the data do not fit."""
         self._game = recipe.make(data)
-        # The other methods of `Trainer`. A stage is a chunk, which uses the devices fully.
+        # The other methods of `Trainer`. A stage is a chunk of runs that train at once.
         self.stage = partial(game.chunk_size, self._game)
         self.about = partial(recipe.about, data)
 
@@ -176,7 +176,7 @@ def audit(
 ) -> Finished:
     """Trains the runs that are not in the store, and draws a conclusion from all runs.
 
-    If the request has a stopping rule `until`, training ends once enough runs satisfy it.
+    Training ends early if the request's stopping rule `until` is satisfied.
 
     Args:
       out: the folder that contains all stores.
@@ -202,8 +202,7 @@ def audit(
             trained = _train(request, store, trainer, report)
             provenance = trainer.about()
         scores = trained.scores
-        # Fewer if fewer satisfied the request's stopping rule.
-        request = request._replace(runs=len(scores.scores))
+        request = request._replace(runs=len(scores.scores))  # fewer if training ended early
     conclusion = request.conclude(store, scores)
     return Finished(request, store, scores, conclusion, provenance, trained)
 
@@ -290,8 +289,8 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
     """Trains the missing runs, reports progress or shows a progress bar, and returns the scores.
 
     With a stopping rule `until`, it trains in stages, and returns only the scores of the first runs that
-    suffice. Their number does not depend on the stage size, because the rule looks at the bounds after each
-    run. The caller has checked that the stored runs do not suffice.
+    suffice. Their number does not depend on the stage size, because the rule sees the bound after each run.
+    The stored runs do not suffice (`_stop_where_proven`).
     """
     most = request.runs
     stage = most  # without a rule, one stage trains all runs
@@ -304,7 +303,7 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
     status = "training"  # the progress bar shows the latest value
     with nullcontext(report) if report else machine.bar(missing, lambda: status) as advance:
         while True:
-            # Adds a stage to the runs in the store, to which another process may have added some.
+            # One stage beyond the stored runs, to which another process may have added some.
             runs = min(max(runs, store.runs_held()) + stage, most)
             trained = trainer.train(store, runs, max_chunk=stage, progress=advance)
             trained_runs += trained.trained_runs

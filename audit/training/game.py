@@ -60,8 +60,7 @@ class Game(NamedTuple):
       hyper: the mechanism's hyperparameters.
       schedule: the mini-batches, and the steps that insert canaries.
       seed: the seed for all randomness.
-      unknown_initialisation: True if each run draws its own theta_0. The adversary then guesses it: it draws
-        a separate one.
+      unknown_initialisation: True if each run draws its own theta_0. The adversary then draws a guess.
       join: draws which inserted canaries join a step, unknown to the adversary; None if they all join.
       sampling_rate: the probability that an inserted canary joins a step under Poisson sampling; else 1.
       segment_steps: the largest number of steps between two progress reports or checkpoints.
@@ -121,7 +120,7 @@ class Draws(NamedTuple):
     Attributes:
       presence: (R, K) 0 for held-out canaries; `Game.sampling_rate` for others.
       noise_keys: (R,) the keys for the noise.
-      canary_keys: (R,) the keys with which an adversary draws canaries anew in each run, if it does.
+      canary_keys: (R,) the keys for `Adversary.draw_for_run`, which draws a run's own canaries.
     """
 
     presence: Array
@@ -220,8 +219,7 @@ class Player:
         parts = placement.mesh.shape["runs"]
         self._width = math.ceil(chunk / parts) * parts
 
-        # Compiled programs outlive the data. The adversary's `init`, which they do not call, may refer to the
-        # data and would keep them in memory.
+        # Programs do not call the adversary's `init`, which may refer to the data and keep them in memory.
         adversary = game.adversary._replace(init=None)  # type: ignore[arg-type]
         # As arrays, hyperparameters become arguments of the programs instead of compiled constants.
         hyper = jax.tree.map(jnp.float32, game.hyper)
@@ -241,8 +239,7 @@ class Player:
     def _compile(self) -> None:
         """Compiles the program for a segment, so training time excludes compilation.
 
-        JAX caches the compiled program, and later calls of `_train` use it. The other two programs compile
-        quickly, when they are first called.
+        JAX caches it for later calls. The other two programs compile quickly, when they are first called.
         """
         states, draws = self._draw(np.arange(self._width))
         # Only the last segment may differ in length from the first.
@@ -254,15 +251,15 @@ class Player:
         """Trains the runs in ranges [start, stop) chunk by chunk, and yields each chunk's scores."""
         for first, stop in cut(ranges, self._chunk):
             yield self.play(first, stop - first)
-            # The caller has stored the scores, so the chunk no longer needs its checkpoints.
+            # Before it asks for more, the caller stores the scores.
             if self._checkpoints is not None:
                 self._checkpoints.drop(self._name_chunk(first))
 
     def play(self, first: int, size: int) -> Scores:
         """Trains the runs first, ..., first + size - 1 and returns their scores.
 
-        Programs are compiled for `_width` runs, so it trains this many, and drops those beyond `size`. Raises
-        InputError if a model diverged.
+        Programs train `_width` runs at once, so it drops those beyond `size`. Raises InputError if a model
+        diverged.
         """
         states, draws = self._draw(np.arange(first, first + self._width))
         name = self._name_chunk(first)
@@ -296,8 +293,8 @@ class Player:
     def _name_chunk(self, first: int) -> str:
         """Returns the name of the checkpoints for the chunk that begins with run `first`.
 
-        A checkpoint has the models of `_width` runs after some number of segments. So the name contains the
-        width and the segments, and a `Player` with others does not find it.
+        A checkpoint has `_width` runs after some segment. So the name contains the width and the segments,
+        and a `Player` with others does not find it.
         """
         steps = len(self._segments[0].mask)  # in each segment, except perhaps the last
         return f"{first:07d}_{self._width}_{len(self._segments)}x{steps}"
@@ -306,7 +303,7 @@ class Player:
         """Returns the runs with these indices (R,) before the first step, and their random inputs."""
         game = self._game
         draws = Draws(
-            # With Poisson sampling, the presence of an inserted canary is its probability of joining a step.
+            # With Poisson sampling, the probability that an inserted canary joins a step.
             presence=jnp.float32(game.presence(runs) * game.sampling_rate),
             noise_keys=game.run_keys("noise", runs),
             canary_keys=game.run_keys("own", runs),
@@ -352,8 +349,8 @@ def _map_programs(
 ) -> tuple[Wrapped, Wrapped, Wrapped]:
     """Returns three programs for a chunk, which begin its runs, train a segment, and score the models (R, K).
 
-    Below, their functions are those of a single run. `draw_initial` maps a run's key to its own initial model
-    theta_0 (p,); it is None if all runs share theta_0. `join` draws which inserted canaries join a step.
+    `draw_initial` maps a run's key to its own theta_0 (p,); it is None if all runs share theta_0. `join`
+    draws which inserted canaries join a step.
     """
     observer = adversary.observer
 
@@ -377,11 +374,11 @@ def _map_programs(
         attack_state: Tree,
         draws: Draws,
     ) -> State:
-        """Returns a run after the steps of a schedule, given its state `before` them.
+        """Returns a run, `before` a schedule's steps, after them.
 
-        `attack_state` is what the adversary decided before training.
+        `attack_state` is the adversary's, from before training. `attack` has this run's canaries, if they are
+        drawn anew in each run.
         """
-        # With this run's canaries, if the adversary draws them anew in each run.
         attack = adversary.draw_for_run(attack_state, draws.canary_keys)
         observe = None
         if observer is not None:
@@ -395,8 +392,7 @@ def _map_programs(
         )
         return mechanism.segment(hyper, before, data, schedule, canaries, draws.noise_keys)
 
-    # For each argument: 0 if it has a leading axis of runs, None if all runs share it. The arguments of
-    # `score_run` are (the adversary's state, the run's canary key, its record, its final model, theta_0).
+    # 0 marks arguments with a leading axis of runs: in `score_run`, the canary key, the record and the model.
     return (
         placement.over_runs(begin, (0, None, None, None)),
         # The states after a segment overwrite argument 1, the states before it.
@@ -412,7 +408,7 @@ class Trained(NamedTuple):
       scores: the scores of all runs, including those that other processes trained.
       trained_runs: the number of runs that this process trained.
       seconds: the training time, excluding compilation and the adversary's simulations. If memory ran out,
-        it counts from the last restart.
+        since the last restart.
     """
 
     scores: Scores

@@ -4,9 +4,9 @@ These runs train like the audit's runs, with and without canaries, but with diff
 is the largest value over all runs. We measure small models at every step, but large models only at some
 steps. A step between two measured steps takes the larger of their values.
 
-Derivatives do not show jumps in the gradient near a model. To find them, we also measure secants. A secant
-tells how much a step stretches a segment of a line through the model, from two gradients at its ends. The
-lines follow the noise, the gradient and the canaries, because other runs may move in these directions.
+To find jumps in the gradient near a model, we also measure secants: how much a step stretches segments of
+lines through the model. The lines follow the noise, the gradient and the canaries, because other runs may
+move in these directions.
 """
 
 import math
@@ -70,8 +70,8 @@ class Rehearsal(NamedTuple):
 def usual_effort(parameters: int) -> Effort:
     """Returns the default effort for a model with this many parameters: a minute or two on two cores.
 
-    Steps of large models take seconds to measure. So we use fewer runs, measure fewer of their steps, and
-    compute fewer secants, each of which needs two gradients (see the module docstring).
+    Steps of large models take seconds to measure, so we use fewer runs and steps. We also measure fewer
+    secants, which find jumps in the gradient and need one gradient for each end.
     """
     steps = int(np.clip(_PARAMETERS_TIMES_STEPS // parameters, _MIN_MEASURED, _MAX_MEASURED))
     if parameters < _LARGE:
@@ -98,9 +98,8 @@ def rehearse(
 ) -> Rehearsal:
     """Trains a few runs separate from any audit, and measures how much their steps stretch distances.
 
-    At every measured step, we compute the largest singular value of its Jacobian. This misses jumps in the
-    gradient near the model. So at some steps, we also measure secants: how much the step stretches segments
-    of lines through the model.
+    We compute the largest singular value of a step's Jacobian. This misses jumps in the gradient near the
+    model, so at some steps we also measure secants: how much the step stretches segments of lines.
 
     Args:
       game: The audited game of T steps, which trains by plain SGD.
@@ -127,9 +126,8 @@ def rehearse(
     def measure(step: int, thetas: Array, inserted: Array) -> None:
         """Measures a step at the runs' models (R, p) before it. Updates `constants`, `directions`, `secants`.
 
-        It first finds the largest expansion at each model. Then, at steps with secants, it searches for jumps
-        in the gradient along lines through each model. `inserted` (R, p) is a canary's contribution to each
-        run's step.
+        It finds the largest expansion at each model and, at some steps, secants that reveal jumps nearby.
+        `inserted` (R, p) is a canary's contribution to each run's step.
         """
         indices = game.schedule.batches[step]
         batch = (game.data[0][indices], game.data[1][indices])
@@ -150,9 +148,8 @@ def rehearse(
                 derivative=constants[step],
                 largest_derivative=max(constants.values()),
             )
-            # Lines follow directions in which another run's model may lie: the most stretched direction, the
-            # canary, the next run, the gradient, and noise. With a single canary, every other run has it, so
-            # the difference to the next run shows its effect.
+            # Other runs may differ in these directions. With a single canary, one of two neighbouring runs
+            # has it, so their difference shows its effect.
             to_next = jnp.roll(models, -1, axis=0) - models
             at_random = np.random.default_rng(step).normal(size=models.shape)
             descents = [step_map.descend(theta, batch) for theta in models]
@@ -184,9 +181,8 @@ def _find_secants(
 ) -> Iterator[Stretch]:
     """Yields, for each run's model before a step, the secant that most exceeds the derivative.
 
-    A secant tells how much the step stretches a segment of a line, and the derivative how much it should. A
-    large excess shows a jump in the gradient. Every element of `line_directions` gives a direction (p,) for
-    each run, and a line in this direction goes through the run's model; models are (R, p).
+    A secant tells how much the step stretches a segment of a line through the model. A large excess shows a
+    jump in the gradient. `models` and each of the `line_directions` are (R, p), a row for each run.
     """
     for run, theta in enumerate(models):
         directions = np.stack([of_runs[run] for of_runs in line_directions])
@@ -198,9 +194,9 @@ def _make_inserter(
 ) -> Callable[[Tree, Array, Array, int], Array]:
     """Returns a function that computes a single canary's clipped contribution to a step in each run.
 
-    A rehearsal measures how steps stretch distances in this direction. The function maps (the adversary's
-    state, the runs' canary keys (R,), models (R, p), step t) to (R, p). One direction per step is enough
-    work, so the K canaries take turns: step t uses canary t modulo K.
+    A rehearsal measures secants in this direction. The function maps (the adversary's state, the runs' canary
+    keys (R,), models (R, p), step t) to (R, p). Canaries take turns, to save time: step t uses canary t
+    modulo K.
     """
     adversary = game.adversary
     clipping_norm = jnp.float32(game.hyper.clipping_norm)
@@ -209,7 +205,6 @@ def _make_inserter(
     @partial(jax.vmap, in_axes=(None, 0, 0, None))
     def insert(state: Tree, canary_key: Array, theta: Array, step: Array) -> Array:
         """Returns the contribution (p,) of one canary to a step of a single run; canaries take turns."""
-        # The canaries of this run; an adversary may draw them anew in each run.
         craft = partial(adversary.craft, adversary.draw_for_run(state, canary_key))
         chosen = jnp.arange(adversary.canaries) == step % adversary.canaries
         canaries = base.Canaries(craft, jnp.float32(chosen))
@@ -222,13 +217,13 @@ def _make_inserter(
 def _choose_lengths(game: Game, distances: NDArray[np.float64], effort: Effort) -> dict[int, float]:
     """Chooses the steps at which we measure secants, and returns the secants' length, keyed by step.
 
-    A secant tells how much a step stretches a segment of a line through a model. Segments are as long as the
-    distance that the step stretches in an audit, between the models with and without the canary: `distances`
-    (T,), in units of learning rate * clipping norm / batch size.
+    A secant tells how much a step stretches a segment of a line. Segments are as long as the distance between
+    the models with and without the canary: `distances` (T,), in units of learning rate * clipping norm /
+    batch size.
 
-    We choose up to `effort.secant_steps` measured steps. They are spread evenly over those before which the
-    two models differ, or over all measured steps if the models never differ. In that case, the length is the
-    largest distance at any step, because short secants would show only rounding errors.
+    We choose up to `effort.secant_steps` measured steps, spread evenly over those before which the two models
+    differ. If they never differ, we choose from all, and the length is the largest distance at any step,
+    because short secants would show only rounding errors.
     """
     # Models at a smaller distance count as equal.
     are_separate = distances > _MIN_FRACTION * distances.max()
