@@ -58,10 +58,9 @@ class RunErrors(NamedTuple):
     """Each run's errors when canaries with scores above a threshold are guessed to be in.
 
     Attributes:
-      misses: (n,) how many canaries were in but not above the threshold, in each of n runs.
-      alarms: (m,) how many canaries were out but above the threshold, in each of m runs.
-      canaries_in, canaries_out: how many canaries per run can be misses, and how many false alarms; with
-        coins, all K canaries can be either.
+      misses: (n,) how many canaries of each run were in but not above the threshold.
+      alarms: (m,) how many canaries of each run were out but above the threshold.
+      canaries_in, canaries_out: how many canaries per run can be misses, and how many false alarms.
       scale_in: the mean of scale_in * misses / canaries_in is at least the average false-negative rate.
       scale_out: the mean of scale_out * alarms / canaries_out is at least the average false-positive rate.
       same_runs: True if misses and alarms come from the same runs (m = n); else they are independent.
@@ -79,7 +78,7 @@ class RunErrors(NamedTuple):
         """Returns each run's estimates of the false-positive rate (m,) and the false-negative rate (n,).
 
         A rate is the number of errors, divided by the number of canaries that can have this error, times a
-        scale. With coins, all K canaries can, but only half of them are in on average, so the scale is 2.
+        scale. With coins, all canaries can, but only half of them are in on average, so the scale is 2.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
@@ -164,15 +163,12 @@ class Coins(NamedTuple):
         return self.scores[self.presence], self.scores[~self.presence]
 
     def errors(self, threshold: float) -> RunErrors:
-        """Returns each run's errors when canaries with scores above a threshold are guessed to be in.
-
-        A run's coins put some canaries in and others out, so the same runs yield misses and false alarms.
-        """
+        """Returns each run's errors when canaries with scores above a threshold are guessed to be in."""
         guessed_in = self.scores > threshold
         misses = (self.presence & ~guessed_in).sum(1, dtype=np.float64)
         alarms = (~self.presence & guessed_in).sum(1, dtype=np.float64)
-        # `self.canaries` is (K, K), the canaries that can be in or out. On average, only half are, so a rate
-        # is 2 / K times the number of errors.
+        # All K canaries can be misses or alarms, so `self.canaries` is (K, K). On average, half of them are
+        # in, so a rate is 2 / K times the number of errors.
         return RunErrors(
             misses, alarms, *self.canaries, scale_in=2.0, scale_out=2.0, same_runs=True
         )
@@ -198,7 +194,7 @@ class Sets(NamedTuple):
 
     Attributes:
       inserted: (n, K), the scores of K inserted canaries in each of n runs.
-      fresh: (m, M), the scores of M left-out canaries, which are fresh draws, in each of m other runs.
+      fresh: (m, M), the scores of M left-out canaries in each of m other runs.
       failed: the number of scores from failed runs.
       labelled: True if a single list contained all scores, each with a presence bit.
     """
@@ -244,11 +240,11 @@ class Sets(NamedTuple):
     def errors(self, threshold: float) -> RunErrors:
         """Returns each run's errors when canaries with scores above a threshold are guessed to be in.
 
-        Runs with the canaries yield misses, and other runs, with scores of left-out canaries, false alarms.
+        Runs with the canaries yield misses, and the other runs' left-out canaries, `fresh`, false alarms.
         """
         misses = (self.inserted <= threshold).sum(1, dtype=np.float64)
         alarms = (self.fresh > threshold).sum(1, dtype=np.float64)
-        # `self.canaries` is (K, M). All of the K are in and all of the M are out, so both scales are 1.
+        # K are in and M are out in each run of their set, so the scales are 1; `self.canaries` is (K, M).
         return RunErrors(
             misses, alarms, *self.canaries, scale_in=1.0, scale_out=1.0, same_runs=False
         )

@@ -48,13 +48,12 @@ def require_fair(presence: Bits) -> None:
 def _tests(presence: Bits) -> Iterator[_Test]:
     """Yields the results of the tests that apply to coins (R, K): on the total, the runs and the canaries.
 
-    Tests of the runs ask whether a run's coins are unfair or depend on each other. Tests of the canaries ask
-    the same of a canary's coins in all runs.
+    They ask whether the coins of a run, or of a canary in all runs, are unfair or depend on each other.
     """
     total = int(presence.sum())
     message = f"{total:,} of {presence.size:,} canaries are in"
     yield _Test(float(_log_binomial(total, presence.size)), message)
-    # The names for a row and a column in messages: "run 3 has ...", "coins 2 canaries apart ...".
+    # The names for a row and a column in messages: "run 3 has", "coins 2 canaries apart".
     for bits, row, column in ((presence, "run", "canary"), (presence.T, "canary", "run")):
         totals = bits.sum(1)
         rows, width = bits.shape
@@ -62,7 +61,7 @@ def _tests(presence: Bits) -> Iterator[_Test]:
         if rows > 1 and width > 1:
             yield _test_dispersion(totals, width, row)
         if width > 1:
-            yield _test_lags(bits, column)  # compares coins in a row, at a distance of some columns
+            yield _test_lags(bits, column)  # compares coins of a row that are some columns apart
 
 
 def _log_binomial(counts: Integers | int, coins: int) -> Array:

@@ -35,9 +35,9 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     >>> audit.bounds(audit.coins(losses, presence)).bounds["one_run_guesses"].epsilon > 2
     True
     """
-    # A user's coins may be slightly unfair, so bounds estimate their probability.
+    # For a user's coins, which may be slightly unfair, bounds estimate the probability.
     drawn = canaries.make_coins(scores, presence)._replace(from_user=True)
-    # If rows of scores repeat, runs may have been pasted twice. Coins may then pass with each counted once.
+    # Or the coins are fair if rows that were pasted twice count once.
     check_with_or_without_copies(lambda part: fair_coins.require_fair(part.presence), drawn)
     if len(drawn.scores) > 1:
         return drawn
@@ -93,8 +93,8 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
     """
     size = given_directions.require_dimension(dimension)
     run = make_cosines(observed, unobserved, size)
-    # `given` checks that cosines are as for uniform directions in this dimension. A cosine may also be the
-    # largest of several rounds, which has another distribution, but then the null must be fitted.
+    # `given` checks for cosines of uniform directions in this dimension. With a fitted null, they may be
+    # maxima over rounds, which have another distribution.
     if not len(run.unobserved):
         given_directions.given(run.observed[None], size)  # called only for its checks
     return OneRun(coins=None, cosines=run)

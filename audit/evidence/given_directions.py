@@ -62,7 +62,7 @@ def given(
     design = Fresh(
         values, present, d, separate=not leave_one_out, from_user=True, in_order=in_order
     )
-    # A run that was pasted twice must not fail these checks, so repeated rows may be counted once.
+    # Repeated rows may be pasted copies of a run, which must not fail these checks.
     check_with_or_without_copies(_require_fresh, design)
     check_with_or_without_copies(_require_spread, design)
     require_possible(values, d, leave_one_out)
@@ -72,8 +72,8 @@ def given(
 def _require_fresh(design: Fresh) -> None:
     """Raises InputError if each canary appears to have the same direction in every run.
 
-    If runs share their directions, some canaries have larger cosines than others in all runs. With fresh
-    directions, all canaries have the same mean.
+    Then some canaries have larger cosines than others in all runs. With fresh directions, all have the same
+    mean.
     """
     require(
         columns_p_value(design.cosines, _find_inserted(design)) >= LEVEL,
@@ -171,15 +171,14 @@ def describe_dimension(design: Fresh) -> str:
 
 
 def measure_spread(design: Fresh) -> tuple[float, int]:
-    """Measures the spread of inserted canaries' cosines, to test the dimension d that a user gives.
+    """Measures the spread of inserted canaries' cosines about their run's mean, to test a user's dimension d.
 
-    A uniform direction's cosine has variance 1 / d, and insertion shifts it without widening the spread. So
-    we measure the spread about the mean of the run or, with one canary per run, of all runs. Failed runs are
-    excluded.
+    A uniform direction's cosine has variance 1 / d, and insertion shifts it without widening the spread. With
+    one canary per run, we measure the spread about the mean of all runs.
 
     Returns:
-      squares: the sum of the squared deviations from these means; freedom / d on average.
-      freedom: the number of independent deviations, one less than the cosines for each mean.
+      squares: the sum of the squared deviations; freedom / d on average.
+      freedom: the number of independent deviations, which is one less for each mean.
     """
     cosines = design.cosines
     presence = _find_inserted(design)
@@ -221,7 +220,7 @@ def check_bits(presence: ArrayLike | None, shape: tuple[int, ...]) -> Bits:
 def _about_means(cosines: Array, presence: Bits) -> Array:
     """Returns the deviations of inserted canaries' cosines (R, K) from their run's mean; 0 for the others.
 
-    Inserting canaries shifts a run's cosines together. Tests of the spread must ignore this shift.
+    Insertion shifts the cosines of a run, and tests of their spread must ignore this.
     """
     sums = (cosines * presence).sum(1, keepdims=True)
     counts = presence.sum(1, keepdims=True)
@@ -232,9 +231,9 @@ def _about_means(cosines: Array, presence: Bits) -> Array:
 def _require_spread(design: Fresh) -> None:
     """Raises InputError if the spread of inserted canaries' cosines is significantly above 1/sqrt(d).
 
-    The user's dimension d is then too large. A smaller spread is allowed, since bounds remain valid if the
-    dimension is too small. We skip the test if there are too few cosines, or if there are enough left-out
-    canaries for a better one (`exact_null.law_test`).
+    The dimension d is then too large. It may be too small, since bounds remain valid. We skip the test if
+    there are too few cosines, or if there are enough left-out canaries for a better one
+    (`exact_null.law_test`).
     """
     squares, freedom = measure_spread(design)
     if len(design.out()) >= MIN_COSINES or freedom < MIN_COSINES - 1:
@@ -245,10 +244,10 @@ def _require_spread(design: Fresh) -> None:
     dimension = design.dimension
     canaries = design.cosines.shape[1]
     runs = np.count_nonzero(_find_inserted(design).any(1))
-    # Leave-one-out cosines of a run depend on each other. In simulations, their squares vary as if only a
-    # fraction 1 - K/d of them were independent, and as if divided by a sum with d - K degrees of freedom per
-    # run. Users may not tell us that cosines are leave-one-out, so we test all cosines in this way, except
-    # for bounds from a single run, which forbid it. K may exceed d, so both are kept above 0.
+    # A run's cosines may depend on each other, as leave-one-out cosines do, even if a user does not tell us.
+    # In simulations, their squares vary as if only a fraction 1 - K/d of them were independent, and as if
+    # divided by a sum with d - K degrees of freedom per run. K may exceed d, so both are kept above 0.
+    # Bounds from a single run assume that cosines are not leave-one-out.
     if runs > 1 or not design.separate:
         independent_fraction = max(1 - canaries / dimension, 1 / dimension)
         numerator = max(freedom * independent_fraction, 1.0)

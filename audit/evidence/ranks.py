@@ -40,8 +40,7 @@ def ranks(
     examples are drawn. The same function scores all of them on the released model, without knowing which were
     inserted. Do not drop any of them afterwards.
 
-    The result stores each rank as a cosine with the same probability for left-out canaries, so it can be used
-    like cosines with fresh directions.
+    The result stores ranks as cosines (`convert_to_cosines`).
 
     Args:
       scores: (R, K) scores of K canaries in R runs; higher means in. NaN for a failed run, also in `fresh`.
@@ -80,7 +79,7 @@ def ranks(
         cosines=np.where(has_failed, FAILED, convert_to_cosines(ranks_of_runs, draws)),
         presence=present,
         dimension=RANK_DIMENSION,
-        from_user=True,  # so methods test the scores and mention what they assume
+        from_user=True,  # so methods report their assumptions
         in_order=in_order,
         draws=draws,
         ranked=ranked,
@@ -90,8 +89,7 @@ def ranks(
 def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
     """Returns evidence from the ranks in the library's own runs, which need no checks.
 
-    Ranks are stored as cosines, so methods for cosines can use them (`convert_to_cosines`). For this, any
-    large dimension will do.
+    `Fresh` stores ranks as cosines, so methods for cosines can use them (`convert_to_cosines`).
 
     Args:
       below: (R, K), how many fresh draws score below each canary, with ties broken.
@@ -125,8 +123,8 @@ def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
     """Returns a cosine in RANK_DIMENSION dimensions for each rank, so that methods for cosines can be used.
 
     A left-out canary has a rank of at most r with probability r / (M + 1). Rank r becomes the cosine that a
-    uniform direction exceeds with this probability. We lower it by a billionth, because rounding must not
-    lift it above a threshold.
+    uniform direction exceeds with this probability. (Any large dimension will do.) We lower it by a
+    billionth, because rounding must not lift it above a threshold.
 
     Args:
       ranks: any shape, from 1 for the highest score to M + 1.
@@ -143,9 +141,8 @@ def measure_law(ranks: Integers, is_out: Bits, draws: int) -> float:
     """Tests whether left-out canaries and fresh draws have the same distribution, and returns the p-value.
 
     Rank r becomes a normal deviate whose tail probability is drawn uniformly between (r - 1) / (M + 1) and
-    r / (M + 1), with a fixed seed. The test is one of normality. It needs the number of independent deviates,
-    but all ranks of a run use the same M fresh draws. So two deviates of a run have a covariance of about
-    1 / M, and the sum of k of them has variance k + k^2 / M instead of k.
+    r / (M + 1), with a fixed seed. We test whether deviates are normal. All ranks of a run use the same M
+    fresh draws, so their correlation is about 1 / M, and the sum of k deviates has variance k + k^2 / M.
 
     Args:
       ranks: (R, K), from 1 to M + 1.

@@ -43,8 +43,7 @@ class CountedOnce(NamedTuple):
 def count_once(evidence: Evidence) -> CountedOnce | None:
     """Returns evidence that counts copied rows once; None if no row looks like a copy of another run's row.
 
-    Bounds assume that rows are independent runs, so copies would make them too large. A `OneRun` has a single
-    row.
+    Bounds assume that rows are independent runs. A `OneRun` has a single row.
     """
     if isinstance(evidence, OneRun):
         return None
@@ -60,8 +59,8 @@ def count_once(evidence: Evidence) -> CountedOnce | None:
 def check_with_or_without_copies(check: Callable[[Any], None], evidence: Evidence) -> None:
     """Calls `check` on evidence; if it fails and rows look like copies, calls it with each row counted once.
 
-    A valid run that is pasted several times looks like an impossible coincidence, and would fail a check for
-    unlikely values. Bounds count copies once anyway. Raises the InputError from `check` if both calls fail.
+    Checks reject unlikely values, and copies of a valid run look unlikely. Bounds count them once anyway.
+    Raises the InputError from `check` if both calls fail.
     """
     try:
         check(evidence)
@@ -75,8 +74,7 @@ def check_with_or_without_copies(check: Callable[[Any], None], evidence: Evidenc
 def _find_repeats(table: Rows) -> Bits:
     """Returns a mask (n,) of a table's rows that repeat earlier rows and look like copies.
 
-    Usually, a repeated row looks like a copy if independent runs would rarely have the same scores. But if
-    many rows repeat in a way that shows pasting, even rows with common scores are copies.
+    A row looks like a copy if independent runs would rarely repeat it, or if the table shows pasting.
     """
     values = table.scores
     if table.presence is not None:  # rows are equal only if the same canaries are in
@@ -107,14 +105,13 @@ def _look_pasted(counts: Integers) -> bool:
     """Returns True if rows repeat as in a table that was pasted k times, unlike independent rows.
 
     `counts` (m,) is how many times each of the m different rows occurs. Let f_k be the number of different
-    rows that occur k times. If every row was pasted k times, many occur k times, but none k - 1 or k + 1
-    times: f_(k - 1) and f_(k + 1) are 0. For independent rows, f_k is limited by its neighbours:
+    rows that occur k times. If all were pasted k times, f_(k - 1) and f_(k + 1) are 0. This violates
 
-        k E[f_k]^2 <= (k + 1) E[f_(k - 1)] E[f_(k + 1)]    for k >= 2.
+        k E[f_k]^2 <= (k + 1) E[f_(k - 1)] E[f_(k + 1)]    for k >= 2,
 
-    This follows from the Cauchy-Schwarz inequality. If the number of rows is Poisson, a row with l expected
-    occurrences occurs k times with probability e^-l l^k / k!, and E[f_k] is the sum over all possible rows.
-    We allow each f_k to be two standard deviations from its mean by chance.
+    which holds for independent rows: if their number is Poisson, a row with l expected occurrences occurs k
+    times with probability e^-l l^k / k!, and the Cauchy-Schwarz inequality applies to the sum over rows. We
+    allow each f_k to be two standard deviations from its mean by chance.
     """
     f = np.append(np.bincount(counts, minlength=2), 0)  # f_0, f_1, ...; f_0 is unknown and set to 0
     slack = 2 * np.sqrt(f)  # f_k is about Poisson, so its standard deviation is about sqrt(f_k)
