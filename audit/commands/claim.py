@@ -154,8 +154,7 @@ def _print_sampler_claims() -> None:
 def _read_sampler() -> _Sampler:
     """Returns the sampler that --sampler names, with the number of batches in --batches.
 
-    --examples and --largest_batch describe a truncated Poisson sampler. Raises InputError if the name or the
-    number is missing, or if only one of these two flags is given.
+    Raises InputError if one is missing, or if only one flag of a truncated Poisson sampler is given.
     """
     sampler = FLAGS.sampler
     require(sampler, f"--sampler is missing: give {', '.join(SAMPLERS)}")
@@ -188,9 +187,9 @@ def _read_user_loader() -> _Sampler:
 def _recognize_loader(user_file: UserFile) -> _Sampler:
     """Returns the sampler of a user's loader, recognized by the check of its batches.
 
-    The pass with seed 0 determines the number of batches in an epoch. The size of the data set is `examples`
-    in the file, or else the size of the loader's `dataset`. Raises InputError if the size is missing, or if
-    the batches have a different sampling rate or come from a sampler without a proven bound.
+    The pass with seed 0 determines the number of batches in an epoch. Raises InputError if the size of the
+    data set is unknown, or if the batches have a different sampling rate or come from a sampler without a
+    proven bound.
     """
     loader = user_file.definitions[user_file.name]
     examples = count_examples(loader, user_file.definitions.get("examples"))

@@ -34,8 +34,7 @@ NOISE = 0.9  # the ratio of the actual noise to the claimed noise
 _MIN_RUNS = 10  # no estimator refutes a claim with fewer than five runs per world
 _MAX_RUNS_OF_DIRECTIONS = 100
 _SEARCH_PRECISION = 1.1  # the search's precision in the number of runs, as a ratio
-# For each design, the law of Gaussian scores for any mu, and the audit size: a single canary's run, or a
-# single run's canaries (`make_known`).
+# For each design, the law of Gaussian scores for any mu, and the audit size (see `make_known`).
 _AUDITS = {
     ONE_CANARY: (MECHANISMS["Gaussian 1"].law, 1),
     SEVERAL: (MECHANISMS["runs of 16: Gaussian 1"].law, 1),
@@ -113,9 +112,9 @@ class ClaimCell(NamedTuple):
         """
         estimator = ESTIMATORS[self.estimator]
         audit = _audit_curve if _tests_curve(estimator) else estimator.audit
-        # A law draws the evidence of an audit and computes an epsilon from it. `calibrate` runs the audits,
-        # and finds the fraction with an epsilon above the truth. We pass the claimed epsilon as the truth, so
-        # these audits refute the claim.
+        # A law draws an audit's evidence and computes an epsilon. `calibrate` finds the fraction of audits
+        # with an epsilon above the truth. We pass the claimed epsilon as the truth, so these audits refute
+        # the claim.
         law, size = _AUDITS[estimator.design]
         claimed_epsilon = conversions.epsilon_from_mu(CLAIMED_MU, DELTA)
         tested = law._replace(truth=lambda setting: claimed_epsilon, audit=audit)
@@ -136,12 +135,11 @@ def _tests_curve(estimator: Estimator) -> bool:
 def _audit_curve(directions: Fresh, setting: KnownMechanism) -> list[Value]:
     """Tests the claim of CLAIMED_MU-GDP using the cosines of directions, and returns an epsilon as its flag.
 
-    The caller refutes a claim if epsilon exceeds it. So epsilon is MAX_EPSILON if the test rejects the claim,
-    and 0 otherwise, in a list as `Law.audit` requires.
+    The flag is MAX_EPSILON if the test rejects the claim, and 0 otherwise, in a list as `Law.audit` requires.
 
     Cosines of left-out canaries have a known distribution. The test counts how many of each run's inserted
-    canaries exceed each threshold, and bets that there are more than mu-GDP allows (`audit.methods.betting`).
-    Capital that grows large refutes the claim.
+    canaries exceed each threshold, and bets that there are more than mu-GDP allows. Winning enough rejects
+    the claim.
     """
     counted = exact_null.compute_exceedances(directions)
     # (false-positive rate) -> the largest true-positive rate that the claim allows

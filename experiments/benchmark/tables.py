@@ -46,8 +46,8 @@ def _summarize(estimator: Estimator, cells: Records, tests: int) -> Record:
     """Returns an estimator's row of the table, without the column for refuted claims.
 
     `cells` are the estimator's records (`AuditedCell.measure`); their `broken` field lists the assumptions
-    that the mechanism violates. An estimator that claims a level may exceed the truth in at most 5% of the
-    audits that meet its assumptions. `tests` is the number of tests of this for all estimators.
+    that the mechanism violates. `tests` is the number of `exceeds_level` tests for all estimators. They ask
+    if more than 5% of a cell's audits exceed the true epsilon.
     """
     meeting = [cell for cell in cells if not cell["broken"]]
     violating = [cell for cell in cells if cell["broken"]]
@@ -80,8 +80,7 @@ def _find_worst_fraction(cells: Records) -> float | None:
 def show_runs(claim: Record, tests: int) -> str:
     """Formats the number of runs that refute a false claim, with * if a true claim is refuted too often.
 
-    `claim` is a record of `ClaimCell.measure`. `tests` is the number of such tests for all estimators, by
-    which a Bonferroni correction divides the error probability.
+    `claim` is a record of `ClaimCell.measure`. `tests` is the number of such tests for all estimators.
     """
     if claim["runs"] is None:
         return f">{claim['max_runs']:,}"
@@ -106,10 +105,10 @@ def _make_rows(cells: Records, claims: Records) -> Iterator[Record]:
 def make_summary_table(cells: Records, claims: Records) -> Table[Record]:
     """Returns a table with a row for each measured estimator, grouped by design.
 
-    `cells` are records of `AuditedCell.measure`, and `claims` are records of `ClaimCell.measure`. The notes
-    below the table explain its columns.
+    `cells` are records of `AuditedCell.measure`, and `claims` are records of `ClaimCell.measure`. _NOTES
+    explains the columns, below the table.
     """
-    columns = (  # of `_make_rows`; those without a heading are only in the CSV
+    columns = (  # those without a heading are only in the CSV
         field("estimator", head="estimator", width=40, left=True),
         *map(field, ("assumption", "claims_level", "cells", "too_much", "cells_over_level")),
         Column(value=_show_worst_fraction, head="too\nmuch", width=7),

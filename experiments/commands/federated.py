@@ -64,8 +64,7 @@ def main() -> None:
     each = conclude_each_run(
         scores,
         dimension=task.make().n_parameters,
-        # A score is the cosine of a random direction with the final model, whose distribution is known
-        # exactly, or the largest of several cosines, whose distribution must be fitted.
+        # Cosines with the final model have a known distribution. The largest over all rounds do not.
         law_holds=setting.observe in federated.FINAL,
         level=level,
         claim=claim,

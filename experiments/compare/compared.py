@@ -134,9 +134,9 @@ class TrainedMethod(NamedTuple):
 def list_methods(compared: Compared) -> list[TrainedMethod]:
     """Returns the methods that train models: fresh directions, and those of three papers.
 
-    Each has the adversary of its paper and shows the bounds that fit its number of runs and canaries: from
-    many runs with one canary (hidden-state paper), many runs with K (LiDP), or a single run (one-shot). Our
-    fresh directions need only a few runs. CANIFE is not in the list, since it has its own training code.
+    Each has its paper's adversary, and the bounds for its number of runs and canaries: many runs with one
+    canary (hidden state) or K canaries (LiDP), or a single run (one-shot). CANIFE is not in the list, since
+    it has its own training code.
     """
 
     def make(name: str, runs: int, shown: tuple[str, ...], **fields: Any) -> TrainedMethod:
@@ -184,7 +184,7 @@ def list_methods(compared: Compared) -> list[TrainedMethod]:
             adversary="cots",
             canaries=_NUM_DIRECTIONS,
         ),
-        # `exact_null` needs the known distribution of cosines with the final model.
+        # Only cosines with the final model have the known distribution that `exact_null` needs.
         make("one-shot, final", 1, (*_ONE_SHOT_METHODS, "exact_null"), observe="final", **one_run),
         make("one-shot, all", 1, _ONE_SHOT_METHODS, observe="all", **one_run),
     ]

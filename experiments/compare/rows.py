@@ -117,12 +117,11 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
 def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
     """Measures CANIFE's missing rounds and returns two records (see `find_rows`): two ways to compose them.
 
-    Each measured round represents all rounds until the next measured one.
-
-    "as published" composes the rounds' estimated epsilons, as in the paper's code. It converts each to the
-    noise multiplier of a Gaussian release with this epsilon, and composes these releases, called charges, by
-    Renyi DP at sampling rate 1. "exact laws" composes the exact epsilons of the rounds' canaries. It converts
-    each to the mu of a Gaussian curve with this epsilon, and sums the squared values of mu.
+    Each measured round represents all rounds until the next measured one. "as published" follows the paper's
+    code: it converts a round's estimated epsilon to the noise multiplier of a Gaussian release with this
+    epsilon, and composes these releases (`Charge`) by Renyi DP at sampling rate 1. "exact laws" converts the
+    exact epsilon of the round's canary to the mu of a Gaussian curve with this epsilon, and sums the squared
+    values of mu.
     """
     begin = time.perf_counter()
     attacked, store = canife_training.prepare(make_attacked(compared), place.out, place.data)
@@ -152,7 +151,7 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
 def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Table[Record]:
     """Returns a table of the records of `find_rows`.
 
-    `upper` is the accountant's epsilon. It appears below the rows, and in its own column of the CSV.
+    `upper` is the accountant's epsilon.
     """
     columns = [
         field("method", "method", width=20, left=True),
@@ -198,9 +197,8 @@ def _show_epsilon(row: Record) -> str:
 def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
     """Plots each record's epsilon as a dot, from top to bottom, and the accountant's epsilon as a line.
 
-    Estimates above 1.6 times the accountant's epsilon would squeeze the other dots together, so they are
-    drawn as arrows at the edge of the horizontal axis, labelled with their values. `rows` come from
-    `find_rows`, `upper` is the accountant's epsilon, and all epsilons are at `delta`.
+    Estimates above 1.6 times the accountant's epsilon, `upper`, would squeeze the other dots together, so
+    they are drawn as arrows at the edge of the axis. `rows` come from `find_rows`.
     """
     largest = max(upper, take(rows, "epsilon").max())
     edge = 1.05 * min(1.6 * upper, largest)  # 5% beyond the last dot
@@ -234,7 +232,7 @@ def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
 
 def _find_look(row: Record) -> tuple[str, str]:
     """Returns the color of a record's dot and its label in the legend."""
-    # Colors are named after other figures, in which IN and OUT are scores with and without a canary.
+    # The colors have the names of their roles in other figures, such as scores IN and OUT.
     if row["assumes"] == REJECTED:
         return FADED, "rejected: the curve is not Gaussian"
     if row["assumes"] == ESTIMATE:

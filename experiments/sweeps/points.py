@@ -105,11 +105,11 @@ class Point(NamedTuple):
         """Returns the two-sided interval (low, high) for epsilon from the first seed.
 
         It assumes that scores are normal with the same standard deviation with and without the canary
-        (`normal_scores`). Both ends are NaN for fresh directions, whose known distribution replaces scores
-        without the canary.
+        (`normal_scores`). For fresh directions, both ends are NaN, because there are no scores without the
+        canary, only their known distribution.
         """
         conclusion = self.conclusions[0]
-        if conclusion.law_is_known:  # of scores without the canary
+        if conclusion.law_is_known:  # fresh directions
             return math.nan, math.nan
         confidence = conclusion.confidence
         if conclusion.has_one_canary:
@@ -177,8 +177,8 @@ def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
 def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
     """Yields a record for each point, with the fields for `make_table`. Each point must have a conclusion.
 
-    The columns for bounds are named after methods for runs with one canary. Other kinds of audits have
-    counterparts of these methods, which share a column if they make the same assumptions.
+    Columns are named after methods for runs with one canary. In other audits, a method's counterpart shares
+    its column if both make the same assumptions.
     """
     for point in points:
         cells = point.cells
