@@ -32,8 +32,7 @@ from audit.errors import number, require
 class _InsertingOptimizer(DPOptimizer):
     """The base class of optimizers that insert canaries into Opacus's sum of clipped gradients.
 
-    It replaces a DPOptimizer or a DPOptimizerFastGradientClipping. Raises InputError for other classes, which
-    clip parts of gradients or use several processes.
+    Raises InputError for optimizers that clip parts of gradients or use several processes.
     """
 
     def __new__(cls, optimizer: DPOptimizer, *args: Any, **kwargs: Any) -> Self:
@@ -165,14 +164,13 @@ class DirectionsOptimizer(_InsertingOptimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Takes a step.
 
-        Raises InputError if the first step with a learning rate above 0 leaves a chosen parameter unchanged:
-        canaries would not reach the model.
+        Raises InputError if the first step with a learning rate above 0 leaves a chosen parameter unchanged.
         """
         learns = any(group["lr"] > 0 for group in self.param_groups)
         loss: float | None = super().step(closure)
         # Opacus skips steps between the physical batches of a logical batch.
         is_complete = not self._is_last_step_skipped
-        # We check once, and not in a rehearsal, which inserts nothing.
+        # We check once, and not in a rehearsal, which inserts no canaries.
         if self._inserts and learns and is_complete and not self._is_moved:
             moves = self._split(torch.from_numpy(self._read_parameters() - self._theta_0))
             unmoved = [str(index) for index, move in enumerate(moves) if not move.any()]

@@ -73,7 +73,7 @@ def _share(computed: _Fingerprinted) -> Any:
     """Returns the functions or, because of `lru_cache`, those of the first call with the same hash.
 
     JAX looks up compiled programs by function identity. A notebook cell that runs again defines equal but
-    distinct functions. Replacing them with the earlier ones avoids compiling again.
+    distinct functions, which would compile again.
     """
     return computed.functions
 
@@ -152,10 +152,7 @@ def wrap_loss(
 
 
 def wrap_task(task: Task, dataset: Dataset) -> OwnModel:
-    """Wraps one of the repository's models as a custom model, with its defaults and the given data.
-
-    Custom adversaries require custom models.
-    """
+    """Wraps one of the repository's models as a custom model, as custom adversaries require."""
     name = task.name
     own = _wrap(name, lambda features: task.make(features.shape), dataset, name)
     return own._replace(usual=task.usual())
@@ -167,8 +164,7 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
     Args:
       what: the user's code, in words, for messages.
       make: a function that maps an example's features to the model.
-      dataset: the data.
-      name: the model's name in reports.
+      dataset, name: fields of `OwnModel`.
 
     Raises:
       InputError: the user's code fails on an example, or the loss is not a scalar.
@@ -273,7 +269,7 @@ class _Training:
         return build.build(self.setting, dataset, self.trainee, self.adversary)
 
     def describe(self, dataset: Dataset) -> dict[str, Any]:
-        """Returns the provenance of the training run, including which models a custom adversary sees."""
+        """Returns the provenance of training, including which models a custom adversary sees."""
         described = build.provenance(dataset)
         if self.adversary is not None:
             described["view"] = describe_view(self.adversary.observer is not None)
@@ -310,8 +306,8 @@ def _keep_measured_steps(store: Store) -> Steps | None:
 def _find_strategy(model: Model, dataset: Dataset) -> str:
     """Returns the name of the fastest clipping strategy that computes a model's clipped sums correctly.
 
-    We compare its sums with those of per-example gradients on a few examples, at clipping norms that clip
-    none, half and all of them. If no strategy agrees, training is slow, and we print the reason on stderr.
+    We compare its sums with those of per-example gradients, at clipping norms that clip 0%, 50% and 100% of a
+    few examples. If no strategy agrees, training is slow, and we print the reason on stderr.
     """
     features = jnp.asarray(dataset.features[:_NUM_PROBED])
     batch: Batch = (features, jnp.asarray(dataset.labels[:_NUM_PROBED]))
@@ -421,8 +417,8 @@ def _why_adversary_uncovered(adversary: Adversary, parameters: int) -> str:
     """Returns why the hidden-state bound does not cover a custom adversary; "" if it does."""
     if adversary.observer is not None:
         return "this adversary sees every model"
-    # With several canaries, the other canaries are part of the step. If their gradients depend on the model,
-    # as for crafted examples, they change the Lipschitz constant of the step.
+    # The other canaries are part of the step. If their gradients depend on the model, as for crafted
+    # examples, they change its Lipschitz constant.
     crafted = _find_shapes(adversary, parameters).crafted
     reads_theta = adversary.reads_theta or isinstance(crafted, Examples)
     if adversary.canaries > 1 and reads_theta:
@@ -443,8 +439,8 @@ def _vector(parameters: int) -> jax.ShapeDtypeStruct:
 def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
     """Returns features and labels, both (N, ...), as a data set.
 
-    Floats become float32, and integers except uint8 become int32. Raises InputError for values that are NaN,
-    infinite or too large, and for arrays that are empty or have different lengths.
+    Floats become float32, and integers except uint8 become int32. Raises InputError for invalid values, and
+    for arrays that are empty or have different lengths.
     """
     canonical: dict[str, NDArray[Any]] = {}
     for name, values in (("features", features), ("labels", labels)):

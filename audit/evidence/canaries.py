@@ -5,8 +5,7 @@ false alarm is the reverse. There are two designs. In both, runs are independent
 same distribution, and a guess depends only on its canary.
 
 Sets (LiDP paper, Section 3): the runs of one set insert K canaries and yield misses. The other runs insert K
-- 1 canaries and score left-out canaries, which yield false alarms. Given the other canaries, a left-out
-canary is a fresh draw.
+- 1 canaries and score left-out canaries, fresh draws that yield false alarms.
 
 Coins: every canary of every run is in with probability 1/2, independently, so every run yields misses and
 false alarms. Fix a canary k and all other coins. Then runs with k in and with k out are neighbours, so if the
@@ -14,8 +13,7 @@ mechanism is f-DP, the error rates of guesses about k satisfy FNR_k >= f(FPR_k).
 sum_k coin_k miss_k is the mean of FNR_k over k, even if the canaries of a run depend on each other. (The
 fraction of misses among inserted canaries has a different expectation.)
 
-A user's coins may be unfair. If every coin has probability p, the factors are 1 / p and 1 / (1 - p) instead
-of 2; `Coins.widen` uses confidence limits for p.
+A user's coins may be unfair (`Coins.widen`).
 
 If a mechanism is f-DP, FNR >= f(FPR) for all neighbours and rejection regions. Averaging over random
 canaries, data and regions gives E[FNR] >= E[f(FPR)] >= f(E[FPR]), since f is convex. So upper limits on both
@@ -178,8 +176,9 @@ class Coins(NamedTuple):
 
         `error` is the error probability of a bound. For a user's coins, a tenth of it is spent on confidence
         limits for the probability of "in". The scales 1 / low and 1 / (1 - high), instead of 2, overestimate
-        both error rates. Our own coins are fair, so nothing changes.
+        both error rates.
         """
+        # Our own coins are fair.
         if not self.from_user:
             return errors, error
         spent = _LIMITS_FRACTION * error
@@ -338,9 +337,8 @@ class Fresh(NamedTuple):
     def pooled(self) -> tuple[Array, Array]:
         """Returns scores for figures: those of inserted canaries, (n,), and of left-out canaries, (m,).
 
-        The latter are quantiles of their known distribution at evenly spaced levels. There are n of them, but
-        at least 1,000 and at most 20,000. Ranks among `draws` fresh draws are converted to normal deviates,
-        the highest for rank 1.
+        The latter are quantiles of their known distribution at evenly spaced levels. Ranks among `draws`
+        fresh draws are converted to normal deviates, the highest for rank 1.
         """
         cosines_in = self.cosines[self.presence]
         quantiles = int(np.clip(cosines_in.size, _MIN_QUANTILES, _MAX_QUANTILES))
@@ -435,8 +433,7 @@ def _describe_shape(scores: Array) -> str:
 def _draw_pilots(*sets: Integers) -> tuple[list[Integers], list[Integers]]:
     """Draws a twentieth of each set's runs, but at least 4, as pilot runs.
 
-    They are used to choose the threshold, and the rest to compute the bound. The draw is seeded with the
-    sorted scores, so the order of runs and canaries does not matter.
+    The draw is seeded with the sorted scores, so the order of runs and canaries does not matter.
 
     Args:
       sets: (runs, K), the scores in each set as integers, such as ranks.

@@ -2,16 +2,12 @@
 
 `exact_null` assumes directions that are uniform in R^d and new in every run. We reject
 
-- a spread above 1/sqrt(d), which means that d counts parameters that are not trained. Insertion shifts a
-cosine but does not widen the spread, so we measure it about the run's mean (with one canary per run, about
-the mean of all). With at least MIN_COSINES left-out canaries, `exact_null.law_test` tests those instead;
-- columns with different means, as when the directions of all runs are drawn with the same seed (analysis of
-variance over at least 3 runs of MIN_COSINES canaries);
-- a run whose sum of squared cosines is larger than possible for any vector (`require_possible`).
+- a spread above 1/sqrt(d), which means that d counts parameters that are not trained (`_require_spread`);
+- columns with different means, as when the directions of all runs are drawn with the same seed;
+- a run with a sum of squared cosines that is impossible for any vector (`require_possible`).
 
-Each check except the last rejects valid cosines with probability at most about LEVEL. For spreads, we use
-Fisher's F distribution, with degrees of freedom for dependent cosines (`_require_spread`). In simulations,
-the error rate is at most LEVEL for K/d up to 1.
+Each check except the last rejects valid cosines with probability at most about LEVEL; for spreads, this is so
+in simulations for K/d up to 1.
 
 If all canaries are inserted, the checks cannot detect directions that are not uniform (such as coordinates)
 or that are known during training; signs or runs selected by score; or a dimension that is slightly too large.

@@ -1,8 +1,8 @@
 """Ranks of canaries among fresh draws. The rank of a left-out canary has a known distribution.
 
 A run's K canaries are drawn independently from a generator. After training, M fresh examples are drawn from
-the same generator, and all of them are scored with one function on the released model. If canary k was left
-out, it and the M fresh draws are exchangeable given the model. So if ties are broken at random,
+the same generator, and the same function scores all of them. If canary k was left out, it and the M fresh
+draws are exchangeable given the model. So if ties are broken at random,
 
     P_out(rank of canary k among itself and the fresh draws <= r) = r / (M + 1)    exactly,
 
@@ -38,7 +38,7 @@ def ranks(
 
     Every run draws its own K canaries, independently of each other, and inserts them. Afterwards M fresh
     examples are drawn. The same function scores all of them on the released model, without knowing which were
-    inserted. Do not drop any of them afterwards.
+    inserted. Do not drop any of them.
 
     The result stores ranks as cosines (`convert_to_cosines`).
 
@@ -123,8 +123,8 @@ def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
     """Returns a cosine in RANK_DIMENSION dimensions for each rank, so that methods for cosines can be used.
 
     A left-out canary has a rank of at most r with probability r / (M + 1). Rank r becomes the cosine that a
-    uniform direction exceeds with this probability. (Any large dimension will do.) We lower it by a
-    billionth, because rounding must not lift it above a threshold.
+    uniform direction exceeds with this probability, in any large dimension. We lower it by a billionth,
+    because rounding must not lift it above a threshold.
 
     Args:
       ranks: any shape, from 1 for the highest score to M + 1.

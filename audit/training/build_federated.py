@@ -123,7 +123,7 @@ def _make_adversary(
 ) -> Adversary:
     """Returns the adversary that the setting's field `observe` selects; its canaries are random directions.
 
-    `parameters` is p, and `rehearse` maps theta_0 (p,) to the final model (p,) without noise or canaries.
+    `rehearse` maps theta_0 (p,) to the final model (p,) without noise or canaries.
     """
     canaries = setting.canaries
     observe = setting.observe
@@ -185,9 +185,8 @@ def accuracy(
 ) -> Callable[[Array], Array]:
     """Returns a compiled function that computes the accuracy of R models, (R, p) -> (R,).
 
-    Accuracy is the fraction of correctly predicted labels, excluding padding. To save time, the function uses
-    every n-th test example, at most 10,000 examples and 100,000 labels. Without test data, it uses the
-    clients' data.
+    Accuracy is the fraction of correctly predicted labels, excluding padding. The function uses every n-th
+    test example, to save time. Without test data, it uses the clients' data.
     """
     task = federated_task(setting.model)
     model = task.make()

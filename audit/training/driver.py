@@ -52,8 +52,8 @@ class Trainer(Protocol):
     def train(self, store: Store, runs: int, max_chunk: int, progress: Progress) -> Trained:
         """Trains the missing runs among a store's first `runs` runs, and returns the scores of all.
 
-        A chunk has at most `max_chunk` runs. `progress` is called with 0 after compilation, then with the
-        number of runs trained since the last call.
+        Chunks have up to `max_chunk` runs. `progress` is called with 0 after compilation, then with the
+        number of runs since the last call.
         """
 
     def stage(self, runs: int) -> int:
@@ -152,9 +152,8 @@ def make_request(
 ) -> Request:
     """Returns the request for an audit of one of the repository's models.
 
-    If `rehearsed` is a number, the audit measures the steps' Lipschitz constants in this many additional
-    runs, unless the store has constants from at least that many. The other arguments are attributes of
-    `Request`.
+    With `rehearsed`, the audit measures the steps' Lipschitz constants in this many additional runs, unless
+    the store has constants from at least that many. The other arguments are attributes of `Request`.
     """
 
     def find_constants(store: Store) -> Steps | None:
@@ -180,8 +179,8 @@ def audit(
 
     Args:
       out: the folder that contains all stores.
-      engines: a context manager that yields an engine, entered only if runs are missing. The engine's method
-        `trainer` maps (recipe, data) to a `Trainer`. By default, training happens in this process.
+      engines: a context manager, entered only if runs are missing. It yields an engine with a method
+        `trainer`, (recipe, data) -> a `Trainer`. By default, training happens in this process.
       report: called with the number of runs trained since the last call, instead of a progress bar.
 
     Raises:
@@ -237,8 +236,8 @@ def until_epsilon(epsilon: float) -> Until:
 def until_multiple(multiple: float) -> Until:
     """Returns a rule that ends training once a lower bound reaches `multiple` times the claimed leakage.
 
-    For a claim of mu-GDP, the bound exact_null_gdp must reach `multiple` times mu. For a claimed epsilon, the
-    assumption-free bound must reach `multiple` times this epsilon.
+    For a claim of mu-GDP, it is the bound exact_null_gdp, compared in mu. For a claimed epsilon, it is the
+    assumption-free bound.
     """
 
     def count_runs(conclusion: Conclusion) -> int | None:

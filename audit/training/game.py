@@ -99,8 +99,7 @@ class Game(NamedTuple):
     def describe_scores(self, first: int, scores: Array) -> Scores:
         """Returns the scores (n, K) of the runs first, ..., first + n - 1 as a record for the store.
 
-        The record also contains which canaries are present, `NullLaw.dimension` and `NullLaw.draws`. Raises
-        InputError if a score is not finite, which means that the model diverged.
+        Raises InputError if a score is not finite, which means that the model diverged.
         """
         scores_64 = np.asarray(scores, np.float64)
         diverged = np.flatnonzero(~np.isfinite(scores_64).all(axis=1))
@@ -197,7 +196,6 @@ class Player:
         """Compiles programs for chunks of up to `chunk` runs, and copies shared arrays to the devices.
 
         Args:
-          chunk: the number of runs in a chunk.
           progress: called with 0 after compilation, and after each segment with the number of runs times the
             segment's share of their steps.
           checkpoints: the checkpoints from which interrupted chunks continue, with bit-identical scores.
@@ -427,7 +425,7 @@ def train(
 ) -> Trained:
     """Trains the missing runs of a store chunk by chunk, and returns the scores of all runs.
 
-    Only one process at a time may train in a store. If memory runs out, the chunk size is halved.
+    If memory runs out, the chunk size is halved.
 
     Args:
       store: the store of scores and checkpoints.
@@ -446,7 +444,7 @@ def train(
     trained_runs = 0
     seconds = 0.0
     size = min(chunk or chunk_size(game, runs), runs)
-    with hold(store.path):  # locks the store
+    with hold(store.path):  # only one process at a time may train in a store
         while missing := store.missing(runs):
             try:
                 player = Player(game, size, progress, checkpoints, watch)

@@ -65,7 +65,7 @@ class AuditedCell(NamedTuple):
         estimator = ESTIMATORS[self.estimator]
         mechanism = MECHANISMS[self.mechanism].make_known(self.seed, self.n, self.audits)
         law = mechanism.law._replace(audit=estimator.audit)  # instead of this project's methods
-        [row] = calibrate(mechanism._replace(law=law))  # runs all audits; a row per method, here one
+        [row] = calibrate(mechanism._replace(law=law))  # runs the audits; a row per method
         exceeding = round(row.exceeding * self.audits)  # the row has a fraction
         limits = intervals.clopper_pearson(exceeding, self.audits, 0.95)
         return {
