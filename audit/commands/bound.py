@@ -140,7 +140,7 @@ def _conclude(
 def _compare_with_card(paths: Sequence[Path]) -> None:
     """Recomputes an audit's card from the scores, and reports whether it agrees; if not, exits with status 3.
 
-    A card is a JSON record of an audit's claim, level and result, with a hash of its scores, the commitment.
+    A card is a JSON record of an audit's claim, level, result, and commitment, a hash of its scores.
     """
     from audit.report.card import find_difference, read_card
 
@@ -184,8 +184,8 @@ def _show(result: Result) -> None:
 def _judge(result: Result) -> None:
     """Raises InputError if scores are lower with the canary, unless they reject the claim anyway.
 
-    With --fail_if_violated, it exits with status 3 if the scores reject the claim, and raises InputError if
-    the runs may be dependent.
+    With --fail_if_violated, it exits with status 3 if they do, and raises InputError if runs may be
+    dependent.
     """
     conclusion = result.conclusion
     is_violated = result.verdict == verdicts.VIOLATED

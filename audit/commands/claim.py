@@ -98,9 +98,9 @@ def main() -> None:
 
 
 def _print_noise_claims() -> None:
-    """Prints epsilon for all models and for the last model, for the strategy in --noise.
+    """Prints epsilon for all models and for the last model, for the strategy in --noise and for DP-SGD.
 
-    It also prints both for DP-SGD with the same epsilon for all models.
+    Both have the same epsilon for all models.
     """
     require(FLAGS.steps is not None, "--steps is missing: give the number of steps")
     k = 1 if FLAGS.k is None else FLAGS.k
@@ -220,8 +220,7 @@ def _recognize_loader(user_file: UserFile) -> _Sampler:
 def _judge_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Sampler:
     """Returns the sampler for batches that use every example once per pass, judged by tests of their order.
 
-    Bounds are amplified only if the tests do not reject a uniform order. Raises InputError if a pass does not
-    end.
+    Raises InputError if a pass does not end.
 
     Args:
       kind: The name of the sampler if the order is uniform, such as "shuffled".

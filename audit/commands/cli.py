@@ -142,10 +142,9 @@ def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
 def _write_as_flag(match: re.Match[str]) -> str:
     """Returns the flag for a field in backticks, such as --k=5 for `periodicity=5`.
 
-    The groups of the match are the name, and "=value" or "". For a field without a flag, only the backticks
-    are removed. Any other name is a flag of the command.
+    For a field without a flag, only the backticks are removed. Any other name is a flag of the command.
     """
-    name, value = match.groups()
+    name, value = match.groups()  # the value is "=..." or ""
     field = make.fields().get(name)
     if field is None:
         return f"--{name}{value}"

@@ -22,7 +22,7 @@ def run(
     """Runs a command with its flags; exits with status 2 if the command is unknown.
 
     Args:
-      program: The program's name in help and messages, such as ./run.sh.
+      program: The program's name in messages, such as ./run.sh.
       packages: The packages whose modules are commands.
       arguments: The command's name and its flags; [] lists the commands.
       others: {name: summary} for other commands that the help lists.

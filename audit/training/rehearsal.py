@@ -98,16 +98,15 @@ def rehearse(
 ) -> Rehearsal:
     """Trains a few runs separate from any audit, and measures how much their steps stretch distances.
 
-    We compute the largest singular value of a step's Jacobian. This misses jumps in the gradient near the
-    model, so at some steps we also measure secants: how much the step stretches segments of lines.
+    We compute the largest singular value of a step's Jacobian and, to find jumps in the gradient near the
+    model, secants: how much the step stretches segments of lines.
 
     Args:
       game: The audited game of T steps, which trains by plain SGD.
       clipped_sum: The function that sums the game's clipped gradients.
       effort: The amount of work; at least 2 runs.
-      distances: (T,) the length of segments: the distance before each step between the models with and
-        without the canary (`lipschitz.coupling_distances`), in units of learning rate * clipping norm / batch
-        size.
+      distances: (T,) the length of segments before each step (`lipschitz.coupling_distances`), in units of
+        learning rate * clipping norm / batch size.
       progress: Called with 1.0 after each measured step.
     """
     runs = effort.runs

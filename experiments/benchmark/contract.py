@@ -42,11 +42,11 @@ class Estimator(NamedTuple):
       epsilon: (evidence, delta, confidence) -> a lower bound on epsilon. The evidence is cosines (`Fresh`)
         for directions, otherwise scores and presence bits (`Coins`). The function may reject it by raising
         any exception.
-      assumes: Its assumptions, as constants from `audit.calibration`. A mechanism that violates an assumption
-        does not count against the estimator.
+      assumes: Its assumptions, as constants from `audit.calibration`. Mechanisms that violate one do not
+        count against it.
       claims_level: True if it claims that epsilon is a bound with the given confidence.
       package: The name of its package on PyPI, or "" if it needs no package.
-      cost: How many times slower it is than a fast estimator. Its number of audits is divided by this.
+      cost: How many times fewer audits it gets than a fast estimator.
     """
 
     name: str

@@ -106,14 +106,13 @@ class Cell(NamedTuple):
 
     Attributes:
       name: The displayed name.
-      identity: A text that identifies the work, except for the number of runs. Of all cells with the same
-        identity, a sweep does only the one with the most runs.
+      identity: A text that identifies the work, except for the number of runs. Of cells with the same
+        identity, a sweep does the one with the most runs.
       runs: The number of runs, the unit of `progress`.
       is_done: (the existing stores, data sets) -> True if the cell's store is complete. It does not start
         JAX, and loads only the user's data files.
       open: (the root of all stores, data sets) -> the cell's store.
-      do: (store, data sets, progress); computes the missing results. It calls `progress` with the number of
-        runs finished since the last call.
+      do: (store, data sets, progress); computes the missing results.
       request: The specification of the work, which figures use to find its results.
       audited: The audit, or None for other kinds of cells.
     """

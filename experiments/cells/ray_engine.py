@@ -77,8 +77,7 @@ def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> Scor
 def do_cell(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
     """Completes a cell on a worker, in a temporary folder because the store is on another machine.
 
-    `devices` is the number of CPU devices, or 0 for GPUs. Returns the contents of the cell's files, keyed by
-    path within the folder.
+    `devices` is the number of CPU devices, or 0 for GPUs. Returns the cell's files, {path: content}.
     """
     prepare_jax(devices)
     contents = {}

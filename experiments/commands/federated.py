@@ -9,8 +9,7 @@
     ./run.sh list --report=page.html              an HTML page about the last run
 
 Models: linear, two_layer and mlp (Fashion-MNIST), convnet (CIFAR-10), character_lstm (Shakespeare),
-emnist_cnn and word_lstm (with --data). Trained runs are stored under --out, so you can interrupt and resume
-the command.
+emnist_cnn and word_lstm (with --data). Trained runs are stored under --out, so you can resume the command.
 """
 
 import dataclasses

@@ -22,8 +22,7 @@ def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Inter
     It is exact if scores are normal with the same standard deviation. Then the pooled t statistic of
     n = n_in + n_out scores has the noncentral t distribution with n - 2 degrees of freedom and the
     noncentrality mu / sqrt(1 / n_in + 1 / n_out). The interval contains each mu that leaves probability above
-    (1 - confidence) / 2 on both sides of the statistic. It is [0, inf) if each world has only a single score
-    or only equal scores.
+    (1 - confidence) / 2 on both sides of the statistic. It is [0, inf) if scores do not vary in any world.
 
     Args:
       scores_in, scores_out: The finite scores of runs with the canary, (n_in,), and without it, (n_out,).
@@ -51,9 +50,9 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
     over whole runs. The interval is the distance between the worlds' means plus or minus this error times a
     quantile of Student's t with R - 1 degrees of freedom.
 
-    If each canary is inserted by a coin flip, all R runs form one set. Otherwise, runs with all canaries and
-    runs without canaries form two sets, and R is the size of the smaller set. The interval is [0, inf) if a
-    set has fewer than two runs or the distance is undefined.
+    If coin flips insert canaries, all R runs form one set. Otherwise, runs with and without canaries form two
+    sets, and R is the size of the smaller set. The interval is [0, inf) if a set has fewer than two runs or
+    the distance is undefined.
     """
     distance = _measure_distance(*design.pooled())
     runs_of_sets = [len(table.scores) for table in design.rows()]
