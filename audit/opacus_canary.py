@@ -36,10 +36,7 @@ class _InsertingOptimizer(DPOptimizer):
     """
 
     def __new__(cls, optimizer: DPOptimizer, *args: Any, **kwargs: Any) -> Self:
-        """Makes an object of a new class that inherits from `cls` and from the optimizer's class.
-
-        So `super()` calls the optimizer's own methods, which differ for ghost clipping.
-        """
+        """Makes an object whose `super()` has the optimizer's methods, which differ for ghost clipping."""
         optimizer_class = type(optimizer)
         require(
             optimizer_class in (DPOptimizer, DPOptimizerFastGradientClipping),

@@ -241,7 +241,7 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
 
 @dataclass(frozen=True)
 class _Training:
-    """The training of a custom model. `adversary` is a custom adversary; None to use the setting's."""
+    """The training of a custom model, by a custom adversary or, if None, the setting's."""
 
     own: OwnModel
     setting: Setting
@@ -249,10 +249,7 @@ class _Training:
 
     @cached_property
     def trainee(self) -> Trainee:
-        """Returns the model with its number of classes and its fastest correct clipping strategy.
-
-        Finding the strategy takes seconds, so we do it once, and only to train.
-        """
+        """Returns the model with its number of classes and its clipping strategy, found once in seconds."""
         model = self.own.model
         labels = self.own.dataset.labels
         classes = 0  # unless labels number at least two classes
@@ -307,7 +304,7 @@ def _find_strategy(model: Model, dataset: Dataset) -> str:
     """Returns the name of the fastest clipping strategy that computes a model's clipped sums correctly.
 
     We compare its sums with those of per-example gradients, at clipping norms that clip 0%, 50% and 100% of a
-    few examples. If no strategy agrees, training is slow, and we print the reason on stderr.
+    few examples. If no strategy agrees, we print the reason.
     """
     features = jnp.asarray(dataset.features[:_NUM_PROBED])
     batch: Batch = (features, jnp.asarray(dataset.labels[:_NUM_PROBED]))

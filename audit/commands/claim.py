@@ -75,7 +75,7 @@ class _Sampler(NamedTuple):
     Attributes:
       sampler: Its name, or a truncated Poisson sampler.
       batches: The number of batches in an epoch.
-      order: A description of the order of a loader's examples, or "" if there is no loader.
+      order: A description of the order of a loader's examples, or "".
     """
 
     sampler: str | TruncatedPoisson

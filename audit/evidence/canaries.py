@@ -290,7 +290,7 @@ class Fresh(NamedTuple):
     def rows(self) -> list[Rows]:
         """Returns a single table with a row for each run: its ranked scores if known, else its cosines.
 
-        Independent cosines are never equal. If there are `draws`, they stand for ranks, which often are.
+        Independent cosines are never equal, but ranks often are. With `draws`, cosines represent ranks.
         """
         if self.ranked is not None:
             return [Rows(self.ranked, self.presence)]

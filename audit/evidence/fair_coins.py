@@ -53,7 +53,7 @@ def _tests(presence: Bits) -> Iterator[_Test]:
     total = int(presence.sum())
     message = f"{total:,} of {presence.size:,} canaries are in"
     yield _Test(float(_log_binomial(total, presence.size)), message)
-    # The names for a row and a column in messages: "run 3 has", "coins 2 canaries apart".
+    # The names for a row and a column in messages.
     for bits, row, column in ((presence, "run", "canary"), (presence.T, "canary", "run")):
         totals = bits.sum(1)
         rows, width = bits.shape
@@ -112,8 +112,7 @@ def _test_dispersion(totals: Integers, width: int, row: str) -> _Test:
 
     The statistic X is the sum over rows of (2 S_r - K)^2 / K, where S_r is a row's total. Its p-value is
     twice the Chernoff bound, the minimum over t in _TILTS of exp(-t x) E[exp(t X)], where x is the observed
-    X. Positive t bound the upper tail, negative t the lower. The moments come from the binomial distribution
-    of a total.
+    X. Positive t bound the upper tail, negative t the lower.
     """
     # The possible totals of a row within 40 standard deviations. Others have negligible probability.
     middle = width // 2

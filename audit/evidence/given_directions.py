@@ -11,7 +11,7 @@ in simulations for K/d up to 1.
 
 If all canaries are inserted, the checks cannot detect directions that are not uniform (such as coordinates)
 or that are known during training; signs or runs selected by score; or a dimension that is slightly too large.
-They may also fail to notice that all runs used the same seed.
+They may also miss that all runs used the same seed.
 
 The cosines of a failed run are NaN, which we replace with -1. Without the canary, failure does not depend on
 the direction, so the known probability of a cosine above t remains an upper bound.

@@ -40,7 +40,6 @@ def ranks(
     examples are drawn. The same function scores all of them on the released model, without knowing which were
     inserted. Do not drop any of them.
 
-    The result stores ranks as cosines (`convert_to_cosines`).
 
     Args:
       scores: (R, K) scores of K canaries in R runs; higher means in. NaN for a failed run, also in `fresh`.
@@ -76,6 +75,7 @@ def ranks(
     ranked = np.where(has_failed, 0.0, ranked)  # a placeholder: failed runs get their cosines below
     ranks_of_runs = rank_among(ranked[:, :canaries], ranked[:, canaries:])
     return Fresh(
+        # Ranks are stored as cosines, so methods for cosines can use them.
         cosines=np.where(has_failed, FAILED, convert_to_cosines(ranks_of_runs, draws)),
         presence=present,
         dimension=RANK_DIMENSION,

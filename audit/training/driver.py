@@ -191,7 +191,7 @@ def audit(
     store = make.open_store(out, request.setting, dataset, model=request.model)
     request = _stop_where_proven(request, store)
     if not store.missing(request.runs):
-        # If the last audit was interrupted, the store has scores but no provenance.
+        # An interrupted audit stores scores, but no provenance.
         provenance = store.result().provenance or request.recipe.about(dataset)
         scores = store.load(request.runs)
     else:
@@ -229,7 +229,7 @@ def keep(finished: Finished, figure: bool = False, page: bool = False) -> None:
 
 
 def until_epsilon(epsilon: float) -> Until:
-    """Returns a rule that ends training once the assumption-free lower bound reaches `epsilon`."""
+    """Returns a rule that ends training once the assumption-free bound reaches `epsilon`."""
     return lambda conclusion: _count_runs_to_prove(epsilon, conclusion.path)
 
 
@@ -246,7 +246,7 @@ def until_multiple(multiple: float) -> Until:
         if claim is None:
             return None
         mu = conclusion.tightest_mu  # None if there is no upper bound on mu
-        # A bound's `path` has its epsilon after 1, 2, ... runs; that of a conclusion is assumption-free.
+        # A `path` has epsilon after 1, 2, ... runs; that of a conclusion is assumption-free.
         if mu is None:
             return _count_runs_to_prove(multiple * claim.epsilon, conclusion.path)
         epsilon = conversions.epsilon_from_mu(multiple * mu, conclusion.delta)

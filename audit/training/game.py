@@ -237,7 +237,7 @@ class Player:
     def _compile(self) -> None:
         """Compiles the program for a segment, so training time excludes compilation.
 
-        JAX caches it for later calls. The other two programs compile quickly, when they are first called.
+        JAX caches it for later calls. The other programs compile quickly, when they are first called.
         """
         states, draws = self._draw(np.arange(self._width))
         # Only the last segment may differ in length from the first.
@@ -372,10 +372,9 @@ def _map_programs(
         attack_state: Tree,
         draws: Draws,
     ) -> State:
-        """Returns a run, `before` a schedule's steps, after them.
+        """Returns a run after the steps of a schedule, from its state `before` them.
 
-        `attack_state` is the adversary's, from before training. `attack` has this run's canaries, if they are
-        drawn anew in each run.
+        `attack_state` is the adversary's, from before training. `attack` has this run's own canaries, if any.
         """
         attack = adversary.draw_for_run(attack_state, draws.canary_keys)
         observe = None

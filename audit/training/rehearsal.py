@@ -5,8 +5,7 @@ is the largest value over all runs. We measure small models at every step, but l
 steps. A step between two measured steps takes the larger of their values.
 
 To find jumps in the gradient near a model, we also measure secants: how much a step stretches segments of
-lines through the model. The lines follow the noise, the gradient and the canaries, because other runs may
-move in these directions.
+lines through the model.
 """
 
 import math
@@ -105,7 +104,7 @@ def rehearse(
       game: The audited game of T steps, which trains by plain SGD.
       clipped_sum: The function that sums the game's clipped gradients.
       effort: The amount of work; at least 2 runs.
-      distances: (T,) the length of segments before each step (`lipschitz.coupling_distances`), in units of
+      distances: (T,) the length of segments at each step (`lipschitz.coupling_distances`), in units of
         learning rate * clipping norm / batch size.
       progress: Called with 1.0 after each measured step.
     """
@@ -147,8 +146,8 @@ def rehearse(
                 derivative=constants[step],
                 largest_derivative=max(constants.values()),
             )
-            # Other runs may differ in these directions. With a single canary, one of two neighbouring runs
-            # has it, so their difference shows its effect.
+            # Other runs may move in these directions. With a single canary, one of two neighbouring runs has
+            # it, so their difference shows its effect.
             to_next = jnp.roll(models, -1, axis=0) - models
             at_random = np.random.default_rng(step).normal(size=models.shape)
             descents = [step_map.descend(theta, batch) for theta in models]

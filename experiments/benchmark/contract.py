@@ -71,8 +71,8 @@ class Estimator(NamedTuple):
     def audit(self, evidence: Any, setting: KnownMechanism) -> list[Value]:
         """Returns the estimator's epsilon from an audit's evidence, clipped to [0, MAX_EPSILON].
 
-        The list has a single value; `Law.audit` requires a list. If the estimator raises an exception or
-        returns NaN, epsilon is 0 and `refusal` gives the reason.
+        The list, which `Law.audit` requires, has a single value. If the estimator raises an exception or
+        returns NaN, `refusal` gives the reason.
         """
         begin = time.process_time()
         epsilon = 0.0

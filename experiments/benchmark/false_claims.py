@@ -137,9 +137,8 @@ def _audit_curve(directions: Fresh, setting: KnownMechanism) -> list[Value]:
 
     The flag is MAX_EPSILON if the test rejects the claim, and 0 otherwise, in a list as `Law.audit` requires.
 
-    Cosines of left-out canaries have a known distribution. The test counts how many of each run's inserted
-    canaries exceed each threshold, and bets that there are more than mu-GDP allows. Winning enough rejects
-    the claim.
+    The test counts how many of each run's inserted canaries exceed each threshold, and bets that there are
+    more than mu-GDP allows. Winning enough rejects the claim.
     """
     counted = exact_null.compute_exceedances(directions)
     # (false-positive rate) -> the largest true-positive rate that the claim allows

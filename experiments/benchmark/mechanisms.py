@@ -62,8 +62,7 @@ def _mixture_parts(strong: float, inserted: bool) -> list[MixturePart]:
 def _sample_revealing(rng: Generator, mu: float, inserted: bool, n: int) -> Array:
     """Draws n scores that reveal the world with probability _REVEAL_PROBABILITY and are otherwise noise.
 
-    A revealing score is very large if the canary is `inserted`, and very negative otherwise. `mu` is an
-    argument of all samplers, but has no effect here.
+    `mu` is an argument of all samplers, but has no effect here.
     """
     reveals = rng.random(n) < _REVEAL_PROBABILITY
     noise = rng.standard_normal(n)
@@ -243,7 +242,7 @@ def _make_with_scores(design: str) -> Iterator[BenchmarkedMechanism]:
         # Its epsilon is 0, since it reveals the canary only with probability delta.
         yield make("(0, delta)", law=_REVEALING, mu=0.0, delta=_REVEAL_PROBABILITY)
     else:  # these need several canaries
-        # Canaries that are not orthogonal, runs that insert them only half of the time, and unfair coins.
+        # Canaries that are not orthogonal, runs that fail to insert any, and unfair coins.
         yield make(f"{prefix}tied canaries", law=_TIED, mu=1.0, sizes=all_sizes)
         yield make(f"{prefix}failing runs", law=_FAILING, mu=2.0)
         yield make(f"{prefix}nine tenths in", law=_UNFAIR, mu=1.0)

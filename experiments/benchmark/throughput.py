@@ -173,10 +173,7 @@ def make_ours(problem: Problem, models: int) -> Training:
 
 
 def make_jax_privacy(problem: Problem, models: int) -> Training:
-    """Returns jax_privacy's training run, which trains several models at once on one device.
-
-    All models use the same mini-batches, but different noise.
-    """
+    """Returns jax_privacy's training run, which trains several models at once on one device."""
     import jax
     import jax.numpy as jnp
     from jax_privacy import clipping, noise_addition
@@ -211,14 +208,13 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
 
     features = jnp.asarray(problem.dataset.features)
     labels = jnp.asarray(problem.dataset.labels)
-    # Models have different parameters and keys, but share batches and data. The updated parameters reuse the
-    # old parameters' memory.
+    # Models share batches and data. The updated parameters reuse the old parameters' memory.
     train_models = jax.jit(jax.vmap(train, (0, 0, None, None, None)), donate_argnums=0)
     thetas = jnp.tile(problem.theta_0, (models, 1))
     calls = itertools.count()
 
     def run() -> int:
-        """Trains all models for one step per mini-batch, with a different seed in each call."""
+        """Trains all models for one step per mini-batch."""
         nonlocal thetas
         keys = jax.random.split(jax.random.key(next(calls)), models)
         updated = train_models(thetas, keys, problem.batches, features, labels)
@@ -237,7 +233,7 @@ def _make_torch_network(problem: Problem) -> Any:
     from torch import nn
 
     def normed(channels: int, features: int, window: int, stride: int) -> list[Any]:
-        """Returns a convolution without bias and its group norm; at stride 1, images keep their size."""
+        """Returns a convolution without bias and its group norm."""
         convolution = nn.Conv2d(channels, features, window, stride, window // 2, bias=False)
         normalization = nn.GroupNorm(32, features, eps=1e-6)  # Flax's defaults
         return [convolution, normalization]
@@ -345,10 +341,7 @@ def make_opacus(problem: Problem, models: int) -> Training:
 
 
 def make_torch_func(problem: Problem, models: int) -> Training:
-    """Returns a training run that trains several models at once with torch.func, on all cores or the GPU.
-
-    All models use the same mini-batches, but different noise.
-    """
+    """Returns a training run that trains several models at once with torch.func, on all cores or the GPU."""
     import torch
     from torch.func import functional_call, grad, vmap
     from torch.nn.functional import cross_entropy

@@ -52,7 +52,7 @@ def prepare(
 
 
 def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> Scores:
-    """Trains the runs first, ..., stop - 1 of `chunk` = (first, stop) on a worker, and returns their scores.
+    """Trains the runs of a chunk [first, stop) on a worker, and returns their scores.
 
     `devices` is the number of CPU devices, or 0 for GPUs.
     """
@@ -221,7 +221,7 @@ class RayTrainer:
     """A trainer on a cluster (`audit.training.driver.Trainer`)."""
 
     def __init__(self, cluster: Cluster, recipe: GameRecipe, data: Dataset) -> None:
-        """Sends the data to the nodes; raises InputError if a worker cannot make the game from the recipe."""
+        """Sends the data to the nodes; raises InputError if a worker cannot make the game."""
         self._cluster = cluster
         self._game = (recipe, cluster.share(data))  # arguments of `prepare` and `train`
         # The first result, a chunk size, is not needed, so any number of runs will do.

@@ -42,7 +42,7 @@ def define_engine() -> None:
 def engine() -> Iterator[work.TrainingEngine]:
     """Yields the training engine: this process, or the Ray cluster in --ray_address.
 
-    This process is part of the cluster until the block ends. Raises InputError if no cluster responds.
+    Raises InputError if no cluster responds.
     """
     if FLAGS.ray_address is not None:
         from experiments.cells import ray_engine

@@ -134,9 +134,9 @@ class TrainedMethod(NamedTuple):
 def list_methods(compared: Compared) -> list[TrainedMethod]:
     """Returns the methods that train models: fresh directions, and those of three papers.
 
-    Each has its paper's adversary, and the bounds for its number of runs and canaries: many runs with one
-    canary (hidden state) or K canaries (LiDP), or a single run (one-shot). CANIFE is not in the list, since
-    it has its own training code.
+    Each has its paper's adversary, and bounds for its design: many runs with one canary (hidden state) or K
+    canaries (LiDP), or a single run (one-shot). CANIFE is not in the list, since it has its own training
+    code.
     """
 
     def make(name: str, runs: int, shown: tuple[str, ...], **fields: Any) -> TrainedMethod:

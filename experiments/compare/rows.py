@@ -54,8 +54,6 @@ _REJECTED = "REJECTED: not valid, since these scores reject a Gaussian curve."
 def find_rows(compared: Compared, place: Workplace) -> list[Record]:
     """Trains all missing runs and returns a record for each bound and estimate of each method.
 
-    Prints each method's name to stderr.
-
     Returns:
       Records, starting with those for methods that see only the final model. Their fields are `method`, a
       name; `sees`, FINAL or ALL; `runs`, the number of models; `seconds`, the training time, or None if all
@@ -126,7 +124,6 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
     begin = time.perf_counter()
     attacked, store = canife_training.prepare(make_attacked(compared), place.out, place.data)
     numbers = attacked.measured()
-    # The generator measures rounds as `list` consumes it.
     new_rounds = list(canife_training.measure_missing(attacked, place.data, store, numbers))
     seconds = time.perf_counter() - begin if new_rounds else None
     charges = []

@@ -187,7 +187,7 @@ def profile_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
 def _draw_profiles(axis: Axes, points: Sequence[Point]) -> None:
     """Plots delta against epsilon for `profile_figure`, with a horizontal line at the points' delta.
 
-    Every profile is that of mu-GDP for some mu. Lower bounds on mu are averaged over the seeds.
+    Lower bounds on mu are averaged over the seeds.
     """
     # 0.05 replaces an unknown or zero mu, since the axis needs a range.
     largest_mu = max(point.conclusions[0].mu_upper_bound or 0.05 for point in points)

@@ -105,8 +105,8 @@ class Point(NamedTuple):
         """Returns the two-sided interval (low, high) for epsilon from the first seed.
 
         It assumes that scores are normal with the same standard deviation with and without the canary
-        (`normal_scores`). For fresh directions, both ends are NaN, because there are no scores without the
-        canary, only their known distribution.
+        (`normal_scores`). For fresh directions, both ends are NaN: only the distribution of scores without
+        the canary is known.
         """
         conclusion = self.conclusions[0]
         if conclusion.law_is_known:  # fresh directions
@@ -177,8 +177,8 @@ def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
 def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
     """Yields a record for each point, with the fields for `make_table`. Each point must have a conclusion.
 
-    Columns are named after methods for runs with one canary. In other audits, a method's counterpart shares
-    its column if both make the same assumptions.
+    Columns are named after methods for runs with one canary. The counterpart of a method in other audits
+    shares its column if it makes the same assumptions.
     """
     for point in points:
         cells = point.cells
