@@ -40,7 +40,7 @@ class DataSets:
     """The models' data sets, loaded on first use from the user's files or from where `audit` finds them."""
 
     def __init__(self, data_files: Mapping[str, str | None]) -> None:
-        """Stores the user's files or folders (or None) that replace published data sets, keyed by their name."""
+        """Stores the user's files or folders, or None for published data, keyed by the data set's name."""
         self._files = data_files
         self._loaded: dict[str, Dataset | InputError] = {}
         # The clients from the last call of `clients`.
