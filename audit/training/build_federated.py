@@ -76,7 +76,7 @@ def rounds(setting: FederatedSetting, clients: Clients) -> Participation:
 
 def build(setting: FederatedSetting, clients: Clients, participation: Participation) -> Game:
     """Builds the game for a federated setting: how DP-FedAvg trains, and how the adversary attacks."""
-    round_noise = noise(setting)  # on the updates' sum and unclipped count
+    round_noise = noise(setting)  # on the sum of updates and on the unclipped count
     hyper = Hyperparameters(
         setting.learning_rate,
         setting.clipping_norm,

@@ -16,7 +16,7 @@ from audit.claims.strategies import INDEPENDENT
 from audit.conclusions.concluded import conclude_each_run
 from audit.laws import conversions
 from audit.methods.estimate import Bound
-from audit.report.style import BLACK, FADED, FREE, IN, OUT
+from audit.report.style import BLACK, BLUE, FADED, ORANGE, VERMILION
 from audit.report.table import Column, Table, at_least, at_most
 from audit.training import build, driver
 from audit.written import Level, counted, show_level
@@ -229,11 +229,10 @@ def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
 
 def _find_look(row: Record) -> tuple[str, str]:
     """Returns the color of a record's dot and its label in the legend."""
-    # The colors have the names of their roles in other figures, such as scores IN and OUT.
     if row["assumes"] == REJECTED:
         return FADED, "rejected: the curve is not Gaussian"
     if row["assumes"] == ESTIMATE:
-        return IN, "estimate, not a bound"
+        return VERMILION, "estimate, not a bound"
     if row["assumes"] in _ANY_CURVE:  # none of these limits the shape of the trade-off curve
-        return FREE, "bound for any curve"
-    return OUT, "bound under an assumption"
+        return ORANGE, "bound for any curve"
+    return BLUE, "bound under an assumption"
