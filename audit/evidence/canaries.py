@@ -73,10 +73,11 @@ class RunErrors(NamedTuple):
     same_runs: bool
 
     def rates(self) -> tuple[Array, Array]:
-        """Returns each run's estimate of the false-positive rate, for m runs, and false-negative rate, for n.
+        """Returns each run's estimates of the false-positive rate (m,) and the false-negative rate (n,).
 
-        A rate is the number of errors, divided by the number of canaries that can have this error, times a
-        scale. With coins, all canaries can, but only half of them are in on average, so the scale is 2.
+        m runs yield false alarms, and n misses. A rate is the number of errors, divided by the number of
+        canaries that can have this error, times a scale. With coins, all canaries can, but only half of them
+        are in on average, so the scale is 2.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
