@@ -46,7 +46,7 @@ class Estimator(NamedTuple):
         count against it.
       claims_level: True if it claims that epsilon is a bound with the given confidence.
       package: The name of its package on PyPI, or "" if it needs no package.
-      cost: How many times fewer audits it gets than a fast estimator.
+      cost: How many times slower it is than a fast estimator. Its number of audits is divided by this.
     """
 
     name: str
