@@ -202,7 +202,7 @@ def test_coins_of_a_caller_may_be_of_any_common_probability():
         design = biased(0.56, seed)
         pilot, rest = (part.errors(-10.0) for part in design.split())
         for given in proven:
-            errors, _ = design._replace(given=given).widen(rest, 0.05)
+            errors, _ = design._replace(from_user=given).widen(rest, 0.05)
             for family in FAMILIES.values():
                 proven[given] += (
                     betting.lower_bound(family, Counted(-10.0, pilot, errors), 0.05) > 0
