@@ -12,9 +12,9 @@ the canaries (Errata O9 of experiments/one_shot/README.md):
     rows.append(directions.cosines(u, seed, run, count))               # after the run
     audit.bounds(audit.cosines(rows, dimension, in_order=True))
 
-Include every run you started, in start order, with a row of NaN for each failed run. If steps add updates, u
-is theta_T - theta_0 - drift. The drift is the change theta_T - theta_0 in a rehearsal, a run without noise or
-canaries. Any drift that does not depend on the directions is valid, even 0, but the cosines may be smaller.
+Include every run you started, in start order, with a row of NaN for each failed run. The drift is the change
+theta_T - theta_0 in a rehearsal, a run without noise or canaries. Any drift that does not depend on the
+directions is valid, even 0, but the cosines may be smaller.
 If count exceeds 1% of dimension, the number of trained parameters, use leave_one_out=True here and in
 audit.cosines.
 
@@ -88,8 +88,8 @@ def cosines(
 
     Args:
       displacement: (dimension,) the change in the parameters, signed so that inserting a canary increases its
-        cosine: theta_0 - theta_T + drift if steps subtract gradients, theta_T - theta_0 - drift if they add
-        updates.
+        cosine: theta_0 - theta_T + drift if steps subtract gradients, otherwise theta_T - theta_0 - drift.
+        The drift is the change theta_T - theta_0 in a run without noise or canaries.
       seed, run, count: as in `canaries`.
       leave_one_out: True to project the other directions out of the displacement before each cosine
         (`audit.evidence.leave_one_out`). `count` must be less than the dimension.
@@ -106,7 +106,8 @@ def cosines(
     )
 
     # The matrix D (count, dimension) of all directions may not fit in memory. So we draw a block of columns
-    # at a time, and add up its contribution to each sum.
+    # at a time, and add up its contribution to each sum. Leave-one-out needs all inner products, plain
+    # cosines only the directions' lengths.
     products = np.zeros(count)  # D @ unit
     squared_lengths = np.zeros(count)
     gram = np.zeros((count, count) if leave_one_out else (0, 0))  # D @ D.T

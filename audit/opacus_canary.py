@@ -32,15 +32,11 @@ from audit.errors import number, require
 class _InsertingOptimizer(DPOptimizer):
     """The base class of optimizers that insert canaries into Opacus's sum of clipped gradients.
 
-    It replaces a DPOptimizer or a DPOptimizerFastGradientClipping. Raises InputError for other classes, which
-    clip parts of gradients or use several processes.
+    Raises InputError for optimizers that clip parts of gradients or use several processes.
     """
 
     def __new__(cls, optimizer: DPOptimizer, *args: Any, **kwargs: Any) -> Self:
-        """Makes an object of a new class that inherits from `cls` and from the optimizer's class.
-
-        So `super()` calls the optimizer's own methods, which differ for ghost clipping.
-        """
+        """Makes an object whose `super()` has the optimizer's methods, which differ for ghost clipping."""
         optimizer_class = type(optimizer)
         require(
             optimizer_class in (DPOptimizer, DPOptimizerFastGradientClipping),
@@ -78,14 +74,14 @@ class CanaryOptimizer(_InsertingOptimizer):
         sampling_rate: float = 1.0,
         seed: int | None = None,
     ) -> None:
-        """Replaces the given optimizer."""
+        """Takes the place of `optimizer`; if `present`, a step inserts the canary with `sampling_rate`."""
         super().__init__(optimizer)
         rate = number("sampling_rate", sampling_rate, float)
         require(0 < rate <= 1, f"`sampling_rate` must be above 0 and at most 1, got {rate:g}")
         self._inserts = present
         self._rate = rate
         self._coins = np.random.default_rng(seed)
-        self._initial_entry = self._read_first_entry()
+        self._initial_entry = self._read_first_entry()  # the canary moves this entry
 
     def add_noise(self) -> None:
         """Inserts the canary if the run includes it and the step samples it, then adds the noise."""
@@ -136,16 +132,17 @@ class DirectionsOptimizer(_InsertingOptimizer):
         present: bool = True,
         parameters: Iterable[Tensor] | None = None,
     ) -> None:
-        """Replaces the given optimizer."""
+        """Takes the place of `optimizer`; if `present`, every step inserts the run's `count` directions."""
         super().__init__(optimizer)
         self._chosen = list(self.params if parameters is None else parameters)
         _require_trained(self._chosen, self.params)
         # These numbers determine the directions.
         self._identity = {"seed": seed, "run": run, "count": count}
         self._inserts = present
-        self._is_moved = False  # True once a step has moved every chosen parameter
+        self._is_moved = False  # `step` checks once that the optimizer moves every chosen parameter
         self._theta_0 = self._read_parameters()
         norm = float(self.max_grad_norm)
+        # The sum of all directions, each of length `norm`.
         total = directions.inserted(**self._identity, dimension=self.dimension, norm=norm)
         self._inserted = self._split(torch.from_numpy(total).float())
 
@@ -164,14 +161,13 @@ class DirectionsOptimizer(_InsertingOptimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Takes a step.
 
-        Raises InputError if the first step with a learning rate above 0 leaves a chosen parameter unchanged:
-        canaries would not reach the model.
+        Raises InputError if the first step with a learning rate above 0 leaves a chosen parameter unchanged.
         """
         learns = any(group["lr"] > 0 for group in self.param_groups)
         loss: float | None = super().step(closure)
         # Opacus skips steps between the physical batches of a logical batch.
         is_complete = not self._is_last_step_skipped
-        # We check once, and not in a rehearsal, which inserts nothing.
+        # We check once, and not in a rehearsal, which inserts no canaries.
         if self._inserts and learns and is_complete and not self._is_moved:
             moves = self._split(torch.from_numpy(self._read_parameters() - self._theta_0))
             unmoved = [str(index) for index, move in enumerate(moves) if not move.any()]

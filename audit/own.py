@@ -73,7 +73,7 @@ def _share(computed: _Fingerprinted) -> Any:
     """Returns the functions or, because of `lru_cache`, those of the first call with the same hash.
 
     JAX looks up compiled programs by function identity. A notebook cell that runs again defines equal but
-    distinct functions. Replacing them with the earlier ones avoids compiling again.
+    distinct functions, which would compile again.
     """
     return computed.functions
 
@@ -152,10 +152,7 @@ def wrap_loss(
 
 
 def wrap_task(task: Task, dataset: Dataset) -> OwnModel:
-    """Wraps one of the repository's models as a custom model, with its defaults and the given data.
-
-    Custom adversaries require custom models.
-    """
+    """Wraps one of the repository's models as a custom model, as custom adversaries require."""
     name = task.name
     own = _wrap(name, lambda features: task.make(features.shape), dataset, name)
     return own._replace(usual=task.usual())
@@ -167,8 +164,7 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
     Args:
       what: the user's code, in words, for messages.
       make: a function that maps an example's features to the model.
-      dataset: the data.
-      name: the model's name in reports.
+      dataset, name: fields of `OwnModel`.
 
     Raises:
       InputError: the user's code fails on an example, or the loss is not a scalar.
@@ -203,8 +199,8 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
 def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level) -> driver.Request:
     """Returns the request to audit a custom model with the settings `fields`, which this function changes.
 
-    In `fields`, `adversary` is a name or an `Adversary`. `lipschitz` is "measured", or the guaranteed
-    Lipschitz constants of the steps. `rehearsals` is the number of runs that measure them.
+    In `fields`, `adversary` is a name or an `Adversary`. `lipschitz` is "measured", or the steps' Lipschitz
+    constants, which the user guarantees. `rehearsals` is the number of runs that measure them.
 
     Raises:
       InputError: a setting is invalid, or does not fit the model or the data.
@@ -227,10 +223,10 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
     lipschitz.require_rehearsals(is_measured, rehearsals)
 
     training = _Training(own, setting, adversary)
-    # A function from the setting's store to its Lipschitz constants.
-    find_constants: Callable[[Store], Steps | None] = _keep_earlier_steps
+    # Maps the setting's store to the constants for the hidden-state bound.
+    find_constants: Callable[[Store], Steps | None] = _keep_measured_steps
     if is_measured:
-        # Any number will do: whether a bound exists does not depend on it.
+        # Refuse before measuring. Whether a bound exists does not depend on the constants.
         training.require_covered(level.delta, constants=1.0)
         find_constants = partial(training.measure_steps, rehearsals=rehearsals or lipschitz.USUAL)
     elif constants is not None:
@@ -245,7 +241,7 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
 
 @dataclass(frozen=True)
 class _Training:
-    """The training of a custom model. `adversary` is a custom adversary; None to use the setting's."""
+    """The training of a custom model, by a custom adversary or, if None, the setting's."""
 
     own: OwnModel
     setting: Setting
@@ -253,10 +249,7 @@ class _Training:
 
     @cached_property
     def trainee(self) -> Trainee:
-        """Returns the model with its number of classes and its fastest correct clipping strategy.
-
-        Finding the strategy takes seconds, so we do it once, and only to train.
-        """
+        """Returns the model with its number of classes and its clipping strategy, found once in seconds."""
         model = self.own.model
         labels = self.own.dataset.labels
         classes = 0  # unless labels number at least two classes
@@ -273,7 +266,7 @@ class _Training:
         return build.build(self.setting, dataset, self.trainee, self.adversary)
 
     def describe(self, dataset: Dataset) -> dict[str, Any]:
-        """Returns the provenance of the training run, including which models a custom adversary sees."""
+        """Returns the provenance of training, including which models a custom adversary sees."""
         described = build.provenance(dataset)
         if self.adversary is not None:
             described["view"] = describe_view(self.adversary.observer is not None)
@@ -298,21 +291,20 @@ class _Training:
         )
 
 
-def _keep_earlier_steps(store: Store) -> Steps | None:
-    """Returns the Lipschitz constants in a store if an earlier audit measured them; deletes any others.
+def _keep_measured_steps(store: Store) -> Steps | None:
+    """Returns the Lipschitz constants that an earlier audit measured, if the store has them.
 
-    Guaranteed constants are valid only for the audit to which they were given.
+    If a user gave them to an earlier audit, they may not be valid for this one. So they are deleted.
     """
-    # For other constants, this is None, so `keep` deletes the file.
-    measured = lipschitz.find_measured(store, lipschitz.USUAL)  # in any number of rehearsals
-    return lipschitz.keep(store, measured)
+    measured = lipschitz.find_measured(store, lipschitz.USUAL)  # None if they were given
+    return lipschitz.keep(store, measured)  # deletes the store's constants for None
 
 
 def _find_strategy(model: Model, dataset: Dataset) -> str:
     """Returns the name of the fastest clipping strategy that computes a model's clipped sums correctly.
 
-    We compare its sums with those of per-example gradients on a few examples, at clipping norms that clip
-    none, half and all of them. If no strategy agrees, training is slow, and we print the reason on stderr.
+    We compare its sums with those of per-example gradients, at clipping norms that clip 0%, 50% and 100% of a
+    few examples. If no strategy agrees, we print the reason.
     """
     features = jnp.asarray(dataset.features[:_NUM_PROBED])
     batch: Batch = (features, jnp.asarray(dataset.labels[:_NUM_PROBED]))
@@ -348,8 +340,9 @@ def _find_strategy(model: Model, dataset: Dataset) -> str:
 def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdversary, Adversary]:
     """Returns the fields of a custom adversary for the setting, and the adversary to compile.
 
-    The fields are a name and the hash of the compiled functions. Adversaries with the same hash share all
-    functions except `init`, which may refer to data that should not be kept in memory.
+    The fields are a name and the hash of the compiled functions, which identifies stored runs. Adversaries
+    with the same hash share all functions, to compile them once, except `init`, which may refer to data that
+    should not be kept in memory.
     """
     # The label is the name of the function that encloses `init`: "constant_direction" in
     # "constant_direction.<locals>.init".
@@ -367,21 +360,21 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
         ) from error
     without_init = untraced._replace(init=None)  # type: ignore[arg-type]
     shared = _share(_Fingerprinted(fingerprint, without_init))
-    # The hash does not include `reads_theta`.
+    # An adversary with the same hash may differ in these two.
     compiled = shared._replace(init=adversary.init, reads_theta=adversary.reads_theta)
     return OwnAdversary(label, fingerprint), compiled
 
 
 def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
-    """Returns the hash of an adversary's functions, compiled for `parameters` parameters, and of its facts.
+    """Returns a hash that changes with the adversary's scores, and so identifies its stored runs.
 
-    The facts are `crafts_constant` and `null`. JAX must not have traced the functions before, because it
-    would reuse those traces.
+    It hashes the functions, compiled for `parameters` parameters, and two facts about them. JAX must not have
+    traced the functions before: it would reuse those traces, even if a variable that they read has changed.
     """
     _find_shapes(adversary, parameters)  # raises InputError for wrong shapes
 
     def play(key: Array, clipping_norm: Array, step: Array, theta_0: Array, theta: Array) -> Any:
-        """Returns what the adversary computes at a step and after training."""
+        """Calls each of the adversary's functions once, to be compiled and hashed with this name, not run."""
         state = adversary.init(key, theta_0, clipping_norm)
         state_of_run = adversary.draw_for_run(state, key)
         seen: Any = ()
@@ -421,8 +414,8 @@ def _why_adversary_uncovered(adversary: Adversary, parameters: int) -> str:
     """Returns why the hidden-state bound does not cover a custom adversary; "" if it does."""
     if adversary.observer is not None:
         return "this adversary sees every model"
-    # With several canaries, the other canaries are part of the step. If their gradients depend on the model,
-    # as for crafted examples, they change the Lipschitz constant of the step.
+    # The other canaries are part of the step. If their gradients depend on the model, as for crafted
+    # examples, they change its Lipschitz constant.
     crafted = _find_shapes(adversary, parameters).crafted
     reads_theta = adversary.reads_theta or isinstance(crafted, Examples)
     if adversary.canaries > 1 and reads_theta:
@@ -443,8 +436,8 @@ def _vector(parameters: int) -> jax.ShapeDtypeStruct:
 def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
     """Returns features and labels, both (N, ...), as a data set.
 
-    Floats become float32, and integers except uint8 become int32. Raises InputError for values that are NaN,
-    infinite or too large, and for arrays that are empty or have different lengths.
+    Floats become float32, and integers except uint8 become int32. Raises InputError for invalid values, and
+    for arrays that are empty or have different lengths.
     """
     canonical: dict[str, NDArray[Any]] = {}
     for name, values in (("features", features), ("labels", labels)):

@@ -105,7 +105,7 @@ def main() -> None:
         cli.refuse(["leave_one_out"], "requires --dimension: give both, or drop it")
     paths = score_files.paths(FLAGS.scores)
     if FLAGS.card is not None:
-        _compare_with_card(paths)  # the card states the claim and the level
+        _compare_with_card(paths)  # the card contains the claim and the level
         return
     claim = _make_claim()
     result = _conclude(paths, claim, cli.level())
@@ -138,10 +138,13 @@ def _conclude(
 
 
 def _compare_with_card(paths: Sequence[Path]) -> None:
-    """Reports whether a card agrees with the scores; if not, exits with status 3."""
+    """Recomputes an audit's card from the scores, and reports whether it agrees; if not, exits with status 3.
+
+    A card is a JSON record of an audit's claim, level, result, and commitment, a hash of its scores.
+    """
     from audit.report.card import find_difference, read_card
 
-    # The card states the claim and the level, and we only compare.
+    # These flags would replace the card's claim and level.
     cli.refuse((*_CLAIM_FLAGS, *_RESULT_FLAGS), "conflicts with --card: drop it")
     stored = read_card(Path(FLAGS.card))
     result = _conclude(paths, stored.claim, stored.level, stored.runs)
@@ -181,8 +184,8 @@ def _show(result: Result) -> None:
 def _judge(result: Result) -> None:
     """Raises InputError if scores are lower with the canary, unless they reject the claim anyway.
 
-    With --fail_if_violated, it exits with status 3 if the scores reject the claim, and raises InputError if
-    the runs may be dependent.
+    With --fail_if_violated, it exits with status 3 if they do, and raises InputError if runs may be
+    dependent.
     """
     conclusion = result.conclusion
     is_violated = result.verdict == verdicts.VIOLATED

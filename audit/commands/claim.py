@@ -75,7 +75,7 @@ class _Sampler(NamedTuple):
     Attributes:
       sampler: Its name, or a truncated Poisson sampler.
       batches: The number of batches in an epoch.
-      order: A description of the order of a loader's examples, or "" if there is no loader.
+      order: A description of the order of a loader's examples, or "".
     """
 
     sampler: str | TruncatedPoisson
@@ -84,8 +84,8 @@ class _Sampler(NamedTuple):
 
 
 def main() -> None:
-    """Prints the valid claims for a sampler, a loader or a matrix mechanism."""
-    # --claim determines sigma, too.
+    """Prints the valid claims for a sampler or loader; with --noise, for a matrix mechanism's noise."""
+    # Sigma is given, or follows from the epsilon in --claim.
     is_sigma_known = cli.is_given("noise_multiplier") or cli.is_given("claim")
     require(is_sigma_known, "--noise_multiplier is missing: give sigma, or --claim=epsilon")
     cli.refuse_both("claim", ["noise_multiplier"])
@@ -98,9 +98,9 @@ def main() -> None:
 
 
 def _print_noise_claims() -> None:
-    """Prints epsilon for all models and for the last model, for the strategy in --noise.
+    """Prints epsilon for all models and for the last model, for the strategy in --noise and for DP-SGD.
 
-    It also prints both for DP-SGD with the same epsilon for all models.
+    Both have the same epsilon for all models.
     """
     require(FLAGS.steps is not None, "--steps is missing: give the number of steps")
     k = 1 if FLAGS.k is None else FLAGS.k
@@ -154,8 +154,7 @@ def _print_sampler_claims() -> None:
 def _read_sampler() -> _Sampler:
     """Returns the sampler that --sampler names, with the number of batches in --batches.
 
-    --examples and --largest_batch describe a truncated Poisson sampler. Raises InputError if the name or the
-    number is missing, or if only one of these two flags is given.
+    Raises InputError if one is missing, or if only one flag of a truncated Poisson sampler is given.
     """
     sampler = FLAGS.sampler
     require(sampler, f"--sampler is missing: give {', '.join(SAMPLERS)}")
@@ -188,9 +187,9 @@ def _read_user_loader() -> _Sampler:
 def _recognize_loader(user_file: UserFile) -> _Sampler:
     """Returns the sampler of a user's loader, recognized by the check of its batches.
 
-    The pass with seed 0 determines the number of batches in an epoch. The size of the data set is `examples`
-    in the file, or else the size of the loader's `dataset`. Raises InputError if the size is missing, or if
-    the batches have a different sampling rate or come from a sampler without a proven bound.
+    The pass with seed 0 determines the number of batches in an epoch. Raises InputError if the size of the
+    data set is unknown, or if the batches have a different sampling rate or come from a sampler without a
+    proven bound.
     """
     loader = user_file.definitions[user_file.name]
     examples = count_examples(loader, user_file.definitions.get("examples"))
@@ -221,8 +220,7 @@ def _recognize_loader(user_file: UserFile) -> _Sampler:
 def _judge_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Sampler:
     """Returns the sampler for batches that use every example once per pass, judged by tests of their order.
 
-    Bounds are amplified only if the tests do not reject a uniform order. Raises InputError if a pass does not
-    end.
+    Raises InputError if a pass does not end.
 
     Args:
       kind: The name of the sampler if the order is uniform, such as "shuffled".

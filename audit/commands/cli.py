@@ -142,10 +142,9 @@ def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
 def _write_as_flag(match: re.Match[str]) -> str:
     """Returns the flag for a field in backticks, such as --k=5 for `periodicity=5`.
 
-    The groups of the match are the name, and "=value" or "". For a field without a flag, only the backticks
-    are removed. Any other name is a flag of the command.
+    For a field without a flag, only the backticks are removed. Any other name is a flag of the command.
     """
-    name, value = match.groups()
+    name, value = match.groups()  # the value is "=..." or ""
     field = make.fields().get(name)
     if field is None:
         return f"--{name}{value}"
@@ -181,15 +180,14 @@ def values(kind: type = Setting, names: Iterable[str] | None = None) -> dict[str
 def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:
     """Returns the audit setting that the flags describe.
 
-    `names` are the fields that have flags (None: all). Values in `fixed`, keyed by field or flag, override
-    flags.
+    `names` are the fields that have flags (None: all). Values in `fixed`, keyed by name, override flags.
     """
     given = {**values(Setting, names), **fixed}
     for name in ("insertions", "noise_multiplier"):
-        # Without the flag, the model's default applies instead of the flag's.
+        # A model may have its own default, which the calls below fill in. The flag's must not replace it.
         if name in given and name not in fixed and not flags.FLAGS[name].present:
             del given[name]
-    make.add_insertions(given["model"], given)  # the model's default, unless steps are given
+    make.add_insertions(given["model"], given)  # unless the number of steps is given
     return make.setting_of(**given)
 
 

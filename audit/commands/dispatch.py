@@ -22,7 +22,7 @@ def run(
     """Runs a command with its flags; exits with status 2 if the command is unknown.
 
     Args:
-      program: The program's name in help and messages, such as ./run.sh.
+      program: The program's name in messages, such as ./run.sh.
       packages: The packages whose modules are commands.
       arguments: The command's name and its flags; [] lists the commands.
       others: {name: summary} for other commands that the help lists.
@@ -105,7 +105,8 @@ def handle_interrupts() -> None:
         if signal.getsignal(number) != signal.SIG_IGN:
             # Python writes to the pipe only for signals with a handler.
             signal.signal(number, lambda number, frame: None)
-            # Python's shutdown restores default handlers, but keeps signals ignored.
+            # A signal during shutdown must not fail a command that has done its work. Shutdown restores the
+            # default handlers, except for signals that are ignored.
             atexit.register(signal.signal, number, signal.SIG_IGN)
 
 

@@ -140,7 +140,7 @@ def _make_notes(evidence: Evidence) -> Iterator[str]:
             f"read as {runs:,} independent training runs; if all canaries are from one run, use shape "
             f"(1, {runs}) or --one_run"
         )
-    if not isinstance(evidence, Fresh) or not evidence.given:  # not a user's fresh directions
+    if not isinstance(evidence, Fresh) or not evidence.from_user:
         return
     if evidence.draws:  # scores were ranked among this many fresh draws
         yield describe_draws(evidence)
@@ -291,12 +291,12 @@ def conclude_together(
 ) -> Conclusion | None:
     """Returns one conclusion from several runs with fresh directions; None for one run or other canaries.
 
-    The scores must not be leave-one-out cosines, which depend on other canaries' directions. `plain` declares
-    this, and allows tighter bounds.
+    The scores must not be leave-one-out cosines, because a canary's score must not depend on other canaries'
+    directions (`Fresh.separate`).
     """
     if not scores.dimension or len(scores.scores) == 1:  # only directions have a dimension
         return None
-    return conclude(read_directions(scores)._replace(plain=True), claim, level)
+    return conclude(read_directions(scores)._replace(separate=True), claim, level)
 
 
 def predicted_mu(setting: Setting) -> float | None:

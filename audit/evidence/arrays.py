@@ -135,7 +135,7 @@ def hash_ranks(*worlds: Integers) -> int:
 def require_few_failed(name: str, failed: Bits) -> None:
     """Raises InputError if more than half of the scores are NaN because runs failed.
 
-    `name` is a plural noun for the scores, and `failed` is a mask of any shape.
+    `name` is a plural noun for the scores.
     """
     number = int(failed.sum())
     require(
@@ -146,10 +146,7 @@ def require_few_failed(name: str, failed: Bits) -> None:
 
 
 def require_apart(scores: Array) -> None:
-    """Raises InputError if scores of any shape are all equal, or if one exceeds 1e100 in magnitude.
-
-    Sums of larger squares may overflow.
-    """
+    """Raises InputError if scores of any shape are all equal, or if one exceeds 1e100 in magnitude."""
     largest = np.abs(scores).max()
     require(
         largest <= MAX_SCORE,

@@ -5,8 +5,7 @@ false alarm is the reverse. There are two designs. In both, runs are independent
 same distribution, and a guess depends only on its canary.
 
 Sets (LiDP paper, Section 3): the runs of one set insert K canaries and yield misses. The other runs insert K
-- 1 canaries and score left-out canaries, which yield false alarms. Given the other canaries, a left-out
-canary is a fresh draw.
+- 1 canaries and score left-out canaries, fresh draws that yield false alarms.
 
 Coins: every canary of every run is in with probability 1/2, independently, so every run yields misses and
 false alarms. Fix a canary k and all other coins. Then runs with k in and with k out are neighbours, so if the
@@ -14,8 +13,7 @@ mechanism is f-DP, the error rates of guesses about k satisfy FNR_k >= f(FPR_k).
 sum_k coin_k miss_k is the mean of FNR_k over k, even if the canaries of a run depend on each other. (The
 fraction of misses among inserted canaries has a different expectation.)
 
-A user's coins may be unfair. If every coin has probability p, the factors are 1 / p and 1 / (1 - p) instead
-of 2; `Coins.widen` uses confidence limits for p.
+A user's coins may be unfair (`Coins.widen`).
 
 If a mechanism is f-DP, FNR >= f(FPR) for all neighbours and rejection regions. Averaging over random
 canaries, data and regions gives E[FNR] >= E[f(FPR)] >= f(E[FPR]), since f is convex. So upper limits on both
@@ -63,7 +61,7 @@ class RunErrors(NamedTuple):
       canaries_in, canaries_out: how many canaries per run can be misses, and how many false alarms.
       scale_in: the mean of scale_in * misses / canaries_in is at least the average false-negative rate.
       scale_out: the mean of scale_out * alarms / canaries_out is at least the average false-positive rate.
-      paired: True if misses and alarms come from the same runs (m = n); else they are independent.
+      same_runs: True if misses and alarms come from the same runs (m = n); else they are independent.
     """
 
     misses: Array
@@ -72,13 +70,14 @@ class RunErrors(NamedTuple):
     canaries_out: int
     scale_in: float
     scale_out: float
-    paired: bool
+    same_runs: bool
 
     def rates(self) -> tuple[Array, Array]:
         """Returns each run's estimates of the false-positive rate (m,) and the false-negative rate (n,).
 
-        A rate is the fraction of all the run's canaries with this error, times a scale: 2 for fair coins,
-        which put half of the canaries in.
+        m runs yield false alarms, and n misses. A rate is the number of errors, divided by the number of
+        canaries that can have this error, times a scale. With coins, all canaries can, but only half of them
+        are in on average, so the scale is 2.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
@@ -123,13 +122,13 @@ class Coins(NamedTuple):
     Attributes:
       scores: (R, K) float64, the scores of K canaries in each of R runs.
       presence: (R, K) bool, True if the canary was in.
-      given: True if the coins come from a user and may be unfair.
+      from_user: True if the coins come from a user and may be unfair.
       failed: the number of scores from failed runs.
     """
 
     scores: Array
     presence: Bits
-    given: bool = False
+    from_user: bool = False
     failed: int = 0
 
     @property
@@ -149,9 +148,12 @@ class Coins(NamedTuple):
         return f"{_describe_shape(self.scores)}, each inserted by its own coin"
 
     def split(self) -> tuple["Coins", "Coins"]:
-        """Returns (pilot, rest): the runs used to choose a threshold, and the other runs."""
-        ranks = np.searchsorted(np.unique(self.scores), self.scores)  # among the distinct scores
-        # To seed the draw, each (rank, bit) pair is mapped to a different integer.
+        """Returns (pilot, rest): the runs used to choose a threshold, and the other runs.
+
+        The scores' ranks seed the draw, so increasing transformations of the scores do not change it.
+        """
+        ranks = np.searchsorted(np.unique(self.scores), self.scores)
+        # Each (rank, bit) pair is mapped to a different integer.
         pilot, rest = _draw_pilots(2 * ranks + self.presence)
         return self.select(*pilot), self.select(*rest)
 
@@ -164,17 +166,21 @@ class Coins(NamedTuple):
         guessed_in = self.scores > threshold
         misses = (self.presence & ~guessed_in).sum(1, dtype=np.float64)
         alarms = (~self.presence & guessed_in).sum(1, dtype=np.float64)
-        # On average, half of a run's K canaries are in, so a rate is 2 / K times the number of errors.
-        return RunErrors(misses, alarms, *self.canaries, scale_in=2.0, scale_out=2.0, paired=True)
+        # All K canaries can be misses or alarms, so `self.canaries` is (K, K). On average, half of them are
+        # in, so a rate is 2 / K times the number of errors.
+        return RunErrors(
+            misses, alarms, *self.canaries, scale_in=2.0, scale_out=2.0, same_runs=True
+        )
 
     def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:
         """Returns errors with larger scales if coins may be unfair, and the remaining error probability.
 
         `error` is the error probability of a bound. For a user's coins, a tenth of it is spent on confidence
         limits for the probability of "in". The scales 1 / low and 1 / (1 - high), instead of 2, overestimate
-        both error rates. Our own coins are fair, so nothing changes.
+        both error rates.
         """
-        if not self.given:
+        # Our own coins are fair.
+        if not self.from_user:
             return errors, error
         spent = _LIMITS_FRACTION * error
         total_in = int(self.presence.sum())
@@ -217,8 +223,10 @@ class Sets(NamedTuple):
         )
 
     def split(self) -> tuple["Sets", "Sets"]:
-        """Returns (pilot, rest), each with runs from both sets; pilot runs are used to choose a threshold."""
-        # The draw is seeded with ranks among the distinct scores.
+        """Returns (pilot, rest), each with runs from both sets; pilot runs are used to choose a threshold.
+
+        The scores' ranks seed the draw, so increasing transformations of the scores do not change it.
+        """
         distinct = np.unique(np.concatenate(self.pooled()))
         ranks_in = np.searchsorted(distinct, self.inserted)
         ranks_out = np.searchsorted(distinct, self.fresh)
@@ -232,11 +240,14 @@ class Sets(NamedTuple):
     def errors(self, threshold: float) -> RunErrors:
         """Returns each run's errors when canaries with scores above a threshold are guessed to be in.
 
-        Runs with the canaries yield misses, and runs without them false alarms.
+        Runs with the canaries yield misses, and the other runs' left-out canaries, `fresh`, false alarms.
         """
         misses = (self.inserted <= threshold).sum(1, dtype=np.float64)
         alarms = (self.fresh > threshold).sum(1, dtype=np.float64)
-        return RunErrors(misses, alarms, *self.canaries, scale_in=1.0, scale_out=1.0, paired=False)
+        # K are in and M are out in each run of their set, so the scales are 1; `self.canaries` is (K, M).
+        return RunErrors(
+            misses, alarms, *self.canaries, scale_in=1.0, scale_out=1.0, same_runs=False
+        )
 
     def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:
         """Returns both arguments unchanged, since this design has no coins (`Coins.widen`)."""
@@ -256,8 +267,8 @@ class Fresh(NamedTuple):
       cosines: (R, K), the cosines of K canaries in each of R runs; FAILED for a failed run.
       presence: (R, K), True if the canary was in.
       dimension: d, the dimension of the directions.
-      plain: True if a canary's score does not depend on other canaries' directions; False for ranks.
-      given: True if scores and directions come from a user.
+      separate: True if a canary's score does not depend on other canaries' directions; False for ranks.
+      from_user: True if scores and directions come from a user.
       in_order: True if rows are sorted by the start times of their runs.
       draws: M, the number of fresh draws per run for ranks; 0 for cosines.
       ranked: (R, K + M), a user's scores of canaries and fresh draws, before ties were broken; else None.
@@ -266,8 +277,8 @@ class Fresh(NamedTuple):
     cosines: Array
     presence: Bits
     dimension: int
-    plain: bool = False
-    given: bool = False
+    separate: bool = False
+    from_user: bool = False
     in_order: bool = True
     draws: int = 0
     ranked: Array | None = None
@@ -278,11 +289,13 @@ class Fresh(NamedTuple):
         return self.cosines.shape[1], self.cosines.shape[1]
 
     def rows(self) -> list[Rows]:
-        """Returns a single table with a row for each run: its ranked scores if known, else its cosines."""
+        """Returns a single table with a row for each run: its ranked scores if known, else its cosines.
+
+        Independent cosines are never equal, but ranks often are. With `draws`, cosines represent ranks.
+        """
         if self.ranked is not None:
             return [Rows(self.ranked, self.presence)]
-        has_no_ties = not self.draws  # ranks have ties
-        return [Rows(self.cosines, self.presence, has_no_ties)]
+        return [Rows(self.cosines, self.presence, has_no_ties=not self.draws)]
 
     def select(self, chosen: Bits | Integers) -> "Fresh":
         """Returns the chosen runs; `chosen` is an array of indices or a mask."""
@@ -318,16 +331,15 @@ class Fresh(NamedTuple):
     @property
     def failed(self) -> int:
         """Returns how many of a user's scores come from failed runs."""
-        if not self.given:
+        if not self.from_user:
             return 0
         return int(np.count_nonzero(self.cosines == FAILED))
 
     def pooled(self) -> tuple[Array, Array]:
         """Returns scores for figures: those of inserted canaries, (n,), and of left-out canaries, (m,).
 
-        The latter are quantiles of their known distribution at evenly spaced levels. There are n of them, but
-        at least 1,000 and at most 20,000. Ranks among `draws` fresh draws are converted to normal deviates,
-        the highest for rank 1.
+        The latter are quantiles of their known distribution at evenly spaced levels. Ranks among `draws`
+        fresh draws are converted to normal deviates, the highest for rank 1.
         """
         cosines_in = self.cosines[self.presence]
         quantiles = int(np.clip(cosines_in.size, _MIN_QUANTILES, _MAX_QUANTILES))
@@ -422,8 +434,7 @@ def _describe_shape(scores: Array) -> str:
 def _draw_pilots(*sets: Integers) -> tuple[list[Integers], list[Integers]]:
     """Draws a twentieth of each set's runs, but at least 4, as pilot runs.
 
-    They are used to choose the threshold, and the rest to compute the bound. The draw is seeded with the
-    sorted scores, so the order of runs and canaries does not matter.
+    The draw is seeded with the sorted scores, so the order of runs and canaries does not matter.
 
     Args:
       sets: (runs, K), the scores in each set as integers, such as ranks.

@@ -46,7 +46,10 @@ def require_fair(presence: Bits) -> None:
 
 
 def _tests(presence: Bits) -> Iterator[_Test]:
-    """Yields the results of the tests that apply to coins (R, K): on the total, the runs and the canaries."""
+    """Yields the results of the tests that apply to coins (R, K): on the total, the runs and the canaries.
+
+    They ask whether the coins of a run, or of a canary in all runs, are unfair or depend on each other.
+    """
     total = int(presence.sum())
     message = f"{total:,} of {presence.size:,} canaries are in"
     yield _Test(float(_log_binomial(total, presence.size)), message)
@@ -58,7 +61,7 @@ def _tests(presence: Bits) -> Iterator[_Test]:
         if rows > 1 and width > 1:
             yield _test_dispersion(totals, width, row)
         if width > 1:
-            yield _test_lags(bits, column)
+            yield _test_lags(bits, column)  # compares coins of a row that are some columns apart
 
 
 def _log_binomial(counts: Integers | int, coins: int) -> Array:
@@ -109,8 +112,7 @@ def _test_dispersion(totals: Integers, width: int, row: str) -> _Test:
 
     The statistic X is the sum over rows of (2 S_r - K)^2 / K, where S_r is a row's total. Its p-value is
     twice the Chernoff bound, the minimum over t in _TILTS of exp(-t x) E[exp(t X)], where x is the observed
-    X. Positive t bound the upper tail, negative t the lower. The moments come from the binomial distribution
-    of a total.
+    X. Positive t bound the upper tail, negative t the lower.
     """
     # The possible totals of a row within 40 standard deviations. Others have negligible probability.
     middle = width // 2

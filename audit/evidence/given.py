@@ -35,8 +35,9 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     >>> audit.bounds(audit.coins(losses, presence)).bounds["one_run_guesses"].epsilon > 2
     True
     """
-    # With `given`, bounds remain valid if a user's coins are slightly unfair.
-    drawn = canaries.make_coins(scores, presence)._replace(given=True)
+    # For a user's coins, which may be slightly unfair, bounds estimate the probability.
+    drawn = canaries.make_coins(scores, presence)._replace(from_user=True)
+    # Or the coins are fair if rows that were pasted twice count once.
     check_with_or_without_copies(lambda part: fair_coins.require_fair(part.presence), drawn)
     if len(drawn.scores) > 1:
         return drawn
@@ -92,7 +93,8 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
     """
     size = given_directions.require_dimension(dimension)
     run = make_cosines(observed, unobserved, size)
-    # With a fitted null, cosines may be maxima over rounds, and the checks in `given` do not apply.
+    # `given` checks for cosines of uniform directions in this dimension. With a fitted null, they may be
+    # maxima over rounds, which have another distribution.
     if not len(run.unobserved):
         given_directions.given(run.observed[None], size)  # called only for its checks
     return OneRun(coins=None, cosines=run)
@@ -116,7 +118,7 @@ def _cosines_of_one_run(values: arrays.Array, dimension: int, presence: ArrayLik
     bits = np.atleast_2d(arrays.floats("the presence bits", presence))
     present = given_directions.check_bits(bits, (1, len(values)))
     fair_coins.require_fair(present)
-    drawn = Coins(values[None], present, given=True)
+    drawn = Coins(values[None], present, from_user=True)
     # The null distribution is fitted to left-out canaries, so we do not check the spread of cosines.
     cosines_in, cosines_out = drawn.pooled()
     return OneRun(coins=drawn, cosines=make_cosines(cosines_in, cosines_out, size))

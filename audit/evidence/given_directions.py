@@ -2,20 +2,16 @@
 
 `exact_null` assumes directions that are uniform in R^d and new in every run. We reject
 
-- a spread above 1/sqrt(d), which means that d counts parameters that are not trained. Insertion shifts a
-cosine but does not widen the spread, so we measure it about the run's mean (with one canary per run, about
-the mean of all). With at least MIN_COSINES left-out canaries, `exact_null.law_test` tests those instead;
-- columns with different means, as when the directions of all runs are drawn with the same seed (analysis of
-variance over at least 3 runs of MIN_COSINES canaries);
-- a run whose sum of squared cosines is larger than possible for any vector (`require_possible`).
+- a spread above 1/sqrt(d), which means that d counts parameters that are not trained (`_require_spread`);
+- columns with different means, as when the directions of all runs are drawn with the same seed;
+- a run with a sum of squared cosines that is impossible for any vector (`require_possible`).
 
-Each check except the last rejects valid cosines with probability at most about LEVEL. For spreads, we use
-Fisher's F distribution, with degrees of freedom for dependent cosines (`_require_spread`). In simulations,
-the error rate is at most LEVEL for K/d up to 1.
+Each check except the last rejects valid cosines with probability at most about LEVEL; for spreads, this is so
+in simulations for K/d up to 1.
 
 If all canaries are inserted, the checks cannot detect directions that are not uniform (such as coordinates)
 or that are known during training; signs or runs selected by score; or a dimension that is slightly too large.
-They may also fail to notice that all runs used the same seed.
+They may also miss that all runs used the same seed.
 
 The cosines of a failed run are NaN, which we replace with -1. Without the canary, failure does not depend on
 the direction, so the known probability of a cosine above t remains an upper bound.
@@ -59,7 +55,10 @@ def given(
     present = check_bits(presence, values.shape)
     # This check comes first, since the others mistake rounding for a wrong dimension.
     require_decimals(values, d)
-    design = Fresh(values, present, d, plain=not leave_one_out, given=True, in_order=in_order)
+    design = Fresh(
+        values, present, d, separate=not leave_one_out, from_user=True, in_order=in_order
+    )
+    # Repeated rows may be pasted copies of a run, which must not fail these checks.
     check_with_or_without_copies(_require_fresh, design)
     check_with_or_without_copies(_require_spread, design)
     require_possible(values, d, leave_one_out)
@@ -67,7 +66,11 @@ def given(
 
 
 def _require_fresh(design: Fresh) -> None:
-    """Raises InputError if each canary appears to have the same direction in every run."""
+    """Raises InputError if each canary appears to have the same direction in every run.
+
+    Then some canaries have larger cosines than others in all runs. With fresh directions, all have the same
+    mean.
+    """
     require(
         columns_p_value(design.cosines, _find_inserted(design)) >= LEVEL,
         "directions look the same in every run: draw them afresh, or shuffle each run's cosines if they are "
@@ -164,13 +167,14 @@ def describe_dimension(design: Fresh) -> str:
 
 
 def measure_spread(design: Fresh) -> tuple[float, int]:
-    """Measures the spread of inserted canaries' cosines about their run's mean, excluding failed runs.
+    """Measures the spread of inserted canaries' cosines about their run's mean, to test a user's dimension d.
 
-    With one canary per run, we measure the spread about the mean of all runs.
+    A uniform direction's cosine has variance 1 / d, and insertion shifts it without widening the spread. With
+    one canary per run, we measure the spread about the mean of all runs.
 
     Returns:
-      squares: the sum of the squared deviations. Its mean in d dimensions is freedom / d.
-      freedom: the number of independent deviations.
+      squares: the sum of the squared deviations; freedom / d on average.
+      freedom: the number of independent deviations, which is one less for each mean.
     """
     cosines = design.cosines
     presence = _find_inserted(design)
@@ -210,7 +214,10 @@ def check_bits(presence: ArrayLike | None, shape: tuple[int, ...]) -> Bits:
 
 
 def _about_means(cosines: Array, presence: Bits) -> Array:
-    """Returns cosines (R, K) minus the mean of their run's inserted canaries; 0 for left-out canaries."""
+    """Returns the deviations of inserted canaries' cosines (R, K) from their run's mean; 0 for the others.
+
+    Insertion shifts the cosines of a run, and tests of their spread must ignore this.
+    """
     sums = (cosines * presence).sum(1, keepdims=True)
     counts = presence.sum(1, keepdims=True)
     means = sums / np.maximum(counts, 1)
@@ -220,23 +227,24 @@ def _about_means(cosines: Array, presence: Bits) -> Array:
 def _require_spread(design: Fresh) -> None:
     """Raises InputError if the spread of inserted canaries' cosines is significantly above 1/sqrt(d).
 
-    A smaller spread is allowed, since bounds remain valid if the dimension is too small. We skip the test if
+    The dimension d is then too large. It may be too small, since bounds remain valid. We skip the test if
     there are too few cosines, or if there are enough left-out canaries for a better one
     (`exact_null.law_test`).
     """
     squares, freedom = measure_spread(design)
     if len(design.out()) >= MIN_COSINES or freedom < MIN_COSINES - 1:
         return
-    # The degrees of freedom of Fisher's F. With a huge denominator, F is a scaled chi-squared variable.
+    # The degrees of freedom of Fisher's F. With a huge denominator, it is a chi-squared test.
     numerator = float(freedom)
     denominator = 1e12
     dimension = design.dimension
     canaries = design.cosines.shape[1]
     runs = np.count_nonzero(_find_inserted(design).any(1))
-    # A run's cosines may depend on each other. As an approximation, their squares vary as if only a fraction
-    # 1 - K/d of them were independent, and as if divided by a sum with d - K degrees of freedom per run. K
-    # may exceed d, so both are kept above 0.
-    if runs > 1 or not design.plain:
+    # A run's cosines may depend on each other, as leave-one-out cosines do, even if a user does not tell us.
+    # In simulations, their squares vary as if only a fraction 1 - K/d of them were independent, and as if
+    # divided by a sum with d - K degrees of freedom per run. K may exceed d, so both are kept above 0.
+    # Bounds from a single run assume that cosines are not leave-one-out.
+    if runs > 1 or not design.separate:
         independent_fraction = max(1 - canaries / dimension, 1 / dimension)
         numerator = max(freedom * independent_fraction, 1.0)
         denominator = max(runs * (dimension - canaries), 1)

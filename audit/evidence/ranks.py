@@ -1,16 +1,16 @@
 """Ranks of canaries among fresh draws. The rank of a left-out canary has a known distribution.
 
 A run's K canaries are drawn independently from a generator. After training, M fresh examples are drawn from
-the same generator, and all of them are scored with one function on the released model. If canary k was left
-out, it and the M fresh draws are exchangeable given the model. So if ties are broken at random,
+the same generator, and the same function scores all of them. If canary k was left out, it and the M fresh
+draws are exchangeable given the model. So if ties are broken at random,
 
     P_out(rank of canary k among itself and the fresh draws <= r) = r / (M + 1)    exactly,
 
 for any scores, even if the canaries of a run depend on each other.
 
 All ranks of a run use the same fresh draws, so they are not independent. Hence we must not use one canary's
-rank to choose the threshold for another (`Fresh.plain` is False). Our tests cannot detect canaries that were
-selected after the draw, or fresh draws that were also inserted.
+rank to choose the threshold for another (`Fresh.separate` is False). Our tests cannot detect canaries that
+were selected after the draw, or fresh draws that were also inserted.
 """
 
 from typing import Any
@@ -38,7 +38,8 @@ def ranks(
 
     Every run draws its own K canaries, independently of each other, and inserts them. Afterwards M fresh
     examples are drawn. The same function scores all of them on the released model, without knowing which were
-    inserted. Do not drop any of them afterwards.
+    inserted. Do not drop any of them.
+
 
     Args:
       scores: (R, K) scores of K canaries in R runs; higher means in. NaN for a failed run, also in `fresh`.
@@ -74,10 +75,11 @@ def ranks(
     ranked = np.where(has_failed, 0.0, ranked)  # a placeholder: failed runs get their cosines below
     ranks_of_runs = rank_among(ranked[:, :canaries], ranked[:, canaries:])
     return Fresh(
+        # Ranks are stored as cosines, so methods for cosines can use them.
         cosines=np.where(has_failed, FAILED, convert_to_cosines(ranks_of_runs, draws)),
         presence=present,
         dimension=RANK_DIMENSION,
-        given=True,
+        from_user=True,  # so methods report their assumptions
         in_order=in_order,
         draws=draws,
         ranked=ranked,
@@ -85,9 +87,9 @@ def ranks(
 
 
 def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
-    """Returns evidence from the ranks in the library's own runs, without checks.
+    """Returns evidence from the ranks in the library's own runs, which need no checks.
 
-    `Fresh` stores ranks as cosines with the same null distribution (`convert_to_cosines`).
+    `Fresh` stores ranks as cosines, so methods for cosines can use them (`convert_to_cosines`).
 
     Args:
       below: (R, K), how many fresh draws score below each canary, with ties broken.
@@ -121,8 +123,8 @@ def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
     """Returns a cosine in RANK_DIMENSION dimensions for each rank, so that methods for cosines can be used.
 
     A left-out canary has a rank of at most r with probability r / (M + 1). Rank r becomes the cosine that a
-    uniform direction exceeds with this probability, lowered by a billionth to prevent rounding from lifting
-    it above a threshold.
+    uniform direction exceeds with this probability, in any large dimension. We lower it by a billionth,
+    because rounding must not lift it above a threshold.
 
     Args:
       ranks: any shape, from 1 for the highest score to M + 1.
@@ -136,12 +138,11 @@ def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
 
 
 def measure_law(ranks: Integers, is_out: Bits, draws: int) -> float:
-    """Returns the p-value of a test that left-out canaries and fresh draws have the same distribution.
+    """Tests whether left-out canaries and fresh draws have the same distribution, and returns the p-value.
 
     Rank r becomes a normal deviate whose tail probability is drawn uniformly between (r - 1) / (M + 1) and
-    r / (M + 1), with a fixed seed. All ranks of a run use the same fresh draws, so their correlation is about
-    1 / M. With k left-out canaries in each run, the variance of their mean is about 1 + k / M times that of
-    independent ranks.
+    r / (M + 1), with a fixed seed. We test whether deviates are normal. All ranks of a run use the same M
+    fresh draws, so their correlation is about 1 / M, and the sum of k deviates has variance k + k^2 / M.
 
     Args:
       ranks: (R, K), from 1 to M + 1.
@@ -150,10 +151,12 @@ def measure_law(ranks: Integers, is_out: Bits, draws: int) -> float:
     """
     canaries_out = is_out.sum(1)  # in each run
     total_out = int(canaries_out.sum())
-    # Due to shared draws, the mean of all deviates has variance (1 + shared) / total_out.
+    # Adding k + k^2 / M over runs, the sum of all deviates has variance total_out * (1 + shared).
     squares = float(canaries_out @ canaries_out)
     shared = squares / (total_out * draws)
-    independent = total_out / (1 + shared)  # the number of independent ranks with this variance
+    independent = total_out / (
+        1 + shared
+    )  # so many independent deviates have a mean with this variance
     place_in_rank = np.random.default_rng(0).random(total_out)  # from 0 to 1, within each rank
     tails = (ranks[is_out] - place_in_rank) / (draws + 1)
     deviates = -special.ndtri(tails)

@@ -41,7 +41,10 @@ class CountedOnce(NamedTuple):
 
 
 def count_once(evidence: Evidence) -> CountedOnce | None:
-    """Returns evidence with each repeated row counted once; None for one run, or if no row is suspicious."""
+    """Returns evidence that counts copied rows once; None if no row looks like a copy of another run's row.
+
+    Bounds assume that rows are independent runs. A `OneRun` has a single row.
+    """
     if isinstance(evidence, OneRun):
         return None
     repeats = [_find_repeats(table) for table in evidence.rows()]
@@ -56,6 +59,7 @@ def count_once(evidence: Evidence) -> CountedOnce | None:
 def check_with_or_without_copies(check: Callable[[Any], None], evidence: Evidence) -> None:
     """Calls `check` on evidence; if it fails and rows look like copies, calls it with each row counted once.
 
+    Checks reject unlikely values, and copies of a valid run look unlikely. Bounds count them once anyway.
     Raises the InputError from `check` if both calls fail.
     """
     try:
@@ -68,7 +72,10 @@ def check_with_or_without_copies(check: Callable[[Any], None], evidence: Evidenc
 
 
 def _find_repeats(table: Rows) -> Bits:
-    """Returns a mask (n,) of a table's rows that repeat earlier rows and look like copies."""
+    """Returns a mask (n,) of a table's rows that repeat earlier rows and look like copies.
+
+    A row looks like a copy if independent runs would rarely repeat it, or if the table shows pasting.
+    """
     values = table.scores
     if table.presence is not None:  # rows are equal only if the same canaries are in
         values = np.concatenate([values, table.presence], axis=1)
@@ -84,7 +91,7 @@ def _find_repeats(table: Rows) -> Bits:
     is_repeated = before > 0
     if not is_repeated.any():
         return is_repeated
-    if not _look_pasted(counts):
+    if not _look_pasted(counts):  # repeats may be chance
         return is_repeated & _are_distinctive(table)
     # If a whole file was pasted `copies` times, all counts are multiples of `copies`. We keep one copy of
     # the file.
@@ -95,14 +102,16 @@ def _find_repeats(table: Rows) -> Bits:
 
 
 def _look_pasted(counts: Integers) -> bool:
-    """Returns True if independent rows would rarely repeat in this way.
+    """Returns True if rows repeat as in a table that was pasted k times, unlike independent rows.
 
-    `counts` (m,) is how many times each of the m different rows occurs. Let f_k be the number of
-    different rows that occur k times. If the number of independent rows is Poisson, a row with l expected
-    occurrences occurs k times with probability e^-l l^k / k!. By the Cauchy-Schwarz inequality, for any
-    distribution of the rows, k E[f_k]^2 <= (k + 1) E[f_(k - 1)] E[f_(k + 1)] for k >= 2. Rows that were
-    copied k - 1 times violate this inequality. We allow each f_k to be two standard deviations from its mean
-    by chance.
+    `counts` (m,) is how many times each of the m different rows occurs. Let f_k be the number of different
+    rows that occur k times. If all were pasted k times, f_(k - 1) and f_(k + 1) are 0. This violates
+
+        k E[f_k]^2 <= (k + 1) E[f_(k - 1)] E[f_(k + 1)]    for k >= 2,
+
+    which holds for independent rows: if their number is Poisson, a row with l expected occurrences occurs k
+    times with probability e^-l l^k / k!, and the Cauchy-Schwarz inequality applies to the sum over rows. We
+    allow each f_k to be two standard deviations from its mean by chance.
     """
     f = np.append(np.bincount(counts, minlength=2), 0)  # f_0, f_1, ...; f_0 is unknown and set to 0
     slack = 2 * np.sqrt(f)  # f_k is about Poisson, so its standard deviation is about sqrt(f_k)

@@ -100,8 +100,8 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     """
     target = -np.log(error)  # the log capital that rejects a parameter
     errors = counted.rest  # those of the runs outside the pilot
-    # paired: every run yields both kinds of errors, since a coin decides whether each canary is in.
-    choose_bets = _bet_on_coins if errors.paired else _bet_on_sets
+    # same_runs: every run yields both kinds of errors, since a coin decides whether each canary is in.
+    choose_bets = _bet_on_coins if errors.same_runs else _bet_on_sets
     find_least_capital = choose_bets(family, counted, target)
     # The search starts at the parameter of the observed rates. Half an error more (Jeffreys' prior) avoids
     # rates of 0. The scales are 2 for fair coins, because only half of all canaries are in, or out.

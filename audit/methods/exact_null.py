@@ -131,7 +131,7 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
     threshold = float(cosine_of(claimed_curve.THRESHOLDS[index], design.dimension))
     assumes = _choose_assumption(design)
     text = _ANY_GDP.text
-    if design.given:  # we also assume that a user's canaries were drawn as reported
+    if design.from_user:  # we also assume that a user's canaries were drawn as reported
         text = f"{assumes.text}; {text}"
     return Bound(
         method=EXACT_NULL_GDP,
@@ -254,7 +254,7 @@ def _choose_assumption(design: Fresh) -> Assumption:
 
     With `draws`, scores are ranks among fresh draws; else, they are cosines.
     """
-    if not design.given:
+    if not design.from_user:
         return _OWN_RANKS if design.draws else _OWN
     return _GIVEN_RANKS if design.draws else _GIVEN
 
@@ -496,8 +496,8 @@ def _bet_on_few(cosines: Array, design: Fresh, delta: float) -> FirstBet:
     if design.cosines.shape[1] < 2 * _MIN_PILOT:
         return FirstBet(capital_on_ramps=0.5, staked=0.1, compute_payoff=compute_payoff)
     bet = FirstBet(capital_on_ramps=0.1, staked=0.3, compute_payoff=compute_payoff)
-    # Canaries can choose a threshold for others only if the others' scores do not depend on them (`plain`).
-    if design.plain and cosines.size >= 2 * _MIN_PILOT:
+    # Canaries can choose a threshold for others only if the others' scores do not depend on them (`separate`).
+    if design.separate and cosines.size >= 2 * _MIN_PILOT:
         return _bet_on_half(bet, cosines, design, delta)
     return bet
 

@@ -91,7 +91,7 @@ class CanaryMethod(Method):
         if assumes == NOTHING:
             # Without coins, errors in and out come from different runs. Those without a canary are neighbours
             # of those with it only if they contain the other K - 1.
-            if not errors.paired and errors.canaries_in > 1:
+            if not errors.same_runs and errors.canaries_in > 1:
                 assumes = OTHERS_IN
             elif error_left < error:  # a user's coins
                 assumes = COINS

@@ -81,7 +81,7 @@ def make_design(cosines: Cosines) -> Fresh:
     """Returns the observed cosines (K,) as a design with a single run of fresh directions, all inserted."""
     observed = cosines.observed[None]
     # plain: no cosine is computed by leaving out other canaries
-    return Fresh(observed, np.ones(observed.shape, bool), cosines.dimension, plain=True)
+    return Fresh(observed, np.ones(observed.shape, bool), cosines.dimension, separate=True)
 
 
 def bound_by_guesses(coins: Coins, delta: float, confidence: float) -> list[Bound]:

@@ -164,20 +164,24 @@ def _describe_training(
     data: base.Data,
     schedule: Schedule,
 ) -> Knowledge:
-    """Returns the training run as an adversary knows it."""
+    """Returns the training run as an adversary knows it.
+
+    It can train in two ways: `simulate` with noise but without canaries, `expect` without noise but with each
+    canary scaled by its probability of joining a step.
+    """
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
         """Simulates a training run from theta_0 (p,) without canaries; its noise is drawn from `key`."""
-        # As in training. Python floats would be weakly typed.
+        # As in training. JAX would compile Python floats, which are weakly typed, to another program.
         arrays = jax.tree.map(jnp.float32, hyper)
         return _simulate(mechanism, arrays, theta_0, data, schedule.batches, key)
 
-    # The probability that a step uses an inserted canary.
-    probability = setting.sampling.rate
-    batches = setting.sampling.batches  # 0 unless a canary joins one step of each epoch
+    # The probability that an inserted canary joins a step.
+    probability = setting.sampling.rate  # 1 unless sampling is Poisson
+    batches = setting.sampling.batches  # per epoch, if a canary joins one of them; otherwise 0
     if batches:
         probability = 1 / batches
-    # A canary's mean weight in a step, since coin flips insert half of the canaries.
+    # Coin flips insert half of the canaries.
     weights = jnp.full(setting.canaries, 0.5 * probability)
     arrays = jax.tree.map(jnp.float32, hyper)
     return Knowledge(
@@ -239,10 +243,11 @@ def make_dpsgd(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:
     """Returns the part of the DP-SGD configuration that is compiled into programs."""
     fields = setting.mechanism
     clipped_sum = make_clipped_sum(trained.clipping, trained.model)
-    bands = 1  # independent noise does not depend on earlier steps
+    # A run must remember the noise of bands - 1 earlier steps.
+    bands = 1  # for independent noise
     coefficients = _read_noise(setting)
     if coefficients:
-        bands = len(coefficients.numerator)
+        bands = len(coefficients.numerator)  # B, which multiplies correlated noise
     return dpsgd.DPSGD(
         _at_precision(clipped_sum, fields.precision), OPTIMIZERS[fields.optimizer], bands
     )

@@ -76,14 +76,14 @@ def rounds(setting: FederatedSetting, clients: Clients) -> Participation:
 
 def build(setting: FederatedSetting, clients: Clients, participation: Participation) -> Game:
     """Builds the game for a federated setting: how DP-FedAvg trains, and how the adversary attacks."""
-    round_noise = noise(setting)
+    round_noise = noise(setting)  # on the sum of updates and on the unclipped count
     hyper = Hyperparameters(
         setting.learning_rate,
         setting.clipping_norm,
         round_noise.multiplier,
         specific=fedavg.Federated(
             setting.client_learning_rate,
-            denominator=participation.mean,
+            denominator=participation.mean,  # of the sum of updates
             target_quantile=setting.quantile,
             quantile_rate=round_noise.quantile_rate,
             count_noise=round_noise.on_count,
@@ -98,9 +98,9 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
 
     def rehearse(theta_0: Array) -> Array:
         """Returns the final model (p,) of training from theta_0 without noise or canaries."""
-        # Only the programs of `Player` can spread clients over devices.
+        # Spreading a round's clients over devices needs a program made for them, as in `game.Player`.
         on_one_device = fedavg.mechanism(choices._replace(spreads=False))
-        # The schedule's mask is (T, K), which does not fit K = 0 canaries.
+        # A mask (T,) fits any number of canaries, even 0, unlike the schedule's (T, K).
         without_canaries = schedule._replace(mask=jnp.zeros(len(batches)))
         train = jax.jit(partial(base.rehearse, on_one_device, canaries=base.no_canaries()))
         return train(hyper, theta_0, data, without_canaries)
@@ -123,7 +123,7 @@ def _make_adversary(
 ) -> Adversary:
     """Returns the adversary that the setting's field `observe` selects; its canaries are random directions.
 
-    `parameters` is p, and `rehearse` maps theta_0 (p,) to the final model (p,) without noise or canaries.
+    `rehearse` maps theta_0 (p,) to the final model (p,) without noise or canaries.
     """
     canaries = setting.canaries
     observe = setting.observe
@@ -144,9 +144,10 @@ def _make_adversary(
 
 
 def choose(setting: FederatedTraining, model: Model, most_examples: int) -> fedavg.FedAvg:
-    """Returns the DP-FedAvg configuration that is compiled into programs for one CPU.
+    """Returns the part of the DP-FedAvg configuration that is compiled into programs.
 
-    The server uses SGD without momentum. `most_examples` is the number of examples of the largest client.
+    Its defaults are for one CPU, and for a server that uses SGD without momentum. `most_examples` is the
+    number of examples of the largest client.
     """
     return fedavg.FedAvg(
         losses_by_example(model),
@@ -158,7 +159,7 @@ def choose(setting: FederatedTraining, model: Model, most_examples: int) -> feda
 
 
 def _choose_for_devices(setting: FederatedSetting, model: Model, clients: Clients) -> fedavg.FedAvg:
-    """Returns the DP-FedAvg configuration that is compiled into programs on this machine.
+    """Returns the DP-FedAvg configuration of `choose`, adapted to this machine's devices.
 
     A device trains a block of clients at once. On an accelerator, the block is the largest that fits into
     memory; on a CPU, it has the default size of `FedAvg`.
@@ -184,9 +185,8 @@ def accuracy(
 ) -> Callable[[Array], Array]:
     """Returns a compiled function that computes the accuracy of R models, (R, p) -> (R,).
 
-    Accuracy is the fraction of correctly predicted labels, excluding padding. To save time, the function uses
-    every n-th test example, at most 10,000 examples and 100,000 labels. Without test data, it uses the
-    clients' data.
+    Accuracy is the fraction of correctly predicted labels, excluding padding. The function uses every n-th
+    test example, to save time. Without test data, it uses the clients' data.
     """
     task = federated_task(setting.model)
     model = task.make()

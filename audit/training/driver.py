@@ -52,12 +52,12 @@ class Trainer(Protocol):
     def train(self, store: Store, runs: int, max_chunk: int, progress: Progress) -> Trained:
         """Trains the missing runs among a store's first `runs` runs, and returns the scores of all.
 
-        A chunk has at most `max_chunk` runs. `progress` is called with 0 after compilation, then with the
-        number of runs trained since the last call.
+        Chunks have up to `max_chunk` runs. `progress` is called with 0 after compilation, then with the
+        number of runs since the last call.
         """
 
     def stage(self, runs: int) -> int:
-        """Returns how many of `runs` runs to train before checking the rule `Request.until` again."""
+        """Returns how many of `runs` runs to train before checking again whether training may end."""
 
     def about(self) -> dict[str, Any]:
         """Returns the versions and devices of the training process, keyed by name."""
@@ -69,7 +69,7 @@ class LocalTrainer:
     def __init__(self, recipe: GameRecipe, data: Dataset) -> None:
         """Makes the game; raises InputError if the recipe and the data do not fit."""
         self._game = recipe.make(data)
-        # The other methods of `Trainer`.
+        # The other methods of `Trainer`. A stage is a chunk of runs that train at once.
         self.stage = partial(game.chunk_size, self._game)
         self.about = partial(recipe.about, data)
 
@@ -152,9 +152,8 @@ def make_request(
 ) -> Request:
     """Returns the request for an audit of one of the repository's models.
 
-    If `rehearsed` is a number, the audit measures the steps' Lipschitz constants in this many additional
-    runs, unless the store has constants from at least that many. The other arguments are attributes of
-    `Request`.
+    With `rehearsed`, the audit measures the steps' Lipschitz constants in this many additional runs, unless
+    the store has constants from at least that many. The other arguments are attributes of `Request`.
     """
 
     def find_constants(store: Store) -> Steps | None:
@@ -176,10 +175,12 @@ def audit(
 ) -> Finished:
     """Trains the runs that are not in the store, and draws a conclusion from all runs.
 
+    Training ends early if the request's stopping rule `until` is satisfied.
+
     Args:
       out: the folder that contains all stores.
-      engines: a context manager that yields an engine, entered only if runs are missing. The engine's method
-        `trainer` maps (recipe, data) to a `Trainer`. By default, training happens in this process.
+      engines: a context manager, entered only if runs are missing. It yields an engine with a method
+        `trainer`, (recipe, data) -> a `Trainer`. By default, training happens in this process.
       report: called with the number of runs trained since the last call, instead of a progress bar.
 
     Raises:
@@ -190,7 +191,7 @@ def audit(
     store = make.open_store(out, request.setting, dataset, model=request.model)
     request = _stop_where_proven(request, store)
     if not store.missing(request.runs):
-        # The store has no result if the last audit was interrupted.
+        # An interrupted audit stores scores, but no provenance.
         provenance = store.result().provenance or request.recipe.about(dataset)
         scores = store.load(request.runs)
     else:
@@ -200,7 +201,7 @@ def audit(
             trained = _train(request, store, trainer, report)
             provenance = trainer.about()
         scores = trained.scores
-        request = request._replace(runs=len(scores.scores))  # fewer if `until` was satisfied
+        request = request._replace(runs=len(scores.scores))  # fewer if training ended early
     conclusion = request.conclude(store, scores)
     return Finished(request, store, scores, conclusion, provenance, trained)
 
@@ -228,26 +229,26 @@ def keep(finished: Finished, figure: bool = False, page: bool = False) -> None:
 
 
 def until_epsilon(epsilon: float) -> Until:
-    """Returns a rule that ends training once the assumption-free lower bound reaches `epsilon`."""
+    """Returns a rule that ends training once the assumption-free bound reaches `epsilon`."""
     return lambda conclusion: _count_runs_to_prove(epsilon, conclusion.path)
 
 
 def until_multiple(multiple: float) -> Until:
     """Returns a rule that ends training once a lower bound reaches `multiple` times the claimed leakage.
 
-    For a claim of mu-GDP, the bound exact_null_gdp must reach `multiple` times mu. For a claimed epsilon, the
-    assumption-free bound must reach `multiple` times this epsilon.
+    For a claim of mu-GDP, it is the bound exact_null_gdp, compared in mu. For a claimed epsilon, it is the
+    assumption-free bound.
     """
 
     def count_runs(conclusion: Conclusion) -> int | None:
-        """Returns the smallest number of runs that suffices; None if more are needed or no claim is given."""
+        """Returns after how many runs the bound is large enough; None if it is not, or without a claim."""
         claim = conclusion.tightest
         if claim is None:
             return None
         mu = conclusion.tightest_mu  # None if there is no upper bound on mu
+        # A `path` has epsilon after 1, 2, ... runs; that of a conclusion is assumption-free.
         if mu is None:
             return _count_runs_to_prove(multiple * claim.epsilon, conclusion.path)
-        # Bounds after each run are in epsilon.
         epsilon = conversions.epsilon_from_mu(multiple * mu, conclusion.delta)
         return _count_runs_to_prove(epsilon, conclusion.finding(EXACT_NULL_GDP).path)
 
@@ -274,7 +275,7 @@ def _count_runs_to_prove(epsilon: float, bounds: Sequence[float]) -> int | None:
 
 
 def _stop_where_proven(request: Request, store: Store) -> Request:
-    """Returns the request, with fewer runs if fewer stored runs satisfy the rule `until`."""
+    """Returns the request, with fewer runs if fewer stored runs satisfy its stopping rule `until`."""
     stored = min(store.runs_held(), request.runs)
     if not stored or request.until is None:
         return request
@@ -286,8 +287,9 @@ def _stop_where_proven(request: Request, store: Store) -> Request:
 def _train(request: Request, store: Store, trainer: Trainer, report: Progress | None) -> Trained:
     """Trains the missing runs, reports progress or shows a progress bar, and returns the scores.
 
-    With a rule `until`, it trains in stages, and returns only the scores of the first runs that suffice. The
-    number that suffices does not depend on the stage size.
+    With a stopping rule `until`, it trains in stages, and returns only the scores of the first runs that
+    suffice. Their number does not depend on the stage size, because the rule sees the bound after each run.
+    The stored runs do not suffice (`_stop_where_proven`).
     """
     most = request.runs
     stage = most  # without a rule, one stage trains all runs
@@ -300,7 +302,7 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
     status = "training"  # the progress bar shows the latest value
     with nullcontext(report) if report else machine.bar(missing, lambda: status) as advance:
         while True:
-            # Stored runs did not suffice, but another process may have just added some.
+            # One stage beyond the stored runs, to which another process may have added some.
             runs = min(max(runs, store.runs_held()) + stage, most)
             trained = trainer.train(store, runs, max_chunk=stage, progress=advance)
             trained_runs += trained.trained_runs

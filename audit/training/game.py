@@ -4,7 +4,7 @@ An audit has R runs with K canaries each. All randomness comes from keys derived
 
     theta     the initial model that all runs share; otherwise run i draws its own from fold_in(key, i)
     batches   the mini-batches, the same in all runs
-    guess     the initial model that an adversary assumes if it does not know the real one
+    guess     the adversary's guess of the initial model, if it does not know the real one
     canary    the adversary's draws before training
     noise     fold_in(fold_in(key, i), t): run i's noise at step t, and which sampled canaries join the step
     presence  fold_in(key, i): which of several canaries run i inserts
@@ -60,8 +60,7 @@ class Game(NamedTuple):
       hyper: the mechanism's hyperparameters.
       schedule: the mini-batches, and the steps that insert canaries.
       seed: the seed for all randomness.
-      unknown_initialisation: True if each run draws its own theta_0. The adversary then assumes a separate
-        draw.
+      unknown_initialisation: True if each run draws its own theta_0. The adversary then draws a guess.
       join: draws which inserted canaries join a step, unknown to the adversary; None if they all join.
       sampling_rate: the probability that an inserted canary joins a step under Poisson sampling; else 1.
       segment_steps: the largest number of steps between two progress reports or checkpoints.
@@ -100,8 +99,7 @@ class Game(NamedTuple):
     def describe_scores(self, first: int, scores: Array) -> Scores:
         """Returns the scores (n, K) of the runs first, ..., first + n - 1 as a record for the store.
 
-        The record also contains which canaries are present, `NullLaw.dimension` and `NullLaw.draws`. Raises
-        InputError if a score is not finite, which means that the model diverged.
+        Raises InputError if a score is not finite, which means that the model diverged.
         """
         scores_64 = np.asarray(scores, np.float64)
         diverged = np.flatnonzero(~np.isfinite(scores_64).all(axis=1))
@@ -121,12 +119,12 @@ class Draws(NamedTuple):
     Attributes:
       presence: (R, K) 0 for held-out canaries; `Game.sampling_rate` for others.
       noise_keys: (R,) the keys for the noise.
-      own_keys: (R,) the keys for `Adversary.draw_for_run`, which draws a run's own canaries.
+      canary_keys: (R,) the keys for `Adversary.draw_for_run`, which draws a run's own canaries.
     """
 
     presence: Array
     noise_keys: Array
-    own_keys: Array
+    canary_keys: Array
 
 
 class Midway(NamedTuple):
@@ -174,14 +172,14 @@ def _estimate_memory(
 def final_scores(game: Game, thetas: Array, first: int) -> Scores:
     """Returns the scores of the final models (R, p) of the runs first, ..., first + R - 1.
 
-    The adversary must see only the final models. Raises InputError if a model diverged.
+    The adversary must not observe the models before them. Raises InputError if a model diverged.
     """
-    state, assumed_theta_0, _ = _prepare_attack(game)
-    own_keys = game.run_keys("own", np.arange(first, first + len(thetas)))
+    state, guessed_theta_0, _ = _prepare_attack(game)
+    canary_keys = game.run_keys("own", np.arange(first, first + len(thetas)))
     seen = ()  # the record of an adversary that sees only the final model
     # Only the keys and models have an axis for runs.
     score = jax.jit(jax.vmap(game.adversary.score_run, (None, 0, None, 0, None)))
-    return game.describe_scores(first, score(state, own_keys, seen, thetas, assumed_theta_0))
+    return game.describe_scores(first, score(state, canary_keys, seen, thetas, guessed_theta_0))
 
 
 class Player:
@@ -198,7 +196,6 @@ class Player:
         """Compiles programs for chunks of up to `chunk` runs, and copies shared arrays to the devices.
 
         Args:
-          chunk: the number of runs in a chunk.
           progress: called with 0 after compilation, and after each segment with the number of runs times the
             segment's share of their steps.
           checkpoints: the checkpoints from which interrupted chunks continue, with bit-identical scores.
@@ -220,24 +217,28 @@ class Player:
         parts = placement.mesh.shape["runs"]
         self._width = math.ceil(chunk / parts) * parts
 
-        # Programs do not call `init`, which may refer to the data and would thus keep them in memory.
+        # Programs do not call the adversary's `init`, which may refer to the data and keep them in memory.
         adversary = game.adversary._replace(init=None)  # type: ignore[arg-type]
         # As arrays, hyperparameters become arguments of the programs instead of compiled constants.
         hyper = jax.tree.map(jnp.float32, game.hyper)
         segments = ensemble.segments(game.schedule, game.segment_steps)
         shared = (hyper, game.data, segments, _prepare_attack(game))
         self._hyper, self._data, self._segments, attack = placement.everywhere(shared)
-        self._state, self._assumed_theta_0, self._theta_0 = attack
+        self._state, self._guessed_theta_0, self._theta_0 = attack
         _check_shapes(adversary, self._state, self._theta_0)
 
-        init = game.init if game.unknown_initialisation else None
-        programs = _map_programs(game.mechanism, adversary, init, game.join, placement)
+        # Draws each run's initial model; None if all runs begin with theta_0.
+        draw_initial = game.init if game.unknown_initialisation else None
+        programs = _map_programs(game.mechanism, adversary, draw_initial, game.join, placement)
         self._begin, self._train, self._score = programs
         self._compile()
         progress(0)
 
     def _compile(self) -> None:
-        """Compiles the program for a segment, so training time excludes compilation."""
+        """Compiles the program for a segment, so training time excludes compilation.
+
+        JAX caches it for later calls. The other programs compile quickly, when they are first called.
+        """
         states, draws = self._draw(np.arange(self._width))
         # Only the last segment may differ in length from the first.
         for segment in (self._segments[0], self._segments[-1]):
@@ -248,13 +249,15 @@ class Player:
         """Trains the runs in ranges [start, stop) chunk by chunk, and yields each chunk's scores."""
         for first, stop in cut(ranges, self._chunk):
             yield self.play(first, stop - first)
+            # Before it asks for more, the caller stores the scores.
             if self._checkpoints is not None:
                 self._checkpoints.drop(self._name_chunk(first))
 
     def play(self, first: int, size: int) -> Scores:
         """Trains the runs first, ..., first + size - 1 and returns their scores.
 
-        Raises InputError if a model diverged.
+        Programs train `_width` runs at once, so it drops those beyond `size`. Raises InputError if a model
+        diverged.
         """
         states, draws = self._draw(np.arange(first, first + self._width))
         name = self._name_chunk(first)
@@ -281,14 +284,15 @@ class Player:
             if checkpoints is not None and number < len(self._segments):
                 checkpoints.offer(name, number, states)
         scores = self._score(
-            self._state, draws.own_keys, states.seen, states.theta, self._assumed_theta_0
+            self._state, draws.canary_keys, states.seen, states.theta, self._guessed_theta_0
         )
         return self._game.describe_scores(first, scores[:size])  # without padding
 
     def _name_chunk(self, first: int) -> str:
         """Returns the name of the checkpoints for the chunk that begins with run `first`.
 
-        Chunks with a different width or different segments cannot use them.
+        A checkpoint has `_width` runs after some segment. So the name contains the width and the segments,
+        and a `Player` with others does not find it.
         """
         steps = len(self._segments[0].mask)  # in each segment, except perhaps the last
         return f"{first:07d}_{self._width}_{len(self._segments)}x{steps}"
@@ -297,13 +301,14 @@ class Player:
         """Returns the runs with these indices (R,) before the first step, and their random inputs."""
         game = self._game
         draws = Draws(
+            # With Poisson sampling, the probability that an inserted canary joins a step.
             presence=jnp.float32(game.presence(runs) * game.sampling_rate),
             noise_keys=game.run_keys("noise", runs),
-            own_keys=game.run_keys("own", runs),
+            canary_keys=game.run_keys("own", runs),
         )
         keys, draws = self._placement.by_run((game.run_keys("theta", runs), draws))
         # Runs with their own initial models draw them from `keys` and ignore theta_0.
-        return self._begin(keys, self._theta_0, self._state, self._assumed_theta_0), draws
+        return self._begin(keys, self._theta_0, self._state, self._guessed_theta_0), draws
 
 
 def initial_models(game: Game, runs: NDArray[np.int64]) -> Array:
@@ -315,14 +320,14 @@ def initial_models(game: Game, runs: NDArray[np.int64]) -> Array:
 
 
 def _prepare_attack(game: Game) -> tuple[Tree, Array, Array]:
-    """Returns the adversary's state before training, the theta_0 (p,) it assumes, and the shared theta_0."""
+    """Returns the adversary's state before training, its guess of theta_0 (p,), and the shared theta_0."""
     theta_0 = game.init(root(game.seed, "theta"))
-    assumed = theta_0
+    guessed = theta_0
     if game.unknown_initialisation:
-        assumed = game.init(root(game.seed, "guess"))
+        guessed = game.init(root(game.seed, "guess"))
     clipping_norm = jnp.float32(game.hyper.clipping_norm)
-    state = game.adversary.init(root(game.seed, "canary"), assumed, clipping_norm)
-    return state, assumed, theta_0
+    state = game.adversary.init(root(game.seed, "canary"), guessed, clipping_norm)
+    return state, guessed, theta_0
 
 
 @partial(jax.jit, static_argnums=0)  # to check equal functions only once
@@ -336,43 +341,47 @@ def _check_shapes(adversary: Adversary, state: Tree, theta_0: Array) -> None:
 def _map_programs(
     mechanism: Mechanism,
     adversary: Adversary,
-    init: Callable[[Array], Array] | None,
+    draw_initial: Callable[[Array], Array] | None,
     join: Join | None,
     placement: Placement,
 ) -> tuple[Wrapped, Wrapped, Wrapped]:
     """Returns three programs for a chunk, which begin its runs, train a segment, and score the models (R, K).
 
-    `init` maps a run's key to its own theta_0 (p,); it is None if all runs share theta_0.
+    `draw_initial` maps a run's key to its own theta_0 (p,); it is None if all runs share theta_0. `join`
+    draws which inserted canaries join a step.
     """
     observer = adversary.observer
 
-    def begin(key: Array, theta_0: Array, state: Tree, assumed_theta_0: Array) -> State:
-        """Returns a run before the first step. If runs do not share theta_0 (p,), it is drawn from `key`.
+    def begin(key: Array, theta_0: Array, attack_state: Tree, guessed_theta_0: Array) -> State:
+        """Returns a run before the first step, with the shared theta_0 (p,) or its own, drawn from `key`.
 
-        An observer starts its record from the adversary's `state` and the theta_0 that the adversary assumes.
+        If the adversary observes every model, its record starts from its state and its guess of theta_0.
         """
-        if init is not None:
-            theta_0 = init(key)
+        if draw_initial is not None:
+            theta_0 = draw_initial(key)
         start = mechanism.start(theta_0)
         if observer is None:
             return start
-        return start._replace(seen=observer.begin(state, assumed_theta_0))
+        return start._replace(seen=observer.begin(attack_state, guessed_theta_0))
 
     def take_segment(
         hyper: Hyperparameters,
         before: State,
         data: Data,
         schedule: Schedule,
-        state: Tree,
+        attack_state: Tree,
         draws: Draws,
     ) -> State:
-        """Returns a run after the steps of a schedule; `state` is the adversary's, from before training."""
-        run_state = adversary.draw_for_run(state, draws.own_keys)
+        """Returns a run after the steps of a schedule, from its state `before` them.
+
+        `attack_state` is the adversary's, from before training. `attack` has this run's own canaries, if any.
+        """
+        attack = adversary.draw_for_run(attack_state, draws.canary_keys)
         observe = None
         if observer is not None:
-            observe = partial(observer.observe, run_state)
+            observe = partial(observer.observe, attack)
         canaries = Canaries(
-            craft=partial(adversary.craft, run_state),
+            craft=partial(adversary.craft, attack),
             presence=draws.presence,
             observe=observe,
             crafts_constant=adversary.crafts_constant,
@@ -380,7 +389,7 @@ def _map_programs(
         )
         return mechanism.segment(hyper, before, data, schedule, canaries, draws.noise_keys)
 
-    # 0 marks arguments with a leading axis of runs.
+    # 0 marks arguments with a leading axis of runs: in `score_run`, the canary key, the record and the model.
     return (
         placement.over_runs(begin, (0, None, None, None)),
         # The states after a segment overwrite argument 1, the states before it.
@@ -395,7 +404,8 @@ class Trained(NamedTuple):
     Attributes:
       scores: the scores of all runs, including those that other processes trained.
       trained_runs: the number of runs that this process trained.
-      seconds: the training time, excluding compilation and the adversary's simulations.
+      seconds: the training time, excluding compilation and the adversary's simulations. If memory ran out,
+        since the last restart.
     """
 
     scores: Scores
@@ -414,7 +424,7 @@ def train(
 ) -> Trained:
     """Trains the missing runs of a store chunk by chunk, and returns the scores of all runs.
 
-    Only one process at a time may train in a store. If memory runs out, the chunk size is halved.
+    If memory runs out, the chunk size is halved.
 
     Args:
       store: the store of scores and checkpoints.
@@ -433,11 +443,11 @@ def train(
     trained_runs = 0
     seconds = 0.0
     size = min(chunk or chunk_size(game, runs), runs)
-    with hold(store.path):
+    with hold(store.path):  # only one process at a time may train in a store
         while missing := store.missing(runs):
             try:
                 player = Player(game, size, progress, checkpoints, watch)
-                begin = time.perf_counter()  # excludes compilation
+                begin = time.perf_counter()  # `Player` has compiled the program
                 for scores in player.play_all(missing):
                     store.save(scores)
                     trained_runs += len(scores.scores)

@@ -5,8 +5,7 @@ is the largest value over all runs. We measure small models at every step, but l
 steps. A step between two measured steps takes the larger of their values.
 
 To find jumps in the gradient near a model, we also measure secants: how much a step stretches segments of
-lines through the model. The lines follow the noise, the gradient and the canaries, because other runs may
-move in these directions.
+lines through the model.
 """
 
 import math
@@ -70,8 +69,8 @@ class Rehearsal(NamedTuple):
 def usual_effort(parameters: int) -> Effort:
     """Returns the default effort for a model with this many parameters: a minute or two on two cores.
 
-    Steps of large models take seconds to measure, so we use fewer runs, fewer steps with secants
-    (`secant_steps`), and fewer secants per line (`reach`).
+    Steps of large models take seconds to measure, so we use fewer runs and steps. We also measure fewer
+    secants, which find jumps in the gradient and need one gradient for each end.
     """
     steps = int(np.clip(_PARAMETERS_TIMES_STEPS // parameters, _MIN_MEASURED, _MAX_MEASURED))
     if parameters < _LARGE:
@@ -98,33 +97,34 @@ def rehearse(
 ) -> Rehearsal:
     """Trains a few runs separate from any audit, and measures how much their steps stretch distances.
 
-    At some steps, we also measure secants: how much the step stretches segments of lines through a model.
+    We compute the largest singular value of a step's Jacobian and, to find jumps in the gradient near the
+    model, secants: how much the step stretches segments of lines.
 
     Args:
       game: The audited game of T steps, which trains by plain SGD.
       clipped_sum: The function that sums the game's clipped gradients.
       effort: The amount of work; at least 2 runs.
-      distances: (T,) before each step, the distance between the two models that the hidden-state bound
-        couples (`lipschitz.coupling_distances`), in units of learning rate * clipping norm / batch size.
-        Segments have this length.
+      distances: (T,) the length of segments at each step (`lipschitz.coupling_distances`), in units of
+        learning rate * clipping norm / batch size.
       progress: Called with 1.0 after each measured step.
     """
     runs = effort.runs
     steps = len(game.schedule.mask)
     step_map = expansion.make_step_map(clipped_sum, game.hyper)
-    insert = _make_inserter(game, clipped_sum)
+    compute_insertion = _make_inserter(game, clipped_sum)
     lengths = _choose_lengths(game, distances, effort)  # only for steps with secants
     # An audit's runs have indices below MAX_RUNS, so these runs have different randomness.
     indices_of_runs = np.arange(MAX_RUNS, MAX_RUNS + runs)
-    own_keys = game.run_keys("own", indices_of_runs)
+    canary_keys = game.run_keys("own", indices_of_runs)
     constants: dict[int, float] = {}  # keyed by measured step
     secants: list[Stretch] = []
     # The direction (p,) that each run's last measured step stretched most, keyed by run.
     directions: dict[int, NDArray[np.float64]] = {}
 
     def measure(step: int, thetas: Array, inserted: Array) -> None:
-        """Measures a step at the runs' models (R, p). Updates `constants`, `directions` and `secants`.
+        """Measures a step at the runs' models (R, p) before it. Updates `constants`, `directions`, `secants`.
 
+        It finds the largest expansion at each model and, at some steps, secants that reveal jumps nearby.
         `inserted` (R, p) is a canary's contribution to each run's step.
         """
         indices = game.schedule.batches[step]
@@ -146,19 +146,19 @@ def rehearse(
                 derivative=constants[step],
                 largest_derivative=max(constants.values()),
             )
-            # If there is a single canary, one of two neighbouring runs has it, so their difference shows its
-            # effect.
+            # Other runs may move in these directions. With a single canary, one of two neighbouring runs has
+            # it, so their difference shows its effect.
             to_next = jnp.roll(models, -1, axis=0) - models
             at_random = np.random.default_rng(step).normal(size=models.shape)
             descents = [step_map.descend(theta, batch) for theta in models]
-            moves = (directions, inserted, to_next, descents, at_random)
-            secants.extend(_find_secants(step_map, models, batch, moves, line))
+            line_directions = (directions, inserted, to_next, descents, at_random)
+            secants.extend(_find_secants(step_map, models, batch, line_directions, line))
         progress(1.0)
 
     def watch(midway: Midway) -> None:
         """Measures the step after a segment, if there is one, at a chunk's models."""
         if midway.steps < steps:
-            inserted = insert(midway.state, own_keys, midway.thetas, midway.steps)
+            inserted = compute_insertion(midway.state, canary_keys, midway.thetas, midway.steps)
             measure(midway.steps, midway.thetas, inserted)
 
     thetas = games.initial_models(game, indices_of_runs)
@@ -171,14 +171,19 @@ def rehearse(
 
 
 def _find_secants(
-    step_map: StepMap, models: Array, batch: Batch, moves: Sequence[Any], line: Line
+    step_map: StepMap,
+    models: Array,
+    batch: Batch,
+    line_directions: Sequence[Any],
+    line: Line,
 ) -> Iterator[Stretch]:
     """Yields, for each run's model before a step, the secant that most exceeds the derivative.
 
-    Lines go through the models (R, p) in the directions `moves`, each (R, p).
+    A secant tells how much the step stretches a segment of a line through the model. A large excess shows a
+    jump in the gradient. `models` and each of the `line_directions` are (R, p), a row for each run.
     """
     for run, theta in enumerate(models):
-        directions = np.stack([move[run] for move in moves])
+        directions = np.stack([of_runs[run] for of_runs in line_directions])
         yield expansion.worst_on_lines(step_map, theta, batch, directions, line)
 
 
@@ -187,17 +192,18 @@ def _make_inserter(
 ) -> Callable[[Tree, Array, Array, int], Array]:
     """Returns a function that computes a single canary's clipped contribution to a step in each run.
 
-    It maps (the adversary's state, the runs' own keys (R,), models (R, p), step t) to (R, p). At step t, it
-    uses canary t modulo K, so that all canaries take turns.
+    A rehearsal measures secants in this direction. The function maps (the adversary's state, the runs' canary
+    keys (R,), models (R, p), step t) to (R, p). Canaries take turns, to save time: step t uses canary t
+    modulo K.
     """
     adversary = game.adversary
     clipping_norm = jnp.float32(game.hyper.clipping_norm)
 
     @jax.jit
     @partial(jax.vmap, in_axes=(None, 0, 0, None))
-    def insert(state: Tree, own_key: Array, theta: Array, step: Array) -> Array:
-        """Returns the contribution (p,) of the canary `step` modulo K to a single run's step."""
-        craft = partial(adversary.craft, adversary.draw_for_run(state, own_key))
+    def insert(state: Tree, canary_key: Array, theta: Array, step: Array) -> Array:
+        """Returns the contribution (p,) of one canary to a step of a single run; canaries take turns."""
+        craft = partial(adversary.craft, adversary.draw_for_run(state, canary_key))
         chosen = jnp.arange(adversary.canaries) == step % adversary.canaries
         canaries = base.Canaries(craft, jnp.float32(chosen))
         mask = jnp.float32(1)  # every step inserts
@@ -207,12 +213,15 @@ def _make_inserter(
 
 
 def _choose_lengths(game: Game, distances: NDArray[np.float64], effort: Effort) -> dict[int, float]:
-    """Returns the length of secants, the distance between the two coupled models, keyed by step.
+    """Chooses the steps at which we measure secants, and returns the secants' length, keyed by step.
 
-    The keys are up to `effort.secant_steps` of the measured steps. They are spread evenly over those before
-    which the two models differ, or over all measured steps if the models never differ. In that case, the
-    length is the largest distance at any step, because short secants would show only rounding errors.
-    `distances` (T,) are in units of learning rate * clipping norm / batch size.
+    A secant tells how much a step stretches a segment of a line. Segments are as long as the distance between
+    the models with and without the canary: `distances` (T,), in units of learning rate * clipping norm /
+    batch size.
+
+    We choose up to `effort.secant_steps` measured steps, spread evenly over those before which the two models
+    differ. If they never differ, we choose from all, and the length is the largest distance at any step,
+    because short secants would show only rounding errors.
     """
     # Models at a smaller distance count as equal.
     are_separate = distances > _MIN_FRACTION * distances.max()

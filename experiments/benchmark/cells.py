@@ -48,6 +48,8 @@ class AuditedCell(NamedTuple):
     def measure(self) -> Record:
         """Runs the cell's audits and returns their summary.
 
+        A mechanism's law draws the evidence of an audit, and computes epsilons from it.
+
         The record has the cell's fields, the estimator's version, delta and confidence, and
 
             truth        the mechanism's true epsilon at delta
@@ -63,7 +65,7 @@ class AuditedCell(NamedTuple):
         estimator = ESTIMATORS[self.estimator]
         mechanism = MECHANISMS[self.mechanism].make_known(self.seed, self.n, self.audits)
         law = mechanism.law._replace(audit=estimator.audit)  # instead of this project's methods
-        [row] = calibrate(mechanism._replace(law=law))  # one row per method, here the estimator
+        [row] = calibrate(mechanism._replace(law=law))  # runs the audits; a row per method
         exceeding = round(row.exceeding * self.audits)  # the row has a fraction
         limits = intervals.clopper_pearson(exceeding, self.audits, 0.95)
         return {

@@ -42,8 +42,8 @@ class Estimator(NamedTuple):
       epsilon: (evidence, delta, confidence) -> a lower bound on epsilon. The evidence is cosines (`Fresh`)
         for directions, otherwise scores and presence bits (`Coins`). The function may reject it by raising
         any exception.
-      assumes: Its assumptions, as constants from `audit.calibration`. A mechanism that violates an assumption
-        does not count against the estimator.
+      assumes: Its assumptions, as constants from `audit.calibration`. Mechanisms that violate one do not
+        count against it.
       claims_level: True if it claims that epsilon is a bound with the given confidence.
       package: The name of its package on PyPI, or "" if it needs no package.
       cost: How many times slower it is than a fast estimator. Its number of audits is divided by this.
@@ -71,8 +71,8 @@ class Estimator(NamedTuple):
     def audit(self, evidence: Any, setting: KnownMechanism) -> list[Value]:
         """Returns the estimator's epsilon from an audit's evidence, clipped to [0, MAX_EPSILON].
 
-        The list has a single value; `Law.audit` requires a list. If the estimator raises an exception or
-        returns NaN, epsilon is 0 and `refusal` gives the reason.
+        The list, which `Law.audit` requires, has a single value. If the estimator raises an exception or
+        returns NaN, `refusal` gives the reason.
         """
         begin = time.process_time()
         epsilon = 0.0

@@ -72,12 +72,13 @@ class ClaimCell(NamedTuple):
         if estimator.design in (ONE_CANARY, SEVERAL):
             min_runs = _MIN_RUNS
             max_runs = self.max_runs
-        elif _tests_curve(estimator):  # our estimators for directions, which accept several runs
+        elif _tests_curve(estimator):  # ours for directions, which also accept several runs
             # A run with a thousand directions is as slow as a thousand runs with one canary.
             max_runs = min(self.max_runs, _MAX_RUNS_OF_DIRECTIONS)
         runs = self._find_fewest_runs(min_runs, max_runs)
         false_fraction = 0.0
         if runs is not None:
+            # With the claimed noise, the claim is true.
             false_fraction = self.find_refuted_fraction(runs, noise=1.0)
         return {
             **self._asdict(),
@@ -111,9 +112,10 @@ class ClaimCell(NamedTuple):
         """
         estimator = ESTIMATORS[self.estimator]
         audit = _audit_curve if _tests_curve(estimator) else estimator.audit
+        # A law draws an audit's evidence and computes an epsilon. `calibrate` finds the fraction of audits
+        # with an epsilon above the truth. We pass the claimed epsilon as the truth, so these audits refute
+        # the claim.
         law, size = _AUDITS[estimator.design]
-        # `calibrate` finds the fraction of audits with an epsilon above the truth. We pass the claimed
-        # epsilon as the truth, so these audits refute the claim.
         claimed_epsilon = conversions.epsilon_from_mu(CLAIMED_MU, DELTA)
         tested = law._replace(truth=lambda setting: claimed_epsilon, audit=audit)
         mu = CLAIMED_MU / noise  # less noise leaks more
@@ -131,13 +133,12 @@ def _tests_curve(estimator: Estimator) -> bool:
 
 
 def _audit_curve(directions: Fresh, setting: KnownMechanism) -> list[Value]:
-    """Tests the claim of CLAIMED_MU-GDP using the cosines of directions.
+    """Tests the claim of CLAIMED_MU-GDP using the cosines of directions, and returns an epsilon as its flag.
 
-    Cosines of left-out canaries have a known distribution. The test counts how many of each run's
-    inserted canaries exceed each threshold, and bets that there are more than mu-GDP allows.
+    The flag is MAX_EPSILON if the test rejects the claim, and 0 otherwise, in a list as `Law.audit` requires.
 
-    The result is a single value in a list, as `Law.audit` requires. Its epsilon exceeds any claim if the test
-    rejects the claim, and is 0 otherwise.
+    The test counts how many of each run's inserted canaries exceed each threshold, and bets that there are
+    more than mu-GDP allows. Winning enough rejects the claim.
     """
     counted = exact_null.compute_exceedances(directions)
     # (false-positive rate) -> the largest true-positive rate that the claim allows

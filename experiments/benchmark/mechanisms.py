@@ -51,8 +51,7 @@ _CURVED = frozenset([GAUSSIAN_CURVE])  # the assumption that other trade-off cur
 def _mixture_parts(strong: float, inserted: bool) -> list[MixturePart]:
     """Returns the Gaussian parts of a score's distribution when a coin decides how strongly a run leaks.
 
-    `strong` is the mu of strongly leaking runs. `inserted` is True for scores with the canary. Without the
-    canary, both parts have mean 0.
+    `strong` is the mu of strongly leaking runs. `inserted` is True for scores with the canary.
     """
     return [
         MixturePart(weight=0.5, centre=_WEAK_MU * inserted),
@@ -63,8 +62,7 @@ def _mixture_parts(strong: float, inserted: bool) -> list[MixturePart]:
 def _sample_revealing(rng: Generator, mu: float, inserted: bool, n: int) -> Array:
     """Draws n scores that reveal the world with probability _REVEAL_PROBABILITY and are otherwise noise.
 
-    A revealing score is very large if the canary is `inserted`, and very negative otherwise. `mu` is an
-    argument of all samplers, but has no effect here.
+    `mu` is an argument of all samplers, but has no effect here.
     """
     reveals = rng.random(n) < _REVEAL_PROBABILITY
     noise = rng.standard_normal(n)
@@ -107,14 +105,13 @@ def _draw_tied(rng: Generator, setting: KnownMechanism) -> Coins:
 
     A canary is (its own unit vector + a shared unit vector) / sqrt(2). All these vectors are orthogonal. The
     release is mu times the sum of the inserted canaries, plus noise. A score is its inner product with a
-    canary, (own + shared) / sqrt(2), where own and shared are the release's coordinates along the two
-    vectors.
+    canary.
     """
     presence = laws.toss(rng, setting)  # (runs, canaries)
     signal = setting.mu * presence
     own_noise = rng.standard_normal(presence.shape)
     shared_noise = rng.standard_normal((len(presence), 1))
-    # An inserted canary adds mu / sqrt(2) to the coordinates along both of its vectors.
+    # The release's coordinates along the two vectors. An inserted canary adds mu / sqrt(2) to both.
     own = np.sqrt(0.5) * signal + own_noise
     shared = np.sqrt(0.5) * signal.sum(1, keepdims=True) + shared_noise
     return Coins(np.sqrt(0.5) * (own + shared), presence)
@@ -210,41 +207,45 @@ def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
     """Yields all mechanisms, grouped by design."""
     for design in _DESIGNS:
         yield from _make_with_scores(design)
+    # Its epsilon is 0, since it reveals coins only with probability delta.
     yield BenchmarkedMechanism(
         ONE_RUN, "coins: (0, delta)", _REVEALING_COINS, mu=0.0, delta=_REVEAL_PROBABILITY
     )
     make = partial(BenchmarkedMechanism, DIRECTIONS, sizes=_SIZES[DIRECTIONS])
     for mu in (0.0, 1.0, 4.0):
         yield make(f"directions: Gaussian {mu:g}", law=_COSINES, mu=mu)
+    # Dependent canaries, and curves that are not Gaussian (see `audit.calibration.laws`).
     for name in ("equal", "failing", "laplace", "bound"):
         yield make(f"directions: {name} 2", law=laws.DIRECTIONS[name], mu=2.0)
 
 
 def _make_with_scores(design: str) -> Iterator[BenchmarkedMechanism]:
-    """Yields the mechanisms of a design with scores (not cosines).
+    """Yields the mechanisms of a design with scores (not cosines), each with a law that draws the scores.
 
     Gaussian scores with mu 0 or 1, and tied canaries, are audited at all of the design's sizes. The others
     use only the first size, the default.
     """
-    prefix, gaussian, mus, draw = _DESIGNS[design]
+    prefix, gaussian_law, mus, draw = _DESIGNS[design]
     all_sizes = _SIZES[design]
     make = partial(BenchmarkedMechanism, design, sizes=all_sizes[:1])
     for mu in mus:
-        mechanism = make(f"{prefix}Gaussian {mu:g}", law=gaussian, mu=mu)
+        mechanism = make(f"{prefix}Gaussian {mu:g}", law=gaussian_law, mu=mu)
         if mu in (0.0, 1.0):
             mechanism = mechanism._replace(sizes=all_sizes)
         yield mechanism
-    for name, family, parameter in _CURVES:  # such as Laplace
+    for name, family, parameter in _CURVES:  # whose trade-off curve is not Gaussian
         law = _make_law(draw, family, _CURVED)
         yield make(prefix + name, law=law, mu=parameter)
     if design == ONE_CANARY:
         for name, (law, mu) in _ONLY_ONE_CANARY.items():
             yield make(name, law=law, mu=mu)
+        # Its epsilon is 0, since it reveals the canary only with probability delta.
         yield make("(0, delta)", law=_REVEALING, mu=0.0, delta=_REVEAL_PROBABILITY)
     else:  # these need several canaries
+        # Canaries that are not orthogonal, runs that fail to insert any, and unfair coins.
         yield make(f"{prefix}tied canaries", law=_TIED, mu=1.0, sizes=all_sizes)
         yield make(f"{prefix}failing runs", law=_FAILING, mu=2.0)
-        yield make(f"{prefix}nine tenths in", law=_UNFAIR, mu=1.0)  # by unfair coins
+        yield make(f"{prefix}nine tenths in", law=_UNFAIR, mu=1.0)
 
 
 MECHANISMS = {record.name: record for record in _make_mechanisms()}

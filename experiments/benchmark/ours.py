@@ -40,11 +40,11 @@ def from_canaries(method: CanaryMethod, coins: Coins, delta: float, confidence: 
 
     Raises InputError if fair independent coins are very unlikely to produce these presence bits. Coins with a
     small bias pass this test, so the bound uses confidence limits on the coin probability instead of 1/2
-    (`given=True`).
+    (`from_user=True`).
     """
     fair_coins.require_fair(coins.presence)
     checked = canaries.make_coins(coins.scores, coins.presence)
-    return method.bound(checked._replace(given=True), delta, confidence).epsilon
+    return method.bound(checked._replace(from_user=True), delta, confidence).epsilon
 
 
 def from_coins(
@@ -58,9 +58,9 @@ def from_directions(
     method: ScoreMethod, directions: Fresh, delta: float, confidence: float
 ) -> float:
     """Returns a method's lower bound on epsilon from the cosines of fresh directions."""
-    # `plain` means that a cosine does not depend on the directions of other canaries. `given` means that the
-    # cosines count as a user's, so the bound assumes that directions were drawn as reported.
-    marked = directions._replace(plain=True, given=True)
+    # `separate` means that a cosine does not depend on the directions of other canaries. With `from_user`,
+    # the bound assumes that directions were drawn as reported.
+    marked = directions._replace(separate=True, from_user=True)
     return method.compute(marked, delta, confidence).epsilon
 
 

@@ -67,18 +67,17 @@ def _bootstrap_moments(rng: np.random.Generator, scores: Array) -> tuple[Array, 
 
 
 def lidp_order_4(coins: Coins, delta: float, confidence: float) -> float:
-    """Returns LiDP's lower bound on epsilon from fourth-order Wilson intervals, as in its public code.
+    """Returns the LiDP paper's lower bound on epsilon from fourth-order Wilson intervals, as in its code.
 
-    It reproduces that code's error in a variance (Errata L1; see `fourth_order_bound`).
+    It reproduces that code's error in a variance (Errata L1 of experiments/lidp/README.md).
     """
-    # Some of the runs choose a threshold with a large bound (`approximate_dp`). For each other run,
-    # `rest` has the number of canaries that are out but above it (`alarms`) or in but below (`misses`).
+    # Some of the runs choose a threshold with a large bound (`approximate_dp`). For each other run, `rest`
+    # has the number of canaries that are out but above it (`alarms`) or in but below (`misses`).
     rest = lifted.count(coins, exact.approximate_dp(delta), 1 - confidence).rest
-    canaries = rest.canaries_in  # K, since coins allow each canary to be in
+    canaries = rest.canaries_in  # K: coins can put every canary in
 
     error = (1 - confidence) / 2  # for each of the two error rates
-    # A canary is out (or in) with probability 1/2. So the probability that it is out and the guess
-    # is wrong is half the error rate.
+    # An error rate P(guessed in | out) is 2 P(out and guessed in), since coins are fair.
     false_positive_rate = 2 * fourth_order_bound(rest.alarms, canaries, error)
     false_negative_rate = 2 * fourth_order_bound(rest.misses, canaries, error)
     epsilon = conversions.epsilon_from_rates(
@@ -93,7 +92,7 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
     Let mu_l be the probability that l random canaries of a run are all counted (`lifted.moments`). The
     fraction is mu_1. The variance of its estimate depends on mu_2, and the variance of the estimate of mu_2
     depends on mu_3 and mu_4. So the code bounds the moments from mu_4 down to mu_1, and replaces each moment
-    in a variance with its bound. The bound on mu_2 is 1 if its quadratic equation has no root.
+    in a variance with its bound.
 
     Args:
       sums: (n,) the number of counted canaries in each run, such as false alarms.
@@ -138,7 +137,10 @@ def one_run(
     delta: float,
     confidence: float,
 ) -> float:
-    """Returns the largest lower bound on epsilon from a single run over several fractions of guessed coins.
+    """Returns a paper's lower bound on epsilon from a single run, for a fraction of the coins to guess.
+
+    With several fractions, it returns the largest bound, as papers do, although this has no proven confidence
+    level.
 
     `bound` computes a bound: (number of coins, guesses, correct guesses, delta, error) -> epsilon.
     """

@@ -1,7 +1,7 @@
 """Times DP-SGD engines on the same training problem.
 
-Each engine runs in its own processes. Only these processes import JAX or PyTorch. To add an engine, write a
-function that returns its `Training`, and add a row to `ENGINES`.
+Only an engine's own processes import JAX or PyTorch. To add an engine, write a function that returns its
+`Training`, and add a row to `ENGINES`.
 """
 
 import contextlib
@@ -50,12 +50,12 @@ MODELS = {
 
 
 class Problem(NamedTuple):
-    """A training problem for DP-SGD with fixed mini-batches that all engines solve.
+    """A training problem for DP-SGD that all engines solve.
 
     Attributes:
       setting: The audit's setting.
       dataset: The training examples.
-      batches: (steps, B) the indices of each mini-batch's examples, for at most 10 steps.
+      batches: (steps, B) the indices of the examples in at most 10 mini-batches.
       theta_0: (p,) the initial parameters. The PyTorch engines draw their own.
     """
 
@@ -72,8 +72,8 @@ class Training(NamedTuple):
       run: Trains briefly and returns the number of steps, summed over models. Peers take one step on each of
         the problem's mini-batches.
       device: The kind of device, such as "cpu".
-      get_theta: Returns the current parameters (p,) of the first model, in the engine's order, for a test.
-        None for our engine, which does not keep them.
+      get_theta: Returns the first model's parameters (p,), in the engine's order, for a test. None for our
+        engine, which does not keep them.
     """
 
     run: Callable[[], int]
@@ -86,8 +86,8 @@ class Engine(NamedTuple):
 
     Attributes:
       package: The name of its package on PyPI.
-      make: Maps (problem, number of models) to a training run that trains that many models at once.
-      model_counts: How many models to train at once; `find_fastest` tries each number and keeps the fastest.
+      make: Maps (problem, number of models to train at once) to a training run.
+      model_counts: The numbers of models that `find_fastest` tries.
       one_thread: True if the engine uses a single core. A CPU then runs one process per core.
     """
 
@@ -100,8 +100,7 @@ class Engine(NamedTuple):
 def make_problem(model: str, user_file: UserFile) -> Problem:
     """Returns the problem of training one of `MODELS` with the defaults of `audit`.
 
-    The canaries are random (adversary GC-R). Those of the default, GC-S, cost the same per step, but GC-S
-    first simulates a training run.
+    The canaries are random (adversary GC-R). The default, GC-S, first simulates a training run.
     """
     from audit.settings.make import setting_of
     from models.catalogue import task
@@ -154,7 +153,7 @@ def find_fastest(engine: Engine, problem: Problem) -> Training:
 def make_ours(problem: Problem, models: int) -> Training:
     """Returns our training run. It trains chunks of runs as `audit` does, with noise and canaries.
 
-    `models` has no effect, because our engine chooses the chunk size, as for an audit with 5,000 runs.
+    `models` has no effect: our engine chooses the chunk size.
     """
     import jax
 
@@ -174,10 +173,7 @@ def make_ours(problem: Problem, models: int) -> Training:
 
 
 def make_jax_privacy(problem: Problem, models: int) -> Training:
-    """Returns jax_privacy's training run, which trains several models at once on one device.
-
-    All models use the same mini-batches, but different noise.
-    """
+    """Returns jax_privacy's training run, which trains several models at once on one device."""
     import jax
     import jax.numpy as jnp
     from jax_privacy import clipping, noise_addition
@@ -195,19 +191,13 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
     )
 
     def train(theta: Any, key: Any, batches: Any, features: Any, labels: Any) -> Any:
-        """Trains one model from theta (p,) and returns its parameters after a step on each mini-batch.
-
-        `key` seeds its noise, and `batches` (steps, B) holds the indices of examples.
-        """
+        """Trains one model from theta (p,) and returns its parameters after a step on each mini-batch."""
         # The noise is divided by B, like `clipped_gradient`.
         deviation = fields.noise_multiplier * fields.clipping_norm / fields.batch_size
         noise = noise_addition.gaussian_privatizer(stddev=deviation, prng_key=key)
 
         def take_step(carry: Any, indices: Any) -> Any:
-            """Takes a step of DP-SGD on the examples at `indices`; the body of a scan.
-
-            `carry` holds the parameters and the noise state.
-            """
+            """Takes a step of DP-SGD on the examples at `indices`; the body of a scan."""
             theta, noise_state = carry
             batch = features[indices], labels[indices]
             update, noise_state = noise.update(clipped_gradient(theta, batch), noise_state)
@@ -218,14 +208,13 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
 
     features = jnp.asarray(problem.dataset.features)
     labels = jnp.asarray(problem.dataset.labels)
-    # Models have different parameters and keys, but share batches and data. The updated parameters reuse the
-    # old parameters' memory.
+    # Models share batches and data. The updated parameters reuse the old parameters' memory.
     train_models = jax.jit(jax.vmap(train, (0, 0, None, None, None)), donate_argnums=0)
     thetas = jnp.tile(problem.theta_0, (models, 1))
     calls = itertools.count()
 
     def run() -> int:
-        """Trains all models for one step per mini-batch, with a different seed in each call."""
+        """Trains all models for one step per mini-batch."""
         nonlocal thetas
         keys = jax.random.split(jax.random.key(next(calls)), models)
         updated = train_models(thetas, keys, problem.batches, features, labels)
@@ -244,7 +233,7 @@ def _make_torch_network(problem: Problem) -> Any:
     from torch import nn
 
     def normed(channels: int, features: int, window: int, stride: int) -> list[Any]:
-        """Returns a convolution without bias and its group norm; at stride 1, images keep their size."""
+        """Returns a convolution without bias and its group norm."""
         convolution = nn.Conv2d(channels, features, window, stride, window // 2, bias=False)
         normalization = nn.GroupNorm(32, features, eps=1e-6)  # Flax's defaults
         return [convolution, normalization]
@@ -352,10 +341,7 @@ def make_opacus(problem: Problem, models: int) -> Training:
 
 
 def make_torch_func(problem: Problem, models: int) -> Training:
-    """Returns a training run that trains several models at once with torch.func, on all cores or the GPU.
-
-    All models use the same mini-batches, but different noise.
-    """
+    """Returns a training run that trains several models at once with torch.func, on all cores or the GPU."""
     import torch
     from torch.func import functional_call, grad, vmap
     from torch.nn.functional import cross_entropy
@@ -420,11 +406,11 @@ def measure(
     """Times engines on a model, with a progress bar.
 
     `model` is a key of `MODELS`, and `engines` are keys of `ENGINES`. In each round, the engines are timed
-    one after another.
+    one after another. An engine may train several copies of the model at once.
 
     Returns:
       A record for each engine: the `model`, the `engine`, and its `rates` (steps per second in each round,
-      summed over models and processes).
+      summed over copies and processes).
 
     Raises:
       InputError: The data cannot be read, or an engine fails.
@@ -437,7 +423,7 @@ def measure(
         for name in engines:
             team = [stack.enter_context(_start_engine(name, problem))]
             [device] = _receive(name, team)  # a process that is ready sends its device
-            if ENGINES[name].one_thread and device == "cpu":
+            if ENGINES[name].one_thread and device == "cpu":  # one process for each core
                 for _ in range(cores() - 1):
                     team.append(stack.enter_context(_start_engine(name, problem)))
                 _receive(name, team[1:])  # waits until the others are ready

@@ -40,22 +40,19 @@ class DataSets:
     """The models' data sets, loaded on first use from the user's files or from where `audit` finds them."""
 
     def __init__(self, data_files: Mapping[str, str | None]) -> None:
-        """Stores the user's files or folders that replace published data sets, keyed by the set's name.
-
-        If there is no file, or it is None, we load the published data.
-        """
+        """Stores the user's files or folders, or None for published data, keyed by the data set's name."""
         self._files = data_files
         self._loaded: dict[str, Dataset | InputError] = {}
         # The clients from the last call of `clients`.
         self._federations: dict[tuple[object, ...], Federation] = {}
 
     def checksum(self, model: str) -> str | None:
-        """Returns the checksum of a model's data; None for features that are computed on this machine.
+        """Returns the checksum of a model's data: of the user's file, or else of the published data.
 
-        The last bits of computed features differ between machines. A user's file is loaded to compute its
-        checksum. Without one, this is the checksum of the published data.
+        Returns None if features are computed, because their last bits differ between machines.
         """
         data = task(model).data
+        # The checksum of a user's file is known only after loading it.
         if data.checksum is not None and self._files.get(data.file) is not None:
             return self.load(model).checksum
         return data.checksum
@@ -106,14 +103,13 @@ class Cell(NamedTuple):
 
     Attributes:
       name: The displayed name.
-      identity: A text that identifies the work, except for the number of runs. Of all cells with the same
-        identity, a sweep does only the one with the most runs.
+      identity: A text that identifies the work, except for the number of runs. Of cells with the same
+        identity, a sweep does the one with the most runs.
       runs: The number of runs, the unit of `progress`.
       is_done: (the existing stores, data sets) -> True if the cell's store is complete. It does not start
         JAX, and loads only the user's data files.
       open: (the root of all stores, data sets) -> the cell's store.
-      do: (store, data sets, progress); computes the missing results. It calls `progress` with the number of
-        runs finished since the last call.
+      do: (store, data sets, progress); computes the missing results.
       request: The specification of the work, which figures use to find its results.
       audited: The audit, or None for other kinds of cells.
     """

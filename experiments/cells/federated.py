@@ -119,10 +119,9 @@ def train(
 ) -> None:
     """Trains the runs that are missing from the stores of the settings, under the root folder `out`.
 
-    The settings differ only in what the adversary observes, so one training run gives scores for all of them.
-    The function trains the runs that are missing from the first store, and adds their scores to the other
-    stores. Then it trains the runs that are still missing from the second store, and so on. `progress` is
-    called with the number of newly trained runs.
+    The settings differ only in the view of the adversary, so one training run gives scores for all stores.
+    The function trains the runs that are missing from the first store, then those that are still missing from
+    the second, and so on. `progress` is called with the number of newly trained runs.
     """
     from audit.training import build_federated
     from audit.training import game as games

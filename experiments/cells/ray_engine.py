@@ -1,6 +1,6 @@
 """Trains on a Ray cluster. Workers train chunks of runs or complete cells; this process stores the results.
 
-All tasks have the same devices (`Cluster`), so scores are bit-identical to those from one node.
+All tasks have the same devices, so scores are bit-identical to those from one node.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ def prepare(
 ) -> tuple[int, dict[str, Any]]:
     """Prepares a worker. Returns how many of `runs` runs it trains at a time, and its versions and devices.
 
-    `devices` is the number of CPU devices, or 0 for GPUs. `recipe` makes the game (training and adversary).
+    `devices` is the number of CPU devices, or 0 for GPUs.
     """
     prepare_jax(devices)
     game = recipe.make(data)
@@ -52,7 +52,7 @@ def prepare(
 
 
 def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> Scores:
-    """Trains the runs first, ..., stop - 1 of `chunk` = (first, stop) on a worker, and returns their scores.
+    """Trains the runs of a chunk [first, stop) on a worker, and returns their scores.
 
     `devices` is the number of CPU devices, or 0 for GPUs.
     """
@@ -77,8 +77,7 @@ def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> Scor
 def do_cell(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
     """Completes a cell on a worker, in a temporary folder because the store is on another machine.
 
-    `devices` is the number of CPU devices, or 0 for GPUs. Returns the contents of the cell's files, keyed by
-    path within the folder.
+    `devices` is the number of CPU devices, or 0 for GPUs. Returns the cell's files, {path: content}.
     """
     prepare_jax(devices)
     contents = {}
@@ -131,8 +130,7 @@ class Cluster:
     def run(self, function: Callable[..., Any], arguments: Iterable[Arguments]) -> Iterator[Ended]:
         """Calls a function on workers, once for each tuple in `arguments`, and yields tasks as they end.
 
-        A call is function(devices, *the tuple). `devices` is the task's number of CPU devices, or 0 for GPUs.
-        Yields each task's tuple, and a function that returns the result or raises the task's error.
+        A call is function(devices, *the tuple), with the task's number of CPU devices, or 0 for GPUs.
         """
         # With max_calls=0, a worker stays alive after a task and keeps its compiled programs.
         make_remote = self._ray.remote(max_retries=_MAX_RETRIES, max_calls=0, **self._resources)
@@ -152,7 +150,7 @@ class Cluster:
             yield submitted.pop(ended), functools.partial(self._get, ended)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Returns the result of function(devices, *arguments), computed on a worker; see `run`."""
+        """Returns the result of function(devices, *arguments) on a worker; see `run`."""
         ((_, get_result),) = self.run(function, [arguments])  # a single task
         return get_result()
 
@@ -223,17 +221,14 @@ class RayTrainer:
     """A trainer on a cluster (`audit.training.driver.Trainer`)."""
 
     def __init__(self, cluster: Cluster, recipe: GameRecipe, data: Dataset) -> None:
-        """Sends the data to the nodes; raises InputError if a worker cannot make the game from the recipe."""
+        """Sends the data to the nodes; raises InputError if a worker cannot make the game."""
         self._cluster = cluster
         self._game = (recipe, cluster.share(data))  # arguments of `prepare` and `train`
         # The first result, a chunk size, is not needed, so any number of runs will do.
         _, self._versions_and_devices = cluster.call(prepare, *self._game, 1)
 
     def train(self, store: Store, runs: int, max_chunk: int, progress: Progress) -> Trained:
-        """Trains the missing runs among a store's first `runs` runs, and returns the scores of all.
-
-        A worker trains at most `max_chunk` runs at a time. See `Trainer` for `progress`.
-        """
+        """Trains the missing runs on workers; see `Trainer`."""
         begin = time.perf_counter()
         with hold(store.path):
             size, _ = self._cluster.call(prepare, *self._game, max_chunk)

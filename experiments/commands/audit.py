@@ -69,15 +69,15 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     """Audits a setting: trains the missing models, and prints and stores the conclusion.
 
     `runs` is the number of models, or None for the adversary's default. `until` is the condition for stopping
-    early, or None to train all models. Flags set delta, the confidence, the data and the engine. All flags
-    are checked before loading the data.
+    early, or None to train all models. Flags set the rest, and are checked before loading the data.
     """
     level = cli.level()
     engine = grid_flags.engine()  # a context that starts it when needed
     out = cli.folder()
     adversary = setting.adversary
     number = runs or adversary.usual_runs
-    # Bounds are valid at any stopping time only if each run draws fresh canaries.
+    # Stopping depends on the scores. Only bets on one run after another allow this, which need fresh canaries
+    # in each run.
     require(
         until is None or adversary.any_time,
         "--until requires --adversary=sphere, examples or --afresh: drop it",
@@ -89,6 +89,7 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     from audit.storage.store import FIGURE, RESULT
     from audit.training import driver
 
+    # Rehearsals are further training runs that measure the steps' Lipschitz constants.
     num_rehearsals = lipschitz.count_rehearsals(setting, FLAGS.lipschitz)
     dataset = task(setting.model).data.load(FLAGS.data)
     request = driver.make_request(setting, dataset, number, level, num_rehearsals, until)

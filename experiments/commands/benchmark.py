@@ -4,8 +4,8 @@
     ./run.sh benchmark --scale=full     1,000 audits per cell, two hours on two cores
     ./run.sh benchmark --audits=25 --estimators=ours,jax        some of the estimators
 
-Scores are simulated with a known epsilon. Finished cells are stored under --out, so you can interrupt and
-resume the command. Estimators from packages that are not installed are listed and skipped.
+Scores are simulated with a known epsilon. Finished cells are stored under --out, so you can resume the
+command. Estimators from packages that are not installed are listed and skipped.
 """
 
 import sys

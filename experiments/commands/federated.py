@@ -9,8 +9,7 @@
     ./run.sh list --report=page.html              an HTML page about the last run
 
 Models: linear, two_layer and mlp (Fashion-MNIST), convnet (CIFAR-10), character_lstm (Shakespeare),
-emnist_cnn and word_lstm (with --data). Trained runs are stored under --out, so you can interrupt and resume
-the command.
+emnist_cnn and word_lstm (with --data). Trained runs are stored under --out, so you can resume the command.
 """
 
 import dataclasses
@@ -54,7 +53,7 @@ def main() -> None:
     most_rounds = build_federated.rounds(setting, clients).most  # in which any client takes part
     # The noise multiplier covers a whole round, even if the round also releases a noisy count.
     of_client = Composition(setting.noise_multiplier, most_rounds)
-    of_canary = Composition(setting.noise_multiplier, setting.repetitions)
+    of_canary = Composition(setting.noise_multiplier, setting.repetitions)  # rounds per canary
     store = open_store(out, setting, federation)
     with machine.bar(count_runs(store.missing(runs))) as progress:
         train([setting], runs, out, federation, progress)
@@ -64,7 +63,8 @@ def main() -> None:
     each = conclude_each_run(
         scores,
         dimension=task.make().n_parameters,
-        law_holds=setting.observe in federated.FINAL,  # the adversary sees only the final model
+        # Cosines with the final model have a known distribution. The largest over all rounds do not.
+        law_holds=setting.observe in federated.FINAL,
         level=level,
         claim=claim,
     )

@@ -42,7 +42,7 @@ def define_engine() -> None:
 def engine() -> Iterator[work.TrainingEngine]:
     """Yields the training engine: this process, or the Ray cluster in --ray_address.
 
-    This process is part of the cluster until the block ends. Raises InputError if no cluster responds.
+    Raises InputError if no cluster responds.
     """
     if FLAGS.ray_address is not None:
         from experiments.cells import ray_engine
@@ -113,8 +113,8 @@ def _parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
 def _make_audit(values: Mapping[str, Any], runs: int | None) -> Audited:
     """Returns the audit for one combination of values in the grid.
 
-    `values` maps each varied flag to its value. Other values come from the command line. `runs` is the number
-    of models, or None for the adversary's default. Raises InputError if the setting is invalid.
+    `values` maps each varied flag to its value. `runs` is the number of models, or None for the adversary's
+    default. Raises InputError if the setting is invalid.
     """
     described = ", ".join(f"{flag}={value}" for flag, value in values.items())
     try:

@@ -33,8 +33,8 @@ cli.define_out("Folder for results; figures go to the subfolder landscape.")
 def main() -> None:
     """Prints and plots the epsilon of training on two crafted losses: the paper's landscape and the latch.
 
-    The latch's last iterate reveals whether the gradients of any batch had a large sum. With --momentum,
-    prints epsilons only for convex landscapes with momentum.
+    The landscape's gradients point away from a threshold, and the latch remembers if any batch had a large
+    sum. With --momentum, prints epsilons only for convex landscapes with momentum.
     """
     level = cli.level()
     # Some estimates use half of the runs to choose a threshold and the other half to test it. Each half needs
@@ -62,6 +62,7 @@ def main() -> None:
             "landscape": landscape_figures.make_table(audits),
             "latch": crafted.make_latch_table(level.delta),  # for a fixed list of training runs
         }
+        # The paper's search for the best threshold, where theory gives it.
         searches = [landscape.search(process, study) for process in landscape.SEARCHED]
         for name, figure in landscape_figures.draw(audits, searches, study):
             contents[f"{name}.png"] = style.png(figure)

@@ -5,9 +5,8 @@
     ./run.sh throughput --engines=ours,opacus           two engines
 
 All engines take DP-SGD steps with the same model, data and mini-batches. The batch size is the default of
-`audit`, or 8 for resnet18. Each round times every engine once, and ratios compare rates from the same round.
-Our engine also inserts canaries. torch_func uses all cores. jax_privacy and Opacus run one single-threaded
-process per core.
+`audit`, or 8 for resnet18. Ratios compare rates from the same round. Our engine also inserts canaries.
+torch_func uses all cores. jax_privacy and Opacus run one single-threaded process per core.
 """
 
 import importlib.util

@@ -132,16 +132,17 @@ class TrainedMethod(NamedTuple):
 
 
 def list_methods(compared: Compared) -> list[TrainedMethod]:
-    """Returns the methods that train models: fresh directions, hidden-state, LiDP and one-shot.
+    """Returns the methods that train models: fresh directions, and those of three papers.
 
-    They differ in their canaries; K is the number of canaries in a run. CANIFE is not in the list, since it
-    has its own training code.
+    Each has its paper's adversary, and bounds for its design: many runs with one canary (hidden state) or K
+    canaries (LiDP), or a single run (one-shot). CANIFE is not in the list, since it has its own training
+    code.
     """
 
     def make(name: str, runs: int, shown: tuple[str, ...], **fields: Any) -> TrainedMethod:
         """Returns a method for the mechanism `compared` that shows the bounds and estimates `shown`.
 
-        `fields` complete its setting; if `observe` is "all", the adversary sees every model.
+        `fields` are its adversary and canaries; if `observe` is "all", the adversary sees every model.
         """
         setting = setting_of(
             compared.model,
@@ -183,6 +184,7 @@ def list_methods(compared: Compared) -> list[TrainedMethod]:
             adversary="cots",
             canaries=_NUM_DIRECTIONS,
         ),
+        # Only cosines with the final model have the known distribution that `exact_null` needs.
         make("one-shot, final", 1, (*_ONE_SHOT_METHODS, "exact_null"), observe="final", **one_run),
         make("one-shot, all", 1, _ONE_SHOT_METHODS, observe="all", **one_run),
     ]

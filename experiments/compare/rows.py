@@ -16,7 +16,7 @@ from audit.claims.strategies import INDEPENDENT
 from audit.conclusions.concluded import conclude_each_run
 from audit.laws import conversions
 from audit.methods.estimate import Bound
-from audit.report.style import BLACK, FADED, FREE, IN, OUT
+from audit.report.style import BLACK, BLUE, FADED, ORANGE, VERMILION
 from audit.report.table import Column, Table, at_least, at_most
 from audit.training import build, driver
 from audit.written import Level, counted, show_level
@@ -53,8 +53,6 @@ _REJECTED = "REJECTED: not valid, since these scores reject a Gaussian curve."
 
 def find_rows(compared: Compared, place: Workplace) -> list[Record]:
     """Trains all missing runs and returns a record for each bound and estimate of each method.
-
-    Prints each method's name to stderr.
 
     Returns:
       Records, starting with those for methods that see only the final model. Their fields are `method`, a
@@ -115,18 +113,17 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
 
 
 def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
-    """Measures CANIFE's missing rounds and returns its two records (see `find_rows`).
+    """Measures CANIFE's missing rounds and returns two records (see `find_rows`): two ways to compose them.
 
-    Each measured round represents all rounds until the next measured one. The record "as published" follows
-    the paper's code: it converts the estimated epsilon of a round to the noise multiplier of a Gaussian
-    release with this epsilon, and composes these releases by Renyi DP at sampling rate 1. The record "exact
-    laws" converts the exact epsilon of the round's canary to the mu of a Gaussian curve with this epsilon,
-    and sums the squared values of mu.
+    Each measured round represents all rounds until the next measured one. "as published" follows the paper's
+    code: it converts a round's estimated epsilon to the noise multiplier of a Gaussian release with this
+    epsilon, and composes these releases (`Charge`) by Renyi DP at sampling rate 1. "exact laws" converts the
+    exact epsilon of the round's canary to the mu of a Gaussian curve with this epsilon, and sums the squared
+    values of mu.
     """
     begin = time.perf_counter()
     attacked, store = canife_training.prepare(make_attacked(compared), place.out, place.data)
     numbers = attacked.measured()
-    # The generator measures rounds as `list` consumes it.
     new_rounds = list(canife_training.measure_missing(attacked, place.data, store, numbers))
     seconds = time.perf_counter() - begin if new_rounds else None
     charges = []
@@ -151,7 +148,7 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
 def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Table[Record]:
     """Returns a table of the records of `find_rows`.
 
-    `upper` is the accountant's epsilon. It appears below the rows, and in its own column of the CSV.
+    `upper` is the accountant's epsilon.
     """
     columns = [
         field("method", "method", width=20, left=True),
@@ -197,9 +194,8 @@ def _show_epsilon(row: Record) -> str:
 def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
     """Plots each record's epsilon as a dot, from top to bottom, and the accountant's epsilon as a line.
 
-    Estimates above 1.6 times the accountant's epsilon would squeeze the other dots together, so they are
-    drawn as arrows at the edge of the horizontal axis, labelled with their values. `rows` come from
-    `find_rows`, `upper` is the accountant's epsilon, and all epsilons are at `delta`.
+    Estimates above 1.6 times the accountant's epsilon, `upper`, would squeeze the other dots together, so
+    they are drawn as arrows at the edge of the axis. `rows` come from `find_rows`.
     """
     largest = max(upper, take(rows, "epsilon").max())
     edge = 1.05 * min(1.6 * upper, largest)  # 5% beyond the last dot
@@ -236,7 +232,7 @@ def _find_look(row: Record) -> tuple[str, str]:
     if row["assumes"] == REJECTED:
         return FADED, "rejected: the curve is not Gaussian"
     if row["assumes"] == ESTIMATE:
-        return IN, "estimate, not a bound"
+        return VERMILION, "estimate, not a bound"
     if row["assumes"] in _ANY_CURVE:  # none of these limits the shape of the trade-off curve
-        return FREE, "bound for any curve"
-    return OUT, "bound under an assumption"
+        return ORANGE, "bound for any curve"
+    return BLUE, "bound under an assumption"

@@ -42,8 +42,7 @@ _MIN_DELTA = 1e-8  # the lower end of the delta axis in privacy profiles
 def epsilon_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
     """Draws the epsilons of all points, panel by panel.
 
-    A point shows the mean and the range of each method's epsilons over its seeds, the upper bound, and the
-    prediction, if any. Points with the same x are side by side, one for each series.
+    Points with the same x are side by side, one for each series (see `_draw_point`).
     """
     by_panel: dict[str, list[Point]] = {}
     for point in points:
@@ -80,7 +79,6 @@ def epsilon_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
 def _draw_panel(axis: Axes, points: Sequence[Point], x_axis: Axis | None) -> None:
     """Draws the points of a panel, sorted by x, from left to right.
 
-    Each point is labelled below with its series, and each group of points with the same x above with x.
     `x_axis` has the name and symbol of x. It is None if points have no x.
     """
     positions: list[float] = []
@@ -116,10 +114,8 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x_axis: Axis | None) -> Non
 def _draw_point(axis: Axes, position: float, point: Point) -> None:
     """Draws a point's epsilons at a position on the horizontal axis. Neighbouring points are 1 apart.
 
-    The prediction (n insertions, one every k steps) and the accountant's upper bound are horizontal bars.
-    Each method in LOOKS has a mark at the mean over the point's seeds, with an error bar from the smallest
-    epsilon to the largest. For a single seed, a vertical bar replaces the error bars, and shows the two-sided
-    interval for normal scores.
+    Each method has a mark at the mean over the point's seeds, with an error bar from the smallest epsilon to
+    the largest. For a single seed, a vertical bar shows the two-sided interval for normal scores instead.
     """
     has_one_seed = len(point.conclusions) == 1
     if has_one_seed:
@@ -161,9 +157,8 @@ def _draw_point(axis: Axes, position: float, point: Point) -> None:
 def trade_off_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
     """Draws the empirical trade-off curve of each point's first seed (hidden-state paper, Figure 6a).
 
-    Each point has a row of two panels. The first shows error rates, and the second their normal deviates, so
-    that Gaussian curves become straight lines. Both panels also show the curve's confidence band, and
-    Gaussian curves for the lower bound on mu, the predicted mu and the upper bound on mu, if these are known.
+    Each point has a row of two panels. The first shows error rates, and the second their normal deviates, in
+    which Gaussian curves are straight lines.
     """
     rates = np.linspace(0, 1, 401)  # false-positive rates
     panels = {}
@@ -183,8 +178,7 @@ def trade_off_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
 def profile_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
     """Plots privacy profiles of the first four points: delta against epsilon (hidden-state paper, Figure 11).
 
-    Each point has a profile for the lower bound on mu from `if_gaussian`, and one for its predicted mu, if
-    any. The figure also has a profile for the largest upper bound on mu.
+    The profiles are those of the lower bound from `if_gaussian`, the predicted mu and the upper bound.
     """
     draw = partial(_draw_profiles, points=points)
     return draw_panels(_make_heading(sweep, points), {"": draw}, (6, 3.6), ylabel="delta")
@@ -193,7 +187,7 @@ def profile_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
 def _draw_profiles(axis: Axes, points: Sequence[Point]) -> None:
     """Plots delta against epsilon for `profile_figure`, with a horizontal line at the points' delta.
 
-    Every profile is that of mu-GDP for some mu. Lower bounds on mu are averaged over the seeds.
+    Lower bounds on mu are averaged over the seeds.
     """
     # 0.05 replaces an unknown or zero mu, since the axis needs a range.
     largest_mu = max(point.conclusions[0].mu_upper_bound or 0.05 for point in points)

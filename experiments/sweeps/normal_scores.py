@@ -1,7 +1,7 @@
 """Computes two-sided intervals for mu from scores that are normal with equal standard deviations.
 
-For crafted gradients in an over-parameterized model, the scores with and without the canary (the two worlds)
-are normal. Then mu is the distance between the two worlds' means, in standard deviations.
+The two worlds are runs with and without the canary. mu is the distance between their means, in standard
+deviations.
 """
 
 import numpy as np
@@ -22,12 +22,10 @@ def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Inter
     It is exact if scores are normal with the same standard deviation. Then the pooled t statistic of
     n = n_in + n_out scores has the noncentral t distribution with n - 2 degrees of freedom and the
     noncentrality mu / sqrt(1 / n_in + 1 / n_out). The interval contains each mu that leaves probability above
-    (1 - confidence) / 2 on both sides of the statistic. It is [0, inf) if each world has only a single score
-    or only equal scores.
+    (1 - confidence) / 2 on both sides of the statistic. It is [0, inf) if scores do not vary in any world.
 
     Args:
-      scores_in: The scores of the runs with the canary, of shape (n_in,); must be finite.
-      scores_out: The scores of the runs without it, of shape (n_out,); must be finite.
+      scores_in, scores_out: The finite scores of runs with the canary, (n_in,), and without it, (n_out,).
       confidence: The probability that the interval contains mu.
     """
     freedom = len(scores_in) + len(scores_out) - 2
@@ -47,15 +45,14 @@ def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Inter
 def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
     """Returns the interval for mu from runs with several canaries each; its ends are at least 0.
 
-    The interval covers the distance between the two worlds' mean scores, in pooled standard deviations. For
-    normal scores with equal standard deviations, this distance is mu. The interval is valid asymptotically in
-    the number of runs, for scores with any distribution. The canaries in a run may be dependent, because the
-    standard error is estimated by a jackknife over whole runs. The interval is the distance plus or minus
-    this error times a quantile of Student's t with R - 1 degrees of freedom.
+    The interval is asymptotically valid in the number of runs, if scores are normal with equal standard
+    deviations. The canaries in a run may be dependent, because the standard error is estimated by a jackknife
+    over whole runs. The interval is the distance between the worlds' means plus or minus this error times a
+    quantile of Student's t with R - 1 degrees of freedom.
 
-    If each canary is inserted by a coin flip, all R runs form one set. Otherwise, runs with all canaries and
-    runs without canaries form two sets, and R is the size of the smaller set. The interval is [0, inf) if a
-    set has fewer than two runs or the distance is undefined.
+    If coin flips insert canaries, all R runs form one set. Otherwise, runs with and without canaries form two
+    sets, and R is the size of the smaller set. The interval is [0, inf) if a set has fewer than two runs or
+    the distance is undefined.
     """
     distance = _measure_distance(*design.pooled())
     runs_of_sets = [len(table.scores) for table in design.rows()]

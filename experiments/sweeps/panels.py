@@ -30,7 +30,7 @@ def draw_panels(
 
     Args:
       title: The figure's title.
-      panels: Maps each panel's title to a function that draws the panel on the given axis.
+      panels: {a panel's title: a function that draws the panel on the given axis}.
       size: The width and height of a panel in inches.
       across: The largest number of panels in a row.
       ylabel: The label of each row's vertical axis.

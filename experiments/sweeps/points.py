@@ -105,7 +105,8 @@ class Point(NamedTuple):
         """Returns the two-sided interval (low, high) for epsilon from the first seed.
 
         It assumes that scores are normal with the same standard deviation with and without the canary
-        (`normal_scores`). For fresh directions, both ends are NaN because scores are not normal.
+        (`normal_scores`). For fresh directions, both ends are NaN: only the distribution of scores without
+        the canary is known.
         """
         conclusion = self.conclusions[0]
         if conclusion.law_is_known:  # fresh directions
@@ -113,7 +114,7 @@ class Point(NamedTuple):
         confidence = conclusion.confidence
         if conclusion.has_one_canary:
             ends = normal_scores.mu_interval(*conclusion.worlds, confidence)
-        else:
+        else:  # the canaries of a run may depend on each other
             design = cast(Design, conclusion.evidence)  # for the type checker
             ends = normal_scores.mu_interval_of_runs(design, confidence)
         low = conversions.epsilon_from_mu(float(ends.lower), conclusion.delta)
@@ -174,14 +175,18 @@ def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
 
 
 def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
-    """Yields a record for each point, with the fields for `make_table`. Each point must have a conclusion."""
+    """Yields a record for each point, with the fields for `make_table`. Each point must have a conclusion.
+
+    Columns are named after methods for runs with one canary. The counterpart of a method in other audits
+    shares its column if it makes the same assumptions.
+    """
     for point in points:
         cells = point.cells
         _, low, high = point.spread(IF_GAUSSIAN)
         upper_bound = point.upper_bound()
         label = point.series
         if sweep.axis:
-            # The variant in "GC-S, noisy per step" would not fit on the line, so the label is "GC-S, k = 1".
+            # "GC-S, noisy per step" becomes "GC-S, k = 1", to fit on the line.
             name_without_variant = label.split(",")[0]
             label = f"{name_without_variant}, {sweep.axis.symbol} = {point.x:g}"
         heading = shortened(f"{sweep.name}: {sweep.title}", 80)
@@ -203,9 +208,8 @@ def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
         if len(cells) == 1:  # the interval belongs to a single audit
             row["epsilon_low"], row["epsilon_high"] = point.interval()
         for name, method in estimate.METHODS.items():
-            counterpart = point.find_method(name)  # for this kind of audit
+            counterpart = point.find_method(name)  # None if there is none
             column = name
-            # A counterpart with different assumptions gets its own column.
             if counterpart is not None and counterpart.assumes != method.assumes:
                 column = counterpart.name
             mean, _, _ = point.spread(name)

@@ -23,7 +23,7 @@ def field(
     Args:
       name: The name of the field and of the CSV column.
       head: The heading in text, or None for a column that is only in the CSV.
-      show: A function from a value to its text, or a format specification such as ".2f".
+      show: (value) -> its text, or a format specification such as ".2f".
       width: The column's width, or 0 to fit its widest cell.
       **options: Other fields of `Column`, such as left=True.
     """

@@ -173,7 +173,7 @@ def conclude_ours(form):
     Its cosines of fresh directions leave the other canaries out.
     """
     evidence = call_python(form).conclusion.evidence
-    facts = {name: False for name in ("given", "plain") if hasattr(evidence, name)}
+    facts = {name: False for name in ("from_user", "separate") if hasattr(evidence, name)}
     return conclude(evidence._replace(**facts))
 
 

@@ -41,14 +41,14 @@ def test_the_coins_errors_have_the_average_rates_as_their_means(threshold):
 
 def test_errors_are_counted_as_the_design_says():
     errors = Coins(SCORES, BITS).errors(0.1)
-    assert np.all(errors.misses + errors.alarms <= 5) and errors.paired
+    assert np.all(errors.misses + errors.alarms <= 5) and errors.same_runs
     assert np.all(sum(errors.rates()) <= errors.scale_in)
     design = Sets(SCORES[:10], SCORES[10:, :3])
     errors = design.errors(0.2)
     alarms, misses = errors.rates()
     assert misses.tolist() == (SCORES[:10] <= 0.2).mean(1).tolist()
     assert alarms == pytest.approx((SCORES[10:, :3] > 0.2).mean(1))
-    assert not errors.paired and design.canaries == (5, 3)
+    assert not errors.same_runs and design.canaries == (5, 3)
 
 
 @pytest.mark.parametrize(

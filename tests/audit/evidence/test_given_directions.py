@@ -51,7 +51,7 @@ def test_what_fits_is_taken_however_often(shape, mu, apart):
     p_values = []
     for _ in range(40):
         cosines = trained(rng, *shape, 400, mu, apart=apart)
-        assert given(cosines, 400, apart).plain is not apart
+        assert given(cosines, 400, apart).separate is not apart
         p_values.append(columns_p_value(cosines, np.ones(shape, bool)))
     if shape[1] > 1:
         assert 0.25 < np.mean(p_values) < 0.75 and np.mean(np.array(p_values) < 0.05) < 0.17
@@ -221,7 +221,9 @@ def test_the_level_holds_with_as_few_decimals_as_are_taken():
         drawn = draw_null_cosines(np.random.default_rng(seed), (200, 256), 10_000)
         for decimals in above:
             rounded = np.round(drawn, decimals)
-            design = Fresh(rounded, np.ones(rounded.shape, bool), 10_000, plain=True, given=True)
+            design = Fresh(
+                rounded, np.ones(rounded.shape, bool), 10_000, separate=True, from_user=True
+            )
             above[decimals] += exact_null.bound_directions(design, 1e-5, 0.95).epsilon > 0
     assert count_needed_decimals(10_000) == 5
     assert above[5] <= 0.05 * audits and above[3] > 0.5 * audits

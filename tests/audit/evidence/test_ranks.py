@@ -219,5 +219,5 @@ def test_bad_input_is_one_line(case):
 
 def test_no_canary_chooses_a_threshold_for_another_of_its_run():
     """They share its fresh draws, so that the rank of one says something of the other's law."""
-    assert not audit.ranks(SCORES, FRESH).plain
-    assert not ranks.make_from_counts(DRAWS + 1.0 - RANKS, SCORES > -9, DRAWS).plain
+    assert not audit.ranks(SCORES, FRESH).separate
+    assert not ranks.make_from_counts(DRAWS + 1.0 - RANKS, SCORES > -9, DRAWS).separate

@@ -98,9 +98,9 @@ def test_neither_the_order_in_a_run_nor_later_runs_change_a_digit_and_the_bound_
     found = proven(cosines)
     assert 10 < found.epsilon < 24 and (np.diff(found.path) >= 0).all()
     rng = np.random.default_rng(0)
-    for plain in (False, True):
-        mixed = proven(rng.permuted(cosines, axis=1), plain=plain)
-        assert np.array_equal(mixed.path, proven(cosines, plain=plain).path)
+    for separate in (False, True):
+        mixed = proven(rng.permuted(cosines, axis=1), separate=separate)
+        assert np.array_equal(mixed.path, proven(cosines, separate=separate).path)
     assert np.array_equal(proven(cosines[:5]).path, found.path[:5])
     log_rate = float(cosine_law.log_sf(found.threshold, 10_000))
     assert found.false_positive_rate == pytest.approx(np.exp(log_rate), rel=1e-12)

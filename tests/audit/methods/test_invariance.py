@@ -99,7 +99,7 @@ def test_the_order_of_runs_changes_no_exact_null_of_a_caller(runs, each):
     by_mean, by_first = np.argsort(-cosines.mean(1)), np.argsort(cosines[:, 0])
     for order in (np.arange(runs), rng.permutation(runs), by_mean, by_first):
         design = Fresh(
-            cosines[order], np.ones(cosines.shape, bool), 40_000, given=True, in_order=False
+            cosines[order], np.ones(cosines.shape, bool), 40_000, from_user=True, in_order=False
         )
         bound = exact_null.bound_directions(design, *LEVEL)
         first = bound.epsilon if first is None else first
@@ -111,7 +111,7 @@ def test_the_largest_capital_along_the_file_counts_where_the_order_is_vouched_fo
         np.sort(np.random.default_rng(46).normal(size=(1000, 1)), axis=0)[::-1] / 100
     )  # without a leak
     present = np.ones(cosines.shape, bool)
-    unordered = Fresh(cosines, present, 10_000, given=True, in_order=False)
+    unordered = Fresh(cosines, present, 10_000, from_user=True, in_order=False)
     by_order = {
         design.in_order: exact_null.bound_directions(design, *LEVEL)
         for design in (unordered, unordered._replace(in_order=True))

@@ -191,7 +191,7 @@ def test_separation_is_seen_and_what_cannot_be_used_said():
 def biased(share, seed, runs=200, mu=0.0):
     rng = np.random.default_rng([seed, 1])
     present = rng.random((runs, 8)) < share
-    return Coins(mu * present + rng.normal(size=present.shape), present, given=True)
+    return Coins(mu * present + rng.normal(size=present.shape), present, from_user=True)
 
 
 @pytest.mark.slow
@@ -202,7 +202,7 @@ def test_coins_of_a_caller_may_be_of_any_common_probability():
         design = biased(0.56, seed)
         pilot, rest = (part.errors(-10.0) for part in design.split())
         for given in proven:
-            errors, _ = design._replace(given=given).widen(rest, 0.05)
+            errors, _ = design._replace(from_user=given).widen(rest, 0.05)
             for family in FAMILIES.values():
                 proven[given] += (
                     betting.lower_bound(family, Counted(-10.0, pilot, errors), 0.05) > 0
@@ -220,5 +220,5 @@ def test_limits_of_a_callers_coins_are_exact_and_take_a_tenth_of_the_error():
     assert special.bdtr(total, coins, 1 - 1 / widened.scale_out) == pytest.approx(0.0025)
     assert error == pytest.approx(0.045)
     assert errors == widened._replace(scale_in=2.0, scale_out=2.0)
-    for own in (design._replace(given=False), normal_sets(1.0, 9, 2)):
+    for own in (design._replace(from_user=False), normal_sets(1.0, 9, 2)):
         assert own.widen(errors, 0.05) == (errors, 0.05)
