@@ -496,7 +496,7 @@ def _bet_on_few(cosines: Array, design: Fresh, delta: float) -> FirstBet:
     if design.cosines.shape[1] < 2 * _MIN_PILOT:
         return FirstBet(capital_on_ramps=0.5, staked=0.1, compute_payoff=compute_payoff)
     bet = FirstBet(capital_on_ramps=0.1, staked=0.3, compute_payoff=compute_payoff)
-    # Canaries can choose a threshold for others only if the others' scores do not depend on them (`separate`).
+    # Canaries can choose a threshold for others only if the others' scores do not depend on them.
     if design.separate and cosines.size >= 2 * _MIN_PILOT:
         return _bet_on_half(bet, cosines, design, delta)
     return bet
