@@ -177,10 +177,10 @@ def fits_null(design: Fresh) -> bool:
 
 
 def law_test(cosines: ArrayLike, dimension: int) -> float:
-    """Returns the p-value of a test of whether left-out cosines have their null distribution in R^d.
+    """Returns the p-value of a test of whether cosines of left-out canaries have their null distribution.
 
-    The cosines, (n,) or (R, K), must be independent: each has a different direction, and the other vectors do
-    not depend on these directions.
+    The cosines, (n,) or (R, K), must be independent: each is between its own uniform direction in R^d and a
+    change of a model that does not depend on these directions.
     """
     values = np.ravel(cosines)
     # Under the null, these deviates are N(0, 1): they have the cosines' tail probabilities and signs.
