@@ -42,7 +42,7 @@ CLAIMED = (
     "hidden_state",
     "uncovered",
     "expected",
-    "reason",
+    "why_gaussian",
     "claim",
 )
 ONE_RUN_COINS = RNG.normal(3.0 * ONE_RUN_BITS, 1.0) / DIMENSION**0.5
