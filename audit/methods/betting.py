@@ -27,8 +27,8 @@ def _make_grid(end: float, points: int) -> Array:
     return special.ndtr([-np.inf, *np.linspace(-end, end, points), np.inf])
 
 
-# Grids of error rates, at the ends of cells, and of means of z. The coarse ones save time: we only use them
-# to choose bets, where errors do not make a bound invalid.
+# Grids of error rates, at the ends of cells, and of means of z. The coarse ones save time; we only use them
+# to choose bets.
 _LEVELS = _make_grid(8.0, 3201)
 _COARSE_LEVELS = _make_grid(6.0, 241)
 _MEANS = _make_grid(6.0, 1601)
@@ -122,21 +122,21 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
 def _bet_on_independent_rates(
     family: Family, counted: Counted, target: float
 ) -> Callable[[float], float]:
-    """Chooses bets for runs without canaries, which give false positives, and runs with them (misses).
+    """Returns a function from a parameter t to the smallest log capital of bets on the trade-off curve f_t.
 
-    Returns a function from a parameter t to the bets' smallest total log capital on the trade-off curve f_t.
-    The data reject t if it is at least `target`. At each point of the curve, we bet that both error rates are
-    lower. A bet has a stake on each rate, and its log growth is the sum of both. The pilot runs choose bets
-    that should reach the target in the other runs.
+    If it reaches `target`, the data reject t. At each point of the curve, we bet that both error rates are
+    lower. Some runs give false positives, and others false negatives. So a bet has a stake on each rate, and
+    the growth of its capital is a product. The pilot runs choose bets for the other runs.
     """
-    # The log growth of the capital in the other runs, (STAKES, _COARSE_LEVELS): the pilot's, scaled to the
-    # number of runs.
     pilot_fpr, pilot_fnr = counted.pilot.rates()  # of each run
     fpr, fnr = counted.rest.rates()
-    pilot_growth_fpr = compute_log_growth(pilot_fpr, _COARSE_LEVELS, STAKES)
-    pilot_growth_fnr = compute_log_growth(pilot_fnr, _COARSE_LEVELS, STAKES)
-    predicted_fpr = len(fpr) / len(pilot_fpr) * pilot_growth_fpr
-    predicted_fnr = len(fnr) / len(pilot_fnr) * pilot_growth_fnr
+    # The log growth of the capital in the pilot, (STAKES, _COARSE_LEVELS), scaled to the other runs.
+    predicted_fpr = (
+        len(fpr) / len(pilot_fpr) * compute_log_growth(pilot_fpr, _COARSE_LEVELS, STAKES)
+    )
+    predicted_fnr = (
+        len(fnr) / len(pilot_fnr) * compute_log_growth(pilot_fnr, _COARSE_LEVELS, STAKES)
+    )
     stakes_fpr, stakes_fnr = _choose_stake_pairs(family, predicted_fpr, predicted_fnr, target)
     # Each bet's actual log growth at each hypothetical rate, (bets, _LEVELS).
     growth_fpr = compute_log_growth(fpr, _LEVELS, stakes_fpr)
@@ -145,9 +145,9 @@ def _bet_on_independent_rates(
     def find_least_capital(parameter: float) -> float:
         """Returns a lower bound on the bets' total log capital at every point of a parameter's curve.
 
-        _LEVELS divides false-positive rates into cells. In each cell, we use the lowest false-positive rate,
-        which is the cell's first end, and the lowest false-negative rate. Capital is smallest at the lowest
-        hypothetical rates, because few errors contradict high rates most.
+        _LEVELS are the ends of cells of false-positive rates. In each cell, we use the lowest false-positive
+        rate, its first end, and the lowest false-negative rate. There, the capital is smallest, because few
+        errors contradict high rates most.
         """
         lowest_fnrs = _find_lowest_fnrs(family, parameter, _LEVELS)  # indices in _LEVELS
         growth = growth_fpr[:, :-1] + growth_fnr[:, lowest_fnrs]  # (bets, cells)
@@ -227,20 +227,17 @@ def _find_lowest_fnrs(family: Family, parameter: float, levels: Array) -> Intege
     its value is lowest at a cell's upper end. We round it down to one of `levels`.
     """
     lowest_rates = family.trade_off(parameter, levels[1:])
-    indices = np.searchsorted(levels, lowest_rates, side="right") - 1
-    return np.maximum(indices, 0)  # rounding may give a rate below 0
+    return np.searchsorted(levels, lowest_rates, side="right") - 1
 
 
 def _bet_on_weighted_rates(
     family: Family, counted: Counted, target: float
 ) -> Callable[[float], float]:
-    """Chooses bets for runs in which coins decide whether canaries are in.
+    """Returns a function from a parameter t to the smallest log capital of bets on the trade-off curve f_t.
 
-    Returns a function from a parameter t to the bets' smallest total log capital on the trade-off curve f_t.
-    The data reject t if it is at least `target`. Each run gives estimates of both error rates, FP and FN.
-    They depend on each other, so a bet is on their weighted mean z = weight * FN + (1 - weight) * FP. At each
-    point of the curve, we bet that the mean of z is lower. The pilot runs choose bets that should reach the
-    target in the other runs.
+    If it reaches `target`, the data reject t. Coins decide whether canaries are in, so each run gives
+    dependent estimates of both error rates, FP and FN. At each point of the curve, we bet that the mean of z
+    = weight * FN + (1 - weight) * FP is lower. The pilot runs choose bets for the other runs.
     """
     weights, stakes = _choose_weighted_bets(family, counted, target)  # (bets,) each
     # growth[b, i] is the log growth of the capital on bet b if the mean of its z is _MEANS[i].
@@ -254,9 +251,8 @@ def _bet_on_weighted_rates(
     def find_least_capital(parameter: float) -> float:
         """Returns a lower bound on the bets' total log capital at every point of a parameter's curve.
 
-        A bet is on the mean of z = weight * FN + (1 - weight) * FP, and its capital grows with this
-        hypothetical mean. In each cell of the curve, the mean is at least that of the smallest FP and the
-        smallest FN.
+        Each bet's capital grows with the hypothetical mean of its z = weight * FN + (1 - weight) * FP. This
+        is at least its value at the smallest FP and the smallest FN in each cell of the curve.
         """
         fpr = _LEVELS[:-1]  # (cells,)
         fnr = family.trade_off(parameter, _LEVELS[1:])
@@ -264,8 +260,6 @@ def _bet_on_weighted_rates(
         # Rounding a mean down to one of _MEANS never increases the capital.
         indices = np.searchsorted(_MEANS, means, side="right") - 1
         growth_on_curve = np.take_along_axis(growth, indices, axis=1)  # (bets, cells)
-        # Only rounding errors give a mean below 0, with index -1.
-        growth_on_curve[indices < 0] = -np.inf
         return mix_bets(growth_on_curve, STARTING_CAPITAL).min()
 
     return find_least_capital
@@ -276,8 +270,8 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
 
     Most of a gambler's capital is on the best bet, which should reject the largest parameter. The rest is on
     other stakes on the same z, and on bets on a single error rate (weight 0 or 1). A bet rejects a mean of z
-    if its log capital then reaches `target`, and a parameter if it rejects the mean of z at every point of
-    the trade-off curve. The pilot predicts this.
+    if its log capital reaches `target`, and a parameter if it rejects the mean at every point of its curve.
+    The pilot predicts this.
 
     Returns:
       (the weights in z (L,), the stakes (L,)), in the order of STARTING_CAPITAL
@@ -296,9 +290,9 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
     def find_margins(parameter: float) -> Array:
         """Returns by how much each bet, (weights, stakes), should reject a parameter; below 0, it does not.
 
-        A bet is on the mean of z = weight * FN + (1 - weight) * FP. We subtract the smallest mean that it
-        should reject from the smallest mean on the parameter's trade-off curve. We leave out points that bets
-        on a single rate should reject.
+        This is the smallest mean of z = weight * FN + (1 - weight) * FP on the parameter's trade-off curve,
+        minus the smallest mean that the bet should reject. We leave out points that bets on a single rate
+        should reject.
         """
         fpr = _COARSE_LEVELS[:-1]  # the smallest rates in each cell of the curve
         fnr = family.trade_off(parameter, _COARSE_LEVELS[1:])
@@ -320,9 +314,9 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
 def _predict_rejected_means(counted: Counted, weight: float, stakes: Array, needed: float) -> Array:
     """Returns the smallest mean of z = weight * FN + (1 - weight) * FP that each bet should reject.
 
-    Bets have the `stakes` (S,), and reject a mean, and all larger ones, if their log capital then grows by
-    `needed`. We predict their growth by scaling the pilot's to the number of other runs. The result (S,) is
-    from _COARSE_MEANS, or 2 if a bet should reject none of them.
+    Bets have the `stakes` (S,), and reject a mean, and all larger ones, if their log capital grows by
+    `needed`. We scale the pilot's growth to the number of other runs. The result (S,) is from _COARSE_MEANS,
+    or 2 if a bet should not reject any of them.
     """
     growth = _compute_weighted_growth(counted.pilot, weight, _COARSE_MEANS, stakes)
     runs_per_pilot_run = len(counted.rest.misses) / len(counted.pilot.misses)

@@ -129,12 +129,10 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
             path = expand_to_runs(design, claimed_curve.trace_refuted_mu(counted, mu, confidence))
     index = claimed_curve.find_strongest_threshold(counted, claimed_curve.gaussian_power(mu))
     threshold = float(cosine_of(claimed_curve.THRESHOLDS[index], design.dimension))
-    of_canaries = _choose_assumption(design)
-    text = _ANY_GDP.text  # in JSON: only what we assume
-    if design.from_user:  # also that a user's canaries were drawn as reported
-        text = f"{of_canaries.text}; {text}"
-    # On a page: how canaries were drawn, even if we drew them.
-    sentence = f"{of_canaries.sentence}; {_EPSILON_NEEDS_GDP}"
+    drawing = _choose_assumption(design)  # how canaries were drawn: an assumption on a user's data
+    text = _ANY_GDP.text
+    if design.from_user:
+        text = f"{drawing.text}; {text}"
     return Bound(
         method=EXACT_NULL_GDP,
         epsilon=conversions.epsilon_from_mu(mu, delta),
@@ -142,7 +140,8 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
         delta=delta,
         confidence=confidence,
         **_describe_threshold(design, threshold),
-        assumes=_ANY_GDP._replace(text=text, sentence=sentence),
+        # `text` only has assumptions. `sentence`, for a page, always states the drawing.
+        assumes=_ANY_GDP._replace(text=text, sentence=f"{drawing.sentence}; {_EPSILON_NEEDS_GDP}"),
         holds=holds,
         path=tuple(conversions.epsilon_from_mu(mu_so_far, delta) for mu_so_far in path),
     )
@@ -194,8 +193,8 @@ def law_test(cosines: ArrayLike, dimension: int) -> float:
 def compute_exceedances(design: Fresh) -> Exceedances:
     """Returns the fraction of each run's inserted canaries above each threshold, and the exact null rates.
 
-    We skip runs without inserted canaries. We add the p-values of the first run, to bet that this run refutes
-    a claim without any others. This needs a known first run, and at least MIN_P_VALUES canaries per run.
+    We skip runs without inserted canaries. If the first run is known and has many canaries, we add its
+    p-values: bets on them can refute a claim in one run. With few canaries, other bets do better.
     """
     levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
     fractions = _compute_fractions(_select_present(design), levels)
@@ -252,10 +251,7 @@ def _select_present(design: Fresh) -> list[Array]:
 
 
 def _choose_assumption(design: Fresh) -> Assumption:
-    """Returns how canaries were drawn: by this tool, or as a user reports, which is an assumption.
-
-    With `draws`, scores are ranks among fresh draws; else, they are cosines.
-    """
+    """Returns the assumption on how canaries were drawn: by this tool, or as a user reports."""
     if not design.from_user:
         return _OWN_RANKS if design.draws else _OWN
     return _GIVEN_RANKS if design.draws else _GIVEN
@@ -334,7 +330,7 @@ class Capital:
     def __init__(self, design: Fresh, delta: float) -> None:
         """Counts the cosines above thresholds, and splits a capital of 1 among the bets (`log_factors`).
 
-        They are bets on each of T thresholds with each of C stakes, followed by bets on V likelihood ratios.
+        They are on each of T thresholds with each of C stakes, and then on each of V likelihood ratios.
         """
         runs = _select_present(design)
         self.num_runs = len(runs)  # only runs with an inserted canary
@@ -364,7 +360,7 @@ class Capital:
             1 + c (h(t) / m(t) - 1)    for each t and each of C stakes c
             (1 + sum_t b_t h(t)) / (1 + sum_t b_t min(m(t), 1))    for V ratios 1 + sum_t b_t 1{x > t}
 
-        The ratios of a cosine x approximate likelihood ratios of inserted to left-out canaries.
+        These are likelihood ratios of a cosine x, as step functions.
         """
         largest_means = _limit_means(epsilon, self._log_rates, self._delta)  # m(t)
         gains = fractions / largest_means - 1
@@ -376,11 +372,10 @@ class Capital:
         return np.hstack([on_thresholds.reshape(len(fractions), _NUM_THRESHOLD_BETS), on_ratios])
 
     def compute_log_capital(self, runs: int, epsilon: float) -> Array:
-        """Returns the log capital of each bet against epsilon after the first `runs` runs, (T * C + V,).
+        """Returns the log capital (T * C + V,) of each bet against epsilon after the first `runs` runs.
 
-        These are T * C bets on T thresholds with C stakes, and V bets on likelihood ratios. A bet starts with
-        a capital s, and stakes a fraction w of it on `first_bet`. Run i multiplies the rest by f(i)
-        (`log_factors`). So the capital is
+        There are T * C bets on thresholds, and V on likelihood ratios. A bet starts with a capital s, and
+        stakes a fraction w of it on `first_bet`. In run i, it has the factor f(i). So its capital is
 
             s ((1 - w) f(0) + w payoff(epsilon)) prod_{i = 1}^{runs - 1} f(i).
         """
@@ -410,9 +405,9 @@ class Capital:
     def find_first_unrefuted(self, runs: int, start: int, target: float) -> int:
         """Returns the smallest k >= `start` such that the first `runs` runs do not refute k * _EPSILON_STEP.
 
-        They refute an epsilon if the log capital of all bets against it reaches `target`. The capital of bets
-        on thresholds decreases as epsilon grows. That of bets on likelihood ratios may increase, since each
-        epsilon has its own ratios.
+        They refute an epsilon if the log capital of all bets against it reaches `target`. As epsilon grows,
+        the capital of bets on thresholds decreases, but that of bets on likelihood ratios may increase,
+        because the ratios depend on epsilon.
         """
 
         def is_open(k: int) -> bool:
@@ -420,12 +415,12 @@ class Capital:
             log_capital = self.compute_log_capital(runs, k * _EPSILON_STEP)[:_NUM_THRESHOLD_BETS]
             return np.logaddexp.reduce(log_capital) < target
 
-        # We bisect to find the first k that bets on thresholds leave open.
+        # We bisect to find the first k for which this is true.
         leap = 1
         while not is_open(start + leap):
             leap *= 2
         k = start + bisect_left(range(start, start + leap), True, key=is_open)
-        # All smaller k are refuted. With all bets, we search step by step.
+        # All smaller k are refuted. With all bets, we try each k.
         while np.logaddexp.reduce(self.compute_log_capital(runs, k * _EPSILON_STEP)) >= target:
             k += 1
         return k
@@ -453,10 +448,9 @@ class Capital:
 def _compute_ratio_steps(epsilon: float) -> Array:
     """Returns the steps b_t (V, T) of V likelihood ratios at T thresholds t, for bets against an epsilon.
 
-    The ratios, 1 + sum_t b_t 1{x > t}, are step functions of a canary's score x. Each approximates the ratio
-    of N(nu, 1), for inserted canaries, to N(0, 1), for left-out ones. Only ratios above e^epsilon are
-    evidence against epsilon. So we divide by e^epsilon, and raise smaller results to 1. We limit results to
-    20, because this refutes epsilon with 95% confidence.
+    A step function 1 + sum_t b_t 1{x > t} of a canary's score x approximates the likelihood ratio of N(nu, 1)
+    (in) to N(0, 1) (out). Only ratios above e^epsilon are evidence against epsilon, so we divide ratios by
+    e^epsilon. We clip the results to [1, 20], since 20 already refutes epsilon with 95% confidence.
     """
     means = _RATIO_MEANS[:, None]  # nu
     log_ratios = means * (STUDENT_THRESHOLDS - means / 2)  # (V, T)
@@ -472,11 +466,10 @@ def _compute_fractions(runs: list[Array], levels: Array) -> Array:
 def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
     """Returns the bet on the first run, and the split of the capital. Any split gives a valid bound.
 
-    The bet is on p-values if there are many, and on thresholds if not. `runs` are the inserted canaries'
-    cosines, (K,) for each run with any. If several runs are in an unknown order, the stake is 0, because any
-    may be the first.
+    `runs` are the inserted canaries' cosines, (K,) for each run with any. If several runs are in an unknown
+    order, the stake is 0, because any may be the first.
     """
-    if design.cosines.shape[1] >= claimed_curve.MIN_P_VALUES:
+    if design.cosines.shape[1] >= claimed_curve.MIN_P_VALUES:  # enough canaries
         compute_payoff = _bet_on_p_values(_compute_log_p_values(design), delta)
         bet = FirstBet(
             capital_on_ratios=0.1, staked=claimed_curve.FIRST_STAKE, compute_payoff=compute_payoff
@@ -491,9 +484,9 @@ def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
 def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
     """Returns the bet on the first run's cosines (K,), and the split of the capital. Any split is valid.
 
-    The bet is on fixed thresholds, 1.5 to 7 standard deviations of a left-out cosine. If possible, most of it
-    is on a threshold that half of the canaries choose for the others.
+    The bet is on fixed thresholds and, if possible, on one that half of the canaries choose for the others.
     """
+    # 1.5 to 7 standard deviations of a left-out cosine.
     levels = cosine_of(np.arange(1.5, 7.1, 0.5), design.dimension)
     log_rates = compute_log_rates(design, levels)
     fractions = _compute_fractions([cosines], levels)[0]
@@ -546,15 +539,13 @@ def _bet_on_half(bet: FirstBet, cosines: Array, design: Fresh, delta: float) -> 
     def compute_payoff(epsilon: float) -> float:
         """Returns the payoff of a stake of 1 against epsilon: 80% on the chosen threshold t, 20% on `bet`.
 
-        On t, it is the fraction of hits, cosines above t, divided by a limit L(t). Since other canaries of
-        this run choose t, e^epsilon a(t) + delta would be too small, where a(t) is the probability that a
-        left-out canary exceeds t. (epsilon, delta)-DP implies
+        On t, it is the fraction of hits, cosines above t, divided by L(t), the larger of e^epsilon a(t) / (1
+        - eta) and delta / eta. Left-out canaries exceed t with probability a(t). By (epsilon, delta)-DP,
 
-            P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t),
+            P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t).
 
-        and all d(t), the parts of delta that thresholds use, sum to at most delta. Let L(t) be the larger of
-        e^epsilon a(t) / (1 - eta) and delta / eta. Dividing by it and adding over t shows that the mean
-        payoff is at most (1 - eta) + eta = 1.
+        Here d(t) is the part of delta that t uses; these parts sum to at most delta. Dividing by L(t) and
+        adding over t shows that the mean payoff is at most (1 - eta) + eta = 1.
         """
         eta = 0.1  # any eta and split are valid
         by_epsilon = _limit_means(epsilon, log_rate, delta=0.0)  # e^epsilon a(t)

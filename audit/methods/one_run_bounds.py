@@ -208,6 +208,7 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
     guessable = guessable[:20_000]
     surest_first = guessable[np.argsort(-certainty[guessable], kind="stable")]
     right = np.cumsum(signed[surest_first] > 0)
+    # The numbers of guesses to choose from.
     candidates = np.maximum(np.round(_FRACTIONS * len(right)), 1)
     return _OrderedCoins(right, candidates.astype(np.int64), _predict_right(signed[pilot]))
 

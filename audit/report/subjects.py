@@ -87,6 +87,7 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
         "Versions": f"audit {__version__}, python {platform.python_version()}, {libraries}",
         "Date": f"{datetime.now(UTC):%Y-%m-%d}",
     }
+    # "given" is a topic like "sees" and "knows" for audits that we trained.
     threats = {"given": _UNKNOWN_THREAT}
     return Subject(name, facts, threats, conclusion, provenance)
 
@@ -192,8 +193,8 @@ def _describe_setting(
         "Runs": _describe_runs(conclusion),
         "Arithmetic": mechanism.precision,
     }
-    if conclusion.reason:
-        facts["Gaussian curve"] = conclusion.reason
+    if conclusion.why_gaussian:
+        facts["Gaussian curve"] = conclusion.why_gaussian
     if conclusion.uncovered:
         facts["Last model"] = f"bounded only by composition: {conclusion.uncovered}"
     return facts
