@@ -251,8 +251,8 @@ def _bet_on_weighted_rates(
     def find_least_capital(parameter: float) -> float:
         """Returns a lower bound on the bets' total log capital at every point of a parameter's curve.
 
-        Each bet's capital grows with the hypothetical mean of its z = weight * FN + (1 - weight) * FP. This
-        is at least its value at the smallest FP and the smallest FN in each cell of the curve.
+        Each bet's capital grows with the hypothetical mean of its z = weight * FN + (1 - weight) * FP. In
+        each cell of the curve, the mean is at least that of the smallest FP and the smallest FN.
         """
         fpr = _LEVELS[:-1]  # (cells,)
         fnr = family.trade_off(parameter, _LEVELS[1:])

@@ -194,7 +194,7 @@ def compute_exceedances(design: Fresh) -> Exceedances:
     """Returns the fraction of each run's inserted canaries above each threshold, and the exact null rates.
 
     We skip runs without inserted canaries. If the first run is known and has many canaries, we add its
-    p-values: bets on them can refute a claim in one run. With few canaries, other bets do better.
+    p-values, because bets on them can refute a claim in one run.
     """
     levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
     fractions = _compute_fractions(_select_present(design), levels)
@@ -344,6 +344,7 @@ class Capital:
             self._fractions, axis=0, return_inverse=True
         )
 
+        # 95% are on the near thresholds, which suit common claims.
         by_threshold = claimed_curve.split_capital(_NEAR_THRESHOLDS.size, _FAR_THRESHOLDS.size)
         on_ratios = self.first_bet.capital_on_ratios
         on_thresholds = (1 - on_ratios) * by_threshold[:, None] * _CAPITAL_ON_STAKES  # (T, C)
@@ -529,7 +530,8 @@ def _bet_on_p_values(log_p_values: Array, delta: float) -> Callable[[float], flo
 def _bet_on_half(bet: FirstBet, cosines: Array, design: Fresh, delta: float) -> FirstBet:
     """Returns a bet that is mostly on a threshold chosen for half of the first run's cosines (n,).
 
-    The threshold is chosen using the other half. A fifth of the stake remains on `bet`.
+    The threshold is chosen using the other half. In case it is a poor choice, a fifth of the stake remains on
+    `bet`.
     """
     pilot, rest = split_pilot(cosines, cosines.size // 2)
     threshold = _choose_threshold(cosines[pilot], rest.size, design.dimension)

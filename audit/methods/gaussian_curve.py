@@ -134,7 +134,7 @@ def _compute_p_values(misfit: Array, simulated: Array) -> Array:
     Each is for one statistic of `misfit` (..., 3), as described by `_measure_misfit`, given its values under
     the null, `simulated` (n, 3). We fit a gamma distribution to the values of overall and spread, and a
     normal one to tails. A p-value is the fit's tail probability, or (r + 1) / (n + 1) if that is larger and r
-    > 0 simulated values reach the observed one.
+    > 0 simulated values reach the observed one. If none does, we trust the fit.
     """
     mean = simulated.mean(0)
     variance = np.maximum(simulated.var(0), 1e-24)  # avoids a division by 0
@@ -270,10 +270,7 @@ class _Bins(NamedTuple):
 
 
 def _compute_bins(fit: Fit) -> _Bins:
-    """Returns the probabilities of a fit's bins, the densities at their edges, and the Jacobian.
-
-    In the fit, scores are N(0, 1) in world "out" and N(mu, 1) in world "in", and cuts separate the bins.
-    """
+    """Returns the probabilities of a fit's bins, the densities at their edges, and the Jacobian."""
     # The edges of bins, (..., 2, bins + 1), relative to each world's mean.
     infinity = np.full((*fit.mu.shape, 1), np.inf)
     edges_out = np.concatenate([-infinity, fit.cuts, infinity], -1)

@@ -205,7 +205,7 @@ def exchangeable_limits(
     """Returns confidence limits (lower, upper) for the mean mu_1 of exchangeable bits, from sums in n runs.
 
     mu_j is the probability that j random bits of a run are all 1. We limit mu_order, ..., mu_1 in turn.
-    Source: LiDP paper, Algorithm 2 and Appendix, extended to orders 8 and above by the same recursion.
+    Source: LiDP paper, Algorithm 2 and Appendix.
 
     Args:
       sums: (n,) the sum of each run's bits.

@@ -66,8 +66,7 @@ FAIR_COINS_GAUSSIAN = Assumption(
 def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `exact_null` on epsilon for a single run with all canaries inserted.
 
-    `counted` takes the place of the false-positive rate in tables. There is no path of bounds after each run,
-    since there is only one run.
+    `counted` takes the place of the false-positive rate in tables.
     """
     bound = exact_null.bound_directions(make_design(cosines), delta, confidence)
     hits = bound.n_in - bound.false_negatives  # canaries above the threshold
@@ -80,7 +79,7 @@ def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) ->
 def make_design(cosines: Cosines) -> Fresh:
     """Returns the observed cosines (K,) as a design with a single run of fresh directions, all inserted."""
     observed = cosines.observed[None]
-    # plain: no cosine is computed by leaving out other canaries
+    # separate: no cosine is computed by leaving out other canaries
     return Fresh(observed, np.ones(observed.shape, bool), cosines.dimension, separate=True)
 
 

@@ -80,12 +80,14 @@ def choose_on_pilot(
     ranks, from_normal, from_counts, pilot_ranks, z_scores = np.hstack([by_in, by_out])
     best = np.argmax(from_normal)
     if family is not GAUSSIAN:
-        is_reliable = pilot_ranks >= _MIN_RELIABLE  # large counts
+        is_reliable = pilot_ranks >= _MIN_RELIABLE
         # The error of a bound predicted from counts.
         relative_error = _RELATIVE_ERROR / np.sqrt(min(len(pilot_in), len(pilot_out)))
         if np.abs(z_scores[is_reliable]).max(initial=0.0) > _MAX_Z_SCORE:
+            # Counts contradict normal distributions.
             best = np.argmax(np.where(is_reliable, from_counts, -np.inf))
         elif from_counts.max() > (1 + relative_error) * max(from_counts[best], 0.0):
+            # Counts predict a clearly larger bound.
             best = np.argmax(from_counts)
     return Rank(is_in=bool(best < by_in.ranks.size), rank=int(ranks[best]))
 
@@ -120,8 +122,8 @@ def _predict_bounds(
     """Predicts the bounds for thresholds at ranks 1, 2, 4, ... among the scores of a world.
 
     A threshold of rank r is the r-th lowest score in its own world, in or out. We guess that lower scores are
-    from the other world. So r - 1 scores of its own world are errors. The others are the other world's scores
-    above the threshold. We predict them from normal distributions, and from the pilot's counts at the score
+    from the other world. So the errors are the r - 1 lower scores, and the other world's scores above the
+    threshold. We predict the latter from normal distributions, and from the pilot's counts at the score
     nearest to the threshold.
 
     Args:

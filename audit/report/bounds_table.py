@@ -248,8 +248,8 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
             return []
         if conclusion.is_reversed:
             return ["not tested: scores are reversed"]
-        # A single run's test needs a known distribution of left-out cosines, or canaries that were each
-        # inserted by a coin.
+        # A single run's test needs a known distribution of left-out cosines, or enough canaries that were each
+        # inserted or left out by a coin.
         if conclusion.is_one_run:
             return [f"not tested: the null is fitted, and there are fewer than {LEAST_COINS} coins"]
         return []
@@ -301,6 +301,7 @@ def _explain_words(conclusion: Conclusion) -> Iterator[str]:
     if conclusion.scores_may_depend:
         yield make_note("", "(not tested: scores from one run may depend on each other)")
     if conclusion.curve is not None:
+        # One line, not wrapped.
         yield f"{' ' * _INDENT}{conclusion.curve.show()}: {explain_curve_test(conclusion)}"
         if conclusion.why_gaussian:
             yield make_note("", conclusion.why_gaussian)
