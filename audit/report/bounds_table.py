@@ -248,8 +248,8 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
             return []
         if conclusion.is_reversed:
             return ["not tested: scores are reversed"]
-        # A single run's test needs a known distribution of left-out cosines, or enough canaries that were each
-        # inserted or left out by a coin.
+        # A single run's test needs a known distribution of left-out cosines, or enough canaries that a coin
+        # inserted or left out.
         if conclusion.is_one_run:
             return [f"not tested: the null is fitted, and there are fewer than {LEAST_COINS} coins"]
         return []
