@@ -41,7 +41,7 @@ CLAIMED = (
     "composition",
     "hidden_state",
     "uncovered",
-    "expected",
+    "epsilon_if_linear",
     "why_gaussian",
     "claim",
 )
