@@ -63,7 +63,7 @@ def choose_on_pilot(
     distributions. Unless we assume a Gaussian curve, the best rank for counts replaces it if counts
     contradict normal distributions, or predict a clearly larger bound.
 
-    A poor choice makes the bound weaker, but not invalid.
+    A poor choice makes the bound weaker, but not invalid. The constants are tuned to give large bounds.
 
     Args:
       pilot_in, pilot_out: The pilot's scores (n,) and (m,).
