@@ -71,9 +71,10 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
 
 
 def first_to_reach(target: float, compute_tightness: Callable[[int], float]) -> int | None:
-    """Returns the smallest number of runs that reaches the tightness `target`, rounded up to two digits.
+    """Returns the smallest number of runs with a tightness of at least `target`, rounded up to two digits.
 
-    `compute_tightness` maps a number of runs to the tightness, which increases with the number.
+    The tightness, a bound on epsilon as a fraction of the true epsilon, increases with the number of runs;
+    `compute_tightness` maps this number to it.
 
     Returns:
       The number of runs, above MIN_RUNS; None if it is not below MAX_RUNS.
@@ -82,7 +83,7 @@ def first_to_reach(target: float, compute_tightness: Callable[[int], float]) -> 
         lambda runs: compute_tightness(runs) >= target,
         too_few=MIN_RUNS,
         enough=MAX_RUNS,
-        precision=1.05,  # the second digit changes a number by 1 to 10%
+        precision=1.05,  # to within 5%, since we round to two digits
     )
     if enough == MAX_RUNS:  # no smaller number was enough, and the search does not try this one
         return None

@@ -183,18 +183,18 @@ def conclude_setting(
     )
     claim = make_claim(setting)
     evidence: Evidence
-    reason = ""  # why we expect a Gaussian trade-off curve
+    why_gaussian = ""  # why we expect a Gaussian trade-off curve
     if setting.adversary.any_time:  # every run draws new canaries
         evidence = read_directions(scores)
     else:
         evidence = read_evidence(scores)
         if not own_model and predicted_mu(setting) is not None:
-            reason = "expected here: Gaussian noise on one crafted coordinate"
+            why_gaussian = "expected here: Gaussian noise on one crafted coordinate"
     # A claim does not know the optimizer. So the setting replaces the claim's values for the last model: the
     # epsilon with linear losses, and the hidden-state bound.
     if_linear = _expect_linear_losses(setting, claim, level.delta)
     concluded = _conclude_rows(evidence, claim, level)
-    concluded = concluded._replace(reason=reason, epsilon_if_linear=if_linear)
+    concluded = concluded._replace(why_gaussian=why_gaussian, epsilon_if_linear=if_linear)
     last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
     if isinstance(last_model, str):  # why there is no bound
         concluded = concluded._replace(uncovered=last_model)

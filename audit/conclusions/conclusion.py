@@ -125,7 +125,7 @@ class Conclusion(NamedTuple):
         unknown.
       uncovered: why a known setting has no `hidden_state`; else empty.
       epsilon_if_linear: the epsilon that the last model would have with linear losses, or None; not a bound.
-      reason: why we expect a Gaussian curve from this mechanism; empty if we do not.
+      why_gaussian: why we expect a Gaussian curve from this mechanism; empty if we do not.
 
     `finish` computes these fields.
 
@@ -171,7 +171,7 @@ class Conclusion(NamedTuple):
     hidden_state: HiddenState | None = None
     uncovered: str = ""
     epsilon_if_linear: float | None = None
-    reason: str = ""
+    why_gaussian: str = ""
 
     is_one_run: bool = False
     has_one_canary: bool = False

@@ -27,12 +27,13 @@ def _make_grid(end: float, points: int) -> Array:
     return special.ndtr([-np.inf, *np.linspace(-end, end, points), np.inf])
 
 
-# Grids of error rates, at the ends of cells, and of means of z. We choose bets using the coarse grids.
+# Grids of error rates, at the ends of cells, and of means of z. The coarse ones save time; we only use them
+# to choose bets.
 _LEVELS = _make_grid(8.0, 3201)
 _COARSE_LEVELS = _make_grid(6.0, 241)
 _MEANS = _make_grid(6.0, 1601)
 _COARSE_MEANS = _MEANS[::2]
-_WEIGHTS = 1 / (1 + np.geomspace(1 / 64, 64.0, 25))  # w, the weights of false negatives in z
+_WEIGHTS = 1 / (1 + np.geomspace(1 / 64, 64.0, 25))  # of false negatives in z
 STAKES = np.append(0.0, np.geomspace(0.02, 64.0, 36))
 # Neighbours of the best stake, as offsets in STAKES.
 _NEIGHBOUR_OFFSETS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])
@@ -40,12 +41,12 @@ _NEIGHBOUR_OFFSETS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])
 # most at the ends of a curve.
 _SINGLE_INDICES = np.arange(1, STAKES.size, 3)
 
-# The capital on the best bet for the pilot, on each of its neighbours, and on each bet on a single error
-# rate. Any split is valid.
+# A capital of 1 is split among the best bet for the pilot, its neighbours, and bets on a single error rate.
+# Any split is valid.
 _CAPITAL_ON_BEST = 0.7
 _CAPITAL_ON_NEIGHBOUR = 0.2 / _NEIGHBOUR_OFFSETS.size
 _CAPITAL_ON_SINGLE = 0.1 / (2 * _SINGLE_INDICES.size)
-CAPITAL = np.repeat(
+STARTING_CAPITAL = np.repeat(
     [_CAPITAL_ON_BEST, _CAPITAL_ON_NEIGHBOUR, _CAPITAL_ON_SINGLE],
     [1, _NEIGHBOUR_OFFSETS.size, 2 * _SINGLE_INDICES.size],
 )
@@ -101,7 +102,7 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     target = -np.log(error)  # the log capital that rejects a parameter
     errors = counted.rest  # those of the runs outside the pilot
     # same_runs: every run yields both kinds of errors, since a coin decides whether each canary is in.
-    choose_bets = _bet_on_coins if errors.same_runs else _bet_on_sets
+    choose_bets = _bet_on_weighted_rates if errors.same_runs else _bet_on_independent_rates
     find_least_capital = choose_bets(family, counted, target)
     # The search starts at the parameter of the observed rates. Half an error more (Jeffreys' prior) avoids
     # rates of 0. The scales are 2 for fair coins, because only half of all canaries are in, or out.
@@ -118,46 +119,46 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     )
 
 
-def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
-    """Returns a function from a parameter t to a gambler's smallest log capital on the trade-off curve f_t.
+def _bet_on_independent_rates(
+    family: Family, counted: Counted, target: float
+) -> Callable[[float], float]:
+    """Returns a function from a parameter t to the smallest log capital of bets on the trade-off curve f_t.
 
-    If it reaches `target`, it rejects t. At each point of the curve, the gambler bets that the error rates
-    are lower. Runs without canaries give false positives, and other runs false negatives. So a bet has a
-    stake on each rate, and its capital is the product of two capitals. Using the pilot runs, we choose bets
-    that should reach the target in the rest.
+    If it reaches `target`, the data reject t. At each point of the curve, we bet that both error rates are
+    lower. Some runs give false positives, and others false negatives. So a bet has a stake on each rate, and
+    the growth of its capital is a product. The pilot runs choose bets for the other runs.
     """
-    # The log growth of the capital in the rest, for each of STAKES and each hypothetical rate. We predict it
-    # by scaling the pilot's growth to the number of runs.
     pilot_fpr, pilot_fnr = counted.pilot.rates()  # of each run
     fpr, fnr = counted.rest.rates()
-    growth_out = compute_log_growth(fpr, _LEVELS, STAKES)
-    growth_in = compute_log_growth(fnr, _LEVELS, STAKES)
-    pilot_growth_out = compute_log_growth(pilot_fpr, _COARSE_LEVELS, STAKES)
-    pilot_growth_in = compute_log_growth(pilot_fnr, _COARSE_LEVELS, STAKES)
-    predicted_out = len(fpr) / len(pilot_fpr) * pilot_growth_out
-    predicted_in = len(fnr) / len(pilot_fnr) * pilot_growth_in
-    # Bet k stakes STAKES[stakes_out[k]] on false positives and STAKES[stakes_in[k]] on false negatives.
-    stakes_out, stakes_in = _choose_stakes(family, predicted_out, predicted_in, target)
+    # The log growth of the capital in the pilot, (STAKES, _COARSE_LEVELS), scaled to the other runs.
+    predicted_fpr = (
+        len(fpr) / len(pilot_fpr) * compute_log_growth(pilot_fpr, _COARSE_LEVELS, STAKES)
+    )
+    predicted_fnr = (
+        len(fnr) / len(pilot_fnr) * compute_log_growth(pilot_fnr, _COARSE_LEVELS, STAKES)
+    )
+    stakes_fpr, stakes_fnr = _choose_stake_pairs(family, predicted_fpr, predicted_fnr, target)
+    # Each bet's actual log growth at each hypothetical rate, (bets, _LEVELS).
+    growth_fpr = compute_log_growth(fpr, _LEVELS, stakes_fpr)
+    growth_fnr = compute_log_growth(fnr, _LEVELS, stakes_fnr)
 
     def find_least_capital(parameter: float) -> float:
-        """Returns a lower bound on the gambler's log capital at every point of a parameter's curve.
+        """Returns a lower bound on the bets' total log capital at every point of a parameter's curve.
 
-        In cell j of the curve, false-positive rates are at least _LEVELS[j], and false-negative rates at
-        least _LEVELS[lowest_fnrs[j]]. The capital grows with these hypothetical rates: few errors contradict
-        high rates most.
+        _LEVELS are the ends of cells of false-positive rates. In each cell, we use the lowest false-positive
+        rate, its first end, and the lowest false-negative rate. There, the capital is smallest, because few
+        errors contradict high rates most.
         """
-        lowest_fnrs = _find_lowest_fnrs(family, parameter, _LEVELS)
-        # Each bet's log growth at the lowest rates in each cell, (bets, cells).
-        from_false_positives = growth_out[stakes_out, :-1]
-        from_false_negatives = growth_in[stakes_in[:, None], lowest_fnrs]
-        return mix_bets(from_false_positives + from_false_negatives, CAPITAL).min()
+        lowest_fnrs = _find_lowest_fnrs(family, parameter, _LEVELS)  # indices in _LEVELS
+        growth = growth_fpr[:, :-1] + growth_fnr[:, lowest_fnrs]  # (bets, cells)
+        return mix_bets(growth, STARTING_CAPITAL).min()
 
     return find_least_capital
 
 
-def _choose_stakes(
-    family: Family, growth_out: Array, growth_in: Array, target: float
-) -> tuple[Integers, Integers]:
+def _choose_stake_pairs(
+    family: Family, growth_fpr: Array, growth_fnr: Array, target: float
+) -> tuple[Array, Array]:
     """Chooses a gambler's bets, which are pairs of stakes: on the false-positive and false-negative rates.
 
     Most of the capital is on the best pair, which should reject the largest parameter. The rest is on pairs
@@ -165,14 +166,13 @@ def _choose_stakes(
 
     Args:
       family: The trade-off functions f_t.
-      growth_out: (S, levels) the predicted log growth of the capital for each of STAKES, at the hypothetical
+      growth_fpr: (S, levels) the predicted log growth of the capital for each of STAKES, at the hypothetical
         false-positive rates _COARSE_LEVELS.
-      growth_in: (S, levels) the same for false negatives.
+      growth_fnr: (S, levels) the same for false negatives.
       target: The log capital that rejects a parameter if it is reached on its whole trade-off curve.
 
     Returns:
-      (the indices in STAKES (L,) of the stakes on false positives, those on false negatives), in the order of
-        CAPITAL, the bets' starting capital
+      (the bets' stakes (L,) on false positives, those on false negatives), in the order of STARTING_CAPITAL
     """
 
     def find_margins(parameter: float) -> Array:
@@ -182,29 +182,29 @@ def _choose_stakes(
         positives. We leave out cells of the curve where a bet on a single rate should reach the target.
         """
         # The log growth of each stake at the lowest rates in each cell, (S, cells).
-        growth_fpr = growth_out[:, :-1]
-        growth_fnr = growth_in[:, _find_lowest_fnrs(family, parameter, _COARSE_LEVELS)]
+        lowest_fpr = growth_fpr[:, :-1]
+        lowest_fnr = growth_fnr[:, _find_lowest_fnrs(family, parameter, _COARSE_LEVELS)]
         # The log growth of the best bet on a single rate, (cells,).
         best_single = np.maximum(
-            growth_fpr[_SINGLE_INDICES].max(0), growth_fnr[_SINGLE_INDICES].max(0)
+            lowest_fpr[_SINGLE_INDICES].max(0), lowest_fnr[_SINGLE_INDICES].max(0)
         )
         needs_pair = best_single + np.log(_CAPITAL_ON_SINGLE) < target
         # The log growth of each pair, (S, S, cells that need it).
-        growth = growth_fpr[:, None, needs_pair] + growth_fnr[None, :, needs_pair]
+        growth = lowest_fpr[:, None, needs_pair] + lowest_fnr[None, :, needs_pair]
         least = growth.min(-1, initial=np.inf)  # infinite if no cell needs a pair
         return least + np.log(_CAPITAL_ON_BEST) - target
 
     # The first pair that suffices. If no pair does, `argmax` returns the first one, with stakes of 0.
     is_sufficient = _find_margins_at_largest_parameter(find_margins) >= 0
-    best_out, best_in = np.unravel_index(is_sufficient.argmax(), is_sufficient.shape)
+    best_fpr, best_fnr = np.unravel_index(is_sufficient.argmax(), is_sufficient.shape)
     # Stakes above 0 form a geometric grid, so adding an offset to both indices multiplies both stakes by the
     # same factor. Index 0 is the stake 0.
-    neighbours_out = np.clip(best_out + _NEIGHBOUR_OFFSETS, 1, STAKES.size - 1)
-    neighbours_in = np.clip(best_in + _NEIGHBOUR_OFFSETS, 1, STAKES.size - 1)
+    neighbours_fpr = np.clip(best_fpr + _NEIGHBOUR_OFFSETS, 1, STAKES.size - 1)
+    neighbours_fnr = np.clip(best_fnr + _NEIGHBOUR_OFFSETS, 1, STAKES.size - 1)
     no_stake = np.zeros_like(_SINGLE_INDICES)
-    stakes_out = np.concatenate([[best_out], neighbours_out, _SINGLE_INDICES, no_stake])
-    stakes_in = np.concatenate([[best_in], neighbours_in, no_stake, _SINGLE_INDICES])
-    return stakes_out, stakes_in
+    indices_fpr = np.concatenate([[best_fpr], neighbours_fpr, _SINGLE_INDICES, no_stake])
+    indices_fnr = np.concatenate([[best_fnr], neighbours_fnr, no_stake, _SINGLE_INDICES])
+    return STAKES[indices_fpr], STAKES[indices_fnr]
 
 
 def _find_margins_at_largest_parameter(find_margins: Callable[[float], Array]) -> Array:
@@ -227,94 +227,80 @@ def _find_lowest_fnrs(family: Family, parameter: float, levels: Array) -> Intege
     its value is lowest at a cell's upper end. We round it down to one of `levels`.
     """
     lowest_rates = family.trade_off(parameter, levels[1:])
-    indices = np.searchsorted(levels, lowest_rates, side="right") - 1
-    return np.maximum(indices, 0)  # rounding may give a rate below 0
+    return np.searchsorted(levels, lowest_rates, side="right") - 1
 
 
-def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
-    """Returns a function from a parameter t to a gambler's smallest log capital on the trade-off curve f_t.
+def _bet_on_weighted_rates(
+    family: Family, counted: Counted, target: float
+) -> Callable[[float], float]:
+    """Returns a function from a parameter t to the smallest log capital of bets on the trade-off curve f_t.
 
-    If it reaches `target`, it rejects t. Coins decide whether canaries are in, so each run gives dependent
-    estimates of both error rates, FP and FN. At each point of the curve, the gambler bets that the mean of z
-    = weight * FN + (1 - weight) * FP is lower. Using the pilot runs, we choose bets that should reach the
-    target in the rest.
+    If it reaches `target`, the data reject t. Coins decide whether canaries are in, so each run gives
+    dependent estimates of both error rates, FP and FN. At each point of the curve, we bet that the mean of z
+    = weight * FN + (1 - weight) * FP is lower. The pilot runs choose bets for the other runs.
     """
-    weights, stakes = _choose_coin_bets(family, counted, target)  # (bets,) each
-    growth = np.concatenate(  # log growth at each hypothetical mean, (bets, _MEANS)
+    weights, stakes = _choose_weighted_bets(family, counted, target)  # (bets,) each
+    # growth[b, i] is the log growth of the capital on bet b if the mean of its z is _MEANS[i].
+    growth = np.concatenate(
         [
-            _compute_coin_growth(counted.rest, weight, _MEANS, np.array([stake]))
+            _compute_weighted_growth(counted.rest, weight, _MEANS, np.array([stake]))
             for weight, stake in zip(weights, stakes, strict=True)
         ]
     )
 
     def find_least_capital(parameter: float) -> float:
-        """Returns a lower bound on the gambler's log capital at every point of a parameter's curve.
+        """Returns a lower bound on the bets' total log capital at every point of a parameter's curve.
 
-        The capital grows with the hypothetical mean of z = weight * FN + (1 - weight) * FP. In each cell of
-        the curve, we combine the smallest FP with the smallest FN, so the mean of z is nowhere smaller.
+        Each bet's capital grows with the hypothetical mean of its z = weight * FN + (1 - weight) * FP. In
+        each cell of the curve, the mean is at least that of the smallest FP and the smallest FN.
         """
         fpr = _LEVELS[:-1]  # (cells,)
         fnr = family.trade_off(parameter, _LEVELS[1:])
-        # The mean of each bet's z at these rates, (bets, cells). Rounding it down to one of _MEANS never
-        # increases the capital.
-        means = np.outer(weights, fnr) + np.outer(1 - weights, fpr)
-        below = np.searchsorted(_MEANS, means, side="right") - 1
-        # Only rounding errors give a mean below 0, with index -1.
-        growth_on_curve = np.where(below >= 0, np.take_along_axis(growth, below, 1), -np.inf)
-        return mix_bets(growth_on_curve, CAPITAL).min()
+        means = np.outer(weights, fnr) + np.outer(1 - weights, fpr)  # (bets, cells)
+        # Rounding a mean down to one of _MEANS never increases the capital.
+        indices = np.searchsorted(_MEANS, means, side="right") - 1
+        growth_on_curve = np.take_along_axis(growth, indices, axis=1)  # (bets, cells)
+        return mix_bets(growth_on_curve, STARTING_CAPITAL).min()
 
     return find_least_capital
 
 
-def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[Array, Array]:
-    """Chooses bets on z = weight * FN + (1 - weight) * FP, a mean of a run's two error rates.
+def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tuple[Array, Array]:
+    """Chooses bets on a weighted mean of a run's error rates, z = weight * FN + (1 - weight) * FP.
 
     Most of a gambler's capital is on the best bet, which should reject the largest parameter. The rest is on
-    other stakes on the same z, and on bets on a single error rate (weight 0 or 1).
-
-    From the pilot runs, we predict each bet's *critical* mean: the smallest mean of z at which its log
-    capital should reach `target`. A bet should reject a parameter if the mean of z is at least critical on
-    the whole trade-off curve.
+    other stakes on the same z, and on bets on a single error rate (weight 0 or 1). A bet rejects a mean of z
+    if its log capital reaches `target`, and a parameter if it rejects the mean at every point of its curve.
+    The pilot predicts this.
 
     Returns:
-      (the weights in z (L,), the stakes (L,)), in the order of CAPITAL, the bets' starting capital
+      (the weights in z (L,), the stakes (L,)), in the order of STARTING_CAPITAL
     """
     stakes = STAKES[1:]  # above 0
     single_stakes = STAKES[_SINGLE_INDICES]
-    runs_per_pilot_run = len(counted.rest.misses) / len(counted.pilot.misses)
-
-    def find_critical_means(weight: float, tried: Array, capital: float) -> Array:
-        """Returns the smallest mean of z = weight * FN + (1 - weight) * FP that each bet should reject.
-
-        Bets start with `capital`, and have the stakes `tried` (stakes,). The result is one of _COARSE_MEANS,
-        or 2 if a bet should reject none of them.
-        """
-        growth = _compute_coin_growth(counted.pilot, weight, _COARSE_MEANS, tried)
-        # Scaling the growth to the number of other runs predicts their growth.
-        is_rejected = runs_per_pilot_run * growth >= target - np.log(capital)  # (stakes, means)
-        first_means = _COARSE_MEANS[is_rejected.argmax(1)]
-        return np.where(is_rejected.any(1), first_means, 2.0)
-
-    # The smallest rates that bets on a single rate should reject.
-    critical_fpr = find_critical_means(0.0, single_stakes, _CAPITAL_ON_SINGLE).min()
-    critical_fnr = find_critical_means(1.0, single_stakes, _CAPITAL_ON_SINGLE).min()
-    critical_means = np.array(
-        [find_critical_means(weight, stakes, _CAPITAL_ON_BEST) for weight in _WEIGHTS]
+    needed_from_best = target - np.log(_CAPITAL_ON_BEST)
+    needed_from_single = target - np.log(_CAPITAL_ON_SINGLE)
+    # Bets on a single rate should reject all points of a curve with rates of at least these.
+    rejected_fpr = _predict_rejected_means(counted, 0.0, single_stakes, needed_from_single).min()
+    rejected_fnr = _predict_rejected_means(counted, 1.0, single_stakes, needed_from_single).min()
+    rejected_means = np.array(
+        [_predict_rejected_means(counted, w, stakes, needed_from_best) for w in _WEIGHTS]
     )
 
     def find_margins(parameter: float) -> Array:
-        """Returns each bet's smallest mean of z on a parameter's curve minus its critical mean.
+        """Returns by how much each bet, (weights, stakes), should reject a parameter; below 0, it does not.
 
-        At least 0 means that the bet, (weights, stakes), should reject the parameter. We leave out points
-        that bets on a single rate should reject.
+        This is the smallest mean of z = weight * FN + (1 - weight) * FP on the parameter's trade-off curve,
+        minus the smallest mean that the bet should reject. We leave out points that bets on a single rate
+        should reject.
         """
         fpr = _COARSE_LEVELS[:-1]  # the smallest rates in each cell of the curve
         fnr = family.trade_off(parameter, _COARSE_LEVELS[1:])
-        remaining = (fpr < critical_fpr) & (fnr < critical_fnr)
+        remaining = (fpr < rejected_fpr) & (fnr < rejected_fnr)
         # The mean of z for each weight at each point, (weights, points).
         means = np.outer(_WEIGHTS, fnr[remaining]) + np.outer(1 - _WEIGHTS, fpr[remaining])
         least_means = means.min(1, initial=1.0)  # 1, the largest mean, if no point remains
-        return least_means[:, None] - critical_means
+        return least_means[:, None] - rejected_means
 
     margins = _find_margins_at_largest_parameter(find_margins)
     best_weight, best_stake = np.unravel_index(margins.argmax(), margins.shape)
@@ -325,7 +311,23 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> tuple[
     return weights, np.concatenate([stakes[neighbours], single_stakes, single_stakes])
 
 
-def _compute_coin_growth(errors: RunErrors, weight: float, means: Array, stakes: Array) -> Array:
+def _predict_rejected_means(counted: Counted, weight: float, stakes: Array, needed: float) -> Array:
+    """Returns the smallest mean of z = weight * FN + (1 - weight) * FP that each bet should reject.
+
+    Bets have the `stakes` (S,), and reject a mean, and all larger ones, if their log capital grows by
+    `needed`. We scale the pilot's growth to the number of other runs. The result (S,) is from _COARSE_MEANS,
+    or 2 if a bet should not reject any of them.
+    """
+    growth = _compute_weighted_growth(counted.pilot, weight, _COARSE_MEANS, stakes)
+    runs_per_pilot_run = len(counted.rest.misses) / len(counted.pilot.misses)
+    is_rejected = runs_per_pilot_run * growth >= needed  # (S, means)
+    smallest = _COARSE_MEANS[is_rejected.argmax(1)]
+    return np.where(is_rejected.any(1), smallest, 2.0)
+
+
+def _compute_weighted_growth(
+    errors: RunErrors, weight: float, means: Array, stakes: Array
+) -> Array:
     """Returns the log growth (stakes, means) of the capital of bets on z = weight * FN + (1 - weight) * FP.
 
     In each run, a stake lambda multiplies the capital by 1 + lambda (mean - z). With fair coins, only half of

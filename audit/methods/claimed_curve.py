@@ -299,9 +299,9 @@ def find_least_departure(
     """
     thresholds = THRESHOLDS
     if scores.mean < NEAR[-1] - 3:
-        # Scores rarely exceed their mean by more than 3 standard deviations. Dropping the far thresholds
-        # saves time, and never increases the capital.
-        thresholds = NEAR
+        # Scores rarely exceed their mean by more than 3 standard deviations, so bets on the far thresholds
+        # would lose. To save time, we omit them, and count their starting capital as lost.
+        thresholds = NEAR  # the first of THRESHOLDS
     counted = counted._replace(log_rates=counted.log_rates[: thresholds.size])
     allowed = tabulate_claim(counted, allowed_power)
     # To save time, we simulate fewer audits if they have many runs. If the probability is 0.9, its estimate
@@ -332,8 +332,7 @@ def find_least_departure(
             refuted.append(judge_capital(log_capital, counted.in_order, confidence).refuted)
         return float(np.mean(refuted))
 
-    # The ratios descend from 0.995 to 0.1. With less noise, more audits refute the claim, so bisection finds
-    # the first ratio that 9 of 10 audits detect.
+    # With less noise, more audits refute the claim, so bisection finds the first ratio that 9 of 10 detect.
     noise_ratios = np.append(np.arange(0.995, 0.9, -0.005), np.arange(0.9, 0.09, -0.01))
     index = bisect_left(noise_ratios, 0.9, key=estimate_refutation_probability)
     if index == noise_ratios.size:  # no such ratio

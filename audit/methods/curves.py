@@ -26,10 +26,10 @@ class TradeOffCurve(NamedTuple):
     def band(self, false_positive_rates: ArrayLike) -> Interval:
         """Returns limits (n,) on the lowest false-negative rate of threshold tests at n false-positive rates.
 
-        At a rate a, the best test uses the lowest threshold whose true false-positive rate is at most a. This
-        threshold is above all thresholds with a lower false-positive limit above a. So its false-negative
-        rate is at least the lower limit at the last of these. It is not above the first threshold with an
-        upper false-positive limit of at most a. So its false-negative rate is at most the upper limit there.
+        At a rate a, the best threshold is the lowest one with a true false-positive rate of at most a. If the
+        rate at a threshold is surely above a (its lower limit is), the best threshold is higher, with at
+        least as many false negatives. If the rate is surely at most a (its upper limit is), the best
+        threshold is not higher.
         """
         rates = np.asarray(false_positive_rates, float)
         # Thresholds ascend, so false-positive limits descend. We negate them for `searchsorted`.

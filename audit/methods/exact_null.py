@@ -37,8 +37,8 @@ STUDENT_THRESHOLDS = np.append(_NEAR_THRESHOLDS, _FAR_THRESHOLDS)
 STAKES = np.append(np.geomspace(3e-4, 0.9, 12), [0.97, 0.995])
 _CAPITAL_ON_STAKES = np.append(np.full(11, 0.5 / 11), [0.1, 0.1, 0.3])
 _NUM_THRESHOLD_BETS = STUDENT_THRESHOLDS.size * STAKES.size
-_RAMP_MEANS = np.geomspace(0.5, 12.0, 24)  # nu of the ramps, in standard deviations of a cosine
-_RAMP_TOP = 20.0  # 20 times the stake refutes with 95% confidence
+_RATIO_MEANS = np.geomspace(0.5, 12.0, 24)  # nu in the likelihood ratios, in standard deviations
+_MAX_RATIO = 20.0  # 20 times the stake refutes with 95% confidence
 
 _MIN_PILOT = 20  # canaries used to choose a threshold for at least 20 others
 _EPSILON_STEP = 2.0**-6  # bounds on epsilon are multiples of this step
@@ -129,10 +129,10 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
             path = expand_to_runs(design, claimed_curve.trace_refuted_mu(counted, mu, confidence))
     index = claimed_curve.find_strongest_threshold(counted, claimed_curve.gaussian_power(mu))
     threshold = float(cosine_of(claimed_curve.THRESHOLDS[index], design.dimension))
-    assumes = _choose_assumption(design)
+    drawing = _choose_assumption(design)  # how canaries were drawn: an assumption on a user's data
     text = _ANY_GDP.text
-    if design.from_user:  # we also assume that a user's canaries were drawn as reported
-        text = f"{assumes.text}; {text}"
+    if design.from_user:
+        text = f"{drawing.text}; {text}"
     return Bound(
         method=EXACT_NULL_GDP,
         epsilon=conversions.epsilon_from_mu(mu, delta),
@@ -140,7 +140,8 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
         delta=delta,
         confidence=confidence,
         **_describe_threshold(design, threshold),
-        assumes=_ANY_GDP._replace(text=text, sentence=f"{assumes.sentence}; {_OF_GDP}"),
+        # `text` only has assumptions. `sentence`, for a page, always states the drawing.
+        assumes=_ANY_GDP._replace(text=text, sentence=f"{drawing.sentence}; {_EPSILON_NEEDS_GDP}"),
         holds=holds,
         path=tuple(conversions.epsilon_from_mu(mu_so_far, delta) for mu_so_far in path),
     )
@@ -192,8 +193,8 @@ def law_test(cosines: ArrayLike, dimension: int) -> float:
 def compute_exceedances(design: Fresh) -> Exceedances:
     """Returns the fraction of each run's inserted canaries above each threshold, and the exact null rates.
 
-    We skip runs without inserted canaries. If runs have many canaries, and we know which one is first, we add
-    its p-values. Bets on them can refute a claim in one run.
+    We skip runs without inserted canaries. If the first run is known and has many canaries, we add its
+    p-values, because bets on them can refute a claim in one run.
     """
     levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
     fractions = _compute_fractions(_select_present(design), levels)
@@ -250,10 +251,7 @@ def _select_present(design: Fresh) -> list[Array]:
 
 
 def _choose_assumption(design: Fresh) -> Assumption:
-    """Returns the bound's assumption: for a user's data (`given`), that canaries were drawn as reported.
-
-    With `draws`, scores are ranks among fresh draws; else, they are cosines.
-    """
+    """Returns the assumption on how canaries were drawn: by this tool, or as a user reports."""
     if not design.from_user:
         return _OWN_RANKS if design.draws else _OWN
     return _GIVEN_RANKS if design.draws else _GIVEN
@@ -277,11 +275,11 @@ _GIVEN_RANKS = Assumption(
 )
 
 
-_OF_GDP = "epsilon is for a GDP guarantee"
+_EPSILON_NEEDS_GDP = "epsilon is for a GDP guarantee"
 _ANY_GDP = Assumption(
     text="a GDP guarantee",
     word="any GDP",
-    sentence=f"{_OWN.sentence}; {_OF_GDP}",
+    sentence=f"{_OWN.sentence}; {_EPSILON_NEEDS_GDP}",
     note="rejects any GDP guarantee with a smaller mu; epsilon follows from this mu",
     gaussian=True,
 )
@@ -307,15 +305,15 @@ class FirstBet(NamedTuple):
     """The bet on the first run, and the split of the initial capital.
 
     Attributes:
-      capital_on_ramps: The fraction of the capital that bets on ramps, increasing step functions of the
-        cosine; the rest bets on thresholds.
+      capital_on_ratios: The fraction of the capital that starts on likelihood ratios; the rest starts on
+        thresholds (`Capital`).
       staked: The fraction of the capital that is staked on this bet.
       compute_payoff: Maps epsilon to the payoff of a stake of 1; its mean is at most 1 under (epsilon,
         delta)-DP.
       chosen: The threshold, as a cosine, that was chosen using half of the canaries; None if there is none.
     """
 
-    capital_on_ramps: float
+    capital_on_ratios: float
     staked: float
     compute_payoff: Callable[[float], float]
     chosen: float | None = None
@@ -324,12 +322,16 @@ class FirstBet(NamedTuple):
 class Capital:
     """The capital of a gambler who bets against each epsilon; a large capital refutes it.
 
-    A capital of 1 is split among T * C bets, for each of T thresholds and C stakes, grouped by threshold,
-    followed by V bets on ramps (`log_factors`).
+    In each run, a bet on a threshold pays the fraction of cosines above it, and a bet on a likelihood ratio
+    pays its mean over cosines. A capital of 1 is split among T * C bets on thresholds, for each of T
+    thresholds and C stakes, grouped by threshold, followed by V bets on ratios (`log_factors`).
     """
 
     def __init__(self, design: Fresh, delta: float) -> None:
-        """Splits the starting capital among the bets, and counts the cosines above thresholds."""
+        """Counts the cosines above thresholds, and splits a capital of 1 among the bets (`log_factors`).
+
+        They are on each of T thresholds with each of C stakes, and then on each of V likelihood ratios.
+        """
         runs = _select_present(design)
         self.num_runs = len(runs)  # only runs with an inserted canary
         self.first_bet = _plan_first_bet(runs, design, delta)
@@ -342,11 +344,12 @@ class Capital:
             self._fractions, axis=0, return_inverse=True
         )
 
+        # 95% are on the near thresholds, which suit common claims.
         by_threshold = claimed_curve.split_capital(_NEAR_THRESHOLDS.size, _FAR_THRESHOLDS.size)
-        on_ramps = self.first_bet.capital_on_ramps
-        on_thresholds = (1 - on_ramps) * by_threshold[:, None] * _CAPITAL_ON_STAKES  # (T, C)
-        by_ramp = np.full(_RAMP_MEANS.size, on_ramps / _RAMP_MEANS.size)
-        self.log_start = np.log(np.append(on_thresholds, by_ramp))  # (T * C + V,)
+        on_ratios = self.first_bet.capital_on_ratios
+        on_thresholds = (1 - on_ratios) * by_threshold[:, None] * _CAPITAL_ON_STAKES  # (T, C)
+        by_ratio = np.full(_RATIO_MEANS.size, on_ratios / _RATIO_MEANS.size)
+        self.log_start = np.log(np.append(on_thresholds, by_ratio))  # (T * C + V,)
 
     def log_factors(self, fractions: Array, epsilon: float) -> Array:
         """Returns the log factors (n, T * C + V) by which n runs multiply the capital of each bet.
@@ -356,22 +359,24 @@ class Capital:
         with probability a(t). So these factors have means of at most 1:
 
             1 + c (h(t) / m(t) - 1)    for each t and each of C stakes c
-            (1 + sum_t b_t h(t)) / (1 + sum_t b_t min(m(t), 1))    for V ramps 1 + sum_t b_t 1{x > t}
+            (1 + sum_t b_t h(t)) / (1 + sum_t b_t min(m(t), 1))    for V ratios 1 + sum_t b_t 1{x > t}
+
+        These are likelihood ratios of a cosine x, as step functions.
         """
         largest_means = _limit_means(epsilon, self._log_rates, self._delta)  # m(t)
         gains = fractions / largest_means - 1
         on_thresholds = np.log1p(gains[..., None] * STAKES)  # (n, T, C)
-        rises = _compute_ramp_rises(epsilon)  # b_t, (V, T)
-        observed = 1 + fractions @ rises.T  # (n, V)
-        largest_expected = 1 + rises @ np.minimum(largest_means, 1.0)  # (V,)
-        on_ramps = np.log(observed / largest_expected)
-        return np.hstack([on_thresholds.reshape(len(fractions), _NUM_THRESHOLD_BETS), on_ramps])
+        steps = _compute_ratio_steps(epsilon)  # b_t, (V, T)
+        observed = 1 + fractions @ steps.T  # (n, V)
+        largest_expected = 1 + steps @ np.minimum(largest_means, 1.0)  # (V,)
+        on_ratios = np.log(observed / largest_expected)
+        return np.hstack([on_thresholds.reshape(len(fractions), _NUM_THRESHOLD_BETS), on_ratios])
 
     def compute_log_capital(self, runs: int, epsilon: float) -> Array:
         """Returns the log capital (T * C + V,) of each bet against epsilon after the first `runs` runs.
 
-        A bet starts with a capital s, and stakes a fraction w of it on `first_bet`. In run i, it has the
-        factor f(i) (`log_factors`). So its capital is
+        There are T * C bets on thresholds, and V on likelihood ratios. A bet starts with a capital s, and
+        stakes a fraction w of it on `first_bet`. In run i, it has the factor f(i). So its capital is
 
             s ((1 - w) f(0) + w payoff(epsilon)) prod_{i = 1}^{runs - 1} f(i).
         """
@@ -401,21 +406,22 @@ class Capital:
     def find_first_unrefuted(self, runs: int, start: int, target: float) -> int:
         """Returns the smallest k >= `start` such that the first `runs` runs do not refute k * _EPSILON_STEP.
 
-        They refute an epsilon if the log capital against it reaches `target`.
+        They refute an epsilon if the log capital of all bets against it reaches `target`. As epsilon grows,
+        the capital of bets on thresholds decreases, but that of bets on likelihood ratios may increase,
+        because the ratios depend on epsilon.
         """
 
-        def need_ramps(k: int) -> bool:
-            """Returns True if bets on thresholds do not refute k * _EPSILON_STEP without bets on ramps."""
+        def is_open(k: int) -> bool:
+            """Returns True if bets on thresholds do not refute k * _EPSILON_STEP without the other bets."""
             log_capital = self.compute_log_capital(runs, k * _EPSILON_STEP)[:_NUM_THRESHOLD_BETS]
             return np.logaddexp.reduce(log_capital) < target
 
-        # The capital of these bets decreases as epsilon grows, so we bisect to find the first k that they do
-        # not refute.
+        # We bisect to find the first k for which this is true.
         leap = 1
-        while not need_ramps(start + leap):
+        while not is_open(start + leap):
             leap *= 2
-        k = start + bisect_left(range(start, start + leap), True, key=need_ramps)
-        # All smaller k are refuted. With the capital of ramps, which may increase, we search step by step.
+        k = start + bisect_left(range(start, start + leap), True, key=is_open)
+        # All smaller k are refuted. With all bets, we try each k.
         while np.logaddexp.reduce(self.compute_log_capital(runs, k * _EPSILON_STEP)) >= target:
             k += 1
         return k
@@ -440,16 +446,16 @@ class Capital:
         return np.array(bounds)
 
 
-def _compute_ramp_rises(epsilon: float) -> Array:
-    """Returns the rises b_t (V, T) of V ramps at T thresholds t, for bets against an epsilon.
+def _compute_ratio_steps(epsilon: float) -> Array:
+    """Returns the steps b_t (V, T) of V likelihood ratios at T thresholds t, for bets against an epsilon.
 
-    A ramp 1 + sum_t b_t 1{x > t} is a likelihood ratio of N(nu, 1) to N(0, 1), for inserted and left-out
-    canaries. We divide it by e^epsilon, because smaller ratios are no evidence against epsilon, and clip it
-    to [1, 20], because 20 refutes epsilon with 95% confidence.
+    A step function 1 + sum_t b_t 1{x > t} of a canary's score x approximates the likelihood ratio of N(nu, 1)
+    (in) to N(0, 1) (out). Only ratios above e^epsilon are evidence against epsilon, so we divide ratios by
+    e^epsilon. We clip the results to [1, 20], since 20 already refutes epsilon with 95% confidence.
     """
-    means = _RAMP_MEANS[:, None]  # nu
+    means = _RATIO_MEANS[:, None]  # nu
     log_ratios = means * (STUDENT_THRESHOLDS - means / 2)  # (V, T)
-    log_heights = np.clip(log_ratios - epsilon, 0.0, np.log(_RAMP_TOP))
+    log_heights = np.clip(log_ratios - epsilon, 0.0, np.log(_MAX_RATIO))
     return np.diff(np.exp(log_heights), axis=1, prepend=1.0)  # 1 below all thresholds
 
 
@@ -459,28 +465,29 @@ def _compute_fractions(runs: list[Array], levels: Array) -> Array:
 
 
 def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
-    """Returns the bet on the first run, and the split of the capital. Any fractions give a valid bound.
+    """Returns the bet on the first run, and the split of the capital. Any split gives a valid bound.
 
     `runs` are the inserted canaries' cosines, (K,) for each run with any. If several runs are in an unknown
     order, the stake is 0, because any may be the first.
     """
-    if design.cosines.shape[1] >= claimed_curve.MIN_P_VALUES:
+    if design.cosines.shape[1] >= claimed_curve.MIN_P_VALUES:  # enough canaries
         compute_payoff = _bet_on_p_values(_compute_log_p_values(design), delta)
         bet = FirstBet(
-            capital_on_ramps=0.1, staked=claimed_curve.FIRST_STAKE, compute_payoff=compute_payoff
+            capital_on_ratios=0.1, staked=claimed_curve.FIRST_STAKE, compute_payoff=compute_payoff
         )
     else:
-        bet = _bet_on_few(runs[0], design, delta)
+        bet = _bet_on_thresholds(runs[0], design, delta)
     if design.in_order or len(runs) == 1:
         return bet
     return bet._replace(staked=0.0)
 
 
-def _bet_on_few(cosines: Array, design: Fresh, delta: float) -> FirstBet:
-    """Returns the bet on the first run's cosines (K,), for runs with few canaries.
+def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
+    """Returns the bet on the first run's cosines (K,), and the split of the capital. Any split is valid.
 
-    It is on fixed thresholds and, if possible, on one that half of the canaries choose for the others.
+    The bet is on fixed thresholds and, if possible, on one that half of the canaries choose for the others.
     """
+    # 1.5 to 7 standard deviations of a left-out cosine.
     levels = cosine_of(np.arange(1.5, 7.1, 0.5), design.dimension)
     log_rates = compute_log_rates(design, levels)
     fractions = _compute_fractions([cosines], levels)[0]
@@ -492,10 +499,10 @@ def _bet_on_few(cosines: Array, design: Fresh, delta: float) -> FirstBet:
         """
         return (fractions / _limit_means(epsilon, log_rates, delta)).mean()
 
-    # With more canaries, the first run proves more, so we stake more on it. Any fractions are valid.
+    # With more canaries, the first run proves more, so we stake more on it.
     if design.cosines.shape[1] < 2 * _MIN_PILOT:
-        return FirstBet(capital_on_ramps=0.5, staked=0.1, compute_payoff=compute_payoff)
-    bet = FirstBet(capital_on_ramps=0.1, staked=0.3, compute_payoff=compute_payoff)
+        return FirstBet(capital_on_ratios=0.5, staked=0.1, compute_payoff=compute_payoff)
+    bet = FirstBet(capital_on_ratios=0.1, staked=0.3, compute_payoff=compute_payoff)
     # Canaries can choose a threshold for others only if the others' scores do not depend on them.
     if design.separate and cosines.size >= 2 * _MIN_PILOT:
         return _bet_on_half(bet, cosines, design, delta)
@@ -523,7 +530,8 @@ def _bet_on_p_values(log_p_values: Array, delta: float) -> Callable[[float], flo
 def _bet_on_half(bet: FirstBet, cosines: Array, design: Fresh, delta: float) -> FirstBet:
     """Returns a bet that is mostly on a threshold chosen for half of the first run's cosines (n,).
 
-    The threshold is chosen using the other half. A fifth of the stake remains on `bet`.
+    The threshold is chosen using the other half. In case it is a poor choice, a fifth of the stake remains on
+    `bet`.
     """
     pilot, rest = split_pilot(cosines, cosines.size // 2)
     threshold = _choose_threshold(cosines[pilot], rest.size, design.dimension)
@@ -531,16 +539,17 @@ def _bet_on_half(bet: FirstBet, cosines: Array, design: Fresh, delta: float) -> 
     hits = (cosines[rest] > threshold).mean()
 
     def compute_payoff(epsilon: float) -> float:
-        """Returns the payoff of a stake of 1 against epsilon, most of it on the chosen threshold t.
+        """Returns the payoff of a stake of 1 against epsilon: 80% on the chosen threshold t, 20% on `bet`.
 
         On t, it is the fraction of hits, cosines above t, divided by L(t), the larger of e^epsilon a(t) / (1
-        - eta) and delta / eta. Left-out canaries exceed t with probability a(t). (epsilon, delta)-DP implies
+        - eta) and delta / eta. Left-out canaries exceed t with probability a(t). By (epsilon, delta)-DP,
 
-            P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t),    sum_t d(t) <= delta.
+            P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t).
 
-        Dividing by L(t) and adding over t shows that the mean payoff is at most (1 - eta) + eta = 1.
+        Here d(t) is the part of delta that t uses; these parts sum to at most delta. Dividing by L(t) and
+        adding over t shows that the mean payoff is at most (1 - eta) + eta = 1.
         """
-        eta = 0.1  # any eta and fraction between 0 and 1 are valid
+        eta = 0.1  # any eta and split are valid
         by_epsilon = _limit_means(epsilon, log_rate, delta=0.0)  # e^epsilon a(t)
         largest_mean = max(by_epsilon / (1 - eta), delta / eta)  # L(t)
         on_chosen = 0.8

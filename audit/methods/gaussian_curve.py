@@ -101,10 +101,10 @@ def _fit_null(scores_in: Array, scores_out: Array) -> _FittedNull | None:
 
 
 def _simulate_misfit(sizes: Array, probabilities: Array, expected_fit: Fit) -> Array:
-    """Draws multinomial counts with a fixed seed; returns their misfit, (_SIMULATIONS, 3).
+    """Draws multinomial counts; returns the statistics of `_measure_misfit`, (_SIMULATIONS, 3).
 
     `sizes` (2,) has the number of scores in each world, and `probabilities` (2, bins) those of bins. To save
-    time, each fit starts at `expected_fit`, the fit to the expected counts.
+    time, each Gaussian fit starts at `expected_fit`, the fit to the expected counts.
     """
     rng = np.random.default_rng(0)
     normalized = probabilities / probabilities.sum(1, keepdims=True)
@@ -129,22 +129,19 @@ def _measure_misfit(counts: Array, fits: Fit) -> Array:
 
 
 def _compute_p_values(misfit: Array, simulated: Array) -> Array:
-    """Returns the test's p-values from its three statistics, of shape (..., 3): overall, spread and tails.
+    """Returns the p-value of a Gaussian fit: the smallest of three, after a Bonferroni correction.
 
-    `_measure_misfit` describes them. A statistic's p-value is a tail probability of a distribution with the
-    mean and variance of the values `simulated` (n, 3) from the fit: gamma for overall and spread, and normal
-    for tails. If r > 0 simulated values reach the observed one, it is at least (r + 1) / (n + 1), which is
-    valid for any distribution. We ignore this limit for r = 0, or no p-value could be below 1 / (n + 1).
-
-    The result is the smallest of the three p-values after a Bonferroni correction.
+    Each is for one statistic of `misfit` (..., 3), as described by `_measure_misfit`, given its values under
+    the null, `simulated` (n, 3). We fit a gamma distribution to the values of overall and spread, and a
+    normal one to tails. A p-value is the fit's tail probability, or (r + 1) / (n + 1) if that is larger and r
+    > 0 simulated values reach the observed one. If none does, we trust the fit.
     """
     mean = simulated.mean(0)
     variance = np.maximum(simulated.var(0), 1e-24)  # avoids a division by 0
     rate = mean / variance
     shape = mean * rate
     gamma_tails = special.gammaincc(shape[:2], misfit[..., :2] * rate[:2])
-    # In theory, the standard deviation of tails is 1. If there are few scores, it is lower in simulations,
-    # which would make p-values too small.
+    # At least 1, the value for many scores, to be conservative.
     deviation = max(np.sqrt(variance[2]), 1.0)
     normal_tail = special.ndtr((mean[2] - misfit[..., 2:]) / deviation)
     smooth = np.append(gamma_tails, normal_tail, axis=-1)
@@ -159,9 +156,10 @@ def _compute_p_values(misfit: Array, simulated: Array) -> Array:
 
 
 def _simulate_rejection_rate(family: ScoreFamily, null: _FittedNull) -> float:
-    """Returns how often the test rejects simulated scores from a family of non-Gaussian curves.
+    """Returns the test's power against a non-Gaussian curve: how often it rejects scores simulated from it.
 
-    The number of scores is as observed, and the family's parameter is chosen to give the same fitted |mu|.
+    We simulate as many scores as observed, from the family's curve whose best Gaussian fit has the |mu| of
+    the observed fit.
     """
     bins = null.counts.shape[1]
     sizes = null.counts.sum(1)
@@ -272,10 +270,7 @@ class _Bins(NamedTuple):
 
 
 def _compute_bins(fit: Fit) -> _Bins:
-    """Returns the probabilities of a fit's bins, the densities at their edges, and the Jacobian.
-
-    In the fit, scores are N(0, 1) in world "out" and N(mu, 1) in world "in", and cuts separate the bins.
-    """
+    """Returns the probabilities of a fit's bins, the densities at their edges, and the Jacobian."""
     # The edges of bins, (..., 2, bins + 1), relative to each world's mean.
     infinity = np.full((*fit.mu.shape, 1), np.inf)
     edges_out = np.concatenate([-infinity, fit.cuts, infinity], -1)

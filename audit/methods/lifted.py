@@ -72,8 +72,7 @@ class CanaryMethod(Method):
 
         We choose the threshold and the bets using a pilot, some of the runs, and count errors in the others.
         A user's coins, which put canaries in or out, may be unfair, so we raise the counted error rates
-        (`Coins.widen`). This depends on all coins. So we do not raise the pilot's rates, because choices must
-        not depend on counted runs.
+        (`Coins.widen`).
         """
         error = 1 - confidence
         assumes = self.assumes
@@ -89,8 +88,8 @@ class CanaryMethod(Method):
             mu = proven
             epsilon = conversions.epsilon_from_mu(mu, delta)
         if assumes == NOTHING:
-            # Without coins, errors in and out come from different runs. Those without a canary are neighbours
-            # of those with it only if they contain the other K - 1.
+            # Without coins, we compare runs with K canaries to other runs. They differ in one canary only if
+            # the other runs contain K - 1, which we assume (OTHERS_IN).
             if not errors.same_runs and errors.canaries_in > 1:
                 assumes = OTHERS_IN
             elif error_left < error:  # a user's coins
@@ -168,8 +167,8 @@ def bernstein(
 ) -> Limits:
     """Returns Bernstein's limits (lower, upper) for the mean of n values in [0, 1], valid for every n.
 
-    They are the values x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n), where L = log(1 /
-    error). `wilson` describes the arguments.
+    They are the values x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n) and L = log(1 / error).
+    `variance` bounds the variance of values with mean x. `wilson` describes the other arguments.
     """
     factor = 2 * np.log(1 / error) / n  # 2 L / n
     shift = factor / 3
@@ -178,7 +177,8 @@ def bernstein(
     # Squaring |x - mean| - shift = sqrt(...) gives a quadratic equation for each limit.
     low, _ = _solve(lower_mean, factor, variance)
     _, high = _solve(upper_mean, factor, variance)
-    # `variance` may be negative or exceed 1/4, unlike variances in [0, 1]. With 1/4, the square root is:
+    # This only bounds the variance at the true mean. At other x, it may be negative or exceed 1/4, the
+    # largest variance in [0, 1]. With 1/4, the square root is:
     largest_width = np.sqrt(factor / 4)
     lower = np.clip(low, lower_mean - largest_width, lower_mean)
     upper = np.clip(high, upper_mean, upper_mean + largest_width)
@@ -205,7 +205,7 @@ def exchangeable_limits(
     """Returns confidence limits (lower, upper) for the mean mu_1 of exchangeable bits, from sums in n runs.
 
     mu_j is the probability that j random bits of a run are all 1. We limit mu_order, ..., mu_1 in turn.
-    Source: LiDP paper, Algorithm 2 and Appendix, extended to orders 8 and above by the same recursion.
+    Source: LiDP paper, Algorithm 2 and Appendix.
 
     Args:
       sums: (n,) the sum of each run's bits.
@@ -296,11 +296,11 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
 def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: float) -> float:
     """Returns the pilot score that should prove the largest parameter, epsilon or mu, as a threshold.
 
-    At each score, we predict the parameter from three estimates of the error rates (`thresholds.Candidates`):
-    `normal` from fitted normal distributions, `counted` from counts, and `raised`, `counted` plus a margin.
-    The usual choice is the best score for `normal` or, if this predicts 0 everywhere, the score with the
-    smallest sum of counted rates. The best of many scores may have lucky counts. So a score replaces the
-    usual choice only if its prediction, even from raised rates, exceeds that of the usual choice from counts.
+    At each score, we predict the parameter from three estimates of the error rates (`thresholds.candidates`):
+    from normal distributions, from counts, and from counts plus a margin (`raised`). We choose the best score
+    for normal distributions or, if they predict 0 everywhere, the score with the smallest sum of counted
+    rates. The best score for raised rates replaces this choice if it then predicts more than the choice does
+    from counts. The margin protects against lucky counts.
 
     `pilot` holds the runs used for this choice. `sizes` holds the other runs' errors, but we use only the
     numbers of runs and guesses. `error` is the error probability of each rate's limit.
@@ -314,17 +314,17 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     runs = np.array([[len(sizes.alarms)], [len(sizes.misses)]])
 
     def predict(rates: Array) -> Array:
-        """Returns the parameter (T,) of the family's curve through approximate upper limits on rates (2, T).
+        """Returns the parameter (T,) that we expect to prove if the true error rates are `rates` (2, T).
 
-        We add two errors to a rate p. First, its estimate has the variance scale * p (1 - p) / guesses, and
-        differs from p by more than x with probability at most about exp(-x^2 / (2 variance)). Second, n runs
-        may miss an event that raises a run's rate. With probability `error`, they miss one with frequency
-        log(1 / error) / n. A run's estimate is at most `scale`, so we add `scale` times this frequency.
+        It is that of the family's curve through approximate upper limits: the rates plus two margins. First,
+        the estimate of a rate p has the variance scale * p (1 - p) / guesses. Second, some rare runs may have
+        many more errors. With probability `error`, n runs include no run of a kind with frequency log(1 /
+        error) / n. The estimate from such a run is at most `scale`.
         """
         variances = scales * rates * (1 - rates) / guesses
-        error_of_guesses = np.sqrt(2 * log_inverse_error * variances)
-        error_of_runs = scales * log_inverse_error / runs
-        limits = np.minimum(rates + error_of_guesses + error_of_runs, 1.0)
+        margin_for_guesses = np.sqrt(2 * log_inverse_error * variances)
+        margin_for_runs = scales * log_inverse_error / runs
+        limits = np.minimum(rates + margin_for_guesses + margin_for_runs, 1.0)
         return family.parameter(*limits)
 
     candidates = thresholds.candidates(*pilot.pooled())

@@ -66,7 +66,7 @@ FAIR_COINS_GAUSSIAN = Assumption(
 def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `exact_null` on epsilon for a single run with all canaries inserted.
 
-    `counted` replaces the false-positive rate in tables.
+    `counted` takes the place of the false-positive rate in tables.
     """
     bound = exact_null.bound_directions(make_design(cosines), delta, confidence)
     hits = bound.n_in - bound.false_negatives  # canaries above the threshold
@@ -79,7 +79,7 @@ def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) ->
 def make_design(cosines: Cosines) -> Fresh:
     """Returns the observed cosines (K,) as a design with a single run of fresh directions, all inserted."""
     observed = cosines.observed[None]
-    # `separate`: no cosine is computed by leaving out other canaries
+    # separate: no cosine is computed by leaving out other canaries
     return Fresh(observed, np.ones(observed.shape, bool), cosines.dimension, separate=True)
 
 
@@ -207,6 +207,7 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
     guessable = guessable[:20_000]
     surest_first = guessable[np.argsort(-certainty[guessable], kind="stable")]
     right = np.cumsum(signed[surest_first] > 0)
+    # The numbers of guesses to choose from.
     candidates = np.maximum(np.round(_FRACTIONS * len(right)), 1)
     return _OrderedCoins(right, candidates.astype(np.int64), _predict_right(signed[pilot]))
 

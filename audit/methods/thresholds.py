@@ -16,7 +16,7 @@ from audit.methods.exact import GAUSSIAN, Family
 # These constants are tuned to give large bounds. Bounds are valid for any values.
 _PRIOR = 5.0  # the number of normal pseudo-scores added to a pilot's counts
 _MIN_RELIABLE = 8  # the pilot's own scores within a rank, for reliable counts
-_MAX_MISFIT = 1.8  # in standard deviations; a larger misfit contradicts normal distributions
+_MAX_Z_SCORE = 1.8  # a count with a larger |z-score| contradicts normal distributions
 _RELATIVE_ERROR = 1.7  # times sqrt(n), for a bound predicted from the counts of n scores per world
 _RAISE = 1.5  # standard deviations added to rates
 
@@ -59,14 +59,11 @@ def choose_on_pilot(
 
     The aim is to prove the largest lower bound on a privacy parameter. We predict the bound for the ranks 1,
     2, 4, ... of each world in two ways: from normal distributions with the pilot's area under the ROC curve,
-    which varies little between pilots, and from the pilot's error counts.
+    which varies little between pilots, and from the pilot's error counts. We choose the best rank for normal
+    distributions. Unless we assume a Gaussian curve, the best rank for counts replaces it if counts
+    contradict normal distributions, or predict a clearly larger bound.
 
-    The usual choice is the best rank for normal distributions. For a Gaussian curve it is final, because an
-    increasing map makes scores normal. For other families, we use counts in two cases. If they clearly
-    contradict normal distributions, we choose the best rank with at least 8 of the pilot's own scores. If
-    counts predict a clearly larger bound, we choose the best rank for them.
-
-    A poor choice makes the bound weaker, but not invalid.
+    A poor choice makes the bound weaker, but not invalid. The constants are tuned to give large bounds.
 
     Args:
       pilot_in, pilot_out: The pilot's scores (n,) and (m,).
@@ -80,35 +77,37 @@ def choose_on_pilot(
     # `_predict_bounds` counts from the lowest score. Negating scores makes the highest out-scores the lowest.
     by_in = _predict_bounds(pilot_in, pilot_out, n_in, n_out, mu, family, error)
     by_out = _predict_bounds(-pilot_out, -pilot_in, n_out, n_in, mu, family, error)
-    ranks, from_normal, from_counts, pilot_ranks, misfits = np.hstack([by_in, by_out])
+    ranks, from_normal, from_counts, pilot_ranks, z_scores = np.hstack([by_in, by_out])
     best = np.argmax(from_normal)
     if family is not GAUSSIAN:
         is_reliable = pilot_ranks >= _MIN_RELIABLE
         # The error of a bound predicted from counts.
         relative_error = _RELATIVE_ERROR / np.sqrt(min(len(pilot_in), len(pilot_out)))
-        if np.abs(misfits[is_reliable]).max(initial=0.0) > _MAX_MISFIT:
+        if np.abs(z_scores[is_reliable]).max(initial=0.0) > _MAX_Z_SCORE:
+            # Counts contradict normal distributions.
             best = np.argmax(np.where(is_reliable, from_counts, -np.inf))
         elif from_counts.max() > (1 + relative_error) * max(from_counts[best], 0.0):
+            # Counts predict a clearly larger bound.
             best = np.argmax(from_counts)
     return Rank(is_in=bool(best < by_in.ranks.size), rank=int(ranks[best]))
 
 
 class _Predictions(NamedTuple):
-    """The predicted bounds for thresholds at R ranks, rounded so all platforms choose alike.
+    """The predicted bounds for thresholds at R ranks.
 
     Attributes:
       ranks: (R,) 1, 2, 4, ...
       from_normal: (R,) the bound for normal distributions.
       from_counts: (R,) the bound for the pilot's counts.
       pilot_ranks: (R,) the number of the pilot's own scores up to each threshold.
-      misfits: (R,) how far counts are from normal distributions, in standard deviations.
+      z_scores: (R,) the z-scores of the pilot's counts if both worlds are normal.
     """
 
     ranks: Integers
     from_normal: Array
     from_counts: Array
     pilot_ranks: Array
-    misfits: Array
+    z_scores: Array
 
 
 def _predict_bounds(
@@ -123,8 +122,9 @@ def _predict_bounds(
     """Predicts the bounds for thresholds at ranks 1, 2, 4, ... among the scores of a world.
 
     A threshold of rank r is the r-th lowest score in its own world, in or out. We guess that lower scores are
-    from the other world. So the errors are the r - 1 lower scores in its own world, and the scores in the
-    other world above the threshold, which we predict at the pilot's score nearest to it.
+    from the other world. So the errors are the r - 1 lower scores, and the other world's scores above the
+    threshold. We predict the latter from normal distributions, and from the pilot's counts at the score
+    nearest to the threshold.
 
     Args:
       own: The pilot's scores in the threshold's own world.
@@ -142,11 +142,11 @@ def _predict_bounds(
     pilot_ranks = np.maximum(np.rint(levels * gaps), 1.0)
     pilot_scores = np.sort(own)[pilot_ranks.astype(int) - 1]
     below = np.searchsorted(np.sort(other), pilot_scores)
-    # The fraction of the other world below the pilot's score, and below the threshold, if both are normal.
+    # The fractions of the other world below the pilot's score and the threshold, if both worlds are normal.
     normal_at_pilot = special.ndtr(mu + special.ndtri(pilot_ranks / gaps))
     normal_at_threshold = special.ndtr(mu + special.ndtri(levels))
-    # Counts vary, so normal pseudo-scores pull the counted fraction towards the normal one. We assume that
-    # both change by the same factor from the pilot's score to the threshold.
+    # The same fractions from counts, with normal pseudo-scores because counts vary. The second one is the
+    # first, times the ratio of the normal fractions.
     size = len(other)
     counted_at_pilot = (below + _PRIOR * normal_at_pilot) / (size + _PRIOR)
     counted_at_threshold = counted_at_pilot * normal_at_threshold / normal_at_pilot
@@ -155,15 +155,17 @@ def _predict_bounds(
     # Expected errors (2, R): from normal distributions, and from counts.
     fractions = np.stack([normal_at_threshold, np.minimum(counted_at_threshold, 1.0)])
     other_limits = intervals.clopper_pearson_upper(n_other * (1 - fractions), n_other, error)
+    # We round the bounds, so all platforms choose the same rank.
     from_normal, from_counts = np.round(family.parameter(other_limits, own_limit), 9)
 
-    # The variance of the count `below` has two parts: a binomial one, and one due to the random position of
-    # the pilot's own score, with a relative error of about 1 / sqrt(its rank), as for a Poisson count.
+    # The z-score of the count `below` for normal distributions. Its variance has two parts: a binomial one,
+    # and one due to the random position of the pilot's own score, with a relative error of about 1 / sqrt(its
+    # rank), as for a Poisson count.
     expected = size * normal_at_pilot
     from_other = expected * (1 - normal_at_pilot)
     from_own = expected**2 / pilot_ranks
-    misfits = (below - expected) / np.sqrt(from_other + from_own)
-    return _Predictions(ranks, from_normal, from_counts, pilot_ranks, misfits)
+    z_scores = (below - expected) / np.sqrt(from_other + from_own)
+    return _Predictions(ranks, from_normal, from_counts, pilot_ranks, z_scores)
 
 
 def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
@@ -189,15 +191,11 @@ def count_ordered_pairs(scores_in: Array, scores_out: Array) -> float:
 
 
 class Candidates(NamedTuple):
-    """A pilot's distinct scores as thresholds, with three estimates of their error rates.
-
-    Each estimate (2, T) has the false-positive rates first, then the false-negative rates.
+    """A pilot's distinct scores as thresholds, with the three estimates of `candidates`.
 
     Attributes:
       thresholds: (T,) the distinct scores, ascending.
-      normal: The rates for two normal distributions with the pilot's area under the ROC curve.
-      counted: The pilot's rates, pulled towards `normal` by a few pseudo-scores, because counts vary.
-      raised: `counted` plus 1.5 standard deviations (_RAISE), because the best of many counts may be lucky.
+      normal, counted, raised: (2, T) the false-positive rates, then the false-negative rates.
     """
 
     thresholds: Array
@@ -209,7 +207,11 @@ class Candidates(NamedTuple):
 def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
     """Estimates error rates at a pilot's distinct scores, given in-scores (n,) and out-scores (m,).
 
-    `Candidates` describes the three estimates. They depend only on the order of the scores.
+    There are three estimates, which depend only on the order of the scores:
+
+        normal     from two normal distributions with the pilot's area under the ROC curve
+        counted    from counts, pulled towards `normal` by a few pseudo-scores, because counts vary
+        raised     `counted` plus 1.5 standard deviations, because the best of many counts may be lucky
     """
     n_in = len(pilot_in)
     n_out = len(pilot_out)

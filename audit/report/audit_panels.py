@@ -85,12 +85,12 @@ def _draw_panel(axis: Axes, draw: _Draw, conclusion: Conclusion) -> None:
 def mark_gaussian(conclusion: Conclusion) -> str:
     """Returns the suffix for bounds that assume a Gaussian curve: " (rejected)", " (not confirmed)" or "".
 
-    If we expect a Gaussian curve (`conclusion.reason`), only a rejection by the scores gets a suffix.
+    If we expect a Gaussian curve (`conclusion.why_gaussian`), only a rejection by the scores gets a suffix.
     """
     curve = conclusion.curve
     if conclusion.refutes_gaussian:
         return " (rejected)"
-    if curve is not None and curve.is_underpowered and not conclusion.reason:
+    if curve is not None and curve.is_underpowered and not conclusion.why_gaussian:
         return " (not confirmed)"
     return ""
 

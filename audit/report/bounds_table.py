@@ -248,13 +248,14 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
             return []
         if conclusion.is_reversed:
             return ["not tested: scores are reversed"]
-        # A single run's test needs a known distribution of left-out cosines, or a lower bound from coins.
+        # A single run's test needs a known distribution of left-out cosines, or enough canaries that a coin
+        # inserted or left out.
         if conclusion.is_one_run:
             return [f"not tested: the null is fitted, and there are fewer than {LEAST_COINS} coins"]
         return []
     result = "rejected by " if test.refuted else "not rejected by "
     result += counted(test.runs, "training run")
-    # The other test, which compares bounds, has an e-value that only repeats the result.
+    # If the test does not bet, but compares lower bounds with the claim, the e-value only repeats the result.
     if conclusion.bets_on_curve:
         result += f" (e-value {at_least_digits(test.e_value, digits=2)})"
     # `seen` is the smallest reduction of the noise that the test would detect, and `seen.noise` what remains.
@@ -300,9 +301,10 @@ def _explain_words(conclusion: Conclusion) -> Iterator[str]:
     if conclusion.scores_may_depend:
         yield make_note("", "(not tested: scores from one run may depend on each other)")
     if conclusion.curve is not None:
+        # One line, not wrapped.
         yield f"{' ' * _INDENT}{conclusion.curve.show()}: {explain_curve_test(conclusion)}"
-        if conclusion.reason:
-            yield make_note("", conclusion.reason)
+        if conclusion.why_gaussian:
+            yield make_note("", conclusion.why_gaussian)
 
 
 def explain_curve_test(conclusion: Conclusion) -> str:
@@ -360,11 +362,12 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
     if conclusion.is_reversed and conclusion.auc is not None:
         yield f"scores are lower with the canary (AUC {conclusion.auc.value:.2f}): should they be negated?"
     elif conclusion.law_is_known:
-        # If a test at level 1e-6 refutes this law, bounds are 0.
+        # We know the distribution of left-out scores. If these scores reject it, bounds are 0.
         if not conclusion.assumption_free.holds:
             fresh = "fresh draws" if conclusion.fresh.draws else "random directions"
             yield f"invalid: held-out canaries are not distributed like {fresh} (p < 1e-06)"
-    elif conclusion.has_one_canary and conclusion.tightest is None:  # no upper bound is known
+    elif conclusion.has_one_canary and conclusion.tightest is None:
+        # With an upper bound, `_explain_too_few_runs` gives this advice.
         n_in, n_out = map(len, conclusion.worlds)
         largest = max(bound.epsilon for bound in conclusion.bounds)
         if min(n_in, n_out) < _FEW_SCORES and largest < _MIN_SHOWN:

@@ -86,10 +86,11 @@ def federated_table(audit: FederatedAudit) -> str:
         sections = [_summarize_runs(audit.runs)]
     if audit.together is not None:
         sections.append(bounds_table(audit.together))
-    # The last two columns share a heading, "epsilon at delta 1e-05". The last one shows rounds.
-    at_delta = f"at delta {show_level(first.delta)}"
+    # The heads of the last two columns read "epsilon", "at delta 1e-05". The last column has each epsilon's
+    # rounds in words, such as "3 rounds".
+    last_head = f"at delta {show_level(first.delta)}"
     records = [
-        {"mechanism": name, "epsilon": at_most(epsilon), at_delta: rounds}
+        {"mechanism": name, "epsilon": at_most(epsilon), last_head: rounds}
         for name, (epsilon, rounds) in list_epsilons(audit).items()
     ]
     sections.append(format_table(records, right=["epsilon"]))

@@ -87,6 +87,7 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
         "Versions": f"audit {__version__}, python {platform.python_version()}, {libraries}",
         "Date": f"{datetime.now(UTC):%Y-%m-%d}",
     }
+    # Audits that we trained have other topics, such as "sees".
     threats = {"given": _UNKNOWN_THREAT}
     return Subject(name, facts, threats, conclusion, provenance)
 
@@ -192,8 +193,8 @@ def _describe_setting(
         "Runs": _describe_runs(conclusion),
         "Arithmetic": mechanism.precision,
     }
-    if conclusion.reason:
-        facts["Gaussian curve"] = conclusion.reason
+    if conclusion.why_gaussian:
+        facts["Gaussian curve"] = conclusion.why_gaussian
     if conclusion.uncovered:
         facts["Last model"] = f"bounded only by composition: {conclusion.uncovered}"
     return facts
@@ -220,8 +221,7 @@ def _describe_insertions(setting: Setting) -> str:
 def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> dict[str, str]:
     """Returns sentences on the threat model, keyed by topic: the adversary's view, knowledge and canaries.
 
-    `notes` is the provenance that the last audit stored. It includes the description of a custom adversary's
-    view.
+    `notes` is the provenance that the last audit stored.
     """
     knows = "It knows the initial model."
     if setting.unknown_initialisation:

@@ -41,8 +41,8 @@ CLAIMED = (
     "composition",
     "hidden_state",
     "uncovered",
-    "expected",
-    "reason",
+    "epsilon_if_linear",
+    "why_gaussian",
     "claim",
 )
 ONE_RUN_COINS = RNG.normal(3.0 * ONE_RUN_BITS, 1.0) / DIMENSION**0.5

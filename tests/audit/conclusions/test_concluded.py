@@ -24,7 +24,7 @@ NORMAL = scores(np.random.default_rng(0).normal)
 def test_a_setting_brings_its_mechanism_and_its_reason():
     crafted, plain = setting_of("convnet", adversary="gc_r"), setting_of("fcnn", adversary="loss")
     with_reason, without = (conclude_setting(NORMAL, one) for one in (crafted, plain))
-    assert with_reason.reason and not without.reason
+    assert with_reason.why_gaussian and not without.why_gaussian
     assert with_reason.composition == Composition(*crafted.composition)
     assert with_reason.bounds == without.bounds == conclude(concluded.read_coins(NORMAL)).bounds
 

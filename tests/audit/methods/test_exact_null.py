@@ -67,10 +67,10 @@ def test_the_capital_is_the_product_over_runs(canaries, runs):
     levels = exact_null.cosine_of(STUDENT_THRESHOLDS, WIDE)
     most = np.exp(epsilon + cosine_law.log_sf(levels, WIDE)) + DELTA
     capital = np.ones((len(STUDENT_THRESHOLDS), len(STAKES)))
-    ramps = np.ones(len(exact_null._RAMP_MEANS))
+    ratios = np.ones(len(exact_null._RATIO_MEANS))
     heights = [
-        np.clip(np.exp(nu * (STUDENT_THRESHOLDS - nu / 2) - epsilon), 1.0, exact_null._RAMP_TOP)
-        for nu in exact_null._RAMP_MEANS
+        np.clip(np.exp(nu * (STUDENT_THRESHOLDS - nu / 2) - epsilon), 1.0, exact_null._MAX_RATIO)
+        for nu in exact_null._RATIO_MEANS
     ]
     design = Fresh(cosines, np.ones(cosines.shape, bool), WIDE)
     of_bets = exact_null.Capital(design, DELTA)
@@ -82,15 +82,15 @@ def test_the_capital_is_the_product_over_runs(canaries, runs):
             below = np.searchsorted(levels, run, side="left")  # thresholds that a cosine exceeds
             seen = np.append(1.0, height)[below].mean()
             expected = 1 + np.diff(height, prepend=1.0) @ np.minimum(most, 1.0)
-            ramps[i] *= seen / expected
+            ratios[i] *= seen / expected
         if place == 0:
             whole = first.staked
             won = whole * first.compute_payoff(epsilon)
-            capital, ramps = (1 - whole) * capital + won, (1 - whole) * ramps + won
+            capital, ratios = (1 - whole) * capital + won, (1 - whole) * ratios + won
     start = np.exp(of_bets.log_start)
     assert start.sum() == pytest.approx(1)
     found = np.exp(of_bets.compute_log_capital(runs, epsilon))
-    assert found == pytest.approx(start * np.append(capital, ramps), rel=1e-8, abs=1e-300)
+    assert found == pytest.approx(start * np.append(capital, ratios), rel=1e-8, abs=1e-300)
 
 
 def test_neither_the_order_in_a_run_nor_later_runs_change_a_digit_and_the_bound_never_falls():

@@ -155,16 +155,18 @@ def test_corners_of_cells_are_just_below_the_curve(family):
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_the_least_capital_of_coins_at_corners_is_not_above_that_on_the_curve(family):
     counted = lifted.count(normal_coins(1.0, 60, 8), family, 0.05)
-    on_corners = betting._bet_on_coins(family, counted, np.log(20))
-    parts, stakes = betting._choose_coin_bets(family, counted, np.log(20))
+    on_corners = betting._bet_on_weighted_rates(family, counted, np.log(20))
+    parts, stakes = betting._choose_weighted_bets(family, counted, np.log(20))
     rates = special.ndtr(np.linspace(-6, 6, 4001))
     for parameter in (0.0, 0.3, 0.8, 1.5):
         growth = []
         for part, stake in zip(parts, stakes, strict=True):
             means = part * family.trade_off(parameter, rates) + (1 - part) * rates
             stakes_of_bet = np.array([stake])
-            growth.append(betting._compute_coin_growth(counted.rest, part, means, stakes_of_bet))
-        on_curve = betting.mix_bets(np.concatenate(growth), betting.CAPITAL)
+            growth.append(
+                betting._compute_weighted_growth(counted.rest, part, means, stakes_of_bet)
+            )
+        on_curve = betting.mix_bets(np.concatenate(growth), betting.STARTING_CAPITAL)
         assert on_corners(parameter) <= on_curve.min() + 1e-9
 
 

@@ -142,7 +142,11 @@ def test_bars_have_their_values_and_say_what_they_assume(panel, many):
 
 @pytest.mark.slow
 def test_what_too_few_runs_cannot_tell_is_marked_but_not_faded(panel, passed, doubtful):
-    cases = ((passed, ""), (doubtful, "(not confirmed)"), (doubtful._replace(reason="a law"), ""))
+    cases = (
+        (passed, ""),
+        (doubtful, "(not confirmed)"),
+        (doubtful._replace(why_gaussian="a law"), ""),
+    )
     for found, mark in cases:
         for name in PANELS:
             axis = panel(name, found)
