@@ -184,7 +184,7 @@ def conclude_setting(
     claim = make_claim(setting)
     evidence: Evidence
     reason = ""  # why we expect a Gaussian trade-off curve
-    if setting.adversary.any_time:  # every run draws new canaries
+    if setting.adversary.has_fresh_canaries:  # drawn anew in each run
         evidence = read_directions(scores)
     else:
         evidence = read_evidence(scores)
@@ -248,7 +248,7 @@ def _expect_linear_losses(setting: Setting, claim: Claim, delta: float) -> float
         return None
     if isinstance(claim, MatrixMechanism):
         return claim.last_model_if_linear(delta)
-    if setting.adversary.any_time:
+    if setting.adversary.has_fresh_canaries:
         return None
     sampling = setting.sampling
     if sampling.batches:
