@@ -57,8 +57,8 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     """Returns an upper bound on epsilon at delta of Poisson-sampled Gaussian steps.
 
     It is the smaller of two bounds. The first ignores sampling. The second comes from dp-accounting's privacy
-    loss distributions, and is valid if the adversary does not know the batches. We use it only if
-    `counts_sampling` is True.
+    loss distributions, and is valid if the adversary does not know the batches. `counts_sampling` decides
+    whether we use it.
 
     Privacy losses are rounded up to a grid. For noise multipliers below 0.3, its spacing is larger, which
     saves time. The bound is loose if epsilon or a step's privacy losses are not much larger than the spacing.
@@ -106,8 +106,11 @@ def counts_sampling(steps: Composition) -> bool:
 def account_curve(steps: Composition) -> "PLDAccountant":
     """Returns dp-accounting's accountant for Poisson-sampled steps, which computes delta at any epsilon.
 
-    For small noise, privacy losses are large, so the spacing is relative to their scale, the epsilon at delta
-    1e-5 without sampling. `counts_sampling` must be True.
+    For small noise, privacy losses are large. We then use a coarser grid, relative to the epsilon without
+    sampling at delta 1e-5.
+
+    Args:
+      steps: The noise multiplier must be at least 0.05, and the sampling rate below 1.
     """
     if steps.noise_multiplier >= _SMALL_NOISE:
         return account_sampled(steps)

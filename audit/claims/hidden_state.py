@@ -15,7 +15,7 @@ from audit.claims.accounting import Composition
 from audit.claims.measured import MEASURED
 from audit.errors import LAST, InputError, insert_step, number, plain, require
 from audit.evidence import arrays
-from audit.evidence.arrays import Array
+from audit.evidence.arrays import Array, Integers
 from audit.laws import conversions
 from audit.methods.method import Assumption
 from audit.written import at_most
@@ -31,10 +31,8 @@ _FACTORS = {2: "twice", 10: "ten times"}  # the factors in `HiddenState.margins`
 class HiddenStateBound(NamedTuple):
     """The bound on the last of T iterates, its proof (`masked`), and maps that attain it.
 
-    Let z_t be the distance between the models with and without the canary that noise has not masked after
-    step t. A step stretches it by at most its Lipschitz constant c_t and adds the canary's shift s_t. Its
-    noise n_t masks a part a_t: z_t = c_t z_(t-1) + s_t - a_t. At the end, z_T = 0. mu^2 is the sum of (a_t /
-    n_t)^2.
+    `hidden_state_bound` explains the symbols. After step t, noise has not masked a distance z_t = c_t z_(t-1)
+    + s_t - a_t. At the end, z_T = 0. mu^2 is the sum of (a_t / n_t)^2.
 
     Attributes:
       mu: The last iterate is mu-GDP.
@@ -130,9 +128,12 @@ def hidden_state_bound(
     Lipschitz constants c_t, are the same with and without the canary. Only the canary's part differs:
     |g_t| <= 1 with the canary, and g_t = 0 without it.
 
-    The noise of step t masks a part a_t of the distance between the two models (`HiddenStateBound`; Bok et
-    al., 2024). We choose the parts that minimize mu, the norm of a / n. The bound is infinite if a step has a
-    shift but no noise.
+    A step stretches the distance between the models with and without the canary at most c_t times, and the
+    canary adds at most s_t to it. Then noise of standard deviation n_t masks a part a_t of the distance. Like
+    a Gaussian mechanism, this costs mu = a_t / n_t. Composed, all steps cost mu = |a / n|. We choose parts
+    that mask the whole distance by step T with the least mu (Bok et al., 2024).
+
+    The bound is infinite if a step has a shift but no noise.
 
     Args:
       shifts: (T,) s_t, at least 0, in units of C / batch: eta_t in steps that insert the canary, 0 in others.
@@ -148,21 +149,21 @@ def hidden_state_bound(
     n = spread_over_steps("noise", noise, steps)
 
     if not n[s > 0].all():  # a step has a shift but no noise
-        # Each step masks its own shift. Slopes c_t attain this bound, unless the last slope is 0.
+        # Without noise, the shift leaks fully, whatever the parts and slopes.
         return HiddenStateBound(mu=np.inf, epsilon=np.inf, masked=s, worst_slopes=c)
 
     a_over_n = np.zeros(steps)  # 0 before `first`, since earlier shifts do not reach the last model
-    slopes = c.copy()  # of maps that leak exactly mu
+    worst_slopes = c.copy()
     first = _find_first_relevant_step(s, c)
     if first < steps:
-        a_over_n[first:], fractions = _choose_masked_parts(s[first:], c[first:], n[first:])
-        slopes[first:] *= fractions
+        a_over_n[first:], starts, log_x = _choose_masked_parts(s[first:], c[first:], n[first:])
+        worst_slopes[first:] *= _find_worst_fractions(starts, log_x, steps - first)
     mu = float(np.linalg.norm(a_over_n))
     require(
         mu <= MAX_MU, f"mu must be at most {MAX_MU:g}, got {mu:g}: raise `noise` or lower `shifts`"
     )
     epsilon = conversions.epsilon_from_mu(mu, delta)
-    return HiddenStateBound(mu, epsilon, masked=a_over_n * n, worst_slopes=slopes)
+    return HiddenStateBound(mu, epsilon, masked=a_over_n * n, worst_slopes=worst_slopes)
 
 
 def bound_periods(
@@ -302,13 +303,14 @@ def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
     return start + int(shifted[0])
 
 
-def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
-    """Returns the parts a_t of the distance that noise should mask to minimize mu, the norm of a / n.
+def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Integers, Array]:
+    """Returns the parts a_t of the distance that noise should mask to minimize mu = |a / n|, by blocks.
 
-    Noise cannot mask later shifts. Later steps scale a distance at step t by at most W_t, the product of all
-    c_j with j > t. The minimum (derived in audit/methods/README.md) has non-decreasing x_t = a_t / (W_t
-    n_t^2), the isotonic regression of W_t s_t / (W_t n_t)^2 with weights (W_t n_t)^2. It is constant on
-    blocks of steps:
+    Later steps stretch a distance at step t by at most W_t, the product of all c_j with j > t. So in the last
+    model, the shifts are W_t s_t, and noise must mask parts W_t a_t with the same sum. If noise could mask
+    any shift, |a / n| would be least with the same x_t = a_t / (W_t n_t^2) for all steps. But noise cannot
+    mask later shifts. The best x_t is then an isotonic regression (derived in audit/methods/README.md): it
+    increases from one block of steps to the next, and each block's noise masks the block's own shifts:
 
         x = sum W_t s_t / sum (W_t n_t)^2,    a_t / n_t = W_t n_t x.
 
@@ -321,7 +323,8 @@ def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
 
     Returns:
       a_t / n_t, (T,).
-      x_(t-1) / x_t, (T,): linear maps with these fractions of c_t as slopes leak exactly mu. The first is 0.
+      The index of the first step of each block, (B,).
+      The log of each block's x, (B,), ascending.
     """
     log_c = np.log(c[:0:-1])  # from the last step to the second
     log_w = np.cumsum(np.append(0.0, log_c))[::-1]
@@ -343,13 +346,21 @@ def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
     weights = np.add.reduceat(scaled_wn**2, starts)
     scaled_x = sums / weights  # (B,)
     a_over_n = scaled_wn * np.repeat(scaled_x, sizes)
-
-    fractions = np.ones(len(s))  # x is constant on a block
-    fractions[0] = 0.0  # any slope will do, since both models are still equal
     with np.errstate(divide="ignore"):  # x may underflow to 0, with logarithm -inf
         log_x = np.log(scaled_x) - log_scales
+    return a_over_n, starts, log_x
+
+
+def _find_worst_fractions(starts: Integers, log_x: Array, steps: int) -> Array:
+    """Returns x_(t-1) / x_t, (T,): linear maps with these fractions of c_t as slopes leak exactly mu.
+
+    With these slopes, step t has the weight W_t x_t / x_T in the last model. The canary then moves the last
+    model's mean by mu standard deviations. `_choose_masked_parts` defines the arguments.
+    """
+    fractions = np.ones(steps)  # x is constant on a block
+    fractions[0] = 0.0  # any slope will do, since both models are still equal
     fractions[starts[1:]] = np.exp(-np.diff(log_x))
-    return a_over_n, fractions
+    return fractions
 
 
 def _find_blocks(log_sums: list[float], log_weights: list[float]) -> list[int]:

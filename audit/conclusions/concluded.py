@@ -42,12 +42,12 @@ def conclude(
 
     Raises InputError for unusable scores.
     """
-    all_rows = _conclude_rows(evidence, claim, level)
+    all_rows = _begin_conclusion(evidence, claim, level)
     once = count_once(evidence)
     if once is None:
         return finish(all_rows)
     try:
-        counted_once = _conclude_rows(once.evidence, claim, level)
+        counted_once = _begin_conclusion(once.evidence, claim, level)
     except InputError:  # too few distinct rows for the methods
         counted_once = None
     return take_smaller(all_rows, counted_once, once.remark)
@@ -83,13 +83,15 @@ def _analyze(evidence: Evidence, level: Level) -> tuple[Sequence[Finding], Verdi
     return lifted.bounds(evidence, *level), MANY_CANARIES
 
 
-def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Conclusion:
-    """Returns the conclusion from evidence and a claim, without the fields that `finish` computes."""
+def _begin_conclusion(evidence: Evidence, claim: Claim | None, level: Level) -> Conclusion:
+    """Returns a conclusion with lower bounds, the curve test and upper bounds; `finish` adds the verdict."""
     conversions.require_levels(*level)
     findings, verdict_methods = _analyze(evidence, level)
     worlds = evidence.pooled()  # the scores of inserted canaries, and of left-out canaries
     curve = None
-    if verdict_methods is ONE_CANARY:  # the curve test needs independent scores
+    if (
+        verdict_methods is ONE_CANARY
+    ):  # one per run, so scores are independent, as the test requires
         p_value = gaussian_curve.examine(*worlds)
         curve = Curve(p_value, power=gaussian_curve.power(*worlds))
     concluded = Conclusion(
@@ -116,10 +118,11 @@ def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Con
     )
     if composition is None or composition.sampling_rate == 1:  # canaries are not sampled
         return concluded
-    # For sampled canaries, we add the epsilon that the last model would have with linear losses.
-    steps = composition.insertions  # every step inserts, unless the claim has a schedule
+    # `hidden_state` ignores sampling, and may be far too large. So we add an expectation for linear losses.
+    periodicity = 1
     if hidden_state is not None:
-        steps *= hidden_state.periods.k  # one step of k inserts
+        periodicity = hidden_state.periods.k  # one step of k may insert the canary
+    steps = composition.insertions * periodicity
     return concluded._replace(epsilon_if_linear=expected_epsilon(composition, steps, level.delta))
 
 
@@ -190,11 +193,11 @@ def conclude_setting(
         evidence = read_evidence(scores)
         if not own_model and predicted_mu(setting) is not None:
             reason = "expected here: Gaussian noise on one crafted coordinate"
-    # A claim does not know the optimizer. So the setting replaces the claim's values for the last model: the
-    # epsilon with linear losses, and the hidden-state bound.
+    concluded = _begin_conclusion(evidence, claim, level)._replace(reason=reason)
+    # What the last model leaks depends on the optimizer, which a claim does not know. So we compute it from
+    # the setting: the epsilon with linear losses, and the hidden-state bound.
     if_linear = _expect_linear_losses(setting, claim, level.delta)
-    concluded = _conclude_rows(evidence, claim, level)
-    concluded = concluded._replace(reason=reason, epsilon_if_linear=if_linear)
+    concluded = concluded._replace(epsilon_if_linear=if_linear)
     last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
     if isinstance(last_model, str):  # why there is no bound
         concluded = concluded._replace(uncovered=last_model)
@@ -239,12 +242,12 @@ def make_claim(setting: Setting) -> Claim:
 def _expect_linear_losses(setting: Setting, claim: Claim, delta: float) -> float | None:
     """Returns the epsilon that the last model would have with linear losses, or None.
 
-    With linear losses, the last model reveals only the sum of all steps (Steinke et al., 2024). The result is
-    None if the model is not this sum (momentum, weight decay). With independent noise, we report it only if
-    insertion steps are random and all runs share the canaries.
+    With linear losses, the last model reveals only the sum of all steps (Steinke et al., 2024). We report
+    this epsilon for correlated noise and for random insertion steps, which the hidden-state bound does not
+    cover or may ignore. The result is None for others, and for fresh canaries.
     """
     mechanism = setting.mechanism
-    if mechanism.optimizer != "sgd" or mechanism.weight_decay:
+    if mechanism.optimizer != "sgd" or mechanism.weight_decay:  # the last model is not the sum
         return None
     if isinstance(claim, MatrixMechanism):
         return claim.last_model_if_linear(delta)
@@ -289,12 +292,13 @@ def conclude_each_run(
 def conclude_together(
     scores: Scores, level: Level = USUAL_LEVEL, claim: Claim | None = None
 ) -> Conclusion | None:
-    """Returns one conclusion from several runs with fresh directions; None for one run or other canaries.
+    """Returns one conclusion from several runs whose canaries are random directions, new in each run.
 
-    The scores must not be leave-one-out cosines, because a canary's score must not depend on other canaries'
-    directions (`Fresh.separate`).
+    For one run or other canaries, the result is None. A canary's score must be independent of the run's other
+    directions (`separate`), unlike a cosine that leaves them out.
     """
-    if not scores.dimension or len(scores.scores) == 1:  # only directions have a dimension
+    are_directions = scores.dimension > 0
+    if not are_directions or len(scores.scores) == 1:
         return None
     return conclude(read_directions(scores)._replace(separate=True), claim, level)
 

@@ -26,8 +26,8 @@ _MIN_EQUAL = 5  # by chance, this many scores are never all equal, or shifted by
 
 def finish(conclusion: Conclusion) -> Conclusion:
     """Returns the conclusion with the fields that `Conclusion` leaves to `finish`."""
-    examined = _examine(conclusion)
-    return _judge(examined, _test_claim(examined))
+    derived = _derive_fields(conclusion)
+    return _add_verdict(derived, _test_claim(derived))
 
 
 def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> Conclusion:
@@ -52,8 +52,7 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
         if finished_once.epsilon <= finished_all.epsilon:
             weaker = once
             note = "the bound counts them once"
-        # For the curve test, rows counted once are also valid if rows are independent.
-        weaker = weaker._replace(curve=once.curve)
+        weaker = weaker._replace(curve=once.curve)  # valid in both cases
         bounds_once = once.bounds
         tests = (finished_all.claim_test, finished_once.claim_test)
         if None not in tests:
@@ -61,7 +60,8 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
             test = min(tests, key=attrgetter("refuted", "e_value"))
     smaller = _take_smaller_bounds(all_rows.bounds, bounds_once)
     weaker = weaker._replace(bounds=smaller, notes=(*all_rows.notes, f"{remark}; {note}"))
-    return _judge(_examine(weaker), test)
+    # The verdict must follow from the smaller bounds.
+    return _add_verdict(_derive_fields(weaker), test)
 
 
 def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -> tuple[Bound, ...]:
@@ -82,14 +82,17 @@ def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -
     return tuple(smaller)
 
 
-def _judge(conclusion: Conclusion, claim_test: ClaimTest | None) -> Conclusion:
+def _add_verdict(conclusion: Conclusion, claim_test: ClaimTest | None) -> Conclusion:
     """Returns a conclusion with the test of the claim and the resulting verdict."""
     tested = conclusion._replace(claim_test=claim_test)
     return tested._replace(verdict=verdicts.judge(tested))
 
 
-def _examine(conclusion: Conclusion) -> Conclusion:
-    """Returns a conclusion with all fields that `finish` computes, except the claim test and the verdict."""
+def _derive_fields(conclusion: Conclusion) -> Conclusion:
+    """Returns a conclusion with the fields that follow from its scores, bounds and claims.
+
+    They are all that `finish` computes, except the claim test and the verdict.
+    """
     evidence = conclusion.evidence
     is_refuted = conclusion.curve is not None and conclusion.curve.is_refuted
     bounds = []
@@ -101,8 +104,8 @@ def _examine(conclusion: Conclusion) -> Conclusion:
     examined = conclusion._replace(
         is_one_run=isinstance(evidence, OneRun),
         has_one_canary=conclusion.verdict_methods == ONE_CANARY,
-        law_is_known=isinstance(evidence, Fresh),
-        scores_may_depend=conclusion.verdict_methods == MANY_CANARIES,
+        law_is_known=isinstance(evidence, Fresh),  # we know how its canaries are drawn
+        scores_may_depend=conclusion.verdict_methods == MANY_CANARIES,  # in one run
         refutes_gaussian=is_refuted,
         bounds=tuple(bounds),
         upper_bounds=upper_bounds,
@@ -115,7 +118,8 @@ def _examine(conclusion: Conclusion) -> Conclusion:
     if len(scores_out):
         auc = curves.auc(*conclusion.worlds)
         examined = examined._replace(auc=auc, attack=curves.attack(*conclusion.worlds))
-    # `_bet_on_curve` tests claims. It needs the exact distribution of left-out canaries' scores.
+    # `bets_on_curve` requires the exact distribution of left-out canaries' scores. `epsilon` is the largest
+    # bound for any curve; for several runs, there is only one.
     if isinstance(evidence, OneRun):
         any_curve = [bound.epsilon for bound in bounds if not bound.assumes.gaussian]
         examined = examined._replace(
@@ -128,11 +132,11 @@ def _examine(conclusion: Conclusion) -> Conclusion:
             epsilon=examined.assumption_free.epsilon,
         )
     if examined.has_one_canary:
-        examined = _examine_reach(examined)
+        examined = _find_reach(examined)
     return examined._replace(is_reversed=are_reversed(evidence, bounds, examined.auc))
 
 
-def _examine_reach(conclusion: Conclusion) -> Conclusion:
+def _find_reach(conclusion: Conclusion) -> Conclusion:
     """Returns the conclusion from runs with one canary each, with `most_provable` and `is_beyond_reach`.
 
     The tightest upper bound is beyond reach if neither the largest provable epsilon nor the largest provable
@@ -266,14 +270,16 @@ def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
 
 
 def _compare_bounds(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
-    """Returns the test that compares lower bounds with a claim; None for a single run with too few coins.
+    """Returns the test that rejects a claim if a lower bound exceeds it; None without such a bound.
 
-    The e-value is 1 / (1 - confidence) if a lower bound exceeds the claim, else 0. Its mean under a true
-    claim is at most 1, since a true claim is rejected with probability at most 1 - confidence.
+    The e-value is 1 / (1 - confidence) if the claim is rejected, else 0. Its mean under a true claim is at
+    most 1, since a true claim is rejected with probability at most 1 - confidence.
     """
     if conclusion.is_one_run:
         bounds = {bound.method: bound for bound in conclusion.bounds}
-        if one_run_bounds.ONE_RUN_GUESSES not in bounds:
+        if (
+            one_run_bounds.ONE_RUN_GUESSES not in bounds
+        ):  # too few canaries were inserted by coin flips
             return None
         epsilon = bounds[one_run_bounds.ONE_RUN_GUESSES].epsilon
         mu = bounds[one_run_bounds.ONE_RUN_GAUSSIAN].mu
@@ -282,8 +288,8 @@ def _compare_bounds(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | No
         if upper.mu is not None:
             epsilon = 0.0
     else:
-        # Here both count: on Gaussian curves, the bound on epsilon adds no errors to those of the bound on
-        # mu (tests/audit/conclusions/test_claim_tests.py).
+        # Here both count. Simulated audits reject a true claim no more often than the confidence allows
+        # (tests/audit/conclusions/test_claim_tests.py).
         epsilon = conclusion.assumption_free.epsilon
         mu = conclusion.gaussian.mu
     is_refuted = _refutes(upper, epsilon, mu)
@@ -324,10 +330,10 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
     log_capital = exact_null.expand_to_runs(design, log_capital)
     confidence = conclusion.confidence
     test = claimed_curve.judge_capital(log_capital, exceedances.in_order, confidence)
-    # The smallest departure of the noise from the claim that the test would detect.
+    # For reports: how much less noise than claimed would the test detect? This is found by simulation, which
+    # needs the mean score at the claimed noise, in standard deviations of a left-out score. It is at most mu.
     summary = exact_null.summarise_design(design)
     if upper.mu is not None:
-        # With the claimed noise, the mean score, in standard deviations of a left-out score, is at most mu.
         summary = summary._replace(mean=min(summary.mean, upper.mu))
     seen = claimed_curve.find_least_departure(summary, exceedances, power, confidence)
     return test._replace(seen=seen)
