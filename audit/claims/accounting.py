@@ -106,16 +106,14 @@ def counts_sampling(steps: Composition) -> bool:
 def account_curve(steps: Composition) -> "PLDAccountant":
     """Returns dp-accounting's accountant for Poisson-sampled steps, which computes delta at any epsilon.
 
-    For small noise, privacy losses are large. We then use a coarser grid, relative to the epsilon without
-    sampling at delta 1e-5.
-
-    Args:
-      steps: The noise multiplier must be at least 0.05, and the sampling rate below 1.
+    The noise multiplier must be at least 0.05, and the sampling rate below 1.
     """
-    if steps.noise_multiplier >= _SMALL_NOISE:
-        return account_sampled(steps)
-    unsampled = epsilon_upper_bound(steps.noise_multiplier, steps.insertions, delta=1e-5)
-    return account_sampled(steps, min(_RELATIVE_GRID * unsampled, COARSEST_GRID))
+    grid = _GRID
+    if steps.noise_multiplier < _SMALL_NOISE:
+        # Privacy losses are large, so the spacing is relative to their scale.
+        unsampled = epsilon_upper_bound(steps.noise_multiplier, steps.insertions, delta=1e-5)
+        grid = min(_RELATIVE_GRID * unsampled, COARSEST_GRID)
+    return account_sampled(steps, grid)
 
 
 def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
@@ -143,7 +141,7 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
     return float((noise_multiplier**-2 - (2 * count_noise) ** -2) ** -0.5)
 
 
-def account_sampled(steps: Composition, grid: float = _GRID) -> "PLDAccountant":
+def account_sampled(steps: Composition, grid: float) -> "PLDAccountant":
     """Returns dp-accounting's accountant for Poisson-sampled steps; `grid` is the spacing of losses."""
     import dp_accounting
     from dp_accounting.pld import PLDAccountant

@@ -157,7 +157,10 @@ def hidden_state_bound(
     first = _find_first_relevant_step(s, c)
     if first < steps:
         a_over_n[first:], starts, log_x = _choose_masked_parts(s[first:], c[first:], n[first:])
-        worst_slopes[first:] *= _find_worst_fractions(starts, log_x, steps - first)
+        # The worst slopes are c_t x_(t-1) / x_t ("The bound is tight" in audit/methods/README.md). Within a
+        # block of steps, x_t is constant.
+        worst_slopes[first + starts[1:]] *= np.exp(-np.diff(log_x))
+        worst_slopes[first] = 0.0  # any slope will do, since both models are still equal
     mu = float(np.linalg.norm(a_over_n))
     require(
         mu <= MAX_MU, f"mu must be at most {MAX_MU:g}, got {mu:g}: raise `noise` or lower `shifts`"
@@ -241,15 +244,12 @@ def hidden_state_epsilon(
 
 
 def make_hidden_state(
-    compute: Callable[[Periods], HiddenStateBound],
-    periods: Periods,
-    reason: str = "as given",
-    runs: int = 0,
+    compute: Callable[[Periods], HiddenStateBound], periods: Periods
 ) -> HiddenState:
     """Returns the bound on the last model, and the bounds if Lipschitz constants c are larger (`margins`).
 
     The margins show how much uncertain constants matter. They make |c - 1| 2 and 10 times larger. `compute`
-    maps a schedule to its bound. The other arguments are attributes of `HiddenState`.
+    maps a schedule to its bound.
     """
     bound = compute(periods)
     constants = np.asarray(periods.lipschitz, np.float64)
@@ -258,7 +258,7 @@ def make_hidden_state(
         for factor in margins:
             wider = periods._replace(lipschitz=raise_constants(constants, factor))
             margins[factor] = compute(wider)
-    return HiddenState(bound, periods, margins, reason, runs)
+    return HiddenState(bound, periods, margins)
 
 
 def raise_constants(constants: Array, factor: float) -> Array:
@@ -295,12 +295,9 @@ def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
 
     A step with Lipschitz constant 0 erases earlier shifts, but not its own shift.
     """
-    # Step 0 if no step erases.
-    start = int(np.flatnonzero(lipschitz == 0).max(initial=0))
-    shifted = np.flatnonzero(shifts[start:] > 0)
-    if not shifted.size:
-        return len(shifts)
-    return start + int(shifted[0])
+    start = np.flatnonzero(lipschitz == 0).max(initial=0)  # 0 if no step erases
+    shifted = np.flatnonzero(shifts > 0)
+    return int(shifted[shifted >= start].min(initial=len(shifts)))
 
 
 def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Integers, Array]:
@@ -349,18 +346,6 @@ def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Integers,
     with np.errstate(divide="ignore"):  # x may underflow to 0, with logarithm -inf
         log_x = np.log(scaled_x) - log_scales
     return a_over_n, starts, log_x
-
-
-def _find_worst_fractions(starts: Integers, log_x: Array, steps: int) -> Array:
-    """Returns x_(t-1) / x_t, (T,): linear maps with these fractions of c_t as slopes leak exactly mu.
-
-    With these slopes, step t has the weight W_t x_t / x_T in the last model. The canary then moves the last
-    model's mean by mu standard deviations. `_choose_masked_parts` defines the arguments.
-    """
-    fractions = np.ones(steps)  # x is constant on a block
-    fractions[0] = 0.0  # any slope will do, since both models are still equal
-    fractions[starts[1:]] = np.exp(-np.diff(log_x))
-    return fractions
 
 
 def _find_blocks(log_sums: list[float], log_weights: list[float]) -> list[int]:

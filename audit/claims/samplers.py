@@ -174,8 +174,7 @@ def _minimize_mu_squared(
     stacks = np.zeros((2, participations, num_patterns))
     for i in range(participations):
         patterns = np.flatnonzero(reaches_last_model[:, i])
-        stacks[0, heights[patterns], patterns] = log_shifts[patterns, i]
-        stacks[1, heights[patterns], patterns] = log_variances[patterns, i]
+        stacks[:, heights[patterns], patterns] = log_shifts[patterns, i], log_variances[patterns, i]
         heights[patterns] += 1
         # Pool the two top blocks of each pattern until the upper one, which is later, has the larger S / V.
         while len(patterns):
@@ -183,13 +182,11 @@ def _minimize_mu_squared(
             top = heights[patterns] - 1
             upper = stacks[:, top, patterns]
             lower = stacks[:, top - 1, patterns]
-            upper_log_ratios = upper[0] - upper[1]
-            lower_log_ratios = lower[0] - lower[1]
-            is_pooled = lower_log_ratios >= upper_log_ratios
+            is_pooled = lower[0] - lower[1] >= upper[0] - upper[1]  # log S - log V
             patterns = patterns[is_pooled]
-            pooled = np.logaddexp(lower[:, is_pooled], upper[:, is_pooled])
-            stacks[:, top[is_pooled] - 1, patterns] = pooled
             heights[patterns] -= 1
+            pooled = np.logaddexp(lower[:, is_pooled], upper[:, is_pooled])
+            stacks[:, heights[patterns] - 1, patterns] = pooled
     is_block = np.arange(participations)[:, None] < heights
     log_s, log_v = stacks
     with np.errstate(over="ignore"):  # squares may overflow to infinity

@@ -83,9 +83,8 @@ class Dense(NamedTuple):
         """
         inverse = np.linalg.inv(self.matrix)
         step = np.arange(len(self.matrix))[:, None]
-        # t - i; `tril` drops entries with i > t, where it is negative.
-        earlier_step = step - step.T
-        return np.ones(1), np.tril(inverse[step, earlier_step])
+        # `tril` drops entries with a negative t - i.
+        return np.ones(1), np.tril(inverse[step, step - step.T])
 
 
 Strategy = Toeplitz | Dense

@@ -297,8 +297,7 @@ def conclude_together(
     For one run or other canaries, the result is None. A canary's score must be independent of the run's other
     directions (`separate`), unlike a cosine that leaves them out.
     """
-    are_directions = scores.dimension > 0
-    if not are_directions or len(scores.scores) == 1:
+    if not scores.dimension or len(scores.scores) == 1:  # the dimension is 0 for other canaries
         return None
     return conclude(read_directions(scores)._replace(separate=True), claim, level)
 

@@ -270,19 +270,16 @@ def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
 
 
 def _compare_bounds(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
-    """Returns the test that rejects a claim if a lower bound exceeds it; None without such a bound.
+    """Returns the test that rejects a claim if a lower bound exceeds it; None for one run without coin flips.
 
     The e-value is 1 / (1 - confidence) if the claim is rejected, else 0. Its mean under a true claim is at
     most 1, since a true claim is rejected with probability at most 1 - confidence.
     """
     if conclusion.is_one_run:
-        bounds = {bound.method: bound for bound in conclusion.bounds}
-        if (
-            one_run_bounds.ONE_RUN_GUESSES not in bounds
-        ):  # too few canaries were inserted by coin flips
+        if conclusion.one_run.coins is None:
             return None
-        epsilon = bounds[one_run_bounds.ONE_RUN_GUESSES].epsilon
-        mu = bounds[one_run_bounds.ONE_RUN_GAUSSIAN].mu
+        epsilon = conclusion.finding(one_run_bounds.ONE_RUN_GUESSES).epsilon
+        mu = conclusion.finding(one_run_bounds.ONE_RUN_GAUSSIAN).mu
         # For a claim of mu-GDP, only the bound on mu counts. Each bound is wrong with probability at most 1 -
         # confidence, so both together could reject a true claim twice as often.
         if upper.mu is not None:

@@ -168,12 +168,11 @@ def _bound_last_model(setting: Setting, steps: Steps, delta: float) -> HiddenSta
         reason += "; a mixture over orders of batches"
         if mixture.error:
             reason += f", a simulated upper bound, too low with probability {mixture.error:g}"
-    return make_hidden_state(
+    state = make_hidden_state(
         lambda periods: _bound_for_constants(setting, periods.lipschitz, delta),
         Periods(steps.constants, k=schedule.periodicity, insert=schedule.place),
-        reason,
-        steps.runs,
     )
+    return state._replace(reason=reason, runs=steps.runs)
 
 
 def _bound_for_constants(setting: Setting, constants: ArrayLike, delta: float) -> HiddenStateBound:
@@ -322,9 +321,9 @@ def count_rehearsals(
     Raises:
       InputError: for any other word, too few rehearsals, or "measured" if the last model cannot have a bound.
     """
-    is_word = isinstance(requested, str | None)  # comparing an array with strings returns an array
+    # Comparing an array with strings would return an array.
     require(
-        is_word and requested in (None, MEASURED, UNMEASURED),
+        isinstance(requested, str | None) and requested in (None, MEASURED, UNMEASURED),
         f"`lipschitz` must be {MEASURED} or {UNMEASURED}, got {requested!r}",
     )
     is_wanted = requested == MEASURED
