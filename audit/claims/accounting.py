@@ -155,8 +155,7 @@ def account_sampled(steps: Composition, grid: float) -> "PLDAccountant":
 def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
     """Returns mu = sqrt(insertions) / noise_multiplier. A composition of Gaussian steps is mu-GDP.
 
-    Source: Dong, Roth and Su (2022), Corollary 3.3. mu is 0 if there are no insertions, and infinite if there
-    are insertions but no noise.
+    Source: Dong, Roth and Su (2022), Corollary 3.3.
 
     Raises:
       InputError: Values out of range. Otherwise mu is 0, infinite, or between 1e-9 and 1e12.

@@ -218,12 +218,10 @@ def hidden_state_epsilon(
       lipschitz: the Lipschitz constant of a training step without canary or noise, as a map from one model to
         the next: a number, or one for each of the insertions * k steps. It is 1 for a convex loss and a
         learning rate of at most 2 / smoothness, and 1 - learning rate * weight decay with an L2 penalty
-        (`audit/methods/README.md` lists the models). The bound does not apply to momentum or Adam: with
-        momentum 0.9, the example below leaks epsilon = 18.6 for some convex loss.
+        (`audit/methods/README.md` lists the models). The bound does not apply to momentum or Adam.
       k: the number of steps from one insertion to the next.
       insert: the step of each period of k steps that inserts the canary: "last", "first" or 1 to k.
-      step_sizes: the learning rate: a number, or one for each step. Only the ratios between steps matter,
-        because the learning rate scales both the canary and the noise.
+      step_sizes: the learning rate: a number, or one for each step. Only their ratios matter.
       delta: the delta of the bound.
 
     Raises:
@@ -301,7 +299,7 @@ def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
 
 
 def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Integers, Array]:
-    """Returns the parts a_t of the distance that noise should mask to minimize mu = |a / n|, by blocks.
+    """Returns the parts a_t of the distance that noise should mask, for the least mu = |a / n|, and blocks.
 
     Later steps stretch a distance at step t by at most W_t, the product of all c_j with j > t. So in the last
     model, the shifts are W_t s_t, and noise must mask parts W_t a_t with the same sum. If noise could mask

@@ -32,9 +32,8 @@ _FAR = 40.0  # how far to search beyond the means, in standard deviations of the
 def expected_epsilon(composition: Composition, steps: int, delta: float) -> float:
     """Returns the epsilon at delta that the last model would leak about a canary if losses were linear.
 
-    Such a model reveals only the number of insertions, Binomial(n, q), plus noise N(0, T sigma^2) (see the
-    module docstring). We return the larger of the epsilons for adding and for removing the canary. Without
-    noise, epsilon is infinite unless n is 0.
+    Such a model reveals only Binomial(n, q) insertions plus noise N(0, T sigma^2) (see the module docstring).
+    Epsilon is the larger of those for adding and for removing the canary.
 
     Args:
       composition: The noise multiplier sigma, the number of insertions n and the sampling rate q.
@@ -45,8 +44,7 @@ def expected_epsilon(composition: Composition, steps: int, delta: float) -> floa
     if mu == 0 or math.isinf(mu):
         return mu  # epsilon is also 0 or infinite
 
-    # We drop insertion counts in negligible tails. The largest must be above 0: without any insertion, the
-    # canary would have no effect.
+    # We drop insertion counts in negligible tails. At least one must be above 0, so the canary has an effect.
     insertions = scipy.stats.binom(n, rate)
     fewest = insertions.ppf(_DROPPED * delta)
     most = max(insertions.isf(_DROPPED * delta), 1.0)

@@ -9,7 +9,7 @@ The mean of X is 1. delta(epsilon) is E[(X - e^epsilon)+] for adding the example
 for removing it. Both are convex in X, and in each term of the sum. The ratio for several epochs is a product,
 so both are also convex in the ratio for each epoch. Delta therefore rises if we spread probability mass
 around its mean, and falls if we concentrate it there. Whenever we add two terms, we move the mass to a grid
-in one of these two ways. The error is of second order in the grid spacing.
+in one of these two ways.
 
 Chua et al. (2024, arXiv 2412.16802) simulate this ratio. Feldman and Shenfeld (2026, arXiv 2602.17284) bound
 it differently in their package pld-accounting.
@@ -58,9 +58,8 @@ def account_allocation(
 ) -> "PrivacyLossDistribution":
     """Returns a privacy loss distribution that bounds delta for training with random allocation.
 
-    The adversary sees the b noisy sums z_i of each epoch (see the module docstring). An epoch's privacy loss
-    follows from the ratio X of their densities with and without the example, the mean of b independent terms
-    exp((2 z_i - 1) / (2 sigma^2)). We compose the losses of all epochs.
+    The adversary sees the b noisy sums of each epoch. The density ratio X of these sums, with and without the
+    example, is the mean of b independent terms (`_discretize_term`). We compose the losses of all epochs.
 
     Args:
       batches: b, the number of steps in an epoch, at least 1.
@@ -97,8 +96,8 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _RatioPmf:
     # in the cell, since the term is a ratio of densities. `mass_between` takes standardized ends.
     masses = conversions.mass_between((ends + log_mean) * sigma)
     masses_times_mean = conversions.mass_between((ends - log_mean) * sigma)
-    # Far cells with a mass of 0, from underflow, have no mean. We drop them, which lowers delta. An upper
-    # bound makes up for it with `dropped_mean`.
+    # We drop far cells with a mass of 0, from underflow. This lowers delta, so an upper bound adds
+    # `dropped_mean`.
     is_kept = masses > 0
     if not pessimistic:  # a mean that underflows to 0 could raise delta
         is_kept &= masses_times_mean > 0
@@ -112,9 +111,8 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _RatioPmf:
 def _average(first: _RatioPmf, second: _RatioPmf, pessimistic: bool) -> _RatioPmf:
     """Returns the distribution of the mean of two groups of terms together, on a geometric grid.
 
-    The terms are independent. Their mean over all steps is the density ratio X (`_discretize_term`). `first`
-    and `second` are the distributions of each group's mean. The grid raises delta if `pessimistic`, and
-    lowers it otherwise.
+    The mean of the terms of all steps is the density ratio X (`_discretize_term`). `first` and `second` are
+    the distributions of each group's mean. The grid raises delta if `pessimistic`, and lowers it otherwise.
     """
     terms = first.terms + second.terms
     weight = first.terms / terms
@@ -144,7 +142,7 @@ def _move_to_grid(
     Args:
       values, masses: (n,) the atoms.
       edges: (m,) ascending, above 0.
-      dropped_mean: How much lower the atoms' expected value is, since we dropped large values.
+      dropped_mean: How much the atoms' expected value is below 1.
     """
     if pessimistic:
         grid = np.append(0.0, edges)

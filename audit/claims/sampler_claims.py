@@ -152,7 +152,7 @@ def sampler_claims(
       delta: the delta of epsilon.
 
     Returns:
-      A row for the sampler and, unless it is Poisson sampling, a row for Poisson sampling as a comparison.
+      A row for the sampler, and a row for Poisson sampling to compare with.
 
     Raises:
       InputError: a number is out of range, or the sampler is unknown.
@@ -201,8 +201,7 @@ def sampler_claims(
         last_model = LastModel(poisson.upper, with_tail, "no more than all models leak")
         advice = _SAMPLERS["poisson"].advice
         rows.append(SamplerClaim("poisson", poisson, last_model, advice))
-    # ZERO_OUT: neighbours replace the example with one whose gradient is zero. With Poisson batches, this is
-    # the same as removing it.
+    # ZERO_OUT replaces the example's gradient with 0. With Poisson batches, this equals removing it.
     return SamplerClaims(
         sigma, delta, tail, neighbours=ZERO_OUT, order=method.order, rows=tuple(rows)
     )

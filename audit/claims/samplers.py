@@ -54,8 +54,8 @@ class MixtureBound(NamedTuple):
 class StepWeights(NamedTuple):
     """The weights of T steps in the last model: W_t is the product of the Lipschitz constants after step t.
 
-    Later steps stretch a shift or noise at step t by at most W_t. For noise N(0, I) in each step, the sum of
-    W_t^2 over some steps is thus the variance of their noise in the last model.
+    Later steps stretch a shift or noise at step t by at most W_t. For noise N(0, I), the sum of W_t^2 over
+    some steps is the variance of their noise in the last model.
 
     Attributes:
       log_w: (T + 1,) the log of W_t. The last entry, 0, is for "no participation".
@@ -105,11 +105,9 @@ def make_schedule(
 
 
 def weigh_steps(lipschitz: Array) -> StepWeights:
-    """Returns the weights W_t of T steps in the last model, and variances of their noise (`StepWeights`).
+    """Returns the weights W_t of T steps in the last model, from their Lipschitz constants (`StepWeights`).
 
-    W_t is the product of the Lipschitz constants after step t. Noise N(0, I) in step t has variance W_t^2 in
-    the last model. We sum these variances from the start of training to each step, and from each step to the
-    end.
+    The cumulative sums of W_t^2 are variances of noise in the last model.
     """
     # A constant of 0 erases all earlier shifts. If there is none, `first` is 0.
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
@@ -155,17 +153,16 @@ def _minimize_mu_squared(
 ) -> Array:
     """Returns the least mu^2 (N,) at which noise can mask the shifts of N participation patterns.
 
-    Noise can mask the shifts of earlier participations, but not of later ones. Masking a total shift S with
-    noise of total variance V contributes S^2 / V to mu^2. At first, each participation is a block, masked by
-    the noise until the next one. If S / V is larger in a block than in the next one, or equal, its shift
-    should also use the next block's noise. So we pool the two. In the end, S / V increases from block to
-    block (an isotonic regression, derived in audit/methods/README.md). Each pattern has its own stack of
-    blocks.
+    Noise masks the shifts of earlier participations, not of later ones. To mask a total shift S, noise of
+    total variance V contributes S^2 / V to mu^2. At first, each participation is a block, masked by the noise
+    until the next one. If a block has a larger S / V than the next one, it should also use that block's
+    noise, so we pool the two. This is an isotonic regression (derived in audit/methods/README.md). Each
+    pattern has its own stack of blocks.
 
     Args:
       log_shifts: (N, K) the log of the last model's shift by each participation.
-      log_variances: (N, K) the log of the variance, in the last model, of the noise from each participation
-        to the next.
+      log_variances: (N, K) the log variance, in the last model, of the noise from each participation to the
+        next.
       reaches_last_model: (N, K) False for participations to ignore.
     """
     num_patterns, participations = log_shifts.shape
@@ -176,7 +173,7 @@ def _minimize_mu_squared(
         patterns = np.flatnonzero(reaches_last_model[:, i])
         stacks[:, heights[patterns], patterns] = log_shifts[patterns, i], log_variances[patterns, i]
         heights[patterns] += 1
-        # Pool the two top blocks of each pattern until the upper one, which is later, has the larger S / V.
+        # Pool the two top blocks of each pattern until the later one has the larger S / V.
         while len(patterns):
             patterns = patterns[heights[patterns] > 1]
             top = heights[patterns] - 1
@@ -197,12 +194,8 @@ def _minimize_mu_squared(
 def _compute_log_variances(weights: StepWeights, patterns: Steps) -> Array:
     """Returns the log variance (N, K), in the last model, of the noise from each participation to the next.
 
-    `weights` has the variance of all noise before a step, and of all noise from this step on. A difference of
-    either is the variance between two participations. We use the smaller values, which lose fewer digits.
-
-    Args:
-      patterns: (N, K) the steps that use the example, ascending; T, the end of training, for no
-        participation.
+    It is a difference of the variances before each step, or from each step on. We use the smaller ones, which
+    lose fewer digits. `patterns` (N, K) has the steps that use the example, and T for no participation.
     """
     end = np.full(len(patterns), weights.no_participation)
     following = np.column_stack([patterns[:, 1:], end])  # the step of the next participation
@@ -272,9 +265,7 @@ def bound_one_of_each_epoch(
     strata = _stratify_by_last_epochs(batches, epochs, min(_MAX_STRATA, max_enumerated))
     draws = max(simulated // len(strata.probabilities), 50)  # from each stratum
     mus = _simulate_strata(schedule, strata, draws, seed)
-    worst = (
-        _compute_worst_mus(schedule, strata) / sigma
-    )  # at least the mu of any pattern in the stratum
+    worst = _compute_worst_mus(schedule, strata) / sigma  # upper bounds on mu
     epsilon = _bound_simulated(mus / sigma, worst, strata.probabilities, delta)
     return MixtureBound(epsilon, ERROR, mu=float(worst.max()))
 
@@ -371,7 +362,7 @@ def bound_poisson(
 
     We simulate some participation patterns. For a valid bound, `_bound_simulated` also needs an upper bound
     on their mu. We use the mu of a hypothetical pattern that is worse than nearly all others, and reserve
-    `delta` / 1000 for the exceptions. The bound is too low with probability at most ERROR.
+    `delta` / 1000 for the exceptions.
 
     Args:
       simulated: The number of patterns to simulate, rounded up to a multiple of _CHUNK.
@@ -382,8 +373,8 @@ def bound_poisson(
         rate = 1 / batches
     steps = batches * epochs
 
-    # The most and latest participations. Earlier steps may shift the last model more, so each participation
-    # shifts it by the largest W_t of any step so far (`StepWeights`).
+    # Earlier steps may shift the last model more, so the latest participations shift it by the largest W_t of
+    # any step so far (`StepWeights`).
     latest = _find_latest_steps(steps, rate, _RESERVED * delta)
     largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
     worst = compute_pattern_mus(weights, latest[None], log_shifts=largest_log_w[latest][None])
@@ -405,7 +396,7 @@ def bound_poisson(
     # No pattern has a larger mu than the one that participates in every step.
     every_step = np.arange(steps)[None]
     largest = compute_pattern_mus(weights, every_step, log_shifts=largest_log_w[None])
-    return MixtureBound(epsilon, ERROR, mu=float(largest[0]) / sigma)
+    return MixtureBound(epsilon, error=ERROR, mu=float(largest[0]) / sigma)
 
 
 def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:

@@ -89,9 +89,7 @@ def _begin_conclusion(evidence: Evidence, claim: Claim | None, level: Level) -> 
     findings, verdict_methods = _analyze(evidence, level)
     worlds = evidence.pooled()  # the scores of inserted canaries, and of left-out canaries
     curve = None
-    if (
-        verdict_methods is ONE_CANARY
-    ):  # one per run, so scores are independent, as the test requires
+    if verdict_methods is ONE_CANARY:  # one per run, so its scores are independent
         p_value = gaussian_curve.examine(*worlds)
         curve = Curve(p_value, power=gaussian_curve.power(*worlds))
     concluded = Conclusion(
@@ -118,7 +116,7 @@ def _begin_conclusion(evidence: Evidence, claim: Claim | None, level: Level) -> 
     )
     if composition is None or composition.sampling_rate == 1:  # canaries are not sampled
         return concluded
-    # `hidden_state` ignores sampling, and may be far too large. So we add an expectation for linear losses.
+    # The hidden-state bound ignores sampling. So we add the epsilon to expect if losses are linear.
     periodicity = 1
     if hidden_state is not None:
         periodicity = hidden_state.periods.k  # one step of k may insert the canary
@@ -195,7 +193,7 @@ def conclude_setting(
             reason = "expected here: Gaussian noise on one crafted coordinate"
     concluded = _begin_conclusion(evidence, claim, level)._replace(reason=reason)
     # What the last model leaks depends on the optimizer, which a claim does not know. So we compute it from
-    # the setting: the epsilon with linear losses, and the hidden-state bound.
+    # the setting.
     if_linear = _expect_linear_losses(setting, claim, level.delta)
     concluded = concluded._replace(epsilon_if_linear=if_linear)
     last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
@@ -242,9 +240,9 @@ def make_claim(setting: Setting) -> Claim:
 def _expect_linear_losses(setting: Setting, claim: Claim, delta: float) -> float | None:
     """Returns the epsilon that the last model would have with linear losses, or None.
 
-    With linear losses, the last model reveals only the sum of all steps (Steinke et al., 2024). We report
-    this epsilon for correlated noise and for random insertion steps, which the hidden-state bound does not
-    cover or may ignore. The result is None for others, and for fresh canaries.
+    With linear losses, the last model reveals only the sum of all steps (Steinke et al., 2024). We compute
+    this if the hidden-state bound does not cover the setting (correlated noise) or may ignore that insertion
+    steps are random. We do not report it for fresh canaries.
     """
     mechanism = setting.mechanism
     if mechanism.optimizer != "sgd" or mechanism.weight_decay:  # the last model is not the sum
@@ -292,10 +290,9 @@ def conclude_each_run(
 def conclude_together(
     scores: Scores, level: Level = USUAL_LEVEL, claim: Claim | None = None
 ) -> Conclusion | None:
-    """Returns one conclusion from several runs whose canaries are random directions, new in each run.
+    """Returns one conclusion from several runs, if each draws random directions as canaries; else None.
 
-    For one run or other canaries, the result is None. A canary's score must be independent of the run's other
-    directions (`separate`), unlike a cosine that leaves them out.
+    A canary's score must not depend on the run's other directions (`separate`), as leave-one-out cosines do.
     """
     if not scores.dimension or len(scores.scores) == 1:  # the dimension is 0 for other canaries
         return None

@@ -89,10 +89,7 @@ def _add_verdict(conclusion: Conclusion, claim_test: ClaimTest | None) -> Conclu
 
 
 def _derive_fields(conclusion: Conclusion) -> Conclusion:
-    """Returns a conclusion with the fields that follow from its scores, bounds and claims.
-
-    They are all that `finish` computes, except the claim test and the verdict.
-    """
+    """Returns a conclusion with all fields that `finish` computes, except the claim test and the verdict."""
     evidence = conclusion.evidence
     is_refuted = conclusion.curve is not None and conclusion.curve.is_refuted
     bounds = []
@@ -118,8 +115,8 @@ def _derive_fields(conclusion: Conclusion) -> Conclusion:
     if len(scores_out):
         auc = curves.auc(*conclusion.worlds)
         examined = examined._replace(auc=auc, attack=curves.attack(*conclusion.worlds))
-    # `bets_on_curve` requires the exact distribution of left-out canaries' scores. `epsilon` is the largest
-    # bound for any curve; for several runs, there is only one.
+    # Bets on the claimed curve need the exact distribution of left-out canaries' scores. `epsilon` is the
+    # largest bound for any curve.
     if isinstance(evidence, OneRun):
         any_curve = [bound.epsilon for bound in bounds if not bound.assumes.gaussian]
         examined = examined._replace(
@@ -327,10 +324,10 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
     log_capital = exact_null.expand_to_runs(design, log_capital)
     confidence = conclusion.confidence
     test = claimed_curve.judge_capital(log_capital, exceedances.in_order, confidence)
-    # For reports: how much less noise than claimed would the test detect? This is found by simulation, which
-    # needs the mean score at the claimed noise, in standard deviations of a left-out score. It is at most mu.
+    # For reports, we simulate how much less noise than claimed the test would detect.
     summary = exact_null.summarise_design(design)
     if upper.mu is not None:
+        # With the claimed noise, the mean score, in standard deviations of a left-out score, is at most mu.
         summary = summary._replace(mean=min(summary.mean, upper.mu))
     seen = claimed_curve.find_least_departure(summary, exceedances, power, confidence)
     return test._replace(seen=seen)

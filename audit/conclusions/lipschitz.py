@@ -155,10 +155,9 @@ def find_measured(store: Store, rehearsals: int) -> Steps | None:
 
 
 def _bound_last_model(setting: Setting, steps: Steps, delta: float) -> HiddenState:
-    """Returns the upper bound on how much the last model leaks, and why the Lipschitz constants are valid.
+    """Returns the upper bound for the last model, and for larger Lipschitz constants in case they are wrong.
 
-    The result also has the bounds for larger constants, in case the constants are wrong
-    (`make_hidden_state`).
+    `make_hidden_state` chooses the larger constants. The result includes the reason for `steps.constants`.
     """
     schedule = setting.schedule
     reason = steps.reason
@@ -245,8 +244,8 @@ def coupling_distances(setting: Setting) -> Array:
     """Returns the distance between the models with and without the canary before each step, (T,).
 
     The unit is eta C / B. We measure Lipschitz constants at these distances. Since they are still unknown, we
-    assume 1. The canary then adds s_t (`_find_shifts`) to the distance, and noise masks a part a_t (`masked`;
-    `hidden_state_bound`), which leaves z_t = z_(t-1) + s_t - a_t.
+    assume 1. In step t, the canary adds s_t (`_find_shifts`), and noise masks a part a_t
+    (`hidden_state_bound`), so z_t = z_(t-1) + s_t - a_t.
     """
     bound = _bound_for_constants(setting, constants=1.0, delta=1e-5)  # any delta will do
     after = np.cumsum(_find_shifts(setting) - bound.masked)
@@ -310,9 +309,8 @@ def count_rehearsals(
     """Returns the number of rehearsals that measure a catalogue model's steps; None if we do not measure.
 
     A rehearsal is a training run that measures Lipschitz constants. With 0 (`USUAL`), the number depends on
-    the model's size. By default, we measure smooth models without proven constants, if the last model can
-    have a bound and not every step inserts the canary. If every step does, the bound equals composition for
-    constants of at least 1.
+    the model's size. By default, we measure smooth models without proven constants, unless the last model
+    cannot have a bound or every step inserts the canary. The bound would then rarely improve on composition.
 
     Args:
       requested: "measured" or "none", to measure or not; None for the default.

@@ -10,9 +10,9 @@ from audit.written import write_json
 def result_json(conclusion: Conclusion, indent: int | None = None, **more: Any) -> str:
     """Returns a conclusion as a JSON object, as in audit.json and the output of `bound --json`.
 
-    For several runs with left-out canaries, it has `auc` and `attack`: the accuracy, and the true-positive
-    rates at 1% and 0.1% false positives, in sample. A rate is null if there are too few left-out canaries to
-    measure it. The object includes the fields `more`.
+    For several runs, it has `auc`, and `attack`: the accuracy, and the true-positive rates at 1% and 0.1%
+    false positives, in sample. A rate is null if there are too few left-out canaries to measure it. The
+    object includes the fields `more`.
     """
     fields = {
         **result_fields(conclusion),

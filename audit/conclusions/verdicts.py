@@ -173,12 +173,7 @@ def _judge_reversed(conclusion: Conclusion) -> Verdict:
 
 
 def _make_headline(conclusion: Conclusion) -> str:
-    """Returns the headline for a proven leak. For several runs, it compares lower and upper bounds.
-
-    If the tightest upper bound is for an adversary who sees only the last model, the headline also gives the
-    bound for all models and, in brackets, a larger lower bound for a Gaussian curve. Otherwise it gives the
-    bound for all models, and says whether there are too few runs to reject it (`is_beyond_reach`).
-    """
+    """Returns the headline for a proven leak. For several runs, it compares lower and upper bounds."""
     if conclusion.is_one_run:
         return "This training leaks."
     proven = at_least(conclusion.epsilon)
@@ -191,7 +186,7 @@ def _make_headline(conclusion: Conclusion) -> str:
         last_model = at_most(tightest.epsilon)
         if tightest.is_measured:  # it uses Lipschitz constants measured in extra runs
             last_model += " if steps stretch as measured"
-        assert all_models is not None  # from the same claim as the last model's bound
+        assert all_models is not None  # the last model's bound also comes from a claim
         guarantee = f"composition allows {at_most(all_models)}"
         return f"Epsilon is between {proven} and {last_model}; {guarantee}."
     if all_models is None or math.isinf(all_models):
@@ -297,8 +292,8 @@ def _name_other_reasons(broken: UpperBound, conclusion: Conclusion, condition: s
     """Returns the end of a sentence about a possible bug: why else leakage may exceed the bound `broken`.
 
     For example: "or the upper bound is for a different training run (...); a correct implementation gets this
-    verdict by chance in at most 5% of audits." `condition` restricts this chance. For the last model, we also
-    name wrong Lipschitz constants, and whether leakage exceeds composition.
+    verdict by chance in at most 5% of audits." `condition` restricts this chance. For the last model, we add
+    Lipschitz constants as a reason, and whether composition is violated.
     """
     other = (
         f"or the {broken.name} is for a different training run (perhaps it counts on sampling, but canaries "
@@ -313,9 +308,9 @@ def _name_other_reasons(broken: UpperBound, conclusion: Conclusion, condition: s
     if not broken.last_model_only:
         return f"{other}."
     composition = conclusion.upper_bound
-    assert composition is not None  # from the same claim as the last model's bound
+    assert composition is not None  # the last model's bound also comes from a claim
     effect = "is also violated"
-    if broken.epsilon < composition:  # leakage does not exceed it, else it would be `broken`
+    if broken.epsilon < composition:  # `broken` is the larger one if both are violated
         effect = "is not violated"
     also = f"Composition, which allows {at_most(composition)}, {effect}."
     return f"steps have larger Lipschitz constants than stated, {other}. {also}"
