@@ -238,8 +238,8 @@ class DpSgd(Claim):
         """Returns the largest power of any test at each false-positive rate in alpha.
 
         Without sampling, it is Phi(Phi^-1(alpha) + mu). With sampling, it is an upper bound: the largest
-        power that dp-accounting's (epsilon, delta) pairs allow. For noise multipliers below 0.05, privacy
-        losses are too large for dp-accounting, so we ignore sampling (`counts_sampling`).
+        power that dp-accounting's (epsilon, delta) pairs allow. For very small noise, we ignore sampling
+        (`counts_sampling`).
         """
         rates = _check_rates(alpha)
         if accounting.counts_sampling(self.composition):

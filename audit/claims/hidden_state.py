@@ -157,8 +157,8 @@ def hidden_state_bound(
     first = _find_first_relevant_step(s, c)
     if first < steps:
         a_over_n[first:], starts, log_x = _choose_masked_parts(s[first:], c[first:], n[first:])
-        # The worst slopes are c_t x_(t-1) / x_t ("The bound is tight" in audit/methods/README.md). Within a
-        # block of steps, x_t is constant.
+        # The worst slopes are c_t x_(t-1) / x_t (proof in audit/methods/README.md). `_choose_masked_parts`
+        # defines x. It is constant in each block of steps.
         worst_slopes[first + starts[1:]] *= np.exp(-np.diff(log_x))
         worst_slopes[first] = 0.0  # any slope will do, since both models are still equal
     mu = float(np.linalg.norm(a_over_n))
@@ -210,7 +210,7 @@ def hidden_state_epsilon(
     """Returns an upper bound on epsilon for an adversary who sees only the last model of DP-SGD.
 
     No smaller bound is valid for every loss with these Lipschitz constants. The bound is at most the epsilon
-    from composition, which applies to an adversary who sees every model.
+    from composition.
 
     Args:
       noise_multiplier: the standard deviation of the noise, divided by the clipping norm.
@@ -299,7 +299,7 @@ def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
 
 
 def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Integers, Array]:
-    """Returns the parts a_t of the distance that noise should mask, for the least mu = |a / n|, and blocks.
+    """Returns the parts a_t of the distance that noise should mask to minimize mu, the norm of a / n.
 
     Later steps stretch a distance at step t by at most W_t, the product of all c_j with j > t. So in the last
     model, the shifts are W_t s_t, and noise must mask parts W_t a_t with the same sum. If noise could mask

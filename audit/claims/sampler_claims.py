@@ -210,8 +210,6 @@ def sampler_claims(
 def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: float) -> float:
     """Returns the smallest noise multiplier for which Poisson batches leak at most epsilon at delta.
 
-    The relative precision of the search is 2e-6.
-
     Raises:
       InputError: a number is out of range, or no sigma from 0.05 to 10,000 gives this epsilon.
     """

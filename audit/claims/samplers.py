@@ -105,9 +105,9 @@ def make_schedule(
 
 
 def weigh_steps(lipschitz: Array) -> StepWeights:
-    """Returns the weights W_t of T steps in the last model, from their Lipschitz constants (`StepWeights`).
+    """Returns the weights of T steps in the last model: W_t is the product of later Lipschitz constants.
 
-    The cumulative sums of W_t^2 are variances of noise in the last model.
+    Noise N(0, I) in step t has variance W_t^2 in the last model. We also sum these variances.
     """
     # A constant of 0 erases all earlier shifts. If there is none, `first` is 0.
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
@@ -194,8 +194,9 @@ def _minimize_mu_squared(
 def _compute_log_variances(weights: StepWeights, patterns: Steps) -> Array:
     """Returns the log variance (N, K), in the last model, of the noise from each participation to the next.
 
-    It is a difference of the variances before each step, or from each step on. We use the smaller ones, which
-    lose fewer digits. `patterns` (N, K) has the steps that use the example, and T for no participation.
+    `weights` has the variance of all noise before each step, and from each step on. A difference of either is
+    the result. We use the smaller ones, which lose fewer digits. `patterns` (N, K) has the steps that use the
+    example, and T for no participation.
     """
     end = np.full(len(patterns), weights.no_participation)
     following = np.column_stack([patterns[:, 1:], end])  # the step of the next participation
@@ -265,7 +266,7 @@ def bound_one_of_each_epoch(
     strata = _stratify_by_last_epochs(batches, epochs, min(_MAX_STRATA, max_enumerated))
     draws = max(simulated // len(strata.probabilities), 50)  # from each stratum
     mus = _simulate_strata(schedule, strata, draws, seed)
-    worst = _compute_worst_mus(schedule, strata) / sigma  # upper bounds on mu
+    worst = _compute_worst_mus(schedule, strata) / sigma  # upper bounds on a stratum's mu
     epsilon = _bound_simulated(mus / sigma, worst, strata.probabilities, delta)
     return MixtureBound(epsilon, ERROR, mu=float(worst.max()))
 
@@ -373,8 +374,8 @@ def bound_poisson(
         rate = 1 / batches
     steps = batches * epochs
 
-    # Earlier steps may shift the last model more, so the latest participations shift it by the largest W_t of
-    # any step so far (`StepWeights`).
+    # `latest` has the most and latest participations. Earlier steps may have larger weights W_t in the last
+    # model (`StepWeights`), so each participation shifts it by the largest W_t so far.
     latest = _find_latest_steps(steps, rate, _RESERVED * delta)
     largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
     worst = compute_pattern_mus(weights, latest[None], log_shifts=largest_log_w[latest][None])

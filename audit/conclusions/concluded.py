@@ -292,7 +292,8 @@ def conclude_together(
 ) -> Conclusion | None:
     """Returns one conclusion from several runs, if each draws random directions as canaries; else None.
 
-    A canary's score must not depend on the run's other directions (`separate`), as leave-one-out cosines do.
+    Leave-one-out cosines are invalid here: a score must not depend on the run's other directions
+    (`separate`).
     """
     if not scores.dimension or len(scores.scores) == 1:  # the dimension is 0 for other canaries
         return None

@@ -46,13 +46,13 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
     bounds_once: tuple[Bound, ...] = ()
     note = "counted once, they are too few for a bound"
     if once is not None:
-        finished_all = finish(all_rows)
+        finished_all = finish(all_rows)  # computes epsilon and the claim test
         finished_once = finish(once)
         note = "the bound counts all of them, which proves less"
         if finished_once.epsilon <= finished_all.epsilon:
             weaker = once
             note = "the bound counts them once"
-        weaker = weaker._replace(curve=once.curve)  # valid in both cases
+        weaker = weaker._replace(curve=once.curve)  # valid for independent rows and for copies
         bounds_once = once.bounds
         tests = (finished_all.claim_test, finished_once.claim_test)
         if None not in tests:
@@ -60,7 +60,7 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
             test = min(tests, key=attrgetter("refuted", "e_value"))
     smaller = _take_smaller_bounds(all_rows.bounds, bounds_once)
     weaker = weaker._replace(bounds=smaller, notes=(*all_rows.notes, f"{remark}; {note}"))
-    # The verdict must follow from the smaller bounds.
+    # With the smaller bounds, other fields change too.
     return _add_verdict(_derive_fields(weaker), test)
 
 
@@ -98,7 +98,7 @@ def _derive_fields(conclusion: Conclusion) -> Conclusion:
         bounds.append(dataclasses.replace(bound, holds=holds))
     upper_bounds = _list_upper_bounds(conclusion)
     mus = [upper.mu for upper in upper_bounds if upper.mu is not None]
-    examined = conclusion._replace(
+    derived = conclusion._replace(
         is_one_run=isinstance(evidence, OneRun),
         has_one_canary=conclusion.verdict_methods == ONE_CANARY,
         law_is_known=isinstance(evidence, Fresh),  # we know how its canaries are drawn
@@ -114,23 +114,23 @@ def _derive_fields(conclusion: Conclusion) -> Conclusion:
     _, scores_out = conclusion.worlds
     if len(scores_out):
         auc = curves.auc(*conclusion.worlds)
-        examined = examined._replace(auc=auc, attack=curves.attack(*conclusion.worlds))
+        derived = derived._replace(auc=auc, attack=curves.attack(*conclusion.worlds))
     # Bets on the claimed curve need the exact distribution of left-out canaries' scores. `epsilon` is the
     # largest bound for any curve.
     if isinstance(evidence, OneRun):
         any_curve = [bound.epsilon for bound in bounds if not bound.assumes.gaussian]
-        examined = examined._replace(
+        derived = derived._replace(
             bets_on_curve=evidence.is_null_known, epsilon=max(any_curve, default=0.0)
         )
     else:
-        examined = examined._replace(
-            bets_on_curve=examined.law_is_known,
+        derived = derived._replace(
+            bets_on_curve=derived.law_is_known,
             runs=sum(len(table.scores) for table in evidence.rows()),
-            epsilon=examined.assumption_free.epsilon,
+            epsilon=derived.assumption_free.epsilon,
         )
-    if examined.has_one_canary:
-        examined = _find_reach(examined)
-    return examined._replace(is_reversed=are_reversed(evidence, bounds, examined.auc))
+    if derived.has_one_canary:
+        derived = _find_reach(derived)
+    return derived._replace(is_reversed=are_reversed(evidence, bounds, derived.auc))
 
 
 def _find_reach(conclusion: Conclusion) -> Conclusion:
