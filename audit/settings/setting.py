@@ -350,7 +350,7 @@ def _validate_runs(setting: Setting, runs: int) -> None:
     One run is enough if each run draws its own canaries, or if a run has at least LEAST_COINS canaries.
     """
     canaries = setting.canaries
-    if setting.adversary.any_time:  # each run draws its own canaries
+    if setting.adversary.has_fresh_canaries:  # drawn anew in each run
         require_runs(runs, least=1)
         return
     require_runs(runs, least=1 if canaries > 1 else 2)

@@ -236,7 +236,7 @@ def _read_noise(setting: Setting) -> Coefficients | tuple[()]:
     if noise == INDEPENDENT:
         return ()
     strategy = read_strategy(noise, setting.schedule.steps)
-    return Coefficients(*map(jnp.asarray, strategy.stream()))  # B, then A
+    return Coefficients(*map(jnp.asarray, strategy.noise_coefficients()))  # B, then A
 
 
 def make_dpsgd(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:
