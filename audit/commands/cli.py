@@ -187,7 +187,7 @@ def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:
         # A model may have its own default, which the calls below fill in. The flag's must not replace it.
         if name in given and name not in fixed and not flags.FLAGS[name].present:
             del given[name]
-    make.add_insertions(given["model"], given)  # unless the number of steps is given
+    make.add_default_insertions(given["model"], given)  # unless the number of steps is given
     return make.setting_of(**given)
 
 
