@@ -140,7 +140,7 @@ def _request_task(model: str, fields: dict[str, Any], runs: int, level: Level) -
     data_file = fields.pop("data")
     if data_file is not None:
         data_file = str(path("data", data_file))
-    make.add_insertions(model, fields)
+    make.add_default_insertions(model, fields)
     if isinstance(fields.get("adversary"), Adversary):
         from audit import own
 
@@ -304,8 +304,8 @@ def _audit_one(
 ) -> Result:
     """Runs an audit, writes its conclusion to a folder in `out`, and returns the result.
 
-    For a custom model, it also writes a figure and a page. Matrix products use full float32 precision, which
-    is not JAX's default on every device. `fields` is the setting; `make_request` is as in `_audit_each`.
+    Matrix products use full float32 precision, which is not JAX's default on every device. `fields` is the
+    setting; `make_request` is as in `_audit_each`.
     """
     import jax
 
@@ -347,8 +347,9 @@ def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
         "`scores_out` is missing: give it, or a table with columns score,in (1 or 0), or audit.coins(scores, "
         "presence), audit.cosines(values, dimension), or audit.ranks(scores, fresh)",
     )
-    names = list(scores_in.columns)
-    return score_files.read_columns("the table", names, column=scores_in.__getitem__)
+    return score_files.read_columns(
+        "the table", list(scores_in.columns), column=scores_in.__getitem__
+    )
 
 
 def _read_level(delta: float, confidence: float) -> Level:

@@ -38,7 +38,7 @@ from audit.written import Level
 
 Criterion = Callable[[Array, Array], Array]
 _NUM_PROBED = 4  # examples on which clipping strategies are compared
-_USUAL_SETTINGS = {"learning_rate": 0.1, "batch_size": 400}
+_DEFAULT_SETTINGS = {"learning_rate": 0.1, "batch_size": 400}
 _CLIPPING_NORM = jax.ShapeDtypeStruct((), jnp.float32)  # its shape and type
 
 
@@ -50,14 +50,14 @@ class OwnModel(NamedTuple):
       dataset: the data.
       name: the default name in reports.
       fingerprint: the SHA-256, in hex, of the compiled functions. It identifies the model in the store.
-      usual: the default settings, by name.
+      defaults: the default settings, by name.
     """
 
     model: Model
     dataset: Dataset
     name: str
     fingerprint: str
-    usual: Mapping[str, Any] = _USUAL_SETTINGS
+    defaults: Mapping[str, Any] = _DEFAULT_SETTINGS
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def wrap_task(task: Task, dataset: Dataset) -> OwnModel:
     """Wraps one of the repository's models as a custom model, as custom adversaries require."""
     name = task.name
     own = _wrap(name, lambda features: task.make(features.shape), dataset, name)
-    return own._replace(usual=task.usual())
+    return own._replace(defaults=task.usual())
 
 
 def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str) -> OwnModel:
@@ -164,7 +164,6 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
     Args:
       what: the user's code, in words, for messages.
       make: a function that maps an example's features to the model.
-      dataset, name: fields of `OwnModel`.
 
     Raises:
       InputError: the user's code fails on an example, or the loss is not a scalar.
@@ -199,8 +198,9 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
 def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level) -> driver.Request:
     """Returns the request to audit a custom model with the settings `fields`, which this function changes.
 
-    In `fields`, `adversary` is a name or an `Adversary`. `lipschitz` is "measured", or the steps' Lipschitz
-    constants, which the user guarantees. `rehearsals` is the number of runs that measure them.
+    In `fields`, `adversary` is a name or an `Adversary`. `lipschitz` has the training steps' Lipschitz
+    constants, which lower the upper bound for the last model. The user guarantees them, or gives "measured":
+    then `rehearsals` additional runs measure them.
 
     Raises:
       InputError: a setting is invalid, or does not fit the model or the data.
@@ -212,7 +212,7 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
     if isinstance(fields["adversary"], Adversary):
         own_fields, adversary = _prepare_adversary(fields["adversary"], own.model.n_parameters)
         fields |= {"adversary": own_fields, "canaries": adversary.canaries}
-    setting = make_setting(name, own.usual, fields, examples=len(own.dataset.labels))
+    setting = make_setting(name, own.defaults, fields, examples=len(own.dataset.labels))
     validate(setting, runs, level.delta)
     is_random = own.model.module is not None  # False after `wrap_loss`: runs begin at `params`
     require(
@@ -223,16 +223,16 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
     lipschitz.require_rehearsals(is_measured, rehearsals)
 
     training = _Training(own, setting, adversary)
-    # Maps the setting's store to the constants for the hidden-state bound.
-    find_constants: Callable[[Store], Steps | None] = _keep_measured_steps
+    # Maps the setting's store to the constants; by default, to those that an earlier audit measured.
+    find_constants: Callable[[Store], Steps | None] = _reuse_measured_constants
     if is_measured:
         # Refuse before measuring. Whether a bound exists does not depend on the constants.
-        training.require_covered(level.delta, constants=1.0)
-        find_constants = partial(training.measure_steps, rehearsals=rehearsals or lipschitz.USUAL)
+        training.require_bound(level.delta, constants=1.0)
+        find_constants = partial(training.measure, rehearsals=rehearsals or lipschitz.USUAL)
     elif constants is not None:
-        training.require_covered(level.delta, constants)
+        training.require_bound(level.delta, constants)
         guaranteed = Steps(constants, reason="as its author vouches")
-        find_constants = partial(lipschitz.keep, steps=guaranteed)
+        find_constants = partial(lipschitz.keep, steps=guaranteed)  # writes and returns them
     recipe = driver.GameRecipe(own.fingerprint, training.make_game, training.describe)
     return driver.Request(
         setting, own.dataset, runs, recipe, level, find_constants, model=own.fingerprint
@@ -249,7 +249,7 @@ class _Training:
 
     @cached_property
     def trainee(self) -> Trainee:
-        """Returns the model with its number of classes and its clipping strategy, found once in seconds."""
+        """Returns the model with its number of classes and its clipping strategy, found once."""
         model = self.own.model
         labels = self.own.dataset.labels
         classes = 0  # unless labels number at least two classes
@@ -272,8 +272,8 @@ class _Training:
             described["view"] = describe_view(self.adversary.observer is not None)
         return described
 
-    def require_covered(self, delta: float, constants: ArrayLike) -> None:
-        """Raises InputError unless a hidden-state bound exists for steps with these Lipschitz constants."""
+    def require_bound(self, delta: float, constants: ArrayLike) -> None:
+        """Raises InputError unless Lipschitz constants give an upper bound for the last model."""
         steps = Steps(constants, reason="")  # only reports show the reason
         # The user is responsible for the constants of a custom model.
         bound = lipschitz.hidden_state(self.setting, delta, steps, own_model=True)
@@ -284,27 +284,29 @@ class _Training:
             why_not = _why_adversary_uncovered(self.adversary, self.own.model.n_parameters)
         require(not why_not, f"`lipschitz` bounds the last model's leakage, but {why_not}: drop it")
 
-    def measure_steps(self, store: Store, rehearsals: int) -> Steps:
+    def measure(self, store: Store, rehearsals: int) -> Steps:
         """Returns Lipschitz constants measured in `rehearsals` runs, from the store or from training."""
         return measuring.measure(
             store, self.setting, self.own.dataset, rehearsals, self.trainee, self.adversary
         )
 
 
-def _keep_measured_steps(store: Store) -> Steps | None:
-    """Returns the Lipschitz constants that an earlier audit measured, if the store has them.
+def _reuse_measured_constants(store: Store) -> Steps | None:
+    """Returns the steps' Lipschitz constants that an earlier audit measured, or None.
 
-    If a user gave them to an earlier audit, they may not be valid for this one. So they are deleted.
+    If the store has constants that a user guaranteed for an earlier audit, this deletes them.
     """
-    measured = lipschitz.find_measured(store, lipschitz.USUAL)  # None if they were given
-    return lipschitz.keep(store, measured)  # deletes the store's constants for None
+    measured = lipschitz.find_measured(store, rehearsals=0)  # in any number of runs
+    if measured is None:
+        lipschitz.keep(store, None)  # deletes the constants, which may be wrong for this audit
+    return measured
 
 
 def _find_strategy(model: Model, dataset: Dataset) -> str:
     """Returns the name of the fastest clipping strategy that computes a model's clipped sums correctly.
 
     We compare its sums with those of per-example gradients, at clipping norms that clip 0%, 50% and 100% of a
-    few examples. If no strategy agrees, we print the reason.
+    few examples.
     """
     features = jnp.asarray(dataset.features[:_NUM_PROBED])
     batch: Batch = (features, jnp.asarray(dataset.labels[:_NUM_PROBED]))
@@ -341,8 +343,7 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     """Returns the fields of a custom adversary for the setting, and the adversary to compile.
 
     The fields are a name and the hash of the compiled functions, which identifies stored runs. Adversaries
-    with the same hash share all functions, to compile them once, except `init`, which may refer to data that
-    should not be kept in memory.
+    with the same hash share their functions, to compile them once.
     """
     # The label is the name of the function that encloses `init`: "constant_direction" in
     # "constant_direction.<locals>.init".
@@ -360,7 +361,8 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
         ) from error
     without_init = untraced._replace(init=None)  # type: ignore[arg-type]
     shared = _share(_Fingerprinted(fingerprint, without_init))
-    # An adversary with the same hash may differ in these two.
+    # A shared `init` would keep its data in memory. `reads_theta`, the user's statement that craft depends on
+    # theta, affects only the upper bound, so it is not hashed.
     compiled = shared._replace(init=adversary.init, reads_theta=adversary.reads_theta)
     return OwnAdversary(label, fingerprint), compiled
 
@@ -368,13 +370,14 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
 def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
     """Returns a hash that changes with the adversary's scores, and so identifies its stored runs.
 
-    It hashes the functions, compiled for `parameters` parameters, and two facts about them. JAX must not have
-    traced the functions before: it would reuse those traces, even if a variable that they read has changed.
+    It hashes the functions, compiled for `parameters` parameters, and two facts about them. The functions
+    must be new objects, because JAX reuses old traces even if a variable that a function reads has changed.
     """
     _find_shapes(adversary, parameters)  # raises InputError for wrong shapes
 
+    # The compiled program contains this function's name. Renaming it changes the hashes of stored runs.
     def play(key: Array, clipping_norm: Array, step: Array, theta_0: Array, theta: Array) -> Any:
-        """Calls each of the adversary's functions once, to be compiled and hashed with this name, not run."""
+        """Calls each of the adversary's functions once. It is never run."""
         state = adversary.init(key, theta_0, clipping_norm)
         state_of_run = adversary.draw_for_run(state, key)
         seen: Any = ()

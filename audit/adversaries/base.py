@@ -287,14 +287,14 @@ class AdversaryFields:
         raise NotImplementedError
 
     @property
-    def any_time(self) -> bool:
+    def has_fresh_canaries(self) -> bool:
         """True if every run draws its own canaries. Bounds then hold at any time that the audit stops."""
         return False
 
     @property
     def inserts_all(self) -> bool:
         """True if every run inserts all canaries, without coin flips."""
-        return self.any_time
+        return self.has_fresh_canaries
 
     @property
     def sees_every_model(self) -> bool:

@@ -116,7 +116,7 @@ class GcR(AdversaryFields):
     )
 
     @property
-    def any_time(self) -> bool:
+    def has_fresh_canaries(self) -> bool:
         """True if every run draws its own coordinates."""
         return self.afresh
 

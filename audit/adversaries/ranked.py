@@ -45,7 +45,7 @@ class RandomExamples(AdversaryFields):
     )
     # Version 1 scored canaries in a separate batch, which may round differently.
     version = 2
-    any_time = True
+    has_fresh_canaries = True
     usual_runs = 20
     fresh: int = described(
         "examples: number of fresh examples to rank each run's canaries against.",

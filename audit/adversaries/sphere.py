@@ -51,7 +51,7 @@ class SphereFields(AdversaryFields):
         "along each. A score is the cosine between a direction and the difference between the model that the "
         "adversary expects and the final model. With many canaries, scores leave out the other directions."
     )
-    any_time = True
+    has_fresh_canaries = True
     usual_runs = 60
     coins: bool = described(
         "sphere: flip a coin for each canary instead of inserting all, to check the null distribution.",

@@ -57,8 +57,8 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     """Returns an upper bound on epsilon at delta of Poisson-sampled Gaussian steps.
 
     It is the smaller of two bounds. The first ignores sampling. The second comes from dp-accounting's privacy
-    loss distributions, and is valid if the adversary does not know the batches. We use it only if
-    `counts_sampling` is True.
+    loss distributions, and is valid if the adversary does not know the batches. `counts_sampling` decides
+    whether we use it.
 
     Privacy losses are rounded up to a grid. For noise multipliers below 0.3, its spacing is larger, which
     saves time. The bound is loose if epsilon or a step's privacy losses are not much larger than the spacing.
@@ -106,13 +106,14 @@ def counts_sampling(steps: Composition) -> bool:
 def account_curve(steps: Composition) -> "PLDAccountant":
     """Returns dp-accounting's accountant for Poisson-sampled steps, which computes delta at any epsilon.
 
-    For small noise, privacy losses are large, so the spacing is relative to their scale, the epsilon at delta
-    1e-5 without sampling. `counts_sampling` must be True.
+    The noise multiplier must be at least 0.05, and the sampling rate below 1.
     """
-    if steps.noise_multiplier >= _SMALL_NOISE:
-        return account_sampled(steps)
-    unsampled = epsilon_upper_bound(steps.noise_multiplier, steps.insertions, delta=1e-5)
-    return account_sampled(steps, min(_RELATIVE_GRID * unsampled, COARSEST_GRID))
+    grid = _GRID
+    if steps.noise_multiplier < _SMALL_NOISE:
+        # Privacy losses are large, so the spacing is relative to their scale.
+        unsampled = epsilon_upper_bound(steps.noise_multiplier, steps.insertions, delta=1e-5)
+        grid = min(_RELATIVE_GRID * unsampled, COARSEST_GRID)
+    return account_sampled(steps, grid)
 
 
 def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
@@ -140,7 +141,7 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
     return float((noise_multiplier**-2 - (2 * count_noise) ** -2) ** -0.5)
 
 
-def account_sampled(steps: Composition, grid: float = _GRID) -> "PLDAccountant":
+def account_sampled(steps: Composition, grid: float) -> "PLDAccountant":
     """Returns dp-accounting's accountant for Poisson-sampled steps; `grid` is the spacing of losses."""
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
@@ -154,8 +155,7 @@ def account_sampled(steps: Composition, grid: float = _GRID) -> "PLDAccountant":
 def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
     """Returns mu = sqrt(insertions) / noise_multiplier. A composition of Gaussian steps is mu-GDP.
 
-    Source: Dong, Roth and Su (2022), Corollary 3.3. mu is 0 if there are no insertions, and infinite if there
-    are insertions but no noise.
+    Source: Dong, Roth and Su (2022), Corollary 3.3.
 
     Raises:
       InputError: Values out of range. Otherwise mu is 0, infinite, or between 1e-9 and 1e12.

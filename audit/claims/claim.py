@@ -238,8 +238,8 @@ class DpSgd(Claim):
         """Returns the largest power of any test at each false-positive rate in alpha.
 
         Without sampling, it is Phi(Phi^-1(alpha) + mu). With sampling, it is an upper bound: the largest
-        power that dp-accounting's (epsilon, delta) pairs allow. For noise multipliers below 0.05, privacy
-        losses are too large for dp-accounting, so we ignore sampling (`counts_sampling`).
+        power that dp-accounting's (epsilon, delta) pairs allow. For very small noise, we ignore sampling
+        (`counts_sampling`).
         """
         rates = _check_rates(alpha)
         if accounting.counts_sampling(self.composition):
@@ -280,9 +280,8 @@ class RandomAllocation(Claim):
     def power(self, alpha: ArrayLike) -> Array:
         """Returns an upper bound on the power of any test at each false-positive rate in alpha.
 
-        Each epoch uses the example in one random step. If the adversary knew these steps, the composition of
-        epochs would be mu-GDP. Since they are secret, the (epsilon, delta) pairs of `account_allocation` also
-        limit the power. We ignore these pairs for noise multipliers below 0.1, where they are imprecise.
+        The composition of epochs is mu-GDP. Since the steps are secret, the (epsilon, delta) pairs of
+        `account_allocation` also limit the power. They are imprecise for noise multipliers below 0.1.
         """
         rates = _check_rates(alpha)
         mu = accounting.mu_upper_bound(self.noise_multiplier, self.epochs)

@@ -15,7 +15,7 @@ from audit.claims.accounting import Composition
 from audit.claims.measured import MEASURED
 from audit.errors import LAST, InputError, insert_step, number, plain, require
 from audit.evidence import arrays
-from audit.evidence.arrays import Array
+from audit.evidence.arrays import Array, Integers
 from audit.laws import conversions
 from audit.methods.method import Assumption
 from audit.written import at_most
@@ -31,10 +31,8 @@ _FACTORS = {2: "twice", 10: "ten times"}  # the factors in `HiddenState.margins`
 class HiddenStateBound(NamedTuple):
     """The bound on the last of T iterates, its proof (`masked`), and maps that attain it.
 
-    Let z_t be the distance between the models with and without the canary that noise has not masked after
-    step t. A step stretches it by at most its Lipschitz constant c_t and adds the canary's shift s_t. Its
-    noise n_t masks a part a_t: z_t = c_t z_(t-1) + s_t - a_t. At the end, z_T = 0. mu^2 is the sum of (a_t /
-    n_t)^2.
+    `hidden_state_bound` explains the symbols. After step t, noise has not masked a distance z_t = c_t z_(t-1)
+    + s_t - a_t. At the end, z_T = 0. mu^2 is the sum of (a_t / n_t)^2.
 
     Attributes:
       mu: The last iterate is mu-GDP.
@@ -135,9 +133,12 @@ def hidden_state_bound(
     Lipschitz constants c_t, are the same with and without the canary. Only the canary's part differs:
     |g_t| <= 1 with the canary, and g_t = 0 without it.
 
-    The noise of step t masks a part a_t of the distance between the two models (`HiddenStateBound`; Bok et
-    al., 2024). We choose the parts that minimize mu, the norm of a / n. The bound is infinite if a step has a
-    shift but no noise.
+    A step stretches the distance between the models with and without the canary at most c_t times, and the
+    canary adds at most s_t to it. Then noise of standard deviation n_t masks a part a_t of the distance. Like
+    a Gaussian mechanism, this costs mu = a_t / n_t. Composed, all steps cost mu = |a / n|. We choose parts
+    that mask the whole distance by step T with the least mu (Bok et al., 2024).
+
+    The bound is infinite if a step has a shift but no noise.
 
     Args:
       shifts: (T,) s_t, at least 0, in units of C / batch: eta_t in steps that insert the canary, 0 in others.
@@ -153,21 +154,24 @@ def hidden_state_bound(
     n = spread_over_steps("noise", noise, steps)
 
     if not n[s > 0].all():  # a step has a shift but no noise
-        # Each step masks its own shift. Slopes c_t attain this bound, unless the last slope is 0.
+        # Without noise, the shift leaks fully, whatever the parts and slopes.
         return HiddenStateBound(mu=np.inf, epsilon=np.inf, masked=s, worst_slopes=c)
 
     a_over_n = np.zeros(steps)  # 0 before `first`, since earlier shifts do not reach the last model
-    slopes = c.copy()  # of maps that leak exactly mu
+    worst_slopes = c.copy()
     first = _find_first_relevant_step(s, c)
     if first < steps:
-        a_over_n[first:], fractions = _choose_masked_parts(s[first:], c[first:], n[first:])
-        slopes[first:] *= fractions
+        a_over_n[first:], starts, log_x = _choose_masked_parts(s[first:], c[first:], n[first:])
+        # The worst slopes are c_t x_(t-1) / x_t (proof in audit/methods/README.md). `_choose_masked_parts`
+        # defines x. It is constant in each block of steps.
+        worst_slopes[first + starts[1:]] *= np.exp(-np.diff(log_x))
+        worst_slopes[first] = 0.0  # any slope will do, since both models are still equal
     mu = float(np.linalg.norm(a_over_n))
     require(
         mu <= MAX_MU, f"mu must be at most {MAX_MU:g}, got {mu:g}: raise `noise` or lower `shifts`"
     )
     epsilon = conversions.epsilon_from_mu(mu, delta)
-    return HiddenStateBound(mu, epsilon, masked=a_over_n * n, worst_slopes=slopes)
+    return HiddenStateBound(mu, epsilon, masked=a_over_n * n, worst_slopes=worst_slopes)
 
 
 def bound_periods(
@@ -211,7 +215,7 @@ def hidden_state_epsilon(
     """Returns an upper bound on epsilon for an adversary who sees only the last model of DP-SGD.
 
     No smaller bound is valid for every loss with these Lipschitz constants. The bound is at most the epsilon
-    from composition, which applies to an adversary who sees every model.
+    from composition.
 
     Args:
       noise_multiplier: the standard deviation of the noise, divided by the clipping norm.
@@ -219,12 +223,10 @@ def hidden_state_epsilon(
       lipschitz: the Lipschitz constant of a training step without canary or noise, as a map from one model to
         the next: a number, or one for each of the insertions * k steps. It is 1 for a convex loss and a
         learning rate of at most 2 / smoothness, and 1 - learning rate * weight decay with an L2 penalty
-        (`audit/methods/README.md` lists the models). The bound does not apply to momentum or Adam: with
-        momentum 0.9, the example below leaks epsilon = 18.6 for some convex loss.
+        (`audit/methods/README.md` lists the models). The bound does not apply to momentum or Adam.
       k: the number of steps from one insertion to the next.
       insert: the step of each period of k steps that inserts the canary: "last", "first" or 1 to k.
-      step_sizes: the learning rate: a number, or one for each step. Only the ratios between steps matter,
-        because the learning rate scales both the canary and the noise.
+      step_sizes: the learning rate: a number, or one for each step. Only their ratios matter.
       delta: the delta of the bound.
 
     Raises:
@@ -245,15 +247,12 @@ def hidden_state_epsilon(
 
 
 def make_hidden_state(
-    compute: Callable[[Periods], HiddenStateBound],
-    periods: Periods,
-    reason: str = "as given",
-    runs: int = 0,
+    compute: Callable[[Periods], HiddenStateBound], periods: Periods
 ) -> HiddenState:
     """Returns the bound on the last model, and the bounds if Lipschitz constants c are larger (`margins`).
 
     The margins show how much uncertain constants matter. They make |c - 1| 2 and 10 times larger. `compute`
-    maps a schedule to its bound. The other arguments are attributes of `HiddenState`.
+    maps a schedule to its bound.
     """
     bound = compute(periods)
     constants = np.asarray(periods.lipschitz, np.float64)
@@ -262,7 +261,7 @@ def make_hidden_state(
         for factor in margins:
             wider = periods._replace(lipschitz=raise_constants(constants, factor))
             margins[factor] = compute(wider)
-    return HiddenState(bound, periods, margins, reason, runs)
+    return HiddenState(bound, periods, margins)
 
 
 def raise_constants(constants: Array, factor: float) -> Array:
@@ -299,21 +298,19 @@ def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
 
     A step with Lipschitz constant 0 erases earlier shifts, but not its own shift.
     """
-    # Step 0 if no step erases.
-    start = int(np.flatnonzero(lipschitz == 0).max(initial=0))
-    shifted = np.flatnonzero(shifts[start:] > 0)
-    if not shifted.size:
-        return len(shifts)
-    return start + int(shifted[0])
+    start = np.flatnonzero(lipschitz == 0).max(initial=0)  # 0 if no step erases
+    shifted = np.flatnonzero(shifts > 0)
+    return int(shifted[shifted >= start].min(initial=len(shifts)))
 
 
-def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
+def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Integers, Array]:
     """Returns the parts a_t of the distance that noise should mask to minimize mu, the norm of a / n.
 
-    Noise cannot mask later shifts. Later steps scale a distance at step t by at most W_t, the product of all
-    c_j with j > t. The minimum (derived in audit/methods/README.md) has non-decreasing x_t = a_t / (W_t
-    n_t^2), the isotonic regression of W_t s_t / (W_t n_t)^2 with weights (W_t n_t)^2. It is constant on
-    blocks of steps:
+    Later steps stretch a distance at step t by at most W_t, the product of all c_j with j > t. So in the last
+    model, the shifts are W_t s_t, and noise must mask parts W_t a_t with the same sum. If noise could mask
+    any shift, |a / n| would be least with the same x_t = a_t / (W_t n_t^2) for all steps. But noise cannot
+    mask later shifts. The best x_t is then an isotonic regression (derived in audit/methods/README.md): it
+    increases from one block of steps to the next, and each block's noise masks the block's own shifts:
 
         x = sum W_t s_t / sum (W_t n_t)^2,    a_t / n_t = W_t n_t x.
 
@@ -326,7 +323,8 @@ def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
 
     Returns:
       a_t / n_t, (T,).
-      x_(t-1) / x_t, (T,): linear maps with these fractions of c_t as slopes leak exactly mu. The first is 0.
+      The index of the first step of each block, (B,).
+      The log of each block's x, (B,), ascending.
     """
     log_c = np.log(c[:0:-1])  # from the last step to the second
     log_w = np.cumsum(np.append(0.0, log_c))[::-1]
@@ -348,13 +346,9 @@ def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
     weights = np.add.reduceat(scaled_wn**2, starts)
     scaled_x = sums / weights  # (B,)
     a_over_n = scaled_wn * np.repeat(scaled_x, sizes)
-
-    fractions = np.ones(len(s))  # x is constant on a block
-    fractions[0] = 0.0  # any slope will do, since both models are still equal
     with np.errstate(divide="ignore"):  # x may underflow to 0, with logarithm -inf
         log_x = np.log(scaled_x) - log_scales
-    fractions[starts[1:]] = np.exp(-np.diff(log_x))
-    return a_over_n, fractions
+    return a_over_n, starts, log_x
 
 
 def _find_blocks(log_sums: list[float], log_weights: list[float]) -> list[int]:

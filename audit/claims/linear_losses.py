@@ -32,8 +32,8 @@ _FAR = 40.0  # how far to search beyond the means, in standard deviations of the
 def expected_epsilon(composition: Composition, steps: int, delta: float) -> float:
     """Returns the epsilon at delta that the last model would leak about a canary if losses were linear.
 
-    It is the larger of the epsilons for adding and for removing the canary, and infinite if sigma is 0 and n
-    is not.
+    Such a model reveals only Binomial(n, q) insertions plus noise N(0, T sigma^2) (see the module docstring).
+    Epsilon is the larger of those for adding and for removing the canary.
 
     Args:
       composition: The noise multiplier sigma, the number of insertions n and the sampling rate q.
@@ -44,7 +44,7 @@ def expected_epsilon(composition: Composition, steps: int, delta: float) -> floa
     if mu == 0 or math.isinf(mu):
         return mu  # epsilon is also 0 or infinite
 
-    # We drop insertion counts in negligible tails, but never the count 1, so the canary has an effect.
+    # We drop insertion counts in negligible tails. At least one must be above 0, so the canary has an effect.
     insertions = scipy.stats.binom(n, rate)
     fewest = insertions.ppf(_DROPPED * delta)
     most = max(insertions.isf(_DROPPED * delta), 1.0)

@@ -9,7 +9,7 @@ The mean of X is 1. delta(epsilon) is E[(X - e^epsilon)+] for adding the example
 for removing it. Both are convex in X, and in each term of the sum. The ratio for several epochs is a product,
 so both are also convex in the ratio for each epoch. Delta therefore rises if we spread probability mass
 around its mean, and falls if we concentrate it there. Whenever we add two terms, we move the mass to a grid
-in one of these two ways. The error is of second order in the grid spacing.
+in one of these two ways.
 
 Chua et al. (2024, arXiv 2412.16802) simulate this ratio. Feldman and Shenfeld (2026, arXiv 2602.17284) bound
 it differently in their package pld-accounting.
@@ -41,7 +41,7 @@ class _RatioPmf(NamedTuple):
     Attributes:
       values: (n,) the values of the mean, ascending, at least 0.
       masses: (n,) their probabilities without the example.
-      dropped_mean: The part of the mean, 1, that is missing because we dropped or lowered large values. An
+      dropped_mean: How much the expected value is below 1, because we dropped or lowered large values. An
         upper bound on delta adds it. In a lower bound, it is 0.
       terms: The number of terms.
     """
@@ -58,9 +58,8 @@ def account_allocation(
 ) -> "PrivacyLossDistribution":
     """Returns a privacy loss distribution that bounds delta for training with random allocation.
 
-    The adversary sees the b noisy sums z_i of each epoch (see the module docstring). An epoch's privacy loss
-    follows from the ratio X of their densities with and without the example, the mean of b independent terms
-    exp((2 z_i - 1) / (2 sigma^2)). We compose the losses of all epochs.
+    The adversary sees the b noisy sums of each epoch. The density ratio X of these sums, with and without the
+    example, is the mean of b independent terms (`_discretize_term`). We compose the losses of all epochs.
 
     Args:
       batches: b, the number of steps in an epoch, at least 1.
@@ -80,11 +79,12 @@ def account_allocation(
 
 
 def _discretize_term(sigma: float, pessimistic: bool) -> _RatioPmf:
-    """Returns the distribution of one step's term of the density ratio X, as atoms on a grid.
+    """Returns the distribution of a term of the density ratio X, as atoms on a grid.
 
-    The term is exp((2 z - 1) / (2 sigma^2)), for the step's noisy sum z. Its logarithm is N(-1 / (2 sigma^2),
-    1 / sigma^2) without the example, and N(1 / (2 sigma^2), 1 / sigma^2) with it. The grid raises delta if
-    `pessimistic`, and lowers it otherwise.
+    X is the ratio of the densities of an epoch's noisy sums with and without the example. It is the mean of a
+    term for each step: exp((2 z - 1) / (2 sigma^2)) for the noisy sum z. The term's logarithm is N(-1 / (2
+    sigma^2), 1 / sigma^2) without the example, and N(1 / (2 sigma^2), 1 / sigma^2) with it. The grid raises
+    delta if `pessimistic`, and lowers it otherwise.
     """
     # A grid for the term's logarithm, with an unbounded cell at each end.
     log_mean = 1 / (2 * sigma**2)  # with the example; without it the mean is -log_mean
@@ -96,10 +96,10 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _RatioPmf:
     # in the cell, since the term is a ratio of densities. `mass_between` takes standardized ends.
     masses = conversions.mass_between((ends + log_mean) * sigma)
     masses_times_mean = conversions.mass_between((ends - log_mean) * sigma)
-    # The mass of far cells underflows to 0. Dropping them lowers delta, so an upper bound adds their part of
-    # the mean.
+    # We drop far cells with a mass of 0, from underflow. This lowers delta, so an upper bound adds
+    # `dropped_mean`.
     is_kept = masses > 0
-    if not pessimistic:  # means that underflow to 0 would raise the delta of removing the example
+    if not pessimistic:  # a mean that underflows to 0 could raise delta
         is_kept &= masses_times_mean > 0
     means = masses_times_mean[is_kept] / masses[is_kept]
     dropped_mean = float(masses_times_mean[~is_kept].sum())
@@ -109,10 +109,10 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _RatioPmf:
 
 
 def _average(first: _RatioPmf, second: _RatioPmf, pessimistic: bool) -> _RatioPmf:
-    """Returns the distribution of the mean of two independent groups of terms, on a geometric grid.
+    """Returns the distribution of the mean of two groups of terms together, on a geometric grid.
 
-    `first` and `second` are the distributions of each group's mean. The grid raises delta if `pessimistic`,
-    and lowers it otherwise.
+    The mean of the terms of all steps is the density ratio X (`_discretize_term`). `first` and `second` are
+    the distributions of each group's mean. The grid raises delta if `pessimistic`, and lowers it otherwise.
     """
     terms = first.terms + second.terms
     weight = first.terms / terms
@@ -126,6 +126,7 @@ def _average(first: _RatioPmf, second: _RatioPmf, pessimistic: bool) -> _RatioPm
     high = weight * _find_high(first) + other_weight * _find_high(second)
     edges = np.geomspace(low, max(high, 1.001 * low), NUM_CELLS + 1)
 
+    # How much the expected value is below 1, since we dropped large values.
     dropped_mean = weight * first.dropped_mean + other_weight * second.dropped_mean
     return _move_to_grid(values.ravel(), masses.ravel(), edges, dropped_mean, terms, pessimistic)
 
@@ -141,7 +142,7 @@ def _move_to_grid(
     Args:
       values, masses: (n,) the atoms.
       edges: (m,) ascending, above 0.
-      dropped_mean: The part of the expected value that earlier steps dropped.
+      dropped_mean: How much the atoms' expected value is below 1.
     """
     if pessimistic:
         grid = np.append(0.0, edges)

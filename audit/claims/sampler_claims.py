@@ -113,18 +113,17 @@ class _Sampler(NamedTuple):
     """The accounting functions and texts for a sampler.
 
     Attributes:
-      bracket: maps (noise multiplier, batches per epoch, epochs, delta) to bounds on epsilon for an adversary
-        who sees every model.
-      bound: maps (schedule, delta) to the upper bound on the last model's epsilon.
+      bound_every_model: maps (noise multiplier, batches per epoch, epochs, delta) to bounds on epsilon.
+      bound_last_model: maps (schedule, delta) to the upper bound on the last model's epsilon.
       advice: the condition under which the claim holds; if empty, `_advise_changes` gives the advice.
-      secret: the information that nobody may see if the last model's bound is to hold.
+      must_stay_secret: the information that nobody may see if the last model's bound is to hold.
       order: the condition on the order of examples; may be empty.
     """
 
-    bracket: Callable[[float, int, int, float], EveryModel]
-    bound: Callable[[Schedule, float], MixtureBound]
+    bound_every_model: Callable[[float, int, int, float], EveryModel]
+    bound_last_model: Callable[[Schedule, float], MixtureBound]
     advice: str = ""
-    secret: str = "an earlier model or the batches"
+    must_stay_secret: str = "an earlier model or the batches"
     order: str = ""
 
 
@@ -153,7 +152,7 @@ def sampler_claims(
       delta: the delta of epsilon.
 
     Returns:
-      A row for the sampler, and another for Poisson sampling unless they are the same.
+      A row for the sampler, and a row for Poisson sampling to compare with.
 
     Raises:
       InputError: a number is out of range, or the sampler is unknown.
@@ -164,7 +163,7 @@ def sampler_claims(
     """
     if isinstance(sampler, TruncatedPoisson):
         name = "truncated_poisson"
-        method = _SAMPLERS[name]._replace(bracket=partial(_bracket_truncated, sampler))
+        method = _SAMPLERS[name]._replace(bound_every_model=partial(_bracket_truncated, sampler))
     else:
         is_known = isinstance(sampler, str) and sampler in SAMPLERS
         require(is_known, f"`sampler={shown(sampler)}`: give {', '.join(SAMPLERS)}")
@@ -182,9 +181,9 @@ def sampler_claims(
     schedule = samplers.make_schedule(sigma, batches, epochs, constants)
 
     poisson = _bracket_poisson(sigma, batches, epochs, delta)
-    every_model = method.bracket(sigma, batches, epochs, delta)
-    bound = method.bound(schedule, delta)
-    assumes = f"holds {condition}, and nobody sees {method.secret}"
+    every_model = method.bound_every_model(sigma, batches, epochs, delta)
+    bound = method.bound_last_model(schedule, delta)
+    assumes = f"holds {condition}, and nobody sees {method.must_stay_secret}"
     if bound.error:
         assumes += f"; a simulated upper bound, too low with probability {bound.error:g}"
     # The last model leaks at most as much as all models. The noise-only steps (`tail`) cannot increase this.
@@ -192,7 +191,7 @@ def sampler_claims(
     with_tail = None
     if tail:
         longer = samplers.make_schedule(sigma, batches, epochs, constants, tail)
-        with_tail = min(method.bound(longer, delta).epsilon, upper)
+        with_tail = min(method.bound_last_model(longer, delta).epsilon, upper)
     last_model = LastModel(upper, with_tail, assumes)
     advice = method.advice or _advise_changes(epochs, delta, poisson.upper, last_model)
     rows = [SamplerClaim(name, every_model, last_model, advice, yours=True)]
@@ -202,7 +201,7 @@ def sampler_claims(
         last_model = LastModel(poisson.upper, with_tail, "no more than all models leak")
         advice = _SAMPLERS["poisson"].advice
         rows.append(SamplerClaim("poisson", poisson, last_model, advice))
-    # With Poisson batches, zero-out is the same as removing the example.
+    # ZERO_OUT replaces the example's gradient with 0. With Poisson batches, this equals removing it.
     return SamplerClaims(
         sigma, delta, tail, neighbours=ZERO_OUT, order=method.order, rows=tuple(rows)
     )
@@ -210,8 +209,6 @@ def sampler_claims(
 
 def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: float) -> float:
     """Returns the smallest noise multiplier for which Poisson batches leak at most epsilon at delta.
-
-    The relative precision of the search is 2e-6.
 
     Raises:
       InputError: a number is out of range, or no sigma from 0.05 to 10,000 gives this epsilon.
@@ -335,7 +332,7 @@ _ALLOCATION = _Sampler(
 _ANY_ORDER = _Sampler(
     brackets.bracket_shuffled,
     samplers.bound_any_order,
-    secret="an earlier model",
+    must_stay_secret="an earlier model",
     order="each example is used once per epoch, in any step, which may be known",
 )
 _SAMPLERS = {
@@ -357,7 +354,7 @@ _SAMPLERS = {
     ),
     "any_order": _ANY_ORDER,
     "cyclic": _ANY_ORDER._replace(
-        bracket=_bracket_cyclic,
+        bound_every_model=_bracket_cyclic,
         order="every epoch has the same order, which may be known",
     ),
 }

@@ -54,20 +54,20 @@ class MixtureBound(NamedTuple):
 class StepWeights(NamedTuple):
     """The weights of T steps in the last model: W_t is the product of the Lipschitz constants after step t.
 
-    Later steps scale a shift or noise at step t by at most W_t. For noise N(0, I), the sum of W^2 over some
-    steps is the variance of their noise in the last model.
+    Later steps stretch a shift or noise at step t by at most W_t. For noise N(0, I), the sum of W_t^2 over
+    some steps is the variance of their noise in the last model.
 
     Attributes:
       log_w: (T + 1,) the log of W_t. The last entry, 0, is for "no participation".
-      log_before: (T + 1,) the log of the sum of W^2 over the steps before t.
-      log_after: (T + 1,) the log of the sum of W^2 over step t and the steps after it.
+      log_variance_before: (T + 1,) the log of the sum of W^2 over the steps before t.
+      log_variance_from: (T + 1,) the log of the sum of W^2 over step t and the steps after it.
       first: The first step whose shift can reach the last model. It is the last step with a Lipschitz
         constant of 0, or 0 if there is none.
     """
 
     log_w: Array
-    log_before: Array
-    log_after: Array
+    log_variance_before: Array
+    log_variance_from: Array
     first: int
 
     @property
@@ -105,20 +105,22 @@ def make_schedule(
 
 
 def weigh_steps(lipschitz: Array) -> StepWeights:
-    """Returns the weights of T steps: log W_t is the sum of the later steps' log Lipschitz constants."""
+    """Returns the weights of T steps in the last model: W_t is the product of later Lipschitz constants.
+
+    Noise N(0, I) in step t has variance W_t^2 in the last model. We also sum these variances.
+    """
     # A constant of 0 erases all earlier shifts. If there is none, `first` is 0.
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     constants = lipschitz.copy()
-    constants[: first + 1] = 1.0  # avoids log(0); these affect only weights before `first`
+    constants[: first + 1] = 1.0  # avoids log(0); weights before `first` do not matter
     log_next = np.append(np.log(constants)[1:], 0.0)  # of the next step's constant
     log_w = np.cumsum(log_next[::-1])[::-1]
-    # Their differences are the variances of the noise between participations.
-    log_before = np.logaddexp.accumulate(2 * log_w)
-    log_after = np.logaddexp.accumulate(2 * log_w[::-1])[::-1]
+    from_start = np.logaddexp.accumulate(2 * log_w)
+    to_end = np.logaddexp.accumulate(2 * log_w[::-1])[::-1]
     return StepWeights(
         log_w=np.append(log_w, 0.0),
-        log_before=np.append(-np.inf, log_before),  # the log of an empty sum is -inf
-        log_after=np.append(log_after, -np.inf),
+        log_variance_before=np.append(-np.inf, from_start),  # the log of an empty sum is -inf
+        log_variance_from=np.append(to_end, -np.inf),
         first=first,
     )
 
@@ -128,83 +130,83 @@ def compute_pattern_mus(
 ) -> Array:
     """Returns the mu (N,) of N participation patterns, for noise N(0, I) in each step.
 
-    For an adversary who knows the pattern, the last model is mu-GDP. Participation in step t shifts it by at
-    most W_t s_t (`StepWeights`). The noise of step t and later steps masks this shift. The result equals the
-    mu of `hidden_state.hidden_state_bound`, and is at most sqrt(K).
+    For an adversary who knows the pattern, the last model is mu-GDP. A step that uses the example shifts the
+    model by at most 1, and thus the last model by at most W_t (`StepWeights`). The noise of this step and
+    later steps masks this shift. For a single pattern, `hidden_state.hidden_state_bound` returns the same mu.
 
     Args:
       weights: The weights of T steps.
       patterns: (N, K) the steps that use the example, ascending from 0 to T - 1; T means no participation.
-      log_shifts: (N, K) the log of W_t s_t; by default s_t is 1.
+      log_shifts: (N, K) the log of the last model's shift by each participation; by default the log of W_t.
     """
     reaches_last_model = (patterns >= weights.first) & (patterns < weights.no_participation)
     if log_shifts is None:
         log_shifts = weights.log_w[patterns]
-    log_noises = _compute_log_noises(weights, patterns)
-    squares = _pool_violators(log_shifts, log_noises, reaches_last_model)
+    log_variances = _compute_log_variances(weights, patterns)
+    squares = _minimize_mu_squared(log_shifts, log_variances, reaches_last_model)
     composed_squares = reaches_last_model.sum(axis=1)  # mu^2 for all models, which leak no less
     return np.sqrt(np.minimum(squares, composed_squares))
 
 
-def _pool_violators(log_shifts: Array, log_noises: Array, reaches_last_model: Bits) -> Array:
-    """Returns mu^2 (N,) of N participation patterns, by isotonic regressions that pool adjacent violators.
+def _minimize_mu_squared(
+    log_shifts: Array, log_variances: Array, reaches_last_model: Bits
+) -> Array:
+    """Returns the least mu^2 (N,) at which noise can mask the shifts of N participation patterns.
 
-    A participation shifts the last model by W s. The noise until the next one, with variance sum W^2, masks
-    it, and later noise may help. So blocks of participations are masked together, each at a cost of (sum of W
-    s)^2 / sum of W^2. The total, mu^2, is least if slopes, sum of W s / sum of W^2, increase (derived in
-    audit/methods/README.md). So we pool adjacent blocks whose slopes do not. Each pattern has its own stack
-    of blocks.
+    Noise masks the shifts of earlier participations, not of later ones. To mask a total shift S, noise of
+    total variance V contributes S^2 / V to mu^2. At first, each participation is a block, masked by the noise
+    until the next one. If a block has a larger S / V than the next one, it should also use that block's
+    noise, so we pool the two. This is an isotonic regression (derived in audit/methods/README.md). Each
+    pattern has its own stack of blocks.
 
     Args:
-      log_shifts: (N, K) the log of W s of each participation.
-      log_noises: (N, K) the log of the sum of W^2 from this participation to the next one.
+      log_shifts: (N, K) the log of the last model's shift by each participation.
+      log_variances: (N, K) the log variance, in the last model, of the noise from each participation to the
+        next.
       reaches_last_model: (N, K) False for participations to ignore.
     """
     num_patterns, participations = log_shifts.shape
     heights = np.zeros(num_patterns, np.intp)  # the number of blocks on each pattern's stack
-    # For each block, from the bottom up, the log sum of W s and the log sum of W^2.
+    # For each block, from the bottom up, log S and log V.
     stacks = np.zeros((2, participations, num_patterns))
     for i in range(participations):
         patterns = np.flatnonzero(reaches_last_model[:, i])
-        stacks[0, heights[patterns], patterns] = log_shifts[patterns, i]
-        stacks[1, heights[patterns], patterns] = log_noises[patterns, i]
+        stacks[:, heights[patterns], patterns] = log_shifts[patterns, i], log_variances[patterns, i]
         heights[patterns] += 1
-        # Pool the two top blocks of each pattern until the upper one has the larger slope.
+        # Pool the two top blocks of each pattern until the later one has the larger S / V.
         while len(patterns):
             patterns = patterns[heights[patterns] > 1]
             top = heights[patterns] - 1
             upper = stacks[:, top, patterns]
             lower = stacks[:, top - 1, patterns]
-            upper_log_slopes = upper[0] - upper[1]
-            lower_log_slopes = lower[0] - lower[1]
-            violates = lower_log_slopes >= upper_log_slopes
-            patterns = patterns[violates]
-            pooled = np.logaddexp(lower[:, violates], upper[:, violates])
-            stacks[:, top[violates] - 1, patterns] = pooled
+            is_pooled = lower[0] - lower[1] >= upper[0] - upper[1]  # log S - log V
+            patterns = patterns[is_pooled]
             heights[patterns] -= 1
+            pooled = np.logaddexp(lower[:, is_pooled], upper[:, is_pooled])
+            stacks[:, heights[patterns] - 1, patterns] = pooled
     is_block = np.arange(participations)[:, None] < heights
-    log_sums, log_block_noises = stacks
+    log_s, log_v = stacks
     with np.errstate(over="ignore"):  # squares may overflow to infinity
-        squares = np.exp(2 * log_sums - log_block_noises)
+        squares = np.exp(2 * log_s - log_v)
     return np.where(is_block, squares, 0.0).sum(axis=0)
 
 
-def _compute_log_noises(weights: StepWeights, patterns: Steps) -> Array:
+def _compute_log_variances(weights: StepWeights, patterns: Steps) -> Array:
     """Returns the log variance (N, K), in the last model, of the noise from each participation to the next.
 
-    This noise masks the participation. Its variance is the sum of W^2 over these steps (`StepWeights`). We
-    subtract cumulative sums from the start of training or from its end, whichever are smaller and thus lose
-    fewer digits. The arguments are those of `compute_pattern_mus`.
+    `weights` has the variance of all noise before each step, and from each step on. A difference of either is
+    the result. We use the smaller ones, which lose fewer digits. `patterns` (N, K) has the steps that use the
+    example, and T for no participation.
     """
     end = np.full(len(patterns), weights.no_participation)
     following = np.column_stack([patterns[:, 1:], end])  # the step of the next participation
-    log_before = weights.log_before[patterns]
-    log_after_following = weights.log_after[following]
-    from_start = conversions.log_difference(weights.log_before[following], log_before)
-    from_end = conversions.log_difference(weights.log_after[patterns], log_after_following)
-    log_noises = np.where(log_before < log_after_following, from_start, from_end)
-    # Rounding may make the sum smaller than its first term.
-    return np.maximum(log_noises, 2 * weights.log_w[patterns])
+    log_before = weights.log_variance_before[patterns]
+    log_from_following = weights.log_variance_from[following]
+    from_start = conversions.log_difference(weights.log_variance_before[following], log_before)
+    from_end = conversions.log_difference(weights.log_variance_from[patterns], log_from_following)
+    log_variances = np.where(log_before < log_from_following, from_start, from_end)
+    # Rounding may make it smaller than the variance of the first step, W^2.
+    return np.maximum(log_variances, 2 * weights.log_w[patterns])
 
 
 def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
@@ -245,14 +247,14 @@ def bound_one_of_each_epoch(
     """Returns an upper bound on the last model's epsilon if each epoch uses the example in one random step.
 
     This covers shuffled batches, balls in bins and random allocation. If there are too many participation
-    patterns to enumerate, we simulate a stratified sample (`_stratify_by_last_epochs`). The bound is then too
-    low with probability at most ERROR.
+    patterns to enumerate, we simulate some. The bound is then too low with probability at most ERROR. To
+    reduce the variance, we stratify patterns by their steps in the last epochs, which affect mu most.
 
     Args:
       max_enumerated: The maximum number of patterns to enumerate, and of strata.
       simulated: The approximate number of patterns to simulate; at least 50 in each stratum.
     """
-    sigma, batches, epochs, weights = schedule
+    sigma, batches, epochs, weights = schedule  # the noise multiplier, and the weights of steps
     # There are batches**epochs equally likely patterns.
     if epochs * math.log(batches) <= math.log(max_enumerated):
         places = np.array(list(itertools.product(range(batches), repeat=epochs)))
@@ -262,9 +264,9 @@ def bound_one_of_each_epoch(
         return MixtureBound(mix_epsilon(mus, probabilities, delta), error=0.0, mu=float(mus.max()))
 
     strata = _stratify_by_last_epochs(batches, epochs, min(_MAX_STRATA, max_enumerated))
-    draws = max(simulated // len(strata.lows), 50)
+    draws = max(simulated // len(strata.probabilities), 50)  # from each stratum
     mus = _simulate_strata(schedule, strata, draws, seed)
-    worst = _compute_worst_mus(schedule, strata) / sigma
+    worst = _compute_worst_mus(schedule, strata) / sigma  # upper bounds on a stratum's mu
     epsilon = _bound_simulated(mus / sigma, worst, strata.probabilities, delta)
     return MixtureBound(epsilon, ERROR, mu=float(worst.max()))
 
@@ -332,12 +334,9 @@ def _stratify_by_last_epochs(batches: int, epochs: int, max_strata: int) -> _Str
 def _compute_worst_mus(schedule: Schedule, strata: _Strata) -> Array:
     """Returns an upper bound (S,) on the mu of each stratum's participation patterns, for noise N(0, I).
 
-    It is the mu of a hypothetical pattern: each epoch uses the last step and the largest weight W
-    (`StepWeights`) that the stratum allows.
-
-    This is a bound because an isotonic regression projects onto a cone. Its norm, mu, is the largest inner
-    product with a unit vector of the cone: the largest sum of x_t W_t s_t, for shifts s_t, over increasing
-    x_t with sum (x_t W_t)^2 = 1. So mu increases with every W_t s_t, and if one moves to a later step.
+    It is the mu of a hypothetical pattern. In each epoch, it uses the last step that the stratum allows, but
+    shifts the last model by the largest W_t of any allowed step (`StepWeights`). This is the worst case,
+    because noise that masks these shifts can also mask smaller or earlier ones.
     """
     _, batches, epochs, weights = schedule
     num_strata, last_epochs = strata.lows.shape
@@ -363,7 +362,7 @@ def bound_poisson(
     """Returns an upper bound on the last model's epsilon for Poisson sampling at the same rate in each step.
 
     We simulate some participation patterns. For a valid bound, `_bound_simulated` also needs an upper bound
-    on mu. We use the mu of a pattern that is worse than nearly all others (`_find_latest_steps`), and reserve
+    on their mu. We use the mu of a hypothetical pattern that is worse than nearly all others, and reserve
     `delta` / 1000 for the exceptions.
 
     Args:
@@ -375,9 +374,10 @@ def bound_poisson(
         rate = 1 / batches
     steps = batches * epochs
 
-    # Earlier steps may have a larger weight W, so we give each participation the largest W up to its step.
-    largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
+    # `latest` has the most and latest participations. Earlier steps may have larger weights W_t in the last
+    # model (`StepWeights`), so each participation shifts it by the largest W_t so far.
     latest = _find_latest_steps(steps, rate, _RESERVED * delta)
+    largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
     worst = compute_pattern_mus(weights, latest[None], log_shifts=largest_log_w[latest][None])
 
     rng = np.random.default_rng(seed)
@@ -397,7 +397,7 @@ def bound_poisson(
     # No pattern has a larger mu than the one that participates in every step.
     every_step = np.arange(steps)[None]
     largest = compute_pattern_mus(weights, every_step, log_shifts=largest_log_w[None])
-    return MixtureBound(epsilon, ERROR, mu=float(largest[0]) / sigma)
+    return MixtureBound(epsilon, error=ERROR, mu=float(largest[0]) / sigma)
 
 
 def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:

@@ -57,8 +57,8 @@ class Toeplitz(NamedTuple):
         # Reversing rows and columns transposes a Toeplitz matrix.
         return self.solve(values[::-1])[::-1]
 
-    def stream(self) -> tuple[Array, Array]:
-        """Returns the coefficients of B and A, which define the noise n = S^-1 z by B(L) n = A(L) z."""
+    def noise_coefficients(self) -> tuple[Array, Array]:
+        """Returns the coefficients of B and A. The noise n = S^-1 z satisfies B(L) n = A(L) z."""
         return np.array(self.numerator), np.array(self.denominator)
 
 
@@ -76,16 +76,15 @@ class Dense(NamedTuple):
     def solve_transposed(self, values: Array) -> Array:
         return np.asarray(np.linalg.solve(self.matrix.T, values))
 
-    def stream(self) -> tuple[Array, Array]:
-        """Returns coefficients as in `Toeplitz.stream`: the numerator [1], and the denominator (T, T).
+    def noise_coefficients(self) -> tuple[Array, Array]:
+        """Returns B = [1] and A (T, T). The noise n = S^-1 z satisfies n_t = sum_i A[t, i] z_(t-i), i <= t.
 
-        Entry (t, i) of the denominator multiplies the raw noise of step t - i in the noise of step t.
+        So row t of A is row t of S^-1, reversed.
         """
         inverse = np.linalg.inv(self.matrix)
         step = np.arange(len(self.matrix))[:, None]
-        # t - i; `tril` drops entries with i > t, whose index is negative.
-        earlier_step = step - step.T
-        return np.ones(1), np.tril(inverse[step, earlier_step])
+        # `tril` drops entries with a negative t - i.
+        return np.ones(1), np.tril(inverse[step, step - step.T])
 
 
 Strategy = Toeplitz | Dense
@@ -122,14 +121,15 @@ def _compute_checksum(path: str) -> str:
 
 
 def read_strategy(text: str, steps: int) -> Strategy:
-    """Returns the strategy that a text names, for training with T = `steps` steps.
+    """Returns the strategy matrix S that a text names. Training adds the noise S^-1 z, for raw noise z.
 
-    L in comments shifts by one step.
+    Comments write S as a function of L, the shift by one step.
 
     Args:
-      text: a name such as "bsr:16", or a file (.npy, or text that numpy.loadtxt
-        reads) containing the first column of S, (n,), or all of S, (T, T). The file name may end with a
-        checksum (`pin_file`).
+      text: "independent", "sqrt", "lambda:l" (lambda-CGD), "bsr:b" (banded square root), "bisr:p" (banded
+        inverse square root), or a file (.npy, or text that numpy.loadtxt reads) with the first column of S,
+        (n,), or all of S, (T, T). The file name may end with a checksum (`pin_file`).
+      steps: T, the number of steps.
 
     Raises:
       InputError: the text is not a strategy, or the file does not fit T steps or has changed.
@@ -137,7 +137,7 @@ def read_strategy(text: str, steps: int) -> Strategy:
     if text == INDEPENDENT:
         return Toeplitz()
     if text == "sqrt":
-        # S = 1 / (1 - L)^(1/2). S^-1 is thus a polynomial, and noise depends only on raw noise.
+        # S = 1 / (1 - L)^(1/2)
         return Toeplitz(denominator=expand_power(0.5, steps))
     name, _, parameter = text.partition(":")
     if name not in ("lambda", "bsr", "bisr"):
@@ -148,13 +148,13 @@ def read_strategy(text: str, steps: int) -> Strategy:
         raise InputError(_list_strategies(text)) from None
     if name == "lambda":
         require(0 <= value < 1, f"`noise={text}`: give at least 0 and below 1, such as 0.9")
-        return Toeplitz(denominator=(1.0, -value))  # S = 1 / (1 - value L)
+        return Toeplitz(denominator=(1.0, -value))  # S = 1 / (1 - l L)
     is_count = 1 <= value < 1e9 and value.is_integer()
     require(is_count, f"`noise={text}`: give a whole number of at least 1, such as 16")
     count = min(int(value), steps)
-    if name == "bsr":  # the first coefficients of (1 - L)^(-1/2)
+    if name == "bsr":  # S has the first b terms of (1 - L)^(-1/2)
         return Toeplitz(numerator=expand_power(-0.5, count))
-    return Toeplitz(denominator=expand_power(0.5, count))  # bisr: those of (1 - L)^(1/2), inverted
+    return Toeplitz(denominator=expand_power(0.5, count))  # bisr: 1 / S has those of (1 - L)^(1/2)
 
 
 def _read_file(text: str) -> Array:

@@ -188,7 +188,7 @@ def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:
         if name in given and name not in fixed and not flags.FLAGS[name].present:
             del given[name]
     # If flags do not determine the number of steps, this sets `insertions` to the model's default.
-    make.add_insertions(given["model"], given)
+    make.add_default_insertions(given["model"], given)
     return make.setting_of(**given)
 
 

@@ -42,12 +42,12 @@ def conclude(
 
     Raises InputError for unusable scores.
     """
-    all_rows = _conclude_rows(evidence, claim, level)
+    all_rows = _begin_conclusion(evidence, claim, level)
     once = count_once(evidence)
     if once is None:
         return finish(all_rows)  # adds the claim test and the verdict
     try:
-        counted_once = _conclude_rows(once.evidence, claim, level)
+        counted_once = _begin_conclusion(once.evidence, claim, level)
     except InputError:  # too few distinct rows for the methods
         counted_once = None
     return take_smaller(all_rows, counted_once, once.remark)
@@ -83,13 +83,13 @@ def _analyze(evidence: Evidence, level: Level) -> tuple[Sequence[Finding], Verdi
     return lifted.bounds(evidence, *level), MANY_CANARIES
 
 
-def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Conclusion:
-    """Returns the conclusion from evidence and a claim, without the fields that `finish` computes."""
+def _begin_conclusion(evidence: Evidence, claim: Claim | None, level: Level) -> Conclusion:
+    """Returns a conclusion with lower bounds, the curve test and upper bounds; `finish` adds the verdict."""
     conversions.require_levels(*level)
     findings, verdict_methods = _analyze(evidence, level)
     worlds = evidence.pooled()  # the scores of inserted canaries, and of left-out canaries
     curve = None
-    if verdict_methods is ONE_CANARY:  # the curve test needs independent scores
+    if verdict_methods is ONE_CANARY:  # one per run, so its scores are independent
         p_value = gaussian_curve.examine(*worlds)
         curve = Curve(p_value, power=gaussian_curve.power(*worlds))
     concluded = Conclusion(
@@ -116,10 +116,11 @@ def _conclude_rows(evidence: Evidence, claim: Claim | None, level: Level) -> Con
     )
     if composition is None or composition.sampling_rate == 1:  # canaries are not sampled
         return concluded
-    # For sampled canaries, we add the epsilon that the last model would have with linear losses.
-    steps = composition.insertions  # every step inserts, unless the claim has a schedule
+    # The hidden-state bound ignores sampling. So we add the epsilon to expect if losses are linear.
+    periodicity = 1
     if hidden_state is not None:
-        steps *= hidden_state.periods.k  # one step of k inserts
+        periodicity = hidden_state.periods.k  # one step of k may insert the canary
+    steps = composition.insertions * periodicity
     return concluded._replace(epsilon_if_linear=expected_epsilon(composition, steps, level.delta))
 
 
@@ -184,16 +185,16 @@ def conclude_setting(
     claim = make_claim(setting)
     evidence: Evidence
     why_gaussian = ""  # why we expect a Gaussian trade-off curve
-    if setting.adversary.any_time:  # every run draws new canaries
+    if setting.adversary.has_fresh_canaries:  # drawn anew in each run
         evidence = read_directions(scores)
     else:
         evidence = read_evidence(scores)
         if not own_model and predicted_mu(setting) is not None:
             why_gaussian = "expected here: Gaussian noise on one crafted coordinate"
-    # A claim does not know the optimizer. So the setting replaces the claim's values for the last model: the
-    # epsilon with linear losses, and the hidden-state bound.
+    # What the last model leaks depends on the optimizer, which a claim does not know. So we compute it from
+    # the setting.
     if_linear = _expect_linear_losses(setting, claim, level.delta)
-    concluded = _conclude_rows(evidence, claim, level)
+    concluded = _begin_conclusion(evidence, claim, level)
     concluded = concluded._replace(why_gaussian=why_gaussian, epsilon_if_linear=if_linear)
     last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
     if isinstance(last_model, str):  # why there is no bound
@@ -239,16 +240,16 @@ def make_claim(setting: Setting) -> Claim:
 def _expect_linear_losses(setting: Setting, claim: Claim, delta: float) -> float | None:
     """Returns the epsilon that the last model would have with linear losses, or None.
 
-    With linear losses, the last model reveals only the sum of all steps (Steinke et al., 2024). The result is
-    None if the model is not this sum (momentum, weight decay). With independent noise, we report it only if
-    insertion steps are random and all runs share the canaries.
+    With linear losses, the last model reveals only the sum of all steps (Steinke et al., 2024). We compute
+    this if the hidden-state bound does not cover the setting (correlated noise) or may ignore that insertion
+    steps are random. We do not report it for fresh canaries.
     """
     mechanism = setting.mechanism
-    if mechanism.optimizer != "sgd" or mechanism.weight_decay:
+    if mechanism.optimizer != "sgd" or mechanism.weight_decay:  # the last model is not the sum
         return None
     if isinstance(claim, MatrixMechanism):
         return claim.last_model_if_linear(delta)
-    if setting.adversary.any_time:
+    if setting.adversary.has_fresh_canaries:
         return None
     sampling = setting.sampling
     if sampling.batches:
@@ -289,12 +290,12 @@ def conclude_each_run(
 def conclude_together(
     scores: Scores, level: Level = USUAL_LEVEL, claim: Claim | None = None
 ) -> Conclusion | None:
-    """Returns one conclusion from several runs with fresh directions; None for one run or other canaries.
+    """Returns one conclusion from several runs, if each draws random directions as canaries; else None.
 
-    The scores must not be leave-one-out cosines, because a canary's score must not depend on other canaries'
-    directions (`Fresh.separate`).
+    Leave-one-out cosines are invalid here: a score must not depend on the run's other directions
+    (`separate`).
     """
-    if not scores.dimension or len(scores.scores) == 1:  # only directions have a dimension
+    if not scores.dimension or len(scores.scores) == 1:  # the dimension is 0 for other canaries
         return None
     return conclude(read_directions(scores)._replace(separate=True), claim, level)
 

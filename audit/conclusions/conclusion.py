@@ -134,8 +134,7 @@ class Conclusion(NamedTuple):
       has_one_canary: True for several runs with one canary each, whose scores are independent.
       law_is_known: True for several runs if scores of left-out canaries have a known distribution (fresh
         directions, or ranks).
-      scores_may_depend: True for several runs if scores within a run may depend on each other and their
-        distribution is unknown.
+      scores_may_depend: True for several runs if scores within a run may depend on each other.
       bets_on_curve: True if the test of the claim bets against the whole claimed trade-off curve.
       runs: the number of training runs.
       epsilon: the lower bound for any curve; for a single run, the largest such bound, or 0.
@@ -230,8 +229,7 @@ class Conclusion(NamedTuple):
         """Returns the bounds in the order used in tables: those that decide the verdict come first.
 
         These are the bounds for any trade-off curve and for a Gaussian curve. EXACT_NULL_GDP bounds mu. It
-        precedes both if readers can compare it with an upper bound, `tightest_mu`. A single run's bounds keep
-        their order.
+        precedes both if readers can compare it with an upper bound, `tightest_mu`.
         """
         if self.verdict_methods is None:
             return self.bounds

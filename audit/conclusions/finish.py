@@ -26,8 +26,8 @@ _MIN_EQUAL = 5  # by chance, this many scores are never all equal, or shifted by
 
 def finish(conclusion: Conclusion) -> Conclusion:
     """Returns the conclusion with the fields that `Conclusion` leaves to `finish`."""
-    examined = _examine(conclusion)
-    return _judge(examined, _test_claim(examined))
+    derived = _derive_fields(conclusion)
+    return _add_verdict(derived, _test_claim(derived))
 
 
 def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> Conclusion:
@@ -46,14 +46,13 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
     bounds_once: tuple[Bound, ...] = ()
     note = "counted once, they are too few for a bound"
     if once is not None:
-        finished_all = finish(all_rows)
+        finished_all = finish(all_rows)  # computes epsilon and the claim test
         finished_once = finish(once)
         note = "the bound counts all of them, which proves less"
         if finished_once.epsilon <= finished_all.epsilon:
             weaker = once
             note = "the bound counts them once"
-        # For the curve test, rows counted once are also valid if rows are independent.
-        weaker = weaker._replace(curve=once.curve)
+        weaker = weaker._replace(curve=once.curve)  # valid for independent rows and for copies
         bounds_once = once.bounds
         tests = (finished_all.claim_test, finished_once.claim_test)
         if None not in tests:
@@ -61,7 +60,8 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
             test = min(tests, key=attrgetter("refuted", "e_value"))
     smaller = _take_smaller_bounds(all_rows.bounds, bounds_once)
     weaker = weaker._replace(bounds=smaller, notes=(*all_rows.notes, f"{remark}; {note}"))
-    return _judge(_examine(weaker), test)
+    # With the smaller bounds, other fields change too.
+    return _add_verdict(_derive_fields(weaker), test)
 
 
 def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -> tuple[Bound, ...]:
@@ -82,13 +82,13 @@ def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -
     return tuple(smaller)
 
 
-def _judge(conclusion: Conclusion, claim_test: ClaimTest | None) -> Conclusion:
+def _add_verdict(conclusion: Conclusion, claim_test: ClaimTest | None) -> Conclusion:
     """Returns a conclusion with the test of the claim and the resulting verdict."""
     tested = conclusion._replace(claim_test=claim_test)
     return tested._replace(verdict=verdicts.judge(tested))
 
 
-def _examine(conclusion: Conclusion) -> Conclusion:
+def _derive_fields(conclusion: Conclusion) -> Conclusion:
     """Returns a conclusion with all fields that `finish` computes, except the claim test and the verdict."""
     evidence = conclusion.evidence
     is_refuted = conclusion.curve is not None and conclusion.curve.is_refuted
@@ -98,11 +98,11 @@ def _examine(conclusion: Conclusion) -> Conclusion:
         bounds.append(dataclasses.replace(bound, holds=holds))
     upper_bounds = _list_upper_bounds(conclusion)
     mus = [upper.mu for upper in upper_bounds if upper.mu is not None]
-    examined = conclusion._replace(
+    derived = conclusion._replace(
         is_one_run=isinstance(evidence, OneRun),
         has_one_canary=conclusion.verdict_methods == ONE_CANARY,
-        law_is_known=isinstance(evidence, Fresh),
-        scores_may_depend=conclusion.verdict_methods == MANY_CANARIES,
+        law_is_known=isinstance(evidence, Fresh),  # we know how its canaries are drawn
+        scores_may_depend=conclusion.verdict_methods == MANY_CANARIES,  # in one run
         refutes_gaussian=is_refuted,
         bounds=tuple(bounds),
         upper_bounds=upper_bounds,
@@ -114,25 +114,26 @@ def _examine(conclusion: Conclusion) -> Conclusion:
     _, scores_out = conclusion.worlds
     if len(scores_out):
         auc = curves.auc(*conclusion.worlds)
-        examined = examined._replace(auc=auc, attack=curves.attack(*conclusion.worlds))
-    # `_bet_on_curve` tests claims. It needs the exact distribution of left-out canaries' scores.
+        derived = derived._replace(auc=auc, attack=curves.attack(*conclusion.worlds))
+    # Bets on the claimed curve need the exact distribution of left-out canaries' scores. `epsilon` is the
+    # largest bound for any curve.
     if isinstance(evidence, OneRun):
         any_curve = [bound.epsilon for bound in bounds if not bound.assumes.gaussian]
-        examined = examined._replace(
+        derived = derived._replace(
             bets_on_curve=evidence.is_null_known, epsilon=max(any_curve, default=0.0)
         )
     else:
-        examined = examined._replace(
-            bets_on_curve=examined.law_is_known,
+        derived = derived._replace(
+            bets_on_curve=derived.law_is_known,
             runs=sum(len(table.scores) for table in evidence.rows()),
-            epsilon=examined.assumption_free.epsilon,
+            epsilon=derived.assumption_free.epsilon,
         )
-    if examined.has_one_canary:
-        examined = _examine_reach(examined)
-    return examined._replace(is_reversed=are_reversed(evidence, bounds, examined.auc))
+    if derived.has_one_canary:
+        derived = _find_reach(derived)
+    return derived._replace(is_reversed=are_reversed(evidence, bounds, derived.auc))
 
 
-def _examine_reach(conclusion: Conclusion) -> Conclusion:
+def _find_reach(conclusion: Conclusion) -> Conclusion:
     """Returns the conclusion from runs with one canary each, with `most_provable` and `is_beyond_reach`.
 
     The tightest upper bound is beyond reach if neither the largest provable epsilon nor the largest provable
@@ -266,24 +267,23 @@ def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
 
 
 def _compare_bounds(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
-    """Returns the test that compares lower bounds with a claim; None for a single run with too few coins.
+    """Returns the test that rejects a claim if a lower bound exceeds it; None for one run without coin flips.
 
-    The e-value is 1 / (1 - confidence) if a lower bound exceeds the claim, else 0. Its mean under a true
-    claim is at most 1, since a true claim is rejected with probability at most 1 - confidence.
+    The e-value is 1 / (1 - confidence) if the claim is rejected, else 0. Its mean under a true claim is at
+    most 1, since a true claim is rejected with probability at most 1 - confidence.
     """
     if conclusion.is_one_run:
-        bounds = {bound.method: bound for bound in conclusion.bounds}
-        if one_run_bounds.ONE_RUN_GUESSES not in bounds:
+        if conclusion.one_run.coins is None:
             return None
-        epsilon = bounds[one_run_bounds.ONE_RUN_GUESSES].epsilon
-        mu = bounds[one_run_bounds.ONE_RUN_GAUSSIAN].mu
+        epsilon = conclusion.finding(one_run_bounds.ONE_RUN_GUESSES).epsilon
+        mu = conclusion.finding(one_run_bounds.ONE_RUN_GAUSSIAN).mu
         # For a claim of mu-GDP, only the bound on mu counts. Each bound is wrong with probability at most 1 -
         # confidence, so both together could reject a true claim twice as often.
         if upper.mu is not None:
             epsilon = 0.0
     else:
-        # Here both count: on Gaussian curves, the bound on epsilon adds no errors to those of the bound on
-        # mu (tests/audit/conclusions/test_claim_tests.py).
+        # Here both count. Simulated audits reject a true claim no more often than the confidence allows
+        # (tests/audit/conclusions/test_claim_tests.py).
         epsilon = conclusion.assumption_free.epsilon
         mu = conclusion.gaussian.mu
     is_refuted = _refutes(upper, epsilon, mu)
@@ -324,7 +324,7 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
     log_capital = exact_null.expand_to_runs(design, log_capital)
     confidence = conclusion.confidence
     test = claimed_curve.judge_capital(log_capital, exceedances.in_order, confidence)
-    # The smallest departure of the noise from the claim that the test would detect.
+    # For reports, we simulate how much less noise than claimed the test would detect.
     summary = exact_null.summarise_design(design)
     if upper.mu is not None:
         # With the claimed noise, the mean score, in standard deviations of a left-out score, is at most mu.

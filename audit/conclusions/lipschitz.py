@@ -146,16 +146,19 @@ def find_current(store: Store) -> Steps | None:
 def find_measured(store: Store, rehearsals: int) -> Steps | None:
     """Returns a store's constants if this version measured them in at least `rehearsals` runs; else None.
 
-    We require two runs, because `rehearsals` may be `USUAL` (0), and unmeasured constants have 0 runs.
+    With 0 rehearsals (`USUAL`), any number of runs suffices. Constants that were not measured have 0 runs.
     """
     steps = find_current(store)
-    if steps is None or steps.runs < max(rehearsals, _MIN_REHEARSALS):
+    if steps is None or not steps.runs or steps.runs < rehearsals:
         return None
     return steps
 
 
 def _bound_last_model(setting: Setting, steps: Steps, delta: float) -> HiddenState:
-    """Returns the upper bound for the last model, with a reason, and the bounds for larger constants."""
+    """Returns the upper bound for the last model, and for larger Lipschitz constants in case they are wrong.
+
+    `make_hidden_state` chooses the larger constants. The result includes the reason for `steps.constants`.
+    """
     schedule = setting.schedule
     reason = steps.reason
     # `_bound_for_constants` computes the bound from the same mixture, which is cached.
@@ -164,12 +167,11 @@ def _bound_last_model(setting: Setting, steps: Steps, delta: float) -> HiddenSta
         reason += "; a mixture over orders of batches"
         if mixture.error:
             reason += f", a simulated upper bound, too low with probability {mixture.error:g}"
-    return make_hidden_state(
+    state = make_hidden_state(
         lambda periods: _bound_for_constants(setting, periods.lipschitz, delta),
         Periods(steps.constants, k=schedule.periodicity, insert=schedule.place),
-        reason,
-        steps.runs,
     )
+    return state._replace(reason=reason, runs=steps.runs)
 
 
 def _bound_for_constants(setting: Setting, constants: ArrayLike, delta: float) -> HiddenStateBound:
@@ -223,10 +225,10 @@ def _find_shifts(setting: Setting) -> Array:
 def _mix_patterns(
     sampler: Sampling, noise_multiplier: float, constants: tuple[float, ...], delta: float
 ) -> samplers.MixtureBound:
-    """Returns the bound for the mixture over the patterns of participation that a sampler may draw.
+    """Returns the bound on the last model's epsilon if a sampler secretly draws the steps with the canary.
 
-    `constants` has an entry for each step. For Poisson sampling, or more than 1000 patterns, we simulate
-    some. This takes seconds, so we cache the result.
+    We simulate the sampler if it is Poisson, or if there are more than 1000 patterns of steps. This takes
+    seconds, hence the cache. `constants` (T,) are the Lipschitz constants of the steps.
     """
     batches = sampler.batches or 1  # Poisson sampling has no epochs
     epochs = len(constants) // batches
@@ -241,9 +243,9 @@ def _mix_patterns(
 def coupling_distances(setting: Setting) -> Array:
     """Returns the distance between the models with and without the canary before each step, (T,).
 
-    Measured Lipschitz constants must be valid at these distances, which we compute for constant 1. Step t
-    adds the canary's shift s_t, and its noise masks a part a_t (`masked`), so the distance after it is z_t =
-    z_(t-1) + s_t - a_t, in units of eta C / B.
+    The unit is eta C / B. We measure Lipschitz constants at these distances. Since they are still unknown, we
+    assume 1. In step t, the canary adds s_t (`_find_shifts`), and noise masks a part a_t
+    (`hidden_state_bound`), so z_t = z_(t-1) + s_t - a_t.
     """
     bound = _bound_for_constants(setting, constants=1.0, delta=1e-5)  # any delta will do
     after = np.cumsum(_find_shifts(setting) - bound.masked)
@@ -307,8 +309,8 @@ def count_rehearsals(
     """Returns the number of rehearsals that measure a catalogue model's steps; None if we do not measure.
 
     A rehearsal is a training run that measures Lipschitz constants. With 0 (`USUAL`), the number depends on
-    the model's size. By default, we measure smooth models without proven constants, if k > 1 and the last
-    model can have a bound. With k = 1 and constants of at least 1, the bound would equal composition.
+    the model's size. By default, we measure smooth models without proven constants, unless the last model
+    cannot have a bound or every step inserts the canary. The bound would then rarely improve on composition.
 
     Args:
       requested: "measured" or "none", to measure or not; None for the default.
@@ -318,9 +320,8 @@ def count_rehearsals(
       InputError: for any other word, too few rehearsals, or "measured" if the last model cannot have a bound.
     """
     # Comparing an array with strings would return an array.
-    is_word = requested is None or isinstance(requested, str)
     require(
-        is_word and requested in (None, MEASURED, UNMEASURED),
+        isinstance(requested, str | None) and requested in (None, MEASURED, UNMEASURED),
         f"`lipschitz` must be {MEASURED} or {UNMEASURED}, got {requested!r}",
     )
     is_wanted = requested == MEASURED
@@ -334,7 +335,7 @@ def count_rehearsals(
         )
     elif requested is None:
         is_wanted = row.smooth and setting.schedule.periodicity > 1 and not why_not
-    if row.curvature is not None or not is_wanted:  # proven constants need no measurement
+    if row.curvature is not None or not is_wanted:  # with `curvature`, constants are proven
         return None
     return rehearsals or USUAL
 

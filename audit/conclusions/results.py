@@ -10,8 +10,9 @@ from audit.written import write_json
 def result_json(conclusion: Conclusion, indent: int | None = None, **more: Any) -> str:
     """Returns a conclusion as a JSON object, as in audit.json and the output of `bound --json`.
 
-    `attack` is the accuracy, and the true-positive rates at 1% and 0.1% false positives, in sample. A rate is
-    null if there are too few left-out canaries to measure it. The object includes the fields `more`.
+    For several runs, it has `auc`, and `attack`: the accuracy, and the true-positive rates at 1% and 0.1%
+    false positives, in sample. A rate is null if there are too few left-out canaries to measure it. The
+    object includes the fields `more`.
     """
     fields = {
         **result_fields(conclusion),
@@ -105,7 +106,7 @@ def finding_fields(finding: Finding) -> dict[str, Any]:
     """Returns a bound or an estimate as a JSON-serializable dict.
 
     `assumes` is text: the assumption of a bound, or why an estimate is not a bound. We leave out fields that
-    do not apply.
+    the method does not compute.
     """
     # These two keys come first; `assumes` is filled in below.
     fields = {"method": finding.method, "assumes": "", **vars(finding)}
@@ -113,12 +114,12 @@ def finding_fields(finding: Finding) -> dict[str, Any]:
         fields["assumes"] = finding.assumes.text
         if not finding.counted:
             del fields["counted"]
-        if finding.false_positive_rate is None:
+        if finding.false_positive_rate is None:  # the same methods compute both
             del fields["false_positive_rate"]
             del fields["path"]
         return fields
     fields["assumes"] = fields.pop("caveat")
-    if finding.noise_floor.audits:
+    if finding.noise_floor.audits:  # these methods also compute `standard_error`
         fields["noise_floor"] = finding.noise_floor._asdict()
     else:
         del fields["noise_floor"]

@@ -35,15 +35,15 @@ def judge(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a conclusion whose other fields are all set.
 
     We compare the upper bounds with two lower bounds. `any_curve` is the largest for any trade-off curve.
-    `largest` may also assume a Gaussian curve, unless the scores refute it. A `Verdict` is a kind, a word for
-    tables, a headline and an explanation.
+    `largest` may also assume a Gaussian curve, unless the scores refute it. We first look for violations that
+    need no such assumption, since even reversed scores can prove them.
     """
     if conclusion.doubt:
         return _judge_doubt(conclusion.doubt)
     if not conclusion.bounds:
         return _judge_estimates(conclusion)
     bounds = conclusion.bounds
-    if not conclusion.is_one_run:  # the verdict uses only two bounds
+    if not conclusion.is_one_run:  # other bounds are only for comparison
         bounds = (conclusion.assumption_free, conclusion.gaussian)
     any_curve_bounds = [bound for bound in bounds if not bound.assumes.gaussian]
     any_curve = max(any_curve_bounds, key=attrgetter("epsilon"))
@@ -69,19 +69,8 @@ def judge(conclusion: Conclusion) -> Verdict:
         return _judge_reversed(conclusion)
 
     broken = conclusion.exceeded(largest.epsilon)
-    if broken is not None:  # only a bound for a Gaussian curve exceeds it
-        proven = "no leakage"
-        if any_curve.epsilon >= _SHOWN:
-            proven = f"an epsilon of at least {at_least(any_curve.epsilon)}"
-        headline = "Not rejected, but the guarantee is violated if the trade-off curve is Gaussian."
-        other = _name_other_reasons(broken, conclusion, condition=" with a Gaussian curve")
-        explanation = (
-            f"{_state_bound(largest)}, more than {_name_upper_bound(broken)}. Either the curve is not "
-            f"Gaussian, or there is a bug, {other} Without an assumption on the curve, "
-            f"{_these_prove(conclusion)} {proven}, which the guarantee allows."
-            f"{_describe_curve_test(conclusion)} To decide, use {describe_what_decides(conclusion)}."
-        )
-        return Verdict(LEAKS, VIOLATED_IF_GAUSSIAN, headline, explanation)
+    if broken is not None:
+        return _judge_if_gaussian(conclusion, any_curve, largest, broken)
     return _judge_leak(conclusion, any_curve, largest)
 
 
@@ -109,33 +98,56 @@ def _judge_estimates(conclusion: Conclusion) -> Verdict:
     return Verdict(NOTHING, "nothing proven", _NO_LEAK, sentence)
 
 
+def _judge_if_gaussian(
+    conclusion: Conclusion, any_curve: Bound, gaussian: Bound, broken: UpperBound
+) -> Verdict:
+    """Returns the verdict if a lower bound for a Gaussian curve exceeds the upper bound `broken`.
+
+    `any_curve`, the largest lower bound for any trade-off curve, does not exceed it.
+    """
+    proven = "no leakage"
+    if any_curve.epsilon >= _SHOWN:
+        proven = f"an epsilon of at least {at_least(any_curve.epsilon)}"
+    headline = "Not rejected, but the guarantee is violated if the trade-off curve is Gaussian."
+    other = _name_other_reasons(broken, conclusion, condition=" with a Gaussian curve")
+    explanation = (
+        f"{_state_bound(gaussian)}, more than {_name_upper_bound(broken)}. Either the curve is not "
+        f"Gaussian, or there is a bug, {other} Without an assumption on the curve, "
+        f"{_these_prove(conclusion)} {proven}, which the guarantee allows."
+        f"{_describe_curve_test(conclusion)} To decide, use {describe_what_decides(conclusion)}."
+    )
+    return Verdict(LEAKS, VIOLATED_IF_GAUSSIAN, headline, explanation)
+
+
 def _judge_leak(conclusion: Conclusion, any_curve: Bound, largest: Bound) -> Verdict:
     """Returns the verdict if no guarantee is violated: a leak, or no proven leakage.
 
     `any_curve` is the largest lower bound for any trade-off curve. `largest` may assume a Gaussian curve.
     """
-    details = f"{_describe_curve_test(conclusion)}{_describe_upper_bounds(conclusion)}"
+    curve_test = _describe_curve_test(conclusion)
+    upper_bounds = _describe_upper_bounds(conclusion)
     if any_curve.epsilon >= _SHOWN:  # else shown as 0
         leak = _state_bound(any_curve)
         if any_curve.epsilon < largest.epsilon:
             leak += f"; {_state_condition(largest)}, at least {at_least(largest.epsilon)}"
-        return Verdict(LEAKS, "leaks", _make_headline(conclusion), f"{leak}.{details}")
+        leak += f".{curve_test}{upper_bounds}"
+        return Verdict(LEAKS, "leaks", _make_headline(conclusion), leak)
     if largest.epsilon >= _SHOWN:
         headline = "This training leaks if its trade-off curve is Gaussian."
         sentence = (
             f"{_state_bound(largest)}; without an assumption on the curve, {_these_prove(conclusion)} no "
-            f"leakage.{details}"
+            f"leakage.{curve_test}{upper_bounds}"
         )
         return Verdict(LEAKS, "leaks, if Gaussian", headline, sentence)
     scores = f"scores ({conclusion.evidence})"
     if conclusion.has_one_canary:
         scores = f"{conclusion.runs:,} runs"
-    if not conclusion.refutes_gaussian:  # with bounds of 0, only a rejected curve matters
-        details = _describe_upper_bounds(conclusion)
+    if not conclusion.refutes_gaussian:
+        curve_test = ""  # bounds are 0 even with a Gaussian curve
     sentence = (
         f"At {show_percent(conclusion.confidence)} confidence {_these_prove(conclusion, scores)} no leakage "
         f"at delta = {show_level(conclusion.delta)}: the lower bounds are 0. This does not prove privacy: "
-        f"a stronger adversary or more runs may find a leak.{details}"
+        f"a stronger adversary or more runs may find a leak.{curve_test}{upper_bounds}"
     )
     return Verdict(NOTHING, "nothing proven", _NO_LEAK, sentence)
 
@@ -161,12 +173,7 @@ def _judge_reversed(conclusion: Conclusion) -> Verdict:
 
 
 def _make_headline(conclusion: Conclusion) -> str:
-    """Returns the headline for a proven leak. For several runs, it compares lower and upper bounds.
-
-    If the tightest upper bound is for an adversary who sees only the last model, the headline also gives the
-    bound for all models and, in brackets, a larger lower bound for a Gaussian curve. Otherwise it gives the
-    bound for all models, and says whether there are too few runs to reject it (`is_beyond_reach`).
-    """
+    """Returns the headline for a proven leak. For several runs, it compares lower and upper bounds."""
     if conclusion.is_one_run:
         return "This training leaks."
     proven = at_least(conclusion.epsilon)
@@ -179,8 +186,9 @@ def _make_headline(conclusion: Conclusion) -> str:
         last_model = at_most(tightest.epsilon)
         if tightest.is_measured:  # it uses Lipschitz constants measured in extra runs
             last_model += " if steps stretch as measured"
-        composition = at_most(all_models or 0.0)  # never None here; `or` is for mypy
-        return f"Epsilon is between {proven} and {last_model}; composition allows {composition}."
+        assert all_models is not None  # the last model's bound also comes from a claim
+        guarantee = f"composition allows {at_most(all_models)}"
+        return f"Epsilon is between {proven} and {last_model}; {guarantee}."
     if all_models is None or math.isinf(all_models):
         return f"Proven: epsilon is at least {proven}."
     allows = f"accounting allows {at_most(all_models)}"
@@ -251,9 +259,10 @@ def _describe_upper_bounds(conclusion: Conclusion) -> str:
     if tightest.last_model_only and math.isfinite(tightest.epsilon):
         most = at_most(tightest.epsilon)
         if tightest.is_measured:
-            condition = "if steps stretch distances as measured (not proven)"
-            guarantee = f"composition guarantees at most {at_most(upper)}"
-            return f" The last model leaks at most {most} {condition}; {guarantee}."
+            return (
+                f" The last model leaks at most {most} if steps stretch distances as measured (not "
+                f"proven); composition guarantees at most {at_most(upper)}."
+            )
         return (
             f" The hidden-state bound guarantees at most {most}, and composition {at_most(upper)}."
         )
@@ -283,7 +292,8 @@ def _name_other_reasons(broken: UpperBound, conclusion: Conclusion, condition: s
     """Returns the end of a sentence about a possible bug: why else leakage may exceed the bound `broken`.
 
     For example: "or the upper bound is for a different training run (...); a correct implementation gets this
-    verdict by chance in at most 5% of audits." `condition` restricts this chance.
+    verdict by chance in at most 5% of audits." `condition` restricts this chance. For the last model, we add
+    Lipschitz constants as a reason, and whether composition is violated.
     """
     other = (
         f"or the {broken.name} is for a different training run (perhaps it counts on sampling, but canaries "
@@ -297,10 +307,10 @@ def _name_other_reasons(broken: UpperBound, conclusion: Conclusion, condition: s
         )
     if not broken.last_model_only:
         return f"{other}."
-    # Composition may have the smaller bound, since only composition accounts for sampling.
-    composition = conclusion.upper_bound or 0.0  # never None here
+    composition = conclusion.upper_bound
+    assert composition is not None  # the last model's bound also comes from a claim
     effect = "is also violated"
-    if broken.epsilon < composition:
+    if broken.epsilon < composition:  # `broken` is the larger one if both are violated
         effect = "is not violated"
     also = f"Composition, which allows {at_most(composition)}, {effect}."
     return f"steps have larger Lipschitz constants than stated, {other}. {also}"

@@ -85,7 +85,11 @@ def _commit(card: dict[str, Any]) -> str:
 
 
 def read_card(path: Path) -> StoredCard:
-    """Reads a card from a file; raises InputError if the file is not a card."""
+    """Reads a card from a file; raises InputError if the file is not a card.
+
+    The field "mechanisms" (OpenDP's name) names the claim's class.
+    """
+    # `Claim.__subclasses__` omits the subclasses of GaussianClaim.
     claims = [*Claim.__subclasses__(), *GaussianClaim.__subclasses__()]
     claim_classes = {kind.__name__: kind for kind in claims}
     claim = None

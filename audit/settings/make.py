@@ -94,7 +94,7 @@ def setting_of(model: str, **given: Any) -> Setting:
     return make_setting(model, row.usual(), given, row.data.examples)
 
 
-def add_insertions(model: str, given: dict[str, Any]) -> None:
+def add_default_insertions(model: str, given: dict[str, Any]) -> None:
     """Adds the model's default number of insertions to the values in `given`, unless they specify the steps.
 
     If the sampler draws per epoch, this adds nothing, and `make_setting` uses a whole number of epochs.

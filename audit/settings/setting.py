@@ -219,17 +219,14 @@ class Setting:
 
     @functools.cached_property
     def insertions(self) -> int:
-        """The number of steps in a run that insert a canary.
-
-        With Poisson sampling, it is the number of steps that may insert the canary.
-        """
+        """The number of steps in a run that insert a canary or, with Poisson sampling, may insert it."""
         sampling = self.sampling
         if sampling.times:  # the sampler `known:N` inserts in N random steps
             return sampling.times
         schedule = self.schedule
-        if sampling.batches:  # once per epoch
+        if sampling.batches:  # one step in each epoch of `batches` steps
             return schedule.steps // sampling.batches
-        # Step `place`, counted from 1, is the first insertion.
+        # One of k steps, also with Poisson sampling. Step `place`, counted from 1, is the first.
         return 1 + (schedule.steps - schedule.place) // schedule.periodicity
 
     @functools.cached_property
@@ -312,7 +309,6 @@ def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> 
     """Raises InputError for a value out of range, or for too few or too many runs (None: not checked).
 
     `delta` matters only for Poisson sampling, which has no upper bound on epsilon at a very small delta.
-    Limits that depend on the data are checked later.
     """
     require_fields(setting)
     steps = setting.schedule.steps
@@ -347,10 +343,10 @@ def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> 
 def _validate_runs(setting: Setting, runs: int) -> None:
     """Raises InputError if the number of runs is out of range or is too small for the canaries.
 
-    One run is enough if each run draws its own canaries, or if a run has at least LEAST_COINS canaries.
+    One run is enough if every run draws its own canaries, or if a run has at least LEAST_COINS canaries.
     """
     canaries = setting.canaries
-    if setting.adversary.any_time:  # each run draws its own canaries
+    if setting.adversary.has_fresh_canaries:  # their bounds are valid after any number of runs
         require_runs(runs, least=1)
         return
     require_runs(runs, least=1 if canaries > 1 else 2)

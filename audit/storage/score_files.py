@@ -1,7 +1,4 @@
-"""Reads scores from a table, an .npz file, two files (with and without the canary), or standard input.
-
-Ambiguous cells raise InputError.
-"""
+"""Reads scores from a table, an .npz file, two files (with and without the canary), or standard input."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -76,7 +73,7 @@ def read_files(
         kinds = "a .npz, .csv, .tsv, .json, .xlsx or .parquet file, two .npy files, in.npy,out.npy"
         raise InputError(f"`scores={given_files}`: give {kinds}, or - for standard input")
     require(not one_run, _ONE_RUN_FIX)
-    scores_in, scores_out = (_read_one_of_two(path, names, signs) for path in files)
+    scores_in, scores_out = (_read_one_world(path, names, signs) for path in files)
     with naming(first):
         return given.two_worlds(scores_in, scores_out)
 
@@ -86,8 +83,8 @@ def _can_be_one_of_two(path: Path) -> bool:
     return path.suffix.lower() == ".npy" or (path != STDIN and tables.is_table(path))
 
 
-def _read_one_of_two(path: Path, names: Mapping[str, str], signs: Mapping[str, int]) -> Array:
-    """Returns the scores in a .npy file, or in the column `score` of a table.
+def _read_one_world(path: Path, names: Mapping[str, str], signs: Mapping[str, int]) -> Array:
+    """Returns the scores in one of two files, with the canary or without it.
 
     `names` and `signs` come from `_parse_columns`.
     """
@@ -113,6 +110,7 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
       InputError: the table has unexpected columns, or values that are not scores.
     """
     with naming(place):
+        # No columns to rename or negate. For the scores of a single run, users call `audit.coins`.
         columns = tables.pick_columns(names, column, Wanted(_FORMS, {}))
         return _make_evidence(columns, signs={}, one_run=False)
 
@@ -203,7 +201,10 @@ def _read_npz(path: Path, wanted: Wanted) -> Columns:
 
 
 def _read_arrays(path: Path, names: Iterable[str]) -> Columns:
-    """Returns the arrays with these names in a .npz or .json file; a .npy file holds `observed`."""
+    """Returns the arrays with these names in a .npz or .json file.
+
+    The array of a .npy file has no name, so we call it `observed`: cosines of inserted canaries.
+    """
     suffix = path.suffix.lower()
     if suffix == ".json":
         with tables.reading(path):
@@ -214,7 +215,7 @@ def _read_arrays(path: Path, names: Iterable[str]) -> Columns:
     with tables.reading(path):
         loaded = np.load(path, allow_pickle=False)
         if suffix == ".npy":
-            return {"observed": loaded[...]}  # fails for an .npz file with this suffix
+            return {"observed": loaded[...]}  # rejects an .npz file with this suffix
         with loaded:
             return {name: loaded[name] for name in names if name in loaded.files}
 
@@ -338,10 +339,7 @@ def _has_decimal_commas(cells: Sequence[Any]) -> bool:
 
 
 def _read_labels(name: str, cells: Any) -> NDArray[np.bool_]:
-    """Returns True for each cell that is 1 or a word in _YES, and False for 0 or a word in _NO.
-
-    `name` is the column name, for messages.
-    """
+    """Returns True for each cell that is 1 or a word in _YES, and False for 0 or a word in _NO."""
     if not _is_text_column(cells):
         bits = arrays.floats(name, cells)
         require(np.isin(bits, (0, 1)).all(), f"{name} must be 1 (in) or 0 (out) everywhere")

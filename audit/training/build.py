@@ -166,8 +166,8 @@ def _describe_training(
 ) -> Knowledge:
     """Returns the training run as an adversary knows it.
 
-    It can train in two ways: `simulate` with noise but without canaries, `expect` without noise but with each
-    canary scaled by its probability of joining a step.
+    It can train in two ways: `simulate` with noise but without canaries, `predict_final` without noise but
+    with each canary scaled by its probability of joining a step.
     """
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
@@ -236,18 +236,17 @@ def _read_noise(setting: Setting) -> Coefficients | tuple[()]:
     if noise == INDEPENDENT:
         return ()
     strategy = read_strategy(noise, setting.schedule.steps)
-    return Coefficients(*map(jnp.asarray, strategy.stream()))  # B, then A
+    return Coefficients(*map(jnp.asarray, strategy.noise_coefficients()))  # B, then A
 
 
 def make_dpsgd(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:
     """Returns the part of the DP-SGD configuration that is compiled into programs."""
     fields = setting.mechanism
     clipped_sum = make_clipped_sum(trained.clipping, trained.model)
-    # A run must remember the noise of bands - 1 earlier steps.
-    bands = 1  # for independent noise
-    coefficients = _read_noise(setting)
-    if coefficients:
-        bands = len(coefficients.numerator)  # B, which multiplies correlated noise
+    coefficients = _read_noise(setting)  # () for independent noise
+    # Step t's noise n_t solves B_0 n_t + B_1 n_(t-1) + ... = A_0 z_t + A_1 z_(t-1) + ..., so a run remembers
+    # bands - 1 earlier values of n. The numerator is B_0, B_1, ...
+    bands = len(coefficients.numerator) if coefficients else 1
     return dpsgd.DPSGD(
         _at_precision(clipped_sum, fields.precision), OPTIMIZERS[fields.optimizer], bands
     )

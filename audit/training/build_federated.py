@@ -69,8 +69,9 @@ def rounds(setting: FederatedSetting, clients: Clients) -> Participation:
     return Participation(
         clients=cohorts_by_round,
         canaries=mask,
-        mean=setting.cohort + 0.5 * canaries_per_round,  # coin flips insert half of them
-        most=int(rounds_by_client.max()),
+        # Participants per round, including half of the canaries, because coin flips insert them.
+        mean=setting.cohort + 0.5 * canaries_per_round,
+        most=int(rounds_by_client.max()),  # rounds per client, for accounting
     )
 
 

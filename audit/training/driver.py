@@ -103,7 +103,11 @@ class Request(NamedTuple):
     until: Until | None = None
 
     def conclude(self, store: Store, scores: Scores) -> Conclusion:
-        """Returns the conclusion from scores, with a hidden-state bound if Lipschitz constants are known."""
+        """Returns the conclusion from scores.
+
+        The steps' Lipschitz constants, if known, lower the upper bound for the last model. A custom model
+        cannot use constants proven for the repository's models.
+        """
         return conclude_setting(
             scores,
             self.setting,
@@ -241,13 +245,13 @@ def until_multiple(multiple: float) -> Until:
     """
 
     def count_runs(conclusion: Conclusion) -> int | None:
-        """Returns after how many runs the bound is large enough; None if it is not, or without a claim."""
-        claim = conclusion.tightest
+        """Returns after how many runs a lower bound reaches `multiple` times the claim; None if never."""
+        claim = conclusion.tightest  # the smallest upper bound on epsilon
         if claim is None:
             return None
         mu = conclusion.tightest_mu  # None if there is no upper bound on mu
-        # A `path` has epsilon after 1, 2, ... runs; that of a conclusion is assumption-free.
-        if mu is None:
+        # A `path` has a lower bound on epsilon after 1, 2, ... runs.
+        if mu is None:  # the assumption-free bound
             return _count_runs_to_prove(multiple * claim.epsilon, conclusion.path)
         epsilon = conversions.epsilon_from_mu(multiple * mu, conclusion.delta)
         return _count_runs_to_prove(epsilon, conclusion.finding(EXACT_NULL_GDP).path)
@@ -289,7 +293,6 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
 
     With a stopping rule `until`, it trains in stages, and returns only the scores of the first runs that
     suffice. Their number does not depend on the stage size, because the rule sees the bound after each run.
-    The stored runs do not suffice (`_stop_where_proven`).
     """
     most = request.runs
     stage = most  # without a rule, one stage trains all runs

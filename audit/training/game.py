@@ -164,8 +164,11 @@ def chunk_size(game: Game, runs: int) -> int:
 def _estimate_memory(
     mechanism: Mechanism, init: Callable[[Array], Array], data: Any, batch_size: int
 ) -> int:
-    """Returns the estimated bytes of memory for a step of one run; `data` has the arrays' `jax.typeof`."""
-    theta_0 = init(jax.random.key(0))  # for its shape
+    """Returns the estimated bytes of memory for a step of one run.
+
+    `data` has only the data's shapes and types, because the cache would keep arrays in memory.
+    """
+    theta_0 = init(jax.random.key(0))  # any model of the right shape
     return mechanism.memory(theta_0, data, batch_size)
 
 
@@ -174,7 +177,9 @@ def final_scores(game: Game, thetas: Array, first: int) -> Scores:
 
     The adversary must not observe the models before them. Raises InputError if a model diverged.
     """
+    # The adversary guesses theta_0 if every run draws its own.
     state, guessed_theta_0, _ = _prepare_attack(game)
+    # Used if every run draws its own canaries.
     canary_keys = game.run_keys("own", np.arange(first, first + len(thetas)))
     seen = ()  # the record of an adversary that sees only the final model
     # Only the keys and models have an axis for runs.
@@ -209,7 +214,7 @@ class Player:
         self._progress = progress
         self._checkpoints = checkpoints
         self._watch = watch
-        # A mechanism that spreads each step over devices can use more devices than there are runs in a chunk.
+        # To spread a run over several devices, `local` needs the number of runs that train at once.
         placement = Placement.local(chunk if game.mechanism.spreads else None)
         self._placement = placement
         # The mesh axis "runs" splits a chunk into equal parts. We pad shorter chunks to this width, so that
@@ -224,10 +229,10 @@ class Player:
         segments = ensemble.segments(game.schedule, game.segment_steps)
         shared = (hyper, game.data, segments, _prepare_attack(game))
         self._hyper, self._data, self._segments, attack = placement.everywhere(shared)
+        # The adversary guesses theta_0 if every run draws its own.
         self._state, self._guessed_theta_0, self._theta_0 = attack
         _check_shapes(adversary, self._state, self._theta_0)
 
-        # Draws each run's initial model; None if all runs begin with theta_0.
         draw_initial = game.init if game.unknown_initialisation else None
         programs = _map_programs(game.mechanism, adversary, draw_initial, game.join, placement)
         self._begin, self._train, self._score = programs
@@ -286,7 +291,7 @@ class Player:
         scores = self._score(
             self._state, draws.canary_keys, states.seen, states.theta, self._guessed_theta_0
         )
-        return self._game.describe_scores(first, scores[:size])  # without padding
+        return self._game.describe_scores(first, scores[:size])
 
     def _name_chunk(self, first: int) -> str:
         """Returns the name of the checkpoints for the chunk that begins with run `first`.
@@ -347,16 +352,12 @@ def _map_programs(
 ) -> tuple[Wrapped, Wrapped, Wrapped]:
     """Returns three programs for a chunk, which begin its runs, train a segment, and score the models (R, K).
 
-    `draw_initial` maps a run's key to its own theta_0 (p,); it is None if all runs share theta_0. `join`
-    draws which inserted canaries join a step.
+    `draw_initial` maps a run's key to its own theta_0 (p,); it is None if all runs share theta_0.
     """
     observer = adversary.observer
 
     def begin(key: Array, theta_0: Array, attack_state: Tree, guessed_theta_0: Array) -> State:
-        """Returns a run before the first step, with the shared theta_0 (p,) or its own, drawn from `key`.
-
-        If the adversary observes every model, its record starts from its state and its guess of theta_0.
-        """
+        """Returns a run before the first step, with the shared theta_0 (p,) or its own, drawn from `key`."""
         if draw_initial is not None:
             theta_0 = draw_initial(key)
         start = mechanism.start(theta_0)
@@ -374,18 +375,19 @@ def _map_programs(
     ) -> State:
         """Returns a run after the steps of a schedule, from its state `before` them.
 
-        `attack_state` is the adversary's, from before training. `attack` has this run's own canaries, if any.
+        `attack_state` is the adversary's state, which all runs share.
         """
-        attack = adversary.draw_for_run(attack_state, draws.canary_keys)
+        # With the run's canaries, if every run draws its own.
+        state_of_run = adversary.draw_for_run(attack_state, draws.canary_keys)
         observe = None
         if observer is not None:
-            observe = partial(observer.observe, attack)
+            observe = partial(observer.observe, state_of_run)
         canaries = Canaries(
-            craft=partial(adversary.craft, attack),
+            craft=partial(adversary.craft, state_of_run),
             presence=draws.presence,
             observe=observe,
             crafts_constant=adversary.crafts_constant,
-            join=join,
+            join=join,  # draws which inserted canaries take part in a step
         )
         return mechanism.segment(hyper, before, data, schedule, canaries, draws.noise_keys)
 
@@ -404,8 +406,7 @@ class Trained(NamedTuple):
     Attributes:
       scores: the scores of all runs, including those that other processes trained.
       trained_runs: the number of runs that this process trained.
-      seconds: the training time, excluding compilation and the adversary's simulations. If memory ran out,
-        since the last restart.
+      seconds: the training time, excluding compilation and the adversary's simulations.
     """
 
     scores: Scores
@@ -447,7 +448,7 @@ def train(
         while missing := store.missing(runs):
             try:
                 player = Player(game, size, progress, checkpoints, watch)
-                begin = time.perf_counter()  # `Player` has compiled the program
+                begin = time.perf_counter() - seconds  # `Player` has compiled the program
                 for scores in player.play_all(missing):
                     store.save(scores)
                     trained_runs += len(scores.scores)

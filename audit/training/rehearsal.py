@@ -3,15 +3,12 @@
 These runs train like the audit's runs, with and without canaries, but with different noise. A step's constant
 is the largest value over all runs. We measure small models at every step, but large models only at some
 steps. A step between two measured steps takes the larger of their values.
-
-To find jumps in the gradient near a model, we also measure secants: how much a step stretches segments of
-lines through the model.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +20,7 @@ from numpy.typing import NDArray
 from audit.mechanism import base, expansion
 from audit.mechanism.base import Tree
 from audit.mechanism.clipping.base import Batch, ClippedSum
-from audit.mechanism.expansion import Line, StepMap, Stretch
+from audit.mechanism.expansion import Line, Stretch
 from audit.runtime.machine import Progress
 from audit.settings.setting import MAX_RUNS
 from audit.training import game as games
@@ -69,8 +66,7 @@ class Rehearsal(NamedTuple):
 def usual_effort(parameters: int) -> Effort:
     """Returns the default effort for a model with this many parameters: a minute or two on two cores.
 
-    Steps of large models take seconds to measure, so we use fewer runs and steps. We also measure fewer
-    secants, which find jumps in the gradient and need one gradient for each end.
+    Steps of large models take seconds to measure, so we use fewer runs, steps and secants.
     """
     steps = int(np.clip(_PARAMETERS_TIMES_STEPS // parameters, _MIN_MEASURED, _MAX_MEASURED))
     if parameters < _LARGE:
@@ -119,40 +115,53 @@ def rehearse(
     constants: dict[int, float] = {}  # keyed by measured step
     secants: list[Stretch] = []
     # The direction (p,) that each run's last measured step stretched most, keyed by run.
-    directions: dict[int, NDArray[np.float64]] = {}
+    most_stretched: dict[int, NDArray[np.float64]] = {}
 
-    def measure(step: int, thetas: Array, inserted: Array) -> None:
-        """Measures a step at the runs' models (R, p) before it. Updates `constants`, `directions`, `secants`.
-
-        It finds the largest expansion at each model and, at some steps, secants that reveal jumps nearby.
-        `inserted` (R, p) is a canary's contribution to each run's step.
-        """
-        indices = game.schedule.batches[step]
-        batch = (game.data[0][indices], game.data[1][indices])
-        models = jnp.asarray(np.asarray(thetas))  # copied to a single device
+    def find_constant(step: int, models: Array, batch: Batch) -> float:
+        """Returns the largest singular value of a step's Jacobian, over the runs' models (R, p)."""
         constants_of_runs = []
         for run, theta in enumerate(models):
             # The search starts from the direction of the last measured step, which is often close.
             found = expansion.largest_expansion(
-                step_map, theta, batch, start=directions.get(run), seed=(step, run)
+                step_map, theta, batch, start=most_stretched.get(run), seed=(step, run)
             )
-            directions[run] = found.direction
+            most_stretched[run] = found.direction
             constants_of_runs.append(found.constant)
-        constants[step] = max(constants_of_runs)
+        return max(constants_of_runs)
+
+    def find_secants(step: int, models: Array, batch: Batch, inserted: Array) -> Iterator[Stretch]:
+        """Yields, for each run's model before a step, the secant that most exceeds the derivative.
+
+        Secants are on lines through the model. `inserted` (R, p) is a canary's contribution to each run's
+        step. Earlier insertions moved the model in about this direction.
+        """
+        line = Line(
+            length=lengths[step],
+            reach=effort.reach,  # segments on each side of the model
+            derivative=constants[step],
+            largest_derivative=max(constants.values()),  # far larger derivatives count as jumps
+        )
+        # Directions in which the audit's models may differ from these.
+        line_directions = (
+            most_stretched,
+            inserted,
+            # To the next run's model. One of the two runs has the canary, if there is only one canary.
+            jnp.roll(models, -1, axis=0) - models,
+            [step_map.descend(theta, batch) for theta in models],
+            np.random.default_rng(step).normal(size=models.shape),
+        )
+        for run, theta in enumerate(models):
+            directions = np.stack([of_runs[run] for of_runs in line_directions])
+            yield expansion.worst_on_lines(step_map, theta, batch, directions, line)
+
+    def measure(step: int, thetas: Array, inserted: Array) -> None:
+        """Stores a step's constant and, for some steps, secants, from the runs' models (R, p) before it."""
+        indices = game.schedule.batches[step]
+        batch = (game.data[0][indices], game.data[1][indices])
+        models = jnp.asarray(np.asarray(thetas))  # copied to a single device
+        constants[step] = find_constant(step, models, batch)
         if step in lengths:
-            line = Line(
-                length=lengths[step],
-                reach=effort.reach,  # segments on each side of the model
-                derivative=constants[step],
-                largest_derivative=max(constants.values()),
-            )
-            # Other runs may move in these directions. With a single canary, one of two neighbouring runs has
-            # it, so their difference shows its effect.
-            to_next = jnp.roll(models, -1, axis=0) - models
-            at_random = np.random.default_rng(step).normal(size=models.shape)
-            descents = [step_map.descend(theta, batch) for theta in models]
-            line_directions = (directions, inserted, to_next, descents, at_random)
-            secants.extend(_find_secants(step_map, models, batch, line_directions, line))
+            secants.extend(find_secants(step, models, batch, inserted))
         progress(1.0)
 
     def watch(midway: Midway) -> None:
@@ -162,29 +171,12 @@ def rehearse(
             measure(midway.steps, midway.thetas, inserted)
 
     thetas = games.initial_models(game, indices_of_runs)
-    # A canary inserted at the first step affects only later steps.
+    # Before the first step, no insertion has moved a model.
     measure(0, thetas, jnp.zeros_like(thetas))
     # Segments end just before measured steps.
     rehearsed = game._replace(segment_steps=_choose_interval(steps, effort))
     games.Player(rehearsed, chunk=runs, watch=watch).play(MAX_RUNS, runs)
     return Rehearsal(_fill_steps(constants, steps), secants)
-
-
-def _find_secants(
-    step_map: StepMap,
-    models: Array,
-    batch: Batch,
-    line_directions: Sequence[Any],
-    line: Line,
-) -> Iterator[Stretch]:
-    """Yields, for each run's model before a step, the secant that most exceeds the derivative.
-
-    A secant tells how much the step stretches a segment of a line through the model. A large excess shows a
-    jump in the gradient. `models` and each of the `line_directions` are (R, p), a row for each run.
-    """
-    for run, theta in enumerate(models):
-        directions = np.stack([of_runs[run] for of_runs in line_directions])
-        yield expansion.worst_on_lines(step_map, theta, batch, directions, line)
 
 
 def _make_inserter(
@@ -202,7 +194,7 @@ def _make_inserter(
     @jax.jit
     @partial(jax.vmap, in_axes=(None, 0, 0, None))
     def insert(state: Tree, canary_key: Array, theta: Array, step: Array) -> Array:
-        """Returns the contribution (p,) of one canary to a step of a single run; canaries take turns."""
+        """Returns the contribution (p,) of one canary to a step of a single run."""
         craft = partial(adversary.craft, adversary.draw_for_run(state, canary_key))
         chosen = jnp.arange(adversary.canaries) == step % adversary.canaries
         canaries = base.Canaries(craft, jnp.float32(chosen))
@@ -238,10 +230,10 @@ def _choose_lengths(game: Game, distances: NDArray[np.float64], effort: Effort) 
 
 
 def _fill_steps(constants: dict[int, float], steps: int) -> NDArray[np.float64]:
-    """Returns a constant for each of T = `steps` steps (T,), given {measured step: constant} in step order.
+    """Returns an estimate of each step's Lipschitz constant (T,), given {measured step: constant} in order.
 
-    A step between two measured steps takes the larger of their constants. Steps after the last measured step
-    take its constant.
+    To be cautious, a step between two measured steps takes the larger of their constants. Steps after the
+    last measured step take its constant.
     """
     by_step = pd.Series(constants).reindex(range(steps))
     before = by_step.ffill()

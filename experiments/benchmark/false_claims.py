@@ -61,18 +61,18 @@ class ClaimCell(NamedTuple):
     def measure(self) -> Record:
         """Finds the smallest number of runs at which half of the audits refute the claim.
 
-        The record has the cell's fields, with the design's `max_runs`, and
+        The record has this tuple's fields, with the `max_runs` that we used, and
 
             runs                 the smallest number of runs, or None if `max_runs` is not enough
             false_refutations    the number of audits with `runs` runs that refute a true claim
         """
         estimator = ESTIMATORS[self.estimator]
-        min_runs = 1  # for designs with a single run
+        min_runs = 1  # for evidence from a single run
         max_runs = 1
         if estimator.design in (ONE_CANARY, SEVERAL):
             min_runs = _MIN_RUNS
             max_runs = self.max_runs
-        elif _tests_curve(estimator):  # ours for directions, which also accept several runs
+        elif _is_ours_for_directions(estimator):  # it also accepts several runs
             # A run with a thousand directions is as slow as a thousand runs with one canary.
             max_runs = min(self.max_runs, _MAX_RUNS_OF_DIRECTIONS)
         runs = self._find_fewest_runs(min_runs, max_runs)
@@ -90,9 +90,7 @@ class ClaimCell(NamedTuple):
     def _find_fewest_runs(self, least: int, most: int) -> int | None:
         """Returns the smallest number of runs at which half of the audits refute the claim, to within 10%.
 
-        Args:
-          least: The smallest possible number of runs, which is returned if it is enough.
-          most: The largest possible number of runs. If it is not enough, None is returned.
+        It is between `least` and `most`; None if `most` is not enough.
         """
 
         def refutes(runs: int) -> bool:
@@ -111,7 +109,8 @@ class ClaimCell(NamedTuple):
         `noise` is the ratio of the actual noise to the claimed noise. At 1, the claim is true.
         """
         estimator = ESTIMATORS[self.estimator]
-        audit = _audit_curve if _tests_curve(estimator) else estimator.audit
+        # Our estimators for directions test the claimed trade-off curve instead of an epsilon.
+        audit = _audit_curve if _is_ours_for_directions(estimator) else estimator.audit
         # A law draws an audit's evidence and computes an epsilon. `calibrate` finds the fraction of audits
         # with an epsilon above the truth. We pass the claimed epsilon as the truth, so these audits refute
         # the claim.
@@ -127,15 +126,15 @@ class ClaimCell(NamedTuple):
         return row.exceeding
 
 
-def _tests_curve(estimator: Estimator) -> bool:
-    """Returns True for our estimators for directions, which test the claimed curve rather than an epsilon."""
+def _is_ours_for_directions(estimator: Estimator) -> bool:
+    """Returns True for this project's estimators from cosines with random directions."""
     return estimator.kind == OURS and estimator.design == DIRECTIONS
 
 
 def _audit_curve(directions: Fresh, setting: KnownMechanism) -> list[Value]:
     """Tests the claim of CLAIMED_MU-GDP using the cosines of directions, and returns an epsilon as its flag.
 
-    The flag is MAX_EPSILON if the test rejects the claim, and 0 otherwise, in a list as `Law.audit` requires.
+    The flag is MAX_EPSILON if the test rejects the claim, and 0 otherwise.
 
     The test counts how many of each run's inserted canaries exceed each threshold, and bets that there are
     more than mu-GDP allows. Winning enough rejects the claim.

@@ -45,7 +45,7 @@ _REVEAL_PROBABILITY = 0.01
 _REVEALED_PER_ROOT = 3
 _REVEALING_SCORE = 10.0  # far from the noise
 _WEAK_MU = 0.5  # the mu of the weakly leaking half of the runs in the mixture
-_CURVED = frozenset([GAUSSIAN_CURVE])  # the assumption that other trade-off curves violate
+_GAUSSIAN = frozenset([GAUSSIAN_CURVE])  # an assumption of estimators
 
 
 def _mixture_parts(strong: float, inserted: bool) -> list[MixturePart]:
@@ -171,16 +171,16 @@ def _make_law(
       breaks: The estimator assumptions that the law violates.
       **changes: Keyword arguments of `draw`.
     """
-    truth = partial(laws.score_truth, family)
+    truth = partial(laws.score_truth, family)  # (setting) -> the true epsilon
     return Law(partial(draw, family.sample, **changes), truth, breaks=breaks)
 
 
 _MIXTURE = ScoreFamily(known_laws.NORMAL, _mixture_parts)
 _GAUSSIAN_WORLDS = _make_law(_draw_worlds, known_laws.GAUSSIAN)
-_REVEALING = Law(partial(_draw_worlds, _sample_revealing), _zero_truth, breaks=_CURVED)
-_REVEALING_COINS = Law(_draw_revealing, _zero_truth, breaks=_CURVED)
+_REVEALING = Law(partial(_draw_worlds, _sample_revealing), _zero_truth, breaks=_GAUSSIAN)
+_REVEALING_COINS = Law(_draw_revealing, _zero_truth, breaks=_GAUSSIAN)
 _TIED = Law(_draw_tied, laws.gaussian_truth, breaks=frozenset([INDEPENDENT]))
-_FAILING = laws.FAILING_COINS._replace(truth=_failing_truth, breaks=_CURVED | {INDEPENDENT})
+_FAILING = laws.FAILING_COINS._replace(truth=_failing_truth, breaks=_GAUSSIAN | {INDEPENDENT})
 _UNFAIR = _make_law(_draw_coins, known_laws.GAUSSIAN, frozenset([FAIR]), probability=0.9)
 _COSINES = Law(_draw_cosines, laws.gaussian_truth)
 # Families without a Gaussian trade-off curve: (the mechanism's name, the family, the family's parameter).
@@ -198,8 +198,11 @@ _DESIGNS = {
 }
 _ONLY_ONE_CANARY = {
     "Gaussian 1, few in": (_make_law(_draw_worlds, known_laws.GAUSSIAN, fraction_in=0.1), 1.0),
-    "Poisson-subsampled": (_make_law(_draw_worlds, known_laws.LAWS["subsampled"], _CURVED), 0.5),
-    "mixture of runs": (_make_law(_draw_worlds, _MIXTURE, _CURVED), 3.0),
+    "Poisson-subsampled": (
+        _make_law(_draw_worlds, known_laws.LAWS["subsampled"], _GAUSSIAN),
+        0.5,
+    ),
+    "mixture of runs": (_make_law(_draw_worlds, _MIXTURE, _GAUSSIAN), 3.0),
 }
 
 
@@ -214,7 +217,8 @@ def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
     make = partial(BenchmarkedMechanism, DIRECTIONS, sizes=_SIZES[DIRECTIONS])
     for mu in (0.0, 1.0, 4.0):
         yield make(f"directions: Gaussian {mu:g}", law=_COSINES, mu=mu)
-    # Dependent canaries, and curves that are not Gaussian (see `audit.calibration.laws`).
+    # Equal cosines within a run, runs that fail to insert canaries, Laplace noise, and the largest cosines
+    # that DP allows. For the last two, `mu` is epsilon.
     for name in ("equal", "failing", "laplace", "bound"):
         yield make(f"directions: {name} 2", law=laws.DIRECTIONS[name], mu=2.0)
 
@@ -234,8 +238,8 @@ def _make_with_scores(design: str) -> Iterator[BenchmarkedMechanism]:
             mechanism = mechanism._replace(sizes=all_sizes)
         yield mechanism
     for name, family, parameter in _CURVES:  # whose trade-off curve is not Gaussian
-        law = _make_law(draw, family, _CURVED)
-        yield make(prefix + name, law=law, mu=parameter)
+        law = _make_law(draw, family, breaks=_GAUSSIAN)
+        yield make(prefix + name, law=law, mu=parameter)  # `mu` is the family's parameter
     if design == ONE_CANARY:
         for name, (law, mu) in _ONLY_ONE_CANARY.items():
             yield make(name, law=law, mu=mu)

@@ -57,9 +57,9 @@ def from_coins(
 def from_directions(
     method: ScoreMethod, directions: Fresh, delta: float, confidence: float
 ) -> float:
-    """Returns a method's lower bound on epsilon from the cosines of fresh directions."""
-    # `separate` means that a cosine does not depend on the directions of other canaries. With `from_user`,
-    # the bound assumes that directions were drawn as reported.
+    """Returns a method's lower bound on epsilon from cosines with directions that every run draws anew."""
+    # As `audit.cosines` marks a user's cosines: they do not depend on other canaries' directions, and this
+    # tool did not draw the directions.
     marked = directions._replace(separate=True, from_user=True)
     return method.compute(marked, delta, confidence).epsilon
 

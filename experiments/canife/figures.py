@@ -70,15 +70,15 @@ def draw(sweep: AblationSweep, evidence: Evidence) -> Drawn:
 
 
 def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> Figure:
-    """Draws four panels: a training run's epsilon, its rounds' epsilons, health and accuracies, and scores.
+    """Draws four panels: a training run's epsilon, its rounds' epsilons, fractions, and scores.
 
-    The scores are from round `last`. `frame` has all measured rounds (`curves.compose`). Infinite values are
-    left out.
+    The fractions are accuracies, and how much of the canary's penalty its design removed ("health"). The
+    scores are from round `last`. `frame` has all measured rounds (`curves.compose`).
     """
     finite = frame.replace(np.inf, np.nan).set_index(ROUND)
     with plt.rc_context(style.STYLE):
         figure, axes = plt.subplots(2, 2, figsize=(7.6, 6.2))
-        # The first three of the four panels.
+        # The first three panels.
         for panel, (title, columns) in zip(axes.flat, _OVER_ROUNDS.items(), strict=False):
             finite[columns].plot(ax=panel, title=title, marker="o")
             panel.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -104,10 +104,11 @@ def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> F
 def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
     """Draws a sweep's curves (`curves.average_over_seeds`). Error bars show standard deviations over seeds.
 
-    Three panels show deviation, attack and health. If x is the round, three more panels show the model's
-    accuracy, a round's epsilon and the training run's epsilon. Infinite values are left out.
+    Three panels show the scores' standard deviation, the attack's accuracy, and how much of the canary's
+    penalty its design removed ("health"). If x is the round, three more show the model's accuracy, a round's
+    epsilon and the training run's epsilon.
     """
-    curve = averages["curve"].replace(PENALTIES)  # from penalties to their labels
+    curve = averages["curve"].replace(PENALTIES)  # from a design's penalty to its label
     frame = averages.assign(curve=curve).replace(np.inf, np.nan)
     by_curve = frame.pivot(index="x", columns="curve")
     number = len(_PANELS) if sweep.x == ROUND else 3
@@ -120,8 +121,8 @@ def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
 def _draw_panel(axis: Axes, x: str, frame: pd.DataFrame, solid: str, dashed: str) -> None:
     """Draws a panel with solid curves of one quantity and, unless `dashed` is "", dashed curves of another.
 
-    Error bars show the standard deviation of `solid` over seeds. `x` is the name of the quantity on the
-    horizontal axis. The frame has a row for each x and a column for each (quantity, curve).
+    Error bars show the standard deviation of `solid` over seeds. The frame has a row for each x and a column
+    for each (quantity, curve).
     """
     looks = {"ax": axis, "color": [style.BLUE, style.VERMILION, style.GREEN], "legend": False}
     frame[solid].plot(yerr=frame[f"{solid}_deviation"], marker="o", ms=4, **looks)

@@ -133,9 +133,10 @@ class TextSamples(NamedTuple):
     def loss(self, theta: Array, sample: Sample, key: Array) -> Array:
         """Draws a mixture for each character, and returns the mean cross entropy of predicting the mixtures.
 
-        The first mixture is not predicted. If each mixture is a single character, this is the model's loss.
+        A mixture is a probability vector over characters. The first one is not predicted. If each mixture is
+        a single character, this is the model's loss.
         """
-        # Tokens outside the alphabet have weight 0.
+        # Tokens outside the alphabet, such as 0 for padding, have probability 0.
         tokens = jnp.arange(len(self.alphabet)) + 1
         drawn = _draw_mixtures(key, sample.content)
         mixtures = jnp.zeros((self.length, self.vocabulary))

@@ -120,8 +120,7 @@ def train(
     """Trains the runs that are missing from the stores of the settings, under the root folder `out`.
 
     The settings differ only in the view of the adversary, so one training run gives scores for all stores.
-    The function trains the runs that are missing from the first store, then those that are still missing from
-    the second, and so on. `progress` is called with the number of newly trained runs.
+    `progress` is called with the number of newly trained runs.
     """
     from audit.training import build_federated
     from audit.training import game as games
@@ -135,13 +134,13 @@ def train(
         pairs.append((game, open_store(out, setting, federation)))
 
     def watch(trained: Store, others: Sequence[tuple["Game", Store]], midway: "Midway") -> None:
-        """Stores the accuracies of a chunk's final models, and their scores in the other settings' stores.
+        """Stores the accuracies of a chunk's final models in all stores, and their scores in the `others`.
 
-        `games.train` calls this function during training, and afterwards stores the scores in `trained`. We
-        store accuracies first, so each run with a score has an accuracy even if the process dies.
+        The settings differ only in what the adversary sees, so they share these models. `games.train` calls
+        this function during training, and afterwards stores the scores in `trained`. We store accuracies
+        first, so each run with a score has an accuracy even if the process dies.
         """
-        num_rounds = len(participation.clients)
-        if midway.steps < num_rounds:
+        if midway.steps < settings[0].rounds:  # not the final models
             return
         accuracies = np.asarray(measure_accuracy(midway.thetas), np.float64)
         _add_accuracies(trained, midway.first, accuracies)

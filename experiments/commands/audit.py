@@ -79,7 +79,7 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     # Stopping depends on the scores. Only bets on one run after another allow this, which need fresh canaries
     # in each run.
     require(
-        until is None or adversary.any_time,
+        until is None or adversary.has_fresh_canaries,
         "--until requires --adversary=sphere, examples or --afresh: drop it",
     )
     validate(setting, number, level.delta)

@@ -62,7 +62,7 @@ def main() -> None:
             "landscape": landscape_figures.make_table(audits),
             "latch": crafted.make_latch_table(level.delta),  # for a fixed list of training runs
         }
-        # The paper's search for the best threshold, where theory gives it.
+        # The paper searches for the best threshold. We do this for processes with a known one.
         searches = [landscape.search(process, study) for process in landscape.SEARCHED]
         for name, figure in landscape_figures.draw(audits, searches, study):
             contents[f"{name}.png"] = style.png(figure)

@@ -134,15 +134,14 @@ class TrainedMethod(NamedTuple):
 def list_methods(compared: Compared) -> list[TrainedMethod]:
     """Returns the methods that train models: fresh directions, and those of three papers.
 
-    Each has its paper's adversary, and bounds for its design: many runs with one canary (hidden state) or K
-    canaries (LiDP), or a single run (one-shot). CANIFE is not in the list, since it has its own training
-    code.
+    Each has its paper's adversary and bounds: for many runs with one canary (hidden state) or K canaries
+    (LiDP), or a single run (one-shot). CANIFE has its own training code.
     """
 
     def make(name: str, runs: int, shown: tuple[str, ...], **fields: Any) -> TrainedMethod:
         """Returns a method for the mechanism `compared` that shows the bounds and estimates `shown`.
 
-        `fields` are its adversary and canaries; if `observe` is "all", the adversary sees every model.
+        `fields` are its adversary and canaries.
         """
         setting = setting_of(
             compared.model,
@@ -161,30 +160,30 @@ def list_methods(compared: Compared) -> list[TrainedMethod]:
             "fresh directions",
             compared.fresh_runs,
             ("exact_null",),
-            adversary="sphere",
+            adversary="sphere",  # directions that every run draws anew
             canaries="auto",
         ),
         make(
             "hidden state",
             compared.single_runs,
             ("if_gaussian", "assumption_free"),
-            adversary="gc_s",
+            adversary="gc_s",  # the coordinate that moves least in simulated training
         ),
         make(
             f"hidden state, K = {_NUM_COORDINATES}",
             compared.many_runs,
             ("lifted_gaussian", "lifted"),
-            adversary="gc_r",
+            adversary="gc_r",  # random coordinates
             canaries=_NUM_COORDINATES,
         ),
         make(
             f"LiDP, K = {_NUM_DIRECTIONS}",
             compared.many_runs,
             ("lidp_wilson_2", "lidp_bernstein_2"),
-            adversary="cots",
+            adversary="cots",  # random directions that all runs share
             canaries=_NUM_DIRECTIONS,
         ),
-        # Only cosines with the final model have the known distribution that `exact_null` needs.
+        # Only cosines with the final model have a known distribution, which `exact_null` needs.
         make("one-shot, final", 1, (*_ONE_SHOT_METHODS, "exact_null"), observe="final", **one_run),
         make("one-shot, all", 1, _ONE_SHOT_METHODS, observe="all", **one_run),
     ]

@@ -1,6 +1,6 @@
 """Runs all methods and shows their bounds and estimates in a table and a figure.
 
-The bounds match those of the separate commands. CANIFE's estimates do not use amplification by sampling,
+CANIFE's estimates do not use amplification by sampling,
 since the adversary knows the mini-batches.
 """
 
@@ -148,7 +148,7 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
 def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Table[Record]:
     """Returns a table of the records of `find_rows`.
 
-    `upper` is the accountant's epsilon.
+    `upper` is the accountant's epsilon. Columns without a heading are only in the CSV.
     """
     columns = [
         field("method", "method", width=20, left=True),
@@ -156,7 +156,7 @@ def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Tabl
         field("sees"),
         field("runs", "runs", ",", width=5),
         field("seconds", "s", ".0f", width=4, none="kept"),
-        Column(value=_show_epsilon, head="epsilon", width=7),
+        Column(value=_show_epsilon, head="epsilon", width=7),  # rounded
         field("epsilon"),
         field("assumes", "assumes", left=True),
         Column(key="upper_bound", value=lambda row: upper),
@@ -195,7 +195,7 @@ def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
     """Plots each record's epsilon as a dot, from top to bottom, and the accountant's epsilon as a line.
 
     Estimates above 1.6 times the accountant's epsilon, `upper`, would squeeze the other dots together, so
-    they are drawn as arrows at the edge of the axis. `rows` come from `find_rows`.
+    they are drawn as arrows at the edge of the axis.
     """
     largest = max(upper, take(rows, "epsilon").max())
     edge = 1.05 * min(1.6 * upper, largest)  # 5% beyond the last dot

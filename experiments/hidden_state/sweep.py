@@ -213,7 +213,6 @@ def _on_logistic(at: Sequence[float], field: str, **fields: Any) -> list[Lines]:
     """Returns lines for logistic regression, with a panel for each weight decay.
 
     We audit along coordinates (GC-S's first variant) and with fresh directions, which need no assumptions.
-    `at` are the values of `field` on the horizontal axis; `fields` are other fields.
     """
     base = Lines("logistic", [GC_S[0], FRESH], at, field)
     lines = []
@@ -243,12 +242,12 @@ def _with_matrices(models: Iterable[str], steps: int) -> list[Lines]:
 
 
 def _over_rates(rates: Sequence[float]) -> list[Lines]:
-    """Returns lines for the tanh FCNN over the learning rate, with a panel for each of two periodicities."""
-    base = Lines("tanh_fcnn", _BRACKET_SERIES, rates, "learning_rate")
-    lines = []
-    for k in (5, 25):
-        lines.append(base._replace(panel=f"tanh FCNN, k = {k}", fields={"periodicity": k}))
-    return lines
+    """Returns lines for the tanh FCNN over the learning rate, with two panels.
+
+    A canary is inserted every k steps, for both k of the paper's Figure 2.
+    """
+    base = Lines("tanh_fcnn", _BRACKET_SERIES, at=rates, field="learning_rate")
+    return [base._replace(panel=f"tanh FCNN, k = {k}", fields={"periodicity": k}) for k in (5, 25)]
 
 
 def _on_images(*series: Series, at: Sequence[float]) -> list[Lines]:

@@ -99,7 +99,6 @@ def compare_over_runs(
       by_canaries: The scores, keyed by the number of canaries in a run, each from the same number of runs.
       canaries: The number of canaries in a run for `methods`, a key of `by_canaries`.
       methods: Keys of _METHODS.
-      levels: The delta and confidence.
     """
     runs = choose_numbers_of_runs(len(by_canaries[canaries].scores))
     bounds = pd.DataFrame({"x": runs})
@@ -114,8 +113,7 @@ def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> Record
     """Returns an attack's lower bounds on epsilon for several numbers of runs n and of canaries K.
 
     Bounds over n use subsets of the runs, and the same K for each n. The LiDP paper has K = sqrt(n), so this
-    is the stored K above 1 closest to the square root of all runs. Bounds over K use all runs. The arguments
-    are those of `compare_over_runs`.
+    is the stored K above 1 closest to the square root of all runs. Bounds over K use all runs.
 
     Returns:
       Records with the fields `over` ("n" or "K"), `x` (the value of n or K), `canaries`, and the bounds of
@@ -153,11 +151,7 @@ def choose_numbers_of_runs(runs: int) -> list[int]:
 def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Level) -> list[float]:
     """Returns the mean lower bound on epsilon from random subsets of the runs, for each number of runs.
 
-    Args:
-      method: The method for the bound, a key of _METHODS.
-      scores: The scores of all runs.
-      runs: The numbers of runs in a subset.
-      levels: The delta and confidence.
+    `method` is a key of _METHODS. `runs` are the sizes of subsets.
     """
     rng = np.random.default_rng(0)  # a fixed seed, so that figures are reproducible
     bound = _find_method(method).bound
@@ -317,12 +311,12 @@ def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 
 
 def _read_bounds(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
-    """Returns the records for Figure 5 for each attack, and the number of missing audits.
+    """Returns the records for the LiDP paper's Figure 5, and the number of missing audits.
 
-    Each attack has a panel over runs n and a panel over canaries K.
+    Each attack has two panels: bounds over runs n, and bounds over canaries K.
     """
     groups, missing = _read_scores(sweep, evidence)
-    # All audits use the same training, so they share the panel, the number of runs and the upper bound.
+    # All audits have the same training (described by `panel`), number of runs and upper bound.
     first = sweep.audits()[0]
     composition = Composition(*first.setting.composition)
     guaranteed = participant_upper_bound(composition, evidence.levels.delta)
@@ -459,7 +453,11 @@ def make_correlations_table(title: str, records: Records) -> OwnTable:
 
 
 def make_gains_table(title: str, records: Records) -> OwnTable:
-    """Returns Table 1 from records of `_read_gains`, with the harmonic means of gains below."""
+    """Returns the LiDP paper's Table 1 from records of `_read_gains`.
+
+    Bounds are for one canary (`single`) or several, with 2 or 4 moments. A gain is the runs needed with one
+    canary, divided by those needed with several. The harmonic mean averages the inverse ratios.
+    """
     columns = [field("entry", "epsilon of", "{:.44}".format, width=44, left=True)]
     for name, head in (("single", "K = 1"), ("wilson_2", "2"), ("wilson_4", "4")):
         columns.append(field(name, head, _show_bound, width=7))

@@ -122,10 +122,10 @@ def simulate(plan: Simulations) -> list[Record]:
 def _simulate_cosines(plan: Simulations, dimension: int) -> Array:
     """Returns the cosines between each canary and a release, the sum of all canaries plus noise.
 
-    Their shape is (simulations, sigmas, canaries). A simulation draws sqrt(dimension) uniform unit vectors as
-    canaries, and uses them with every sigma, the standard deviation of the noise.
+    Their shape is (simulations, sigmas, canaries). A simulation draws uniform unit vectors as canaries, and
+    uses them with every sigma, the standard deviation of the noise.
     """
-    canaries = int(np.sqrt(dimension))
+    canaries = int(np.sqrt(dimension))  # as in the paper's Table 1
     simulations = []
     for index in range(plan.simulations):
         rng = np.random.default_rng([0, dimension, index])
@@ -140,8 +140,6 @@ def _simulate_cosines(plan: Simulations, dimension: int) -> Array:
 
 def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Record]:
     """Yields a record of the paper's estimates for each observer of each stored training run in a plan.
-
-    `levels` has the delta for epsilon and the confidence for the paper's lower value.
 
     Yields:
       Records with these fields for the run: its `plan`, the `noise` multiplier, a canary's number of rounds
@@ -273,8 +271,7 @@ def draw_grid(
 ) -> Figure:
     """Draws a row of panels per observer and a column per noise multiplier, from records of `read_runs`.
 
-    It draws the histograms for Tables 2 and 5, and Figures 2 and 3. If `final_first` is True, the final
-    model's row comes first.
+    If `final_first` is True, the final model's row comes first.
     """
     # By name, "all iterates" comes before "final model".
     records = sorted(map(_add_panel, runs), key=itemgetter("observer"), reverse=final_first)
@@ -292,7 +289,10 @@ def draw_densities(title: str, runs: Records) -> Figure:
 
 
 def draw_quantiles(title: str, splits: Records) -> Figure:
-    """Draws Figure 4 from records of `read_splits`: the quantiles of estimates over experiments."""
+    """Draws the one-shot paper's Figure 4: quantiles of the estimates of epsilon over experiments.
+
+    Its lines (_SPLITS) are for canaries in one run, or split across several runs (`read_splits`).
+    """
     draw_panel = partial(
         plot_lines, looks=_SPLITS, xticks=QUANTILES, xlabel="quantile", ylim=(0, None)
     )
@@ -311,7 +311,7 @@ def _draw_histogram(axis: Axes, records: Records) -> None:
     """Draws a histogram of the inserted canaries' cosines over the distribution without leakage.
 
     We show the latter as the histogram of canaries that are not inserted (`unobserved`). For the final model,
-    `unobserved` is empty, and we draw the exact density. Each panel has a single record.
+    `unobserved` is empty, and we draw the exact density.
     """
     [run] = records
     cosines: Cosines = run["cosines"]
@@ -488,7 +488,10 @@ def make_densities_table(title: str, runs: Records) -> OwnTable:
 
 
 def make_splits_table(title: str, splits: Records) -> OwnTable:
-    """Returns the table of Figure 4: quantiles of estimates, for records of `read_splits`."""
+    """Returns the table of the one-shot paper's Figure 4: quantiles of the estimates of epsilon.
+
+    Columns (_SPLITS) are for canaries in one run, or split across several runs (`read_splits`).
+    """
     columns = [  # field, heading, format, width
         field("noise", "noise", ".3g", 7, left=True),
         field("observer", "observed", width=14, left=True),

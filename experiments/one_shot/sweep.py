@@ -4,8 +4,7 @@
     laptop   Fashion-MNIST instead of EMNIST, and Shakespeare instead of Stack Overflow
     paper    the paper's data from the files given by --emnist and --stackoverflow, with adaptive clipping
 
-Only scale `paper` uses the paper's noise multipliers. The others give the paper's analytical epsilons. Each
-training run yields cosines for all iterates and for the final model.
+Only scale `paper` uses the paper's noise multipliers. The others give the paper's analytical epsilons.
 """
 
 import dataclasses
@@ -181,7 +180,10 @@ class PlannedSweep(Sweep):
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns the sweeps for Tables 1, 2, 5 and Figures 1 to 4 at a scale (a key of SIZES), keyed by name."""
+    """Returns the sweeps for the one-shot paper's Tables 1, 2, 5 and Figures 1 to 4, keyed by name.
+
+    Cells train models, and the plan tells which results to show. `scale` is a key of SIZES.
+    """
     images, text, splits = SIZES[scale]
     simulations = Simulations()
     if scale == "smoke":
@@ -190,6 +192,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         PlannedSweep("one_shot_table_1", "Estimates of a known epsilon", cells=(), plan=simulations)
     ]
     for number, plan in ((2, text), (5, images)):
+        # Without canaries that take part in several rounds, which Figures 1 to 3 show.
         once = plan._replace(repetitions=(1,))
         cells = list(_audit_cells(once))
         for noise in plan.noises:
@@ -209,10 +212,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def _make_splits_sweep(splits: SplitPlan) -> PlannedSweep:
-    """Returns the sweep of the paper's Figure 4.
-
-    It compares experiments with all canaries in one run to experiments that split them across several runs.
-    """
+    """Returns the sweep of the one-shot paper's Figure 4."""
     training, experiments, runs = splits
     cells = []
     for noise in training.noises:

@@ -112,7 +112,7 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x_axis: Axis | None) -> Non
 
 
 def _draw_point(axis: Axes, position: float, point: Point) -> None:
-    """Draws a point's epsilons at a position on the horizontal axis. Neighbouring points are 1 apart.
+    """Draws a point's epsilons at a position on the horizontal axis.
 
     Each method has a mark at the mean over the point's seeds, with an error bar from the smallest epsilon to
     the largest. For a single seed, a vertical bar shows the two-sided interval for normal scores instead.
@@ -130,6 +130,7 @@ def _draw_point(axis: Axes, position: float, point: Point) -> None:
         )
     predicted = point.predicted()
     if predicted is not None:
+        # One of k steps inserts: n insertions have the noise of n k steps, sigma sqrt(n k).
         axis.hlines(
             predicted,
             position - 0.42,

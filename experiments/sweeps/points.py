@@ -218,15 +218,16 @@ def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
 
 
 def make_table(rows: Records, level: Level) -> Table[Record]:
-    """Returns a table of at least one row from `make_rows`. Its CSV has more columns than its text.
+    """Returns a table of at least one row from `make_rows`.
 
-    `level` holds the delta and confidence of all bounds.
+    Columns without a heading are only in the CSV. `level` holds the delta and confidence of all bounds.
     """
     rounded_down = partial(at_least, decimals=1)
     csv_names = ("figure", "panel", "series", "x", "runs", "canaries", "seeds")
     columns = [
         Column(value=itemgetter("label"), head="", width=27, left=True),
         *map(field, csv_names),
+        # The bound that assumes a Gaussian trade-off curve: its mean over seeds, then its range.
         field(IF_GAUSSIAN, "bound", partial(at_least, decimals=2), width=5),
         field(f"{IF_GAUSSIAN}_min", "least", rounded_down, width=5),
         field(f"{IF_GAUSSIAN}_max", "most", rounded_down, width=5),

@@ -53,7 +53,7 @@ def test_a_matrix_from_a_file_streams_the_noise_of_its_inverse(tmp_path):
     matrix = np.tril(rng.normal(size=(6, 6)), -1) + 2 * np.eye(6)
     np.save(tmp_path / "strategy.npy", matrix)
     strategy = read_strategy(str(tmp_path / "strategy.npy"), 6)
-    scale, weights = strategy.stream()
+    scale, weights = strategy.noise_coefficients()
     raw = rng.normal(size=6)
     noise = [weights[t, : t + 1] @ raw[t::-1] for t in range(6)]
     np.testing.assert_allclose(

@@ -30,7 +30,7 @@ def make(text, steps=T):
 def train(text, cuts=(T,)):
     """Returns the models (T, p) of a run without gradients, whose steps subtract only noise."""
     strategy = make(text)
-    coefficients = dpsgd.Coefficients(*map(jnp.float32, strategy.stream()))
+    coefficients = dpsgd.Coefficients(*map(jnp.float32, strategy.noise_coefficients()))
     bands = len(coefficients.numerator)
     silent = dpsgd.mechanism(dpsgd.DPSGD(lambda theta, batch, norm: 0 * theta, bands=bands))
     hyper = base.Hyperparameters(1.0, 1.0, 1.5, specific=coefficients)
