@@ -41,7 +41,6 @@ def local_hardware() -> Hardware:
     devices = jax.local_devices()
     if devices[0].platform == "cpu":
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        # CPU devices share the machine's memory.
         return Hardware(is_cpu=True, number=len(devices), memory=memory // len(devices))
     stats = devices[0].memory_stats() or {}  # None if the device reports no memory statistics
     # The default of 4 GiB is conservative.

@@ -75,7 +75,6 @@ class Placement(NamedTuple):
           axes: for each argument, 0 if it has a leading axis of runs, None if all runs share it.
           donated: the positions of the arguments whose buffers the results may reuse.
         """
-        # Arguments are split over devices along their axis of runs, or copied to each device.
         specs = {0: PartitionSpec("runs"), None: PartitionSpec()}
         mapped = jax.shard_map(
             jax.vmap(function, axes),

@@ -99,8 +99,7 @@ class Sums(NamedTuple):
 
     Attributes:
       updates: the sum of the clipped updates, of shape (p,).
-      centred_count: (), the sum of 1/2 for each unclipped update and -1/2 for each clipped update. A
-        participant changes it by 1/2, half as much as a count would change (Andrew et al., 2021).
+      centred_count: (), the sum of 1/2 for each unclipped update and -1/2 for each clipped update.
     """
 
     updates: Array

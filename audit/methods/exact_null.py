@@ -500,7 +500,7 @@ def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
         """
         return (fractions / _limit_means(epsilon, log_rates, delta)).mean()
 
-    # With more canaries, the first run proves more, so we stake more on it, and less on likelihood ratios.
+    # With more canaries, the first run proves more, so we stake more on it, and less on ratios.
     if design.cosines.shape[1] < 2 * _MIN_PILOT:
         return FirstBet(capital_on_ratios=0.5, staked=0.1, compute_payoff=compute_payoff)
     bet = FirstBet(capital_on_ratios=0.1, staked=0.3, compute_payoff=compute_payoff)

@@ -245,8 +245,7 @@ def epsilon_from_guesses(coins: int, guesses: int, right: int, delta: float, err
 def mu_from_guesses(coins: int, guesses: int, right: int, error: float) -> float:
     """Returns the largest mu such that the number of correct guesses refutes mu-GDP, or 0.
 
-    `right` of the `guesses` are correct (`gaussian_refutes`). `error` is the probability of refuting a true
-    mu.
+    `right` of the `guesses` are correct. `error` is the probability of refuting a true mu.
     """
     return find_largest_refuted(
         lambda mu: bool(gaussian_refutes(coins, guesses, right, mu, error)),
