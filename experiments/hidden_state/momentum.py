@@ -46,8 +46,7 @@ class Landscape(NamedTuple):
     def list_curvatures(self) -> Array:
         """Returns the curvatures of all steps, of shape (T,), for INSERTIONS periods.
 
-        The fields are numbers in text. `end`, which is not empty, replaces the curvatures of the last steps:
-        so close to the released model, other curvatures than the period's leak more.
+        The run has INSERTIONS periods. `end`, which is not empty, replaces the curvatures of the last steps.
         """
         end = self.end.split()
         repeated = INSERTIONS * self.period.split()
@@ -156,8 +155,8 @@ def make_rows(study: Study) -> list[Record]:
             {
                 **landscape._asdict(),
                 "k": landscape.k,
-                # On linear losses, SGD multiplies theta by 1 in each step, which is `lipschitz` above.
-                "linear": conversions.epsilon_from_mu(sgd["mu_constant_direction"], study.delta),
+                # On linear losses, each step multiplies theta by 1, which is `lipschitz` above.
+                "linear": conversions.epsilon_from_mu(sgd["mu_same_slopes"], study.delta),
                 "sgd_bound": sgd["epsilon_bound"],
                 "mu": mu,
                 "epsilon": conversions.epsilon_from_mu(mu, study.delta),
