@@ -204,7 +204,7 @@ def _invert_transform(tilted: _TiltedCohort, sigma: float, points: Array) -> Arr
     """
     tilt = tilted.tilt
     # The trapezoidal rule with this step in t returns a density that is periodic in x, with period 2 pi /
-    # step. This approximates the tilted score's variance, as if clients joined independently.
+    # step. `variance` approximates the tilted score's, as if clients joined independently.
     variance = np.sum(tilted.joins * (1 - tilted.joins) * tilted.dots**2) + sigma**2
     step = 2 * np.pi / (_PERIOD * np.sqrt(variance))
     # After the last t, the noise factor exp(-(sigma t)^2 / 2) is below exp(-_CUTOFF).

@@ -42,18 +42,17 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
     The paper estimates a round's epsilon at delta 1/n for n scores, but the training run's at a smaller
     delta, `setting.delta`. So exact epsilons have two columns. The columns are
 
-        round, test              the round number, and the model's accuracy on the test set
+        round, test              the round number, and the model's test accuracy
         health                   the fraction of the penalty on its gradient that the canary's design removed
         norm                     the norm of this gradient
         attack                   the accuracy of the attack
         deviation                the standard deviation of scores
-        clients                  the same without noise: rounds draw different clients
+        clients                  its part from the random choice of clients, without noise
         published, lower, upper  the published estimate of epsilon and its interval, at delta 1/n
         law_then, law            the score's exact epsilon, at delta 1/n and at `setting.delta`
         perfect_then, perfect    the exact epsilon of a perfect canary, at both deltas
         proven                   a lower bound on epsilon, at `setting.delta`
-        rate                     the probability that a round samples a given client
-        mock_rate                the same for a simulated (mock) round, which samples from fewer clients
+        rate, mock_rate          a client's sampling probability in a round, and in a simulated (mock) round
     """
     paper_delta = 1 / setting.scores
     sigma = setting.noise_multiplier
@@ -93,9 +92,10 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
 def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -> pd.DataFrame:
     """Adds the training run's epsilon up to each measured round, by Renyi DP, to a frame of rounds.
 
-    We convert a round's epsilon to the noise of a Gaussian release, and compose these releases. An unmeasured
-    round has the epsilon of the measured round before it, as in the paper, or after it (`is_backward`), as in
-    the public code. `frame`, from `summarize`, has all measured rounds, in order. The added columns are
+    We convert a round's epsilon to the noise of a Gaussian release with this epsilon, and compose the
+    releases. An unmeasured round has the epsilon of the measured round before it, as in the paper, or after
+    it (`is_backward`), as in the public code. `frame`, from `summarize`, has all measured rounds, in order.
+    The added columns are
 
         charged_to                         the last round that is composed
         training                           from the published estimates, converted to noise by Renyi DP

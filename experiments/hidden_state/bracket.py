@@ -1,7 +1,6 @@
 """Draws the figures about the last model's leak that are not in the paper (see `sweep.py`).
 
-Brackets show upper bounds on this leak next to audit results. An upper bound is either proven or based on
-measured Lipschitz constants of the training steps.
+Brackets show upper bounds on this leak next to audit results.
 """
 
 import contextlib
@@ -209,7 +208,8 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
     delta = evidence.levels.delta
     upper = lipschitz.hidden_state(setting, delta)  # a text with the reason if no bound is proven
     is_lower = isinstance(upper, HiddenState) and upper.bound.epsilon < composition
-    # At k = 1, every step inserts the canary. Unless steps contract, the bound then equals `composition`.
+    # At k = 1, every step inserts the canary. Unless steps contract, the bound then equals `composition`, so
+    # we do not measure steps.
     if setting.schedule.periodicity == 1 and not is_lower:
         return {"at_most": composition, "word": COMPOSITION, "margin": composition}
     if isinstance(upper, HiddenState):
@@ -241,9 +241,7 @@ def read_expansion(evidence: Evidence, setting: Setting) -> lipschitz.Steps | No
 def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> None:
     """Draws a panel from rows of `make_rows`: upper bounds as lines, audits as markers and intervals.
 
-    A band extends to the upper bound if steps expand ten times as much (`margin`). A wide line shows the
-    epsilon if other gradients are 0 along the canary's direction (`constant_direction`). `look` has keyword
-    arguments for `Axes.set`.
+    `look` has keyword arguments for `Axes.set`.
     """
     rows = sorted(records, key=itemgetter("x"))
     x = take(rows, "x")

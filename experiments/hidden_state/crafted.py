@@ -5,9 +5,8 @@ gradient steps are
 
     theta_t = c'_t theta_(t-1) + s_t b + n_t z_t,   z_t ~ N(0, 1),   b = 1 with the canary and 0 without.
 
-The quadratic is convex if 0 <= c'_t <= 1, and steps have the Lipschitz constant c_t if c'_t <= c_t. With the
-slopes c'_t of `HiddenStateBound.worst_slopes`, the last iterate leaks exactly `hidden_state_bound`. So no
-smaller bound holds for all losses with these constants.
+The quadratic is convex if 0 <= c'_t <= 1, and steps have the Lipschitz constant c_t if c'_t <= c_t. With some
+slopes c'_t, the last iterate leaks exactly `hidden_state_bound`.
 
 The latch remembers in its last iterate whether a large sum occurred in a shuffled training run. Along a
 direction v, the target's gradient is C, or zero if the target is replaced, and all other gradients are -C. So
@@ -100,8 +99,7 @@ def compute_latch_rate(
     A latch is a crafted loss that resets theta to 0 below c, and pushes it further up above c. So the last
     iterate exceeds c if theta exceeded c after any step. Until then, each step sets theta to noise with
     standard deviation sigma, plus the height h for the target's batch. Batches are shuffled, so each epoch
-    has one such batch. The probability is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E. Logarithms and
-    expm1 keep small probabilities accurate.
+    has one such batch. The probability is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E.
 
     Args:
       sigma: The noise multiplier.
@@ -149,7 +147,7 @@ def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Rec
 def make_latch_table(delta: float) -> Table[Record]:
     """Returns a table of a latch's epsilon for each of TRAININGS (`make_latch_row`).
 
-    A latch is a crafted loss whose last iterate shows whether any step raised theta above a threshold.
+    A latch is a crafted loss. Its last iterate shows whether any step raised theta above a threshold.
     """
     columns = [
         field("sigma", "sigma", "g"),

@@ -336,7 +336,7 @@ def search(process: Process, study: Study) -> Record:
       simulated: The paper's estimate of each threshold's epsilon after the last step, from simulated runs.
     """
     upper = upper_bound(process, study.delta)
-    # In two steps, the threshold with the largest epsilon is where the likelihood ratio of theta_1 is
+    # With two steps, the threshold with the largest epsilon is where the likelihood ratio of theta_1 is
     # e^epsilon (Errata H13). This epsilon is at most `upper`, so the range includes this threshold.
     top = 1.15 * cross_at_first_step(process, upper)
     thresholds = np.linspace(1 - top, top, _NUM_SEARCHED)
@@ -354,14 +354,10 @@ def search(process: Process, study: Study) -> Record:
 def solve(process: Process, thresholds: Floats, delta: float) -> dict[str, list[float]]:
     """Returns the exact epsilon after each step, and the epsilon claimed by a Gaussian conversion.
 
-    A step moves theta up above its threshold, and down below. The hidden-state paper's conversion assumes a
-    Gaussian trade-off curve. Its mu comes from the error rates of a test, which guesses that the canary is
-    present if theta_t is above the threshold of step t + 1. Step T is the last, so its own threshold is used.
-
-    Args:
-      process: A training run of T steps on the crafted landscape.
-      thresholds: The thresholds (T - 1,) of steps 2 to T, in units of C.
-      delta: The delta of the epsilons.
+    A step moves theta up above its threshold, and down below. `thresholds` (T - 1,) are those of steps 2 to
+    T, in units of C. The hidden-state paper's conversion assumes a Gaussian trade-off curve. Its mu comes
+    from the error rates of a test, which guesses that the canary is present if theta_t is above the threshold
+    of step t + 1. Step T is the last, so its own threshold is used.
 
     Returns:
       epsilon, claimed: The exact and the claimed epsilons, of shape (T,) each.

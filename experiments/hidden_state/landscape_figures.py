@@ -130,8 +130,8 @@ def _draw_steps(axis: Axes, records: Records, study: Study) -> None:
     """
     [audit] = records
     steps = np.arange(1, audit["steps"] + 1)
-    # The noise of theta_t with a constant gradient. It has standard deviation sigma in step 1, and sigma / B
-    # in later steps (Errata H5).
+    # With a constant gradient, theta_t has the noise of t steps: sigma in step 1, and sigma / B in later
+    # steps, which are means of B gradients (Errata H5).
     deviations = audit["noise_multiplier"] * np.sqrt(1 + (steps - 1) / audit["batch_size"] ** 2)
     constant = [conversions.epsilon_from_mu(1 / deviation, study.delta) for deviation in deviations]
     epsilons = {

@@ -44,9 +44,9 @@ class Landscape(NamedTuple):
         return len(self.period.split())
 
     def list_curvatures(self) -> Array:
-        """Returns the curvatures of all steps, of shape (T,), for INSERTIONS periods.
+        """Returns the curvatures of all steps, of shape (T,).
 
-        The run has INSERTIONS periods. `end`, which is not empty, replaces the curvatures of the last steps.
+        A run has INSERTIONS periods. `end`, which is not empty, replaces the curvatures of the last steps.
         """
         end = self.end.split()
         repeated = INSERTIONS * self.period.split()
@@ -168,10 +168,7 @@ def make_rows(study: Study) -> list[Record]:
 
 
 def make_table(study: Study) -> Table[Record]:
-    """Returns a table that compares momentum with plain SGD on LANDSCAPES; see `make_rows`.
-
-    The CSV also has the curvatures of a `period` and of the last steps (`end`).
-    """
+    """Returns a table that compares momentum with plain SGD on LANDSCAPES; see `make_rows`."""
     upper = partial(at_most, decimals=2)
     columns = [
         field("k", "k"),

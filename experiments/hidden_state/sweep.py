@@ -330,10 +330,10 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         cells: list[Cell] = []
         for lines in figure.lines:
             size = sizes[lines.model]
-            if (
-                figure.name == "proven"
-            ):  # each line shows a single audit as its number of runs grows
-                size = size._replace(seeds=1)
+            if figure.name == "proven":
+                size = size._replace(
+                    seeds=1
+                )  # each line shows one audit as its number of runs grows
             cells += _list_cells(lines, size)
         all_sweeps[figure.name] = Sweep(figure.name, figure.title, cells, figure.axis)
     all_sweeps["figure_8"] = _make_norms_sweep(scale)  # gradient norms, not audits
@@ -412,7 +412,7 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
 
     Figures with upper bounds on the last model have the series COORDINATE. For k > 1, these bounds need the
     Lipschitz constants of training steps. If the model has no proven ones, other cells measure them, once for
-    all series because they do not depend on the adversary. `fresh_runs` has every k in such a figure.
+    all series because they do not depend on the adversary. `fresh_runs` has every k of such a figure.
     """
     model = task(lines.model)
     is_measured = model.curvature is None  # it has no proven Lipschitz constant

@@ -99,7 +99,6 @@ def compare_over_runs(
       by_canaries: The scores, keyed by the number of canaries in a run, each from the same number of runs.
       canaries: The number of canaries in a run for `methods`, a key of `by_canaries`.
       methods: Keys of _METHODS.
-      levels: The delta and confidence.
     """
     runs = choose_numbers_of_runs(len(by_canaries[canaries].scores))
     bounds = pd.DataFrame({"x": runs})
@@ -151,13 +150,9 @@ def choose_numbers_of_runs(runs: int) -> list[int]:
 
 
 def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Level) -> list[float]:
-    """Returns the mean lower bound on epsilon from random subsets of the runs, for each number of runs.
+    """Returns the mean lower bound on epsilon from random subsets of the runs, for each size in `runs`.
 
-    Args:
-      method: The method for the bound, a key of _METHODS.
-      scores: The scores of all runs.
-      runs: The numbers of runs in a subset.
-      levels: The delta and confidence.
+    `scores` are those of all runs, and `method` is a key of _METHODS.
     """
     rng = np.random.default_rng(0)  # a fixed seed, so that figures are reproducible
     bound = _find_method(method).bound
@@ -361,9 +356,9 @@ def _draw_panel_of_epsilons(axis: Axes, records: Records) -> None:
 def draw_correlations(title: str, records: Records) -> Figure:
     """Plots Figure 4 from records of `_make_record`: changes in epsilon, and dependence between detections.
 
-    A lower bound on epsilon of order 1, 2 or 4 uses that many moments of the number of detected canaries in a
-    run (`gaussian_mechanism.wilson_epsilon`). The bias is the epsilon of order 1 with K canaries minus that
-    with one (equation 10). Gains are the changes from order 1 to orders 2 and 4.
+    A lower bound of order 1, 2 or 4 uses that many moments of the number of detected canaries in a run. The
+    bias is the epsilon of order 1 with K canaries minus that with one (equation 10). Gains are the changes
+    from order 1 to orders 2 and 4.
     """
     # Only runs with more than one canary have these moments.
     several = [record for record in records if "second" in record]
@@ -449,8 +444,8 @@ def make_correlations_table(title: str, records: Records) -> OwnTable:
     """Returns the table of Figure 4: epsilon gained by orders 2 and 4 over order 1, and gaps between moments.
 
     The order of a lower bound is the number of moments that its confidence interval uses. The moment mu_j is
-    the probability that j canaries in a run are all detected. The smaller the gaps, the nearer detections are
-    to being independent, and the larger are the gains.
+    the probability that j canaries in a run are all detected. The gaps are 0 for independent detections, and
+    smaller gaps allow larger gains.
     """
     columns = [
         *_AUDIT,  # the panel, n, K and d

@@ -363,8 +363,8 @@ def _draw_null(axis: Axes, low: float, high: float, dimension: int) -> None:
 def _draw_bars(axis: Axes, records: Records) -> None:
     """Draws one observer's estimates of epsilon as bars, with standard errors.
 
-    Dashes mark the paper's lower values and, for the observer of all iterates, the accounted epsilons. A
-    dotted line marks the noise floor. `records` are runs with different numbers of repetitions.
+    Dashes mark the paper's lower values and, for the observer of all iterates, the accounted epsilons.
+    `records` are runs with different numbers of repetitions.
     """
     places = range(len(records))
     axis.bar(
