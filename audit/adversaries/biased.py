@@ -77,7 +77,10 @@ class GcS(AdversaryFields):
         per_step = self.gc_s.endswith("per_step")
 
         def choose(key: Array, theta_0: Array) -> Array:
-            """Returns the K coordinates that move least; raises InputError if a simulated run diverges."""
+            """Returns the K coordinates that move least; raises InputError if a simulated run diverges.
+
+            Squared updates ("per_step") also count movements that cancel.
+            """
             movements = []
             for index in range(simulations):
                 run = knowledge.simulate(hyper, jax.random.fold_in(key, index), theta_0)
@@ -88,7 +91,7 @@ class GcS(AdversaryFields):
             require(
                 not infinite,
                 f"`gc_s`: the simulated training diverges at {infinite} of {total.size} coordinates: "
-                "lower `learning_rate`, or choose another `gc_s` (the noisy variants clip)",
+                "lower `learning_rate`, or choose a noisy `gc_s`, which clips gradients",
             )
             return jnp.argsort(total)[: knowledge.canaries]
 

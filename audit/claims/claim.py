@@ -250,14 +250,15 @@ class DpSgd(Claim):
     def last_model(self, delta: float) -> HiddenState | None:
         """Returns an upper bound on how much the last model leaks; None if `lipschitz` is not given.
 
-        The bound is valid for any `sampling_rate`.
+        It ignores `sampling_rate`: steps that skip the canary only leak less.
         """
         if self.lipschitz is None:
             return None
-        periods = Periods(self.lipschitz, self.k, int(self.insert))  # `insert` is now a number
-        # `make_hidden_state` also computes the bound for larger Lipschitz constants.
+        step = int(self.insert)  # a number after `__post_init__`
+        schedule = Periods(self.lipschitz, self.k, step)
         compute_bound = functools.partial(bound_periods, self.composition, delta=delta)
-        return make_hidden_state(compute_bound, periods)
+        # Also computes the bound for larger Lipschitz constants, to report their effect.
+        return make_hidden_state(compute_bound, schedule)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -80,9 +80,9 @@ class HiddenState(NamedTuple):
 
     @property
     def assumes(self) -> Assumption:
-        """Returns the assumption shown in tables and pages: the Lipschitz constants and the schedule.
+        """Returns the bound's assumption in words: the Lipschitz constants and the schedule.
 
-        For measured constants, it adds the number of measuring runs and the epsilons for larger constants.
+        For constants measured in rehearsals, we add their number and the epsilons for larger constants.
         """
         least, largest = self.range
         constants = f"{largest:.6g}"
@@ -95,13 +95,18 @@ class HiddenState(NamedTuple):
 
         note = f"{steps}, {schedule}"
         sentence = f"the adversary sees only the last model; {note}; sensitivity C, Gaussian noise"
-        assumption = Assumption(text=steps, word="Lipschitz", sentence=sentence, note=note)
-        if not self.runs:  # the constants are proven or given
-            return assumption
-        margins = ", ".join(map(self._describe_margin, self.margins))
-        source = f"in {self.runs} rehearsals, not proven ({margins})"
-        return assumption._replace(
-            word=MEASURED, sentence=f"{sentence}; measured {source}", note=f"{source}; {note}"
+        word = "Lipschitz"
+        if self.runs:  # of rehearsals
+            margins = ", ".join(map(self._describe_margin, self.margins))
+            source = f"in {self.runs} rehearsals, not proven ({margins})"
+            word = MEASURED
+            sentence = f"{sentence}; measured {source}"
+            note = f"{source}; {note}"
+        return Assumption(
+            text=steps,  # in JSON
+            word=word,  # in a table
+            sentence=sentence,  # on a page
+            note=note,  # below the table
         )
 
     def _describe_margin(self, factor: int) -> str:

@@ -62,10 +62,9 @@ def _compute_epsilon(
 ) -> float:
     """Returns the epsilon at delta for adding the canary (sign 1), or for removing it (sign -1).
 
-    The adversary sees a number x: normal noise with standard deviation `deviation` (distribution Q), or this
-    noise plus a count drawn from `counts` (m,) with `log_probabilities` (m,) (distribution P). The density
-    ratio r(x) = P / Q increases with x. The most powerful events are therefore that x is above a threshold
-    (sign 1) or below it (sign -1). A threshold t gives one point of the privacy curve:
+    The adversary sees a number x. Under Q, it is noise from N(0, deviation^2). Under P, it is this noise plus
+    a count, drawn from `counts` (m,) with `log_probabilities` (m,). The density ratio r(x) = P / Q increases
+    with x. So the most powerful events are x > t (sign 1) or x < t (sign -1), for a threshold t:
 
         sign 1     epsilon = log r(t),    delta = P(x > t) - r(t) Q(x > t)
         sign -1    epsilon = -log r(t),   delta = Q(x < t) - P(x < t) / r(t)
@@ -80,19 +79,22 @@ def _compute_epsilon(
         )
 
     def compute_difference(threshold: float) -> float:
-        """Returns the log of the threshold's delta, at least -1e6 to be finite, minus log `delta`."""
-        log_ratio = compute_log_ratio(threshold)
-        log_tails = special.log_ndtr(sign * (counts - threshold) / deviation)
-        log_p = special.logsumexp(log_probabilities + log_tails)
-        log_q = special.log_ndtr(-sign * threshold / deviation)
-        if sign == 1:
-            log_delta = conversions.log_difference(log_p, log_q + log_ratio)
-        else:
-            log_delta = conversions.log_difference(log_q, log_p - log_ratio)
+        """Returns the log of a threshold's delta, at least -1e6 to be finite, minus log `delta`.
+
+        The event is x > threshold (sign 1) or x < threshold (sign -1).
+        """
+        log_r = compute_log_ratio(threshold)
+        log_given_count = special.log_ndtr(sign * (counts - threshold) / deviation)
+        log_p = special.logsumexp(log_probabilities + log_given_count)  # log P(event), with a count
+        log_q = special.log_ndtr(-sign * threshold / deviation)  # log Q(event), without one
+        if sign == 1:  # delta = P(event) - r Q(event)
+            log_delta = conversions.log_difference(log_p, log_q + log_r)
+        else:  # delta = Q(event) - P(event) / r
+            log_delta = conversions.log_difference(log_q, log_p - log_r)
         return max(float(log_delta), -1e6) - math.log(delta)
 
-    # The threshold with r = 1 gives epsilon 0. All terms of r are at most 1 at the lower end of this search,
-    # and at least 1 at the upper end.
+    # The threshold with r = 1 gives epsilon 0. All terms of r are at most 1 at the lower end, and at least 1
+    # at the upper end.
     equal = scipy.optimize.brentq(
         compute_log_ratio, counts[0] / 2 - deviation, counts[-1] / 2 + deviation
     )

@@ -263,11 +263,11 @@ def _bracket_poisson(sigma: float, batches: int, epochs: int, delta: float) -> E
     return EveryModel(epsilon, "dp-accounting (PLD)")
 
 
-def _bracket_cut(sigma: float, batches: int, epochs: int, delta: float) -> EveryModel:
-    """Returns an upper bound on epsilon for Poisson batches that are cut to an unknown maximum size.
+def _compose_truncated(sigma: float, batches: int, epochs: int, delta: float) -> EveryModel:
+    """Returns an upper bound on epsilon for Poisson batches, truncated to any maximum size.
 
-    It composes all steps at sigma / 2, since an example may displace another, and thus change the sum by up
-    to 2 C.
+    An example may displace another from a full batch, and thus change the
+    sum by up to 2 C. So we compose all steps at sigma / 2, and ignore sampling.
     """
     epsilon = accounting.epsilon_upper_bound(sigma / 2, batches * epochs, delta)
     accountant = (
@@ -280,11 +280,11 @@ def _bracket_cut(sigma: float, batches: int, epochs: int, delta: float) -> Every
 def _bracket_truncated(
     sampler: TruncatedPoisson, sigma: float, batches: int, epochs: int, delta: float
 ) -> EveryModel:
-    """Returns an upper bound on epsilon for truncated Poisson batches."""
+    """Returns the smaller of two valid bounds on epsilon for truncated Poisson batches of known sizes."""
     import dp_accounting  # slow to load
     from dp_accounting.pld import PLDAccountant
 
-    composed = _bracket_cut(sigma, batches, epochs, delta).upper
+    composed = _compose_truncated(sigma, batches, epochs, delta).upper  # valid for any sizes
     step = dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(
         sampler.examples, 1 / batches, sampler.largest_batch, sigma
     )
@@ -310,13 +310,14 @@ def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastM
     noise = f"raise the noise multiplier to {at_most(sigma, _DECIMALS)}"
     advice = f"To claim {at_most(poisson, _DECIMALS)}, draw Poisson batches, or {noise}"
     epsilon = last_model.upper
-    if last_model.tail is not None:
+    steps = ""
+    # `tail` is the epsilon after additional steps that only add noise.
+    if epsilon > poisson and last_model.tail is not None:
         epsilon = last_model.tail
+        steps = " after the noise-only steps"
     if epsilon > poisson:
         return f"{advice}; for the last model alone, you may claim {at_most(epsilon, _DECIMALS)}."
-    steps = ""
-    if last_model.upper > poisson:  # too large without the tail
-        steps = " after the noise-only steps"
+    # Reports print the condition, `last_model.assumes`, below the advice.
     return f"{advice}, or release the last model alone{steps}, under the condition below."
 
 
@@ -342,7 +343,7 @@ _SAMPLERS = {
         "audit.check_batches.",
     ),
     "truncated_poisson": _Sampler(
-        _bracket_cut,
+        _compose_truncated,
         samplers.bound_poisson,
         advice="Truncation costs little if largest_batch is well above the expected size.",
     ),

@@ -133,8 +133,9 @@ def _conclude(
     conclusion = conclude(_read_evidence(paths), claim, level)
     name = FLAGS.name or score_files.describe_files(paths)
     command = shlex.join(["./run.sh", "bound", *sys.argv[1:]])
-    describe = partial(subjects.describe_score_files, name, paths, conclusion, command)
-    return Result(conclusion, describe)
+    # Computes the facts for a report, if needed.
+    make_subject = partial(subjects.describe_score_files, name, paths, conclusion, command)
+    return Result(conclusion, make_subject)
 
 
 def _compare_with_card(paths: Sequence[Path]) -> None:
@@ -182,10 +183,10 @@ def _show(result: Result) -> None:
 
 
 def _judge(result: Result) -> None:
-    """Raises InputError if scores are lower with the canary, unless they reject the claim anyway.
+    """With --fail_if_violated, exits with status 3 if the scores reject the claim.
 
-    With --fail_if_violated, it exits with status 3 if they do, and raises InputError if runs may be
-    dependent.
+    Raises InputError if runs may be dependent (with --fail_if_violated), or if scores have the wrong sign and
+    do not reject the claim.
     """
     conclusion = result.conclusion
     is_violated = result.verdict == verdicts.VIOLATED
@@ -196,6 +197,7 @@ def _judge(result: Result) -> None:
             sys.exit(REJECTED)
     if is_violated or not conclusion.is_reversed:
         return
+    # The displacement is the change in the model.
     if conclusion.is_one_run and conclusion.one_run.cosines is not None:
         raise InputError("cosines are lower than without canaries: negate the displacement")
     raise InputError(

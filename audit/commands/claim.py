@@ -225,7 +225,8 @@ def _judge_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Sampler:
     Args:
       kind: The name of the sampler if the order is uniform, such as "shuffled".
       batches: The number of batches in the first pass.
-      order: The fields of `audit.check.order.OrderTest`.
+      order: The fields of `audit.check.order.OrderTest`. `seen` is the strongest evidence against a
+        uniform order, a sentence.
     """
     require(
         order["is_whole"], f"a pass does not end after {batches} batches: let it end, like an epoch"
@@ -235,8 +236,8 @@ def _judge_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Sampler:
     tested = f"tested over {passes}, p {order['p_value']:.2g}"
     if order["p_value"] > LEVEL:  # the tests do not reject a uniform order
         uniform = f"uniform order ({tested})"
-        # The bounds assume that every batch is equally likely to contain an example, but a smaller last batch
-        # is less likely to. This only matters if steps expand distances: then earlier batches may leak more.
+        # The bounds for "shuffled" assume equal batches. If the last one is smaller, an example is more often
+        # in an earlier batch. This lowers the leakage, unless later steps expand the example's effect.
         expands = FLAGS.lipschitz is not None and FLAGS.lipschitz > 1
         if kind == "shuffled" and expands and not order["is_even"]:
             why = "batches differ in size and steps may expand; the bounds take the order as known"
@@ -245,8 +246,8 @@ def _judge_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Sampler:
     known = "the bounds take it as known"
     if order["repeats"]:  # all passes have the same order
         return _Sampler("cyclic", batches, f"the same in all of {passes}; {known}")
-    seen = order["seen"].removesuffix(".")
-    return _Sampler("any_order", batches, f"not uniform ({tested}); {known}. {seen}")
+    reason = order["seen"].removesuffix(".")
+    return _Sampler("any_order", batches, f"not uniform ({tested}); {known}. {reason}")
 
 
 if __name__ == "__main__":

@@ -184,10 +184,11 @@ def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:
     """
     given = {**values(Setting, names), **fixed}
     for name in ("insertions", "noise_multiplier"):
-        # A model may have its own default, which the calls below fill in. The flag's must not replace it.
+        # A model may have its own default. That of an absent flag must not replace it.
         if name in given and name not in fixed and not flags.FLAGS[name].present:
             del given[name]
-    make.add_default_insertions(given["model"], given)  # unless the number of steps is given
+    # If flags do not determine the number of steps, this sets `insertions` to the model's default.
+    make.add_default_insertions(given["model"], given)
     return make.setting_of(**given)
 
 

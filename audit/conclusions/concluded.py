@@ -38,14 +38,14 @@ def conclude(
     """Returns the conclusion from evidence, using all methods for this kind of evidence.
 
     If some rows look like pasted copies, we also count each repeated row once, and keep only what both
-    conclusions prove.
+    conclusions prove. If too few rows remain, bounds are 0.
 
     Raises InputError for unusable scores.
     """
     all_rows = _begin_conclusion(evidence, claim, level)
     once = count_once(evidence)
     if once is None:
-        return finish(all_rows)
+        return finish(all_rows)  # adds the claim test and the verdict
     try:
         counted_once = _begin_conclusion(once.evidence, claim, level)
     except InputError:  # too few distinct rows for the methods

@@ -101,14 +101,14 @@ def cosines(name: str, values: ArrayLike) -> Array:
     return np.clip(array, -1.0, 1.0)
 
 
-def rank_all(*worlds: Array) -> tuple[Array, ...]:
+def make_finite(*worlds: Array) -> tuple[Array, ...]:
     """Returns arrays with infinite scores and NaN replaced by finite numbers that preserve all ranks.
 
     Infinite scores rank beyond all finite scores. NaN, the score of a failed run, ranks below all other
     scores. We do not drop failed runs, because bounds would then assume that no run fails.
 
     Args:
-      worlds: arrays of scores, of any shape, ranked together. `require_apart` rejects results that overflow.
+      worlds: arrays of scores, of any shape, ranked together. `require_usable` rejects results that overflow.
     """
     scores = np.concatenate([*map(np.ravel, worlds)])
     finite = scores[np.isfinite(scores)]
@@ -145,7 +145,7 @@ def require_few_failed(name: str, failed: Bits) -> None:
     )
 
 
-def require_apart(scores: Array) -> None:
+def require_usable(scores: Array) -> None:
     """Raises InputError if scores of any shape are all equal, or if one exceeds 1e100 in magnitude."""
     largest = np.abs(scores).max()
     require(

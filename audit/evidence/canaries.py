@@ -10,10 +10,7 @@ Sets (LiDP paper, Section 3): the runs of one set insert K canaries and yield mi
 Coins: every canary of every run is in with probability 1/2, independently, so every run yields misses and
 false alarms. Fix a canary k and all other coins. Then runs with k in and with k out are neighbours, so if the
 mechanism is f-DP, the error rates of guesses about k satisfy FNR_k >= f(FPR_k). The expectation of 2 / K
-sum_k coin_k miss_k is the mean of FNR_k over k, even if the canaries of a run depend on each other. (The
-fraction of misses among inserted canaries has a different expectation.)
-
-A user's coins may be unfair (`Coins.widen`).
+sum_k coin_k miss_k is the mean of FNR_k over k, even if the canaries of a run depend on each other.
 
 If a mechanism is f-DP, FNR >= f(FPR) for all neighbours and rejection regions. Averaging over random
 canaries, data and regions gives E[FNR] >= E[f(FPR)] >= f(E[FPR]), since f is convex. So upper limits on both
@@ -33,9 +30,9 @@ from audit.evidence.arrays import (
     Bits,
     Integers,
     hash_ranks,
-    rank_all,
-    require_apart,
+    make_finite,
     require_few_failed,
+    require_usable,
 )
 from audit.laws import cosine_law, intervals
 from audit.written import counted
@@ -75,9 +72,8 @@ class RunErrors(NamedTuple):
     def rates(self) -> tuple[Array, Array]:
         """Returns each run's estimates of the false-positive rate (m,) and the false-negative rate (n,).
 
-        m runs yield false alarms, and n misses. A rate is the number of errors, divided by the number of
-        canaries that can have this error, times a scale. With coins, all canaries can, but only half of them
-        are in on average, so the scale is 2.
+        A rate is the number of errors, divided by the number of canaries that can have this error, times a
+        scale. With coins, all canaries can, but only half of them are in on average, so the scale is 2.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
@@ -244,7 +240,7 @@ class Sets(NamedTuple):
         """
         misses = (self.inserted <= threshold).sum(1, dtype=np.float64)
         alarms = (self.fresh > threshold).sum(1, dtype=np.float64)
-        # K are in and M are out in each run of their set, so the scales are 1; `self.canaries` is (K, M).
+        # With `self.canaries` (K, M), rates are misses / K and alarms / M, without a scale.
         return RunErrors(
             misses, alarms, *self.canaries, scale_in=1.0, scale_out=1.0, same_runs=False
         )
@@ -372,9 +368,9 @@ def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
         "presence puts all canaries in the same world: both are needed",
     )
     failed = _count_failed(values)
-    (ranked,) = rank_all(values)  # finite, with failed runs below all others
-    require_apart(ranked)
-    return Coins(ranked, present, failed=failed)
+    (finite,) = make_finite(values)  # with failed runs below all others
+    require_usable(finite)
+    return Coins(finite, present, failed=failed)
 
 
 def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
@@ -398,9 +394,10 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
         matrices.append(arrays.matrix(name, one_each))
     _require_no_presence(*matrices)
     failed = _count_failed(*matrices)
-    ranked_in, ranked_out = rank_all(*matrices)
-    design = Sets(ranked_in, ranked_out, failed)
-    require_apart(np.concatenate(design.pooled()))
+    # Infinite scores and NaN become finite, with failed runs below all others.
+    finite_in, finite_out = make_finite(*matrices)
+    design = Sets(finite_in, finite_out, failed)
+    require_usable(np.concatenate(design.pooled()))
     return design
 
 

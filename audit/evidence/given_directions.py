@@ -153,12 +153,13 @@ def describe_dimension(design: Fresh) -> str:
     """Returns a note on how a user's dimension was tested: by left-out cosines, by spread, or not at all."""
     number_out = len(design.out())
     _, freedom = measure_spread(design)
-    tested = "not tested: there are too few cosines"
+    cosines = ""
     if number_out >= MIN_COSINES:
         cosines = f"{number_out:,} cosines of canaries that were not inserted"
-        tested = f"tested with {cosines}, which would reveal only a large excess"
     elif freedom >= MIN_COSINES - 1:  # as in `_require_spread`
         cosines = f"the spread of {_find_inserted(design).sum():,} cosines"
+    tested = "not tested: there are too few cosines"
+    if cosines:
         tested = f"tested with {cosines}, which would reveal only a large excess"
     return (
         f"dimension {design.dimension:,} was {tested}; "
@@ -196,7 +197,7 @@ def _check_cosines(cosines: ArrayLike) -> Array:
         values.ndim in (1, 2) and values.size > 0,
         f"the cosines have shape {values.shape}: give (runs,) or (runs, canaries)",
     )
-    failed = np.isnan(values)
+    failed = np.isnan(values)  # `arrays.cosines` also replaced infinities by NaN
     require_few_failed("cosines", failed)
     return np.where(failed, FAILED, values).reshape(len(values), -1)
 
@@ -225,11 +226,10 @@ def _about_means(cosines: Array, presence: Bits) -> Array:
 
 
 def _require_spread(design: Fresh) -> None:
-    """Raises InputError if the spread of inserted canaries' cosines is significantly above 1/sqrt(d).
+    """Raises InputError if cosines spread significantly more than 1/sqrt(d): the user's d is too large.
 
-    The dimension d is then too large. It may be too small, since bounds remain valid. We skip the test if
-    there are too few cosines, or if there are enough left-out canaries for a better one
-    (`exact_null.law_test`).
+    A smaller d only weakens bounds. We skip the test if there are too few cosines of inserted canaries, or
+    enough left-out canaries for a better test (`exact_null.law_test`).
     """
     squares, freedom = measure_spread(design)
     if len(design.out()) >= MIN_COSINES or freedom < MIN_COSINES - 1:
@@ -240,11 +240,10 @@ def _require_spread(design: Fresh) -> None:
     dimension = design.dimension
     canaries = design.cosines.shape[1]
     runs = np.count_nonzero(_find_inserted(design).any(1))
-    # A run's cosines may depend on each other, as leave-one-out cosines do, even if a user does not tell us.
-    # In simulations, their squares vary as if only a fraction 1 - K/d of them were independent, and as if
-    # divided by a sum with d - K degrees of freedom per run. K may exceed d, so both are kept above 0.
-    # Bounds from a single run assume that cosines are not leave-one-out.
+    # Leave-one-out cosines of a run depend on each other. With several runs, we always allow for this. Bounds
+    # from a single run trust the user that cosines are not leave-one-out (`separate`), so we do too.
     if runs > 1 or not design.separate:
+        # Degrees of freedom that fit simulations of leave-one-out cosines, with limits for K above d.
         independent_fraction = max(1 - canaries / dimension, 1 / dimension)
         numerator = max(freedom * independent_fraction, 1.0)
         denominator = max(runs * (dimension - canaries), 1)
@@ -252,6 +251,7 @@ def _require_spread(design: Fresh) -> None:
     if special.fdtrc(numerator, denominator, ratio) >= LEVEL:
         return
     suggested = max(round(freedom / squares), 1)
+    # The spread also grows if training uses some canaries more often, which increases their cosines.
     raise InputError(
         f"`dimension={dimension}`: cosines have a spread of {np.sqrt(ratio):.3g} / sqrt(d), not 1 / sqrt(d) "
         f"as for uniform directions; this suggests that d is about {suggested:,}: count only trained "

@@ -151,16 +151,15 @@ def measure_law(ranks: Integers, is_out: Bits, draws: int) -> float:
     """
     canaries_out = is_out.sum(1)  # in each run
     total_out = int(canaries_out.sum())
-    # Adding k + k^2 / M over runs, the sum of all deviates has variance total_out * (1 + shared).
+    # Added over runs, k + k^2 / M is total_out + squares / M, or total_out * (1 + shared).
     squares = float(canaries_out @ canaries_out)
     shared = squares / (total_out * draws)
-    independent = total_out / (
-        1 + shared
-    )  # so many independent deviates have a mean with this variance
+    # As many independent deviates would have a mean of the same variance.
+    effective_size = total_out / (1 + shared)
     place_in_rank = np.random.default_rng(0).random(total_out)  # from 0 to 1, within each rank
     tails = (ranks[is_out] - place_in_rank) / (draws + 1)
     deviates = -special.ndtri(tails)
-    return gaussians.measure_normality(deviates, independent)
+    return gaussians.measure_normality(deviates, effective_size)
 
 
 def describe_draws(design: Fresh) -> str:

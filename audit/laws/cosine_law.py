@@ -177,7 +177,7 @@ def _limit_far_tail(t: Array, dimension: int) -> Array:
 
         (1 - t^2)^(k + 1) / (2 (k + 1) t B(1/2, (d - 1) / 2)).
 
-    It is at most 1 + 1 / (d t^2) times P(T > t), or about 1.001 times below 1e-280.
+    Integration by parts shows that it is at most 1 + 1 / (d t^2) times P(T > t), if d t^2 > 1.
     """
     half = (dimension - 1) / 2  # k + 1
     with np.errstate(divide="ignore"):

@@ -86,11 +86,11 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
         a = (1 / s^2 - 1) / 2,    b = -m / s^2,    c = m^2 / (2 s^2) + log s.
 
     If a > 0, these x are outside the two roots of a x^2 + b x + c - epsilon, and if a < 0, between the roots.
-    If a = 0, they form a half-line: the complement of an interval with one infinite end.
+    If a = 0, they form a half-line.
 
     The arguments broadcast, with epsilon at least 0. The result is -inf if delta is 0.
     """
-    with np.errstate(all="ignore"):  # invalid cases are replaced below (`has_event`)
+    with np.errstate(all="ignore"):  # cases without roots are replaced below
         square = s * s
         a = (1 - s) * (1 + s) / (2 * square)
         b = -m / square
@@ -101,6 +101,7 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
         sign = np.where(b < 0, -1.0, 1.0)
         root = np.sqrt(np.maximum(discriminant, 0.0))
         q = -(b + sign * root) / 2
+        # If a = 0, the interval has an infinite end on the side where b x decreases.
         far_root = np.where(a == 0, -sign * np.inf, q / a)
         near_root = c_minus_eps / q
         low = np.minimum(far_root, near_root)
@@ -110,9 +111,8 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
         log_p = _compute_log_probability(is_outside, low, high)
         log_q = _compute_log_probability(is_outside, (low - m) / s, (high - m) / s)
         log_difference = conversions.log_difference(log_p, eps + log_q)
-    # If there are no roots, the loss never exceeds epsilon, since P cannot exceed Q everywhere.
-    has_event = (discriminant > 0) & (q != 0)
-    return np.where(has_event, log_difference, -np.inf)
+    # Without roots, the loss never exceeds epsilon, since P cannot exceed Q everywhere.
+    return np.where(discriminant > 0, log_difference, -np.inf)
 
 
 def _compute_log_probability(is_outside: NDArray[np.bool_], low: Array, high: Array) -> Array:

@@ -53,8 +53,7 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
     """Estimates how many bytes one run's step needs, to decide how many runs to train at once.
 
     On a CPU, it adds up the sizes of all results that depend on the run's parameters, because these should
-    fit into the cache. On other devices, it returns the peak memory of the compiled step. The step's
-    arguments do not count.
+    fit into the cache. On other devices, it returns the peak memory of the compiled step.
 
     `function` is the step, a function of theta (p,) and of `shared`, the arguments that all runs share. Their
     shapes and dtypes are enough.
@@ -74,10 +73,10 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
 
 
 def _count_written(jaxpr: Jaxpr) -> int:
-    """Counts the bytes of all results in a program, including those of nested programs.
+    """Returns the bytes of the results of all operations in a program, to estimate its use of the cache.
 
-    The body of a `lax.scan` counts once per iteration, and the body of a `lax.while_loop` once. The branches
-    of a `lax.cond` do not count: JAX stores them in a tuple, which we do not search.
+    The body of a `lax.scan` counts once per iteration, and the body of a `lax.while_loop` once. A `lax.cond`
+    only counts its result.
     """
     total = 0
     for equation in jaxpr.eqns:
@@ -483,7 +482,10 @@ def simulate(
     batches: Array,
     run_key: Array,
 ) -> Trajectory:
-    """Trains a single run without canaries on the given batches (hidden-state paper, Algorithm 3)."""
+    """Trains a single run without canaries on the given batches (hidden-state paper, Algorithm 3).
+
+    An adversary may insert along coordinates with small squared updates.
+    """
 
     def add_square(seen: tuple[Array, Array], step: Array, theta: Array) -> tuple[Array, Array]:
         """Returns (the model after a step, the sum of squared updates so far), from those before the step."""

@@ -92,6 +92,7 @@ def mechanism(choices: DPSGD) -> Mechanism:
             extra = insert(before.step, before.theta, mask)  # the sum of the canaries, (p,)
             batch = (data[0][indices], data[1][indices])
             after = step(choices, hyper, before, batch, extra, run_key)
+            # Updates `State.seen`, the record of an adversary who observes every model.
             return canaries.record(before.step, after), None
 
         final, _ = jax.lax.scan(advance, state, schedule)
@@ -142,7 +143,6 @@ def step(
 
     updates, optimizer_state = optimizer.update(mean, state.optimizer, state.theta)
     theta: Any = optax.apply_updates(state.theta, updates)
-    # The caller updates `seen`, the adversary's record.
     return State(theta, optimizer_state, state.step + 1, state.seen, noise=earlier)
 
 

@@ -68,8 +68,8 @@ class Placement(NamedTuple):
     ) -> jax.stages.Wrapped:
         """Compiles a function of a single run as a function of many runs.
 
-        Every device maps the function over its own runs. Keep the result, since calling this again would
-        recompile it.
+        Every device maps the function over its own runs. The function must return equal results on devices
+        that share a run (`local`). Keep the result, since another call would recompile it.
 
         Args:
           axes: for each argument, 0 if it has a leading axis of runs, None if all runs share it.
@@ -82,7 +82,7 @@ class Placement(NamedTuple):
             mesh=self.mesh,
             in_specs=tuple(specs[axis] for axis in axes),
             out_specs=specs[0],
-            check_vma=False,  # devices that share a run compute the same result
+            check_vma=False,  # JAX cannot check that results are equal
         )
         return jax.jit(mapped, donate_argnums=donated)
 

@@ -9,10 +9,7 @@ where H is the Jacobian of d. The square of this value is 1 + eta m, for the lar
 
     (J'J - I) / eta = -(H + H') + eta H'H.
 
-`largest_expansion` finds m with Lanczos iterations on this matrix. J'J is so close to I that float32 would
-round away the differences between its eigenvalues. Products with H' are vector-Jacobian products. For
-products with H, we transpose them, because layers with a custom backward pass do not support forward
-differentiation.
+`largest_expansion` finds m with Lanczos iterations on this matrix.
 
 Derivatives at a point do not reveal nearby jumps in d, so `worst_on_lines` searches for jumps with secants.
 """
@@ -138,7 +135,10 @@ def _linearise(step: StepMap, theta: Array, batch: Batch) -> _PullBack:
 
 
 def _push_forward(pull_back: _PullBack, v: Array) -> Array:
-    """Returns H v, of shape (p,), by transposing `pull_back`, w -> (H'w,)."""
+    """Returns H v, (p,), for the Jacobian H of a descent, by transposing `pull_back`, w -> (H'w,).
+
+    Layers with a custom backward pass do not support `jax.jvp`.
+    """
     # A linear function has the same derivative everywhere, so we take it at 0.
     zeros = jnp.zeros_like(v)
     _, transpose = jax.vjp(lambda w: pull_back(w)[0], zeros)
@@ -208,13 +208,16 @@ def _measure_secants(
 def _measure_slopes(
     step: StepMap, theta: Array, batch: Batch, unit: Array, positions: Array
 ) -> Array:
-    """Returns |J unit| - 1, (m,), for the step's Jacobian J at each model theta + positions (m,) * unit."""
+    """Returns |J unit| - 1, (m,), for the step's Jacobian J at each model theta + positions (m,) * unit.
+
+    J is I - eta H, for the Jacobian H of `step.descend`.
+    """
 
     def measure(position: Array) -> Array:
-        """Returns |J unit| - 1 at a position, from J unit = unit - eta H unit."""
+        """Returns |J unit| - 1 at a position."""
         pull_back = _linearise(step, theta + position * unit, batch)
-        pushed = _push_forward(pull_back, unit)
-        return _measure_stretch(unit, -step.learning_rate * pushed)
+        change = -step.learning_rate * _push_forward(pull_back, unit)  # J unit - unit
+        return _measure_stretch(unit, change)
 
     return jax.lax.map(measure, positions)
 
@@ -418,13 +421,16 @@ def worst_on_lines(
 def _find_slopes(
     step: StepMap, theta: Array, batch: Batch, directions: Array, line: Line
 ) -> Vector:
-    """Returns the largest stretch by any derivative along each secant, (n, 2 reach) for n lines."""
-    # From `reach` secants before theta to `reach` secants after it.
+    """Returns the largest stretch by derivatives within each segment of n lines, (n, 2 reach).
+
+    Without a jump, the step stretches the whole segment (the secant) no more than this.
+    """
+    # `reach` segments on each side of theta, each with _SLOPES_PER_SECANT intervals.
     places = jnp.arange(2 * line.reach * _SLOPES_PER_SECANT + 1, dtype=jnp.float32)
     positions = line.length * (places / _SLOPES_PER_SECANT - line.reach)
     gains = _on_lines(_measure_slopes, step, theta, batch, directions, positions)
     slopes = 1 + np.asarray(gains, np.float64)
-    # A window that begins where a secant begins contains its points, including both ends.
+    # A window that begins where a segment begins contains its points, including both ends.
     windows = sliding_window_view(slopes, _SLOPES_PER_SECANT + 1, axis=1)
     return windows[:, ::_SLOPES_PER_SECANT].max(axis=2)
 

@@ -162,7 +162,8 @@ def mechanism(choices: FedAvg) -> Mechanism:
 def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> int:
     """Estimates the bytes that one client's training in a round needs (`base.step_memory`).
 
-    `theta` (p,) and `data` (of `mechanism`) may be arrays, or their shapes and dtypes.
+    `theta` (p,) and `data`, (features, labels, starts, counts) as in `mechanism`, may be arrays, or their
+    shapes and dtypes.
     """
     # Only the types of these arguments matter.
     client = jnp.int32(0)
@@ -333,7 +334,7 @@ def _local_update(
 
 def _count_batches(choices: FedAvg, examples: Array) -> Array:
     """Returns the number of mini-batches in an epoch over `examples` examples, rounded up."""
-    return -(-examples // choices.batch_size)  # floor division of the negative rounds up
+    return -(-examples // choices.batch_size)
 
 
 def _draw_orders(choices: FedAvg, key: Array, count: Array) -> Array:

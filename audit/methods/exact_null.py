@@ -126,7 +126,8 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
     if holds:
         mu = claimed_curve.find_refuted_mu(counted, confidence)
         if counted.in_order:
-            path = expand_to_runs(design, claimed_curve.trace_refuted_mu(counted, mu, confidence))
+            mus = claimed_curve.trace_refuted_mu(counted, largest=mu, confidence=confidence)
+            path = expand_to_runs(design, mus)
     index = claimed_curve.find_strongest_threshold(counted, claimed_curve.gaussian_power(mu))
     threshold = float(cosine_of(claimed_curve.THRESHOLDS[index], design.dimension))
     drawing = _choose_assumption(design)  # how canaries were drawn: an assumption on a user's data
@@ -178,10 +179,10 @@ def fits_null(design: Fresh) -> bool:
 
 
 def law_test(cosines: ArrayLike, dimension: int) -> float:
-    """Returns the p-value of a test of whether left-out cosines have their null distribution in R^d.
+    """Returns the p-value of a test of whether cosines of left-out canaries have their null distribution.
 
-    The cosines, (n,) or (R, K), must be independent: each has a different direction, and the other vectors do
-    not depend on these directions.
+    The cosines, (n,) or (R, K), must be independent: each is between its own uniform direction in R^d and a
+    change of a model that does not depend on these directions.
     """
     values = np.ravel(cosines)
     # Under the null, these deviates are N(0, 1): they have the cosines' tail probabilities and signs.
@@ -499,7 +500,7 @@ def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
         """
         return (fractions / _limit_means(epsilon, log_rates, delta)).mean()
 
-    # With more canaries, the first run proves more, so we stake more on it.
+    # With more canaries, the first run proves more, so we stake more on it, and less on likelihood ratios.
     if design.cosines.shape[1] < 2 * _MIN_PILOT:
         return FirstBet(capital_on_ratios=0.5, staked=0.1, compute_payoff=compute_payoff)
     bet = FirstBet(capital_on_ratios=0.1, staked=0.3, compute_payoff=compute_payoff)

@@ -9,7 +9,7 @@ To derive `gaussian_refutes`, let q_j = P(at least j right) and S_j = q_j + q_(j
 of a random canary. The probability that at least j other guesses are right and that this canary's guess is
 right is x = (j q_(j+1) + S_(j+1)) / m. The probability that its guess is wrong instead is ((r - j) q_j -
 S_(j+1)) / m. Under mu-GDP, the latter is at least g(x) = Phi(Phi^-1(x) - mu). Since g is convex, this also
-holds on average over canaries and coins. The resulting lower limit on q_j grows with q_(j+1) and S_(j+1).
+holds on average over canaries and coins.
 """
 
 import dataclasses
@@ -111,7 +111,7 @@ def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     right, counts = ordered.count_guesses(guesses)
     return Bound(
         method=ONE_RUN_GUESSES,
-        epsilon=epsilon_from_guesses(len(ordered.right), guesses, right, delta, error),
+        epsilon=epsilon_from_guesses(len(ordered.cumulative_right), guesses, right, delta, error),
         delta=delta,
         confidence=confidence,
         **counts,
@@ -127,7 +127,7 @@ def gaussian_from_guesses(design: Coins, delta: float, confidence: float) -> Bou
     """
     error = 1 - confidence
     ordered = _split_and_order(design)
-    coins = len(ordered.right)
+    coins = len(ordered.cumulative_right)
     candidates = ordered.candidates
     # We choose the candidate that refutes the largest mu if the pilot's prediction is right.
     predicted = np.floor(candidates * ordered.predicted_right)  # rounded down to be conservative
@@ -163,12 +163,12 @@ class _OrderedCoins(NamedTuple):
     """The coins outside the pilot, with the most certain guess first.
 
     Attributes:
-      right: (coins,) the numbers of correct guesses among the 1, 2, ... most certain guesses.
+      cumulative_right: (coins,) the numbers of correct guesses among the 1, 2, ... most certain guesses.
       candidates: (choices,) the numbers of guesses to choose from.
       predicted_right: (choices,) the fraction of correct guesses that the pilot predicts for each candidate.
     """
 
-    right: Integers
+    cumulative_right: Integers
     candidates: Integers
     predicted_right: Array
 
@@ -177,12 +177,12 @@ class _OrderedCoins(NamedTuple):
 
         `Bound` has no fields for guesses. We report them as in-scores, and wrong ones as false negatives.
         """
-        right = int(self.right[guesses - 1])
+        right = int(self.cumulative_right[guesses - 1])
         return right, {
             "false_negatives": guesses - right,
             "n_in": guesses,
             "n_out": 0,
-            "counted": f"{right}/{guesses} right of {len(self.right)}",
+            "counted": f"{right}/{guesses} right of {len(self.cumulative_right)}",
         }
 
 
@@ -233,8 +233,7 @@ def _predict_right(signed: Array) -> Array:
 def epsilon_from_guesses(coins: int, guesses: int, right: int, delta: float, error: float) -> float:
     """Returns the largest epsilon that the number of correct guesses refutes (`log_p_approximate`), or 0.
 
-    `right` of the `guesses` are correct. The proof assumes a fixed number of guesses. `error` is the
-    probability of refuting a true epsilon.
+    `right` of the `guesses` are correct. `error` is the probability of refuting a true epsilon.
     """
     return find_largest_refuted(
         lambda epsilon: log_p_approximate(coins, guesses, right, epsilon, delta) <= np.log(error),
@@ -246,12 +245,13 @@ def epsilon_from_guesses(coins: int, guesses: int, right: int, delta: float, err
 def mu_from_guesses(coins: int, guesses: int, right: int, error: float) -> float:
     """Returns the largest mu such that the number of correct guesses refutes mu-GDP, or 0.
 
-    `epsilon_from_guesses` describes the arguments.
+    `right` of the `guesses` are correct (`gaussian_refutes`). `error` is the probability of refuting a true
+    mu.
     """
     return find_largest_refuted(
         lambda mu: bool(gaussian_refutes(coins, guesses, right, mu, error)),
-        first=8.0,
-        halvings=25,  # to 1e-6; each takes a step per correct guess
+        first=8.0,  # a larger mu is rare
+        halvings=25,  # to a precision of 1e-6
     )
 
 
@@ -288,12 +288,14 @@ def gaussian_refutes(
 ) -> Bits:
     """Returns, for each element, whether a number of correct guesses refutes mu-GDP at the level `error`.
 
-    Let q_j be the probability of at least j correct guesses, and S_j = q_j + q_(j+1) + ... We start at q_v =
-    S_v = error, and compute the smallest q_j that mu-GDP allows for j = v - 1, ..., 0:
+    Let q_j be the probability of at least j correct guesses, and S_j = q_j + q_(j+1) + ... Suppose that q_v,
+    and so S_v, is at least the error. Then mu-GDP limits q_j from below, for j = v - 1, ..., 0 (see the
+    module's docstring):
 
         q_j >= (m g(x) + S_(j+1)) / (r - j),    x = (j q_(j+1) + S_(j+1)) / m,    g(x) = Phi(Phi^-1(x) - mu).
 
-    If q_0 would exceed 1, mu-GDP implies that q_v is below the error, so we refute mu.
+    The limits grow with q_(j+1) and S_(j+1), so we start at the least values, q_v = S_v = error. If q_0 must
+    exceed 1, the supposition is false: under mu-GDP, q_v is below the error. So we refute mu.
     Source: Mahloujifar, Melis and Chaudhuri, 2024.
 
     Args:
@@ -304,13 +306,13 @@ def gaussian_refutes(
       error: The significance level of the test.
     """
     r, v, mus = np.broadcast_arrays(guesses, right, mu)
-    q = np.full(r.shape, error)  # q_(j+1) at the start of a step, q_j at its end
-    q_sum = q  # S_(j+1) at the start of a step, S_j at its end
+    q = np.full(r.shape, error)  # the limit of q_(j+1) at the start of a step, of q_j at its end
+    q_sum = q  # the same for S
     for j in range(int(v.max()) - 1, -1, -1):
-        right_probability = (j * q + q_sum) / canaries
+        right_probability = (j * q + q_sum) / canaries  # x
         # A probability above 1 already refutes mu.
         quantiles = special.ndtri(np.minimum(right_probability, 1.0))
-        wrong_probability = special.ndtr(quantiles - mus)
+        wrong_probability = special.ndtr(quantiles - mus)  # g(x)
         # If j >= v, r - j may be 0, but we then ignore the result.
         with np.errstate(divide="ignore", invalid="ignore"):
             required_q = (canaries * wrong_probability + q_sum) / (r - j)
