@@ -75,28 +75,25 @@ def simulate_scores(
     return scores
 
 
-def compute_log_density(
-    dots: Array, cohort: int, sigma: float, reach: tuple[float, float]
-) -> LogDensity:
+def compute_log_density(dots: Array, cohort: int, sigma: float, extra: float) -> LogDensity:
     """Returns the log density of a round's score without the canary, accurate even in the tails.
 
     Inverting the score's moment generating function suffers from cancellation except near the mean. So as in
     a saddlepoint approximation, we tilt the density: a tilt s multiplies p(x) by e^(s x), which changes its
     mean. Each x uses the tilt with the nearest mean.
 
-    The evenly spaced grid extends 9 standard deviations of the score on each side of its mean, plus `reach`.
-
     Args:
       dots, cohort: See `simulate_scores`.
       sigma: The noise multiplier, above 0.
-      reach: The amounts to add to the lower end, at most 0, and to the upper end, at least 0.
+      extra: The evenly spaced grid extends this much further than 9 standard deviations of the score on
+        either side of its mean.
     """
     # The variance of the sum over a cohort drawn without replacement.
     variance = cohort * (1 - cohort / len(dots)) * np.var(dots, ddof=1)
     mean = cohort * dots.mean()
     deviation = np.sqrt(variance + sigma**2)
-    low = mean - _GRID_REACH * deviation + reach[0]
-    high = mean + _GRID_REACH * deviation + reach[1]
+    low = mean - _GRID_REACH * deviation - extra
+    high = mean + _GRID_REACH * deviation + extra
     num_steps = int(np.ceil((high - low) / sigma * _POINTS_PER_DEVIATION))
     points = np.linspace(low, high, num_steps + 1)
 
@@ -143,18 +140,16 @@ def score_densities(
       replaces: True if the canary replaces a random client in the cohort, as in the paper's code. False if it
         is added, as in the accountant's neighboring data sets.
     """
-    # `shift`, the canary's effect on the mean, only determines the extent of the grid: upward to cover the
-    # density with the canary, and downward to contain x - canary for every likely score x.
-    shift = canary
-    margin = 0.0
+    # Grids must also contain the likely scores with the canary, and x - canary for every likely score x. If a
+    # grid is too small, the error below is large.
+    extra = canary
     if replaces:
-        shift -= dots.mean()  # the replaced client's mean dot product
-        margin = canary  # the smaller cohort has its own grid, around a different mean
-    reach = (min(-shift, 0.0) - margin, max(shift, 0.0) + margin)
-    without = compute_log_density(dots, cohort, sigma, reach)
+        # The smaller cohort's grid is around a mean that differs by `dots.mean()`, so we leave ample room.
+        extra += max(canary - dots.mean(), 0.0)
+    without = compute_log_density(dots, cohort, sigma, extra)
     others = without
     if replaces:
-        others = compute_log_density(dots, cohort - 1, sigma, reach)
+        others = compute_log_density(dots, cohort - 1, sigma, extra)
 
     # With the canary, the density at x is the other clients' density at x - canary. We interpolate its
     # logarithm. Outside the grid, the spline returns NaN, and we set the density to 0.
@@ -208,10 +203,11 @@ def _invert_transform(tilted: _TiltedCohort, sigma: float, points: Array) -> Arr
     value, so we raise it to this value.
     """
     tilt = tilted.tilt
-    # The trapezoidal rule returns a density with the period 2 pi / step. After the last t, the noise factor
-    # exp(-(sigma t)^2 / 2) is below exp(-_CUTOFF).
+    # The trapezoidal rule with this step in t returns a density that is periodic in x, with period 2 pi /
+    # step. `variance` approximates the tilted score's, as if clients joined independently.
     variance = np.sum(tilted.joins * (1 - tilted.joins) * tilted.dots**2) + sigma**2
     step = 2 * np.pi / (_PERIOD * np.sqrt(variance))
+    # After the last t, the noise factor exp(-(sigma t)^2 / 2) is below exp(-_CUTOFF).
     num_steps = int(np.ceil(np.sqrt(2 * _CUTOFF) / sigma / step))
     times = np.linspace(0.0, step * num_steps, num_steps + 1)
 
@@ -232,13 +228,15 @@ def _invert_transform(tilted: _TiltedCohort, sigma: float, points: Array) -> Arr
 
 
 def _compute_ratios(tilted: _TiltedCohort, times: Array) -> NDArray[np.complex128]:
-    """Returns M(s + i t) / M(s) at times t (T,), times a constant factor.
+    """Returns the mean of e^(i t * sum) over tilted cohorts, times P, at each of the times t (T,).
 
-    M is the moment generating function of the cohort's sum of dot products, without noise. The factor is the
-    probability that exactly `size` clients join if they join independently, which `log_moment` omits.
+    The sum is over the cohort's dot products. P is the probability that exactly `size` clients join if client
+    j joins independently with probability joins[j]. Tilted cohorts are those with `size` clients. So the
+    result is the coefficient of z^size in a polynomial, the product over clients of
 
-    The result is the coefficient of z^size in the product of 1 - r + r z exp(i t a) over clients, for
-    clients' probabilities of joining r and dot products a.
+        1 - joins[j] + joins[j] z e^(i t dots[j]).
+
+    The mean is M(s + i t) / M(s), for the tilt s and the moment generating function M of the untilted sum.
     """
     coefficients = np.zeros((tilted.size + 1, len(times)), np.complex128)  # of z^0, ..., z^size
     coefficients[0] = 1

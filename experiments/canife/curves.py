@@ -1,16 +1,6 @@
 """The results of measured rounds as data frames and tables.
 
-A frame of rounds has a row for each measured round and these columns:
-
-    round, test                        the round number, and the model's accuracy on the test set
-    health, norm                       measures of the canary; see `Measured`
-    attack                             the accuracy of the attack
-    deviation, clients                 the standard deviations of the scores and of the clients' part
-    published, lower, upper            the published estimate and its interval, at delta 1/n for n scores
-    law_then, law                      the score's exact epsilon, at delta 1/n and at the setting's delta
-    perfect_then, perfect              the exact epsilon of a perfect canary, at both deltas
-    proven                             a lower bound on epsilon, at the setting's delta
-    rate, mock_rate                    a client's sampling probability in a round and in a mock round
+A "frame of rounds" is a data frame from `summarize`.
 """
 
 import textwrap
@@ -47,10 +37,22 @@ training: epsilon up to this round, composed from the published estimates"""
 
 
 def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
-    """Returns a data frame with a row for each measured round; the module docstring describes its columns.
+    """Returns a data frame with a row for each measured round.
 
     The paper estimates a round's epsilon at delta 1/n for n scores, but the training run's at a smaller
-    delta, `setting.delta`. So exact epsilons have two columns. Names in `_then` are at 1/n, like `published`.
+    delta, `setting.delta`. So exact epsilons have two columns. The columns are
+
+        round, test              the round number, and the model's test accuracy
+        health                   the fraction of the penalty on its gradient that the canary's design removed
+        norm                     the norm of this gradient
+        attack                   the accuracy of the attack
+        deviation                the standard deviation of scores
+        clients                  its part from the random choice of clients, without noise
+        published, lower, upper  the published estimate of epsilon and its interval, at delta 1/n
+        law_then, law            the score's exact epsilon, at delta 1/n and at `setting.delta`
+        perfect_then, perfect    the exact epsilon of a perfect canary, at both deltas
+        proven                   a lower bound on epsilon, at `setting.delta`
+        rate, mock_rate          a client's sampling probability in a round, and in a simulated (mock) round
     """
     paper_delta = 1 / setting.scores
     sigma = setting.noise_multiplier
@@ -59,9 +61,10 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
     records = []
     for row in measured:
         published = rounds.best_epsilon(row.scores_in, row.scores_out, paper_delta)
-        variance = np.var(row.known, ddof=1)  # of the clients' dot products
-        # Cohorts are drawn without replacement from a finite population, which reduces the variance.
-        correction = 1 - setting.cohort / len(row.known)
+        client_dots = row.known  # of the clients' updates with the canary's direction
+        variance = np.var(client_dots, ddof=1)
+        # Cohorts are drawn without replacement from these clients, which reduces the variance of their sum.
+        correction = 1 - setting.cohort / len(client_dots)
         records.append(
             {
                 "round": row.number,
@@ -74,14 +77,13 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
                 "published": published.epsilon,
                 "lower": published.lower,
                 "upper": published.upper,
-                # The exact epsilons of this canary's score and of a perfect canary.
                 "law_then": row.exact_then,
                 "perfect_then": conversions.epsilon_from_mu(mu, paper_delta),
                 "law": row.exact,
                 "perfect": conversions.epsilon_from_mu(mu, setting.delta),
                 "proven": row.proven,
                 "rate": setting.cohort / row.clients,
-                "mock_rate": setting.cohort / len(row.known),
+                "mock_rate": setting.cohort / len(client_dots),
             }
         )
     return pd.DataFrame(records)
@@ -90,12 +92,12 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
 def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -> pd.DataFrame:
     """Adds the training run's epsilon up to each measured round, by Renyi DP, to a frame of rounds.
 
-    A measured round represents itself and the unmeasured rounds after it, as in the paper, or before it
-    (`is_backward`), as in the public code. We charge each of these rounds as a Gaussian release with the
-    measured round's epsilon, or with the true noise if this is infinite. The frame (see the module docstring)
-    has all measured rounds, in order. The added columns are
+    We convert a round's epsilon to the noise of a Gaussian release with this epsilon, and compose the
+    releases. An unmeasured round has the epsilon of the measured round before it, as in the paper, or after
+    it (`is_backward`), as in the public code. `frame`, from `summarize`, has all measured rounds, in order.
+    The added columns are
 
-        charged_to                         the last round that is charged
+        charged_to                         the last round that is composed
         training                           from the published estimates, converted to noise by Renyi DP
         training_lower, training_upper     the same from the ends of these estimates' intervals
         training_gaussian                  from the published estimates, converted to noise exactly
@@ -103,7 +105,7 @@ def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -
         accountant                         from the true noise multiplier
     """
     numbers = frame[ROUND].tolist()
-    last = min(numbers[-1] + setting.every - 1, setting.rounds)  # if charged forward
+    last = min(numbers[-1] + setting.every - 1, setting.rounds)  # unless `is_backward`
     counts = rounds.count_rounds(numbers, last, is_backward)
     sigma = setting.noise_multiplier
 
@@ -114,11 +116,10 @@ def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -
 
     paper_delta = 1 / setting.scores  # of the published estimates
     # These map a round's epsilon to a noise multiplier.
-    by_renyi = partial(rounds.renyi_charge, delta=paper_delta, true_noise=sigma)
-    exactly = partial(rounds.gaussian_charge, true_noise=sigma)
-    # The public code raises lower ends to MIN_LOWER, and all values to MIN_EPSILON (in `by_renyi`). We also
-    # do so before exact conversions.
-    lower = frame["lower"].clip(rounds.MIN_LOWER)
+    by_renyi = partial(rounds.find_renyi_noise, delta=paper_delta, true_noise=sigma)
+    exactly = partial(rounds.find_gaussian_noise, true_noise=sigma)
+    lower = frame["lower"].clip(rounds.MIN_LOWER)  # as in the public code
+    # `by_renyi` raises estimates to MIN_EPSILON, so we also do this before converting them exactly.
     published = frame["published"].clip(rounds.MIN_EPSILON)
     return frame.assign(
         charged_to=np.cumsum(counts),
@@ -159,12 +160,7 @@ def average_over_seeds(
 
 
 def show_rounds(setting: Attacked, frame: pd.DataFrame) -> str:
-    """Formats a frame of rounds as a table, with notes on its columns.
-
-    It has the canary's `health`, the `published` estimate, the exact epsilons of the canary's score (`law`)
-    and of a perfect canary, and a `proven` lower bound. Columns ending in `_then` are at the delta of the
-    published estimate, 1/n for n scores.
-    """
+    """Formats a frame of rounds (`summarize`) as a table, with notes on its columns."""
     # The published estimate needs errors of both kinds (Errata C7), so the largest finite one has one of
     # each. For very few scores, the formula is negative.
     n_out = setting.scores // 2
@@ -206,26 +202,24 @@ def show_texts(measured: Sequence[Measured]) -> str:
 def show_totals(setting: Attacked, frame: pd.DataFrame, is_backward: bool) -> str:
     """Formats the training run's epsilon, with a line for each way of computing it.
 
-    A perfect canary's score is its presence plus noise. For it, we charge every round the median of many
-    simulated estimates (Errata C9). The last line is the accountant's epsilon if the scores' simulated (mock)
-    rounds are also released (Errata C4). `frame` comes from `compose` with the same `is_backward`.
+    Most lines show the last row of `frame`, from `compose` with the same `is_backward`. We compute two:
+    the published method's epsilon for a perfect canary, from the median of many simulated estimates (Errata
+    C9), and the accountant's if the simulated (mock) rounds, one for each score, are also released (C4).
     """
     last = frame.iloc[-1]
     charged = int(last["charged_to"])
     sigma = setting.noise_multiplier
-    charge = Charge(sigma, sampling_rate=last["rate"], rounds=charged)
+    composed_rounds = Charge(sigma, sampling_rate=last["rate"], rounds=charged)
     rng = np.random.default_rng(setting.seed)
     estimates = rounds.estimate_perfect_canary(rng, sigma, setting.scores)
-    noise = rounds.renyi_charge(
-        float(np.median(estimates)), delta=1 / setting.scores, true_noise=sigma
-    )
-    perfect = rounds.composed([charge._replace(noise_multiplier=noise)], setting.delta)
+    paper_delta = 1 / setting.scores  # of these estimates
+    noise = rounds.find_renyi_noise(float(np.median(estimates)), paper_delta, true_noise=sigma)
+    perfect = rounds.composed([composed_rounds._replace(noise_multiplier=noise)], setting.delta)
 
-    training = charge._replace(rounds=setting.rounds)
-    # Each score has its own mock round. These draw cohorts from fewer clients, so their sampling rate is
-    # higher.
+    training = composed_rounds._replace(rounds=setting.rounds)
+    # Mock rounds draw cohorts from fewer clients, so their sampling rate is higher.
     mock_rounds = len(frame) * setting.scores
-    mock = charge._replace(sampling_rate=last["mock_rate"], rounds=mock_rounds)
+    mock = training._replace(sampling_rate=last["mock_rate"], rounds=mock_rounds)
     released = rounds.composed([training, mock], setting.delta)
 
     direction = "backward" if is_backward else "forward"
@@ -245,8 +239,9 @@ epsilon over {charged:,} rounds at delta {setting.delta:g}, charged {direction}:
 def make_curves_table(sweep: AblationSweep, averages: pd.DataFrame) -> OwnTable:
     """Returns the table of a sweep's curves (`average_over_seeds`): means and standard deviations.
 
-    The text has the attack's accuracy, and either the `deviation` of scores and the canary's `health`, or a
-    round's `published` and exact epsilons (`law_then`) and the training run's. The CSV has all columns.
+    If x is the round, the text has a round's published estimate, its exact epsilon at the same delta
+    (`law_then`), and the training run's. Otherwise, it has the standard deviation of scores (`deviation`) and
+    the fraction of a canary's penalty that the design removed (`health`). The CSV has all columns.
     """
     decimals_by_name = {"attack": 2, "published": 2, "law_then": 2, "training": 2}
     heading = ""

@@ -78,11 +78,7 @@ def make_design(setting: Attacked, loss: SampleLoss) -> Design:
             return compute_penalty(setting, gradient, drawn)
 
         def descend(carry: Any, key: Array) -> tuple[Any, tuple[Tree, Array]]:
-            """Takes a step of gradient descent on the penalty; the body of a scan.
-
-            `carry` holds the sample and the optimizer state. Returns the next carry, and the sample before
-            the step with its penalty.
-            """
+            """Takes a step of gradient descent; also returns the sample before it, with its penalty."""
             sample, state = carry
             penalty_before, slope = jax.value_and_grad(compute_random_penalty)(sample, key)
             changes, state = optimizer.update(slope, state, sample)

@@ -62,6 +62,7 @@ def _keep_first(clients: Clients, most: int) -> Clients:
 def _split_images(setting: Attacked, data: DataSets) -> Split:
     """Splits training images among the training clients, and test images among the mock clients.
 
+    The attacker designs canaries with the updates of mock clients, which resemble those of training clients.
     If `setting.clients` is 0, each client has one image. Otherwise, a symmetric Dirichlet(alpha) distribution
     splits each class among clients. On average, mock clients have as much data as training clients.
     """
@@ -203,7 +204,7 @@ def _compile_updates(
 ) -> Callable[..., Array]:
     """Returns `Population.updates`, a compiled function that trains each client from theta."""
     norm = jnp.float32(setting.clipping_norm)
-    # Unlike in training, the key is constant, so clients shuffle their examples the same way in each call.
+    # The attacker does not know the training's random shuffles of a client's examples, and uses others.
     key = root(setting.seed, "guess")
 
     @jax.jit

@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 ORDERS: tuple[float, ...] = (*(np.arange(11, 110) / 10).tolist(), *np.arange(12.0, 64.0).tolist())
 MIN_EPSILON = 0.15  # the public code cannot find a noise multiplier for smaller estimates
 MIN_LOWER = 0.2  # the public code raises the lower ends of intervals to at least this value
-# The search range of `renyi_charge`.
+# The search range of `find_renyi_noise`.
 _MIN_SIGMA = 1e-3
 _MAX_SIGMA = 1e4
 _GRID_REACH = 13.0  # the quadrature's reach below 0 and above the largest order, in deviations
@@ -107,11 +107,11 @@ def best_epsilon(
     return RoundEstimate(epsilon, lower, upper, float(accuracy))
 
 
-def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
-    """Returns the noise multiplier that the public code charges for a round with an estimated epsilon.
+def find_renyi_noise(epsilon: float, delta: float, true_noise: float) -> float:
+    """Returns the noise multiplier of the Gaussian release with this epsilon at delta by Renyi DP accounting.
 
-    By Renyi DP, a Gaussian release with this noise has the estimated epsilon at delta (Errata C5). The code
-    raises epsilon to at least MIN_EPSILON. For an infinite epsilon, it charges `true_noise`.
+    Like CANIFE's public code, we raise epsilon to at least MIN_EPSILON, and return the training run's noise
+    multiplier, `true_noise`, if it is infinite (Errata C5, C7).
     """
     if np.isinf(epsilon):
         return true_noise
@@ -124,11 +124,11 @@ def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
     )
 
 
-def gaussian_charge(epsilon: float, delta: float, true_noise: float) -> float:
-    """Returns the noise multiplier that we charge for a round with an exact epsilon at delta.
+def find_gaussian_noise(epsilon: float, delta: float, true_noise: float) -> float:
+    """Returns the noise multiplier of the Gaussian release that has exactly this epsilon at delta.
 
-    It is that of the Gaussian release with this epsilon, or `true_noise` for an infinite epsilon, as in the
-    public code.
+    We compose a round as this release. An infinite epsilon would make the composition infinite, so like
+    CANIFE's public code, we then return the training run's noise multiplier, `true_noise`.
     """
     if np.isinf(epsilon):
         return true_noise

@@ -1,13 +1,7 @@
 """Samples that can serve as canaries: images with labels, and texts, which are their own labels.
 
-A design optimizes continuous numbers. `ImageSamples` and `TextSamples` have the same functions for them:
-
-    draw            (rng) -> a random first sample for a design
-    from_example    (features, label) -> a first sample from a client's example
-    loss            (theta (p,), sample, key) -> the model's loss on the sample
-    draw_text       (sample, key) -> the sample that the canary's client trains on: a text drawn from the
-                    sample, or the image itself
-    show            (sample from draw_text) -> its pixels or its text
+A design optimizes continuous numbers, so a text's characters are mixtures. The canary's client trains on the
+sample from `draw_text`. `ImageSamples` and `TextSamples` have the same methods.
 """
 
 from typing import Any, NamedTuple

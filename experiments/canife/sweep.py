@@ -105,27 +105,28 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     """Returns the sweeps for Figures 5a, 5b, 8a and 8c at a scale (a key of SIZES), keyed by name."""
     size = SIZES[scale]
     setting = size.setting
-    # Figure 8a compares two penalties for a canary's gradient: on its products with the mean update, or with
-    # each update. With them, a design can end with a zero gradient, so it uses the best sample.
+    # Figure 8a compares two penalties on a canary's gradient. Designs with them can end with a zero gradient,
+    # so they use the sample with the smallest penalty, not the last one.
     with_best_sample = dataclasses.replace(setting, keep_best=True)
-    # Figure 8c has rounds on the x axis, so we measure twice as many. A design's minibatch would be as large
-    # as the cohort. We fix its size, so curves differ only in the cohort.
+    # Figure 8c has rounds on the x axis, so we measure twice as many. By default, the size of a design's
+    # minibatch is that of the cohort. We fix it, so curves differ only in the cohort.
     noisy = dataclasses.replace(
         setting,
         noise_multiplier=size.noise_multiplier,
-        every=max(setting.every // 2, 1),
-        design_batch=min(size.cohorts[-1] // 2, setting.cohort),
+        every=setting.every // 2,
+        design_batch=setting.cohort,
     )
-    # Canaries are designed with the updates of a pool of mock clients. Figure 8a has more seeds, as in the
-    # paper, and fewer pools.
+    # A design starts from a random sample or an example (`start`), and uses the updates of a pool of clients.
     by_pool = {"start": STARTS, "pool": size.pools[1:]}  # the smallest is for Figure 8a
     by_steps = {"start": STARTS, "design_steps": size.design_steps}
-    by_loss = {"penalty": ("of_the_mean", "as_printed"), "pool": size.pools[::2]}
+    # The penalties are on products with the mean update, or with each update. Figure 8a has more seeds, as in
+    # the paper, so to save time it has every second pool.
+    by_penalty = {"penalty": ("of_the_mean", "as_printed"), "pool": size.pools[::2]}
     seeds = size.seeds
     made = (
         _make_sweep("5a", "Canaries by pool", setting, seeds, by_pool),
         _make_sweep("5b", "Canaries by number of design steps", setting, seeds, by_steps),
-        _make_sweep("8a", "Two design losses", with_best_sample, seeds + 2, by_loss),
+        _make_sweep("8a", "Two design losses", with_best_sample, seeds + 2, by_penalty),
         _make_sweep("8c", "Clients per round", noisy, seeds, {"cohort": size.cohorts}),
     )
     return {sweep.name: sweep for sweep in made}

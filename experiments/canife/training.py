@@ -97,8 +97,8 @@ def _measure(
     """Designs a canary for a round's frozen model theta (p,), and measures how well it can be detected.
 
     Scores are dot products of noisy sums of updates with the canary's direction. So to simulate (mock)
-    rounds, we only need the dot products of the canary's own update and of each client's (`own`, `known`).
-    All mock rounds draw their cohorts from the same `setting.population` training clients.
+    rounds, we only need the dot products of the canary's own update and of each client's. All mock rounds
+    draw their cohorts from the same `setting.population` training clients.
     """
     canary, health = _design_canary(setting, population, theta, number)
     gradient = population.gradient(theta, canary)
@@ -114,19 +114,20 @@ def _measure(
     canary_dot = min(
         rate * gradient_norm / setting.clipping_norm, 1.0
     )  # in units of the clipping norm
-    train = population.split.train
-    members = populations.draw_clients(setting, "population", train.number, setting.population)
+    training_clients = population.split.train
+    num_clients = training_clients.number
+    members = populations.draw_clients(setting, "population", num_clients, setting.population)
     direction = gradient / gradient_norm
-    dots = population.updates(theta, train.arrays, members, direction)
+    dots = population.updates(theta, training_clients.arrays, members, direction)
     client_dots = np.asarray(dots, np.float64) / setting.clipping_norm
 
     return Measured(
         number=number,
-        clients=train.number,
+        clients=num_clients,
         accuracy=float(population.accuracy(theta[None])[0]),
         health=health,
         norm=gradient_norm,
-        own=canary_dot,
+        own=canary_dot,  # `own` and `known` are names in stored files
         known=client_dots,
         canary=population.samples.show(canary),
         label=np.asarray(jax.nn.softmax(canary.label)),
@@ -189,11 +190,7 @@ def _design_canary(
 
     The first sample is random, or the first example of a random client in the pool. This client then leaves
     the pool, because its update contains the example's gradient. A designed text is a mixture of characters
-    at each position, and the canary is a draw from it.
-
-    Returns:
-      The canary, and its health: the fraction of the first sample's penalty that the design removed, with
-      penalties computed over the whole pool.
+    at each position, and the canary is a draw from it. Returns the canary and its `_compute_health`.
     """
     mock = population.split.mock
     pool = populations.draw_clients(setting, "pool", mock.number, setting.pool)
@@ -207,22 +204,29 @@ def _design_canary(
         pool = np.delete(pool, chosen)
     updates = population.updates(theta, mock.arrays, pool)
     key = jax.random.fold_in(root(setting.seed, "design"), number)
-    # `design` returns a sample from before one of its steps, so we need one more.
+    # `design` discards the sample after its last step, because no step computes its penalty. So we add one.
     keys = jax.random.split(key, setting.design_steps + 1)
     last, penalties = population.design(theta, first, updates, keys)
     is_finite = jnp.isfinite(penalties).all()
     require(is_finite, "the canary's design diverged: lower `design_rate`")
 
-    # Health compares drawn texts, not mixtures. An arbitrary constant makes their keys differ from the
-    # design's.
+    # An arbitrary constant makes the keys for drawing texts differ from the design's.
     text_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
     first_key, last_key = jax.random.split(text_key)
     drawn_first = population.samples.draw_text(first, first_key)
-    drawn_last = population.samples.draw_text(last, last_key)
-    find_penalty = partial(compute_penalty, setting, updates=updates)
-    before = float(find_penalty(population.gradient(theta, drawn_first)))
-    after = float(find_penalty(population.gradient(theta, drawn_last)))
-    health = 0.0  # if the first sample had no penalty to remove
-    if before:
-        health = (before - after) / before
-    return drawn_last, health
+    canary = population.samples.draw_text(last, last_key)
+    gradient_before = population.gradient(theta, drawn_first)
+    gradient_after = population.gradient(theta, canary)
+    return canary, _compute_health(setting, updates, gradient_before, gradient_after)
+
+
+def _compute_health(setting: Attacked, updates: Array, before: Array, after: Array) -> float:
+    """Returns the fraction of the penalty on a canary's gradient (p,) that its design removed.
+
+    `before` and `after` are its gradients, and `updates` (n, p) those of the whole pool of mock clients.
+    """
+    penalty_before = float(compute_penalty(setting, before, updates))
+    penalty_after = float(compute_penalty(setting, after, updates))
+    if penalty_before == 0:
+        return 0.0  # the first sample had no penalty to remove
+    return (penalty_before - penalty_after) / penalty_before

@@ -132,8 +132,8 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
     estimate_delta = 1 / attacked.scores  # the paper's choice; a round has `scores` scores
     for measured, count in zip(canife_measured.read_rounds(store, numbers), counts, strict=True):
         estimate = rounds.best_epsilon(measured.scores_in, measured.scores_out, estimate_delta)
-        # If the estimate is infinite, `renyi_charge` returns the mechanism's own noise multiplier.
-        noise = rounds.renyi_charge(estimate.epsilon, estimate_delta, attacked.noise_multiplier)
+        # If the estimate is infinite, `find_renyi_noise` returns the mechanism's own noise multiplier.
+        noise = rounds.find_renyi_noise(estimate.epsilon, estimate_delta, attacked.noise_multiplier)
         charges.append(Charge(noise, sampling_rate=1.0, rounds=count))
         sum_of_squares += count * conversions.mu_from_epsilon(measured.exact, attacked.delta) ** 2
     common = {"method": "CANIFE", "sees": ALL, "runs": 1, "seconds": seconds, "assumes": ESTIMATE}

@@ -1,7 +1,6 @@
 """Draws the figures about the last model's leak that are not in the paper (see `sweep.py`).
 
-Brackets show upper bounds on this leak next to audit results. An upper bound is either proven or based on
-measured Lipschitz constants of the training steps.
+Brackets show upper bounds on this leak next to audit results.
 """
 
 import contextlib
@@ -100,21 +99,22 @@ def draw_bracket(
     columns = [
         field("panel"),
         field("x", x_axis.symbol, "g"),
-        # Lower bounds.
+        # Fresh directions: a lower bound on epsilon, and on the epsilon of any mu-GDP claim.
         field("proven", "proven", at_least),
         field("gdp_limit", "GDP", at_least),
+        # Coordinates: a lower bound if the trade-off curve is Gaussian, a two-sided interval, and the
+        # prediction if all other gradients are 0 along the canary's direction.
         field(IF_GAUSSIAN, "Gauss", at_least),
-        # The audit's two-sided interval, and the prediction if other gradients do not interfere.
         field("interval_low", "audit", nearest),
         field("interval_high", "to", nearest),
         field("constant_direction", "const", nearest),
-        # The upper bound on the last model, also if steps expand ten times as much, its assumption, and the
-        # mean Lipschitz constant.
+        # Upper bounds: on the last model, with its assumption and the steps' mean Lipschitz constant, and on
+        # all models together.
         field("at_most", "at most", at_most),
         field("margin", "x10", at_most),
         field("word", "why"),
         field("expansion", "mean c", ".5f"),
-        field("composition", "composed", at_most),  # the upper bound on all models together
+        field("composition", "composed", at_most),
     ]
     title = f"{sweep.title}\nepsilon at {evidence.levels}"
     return figure, own_table(title, columns, rows, [_NOTES], section="panel", gap=" ")
@@ -134,7 +134,7 @@ def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list
     for row in rows:
         audited: Setting = row["setting"]
         # A setting that is not in `measured` needs no measurement: its model has proven Lipschitz constants,
-        # or every step inserts the canary.
+        # or every step inserts the canary, and `composition` is its bound.
         setting = measured.get(_describe_training(audited), audited)
         row |= _find_upper(row["composition"], setting, evidence)
     return rows
@@ -147,12 +147,14 @@ def gather_rows(points: Sequence[Point]) -> list[Record]:
     audit is missing, so are its fields. All points must have a conclusion.
 
     Returns:
-      Rows with `panel`, `x`, the `setting` of the first audit, and these epsilons. `composition` is the
-      accountant's epsilon for all models together. From fresh directions, `proven` is an assumption-free
-      lower bound, and `gdp_limit` is one on any GDP guarantee. From coordinates, `interval_low` and
-      `interval_high` are a two-sided interval for normal scores, `if_gaussian` is a lower bound if the
-      trade-off curve is Gaussian, and `constant_direction` is the prediction if genuine gradients do not
-      interfere.
+      Rows with `panel`, `x`, the `setting` of the first audit, and these epsilons:
+
+      composition: The accountant's epsilon for all models together.
+      proven, gdp_limit: From fresh directions, lower bounds on epsilon and on the epsilon of any mu-GDP
+        guarantee. They make no assumptions.
+      interval_low, interval_high, if_gaussian: From coordinates, a two-sided interval if scores are normal,
+        and a lower bound if the trade-off curve is Gaussian.
+      constant_direction: The prediction if all other gradients are 0 along a coordinate.
     """
     rows: dict[tuple[str, str, float], Record] = {}
     for point in points:
@@ -166,7 +168,8 @@ def gather_rows(points: Sequence[Point]) -> list[Record]:
         }
         row = rows.setdefault(place, shared)
         conclusion = point.conclusions[0]
-        if conclusion.law_is_known:  # fresh directions
+        # Only for fresh directions do we know the distribution of scores without a canary.
+        if conclusion.law_is_known:
             row |= {
                 "proven": conclusion.epsilon,
                 "gdp_limit": conclusion.finding(EXACT_NULL_GDP).epsilon,
@@ -192,21 +195,21 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
     """Returns an upper bound on the last model's epsilon, or {} if a required measurement is not stored.
 
     The bound needs the steps' Lipschitz constants: how much they expand the distance between two models. For
-    some models, these are proven; others need measurements. `composition` is the accountant's epsilon for all
-    models together.
+    some models, these are proven; others need measurements. For any constants, the bound is at most
+    `composition`, the accountant's epsilon for all models together.
 
     Returns:
       at_most: The bound.
-      word: Its assumption as one word, such as MEASURED. It is COMPOSITION if the bound is `composition`, and
-        ESTIMATE if steps have kinks (ReLU). Measured derivatives then do not bound the expansion.
+      word: Its assumption as one word, such as MEASURED; COMPOSITION if it only uses `composition`; ESTIMATE
+        if steps have kinks (ReLU), since measured derivatives then do not bound the expansion.
       margin: The bound if steps expand ten times as much.
       expansion: The mean Lipschitz constant of the steps; missing for COMPOSITION.
     """
     delta = evidence.levels.delta
     upper = lipschitz.hidden_state(setting, delta)  # a text with the reason if no bound is proven
     is_lower = isinstance(upper, HiddenState) and upper.bound.epsilon < composition
-    # At k = 1, every step inserts the canary, so the last model leaks less than all models only if steps
-    # contract.
+    # At k = 1, every step inserts the canary. Unless steps contract, the bound then equals `composition`, so
+    # we do not measure steps.
     if setting.schedule.periodicity == 1 and not is_lower:
         return {"at_most": composition, "word": COMPOSITION, "margin": composition}
     if isinstance(upper, HiddenState):
@@ -238,9 +241,7 @@ def read_expansion(evidence: Evidence, setting: Setting) -> lipschitz.Steps | No
 def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> None:
     """Draws a panel from rows of `make_rows`: upper bounds as lines, audits as markers and intervals.
 
-    A band extends to the upper bound if steps expand ten times as much (`margin`). A wide line shows the
-    epsilon if other gradients are 0 along the canary's direction (`constant_direction`). `look` has keyword
-    arguments for `Axes.set`.
+    `look` has keyword arguments for `Axes.set`.
     """
     rows = sorted(records, key=itemgetter("x"))
     x = take(rows, "x")

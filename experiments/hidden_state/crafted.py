@@ -5,9 +5,8 @@ gradient steps are
 
     theta_t = c'_t theta_(t-1) + s_t b + n_t z_t,   z_t ~ N(0, 1),   b = 1 with the canary and 0 without.
 
-The quadratic is convex if 0 <= c'_t <= 1, and steps have the Lipschitz constant c_t if c'_t <= c_t. With the
-slopes c'_t of `HiddenStateBound.worst_slopes`, the last iterate leaks exactly `hidden_state_bound`. So no
-smaller bound holds for all losses with these constants.
+The quadratic is convex if 0 <= c'_t <= 1, and steps have the Lipschitz constant c_t if c'_t <= c_t. With some
+slopes c'_t, the last iterate leaks exactly `hidden_state_bound`.
 
 The latch remembers in its last iterate whether a large sum occurred in a shuffled training run. Along a
 direction v, the target's gradient is C, or zero if the target is replaced, and all other gradients are -C. So
@@ -65,9 +64,9 @@ def exact_mu(shifts: Array, slopes: Array, noise: Array | float) -> float:
 def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Record:
     """Shows that the hidden-state bound is tight for one schedule, with a crafted loss that attains it.
 
-    On the crafted loss, a one-dimensional quadratic, each step multiplies theta by a slope. With the bound's
-    slopes `worst_slopes`, the last iterate leaks exactly the bound, so `mu_exact` should equal `mu_bound`. No
-    smaller bound is then valid for all losses with this Lipschitz constant.
+    On a one-dimensional quadratic, step t multiplies theta by a slope, at most the Lipschitz constant. The
+    crafted quadratic has the slopes from the bound's proof, `worst_slopes`, so `mu_exact` should equal
+    `mu_bound`. No smaller bound is then valid for all losses with this Lipschitz constant.
 
     Args:
       k: The number of steps in a period.
@@ -76,16 +75,16 @@ def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Reco
       delta: The delta of the bound's epsilon, `epsilon_bound`.
 
     Returns:
-      A record with three values of mu: `mu_exact` of the crafted loss, `mu_bound`, and
-      `mu_constant_direction` of a quadratic with the slope `lipschitz` in each step, as if genuine gradients
-      do not vary along the canary's direction.
+      A record with three values of mu: `mu_exact` of the crafted quadratic, `mu_bound`, and
+      `mu_same_slopes` of the quadratic with slope `lipschitz` in each step.
     """
+    # Training has INSERTIONS periods.
     steps = np.arange(INSERTIONS * k)
     # 1 at insertions, else 0. `insert_step` counts from 1.
     shifts = (steps % k == insert_step(insert, k) - 1).astype(np.float64)
     bound = hidden_state_bound(shifts, lipschitz, NOISE_MULTIPLIER, delta)
     return {
-        "mu_constant_direction": exact_mu(shifts, np.full(len(steps), lipschitz), NOISE_MULTIPLIER),
+        "mu_same_slopes": exact_mu(shifts, np.full(len(steps), lipschitz), NOISE_MULTIPLIER),
         "mu_exact": exact_mu(shifts, bound.worst_slopes, NOISE_MULTIPLIER),
         "mu_bound": bound.mu,
         "epsilon_bound": bound.epsilon,
@@ -100,8 +99,7 @@ def compute_latch_rate(
     A latch is a crafted loss that resets theta to 0 below c, and pushes it further up above c. So the last
     iterate exceeds c if theta exceeded c after any step. Until then, each step sets theta to noise with
     standard deviation sigma, plus the height h for the target's batch. Batches are shuffled, so each epoch
-    has one such batch. The probability is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E. Logarithms and
-    expm1 keep small probabilities accurate.
+    has one such batch. The probability is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E.
 
     Args:
       sigma: The noise multiplier.
@@ -147,7 +145,10 @@ def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Rec
 
 
 def make_latch_table(delta: float) -> Table[Record]:
-    """Returns a table of the leak of a latch, a crafted loss, for each of TRAININGS (`make_latch_row`)."""
+    """Returns a table of a latch's epsilon for each of TRAININGS (`make_latch_row`).
+
+    A latch is a crafted loss. Its last iterate shows whether any step raised theta above a threshold.
+    """
     columns = [
         field("sigma", "sigma", "g"),
         field("batches", "b"),

@@ -30,12 +30,15 @@ _LINE_LOOKS = ((VERMILION, "-"), (BLUE, "--"), (GREEN, "-."))  # of Figure 8's m
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's figure and makes its table from stored cells, and counts missing cells."""
-    if sweep.name == "figure_8":
+    """Draws a sweep's figure and makes its table from stored results, and counts missing cells.
+
+    A cell is one audit or measurement. A point of the figure shows the audits that differ only in their seed.
+    """
+    if sweep.name == "figure_8":  # shows gradient norms, not audits
         return _draw_norms(sweep, evidence)
     all_points = points.points(sweep.audits(), evidence.audits)
     missing = sum(len(point.cells) - len(point.conclusions) for point in all_points)
-    # Cells may also measure how much steps expand the distance between two models.
+    # Other cells measure how much steps expand the distance between two models.
     for setting in bracket.list_measured(sweep):
         if bracket.read_expansion(evidence, setting) is None:
             missing += 1
@@ -51,7 +54,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws Figure 8: the norms of L's canaries, mislabelled examples, before clipping, for each model."""
+    """Draws Figure 8: the gradient norms of the mislabelled examples that adversary L inserts."""
     stored = {}  # label -> norms of shape (runs, steps)
     for cell in sweep.cells:
         answer = find_answer(evidence.held, identity(cell.request, measured.NORMS))

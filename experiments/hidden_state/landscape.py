@@ -40,7 +40,7 @@ HALF = 0.5  # the paper's threshold, in units of C
 PER_DEVIATION = 8  # grid points per standard deviation of a step's noise
 _NUM_SEARCHED = 49  # thresholds that Algorithm 6 tries
 _MARGIN = 11.0  # standard deviations of theta_T beyond the largest mean
-_PER_SIGMA = 4  # the grid has at least 4 * PER_DEVIATION points per sigma
+_MIN_BATCH_SIZE = 4  # smaller batches use the grid for this size
 _KERNEL_REACH = 14.0  # standard deviations at which the Gaussian kernel is cut off
 _MAX_HALF_WIDTH = 400_000  # half the maximum number of grid points, to limit time and memory
 _FINE_RATIO = 9.0  # the smallest B / sigma that gets a finer grid
@@ -140,8 +140,8 @@ def _choose_spacing(process: Process) -> float:
     Finer grids give the same epsilons (`test_crafted_landscape.py`).
     """
     sigma = process.noise_multiplier
-    # This resolves the noise of a step, and of theta_1 (sigma).
-    spacing = float(min(process.step_deviation, sigma / _PER_SIGMA)) / PER_DEVIATION
+    # A step's noise has standard deviation sigma / B.
+    spacing = sigma / max(process.batch_size, _MIN_BATCH_SIZE) / PER_DEVIATION
     # A step moves the densities above and below its threshold away from each other. With little noise
     # (sigma / B), this leaves sharp edges.
     if process.batch_size / sigma >= _FINE_RATIO:
@@ -305,38 +305,39 @@ def audit(process: Process, study: Study) -> Record:
     Returns:
       A record with the fields of the process, and
       upper: The accountant's epsilon.
-      exact: The result of `solve` for each of ADVERSARIES: `half` uses the paper's threshold C / 2 in every
-        step, and `optimal` the best thresholds.
-      in_sample: The paper's estimates (T,) after each step from simulated runs of `half`, which are not
+      by_adversary: The result of `solve` for each of ADVERSARIES: `half` uses the paper's threshold C / 2 in
+        every step, and `optimal` the best thresholds.
+      simulated: The paper's estimates (T,) after each step from simulated runs of `half`, which are not
         bounds.
     """
-    exact = {}
+    by_adversary = {}
     for name, choose_thresholds in ADVERSARIES.items():
         thresholds = choose_thresholds(process, study.delta)
-        exact[name] = solve(process, thresholds, study.delta)
+        by_adversary[name] = solve(process, thresholds, study.delta)
     return {
         **process._asdict(),
         "upper": upper_bound(process, study.delta),
-        "exact": exact,
-        "in_sample": _estimate_in_sample(process, HALF, study),
+        "by_adversary": by_adversary,
+        "simulated": _simulate_estimates(process, HALF, study),
     }
 
 
 def search(process: Process, study: Study) -> Record:
-    """Runs the hidden-state paper's Algorithm 6: tries many thresholds, using each one at every step.
+    """Runs the hidden-state paper's Algorithm 6: tries many thresholds for the crafted landscape.
 
-    All simulations of a process use the same random draws. Thresholds are symmetric about C / 2 (Errata H7).
-    With two steps, the best threshold is where the likelihood ratio of theta_1 is e^epsilon for the largest
-    epsilon (Errata H13), so it is at most where the ratio is e^upper. We go 15% beyond this.
+    Every step after the first moves theta up above the threshold, and down below. All simulations of a
+    process use the same random draws. The thresholds are symmetric about C / 2 (Errata H7).
 
     Returns:
       A record with the fields of the process, and
       upper: The accountant's epsilon.
       thresholds: The thresholds, in units of C.
       epsilon: The exact epsilon of each threshold after the last step.
-      claimed: The paper's estimate of each threshold's epsilon after the last step, from simulated runs.
+      simulated: The paper's estimate of each threshold's epsilon after the last step, from simulated runs.
     """
     upper = upper_bound(process, study.delta)
+    # With two steps, the threshold with the largest epsilon is where the likelihood ratio of theta_1 is
+    # e^epsilon (Errata H13). This epsilon is at most `upper`, so the range includes this threshold.
     top = 1.15 * cross_at_first_step(process, upper)
     thresholds = np.linspace(1 - top, top, _NUM_SEARCHED)
     return {
@@ -346,21 +347,17 @@ def search(process: Process, study: Study) -> Record:
         "epsilon": [
             compute_epsilon(process, constant(process, h), study.delta) for h in thresholds
         ],
-        "claimed": [_estimate_in_sample(process, h, study)[-1] for h in thresholds],
+        "simulated": [_simulate_estimates(process, h, study)[-1] for h in thresholds],
     }
 
 
 def solve(process: Process, thresholds: Floats, delta: float) -> dict[str, list[float]]:
     """Returns the exact epsilon after each step, and the epsilon claimed by a Gaussian conversion.
 
-    A step moves theta up above its threshold, and down below. The hidden-state paper's conversion assumes a
-    Gaussian trade-off curve. Its mu comes from the error rates of a test, which guesses that the canary is
-    present if theta_t is above the threshold of step t + 1. Step T is the last, so its own threshold is used.
-
-    Args:
-      process: A training run of T steps on the crafted landscape.
-      thresholds: The thresholds (T - 1,) of steps 2 to T, in units of C.
-      delta: The delta of the epsilons.
+    A step moves theta up above its threshold, and down below. `thresholds` (T - 1,) are those of steps 2 to
+    T, in units of C. The hidden-state paper's conversion assumes a Gaussian trade-off curve. Its mu comes
+    from the error rates of a test, which guesses that the canary is present if theta_t is above the threshold
+    of step t + 1. Step T is the last, so its own threshold is used.
 
     Returns:
       epsilon, claimed: The exact and the claimed epsilons, of shape (T,) each.
@@ -382,11 +379,12 @@ def solve(process: Process, thresholds: Floats, delta: float) -> dict[str, list[
 def simulate(
     process: Process, threshold: float, presence: NDArray[np.bool_], seed: int
 ) -> Iterator[Floats]:
-    """Simulates R runs on a crafted landscape with the same threshold, in units of C, at every step.
+    """Simulates R runs on a crafted landscape with the same threshold at every step.
 
-    Only the first step inserts the canary, which raises theta by 1. The adversary crafts the loss of later
-    steps. To preserve the canary's effect, its gradient (of norm C) moves theta away from the threshold.
-    Later steps take a mean of B gradients, so their noise is sigma / B (`step_deviation`).
+    In units of C, theta_1 is the canary's presence plus noise with standard deviation sigma. To preserve the
+    canary's effect, the crafted loss of later steps moves theta by 1, away from the threshold. These steps
+    are means of B gradients, so their noise has standard deviation sigma / B. As in the hidden-state paper's
+    process, the first step is not divided by B.
 
     `presence` (R,) is True for runs with the canary. Yields theta_1, ..., theta_T of all runs, (R,) each.
     """
@@ -401,11 +399,11 @@ def simulate(
         yield theta
 
 
-def _estimate_in_sample(process: Process, threshold: float, study: Study) -> list[float]:
+def _simulate_estimates(process: Process, threshold: float, study: Study) -> list[float]:
     """Returns the paper's estimates of epsilon after each step, of shape (T,), from simulated runs.
 
-    They choose a test of theta and count its errors on the same runs, so they are not bounds. Every step of
-    the landscape uses the same threshold, in units of C.
+    Every step moves theta away from `threshold`, in units of C. The estimates choose a test of theta and
+    count its errors on the same runs, so they are not bounds.
     """
     present = np.arange(study.runs) % 2 == 1
     estimates = []

@@ -77,23 +77,24 @@ def draw(audits: Records, searches: Records, study: Study) -> Iterator[tuple[str
 def make_table(audits: Records) -> Table[Record]:
     """Returns a table of epsilons after the last step, with a row for each landscape and adversary.
 
-    `audits` come from `landscape.audit`. A conversion that assumes a Gaussian trade-off curve claims
-    eps_gaussian. eps_upper is the accountant's epsilon.
+    `audits` come from `landscape.audit`. eps_exact is exact, eps_gaussian is the claim of a conversion that
+    assumes a Gaussian trade-off curve, and eps_upper is the accountant's.
     """
     rows = []
     for audit in audits:
-        for adversary, exact in audit["exact"].items():
+        for adversary, solved in audit["by_adversary"].items():
             rows.append(
                 {
                     **audit,
+                    "sigma": audit["noise_multiplier"],
                     "adversary": adversary,
-                    "epsilon_gaussian": exact["claimed"][-1],
-                    "epsilon_exact": exact["epsilon"][-1],
+                    "epsilon_gaussian": solved["claimed"][-1],
+                    "epsilon_exact": solved["epsilon"][-1],
                     "epsilon_upper": audit["upper"],
                 }
             )
     columns = [
-        field("noise_multiplier", "sigma", "g")._replace(key="sigma"),
+        field("sigma", "sigma", "g"),
         field("batch_size", "batch_size"),
         field("steps", "steps"),
         field("adversary", "adversary"),
@@ -124,19 +125,20 @@ def _draw_epsilons(axis: Axes, epsilons: Record, study: Study) -> None:
 def _draw_steps(axis: Axes, records: Records, study: Study) -> None:
     """Plots the epsilon after each step t for two losses with the canary only in step 1.
 
-    On the crafted landscape, later steps move theta away from the threshold C / 2. With a constant gradient
-    (Example 1 of the hidden-state paper), they only add noise. They take a mean of B gradients, so mu is then
-    1 / sqrt(sigma^2 + (t - 1) (sigma / B)^2).
+    On the crafted landscape, later steps move theta away from the threshold C / 2 (the adversary `half`).
+    With a constant gradient (Example 1 of the hidden-state paper), they only add noise.
     """
     [audit] = records
     steps = np.arange(1, audit["steps"] + 1)
+    # With a constant gradient, theta_t has the noise of t steps: sigma in step 1, and sigma / B in later
+    # steps, which are means of B gradients (Errata H5).
     deviations = audit["noise_multiplier"] * np.sqrt(1 + (steps - 1) / audit["batch_size"] ** 2)
     constant = [conversions.epsilon_from_mu(1 / deviation, study.delta) for deviation in deviations]
     epsilons = {
         "x": steps,
         "upper": audit["upper"],
-        "simulated": audit["in_sample"],
-        **audit["exact"]["half"],
+        "simulated": audit["simulated"],
+        **audit["by_adversary"]["half"],
         "constant": constant,
     }
     _draw_epsilons(axis, epsilons, study)
@@ -156,14 +158,14 @@ def _draw_heat_maps(audits: Records, study: Study) -> Figure:
     records = []
     for audit in audits:
         upper = audit["upper"]  # step 1 is a Gaussian release, so this is also its exact epsilon
-        exact = audit["exact"]
-        first_simulated = audit["in_sample"][0] or np.nan  # avoids a division by 0
+        solved = audit["by_adversary"]
+        first_simulated = audit["simulated"][0] or np.nan  # avoids a division by 0
         rates = {
-            simulated: audit["in_sample"][-1] / first_simulated,
-            converted: exact["half"]["claimed"][-1] / upper,
+            simulated: audit["simulated"][-1] / first_simulated,
+            converted: solved["half"]["claimed"][-1] / upper,
         }
         for name, title in _EXACT_PANELS.items():
-            rates[title] = exact[name]["epsilon"][-1] / upper
+            rates[title] = solved[name]["epsilon"][-1] / upper
         for panel, rate in rates.items():
             records.append({**audit, "panel": panel, "rate": rate})
     rate = f"epsilon (T = {audits[0]['steps']}) / epsilon (1)"
@@ -200,9 +202,9 @@ def _draw_rates(axis: Axes, records: Records) -> None:
 def _draw_trade_off(axis: Axes, records: Records) -> None:
     """Plots trade-off curves of the last model, minus the upper bound's curve (Figure 6b).
 
-    On the crafted landscape, each step moves theta away from the threshold h = C / 2. The exact curve and the
-    Gaussian curve agree only at the error rates of the test with this threshold, which determine the Gaussian
-    curve's mu.
+    On the crafted landscape, each step after the first moves theta away from the threshold h = C / 2. The
+    Gaussian curve has the error rates of the test that guesses "with the canary" if theta_T > h. It agrees
+    with the exact curve only there.
     """
     [audit] = records  # a panel has one landscape
     process = Process(audit["noise_multiplier"], audit["batch_size"], audit["steps"])
@@ -213,6 +215,7 @@ def _draw_trade_off(axis: Axes, records: Records) -> None:
     gaussian = (rates, conversions.gaussian_trade_off(mu, rates))
     curves = (("exact", exact, OUT, "-"), ("Gaussian, same mu", gaussian, IN, "--"))
     for label, (false_positive, false_negative), color, line in curves:
+        # Only step 1 inserts the canary, so all models together have Gaussian DP with mu = 1 / sigma.
         upper = conversions.gaussian_trade_off(1 / process.noise_multiplier, false_positive)
         axis.plot(false_positive, false_negative - upper, line, color=color, label=label)
     axis.axhline(0, color=UPPER, ls=":", label="upper bound")
@@ -230,7 +233,7 @@ def _draw_search(axis: Axes, records: Records, study: Study) -> None:
     epsilons = {
         "x": search["thresholds"],
         "upper": search["upper"],
-        "simulated": search["claimed"],  # the paper's estimates
+        "simulated": search["simulated"],
         "epsilon": search["epsilon"],
     }
     _draw_epsilons(axis, epsilons, study)

@@ -1,7 +1,4 @@
-"""Cells that train runs and store a measurement.
-
-Figure 8 shows the gradient norms of mislabelled examples. Bounds on the last model need steps' expansion.
-"""
+"""Cells that train runs and store a measurement."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any

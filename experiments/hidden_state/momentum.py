@@ -44,10 +44,9 @@ class Landscape(NamedTuple):
         return len(self.period.split())
 
     def list_curvatures(self) -> Array:
-        """Returns the curvatures of all steps, of shape (T,), for INSERTIONS periods.
+        """Returns the curvatures of all steps, of shape (T,).
 
-        The fields are numbers in text. `end`, which is not empty, replaces the curvatures of the last steps:
-        so close to the released model, other curvatures than the period's leak more.
+        A run has INSERTIONS periods. `end`, which is not empty, replaces the curvatures of the last steps.
         """
         end = self.end.split()
         repeated = INSERTIONS * self.period.split()
@@ -156,8 +155,8 @@ def make_rows(study: Study) -> list[Record]:
             {
                 **landscape._asdict(),
                 "k": landscape.k,
-                # On linear losses, SGD multiplies theta by 1 in each step, which is `lipschitz` above.
-                "linear": conversions.epsilon_from_mu(sgd["mu_constant_direction"], study.delta),
+                # On linear losses, each step multiplies theta by 1, which is `lipschitz` above.
+                "linear": conversions.epsilon_from_mu(sgd["mu_same_slopes"], study.delta),
                 "sgd_bound": sgd["epsilon_bound"],
                 "mu": mu,
                 "epsilon": conversions.epsilon_from_mu(mu, study.delta),
@@ -169,10 +168,7 @@ def make_rows(study: Study) -> list[Record]:
 
 
 def make_table(study: Study) -> Table[Record]:
-    """Returns a table that compares momentum with plain SGD on LANDSCAPES; see `make_rows`.
-
-    The CSV also has the curvatures of a `period` and of the last steps (`end`).
-    """
+    """Returns a table that compares momentum with plain SGD on LANDSCAPES; see `make_rows`."""
     upper = partial(at_most, decimals=2)
     columns = [
         field("k", "k"),

@@ -123,7 +123,7 @@ _AUDITED = {1: 60, 2: 60, 5: 40, 10: 30, 25: 20}
 _SMALL = Size({**_at_each(2000), 25: 1000}, batch_size=400, fresh_runs={**_at_each(1000), 25: 500})
 # Audits along coordinates need at least 8 runs, which take too long at k = 25.
 _SLOW = Size(canaries=256, coordinate_runs={1: 10, 5: 8}, fresh_runs={1: 6, 5: 4, 25: 4})
-_BRACKETED = {
+_NETWORKS = {  # in the sweeps `bracket` and `bracket_rates`
     "fcnn": _SMALL,
     "tanh_fcnn": _SMALL,
     "gelu_fcnn": _SMALL,
@@ -137,16 +137,17 @@ _BRACKETED = {
     "gelu_convnet": _SLOW,
     "mobilenet_softmax_head": Size(canaries=256, coordinate_runs=_AUDITED, fresh_runs=_at_each(20)),
 }
-_CORRELATED = {
+_CORRELATED = {  # in the sweep `matrix`
     "wide_fcnn": Size(
         batch_size=400, canaries=64, coordinate_runs=_at_each(60), fresh_runs=_at_each(12)
     ),
     "convnet": Size(canaries=256, coordinate_runs=_at_each(8), fresh_runs={1: 3, 5: 3, 25: 3}),
 }
-_FEW_CORRELATED = Size(
+# At scale `smoke`.
+_TINY_CORRELATED = Size(
     batch_size=20, canaries=64, coordinate_runs={1: 8, 5: 8}, fresh_runs={1: 2, 5: 2}
 )
-_FEW = Size({1: 40, 5: 40}, insertions=2, batch_size=20, fresh_runs={1: 4, 5: 4})
+_TINY_NETWORK = Size({1: 40, 5: 40}, insertions=2, batch_size=20, fresh_runs={1: 4, 5: 4})
 
 
 class Series(NamedTuple):
@@ -177,12 +178,13 @@ class Lines(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A figure of audits: the lines in its panels, and its x axis, if any."""
+    """A figure of audits: the lines in its panels, its x axis, if any, and any sizes instead of SIZES."""
 
     name: str
     title: str
     lines: Sequence[Lines]
     axis: Axis | None = None
+    sizes: Sizes | None = None
 
 
 # The paper's adversaries insert a gradient: L that of a mislabelled example, CotS a random direction, GC-R a
@@ -212,8 +214,10 @@ def _on_fcnn(*series: Series) -> list[Lines]:
 def _on_logistic(at: Sequence[float], field: str, **fields: Any) -> list[Lines]:
     """Returns lines for logistic regression, with a panel for each weight decay.
 
-    We audit along coordinates (GC-S's first variant) and with fresh directions, which need no assumptions.
+    We audit along the coordinates that move least in simulated training (GC-S), and along fresh directions.
+    `at` are the values of `field` on the horizontal axis; `fields` are other fields.
     """
+    # The first variant of GC-S simulates training without noise.
     base = Lines("logistic", [GC_S[0], FRESH], at, field)
     lines = []
     for decay in (0.0, 1e-3, 1e-2):
@@ -222,11 +226,11 @@ def _on_logistic(at: Sequence[float], field: str, **fields: Any) -> list[Lines]:
     return lines
 
 
-def _with_matrices(models: Iterable[str], steps: int) -> list[Lines]:
-    """Returns lines for audits with each noise strategy, with a panel for each model.
+def _with_correlated_noise(models: Iterable[str], steps: int) -> list[Lines]:
+    """Returns lines for each way to correlate the noise across steps, with a panel for each model.
 
-    The noise multiplier depends on the periodicity k: for each k, releasing all iterates would leak the same
-    epsilon. So each k has its own `Lines`. GC-S audits along coordinates.
+    We audit along the coordinates that move least in simulated training (GC-S), and along fresh directions.
+    For each periodicity k, the noise multiplier is such that all models together leak the same epsilon.
     """
     lines = []
     for model, (strategy, label) in itertools.product(models, correlated.STRATEGIES.items()):
@@ -319,26 +323,40 @@ FIGURES = [  # the figures that are the same at every scale
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns the sweeps for all figures at the given scale, as a dict keyed by name.
+    """Returns the sweeps for all figures at the given scale, as a dict keyed by name."""
+    all_sweeps = {}
+    for figure in [*FIGURES, *_list_scaled_figures(scale)]:
+        sizes = figure.sizes or SIZES[scale]
+        cells: list[Cell] = []
+        for lines in figure.lines:
+            size = sizes[lines.model]
+            if figure.name == "proven":
+                size = size._replace(
+                    seeds=1
+                )  # each line shows one audit as its number of runs grows
+            cells += _list_cells(lines, size)
+        all_sweeps[figure.name] = Sweep(figure.name, figure.title, cells, figure.axis)
+    all_sweeps["figure_8"] = _make_norms_sweep(scale)  # gradient norms, not audits
+    return all_sweeps
 
-    Brackets show upper bounds on the last model's leak next to audits, and `matrix` shows correlated noise.
+
+def _list_scaled_figures(scale: str) -> list[Figure]:
+    """Returns the figures with fewer models or values of x at scale `smoke`. They are not in the paper.
+
+    Brackets show upper bounds on the last model's leak next to audits.
     """
-    sizes = SIZES[scale]
-    networks = _BRACKETED  # models and sizes of `bracket` and `bracket_rates`
-    with_matrices = _CORRELATED  # of `matrix`
-    matrix_steps = correlated.STEPS
+    networks = _NETWORKS
+    correlated_sizes = _CORRELATED
+    correlated_steps = correlated.STEPS
     steps = [125, 250, 500, 1250, 2500, 5000]
     rates = [0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0]
-    max_norm_runs = 30  # for each model in Figure 8
     if scale == SMOKE:
-        networks = {"fcnn": _FEW, "tanh_fcnn": _FEW}
-        with_matrices = {"wide_fcnn": _FEW_CORRELATED}
-        matrix_steps = 10
+        networks = {"fcnn": _TINY_NETWORK, "tanh_fcnn": _TINY_NETWORK}
+        correlated_sizes = {"wide_fcnn": _TINY_CORRELATED}
+        correlated_steps = 10
         steps = [5, 10]
         rates = [0.1, 1.0]
-        max_norm_runs = 2
-    figures = [
-        *FIGURES,
+    return [
         Figure(
             "bracket_steps",
             "Logistic regression over training steps, k = 5",
@@ -351,59 +369,50 @@ def sweeps(scale: str) -> dict[str, Sweep]:
             # Networks would train too long at k = 50.
             [Lines(model, _BRACKET_SERIES, PERIODICITIES[:-1]) for model in networks],
             _K_AXIS,
+            networks,
         ),
         Figure(
             "bracket_rates",
             "Neural networks over the learning rate",
             _over_rates(rates),
             Axis("learning rate", "eta"),
+            networks,
         ),
         Figure(
             "matrix",
             f"Last models at an accounted epsilon of {correlated.ACCOUNTED_EPSILON:g}",
-            _with_matrices(with_matrices, matrix_steps),
+            _with_correlated_noise(correlated_sizes, correlated_steps),
             _K_AXIS,
+            correlated_sizes,
         ),
     ]
-    # Each line of `proven` shows one audit as its number of runs grows, so it has one seed.
-    sizes_by_figure = {
-        "proven": {model: size._replace(seeds=1) for model, size in sizes.items()},
-        "bracket": networks,
-        "bracket_rates": networks,
-        "matrix": with_matrices,
-    }
-    all_sweeps = {}
-    for name, title, all_lines, axis in figures:
-        figure_sizes = sizes_by_figure.get(name, sizes)
-        cells: list[Cell] = []
-        for lines in all_lines:
-            cells += _list_cells(lines, figure_sizes[lines.model])
-        all_sweeps[name] = Sweep(name, title, cells, axis)
-    all_sweeps["figure_8"] = _make_norms_sweep(sizes, max_norm_runs)
-    return all_sweeps
 
 
-def _make_norms_sweep(sizes: Sizes, max_runs: int) -> Sweep:
-    """Returns the sweep of Figure 8: for each model, a cell that measures the norms of L's canaries at k = 1.
+def _make_norms_sweep(scale: str) -> Sweep:
+    """Returns the sweep of the hidden-state paper's Figure 8: gradient norms of the canaries of adversary L.
 
-    L inserts a mislabelled example. A cell has as many runs as L's audit, but at most `max_runs`.
+    L inserts a mislabelled example, here in every step. A cell has the setting of L's audit of a model, and
+    at most as many runs.
     """
+    max_runs = 2 if scale == SMOKE else 30
     cells = []
     for model in ("fcnn", *_IMAGE_MODELS):
-        audit, *_ = _list_cells(Lines(model, [L]), sizes[model])  # the first one has seed 0
-        audited = audit.audited
-        assert audited is not None
-        cells.append(norms_cell(audited.setting, min(max_runs, audited.runs)))
+        in_every_step = Lines(model, [L], at=[1])  # k = 1
+        first, *_ = _list_cells(in_every_step, SIZES[scale][model])  # with seed 0
+        audit = first.audited
+        assert audit is not None
+        cells.append(norms_cell(audit.setting, min(max_runs, audit.runs)))
     return Sweep("figure_8", "L's canary before clipping", cells)
 
 
 def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
     """Yields the cells for one panel's lines, for a model trained and audited as `size` specifies.
 
-    A cell audits one series at one x and one seed, if `size` has runs for the periodicity k. If a model has
-    no proven Lipschitz constant, other cells measure how much its steps expand, to bound the leak of the last
-    model for k > 1. Steps do not depend on the adversary, so we measure them with one series, COORDINATE, at
-    each k that is audited with fresh directions.
+    A cell audits one series (a curve) at one x and one seed, if `size` has runs for the periodicity k.
+
+    Figures with upper bounds on the last model have the series COORDINATE. For k > 1, these bounds need the
+    Lipschitz constants of training steps. If the model has no proven ones, other cells measure them, once for
+    all series because they do not depend on the adversary. `fresh_runs` has every k of such a figure.
     """
     model = task(lines.model)
     is_measured = model.curvature is None  # it has no proven Lipschitz constant

@@ -149,9 +149,9 @@ def choose_numbers_of_runs(runs: int) -> list[int]:
 
 
 def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Level) -> list[float]:
-    """Returns the mean lower bound on epsilon from random subsets of the runs, for each number of runs.
+    """Returns the mean lower bound on epsilon from random subsets of the runs, for each size in `runs`.
 
-    `method` is a key of _METHODS. `runs` are the sizes of subsets.
+    `scores` are those of all runs, and `method` is a key of _METHODS.
     """
     rng = np.random.default_rng(0)  # a fixed seed, so that figures are reproducible
     bound = _find_method(method).bound
@@ -355,19 +355,21 @@ def _draw_panel_of_epsilons(axis: Axes, records: Records) -> None:
 def draw_correlations(title: str, records: Records) -> Figure:
     """Plots Figure 4 from records of `_make_record`: changes in epsilon, and dependence between detections.
 
-    The bias is order 1's mean epsilon with K canaries minus that with one (equation 10). Gains are the
-    changes from order 1 to orders 2 and 4.
+    A lower bound of order 1, 2 or 4 uses that many moments of the number of detected canaries in a run. The
+    bias is the epsilon of order 1 with K canaries minus that with one (equation 10). Gains are the changes
+    from order 1 to orders 2 and 4.
     """
-    several = [record for record in records if "second" in record]  # runs with more than one canary
+    # Only runs with more than one canary have these moments.
+    several = [record for record in records if "second" in record]
     single = math.nan  # the epsilon with one canary, if it is stored
     for record in select(records, panel="over K", canaries=1):  # at most one record
         single = record["wilson_1"]
-    gains = []
+    changes = []
     for record in select(several, panel="over K"):
-        gains.append({**record, "bias": record["wilson_1"] - single})
+        changes.append({**record, "bias": record["wilson_1"] - single})
     xlabel = _X_LABELS["over K"]
-    draw_gains = partial(plot_lines, records=gains, looks=_GAINS, xlabel=xlabel, xscale="log")
-    panels = {"change of epsilon": draw_gains}
+    draw_changes = partial(plot_lines, records=changes, looks=_GAINS, xlabel=xlabel, xscale="log")
+    panels = {"change of epsilon": draw_changes}
     for panel in ("over K", "over d"):
         gaps = select(several, panel=panel)
         if gaps:  # an empty logarithmic axis has no range
@@ -438,9 +440,11 @@ def make_epsilons_table(title: str, records: Records) -> OwnTable:
 
 
 def make_correlations_table(title: str, records: Records) -> OwnTable:
-    """Returns the table of Figure 4: epsilon gained by 2 and 4 moments over one, and gaps between moments.
+    """Returns the table of Figure 4: epsilon gained by orders 2 and 4 over order 1, and gaps between moments.
 
-    The moment mu_j is the probability that j canaries in a run are all detected.
+    The order of a lower bound is the number of moments that its confidence interval uses. The moment mu_j is
+    the probability that j canaries in a run are all detected. The gaps are 0 for independent detections, and
+    smaller gaps allow larger gains.
     """
     columns = [
         *_AUDIT,  # the panel, n, K and d

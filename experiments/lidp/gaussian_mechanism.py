@@ -58,11 +58,11 @@ def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> 
 def _audit_seed(
     audit: MechanismAudit, thresholds: dict[int, float], seed: int
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Returns one seed's lower bound on epsilon from each method, and the gaps between moments.
+    """Returns one seed's lower bound on epsilon from each method, and its `moment_gaps`.
 
     A canary is detected if its score reaches a threshold. `thresholds` has one for each order, the number of
     moments in Wilson's interval. Our bound for several canaries, `lifted`, chooses its own. The gaps measure
-    the dependence between canaries, which matters from order 2, so we use its threshold.
+    how much detections in a run depend on each other. This matters from order 2, so we use its threshold.
     """
     levels = Level(audit.delta, audit.confidence)
     design = simulate(audit, seed)

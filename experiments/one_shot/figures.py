@@ -363,8 +363,8 @@ def _draw_null(axis: Axes, low: float, high: float, dimension: int) -> None:
 def _draw_bars(axis: Axes, records: Records) -> None:
     """Draws one observer's estimates of epsilon as bars, with standard errors.
 
-    Dashes mark the paper's lower values and, for the observer of all iterates, the accounted epsilons. A
-    dotted line marks the noise floor. `records` are runs with different numbers of repetitions.
+    Dashes mark the paper's lower values and, for the observer of all iterates, the accounted epsilons.
+    `records` are runs with different numbers of repetitions.
     """
     places = range(len(records))
     axis.bar(
@@ -429,17 +429,17 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
     printed = ""
     last_columns = [field("repetitions", "times", width=7)]
     if shows_accuracy:
-        # The paper's table.
+        # The same rows in the paper, for the data set that ours replaces.
         printed = f"{_PRINTED[plan.counterpart]}\n{_RULE}\n"
         last_columns = [
             field("accuracy", "with", ".3f", 7, none="-"),
             field("plain_accuracy", "without", ".3f", 8, none="-"),
         ]
-    columns = [
+    columns = [  # fields without a heading are only in the CSV
         field("noise", "noise", ".3g", 6, left=True),
         field("accounted", "accounted", ".4g", 10),
         field("observer"),
-        Column(value=_show_estimate, head="estimate", width=15),
+        Column(value=_show_estimate, head="estimate", width=15),  # only in the text, with its error
         field("estimate"),
         field("error"),
         field("in_sample", "in-sample", ".3f", 10),

@@ -54,15 +54,15 @@ def test_estimates_of_separated_scores_and_the_cap_of_estimates(by_accuracy):
     "epsilon, renyi, gaussian", [(0.5, 3.768, 3.147), (1, 2.199, 1.878), (3.88, 0.770, 0.684)]
 )
 def test_the_noise_of_an_epsilon_by_renyi_dp_and_exactly(epsilon, renyi, gaussian):
-    assert rounds.renyi_charge(epsilon, 0.01, 0.4) == pytest.approx(renyi, rel=1e-3)
-    assert rounds.gaussian_charge(epsilon, 0.01, 0.4) == pytest.approx(gaussian, rel=1e-3)
+    assert rounds.find_renyi_noise(epsilon, 0.01, 0.4) == pytest.approx(renyi, rel=1e-3)
+    assert rounds.find_gaussian_noise(epsilon, 0.01, 0.4) == pytest.approx(gaussian, rel=1e-3)
 
 
 def test_charges_and_compositions_in_extreme_cases():
-    assert rounds.renyi_charge(0.0, 0.01, 0.4) == pytest.approx(9.20, abs=5e-3)
-    assert rounds.renyi_charge(np.inf, 0.01, 0.4) == 0.4
-    assert rounds.gaussian_charge(np.inf, 0.01, 0.4) == 0.4
-    assert rounds.renyi_charge(0.0, 1e-6, 0.4) > 50  # the smallest delta of an estimate
+    assert rounds.find_renyi_noise(0.0, 0.01, 0.4) == pytest.approx(9.20, abs=5e-3)
+    assert rounds.find_renyi_noise(np.inf, 0.01, 0.4) == 0.4
+    assert rounds.find_gaussian_noise(np.inf, 0.01, 0.4) == 0.4
+    assert rounds.find_renyi_noise(0.0, 1e-6, 0.4) > 50  # the smallest delta of an estimate
     assert rounds.composed([Charge(0.0, 0.1, 1)], 1e-5) == np.inf
     split = [Charge(0.8, 0.01, 30), Charge(0.8, 0.01, 70)]
     whole = rounds.composed([Charge(0.8, 0.01, 100)], 1e-5)
@@ -82,7 +82,7 @@ def test_a_perfect_canary_has_the_published_estimates(sigma, target, mean, devia
     finite = np.extract(np.isfinite(found), found)
     assert finite.mean() == pytest.approx(mean, abs=0.06)
     assert finite.std() == pytest.approx(deviation, rel=0.25)
-    noise = rounds.renyi_charge(np.median(found), 0.01, sigma)
+    noise = rounds.find_renyi_noise(np.median(found), 0.01, sigma)
     composed = rounds.composed([charge._replace(noise_multiplier=noise)], 1e-5)
     assert composed == pytest.approx(total, rel=0.03) and composed < 7.19
 

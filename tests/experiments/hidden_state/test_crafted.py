@@ -22,9 +22,9 @@ def show_last_two(table, row):
 def test_the_convex_landscape_attains_the_bound(k, insert, lipschitz):
     row = crafted.make_convex_row(k, insert, lipschitz, 1e-5)
     assert row["mu_exact"] == pytest.approx(row["mu_bound"], rel=1e-9)
-    assert row["mu_constant_direction"] <= row["mu_bound"] * (1 + 1e-12)
+    assert row["mu_same_slopes"] <= row["mu_bound"] * (1 + 1e-12)
     if insert == "first":
-        assert row["mu_constant_direction"] == pytest.approx(row["mu_bound"], rel=1e-9)
+        assert row["mu_same_slopes"] == pytest.approx(row["mu_bound"], rel=1e-9)
 
 
 def test_simulated_last_iterates_have_the_exact_mu():
