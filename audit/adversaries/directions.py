@@ -50,15 +50,16 @@ class CotS(AdversaryFields):
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns the adversary that scores each canary's direction by its cosine with reference - final.
+        """Returns the adversary that scores each canary by its direction's cosine with reference - final.
 
-        The reference model is 0 if `cots_score` is "weights". Otherwise it is theta_0 for a single canary, as
-        in the paper, and the predicted final model for several.
+        If `cots_score` is "weights", the reference model is 0 (LiDP paper). If it is "displacement", the
+        reference is theta_0 for a single canary (hidden-state paper), and the predicted final model for
+        several, because training may move the model much further than the noise does.
         """
-        compute_reference = REFERENCES[self.cots_score]
+        compute_reference = REFERENCE_MODELS[self.cots_score]  # 0 or theta_0
         if knowledge.canaries == 1:
-            return random_direction(compute_reference)
-        if compute_reference is zero_model:
+            return single_direction(compute_reference)
+        if self.cots_score == "weights":
             return final_cosines(knowledge.canaries, compute_reference)
         return random_directions(knowledge.canaries, knowledge.predict_final)
 
@@ -86,15 +87,19 @@ class OneShotCanaries(AdversaryFields):
         return self.observe == "all"
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns the adversary that sees the final model, or all models if `observe` is "all".
+        """Returns the adversary that scores directions by their cosines with the model's movement.
 
-        Raises InputError for a single canary.
+        If `observe` is "all", a score is the largest cosine with any step's move. Otherwise it is the cosine
+        with reference - final. The reference model is theta_0 ("final") or 0 ("weights").
+
+        Raises InputError for a single canary, because runs compare inserted canaries with held-out ones.
         """
         canaries = knowledge.canaries
         require(canaries > 1, f"`canaries` must be at least 2 for one_shot, got {canaries}")
         if self.observe == "all":
             return largest_cosines(canaries)
-        adversary = final_cosines(canaries, REFERENCES[self.observe])
+        compute_reference = REFERENCE_MODELS[self.observe]
+        adversary = final_cosines(canaries, compute_reference)
         # Held-out canaries' cosines have a known distribution. Since runs share directions, cosines are
         # independent only within a run, so `read_evidence` uses it only for a single run.
         return adversary._replace(null=NullLaw(dimension=knowledge.model.n_parameters))
@@ -131,10 +136,10 @@ def zero_model(theta_0: Array) -> Array:
 
 
 # Functions theta_0 -> the reference model, keyed by `CotS.cots_score` and `OneShotCanaries.observe`.
-REFERENCES = {"displacement": initial_model, "final": initial_model, "weights": zero_model}
+REFERENCE_MODELS = {"displacement": initial_model, "final": initial_model, "weights": zero_model}
 
 
-def random_direction(compute_reference: ComputeReference = initial_model) -> Adversary:
+def single_direction(compute_reference: ComputeReference = initial_model) -> Adversary:
     """Returns the adversary that inserts C * u for a uniformly random unit vector u.
 
     The score is the cosine between u and reference - final, for reference = compute_reference(theta_0), (p,).

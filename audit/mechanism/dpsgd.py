@@ -35,7 +35,7 @@ _THETAS_IN_MEMORY = 4  # vectors (p,) held in memory by a run's step
 
 
 class Coefficients(NamedTuple):
-    """The traced coefficients of correlated noise: DP-SGD's `Hyperparameters.specific`.
+    """The traced coefficients of correlated noise: DP-SGD's `Hyperparameters.mechanism_specific`.
 
     The noise n_t of step t satisfies sum_j B_j n_{t-j} = sum_j A_j z_{t-j}, for independent raw noise z_t. So
     n = S^-1 z for the strategy matrix S = B / A.
@@ -128,8 +128,8 @@ def step(
     norm = jnp.asarray(hyper.clipping_norm)
     clipped_gradients = choices.clipped_sum(state.theta, batch, norm)
     deviation = hyper.deviation(norm)
-    # `hyper.specific` has the coefficients of correlated noise. `earlier` is the noise that later steps need.
-    noise, earlier = _draw_step_noise(hyper.specific, state, run_key, deviation)
+    # `hyper.mechanism_specific` has the coefficients of correlated noise. `earlier` is the noise that later steps need.
+    noise, earlier = _draw_step_noise(hyper.mechanism_specific, state, run_key, deviation)
     total = clipped_gradients + extra + noise
 
     mean = total / len(batch[1])

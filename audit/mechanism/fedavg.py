@@ -46,7 +46,7 @@ _THETAS_IN_MEMORY = 6  # vectors (p,) held in memory by a run's round
 
 
 class Federated(NamedTuple):
-    """The traced scalars specific to DP-FedAvg: its `Hyperparameters.specific`.
+    """The traced scalars specific to DP-FedAvg: its `Hyperparameters.mechanism_specific`.
 
     Attributes:
       client_learning_rate: the learning rate of the clients' SGD.
@@ -112,7 +112,7 @@ def mechanism(choices: FedAvg) -> Mechanism:
 
     Data are (features (N, ...), labels (N, ...), starts (M,), counts (M,)). Client i has the examples
     starts[i] : starts[i] + counts[i]. The batches of a schedule are the indices of clients (rounds, W),
-    padded with ABSENT. `Hyperparameters.specific` is a `Federated`. Canaries are client updates, so they must
+    padded with ABSENT. `Hyperparameters.mechanism_specific` is a `Federated`. Canaries are client updates, so they must
     not be `Examples`.
     """
 
@@ -138,7 +138,9 @@ def mechanism(choices: FedAvg) -> Mechanism:
             step = before.step
             key = jax.random.fold_in(run_key, step)
             norm = hyper.clipping_norm * before.optimizer.scale  # C_t
-            sums = cohort_sums(choices, hyper.specific, before.theta, norm, data, cohort, key)
+            sums = cohort_sums(
+                choices, hyper.mechanism_specific, before.theta, norm, data, cohort, key
+            )
             joining = canaries.joining(step, run_key)
             inserted = sum_canaries(joining, step, before.theta, norm, mask)
             # Canaries are scaled to norm C_t, so each counts as clipped: -1/2 in a centred count.
@@ -186,7 +188,7 @@ def _update_server(
     `norm` is C_t, `key` is the round's key, and `state.optimizer` is a `Server`. Returns the state before the
     next round.
     """
-    federated: Federated = hyper.specific
+    federated: Federated = hyper.mechanism_specific
     normal = jax.random.normal(key, state.theta.shape, state.theta.dtype)
     mean = (sums.updates + hyper.deviation(norm) * normal) / federated.denominator
 

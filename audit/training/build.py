@@ -19,7 +19,7 @@ from audit.errors import require
 from audit.mechanism import base, cohorts, dpsgd, joining
 from audit.mechanism.base import Hyperparameters, Schedule, Trajectory
 from audit.mechanism.clipping.base import ClippedSum, book_keeping, per_example
-from audit.mechanism.clipping.layerwise import unfolded_book_keeping
+from audit.mechanism.clipping.layerwise import layerwise_book_keeping
 from audit.mechanism.dpsgd import Coefficients
 from audit.mechanism.ensemble import MAX_PROGRAMS
 from audit.settings.setting import POISSON, SHUFFLED, Sampling, Setting
@@ -63,7 +63,7 @@ def make_clipped_sum(clipping: str, model: Model) -> ClippedSum:
     """
     if clipping == "per_example":
         return per_example(model.loss)
-    strategy = book_keeping if clipping == "book_keeping" else unfolded_book_keeping
+    strategy = book_keeping if clipping == "book_keeping" else layerwise_book_keeping
     return strategy(model.module, model.unravel, model.criterion)
 
 
@@ -151,7 +151,7 @@ def _make_hyperparameters(setting: Setting) -> Hyperparameters:
         fields.learning_rate,
         fields.clipping_norm,
         fields.noise_multiplier,
-        specific=_read_noise(setting),
+        mechanism_specific=_read_noise_coefficients(setting),
         weight_decay=decay,
     )
 
@@ -226,7 +226,7 @@ def _make_schedule(setting: Setting, examples: int) -> Schedule:
     return Schedule(batches, jnp.asarray(drawn))
 
 
-def _read_noise(setting: Setting) -> Coefficients | tuple[()]:
+def _read_noise_coefficients(setting: Setting) -> Coefficients | tuple[()]:
     """Returns the coefficients of a setting's correlated noise; () if noise is independent across steps.
 
     They are those of polynomials A and B. Given independent noise z and a shift L by one step, the noise n
@@ -245,7 +245,7 @@ def make_dpsgd(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:
     clipped_sum = make_clipped_sum(trained.clipping, trained.model)
     # A run must remember the noise of bands - 1 earlier steps.
     bands = 1  # for independent noise
-    coefficients = _read_noise(setting)
+    coefficients = _read_noise_coefficients(setting)
     if coefficients:
         bands = len(coefficients.numerator)  # B, which multiplies correlated noise
     return dpsgd.DPSGD(

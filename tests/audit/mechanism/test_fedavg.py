@@ -87,7 +87,7 @@ def _slow_update(choices, rate, theta, data, client, key):
 
 def _slow(choices, hyper, theta, data, schedule, units, presence):
     """All rounds in float64: ragged clients, adaptive clipping, canaries, noise and momentum."""
-    own, trace, scale, path = hyper.specific, 0.0, 1.0, []
+    own, trace, scale, path = hyper.mechanism_specific, 0.0, 1.0, []
     theta = np.asarray(theta, np.float64)
     for t, (members, mask) in enumerate(zip(*map(np.asarray, schedule), strict=True)):
         norm, key = hyper.clipping_norm * scale, jax.random.fold_in(KEY, t)

@@ -33,7 +33,7 @@ def train(text, cuts=(T,)):
     coefficients = dpsgd.Coefficients(*map(jnp.float32, strategy.stream()))
     bands = len(coefficients.numerator)
     silent = dpsgd.mechanism(dpsgd.DPSGD(lambda theta, batch, norm: 0 * theta, bands=bands))
-    hyper = base.Hyperparameters(1.0, 1.0, 1.5, specific=coefficients)
+    hyper = base.Hyperparameters(1.0, 1.0, 1.5, mechanism_specific=coefficients)
     data = jnp.zeros((2, 1)), jnp.zeros(2)
 
     @jax.jit
