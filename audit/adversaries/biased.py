@@ -31,7 +31,6 @@ from audit.settings.fields import described
 _NUM_NOISY_SIMULATIONS = 4  # in the noisy variants of GC-S
 _MAX_RANKED = 2**24  # up to this size, ranks are exact in float32
 
-# (simulations with the run's noise and clipping, or with neither)_(the movement by which coordinates rank)
 GC_S_VARIANTS = (
     "noiseless_per_step",
     "noisy_per_step",
@@ -44,8 +43,8 @@ GC_S_VARIANTS = (
 class GcS(AdversaryFields):
     """GC-S, the simulated biased dimension (hidden-state paper, Algorithm 3).
 
-    It chooses the coordinates that move least in simulated runs (`GC_S_VARIANTS`). The paper takes the square
-    root of the total over all runs, but this does not change the ranking (Errata H4).
+    It chooses the coordinates that move least in simulated runs. The paper takes the square root of the total
+    over all runs, but this does not change the ranking (Errata H4).
     """
 
     name = "gc_s"
@@ -64,10 +63,9 @@ class GcS(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns the adversary that simulates training, and inserts along the coordinates that move least.
 
-        The field `gc_s` is such as "noisy_per_step". Simulations are "noisy", with the noise and clipping of
-        the audited training, or "noiseless", with neither (hidden-state paper, Appendix C). A coordinate's
-        movement is its sum of squared updates ("per_step") or its distance from theta_0 at the end
-        ("final_model").
+        `gc_s` is a variant, such as "noisy_per_step". Simulations are "noisy", like training, or "noiseless",
+        without noise or clipping (hidden-state paper, Appendix C). A coordinate's movement is its sum of
+        squared updates ("per_step") or its final distance from theta_0 ("final_model").
         """
         noise, _, movement = self.gc_s.partition("_")
         hyper = knowledge.hyper
@@ -147,7 +145,7 @@ class BiasedDimensions(NamedTuple):
     Attributes:
       dimensions: (K,) the distinct coordinates, one per canary.
       canaries: each has the entry C at its coordinate; an array (1, p) if K = 1.
-      reference: (K,) the values from which we measure how far these coordinates moved.
+      reference: (K,) the values to compare with the coordinates' final values.
     """
 
     dimensions: Array
@@ -165,8 +163,8 @@ def at_coordinates(
     """Returns the adversary that inserts K canaries C e_d, and scores each by reference[d] - final[d].
 
     Here e_d is the unit vector along coordinate d. A step subtracts the canary, so an inserted canary
-    increases its score. For a single canary, the reference is theta_0, as in the paper. For several, it is
-    the predicted final model, because training moves some coordinates much further than the noise does.
+    increases its score. Several canaries need a predicted reference, because training moves some of their
+    coordinates much further than the noise does.
 
     Args:
       choose: (key, theta_0) -> the distinct coordinates d (K,).
@@ -175,9 +173,9 @@ def at_coordinates(
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
-        """Chooses the coordinates, and makes the canaries and the reference values.
+        """Chooses the coordinates, and makes the canaries and the coordinates' reference values.
 
-        A single canary's reference is theta_0, as in the paper; that of several, the predicted final model.
+        The reference is theta_0 for a single canary, as in the paper, and the predicted final model for more.
         Raises InputError if there are more canaries than coordinates, since each needs its own.
         """
         most = theta_0.size
@@ -234,7 +232,7 @@ def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
         canaries,
         crafts_constant=True,
         draw=FreshCoordinates.draw,
-        # A held-out canary would have a uniformly random rank, so no canary needs to be held out.
+        # The law of ranks is known, so we hold out no canaries.
         null=NullLaw(inserts_all=True, draws=others),
     )
 

@@ -52,9 +52,8 @@ class CotS(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns the adversary that scores each canary by its direction's cosine with reference - final.
 
-        If `cots_score` is "weights", the reference model is 0 (LiDP paper). If it is "displacement", the
-        reference is theta_0 for a single canary (hidden-state paper), and the predicted final model for
-        several, because training may move the model much further than the noise does.
+        If `cots_score` is "weights", the reference model is 0, as in the LiDP paper. Otherwise it is theta_0
+        for a single canary, as in the hidden-state paper, and the predicted final model for several.
         """
         compute_reference = REFERENCE_MODELS[self.cots_score]  # 0 or theta_0
         if knowledge.canaries == 1:
@@ -87,21 +86,18 @@ class OneShotCanaries(AdversaryFields):
         return self.observe == "all"
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns the adversary that scores directions by their cosines with the model's movement.
+        """Returns the adversary that scores each canary by its direction's cosine with reference - final.
 
-        If `observe` is "all", a score is the largest cosine with any step's move. Otherwise it is the cosine
-        with reference - final. The reference model is theta_0 ("final") or 0 ("weights").
-
-        Raises InputError for a single canary, because runs compare inserted canaries with held-out ones.
+        The reference model is theta_0 if `observe` is "final", and 0 if it is "weights". If it is "all", a
+        score is the largest cosine with any step's move. Raises InputError for a single canary, because each
+        run compares inserted canaries with held-out ones.
         """
         canaries = knowledge.canaries
         require(canaries > 1, f"`canaries` must be at least 2 for one_shot, got {canaries}")
         if self.observe == "all":
             return largest_cosines(canaries)
-        compute_reference = REFERENCE_MODELS[self.observe]
-        adversary = final_cosines(canaries, compute_reference)
-        # Held-out canaries' cosines have a known distribution. Since runs share directions, cosines are
-        # independent only within a run, so `read_evidence` uses it only for a single run.
+        adversary = final_cosines(canaries, REFERENCE_MODELS[self.observe])
+        # Runs share directions, so `read_evidence` uses this distribution only for a single run.
         return adversary._replace(null=NullLaw(dimension=knowledge.model.n_parameters))
 
 
@@ -178,8 +174,7 @@ def random_directions(canaries: int, predict_final: PredictFinal) -> Adversary:
     """Returns the adversary that inserts K canaries C * u_k, for uniformly random unit vectors u_k.
 
     The score of canary k is the cosine between u_k and predicted - final. `predict_final` maps (craft, state,
-    theta_0) to the predicted final model (p,). The state stores a key per direction; the mechanism draws u_k
-    from it when needed, and multiplies by C.
+    theta_0) to the predicted final model (p,). The state stores keys, from which the mechanism draws u_k.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
@@ -243,8 +238,7 @@ class OneShot(NamedTuple):
         """Returns the record after a step that moved the model from seen.theta to theta (p,).
 
         SGD with momentum moves the model by learning rate * gradient + momentum * the last move. Subtracting
-        the second term leaves a vector along the gradient. `largest` keeps the maximum of its old values and
-        this vector's cosines with the directions.
+        the second term leaves a vector along the gradient.
         """
         move = seen.theta - theta
         along_gradient = move - self.momentum * seen.move

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from audit.adversaries.base import (
@@ -90,8 +89,7 @@ class SphereFields(AdversaryFields):
         interferes = from_canaries > _MAX_INTERFERENCE * from_noise
         compute_reference: ComputeReference = initial_model
         if knowledge.is_rehearsed(parameters):
-            # Training may move the model far compared with the noise, which would reduce all cosines. So we
-            # measure movement from a model trained without noise.
+            # Training may move the model further than the noise does, which would reduce all cosines.
             compute_reference = knowledge.rehearsal()
         return fresh_directions(
             canaries,
@@ -198,10 +196,10 @@ def fresh_directions(
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Sphere:
-        """Computes the reference model at the m coordinates that directions use, the same in all runs.
+        """Computes the reference model at the m coordinates that directions use.
 
-        The directions' keys, one per `mechanism.BLOCK` coordinates, are placeholders: every run's `draw`
-        replaces them.
+        The keys, one per `mechanism.BLOCK` coordinates of a direction, are placeholders that every run's
+        `draw` replaces.
         """
         blocks = math.ceil(null.dimension / mechanism.BLOCK)
         keys = jax.random.split(key, (canaries, blocks))
@@ -228,8 +226,7 @@ def _sum_blocks(keys: Array, u: Array, reduce: Callable[[Array], Array]) -> tupl
     Args:
       keys: (K, blocks), the keys that draw the blocks of the vectors.
       u: (m,).
-      reduce: maps a block (K, B) to its part of a sum over coordinates, such as the vectors' squared lengths.
-        It must map zeros to zeros.
+      reduce: maps a block (K, B) to an array, such as its rows' squared lengths; must map zeros to zeros.
     """
     blocks = keys.shape[1]
     size = min(mechanism.BLOCK, u.size)
@@ -240,14 +237,15 @@ def _sum_blocks(keys: Array, u: Array, reduce: Callable[[Array], Array]) -> tupl
     Sums = tuple[Array, Array]  # as returned
 
     def add_block(sums: Sums, block: tuple[Array, Array, Array]) -> tuple[Sums, None]:
-        """Draws the next B coordinates of all K vectors, and adds their terms to both sums.
+        """Draws the next B coordinates of all K vectors, and adds them to the sums.
 
-        The sums over coordinates are the vectors' dot products with u and the reduced blocks. `block` is (a
-        key per vector (K,), these coordinates of u (B,), False for padding after the last coordinate (B,)).
+        These are the dot products with u and the sum of reduced blocks. `block` is (a key per vector (K,),
+        its part of u (B,), False for padding after the last coordinate (B,)).
         """
         block_keys, u_block, is_inside = block
-        draw = partial(mechanism.draw_normal_block, like=u)  # key -> (B,); reads only the length of u
-        drawn = jax.vmap(draw)(block_keys) * is_inside  # (K, B)
+        drawn = (
+            jax.vmap(mechanism.draw_normal_block, (0, None))(block_keys, u) * is_inside
+        )  # (K, B)
         products, reduced = sums
         return (products + drawn @ u_block, reduced + reduce(drawn)), None
 

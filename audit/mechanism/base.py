@@ -76,8 +76,8 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
 def _count_written(jaxpr: Jaxpr) -> int:
     """Counts the bytes of all results in a program, including those of nested programs.
 
-    The body of a `lax.scan` counts once per iteration, and the body of a `lax.while_loop` once. The branches
-    of a `lax.cond` do not count: JAX stores them in a tuple, which we do not search.
+    The body of a `lax.scan` counts once per iteration, the body of a `lax.while_loop` once, and the branches
+    of a `lax.cond` not at all.
     """
     total = 0
     for equation in jaxpr.eqns:
@@ -350,10 +350,10 @@ def draw_unit_direction(key: Array, like: Array) -> Array:
 
 
 def draw_normal_block(key: Array, like: Array) -> Array:
-    """Draws BLOCK consecutive coordinates of a standard normal vector, from the key of this block.
+    """Draws BLOCK consecutive coordinates of a standard normal vector, or all p if these are fewer.
 
-    Callers concatenate blocks to a vector with the shape (p,) and dtype of `like`, and cut it off after p
-    coordinates. If p is less than BLOCK, the only block has p coordinates.
+    `key` is the block's own key. `like` has the shape (p,) and dtype of the vector. Callers concatenate
+    blocks and drop coordinates after the first p.
     """
     size = min(BLOCK, like.size)
     return jax.random.normal(key, (size,), like.dtype)
@@ -368,8 +368,8 @@ def make_inserter(
 ) -> Callable[[Array, Array, Array], Array]:
     """Returns a function (step, theta, mask) -> the sum of a step's clipped canaries, of shape (p,).
 
-    The function serves a segment, the steps of one program. It calls `sum_canaries` at every step, unless the
-    canaries are the same at all steps and can be summed, or drawn, once per segment.
+    It calls `sum_canaries` at every step of a segment, the steps of one program, unless canaries are the same
+    at all steps and can be summed or drawn once.
 
     `state` is the run before the segment's first step. The other arguments are those of `sum_canaries`.
     """
@@ -386,18 +386,19 @@ def make_inserter(
         constant_sum = sum_at(state.step, state.theta, jnp.float32(1))
 
         def insert_constant(step: Array, theta: Array, mask: Array) -> Array:
-            """Returns the constant sum times a mask (); a mask (K,), one per canary, needs its own sum."""
-            is_for_all = jnp.ndim(mask) == 0
-            return mask * constant_sum if is_for_all else sum_at(step, theta, mask)
+            """Scales the constant sum by a mask (), or sums the canaries with a mask (K,)."""
+            if jnp.ndim(mask) == 0:
+                return mask * constant_sum
+            return sum_at(step, theta, mask)
 
         return insert_constant
 
-    # Each step has other canaries. If they are directions that fit into memory, we draw them once.
+    # Other canaries join each step. If they are directions that fit into memory, we draw all of them once.
     crafted = canaries.craft(state.step, state.theta)
     if not isinstance(crafted, Directions) or crafted.keys.size * state.theta.size > _MAX_STORED:
         return sum_at
 
-    like = crafted.select(state.theta)  # (m,), the coordinates in which directions are drawn
+    like = crafted.select(state.theta)  # has the shape (m,) of a drawn direction
     units = jax.vmap(draw_unit_direction, (0, None))(crafted.keys, like)  # (K, m)
     spread = jax.vmap(crafted.spread, (0, None))  # puts 0 at all other coordinates
     directions = spread(clipping_norm * units, state.theta)  # (K, p); norm C, so clipped already

@@ -229,7 +229,7 @@ def _make_schedule(setting: Setting, examples: int) -> Schedule:
 def _read_noise_coefficients(setting: Setting) -> Coefficients | tuple[()]:
     """Returns the coefficients of a setting's correlated noise; () if noise is independent across steps.
 
-    They are those of polynomials A and B. Given independent noise z and a shift L by one step, the noise n
+    They are those of polynomials B and A. Given independent noise z and a shift L by one step, the noise n
     solves B(L) n = A(L) z.
     """
     noise = setting.mechanism.noise
@@ -247,7 +247,7 @@ def make_dpsgd(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:
     bands = 1  # for independent noise
     coefficients = _read_noise_coefficients(setting)
     if coefficients:
-        bands = len(coefficients.numerator)  # B, which multiplies correlated noise
+        bands = len(coefficients.of_noise)
     return dpsgd.DPSGD(
         _at_precision(clipped_sum, fields.precision), OPTIMIZERS[fields.optimizer], bands
     )

@@ -137,8 +137,8 @@ def book_keeping(
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns the clipped sum, of shape (p,), of the gradients for features (B, inputs) and their labels.
 
-        To obtain the gradients at the layers' outputs (outputs, B), we add zeros to them, as
-        `flax.linen.Module.perturb` does, and differentiate with respect to these perturbations.
+        To obtain the gradients at layers' outputs (outputs, B), we differentiate with respect to zeros added
+        to them, their perturbations, as `flax.linen.Module.perturb` does.
         """
         features, labels = batch
         columns = features.T  # one example per column
@@ -148,27 +148,26 @@ def book_keeping(
             if path[-1] == "kernel":
                 shape = (value.shape[-1], len(labels))
                 zeros[path[:-1]] = jnp.zeros(shape, value.dtype)
-        # The layers whose inputs are the features, which all thetas share if callers `vmap` over thetas.
+        # Layers whose input is the features, which all thetas share if callers `vmap` over thetas.
         first_layers: set[Path] = set()
 
         def total_loss(perturbations: dict[Path, Array]) -> tuple[Array, dict[Path, Array]]:
-            """Returns (the batch's summed loss, each layer's input by its path).
-
-            Tracing this function fills `first_layers`.
-            """
+            """Returns (the summed loss, each layer's input by its path); fills `first_layers`."""
 
             def compute(layer: nn.Module, inputs: Array) -> tuple[Array, Array] | None:
                 """Returns (a dense layer's perturbed output, its input to save); None for other layers."""
                 if not is_exactly(layer, nn.Dense):
                     return None
-                if inputs is columns:  # the features, not the output of another layer
+                if inputs is columns:  # the features
                     first_layers.add(layer.path)
                 return _compute_dense(layer, inputs) + perturbations[layer.path], inputs
 
-            logits, inputs = apply(module, params, columns, compute)  # (outputs, B), as columns too
+            # One example per column, as in the features.
+            logits, inputs = apply(module, params, columns, compute)
             losses = jax.vmap(criterion, (-1, 0))(logits, labels)
             return jnp.sum(losses), inputs
 
+        # This traces `total_loss`, which completes `first_layers`.
         gradients, inputs = jax.grad(total_loss, has_aux=True)(zeros)
         squared_norms = jnp.zeros(len(labels), theta.dtype)
         for path in gradients:
@@ -218,11 +217,11 @@ def apply(
     """Applies a module to x, letting a clipping strategy compute its layers.
 
     Args:
-      compute: (layer, its input) -> (its output, what the strategy saves for the backward pass), or None to
-        let Flax compute the layer.
+      compute: (layer, its input) -> (its output, a value to save for the strategy), or None to let Flax
+        compute the layer.
 
     Returns:
-      (the module's output, what the strategy saved, keyed by the layer's path).
+      (the module's output, the saved values keyed by the layer's path).
 
     Raises:
       UnknownLayer: `compute` returns None for a layer with a parameter, or a layer is called twice.
@@ -230,19 +229,19 @@ def apply(
     saved: dict[Path, Saved] = {}
 
     def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        """Lets `compute` compute a layer's output, and keeps what it saves, or lets Flax compute the call.
+        """Returns a layer's output from `compute`, and saves its value, or else the output from Flax.
 
-        If Flax computes a layer with parameters, `apply` raises UnknownLayer at the end.
+        `apply` rejects layers with parameters that Flax computed.
         """
         inputs = [*args, *kwargs.values()]
         computed = None
-        # `compute` takes one input, so Flax computes calls with more, such as the mask of a normalisation.
+        # Strategies do not support calls with additional arguments, such as the mask of a normalisation.
         if context.method_name == "__call__" and len(inputs) == 1:
             computed = compute(context.module, inputs[0])
         if computed is None:
             return method(*args, **kwargs)
         path = context.module.path
-        if path in saved:  # strategies compute the gradient's norm from a single call
+        if path in saved:  # strategies compute norms of gradients from a single call
             raise UnknownLayer(f"layer {'/'.join(path)} is called twice")
         output, saved[path] = computed
         return output

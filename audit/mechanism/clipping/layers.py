@@ -72,10 +72,10 @@ class Call:
 
 
 def pass_through(layer: Any, x: Array) -> Call | None:
-    """Computes a bound Flax layer's output for one example x, and saves its inputs for the backward pass.
+    """Computes a bound Flax layer's output for one example x, and saves its inputs for `find_gradients`.
 
-    We save the L vectors of K numbers, such as patches, that a linear layer multiplies by its kernel (K, O),
-    and the normalised inputs of a normalisation. Returns None for other layers, which the caller handles.
+    A linear layer multiplies L vectors of K numbers, such as patches, by a kernel (K, O). We save them as
+    rows (L, K) or columns (K, L). Returns None for other layers and for modules without parameters.
     """
     params: Any = layer.variables.get("params", {})
     if not params:
@@ -95,8 +95,8 @@ def pass_through(layer: Any, x: Array) -> Call | None:
         rows = patches.reshape(-1, patches.shape[-1])  # (L, K)
         return Call(output, rows, channels_last=True)
 
-    # A module of ours with channels first: its output is kernel.T @ unfold(x) + bias, (O, L), reshaped to
-    # output_shape(x). Its method `fold` gives the gradient at x.
+    # The output of a module with these methods is kernel.T @ unfold(x) + bias, (O, L), reshaped to
+    # output_shape(x) with channels first. Its method `fold` computes the gradient at x.
     if all(hasattr(layer, name) for name in ("unfold", "fold", "output_shape")):
         columns = layer.unfold(x)  # (K, L)
         kernel = params["kernel"].reshape(columns.shape[0], -1)
@@ -134,11 +134,9 @@ def find_gradients(names: set[str], calls: Call, at_output: Array) -> dict[str, 
     # A normalisation's output is scale * saved + bias, for the normalised inputs `saved`. All L places share
     # the bias and the scale, so their gradients are sums over places.
     if "bias" in names:
-        vectors = jnp.sum(at_output, axis=place_axis)
-        gradients["bias"] = _from_vectors(vectors)
+        gradients["bias"] = _from_vectors(jnp.sum(at_output, axis=place_axis))
     if "scale" in names:
-        vectors = jnp.sum(at_output * calls.saved, axis=place_axis)
-        gradients["scale"] = _from_vectors(vectors)
+        gradients["scale"] = _from_vectors(jnp.sum(at_output * calls.saved, axis=place_axis))
     if "kernel" in names:
         gradients["kernel"] = _find_kernel_gradients(calls.saved, at_output, calls.channels_last)
     return gradients
@@ -147,7 +145,7 @@ def find_gradients(names: set[str], calls: Call, at_output: Array) -> dict[str, 
 def _multiply_columns(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
     """Returns kernel.T (O, K) @ columns (K, L), for columns = layer.unfold(x), with two rules of our own.
 
-    The derivative takes the gradient at x from layer.fold(kernel, gradient at the product, x). So we need not
+    Its derivative gets the gradient at x from layer.fold(kernel, gradient at the product, x). So we need not
     store the gradient at the columns, which are several times larger than x.
 
     Under `vmap` over examples, we compute a batched product with contiguous rows. JAX's default, one large
@@ -157,7 +155,7 @@ def _multiply_columns(layer: Any, kernel: Array, x: Array, columns: Array) -> Ar
 
     @jax.custom_vjp
     def multiply(kernel: Array, x: Array, columns: Array) -> Array:
-        """Returns kernel.T @ columns (..., K, L), with any leading axes. Only the derivative uses x."""
+        """Returns kernel.T @ columns (..., K, L). Only the derivative uses x."""
         shape = (*columns.shape[:-2], *kernel.T.shape)
         rows = jnp.broadcast_to(kernel.T, shape)
         return rows @ columns
@@ -179,13 +177,12 @@ def _multiply_columns(layer: Any, kernel: Array, x: Array, columns: Array) -> Ar
 
     @product.def_vmap
     def map_product(size: int, are_batched: Any, *arguments: Array) -> tuple[Array, bool]:
-        """Returns kernel.T @ columns under `vmap`, and True, because the result has the mapped axis first.
+        """Returns kernel.T @ columns under `vmap`, and True, because its first axis is the mapped one.
 
-        `arguments` are (kernel, x, columns). `are_batched` shows which of them have that axis.
+        `are_batched` shows which of the arguments, kernel, x and columns, have such an axis.
         """
         kernel_is_batched, *_ = are_batched
-        # Without a batched kernel, x and columns = unfold(x) are batched: the axis is that of the examples.
-        if not kernel_is_batched:
+        if not kernel_is_batched:  # `vmap` over examples, so x and columns = unfold(x) are batched
             return multiply(*arguments), True
         axes = [0 if is_batched else None for is_batched in are_batched]
         return jax.vmap(multiply, axes)(*arguments), True
@@ -204,13 +201,12 @@ def _find_kernel_gradients(
 ) -> ExampleGradients:
     """Returns the gradients of B examples for a kernel (K, O), in the form with the fewest multiply-adds.
 
-    The kernel multiplies an example's inputs (K,) at each of L places, such as those of a convolution. Its
-    gradient is the sum over places of the outer products of the inputs and the gradients at the output.
+    The kernel multiplies L inputs (K,) of an example, such as the patches at L places of an image. Its
+    gradient is the sum of the outer products of these inputs and the gradients at their outputs (O,).
 
     Args:
       inputs: (B, L, K) if `channels_last`, else (B, K, L).
-      at_output: the gradients at the product of inputs and kernel, (B, L, O) if `channels_last`, else
-        (B, O, L).
+      at_output: the gradients, (B, L, O) if `channels_last`, else (B, O, L).
     """
     # Subscripts of inputs, outputs and gradients: examples b, places l, inputs k, outputs o. With the axes in
     # this order, forming the gradients copies the least memory.
@@ -223,7 +219,7 @@ def _find_kernel_gradients(
     if length == 1:
         return _from_outer_products(inputs.reshape(-1, k), at_output.reshape(-1, o))
 
-    # The multiply-adds per example: L K O to form a gradient, or L^2 (K + O) for its squared norm alone.
+    # Forming an example's gradient takes L K O multiply-adds. Computing only its norm takes L^2 (K + O).
     if k * o < length * (k + o):  # both divided by L
         gradients = jnp.einsum(f"{ins},{outs}->{formed}", inputs, at_output)
         squared_norms = jnp.sum(gradients**2, axis=(1, 2))
@@ -241,21 +237,18 @@ def _find_kernel_gradients(
         weighted = at_output * weights[:, None, None]
         return jnp.einsum(f"{ins},{outs}->ko", inputs, weighted)
 
-    # The squared norm is the sum over places l, m of (a_l . a_m)(g_l . g_m), for inputs a and gradients g at
-    # the output.
+    # The squared norm is the sum over l, m of (a_l . a_m)(g_l . g_m) for inputs a and gradients g.
     products = dot_places(inputs, ins) * dot_places(at_output, outs)
     return ExampleGradients(jnp.sum(products, axis=(1, 2)), weighted_sum)
 
 
 def _from_outer_products(inputs: Array, at_output: Array) -> ExampleGradients:
-    """Returns the gradients that are outer products of inputs (B, K) and gradients (B, O) at the output.
+    """Returns the outer products of inputs (B, K) and gradients (B, O) at the output, as B gradients.
 
-    The norm of an outer product is the product of the norms. `weighted_sum` returns `Factors`, because
-    callers can multiply those of many blocks of examples at once.
+    `weighted_sum` returns `Factors`, because callers can multiply those of many blocks of examples at once.
     """
-    input_squares = jnp.sum(inputs**2, axis=1)
-    output_squares = jnp.sum(at_output**2, axis=1)
-    squared_norms = input_squares * output_squares
+    # The norm of an outer product is the product of the norms.
+    squared_norms = jnp.sum(inputs**2, axis=1) * jnp.sum(at_output**2, axis=1)
     return ExampleGradients(
         squared_norms, lambda weights: Factors(inputs, at_output * weights[:, None])
     )

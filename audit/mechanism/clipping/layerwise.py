@@ -1,8 +1,6 @@
 """Book-keeping layer by layer: per-example gradient norms from one backward pass per block of examples.
 
-Book-keeping (Bu et al., 2022, arXiv 2210.00038) stores the results of a backward pass, and computes the sum
-of clipped gradients from them. We store the results for one block at a time, which fit into a processor's
-cache, and the factors of the sums for dense kernels (`Factors`).
+The results of a block fit into a processor's cache.
 """
 
 import math
@@ -51,9 +49,9 @@ def layerwise_book_keeping(
 ) -> ClippedSum:
     """Returns the strategy for modules made up of the layers in `layers`, with any functions between them.
 
-    It cuts a batch into blocks. A block's forward and backward pass saves each layer's inputs and the
-    gradients at its outputs. These give the norm of each example's gradient, and then the sum of the clipped
-    gradients, without a second backward pass (book-keeping: Bu et al., 2022, arXiv 2210.00038).
+    Book-keeping (Bu et al., 2022, arXiv 2210.00038) stores each layer's inputs and the gradients at its
+    outputs, and computes from them the norms of per-example gradients, and then their clipped sum. We do so
+    for one block of examples at a time.
 
     Args:
       module: module.apply({"params": unravel(theta)}, x) gives a single example's logits.
@@ -69,7 +67,7 @@ def layerwise_book_keeping(
         """Computes the sum of a batch's clipped gradients, of shape (p,), block by block."""
         params = unravel(theta)
         features, _ = batch
-        # Traces one example for the shapes of the layers' outputs, and the bytes that layers store.
+        # The calls for one example determine the layers' output shapes and the examples per block.
         _, calls = jax.eval_shape(lambda x: _apply(module, params, x, None), features[0])
         shapes = {path: call.shape for path, call in calls.items()}
         # Every block reads and writes all parameters, so large blocks save time.
@@ -82,8 +80,8 @@ def layerwise_book_keeping(
             """Adds the sum of a block's clipped gradients to each parameter's total, keyed by path.
 
             For dense kernels, the sum is a product of two `Factors`. Adding it would read and write the whole
-            kernel in every block. So we return these factors instead, `scan` stacks those of all blocks, and
-            we multiply them at the end.
+            kernel in every block. So `scan` stacks the factors of all blocks, and we multiply them at the
+            end.
             """
             features, labels, weights = block  # weights are 0 for padding, else 1
             by_layer = _find_gradients(module, params, criterion, shapes, (features, labels))
@@ -95,8 +93,8 @@ def layerwise_book_keeping(
             factors = {}
             next_totals = dict(totals)
             for path, total in totals.items():
-                *layer, name = path
-                summed = by_layer[tuple(layer)][name].weighted_sum(scales)
+                gradients = by_layer[path[:-1]][path[-1]]
+                summed = gradients.weighted_sum(scales)
                 if isinstance(summed, Factors):
                     factors[path] = summed
                 else:
@@ -138,13 +136,13 @@ def _find_gradients(
 ) -> dict[Path, dict[str, ExampleGradients]]:
     """Returns the per-example gradients of a block of examples, by layer and parameter name.
 
-    To obtain the gradients at the layers' outputs, we add zeros to them, as `flax.linen.Module.perturb` does,
-    and differentiate with respect to these perturbations. `shapes` are those of the outputs for one example.
+    To obtain the gradients at layers' outputs, we differentiate with respect to zeros added to them, their
+    perturbations, as `flax.linen.Module.perturb` does. `shapes` are those of the outputs for one example.
     """
     features, labels = block
 
     def total_loss(perturbations: dict[Path, Array]) -> _Pass:
-        """Returns (the block's summed loss, each layer's `Call`, over all examples, by path)."""
+        """Returns (the block's summed loss, each layer's calls by its path)."""
         logits, calls = jax.vmap(partial(_apply, module, params))(features, perturbations)
         losses = jax.vmap(criterion)(logits, labels)
         return jnp.sum(losses), calls
@@ -163,7 +161,7 @@ def _apply(
 ) -> _Pass:
     """Returns (one example's logits, each layer's `Call`: its output and saved inputs, by path).
 
-    `perturbations` are zeros to add to the layers' outputs, to obtain the gradients there; None adds none.
+    `perturbations` are zeros to add to the layers' outputs; None adds none.
     """
 
     def compute(layer: nn.Module, x: Array) -> tuple[Array, Call] | None:

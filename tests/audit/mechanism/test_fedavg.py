@@ -134,7 +134,7 @@ def test_rounds_are_those_of_a_slow_reference(
     path, scale = _slow(chosen, hyper, theta, clients, schedule, units, presence)
     found = train(hyper, clients, schedule)
     np.testing.assert_allclose(found.theta, path[-1], rtol=0, atol=1e-5)
-    np.testing.assert_allclose(found.optimizer.scale, scale, rtol=1e-5)
+    np.testing.assert_allclose(found.optimizer.norm_scale, scale, rtol=1e-5)
     assert found.step == 6 and (adaptive == (abs(scale - 1) > 0.1))
     third = train(hyper, clients, base.Schedule(schedule.batches[:3], schedule.mask[:3]))
     np.testing.assert_allclose(third.theta, path[2], rtol=0, atol=1e-5)
