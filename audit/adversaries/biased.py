@@ -72,7 +72,7 @@ class GcS(AdversaryFields):
         simulations = _NUM_NOISY_SIMULATIONS
         if noise == "noiseless":
             hyper = hyper._replace(clipping_norm=jnp.inf, noise_multiplier=0.0)
-            simulations = 1  # all simulations would be the same
+            simulations = 1  # without noise, all simulations would be the same
 
         def choose(key: Array, theta_0: Array) -> Array:
             """Returns the K coordinates that move least; raises InputError if a simulated run diverges."""
@@ -188,7 +188,7 @@ def at_coordinates(
         if canaries == 1:
             # With `Coordinates`, training would round differently and change stored scores.
             gradient = jnp.zeros_like(theta_0).at[dimensions].set(clipping_norm)
-            return BiasedDimensions(dimensions, gradient[None], at_start)
+            return BiasedDimensions(dimensions, gradient[None], reference=at_start)
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
         coordinates = mechanism.Coordinates(dimensions, values)
         # `predict_final` trains with these canaries, and does not read the placeholder `reference`.
@@ -203,7 +203,7 @@ def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
     """Returns the adversary that inserts gradients along new coordinates in each run.
 
     A score is the rank of a coordinate's movement among those of the coordinates without a canary. Raises
-    InputError if too few of these are left, or too many to count exactly in float32.
+    InputError if these are fewer than half, which leaves too few, or too many to count exactly in float32.
     """
     canaries = knowledge.canaries
     parameters = knowledge.model.n_parameters
@@ -232,7 +232,7 @@ def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
         canaries,
         crafts_constant=True,
         draw=FreshCoordinates.draw,
-        # The law of ranks is known, so we hold out no canaries.
+        # The rank of a held-out canary would be uniform, so runs insert all canaries.
         null=NullLaw(inserts_all=True, draws=others),
     )
 

@@ -174,7 +174,7 @@ def random_directions(canaries: int, predict_final: PredictFinal) -> Adversary:
     """Returns the adversary that inserts K canaries C * u_k, for uniformly random unit vectors u_k.
 
     The score of canary k is the cosine between u_k and predicted - final. `predict_final` maps (craft, state,
-    theta_0) to the predicted final model (p,). The state stores keys, from which the mechanism draws u_k.
+    theta_0) to the predicted final model (p,). The mechanism draws u_k from keys in the state.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:

@@ -243,9 +243,7 @@ def _sum_blocks(keys: Array, u: Array, reduce: Callable[[Array], Array]) -> tupl
         its part of u (B,), False for padding after the last coordinate (B,)).
         """
         block_keys, u_block, is_inside = block
-        drawn = (
-            jax.vmap(mechanism.draw_normal_block, (0, None))(block_keys, u) * is_inside
-        )  # (K, B)
+        drawn = jax.vmap(mechanism.draw_normal_block, (0, None))(block_keys, u) * is_inside
         products, reduced = sums
         return (products + drawn @ u_block, reduced + reduce(drawn)), None
 

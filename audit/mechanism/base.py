@@ -393,14 +393,14 @@ def make_inserter(
 
         return insert_constant
 
-    # Other canaries join each step. If they are directions that fit into memory, we draw all of them once.
+    # A random subset joins each step. If canaries are directions that fit into memory, we draw them once.
     crafted = canaries.craft(state.step, state.theta)
     if not isinstance(crafted, Directions) or crafted.keys.size * state.theta.size > _MAX_STORED:
         return sum_at
 
     like = crafted.select(state.theta)  # has the shape (m,) of a drawn direction
     units = jax.vmap(draw_unit_direction, (0, None))(crafted.keys, like)  # (K, m)
-    spread = jax.vmap(crafted.spread, (0, None))  # puts 0 at all other coordinates
+    spread = jax.vmap(crafted.spread, (0, None))  # to all p coordinates, with 0 elsewhere
     directions = spread(clipping_norm * units, state.theta)  # (K, p); norm C, so clipped already
 
     def insert_directions(step: Array, theta: Array, mask: Array) -> Array:

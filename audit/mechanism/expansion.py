@@ -264,7 +264,7 @@ def largest_expansion(
         return np.asarray(_multiply(step, pull_back, jnp.float32(v)), np.float64)
 
     def add_tolerance(eigenvalue: float) -> float:
-        """Returns the eigenvalue that gives a larger singular value, by the tolerance."""
+        """Returns the eigenvalue that corresponds to the singular value plus the tolerance."""
         constant = _find_constant(step, eigenvalue)
         largest = constant + TOLERANCE * abs(constant - 1) + _ROUNDING
         return (largest**2 - 1) / step.learning_rate  # inverts `_find_constant`
@@ -314,8 +314,8 @@ def _find_largest_eigenvalue(
     |c| < q = 0.0038 has only the probability _MISSED, because the start is random. Iterations 1 to k give
     polynomials p_0, ..., p_k such that the vectors p_j(matrix) start / |start| are orthonormal. They have the
     dot products p_j(x) c / |start| with the eigenvector, and the sum of their squares is at most 1 (Bessel's
-    inequality). Hence x is not an eigenvalue if sum_j p_j(x)^2 exceeds (|start| / q)^2. Roots of p_j are at
-    most the largest eigenvalue found. Above it, this sum thus increases with x.
+    inequality). Hence x is not an eigenvalue if sum_j p_j(x)^2 exceeds (|start| / q)^2. Above the largest
+    eigenvalue found, and thus above all roots of the p_j, this sum increases with x.
 
     Args:
       multiply: Returns the product of the matrix and a vector of shape (p,).
@@ -325,7 +325,7 @@ def _find_largest_eigenvalue(
         the limit.
 
     Returns:
-      (the largest eigenvalue found, its unit eigenvector (p,), True) if iterations end so; else (an upper
+      (the largest eigenvalue found, its unit eigenvector (p,), True) if they end so; else (an upper
       bound, valid except with probability _MISSED, the same vector, False).
     """
     squared_length = float(start @ start)
@@ -353,7 +353,7 @@ def _find_largest_eigenvalue(
             largest = values[0]
             eigenvector = known.T @ vectors[:, 0]
             limit = add_tolerance(largest)
-            # If the length is 0, the sum is infinite.
+            # The sum is infinite if the length is 0.
             if _sum_squared_polynomials(diagonal, off_diagonal, limit) > largest_sum:
                 return largest, eigenvector, True
         vector = product / length
@@ -369,8 +369,8 @@ def _sum_squared_polynomials(diagonal: list[float], off_diagonal: list[float], x
     If it is large, x is an eigenvalue only if its eigenvector is almost orthogonal to the start of the
     iterations (see `_find_largest_eigenvalue`). `diagonal` and `off_diagonal` (k,) are the coefficients a_j
     and b_j of the recurrence b_j p_(j+1)(x) = (x - a_j) p_j(x) - b_(j-1) p_(j-1)(x) with p_0 = 1. The sum is
-    infinite if it may overflow, or if the last b_j is 0. All other
-    eigenvectors are then orthogonal to the start.
+    infinite if it may overflow, or if the last b_j is 0: all other eigenvectors are then orthogonal to the
+    start.
     """
     previous = 0.0  # p_(j-1)
     value = 1.0  # p_j
@@ -397,7 +397,7 @@ def worst_on_lines(
     points of the segment. Returns the secant that exceeds this most. We do not detect jumps off the lines.
 
     Args:
-      directions: (n, p) the lines' directions, of any length. A length of 0 shows no jump.
+      directions: (n, p) the lines' directions, of any length. A line of length 0 shows no jump.
       line: The segments of each line, and stretches by Jacobians at the models of runs, such as theta.
     """
     along = jnp.asarray(directions, jnp.float32)

@@ -329,7 +329,7 @@ def _has_decimal_commas(cells: Sequence[Any]) -> bool:
     )
     mark = "," if has_commas else "."
     marked = [text for text in texts if mark in text]
-    # Cells that are numbers come from JSON, where programs write no separators into strings either.
+    # Cells that are numbers come from JSON, and programs write no separators there.
     are_all_strings = len(texts) == len(cells)
     if marked and are_all_strings and all(map(THOUSANDS.fullmatch, marked)):
         problem = f"{marked[0]!r} may have a thousands separator"

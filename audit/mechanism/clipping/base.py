@@ -146,8 +146,7 @@ def book_keeping(
         zeros = {}
         for path, value in flatten_dict(params).items():
             if path[-1] == "kernel":
-                shape = (value.shape[-1], len(labels))
-                zeros[path[:-1]] = jnp.zeros(shape, value.dtype)
+                zeros[path[:-1]] = jnp.zeros((value.shape[-1], len(labels)), value.dtype)
         # Layers whose input is the features, which all thetas share if callers `vmap` over thetas.
         first_layers: set[Path] = set()
 

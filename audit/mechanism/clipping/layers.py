@@ -192,8 +192,7 @@ def _multiply_columns(layer: Any, kernel: Array, x: Array, columns: Array) -> Ar
 
 def _from_vectors(vectors: Array) -> ExampleGradients:
     """Returns the gradients for a bias or a scale, given as vectors (B, n)."""
-    squared_norms = jnp.sum(vectors**2, axis=1)
-    return ExampleGradients(squared_norms, lambda weights: weights @ vectors)
+    return ExampleGradients(jnp.sum(vectors**2, axis=1), lambda weights: weights @ vectors)
 
 
 def _find_kernel_gradients(
@@ -234,8 +233,7 @@ def _find_kernel_gradients(
 
     def weighted_sum(weights: Array) -> Array:
         """Returns the weighted sum of the gradients, of shape (K, O), for weights (B,)."""
-        weighted = at_output * weights[:, None, None]
-        return jnp.einsum(f"{ins},{outs}->ko", inputs, weighted)
+        return jnp.einsum(f"{ins},{outs}->ko", inputs, at_output * weights[:, None, None])
 
     # The squared norm is the sum over l, m of (a_l . a_m)(g_l . g_m) for inputs a and gradients g.
     products = dot_places(inputs, ins) * dot_places(at_output, outs)
