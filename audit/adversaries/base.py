@@ -78,7 +78,7 @@ class NullLaw(NamedTuple):
     """What is known about the null distribution, the distribution of held-out canaries' scores.
 
     Attributes:
-      all_in: True if every run inserts all canaries. The known distribution then replaces the scores of
+      inserts_all: True if every run inserts all canaries. The known distribution then replaces the scores of
         held-out canaries.
       dimension: m, if a held-out canary's score is the cosine between a uniformly random direction in m
         parameters and a vector that does not depend on this direction; otherwise 0. Runs may share
@@ -87,7 +87,7 @@ class NullLaw(NamedTuple):
         draws that score below it; otherwise 0.
     """
 
-    all_in: bool = False
+    inserts_all: bool = False
     dimension: int = 0
     draws: int = 0
 

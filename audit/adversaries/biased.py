@@ -31,7 +31,6 @@ from audit.settings.fields import described
 _NUM_NOISY_SIMULATIONS = 4  # in the noisy variants of GC-S
 _MAX_RANKED = 2**24  # up to this size, ranks are exact in float32
 
-# Noisy simulations use the run's noise and clipping; noiseless ones use neither.
 GC_S_VARIANTS = (
     "noiseless_per_step",
     "noisy_per_step",
@@ -44,10 +43,8 @@ GC_S_VARIANTS = (
 class GcS(AdversaryFields):
     """GC-S, the simulated biased dimension (hidden-state paper, Algorithm 3).
 
-    It chooses the coordinates that move least in simulated runs. In the "per_step" variants, a coordinate's
-    movement is its sum of squared updates. The paper takes the square root of the total over all runs, but
-    this does not change the ranking (Errata H4). In the "final_model" variants, it is the distance from
-    theta_0 to the final model.
+    It chooses the coordinates that move least in simulated runs. The paper takes the square root of the total
+    over all runs, but this does not change the ranking (Errata H4).
     """
 
     name = "gc_s"
@@ -66,15 +63,16 @@ class GcS(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns the adversary that simulates training, and inserts along the coordinates that move least.
 
-        Its `init` raises InputError if there are too few coordinates.
+        `gc_s` is a variant, such as "noisy_per_step". Simulations are "noisy", like training, or "noiseless",
+        without noise or clipping (hidden-state paper, Appendix C). A coordinate's movement is its sum of
+        squared updates ("per_step") or its final distance from theta_0 ("final_model").
         """
+        noise, _, movement = self.gc_s.partition("_")
         hyper = knowledge.hyper
         simulations = _NUM_NOISY_SIMULATIONS
-        if self.gc_s.startswith("noiseless"):
-            # The paper's noiseless simulations run "without noise or clipping" (Appendix C).
+        if noise == "noiseless":
             hyper = hyper._replace(clipping_norm=jnp.inf, noise_multiplier=0.0)
             simulations = 1  # without noise, all simulations would be the same
-        per_step = self.gc_s.endswith("per_step")
 
         def choose(key: Array, theta_0: Array) -> Array:
             """Returns the K coordinates that move least; raises InputError if a simulated run diverges.
@@ -84,8 +82,8 @@ class GcS(AdversaryFields):
             movements = []
             for index in range(simulations):
                 run = knowledge.simulate(hyper, jax.random.fold_in(key, index), theta_0)
-                moved = run.squared_updates if per_step else jnp.abs(run.theta - theta_0)
-                movements.append(moved)
+                at_end = jnp.abs(run.theta - theta_0)
+                movements.append(run.squared_updates if movement == "per_step" else at_end)
             total = jnp.sum(jnp.stack(movements), axis=0)  # (p,)
             infinite = int(jnp.sum(~jnp.isfinite(total)))
             require(
@@ -150,26 +148,26 @@ class BiasedDimensions(NamedTuple):
     Attributes:
       dimensions: (K,) the distinct coordinates, one per canary.
       canaries: each has the entry C at its coordinate; an array (1, p) if K = 1.
-      predicted: (K,) the predicted final values of these coordinates.
+      reference: (K,) the values to compare with the coordinates' final values.
     """
 
     dimensions: Array
     canaries: Array | mechanism.Coordinates
-    predicted: Array
+    reference: Array
 
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
-        """Returns how far each canary's coordinate ended below its predicted value, (K,)."""
-        return self.predicted - final[self.dimensions]
+        """Returns how far each canary's coordinate ended below its reference value, (K,)."""
+        return self.reference - final[self.dimensions]
 
 
 def at_coordinates(
     choose: Callable[[Array, Array], Array], canaries: int, predict_final: PredictFinal
 ) -> Adversary:
-    """Returns the adversary that inserts K canaries C e_d, and scores each by predicted[d] - final[d].
+    """Returns the adversary that inserts K canaries C e_d, and scores each by reference[d] - final[d].
 
     Here e_d is the unit vector along coordinate d. A step subtracts the canary, so an inserted canary
-    increases its score. For a single canary, the prediction is theta_0, as in the paper. Several canaries
-    need a better one, because training moves some of their coordinates much further than the noise does.
+    increases its score. Several canaries need a predicted reference, because training moves some of their
+    coordinates much further than the noise does.
 
     Args:
       choose: (key, theta_0) -> the distinct coordinates d (K,).
@@ -178,8 +176,9 @@ def at_coordinates(
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
-        """Chooses the coordinates, makes the canaries, and predicts the coordinates' final values.
+        """Chooses the coordinates, and makes the canaries and the coordinates' reference values.
 
+        The reference is theta_0 for a single canary, as in the paper, and the predicted final model for more.
         Raises InputError if there are more canaries than coordinates, since each needs its own.
         """
         most = theta_0.size
@@ -192,13 +191,13 @@ def at_coordinates(
         if canaries == 1:
             # With `Coordinates`, training would round differently and change stored scores.
             gradient = jnp.zeros_like(theta_0).at[dimensions].set(clipping_norm)
-            return BiasedDimensions(dimensions, gradient[None], at_start)
+            return BiasedDimensions(dimensions, gradient[None], reference=at_start)
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
         coordinates = mechanism.Coordinates(dimensions, values)
-        # `predict_final` trains with these canaries, and does not read the placeholder `predicted`.
-        state = BiasedDimensions(dimensions, coordinates, predicted=at_start)
+        # `predict_final` trains with these canaries, and does not read the placeholder `reference`.
+        state = BiasedDimensions(dimensions, coordinates, reference=at_start)
         final = predict_final(craft_same, state, theta_0)
-        return state._replace(predicted=final[dimensions])
+        return state._replace(reference=final[dimensions])
 
     return Adversary(init, craft_same, BiasedDimensions.score, canaries=canaries)
 
@@ -206,8 +205,8 @@ def at_coordinates(
 def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
     """Returns the adversary that inserts gradients along new coordinates in each run.
 
-    It ranks each among the coordinates without a canary. Raises InputError if these are fewer than half of
-    all, or too many to count exactly in float32.
+    A score is the rank of a coordinate's movement among those of the coordinates without a canary. Raises
+    InputError if these are fewer than half, which leaves too few, or too many to count exactly in float32.
     """
     canaries = knowledge.canaries
     parameters = knowledge.model.n_parameters
@@ -236,7 +235,8 @@ def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
         canaries,
         crafts_constant=True,
         draw=FreshCoordinates.draw,
-        null=NullLaw(all_in=True, draws=others),
+        # The rank of a held-out canary would be uniform, so runs insert all canaries.
+        null=NullLaw(inserts_all=True, draws=others),
     )
 
 

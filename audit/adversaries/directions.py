@@ -50,15 +50,15 @@ class CotS(AdversaryFields):
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns the adversary that scores each canary's direction by its cosine with reference - final.
+        """Returns the adversary that scores each canary by its direction's cosine with reference - final.
 
-        The reference model is 0 if `cots_score` is "weights". Otherwise it is theta_0 for a single canary, as
-        in the paper, and the predicted final model for several.
+        If `cots_score` is "weights", the reference model is 0, as in the LiDP paper. Otherwise it is theta_0
+        for a single canary, as in the hidden-state paper, and the predicted final model for several.
         """
-        compute_reference = REFERENCES[self.cots_score]
+        compute_reference = REFERENCE_MODELS[self.cots_score]  # 0 or theta_0
         if knowledge.canaries == 1:
-            return random_direction(compute_reference)
-        if compute_reference is zero_model:
+            return single_direction(compute_reference)
+        if self.cots_score == "weights":
             return final_cosines(knowledge.canaries, compute_reference)
         return random_directions(knowledge.canaries, knowledge.predict_final)
 
@@ -86,17 +86,18 @@ class OneShotCanaries(AdversaryFields):
         return self.observe == "all"
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns the adversary that sees the final model, or all models if `observe` is "all".
+        """Returns the adversary that scores each canary by its direction's cosine with reference - final.
 
-        Raises InputError for a single canary.
+        The reference model is theta_0 if `observe` is "final", and 0 if it is "weights". If it is "all", a
+        score is the largest cosine with any step's move. Raises InputError for a single canary, because each
+        run compares inserted canaries with held-out ones.
         """
         canaries = knowledge.canaries
         require(canaries > 1, f"`canaries` must be at least 2 for one_shot, got {canaries}")
         if self.observe == "all":
             return largest_cosines(canaries)
-        adversary = final_cosines(canaries, REFERENCES[self.observe])
-        # Held-out canaries' cosines have a known distribution. Since runs share directions, cosines are
-        # independent only within a run, so `read_evidence` uses it only for a single run.
+        adversary = final_cosines(canaries, REFERENCE_MODELS[self.observe])
+        # Runs share directions, so `read_evidence` uses this distribution only for a single run.
         return adversary._replace(null=NullLaw(dimension=knowledge.model.n_parameters))
 
 
@@ -131,10 +132,10 @@ def zero_model(theta_0: Array) -> Array:
 
 
 # Functions theta_0 -> the reference model, keyed by `CotS.cots_score` and `OneShotCanaries.observe`.
-REFERENCES = {"displacement": initial_model, "final": initial_model, "weights": zero_model}
+REFERENCE_MODELS = {"displacement": initial_model, "final": initial_model, "weights": zero_model}
 
 
-def random_direction(compute_reference: ComputeReference = initial_model) -> Adversary:
+def single_direction(compute_reference: ComputeReference = initial_model) -> Adversary:
     """Returns the adversary that inserts C * u for a uniformly random unit vector u.
 
     The score is the cosine between u and reference - final, for reference = compute_reference(theta_0), (p,).
@@ -173,8 +174,7 @@ def random_directions(canaries: int, predict_final: PredictFinal) -> Adversary:
     """Returns the adversary that inserts K canaries C * u_k, for uniformly random unit vectors u_k.
 
     The score of canary k is the cosine between u_k and predicted - final. `predict_final` maps (craft, state,
-    theta_0) to the predicted final model (p,). The state stores a key per direction; the mechanism draws u_k
-    from it when needed, and multiplies by C.
+    theta_0) to the predicted final model (p,). The mechanism draws u_k from keys in the state.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
@@ -238,8 +238,7 @@ class OneShot(NamedTuple):
         """Returns the record after a step that moved the model from seen.theta to theta (p,).
 
         SGD with momentum moves the model by learning rate * gradient + momentum * the last move. Subtracting
-        the second term leaves a vector along the gradient. `largest` keeps the maximum of its old values and
-        this vector's cosines with the directions.
+        the second term leaves a vector along the gradient.
         """
         move = seen.theta - theta
         along_gradient = move - self.momentum * seen.move

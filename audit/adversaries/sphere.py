@@ -75,10 +75,10 @@ class SphereFields(AdversaryFields):
         """
         canaries = knowledge.canaries
         require(
-            canaries > 1 or not self.coins, "`coins` needs several canaries: increase `canaries`"
+            canaries > 1 or self.inserts_all, "`coins` needs several canaries: increase `canaries`"
         )
-        within = _find_indices(knowledge.model, canaries, self.within)
-        parameters = knowledge.model.n_parameters if within is None else len(within)
+        indices = _find_indices(knowledge.model, canaries, self.within)
+        parameters = knowledge.model.n_parameters if indices is None else len(indices)
         # The noise and the other canaries move the model along a canary's direction by random amounts. In
         # units of learning rate * C / batch size, the noise has variance noise_steps * sigma^2. Another
         # canary moves the model by `insertions` along its own direction, with variance insertions^2 /
@@ -88,14 +88,15 @@ class SphereFields(AdversaryFields):
         from_canaries = canaries * knowledge.insertions**2
         interferes = from_canaries > _MAX_INTERFERENCE * from_noise
         compute_reference: ComputeReference = initial_model
-        if knowledge.is_rehearsed(parameters):  # the noise may not far outweigh all other movement
+        if knowledge.is_rehearsed(parameters):
+            # Training may move the model further than the noise does, which would reduce all cosines.
             compute_reference = knowledge.rehearsal()
         return fresh_directions(
             canaries,
             compute_reference,
             leave_one_out=canaries > 1 and interferes,
-            null=NullLaw(all_in=not self.coins, dimension=parameters),
-            within=within,
+            null=NullLaw(self.inserts_all, dimension=parameters),
+            indices=indices,
         )
 
 
@@ -179,7 +180,7 @@ def fresh_directions(
     compute_reference: ComputeReference,
     leave_one_out: bool,
     null: NullLaw,
-    within: Array | None = None,
+    indices: Array | None = None,
 ) -> Adversary:
     """Returns the adversary that inserts C * v_k for K uniformly random unit vectors v_k, drawn in every run.
 
@@ -191,17 +192,18 @@ def fresh_directions(
       leave_one_out: True to project the other canaries' directions out of u before computing each cosine. K
         must then be at most half the number of parameters, to keep the Gram matrix well conditioned.
       null: whether all canaries are inserted, and m, the number of coordinates that directions use.
-      within: (m,) the indices of these coordinates; None for all.
+      indices: (m,) the indices of these coordinates; None for all.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Sphere:
-        """Computes the reference model's coordinates `within`.
+        """Computes the reference model at the m coordinates that directions use.
 
-        Each key draws `mechanism.BLOCK` coordinates of a direction. Every run's `draw` replaces all keys.
+        The keys, one per `mechanism.BLOCK` coordinates of a direction, are placeholders that every run's
+        `draw` replaces.
         """
         blocks = math.ceil(null.dimension / mechanism.BLOCK)
         keys = jax.random.split(key, (canaries, blocks))
-        directions = mechanism.Directions(keys, within)
+        directions = mechanism.Directions(keys, indices)
         return Sphere(directions, directions.select(compute_reference(theta_0)))
 
     return Adversary(
@@ -215,8 +217,8 @@ def fresh_directions(
     )
 
 
-def _sum_blocks(keys: Array, u: Array, measure: Callable[[Array], Array]) -> tuple[Array, Array]:
-    """Returns the dot products (K,) of K random vectors with u, and the sum of measure(block) over blocks.
+def _sum_blocks(keys: Array, u: Array, reduce: Callable[[Array], Array]) -> tuple[Array, Array]:
+    """Returns the dot products (K,) of K random vectors with u, and the sum of reduce(block) over blocks.
 
     The vectors (m,) are standard normal. To save memory, we draw a block, B coordinates of all vectors, at a
     time. The last block has zeros after the m-th coordinate.
@@ -224,7 +226,7 @@ def _sum_blocks(keys: Array, u: Array, measure: Callable[[Array], Array]) -> tup
     Args:
       keys: (K, blocks), the keys that draw the blocks of the vectors.
       u: (m,).
-      measure: maps a block (K, B) to an array, such as its rows' squared lengths; must map zeros to zeros.
+      reduce: maps a block (K, B) to an array, such as its rows' squared lengths; must map zeros to zeros.
     """
     blocks = keys.shape[1]
     size = min(mechanism.BLOCK, u.size)
@@ -235,18 +237,18 @@ def _sum_blocks(keys: Array, u: Array, measure: Callable[[Array], Array]) -> tup
     Sums = tuple[Array, Array]  # as returned
 
     def add_block(sums: Sums, block: tuple[Array, Array, Array]) -> tuple[Sums, None]:
-        """Draws a block, the next B coordinates of all K vectors, and adds its terms to both sums.
+        """Draws the next B coordinates of all K vectors, and adds them to the sums.
 
-        `block` is (its keys (K,), its part of u (B,), False for padding after the last coordinate (B,)).
+        These are the dot products with u and the sum of reduced blocks. `block` is (a key per vector (K,),
+        its part of u (B,), False for padding after the last coordinate (B,)).
         """
         block_keys, u_block, is_inside = block
-        # `draw_block` reads only the length and dtype of u.
-        drawn = jax.vmap(mechanism.draw_block, (0, None))(block_keys, u) * is_inside
-        products, sum_of_measures = sums
-        return (products + drawn @ u_block, sum_of_measures + measure(drawn)), None
+        drawn = jax.vmap(mechanism.draw_normal_block, (0, None))(block_keys, u) * is_inside
+        products, reduced = sums
+        return (products + drawn @ u_block, reduced + reduce(drawn)), None
 
     zeros = jnp.zeros((len(keys), size))
-    zero_sums = (zeros[:, 0], measure(zeros))
+    zero_sums = (zeros[:, 0], reduce(zeros))
     sums, _ = jax.lax.scan(add_block, zero_sums, (keys.T, u_blocks, is_coordinate))
     return sums
 

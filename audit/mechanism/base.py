@@ -74,8 +74,8 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
 def _count_written(jaxpr: Jaxpr) -> int:
     """Returns the bytes of the results of all operations in a program, to estimate its use of the cache.
 
-    The body of a `lax.scan` counts once per iteration, and the body of a `lax.while_loop` once. A `lax.cond`
-    only counts its result.
+    The body of a `lax.scan` counts once per iteration, the body of a `lax.while_loop` once, and the branches
+    of a `lax.cond` not at all.
     """
     total = 0
     for equation in jaxpr.eqns:
@@ -101,14 +101,14 @@ class Hyperparameters(NamedTuple):
       learning_rate: eta.
       clipping_norm: C, the maximum L2 norm of a clipped gradient.
       noise_multiplier: sigma; the noise has standard deviation sigma * C.
-      specific: the hyperparameters of a specific mechanism, such as `fedavg.Federated`.
+      mechanism_specific: the hyperparameters that only this mechanism has, such as `fedavg.Federated`.
       weight_decay: lambda, the weight decay of DP-SGD. None omits the term from the program.
     """
 
     learning_rate: Scalar
     clipping_norm: Scalar
     noise_multiplier: Scalar
-    specific: Tree = ()
+    mechanism_specific: Tree = ()
     weight_decay: Scalar | None = None
 
     def deviation(self, norm: Scalar) -> Array:
@@ -161,21 +161,21 @@ class Directions(NamedTuple):
 
     Attributes:
       keys: one per direction, (K,), or one per BLOCK coordinates of each direction, (K, blocks).
-      within: (m,), the coordinates in which directions are drawn; None for all.
+      coordinates: (m,), the coordinates in which directions are drawn; None for all.
     """
 
     keys: Array
-    within: Array | None = None
+    coordinates: Array | None = None
 
     def select(self, theta: Array) -> Array:
-        """Returns the entries (m,) of theta at the coordinates `within`; all of theta if that is None."""
-        return theta if self.within is None else theta[self.within]
+        """Returns the entries (m,) of theta at `coordinates`; all of theta if that is None."""
+        return theta if self.coordinates is None else theta[self.coordinates]
 
     def spread(self, values: Array, theta: Array) -> Array:
-        """Returns the vector (p,) with `values` (m,) at the coordinates `within`, and 0 elsewhere."""
-        if self.within is None:
+        """Returns the vector (p,) with `values` (m,) at `coordinates`, and 0 elsewhere."""
+        if self.coordinates is None:
             return values
-        return jnp.zeros_like(theta).at[self.within].set(values)
+        return jnp.zeros_like(theta).at[self.coordinates].set(values)
 
 
 class Examples(NamedTuple):
@@ -340,18 +340,18 @@ def draw_unit_direction(key: Array, like: Array) -> Array:
     `key` is a single key (), or an array (blocks,) with one key per BLOCK coordinates.
     """
     if jnp.ndim(key) == 1:  # a key per block
-        blocks = jax.vmap(draw_block, (0, None))(key, like)
+        blocks = jax.vmap(draw_normal_block, (0, None))(key, like)
         normal = blocks.ravel()[: like.size]  # the last block may extend beyond p
     else:
         normal = jax.random.normal(key, like.shape, like.dtype)
     return normal / jnp.linalg.norm(normal)
 
 
-def draw_block(key: Array, like: Array) -> Array:
-    """Draws a block of the standard normal vector that `draw_unit_direction` scales to length 1.
+def draw_normal_block(key: Array, like: Array) -> Array:
+    """Draws BLOCK consecutive coordinates of a standard normal vector, or all p if these are fewer.
 
-    A block has min(BLOCK, p) coordinates. Callers must drop any beyond p. `like` has the vector's shape (p,)
-    and dtype.
+    `key` is the block's own key. `like` has the shape (p,) and dtype of the vector. Callers concatenate
+    blocks and drop coordinates after the first p.
     """
     size = min(BLOCK, like.size)
     return jax.random.normal(key, (size,), like.dtype)
@@ -366,10 +366,8 @@ def make_inserter(
 ) -> Callable[[Array, Array, Array], Array]:
     """Returns a function (step, theta, mask) -> the sum of a step's clipped canaries, of shape (p,).
 
-    A segment is a sequence of steps in one program. If all canaries are the same at every step and join it,
-    we sum them once per segment, and multiply this sum by a mask (). If they are directions that join steps
-    at random (`canaries.join`), we draw them once per segment, if they fit into memory. In all other cases,
-    or for a mask (K,), we call `sum_canaries` at every step.
+    It calls `sum_canaries` at every step of a segment, the steps of one program, unless canaries are the same
+    at all steps and can be summed or drawn once.
 
     `state` is the run before the segment's first step. The other arguments are those of `sum_canaries`.
     """
@@ -379,32 +377,34 @@ def make_inserter(
         joining = canaries.joining(step, run_key)
         return sum_canaries(joining, step, theta, clipping_norm, mask, clipped_sum)
 
-    if not canaries.crafts_constant:
+    if not canaries.crafts_constant:  # they differ between steps
         return sum_at
 
-    if canaries.join is None:
+    if canaries.join is None:  # the same canaries join all steps, so we sum them once
         constant_sum = sum_at(state.step, state.theta, jnp.float32(1))
 
         def insert_constant(step: Array, theta: Array, mask: Array) -> Array:
             """Scales the constant sum by a mask (), or sums the canaries with a mask (K,)."""
-            is_for_all = jnp.ndim(mask) == 0
-            return mask * constant_sum if is_for_all else sum_at(step, theta, mask)
+            if jnp.ndim(mask) == 0:
+                return mask * constant_sum
+            return sum_at(step, theta, mask)
 
         return insert_constant
 
+    # A random subset joins each step. If canaries are directions that fit into memory, we draw them once.
     crafted = canaries.craft(state.step, state.theta)
     if not isinstance(crafted, Directions) or crafted.keys.size * state.theta.size > _MAX_STORED:
         return sum_at
 
     like = crafted.select(state.theta)  # has the shape (m,) of a drawn direction
     units = jax.vmap(draw_unit_direction, (0, None))(crafted.keys, like)  # (K, m)
-    spread = jax.vmap(crafted.spread, (0, None))  # puts 0 at coordinates without a direction
-    clipped_directions = spread(clipping_norm * units, state.theta)  # (K, p)
+    spread = jax.vmap(crafted.spread, (0, None))  # to all p coordinates, with 0 elsewhere
+    directions = spread(clipping_norm * units, state.theta)  # (K, p); norm C, so clipped already
 
     def insert_directions(step: Array, theta: Array, mask: Array) -> Array:
         """Sums the stored directions of canaries that join a step."""
         presence = canaries.joining(step, run_key).presence
-        return (mask * presence) @ clipped_directions
+        return (mask * presence) @ directions
 
     return insert_directions
 

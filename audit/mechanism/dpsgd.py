@@ -35,18 +35,17 @@ _THETAS_IN_MEMORY = 4  # vectors (p,) held in memory by a run's step
 
 
 class Coefficients(NamedTuple):
-    """The traced coefficients of correlated noise: DP-SGD's `Hyperparameters.specific`.
+    """The traced coefficients of correlated noise: DP-SGD's `Hyperparameters.mechanism_specific`.
 
-    The noise n_t of step t satisfies sum_j B_j n_{t-j} = sum_j A_j z_{t-j}, for independent raw noise z_t. So
-    n = S^-1 z for the strategy matrix S = B / A.
+    The noise n_t of step t satisfies sum_j B_j n_{t-j} = sum_j A_j z_{t-j}, for independent raw noise z_t.
 
     Attributes:
-      numerator: (b,), the coefficients B_0, B_1, ...
-      denominator: (a,), the coefficients A_0, A_1, ...; or (T, a), with a row for each of T steps.
+      of_noise: (b,), the coefficients B_0, B_1, ...
+      of_raw_noise: (a,), the coefficients A_0, A_1, ...; or (T, a), with a row for each of T steps.
     """
 
-    numerator: Array
-    denominator: Array
+    of_noise: Array
+    of_raw_noise: Array
 
 
 class DPSGD(NamedTuple):
@@ -55,7 +54,7 @@ class DPSGD(NamedTuple):
     Attributes:
       clipped_sum: the clipping strategy.
       optimizer: learning rate -> the Optax optimizer.
-      bands: b, the number of numerator coefficients of correlated noise (`Coefficients`).
+      bands: b, the number of coefficients of correlated noise (`Coefficients.of_noise`).
     """
 
     clipped_sum: ClippedSum
@@ -129,8 +128,8 @@ def step(
     norm = jnp.asarray(hyper.clipping_norm)
     clipped_gradients = choices.clipped_sum(state.theta, batch, norm)
     deviation = hyper.deviation(norm)
-    # `hyper.specific` has the coefficients of correlated noise. `earlier` is the noise that later steps need.
-    noise, earlier = _draw_step_noise(hyper.specific, state, run_key, deviation)
+    # `mechanism_specific` has the coefficients of correlated noise. Later steps need the noise `earlier`.
+    noise, earlier = _draw_step_noise(hyper.mechanism_specific, state, run_key, deviation)
     total = clipped_gradients + extra + noise
 
     mean = total / len(batch[1])
@@ -151,21 +150,22 @@ def _draw_step_noise(
 ) -> tuple[Array, Tree]:
     """Draws the noise n_t of step t = state.step, of shape (p,), and returns it with the next `State.noise`.
 
-    Independent noise has no coefficients, (). Correlated noise with numerator B (b,) and denominator A is
+    Independent noise has no coefficients, (). A matrix mechanism (Denisov et al., 2022) computes its noise n
+    from independent raw noise z, with coefficients B (b,) of n and A of z:
 
         n_t = (sum_j A_j z_{t-j} - sum_{j>0} B_j n_{t-j}) / B_0.
 
     The raw noise z_t is drawn with fold_in(run_key, t), so a step can redraw earlier raw noise. `State.noise`
-    stores only the last b - 1 vectors n, newest first, of shape (b - 1, p). `deviation` is sigma C, the
-    standard deviation of raw noise.
+    stores the last b - 1 vectors n, newest first, (b - 1, p). `deviation` is sigma C, the standard deviation
+    of raw noise.
     """
     theta = state.theta
     if not coefficients:
         key = jax.random.fold_in(run_key, state.step)
         return draw_noise(key, deviation, theta), ()
-    numerator, denominator = coefficients
-    if denominator.ndim == 2:  # a row for each step
-        denominator = denominator[state.step]
+    of_noise, of_raw_noise = coefficients  # B, A
+    if of_raw_noise.ndim == 2:  # a row for each step
+        of_raw_noise = of_raw_noise[state.step]
 
     def add(total: Array, term: tuple[Array, Array]) -> tuple[Array, None]:
         """Redraws the raw noise z_{t-j} of the step j steps ago, and adds A_j times it, for `term` (j, A_j).
@@ -178,11 +178,11 @@ def _draw_step_noise(
         raw = draw_noise(key, deviation, theta)
         return total + jnp.where(lag <= state.step, coefficient, 0) * raw, None
 
-    lags = jnp.arange(len(denominator))
-    total, _ = jax.lax.scan(add, jnp.zeros_like(theta), (lags, denominator))
-    if len(numerator) == 1:  # no earlier n_{t-j} contributes
-        return total / numerator[0], ()
-    noise = (total - numerator[1:] @ state.noise) / numerator[0]
+    lags = jnp.arange(len(of_raw_noise))
+    total, _ = jax.lax.scan(add, jnp.zeros_like(theta), (lags, of_raw_noise))
+    if len(of_noise) == 1:  # no earlier n_{t-j} contributes
+        return total / of_noise[0], ()
+    noise = (total - of_noise[1:] @ state.noise) / of_noise[0]
     return noise, jnp.concatenate([noise[None], state.noise[:-1]])
 
 

@@ -74,14 +74,14 @@ class Line(NamedTuple):
     Attributes:
       length: The length of each secant.
       reach: The number of secants on either side of the model.
-      derivative: The largest stretch by this step's derivative, over all measured models.
-      largest_derivative: The largest `derivative` of all measured steps.
+      stretch_at_models: The largest stretch by this step's Jacobian at any run's model.
+      largest_stretch_at_models: The largest `stretch_at_models` of all measured steps.
     """
 
     length: float
     reach: int
-    derivative: float
-    largest_derivative: float
+    stretch_at_models: float
+    largest_stretch_at_models: float
 
 
 class Stretch(NamedTuple):
@@ -149,14 +149,14 @@ def _push_forward(pull_back: _PullBack, v: Array) -> Array:
 def _multiply(step: StepMap, pull_back: _PullBack, v: Array) -> Array:
     """Returns (J'J - I) v / eta = H'(eta H v - v) - H v, of shape (p,), for a step's Jacobian J = I - eta H.
 
-    J'J is so close to I that float32 would round away the difference. `pull_back` is the map w -> (H'w,).
+    `pull_back` is the map w -> (H'w,).
     """
     pushed = _push_forward(pull_back, v)
     return pull_back(step.learning_rate * pushed - v)[0] - pushed
 
 
 @jax.jit
-def _compute_jacobian(step: StepMap, theta: Array, batch: Batch) -> Array:
+def _compute_descent_jacobian(step: StepMap, theta: Array, batch: Batch) -> Array:
     """Returns the Jacobian H of `step.descend` at theta, of shape (p, p). Row i is H' times unit vector i."""
     pull_back = _linearise(step, theta, batch)
     units = jnp.eye(theta.size)
@@ -244,11 +244,12 @@ def largest_expansion(
     start: Vector | None = None,
     seed: int | tuple[int, ...] = 0,
 ) -> Expansion:
-    """Returns the largest singular value c of a step's Jacobian J, and the direction that J stretches by c.
+    """Returns the largest stretch of distances by a step near theta, and its direction.
 
-    Up to MAX_WHOLE parameters, we compute c from the whole Jacobian. Beyond that, Lanczos iterations find a
-    value that, with probability 99.7%, is too low by at most TOLERANCE |c - 1| and rounding. If they do not
-    get this close, we use the whole Jacobian or, for more than 2,000 parameters, return an upper bound.
+    The stretch is the largest singular value c of the step's Jacobian. Up to MAX_WHOLE parameters, we compute
+    the whole Jacobian. For more, Lanczos iterations from a random start find a value that is too low by at
+    most TOLERANCE |c - 1| + _ROUNDING, except with probability _MISSED. If they do not get this close, we
+    compute the whole Jacobian or, for more than 2,000 parameters, return an upper bound on c.
 
     Args:
       start: (p,) a guess at the most stretched direction, such as an earlier step's, to save iterations. A
@@ -262,11 +263,11 @@ def largest_expansion(
     pull_back = _linearise(step, theta, batch)
 
     def multiply(v: Vector) -> Vector:
-        """Returns (J'J - I) v / eta, (p,), which float32 rounds much less than J'J v."""
+        """Returns (J'J - I) v / eta, (p,), for the step's Jacobian J."""
         return np.asarray(_multiply(step, pull_back, jnp.float32(v)), np.float64)
 
-    def find_limit(eigenvalue: float) -> float:
-        """Converts an eigenvalue to the constant, adds the tolerance, and converts the result back."""
+    def add_tolerance(eigenvalue: float) -> float:
+        """Returns the eigenvalue that corresponds to the singular value plus the tolerance."""
         constant = _find_constant(step, eigenvalue)
         largest = constant + TOLERANCE * abs(constant - 1) + _ROUNDING
         return (largest**2 - 1) / step.learning_rate  # inverts `_find_constant`
@@ -277,7 +278,7 @@ def largest_expansion(
         vector += math.sqrt(p) / np.linalg.norm(start) * start
     max_iterations = _MAX_ITERATIONS if p < _LARGE else _MAX_ITERATIONS_OF_LARGE
     eigenvalue, direction, is_close = _find_largest_eigenvalue(
-        multiply, vector, min(p, max_iterations), find_limit
+        multiply, vector, min(p, max_iterations), add_tolerance
     )
     if not is_close and p <= _MAX_WHOLE_AFTERWARDS:
         return _decompose(step, theta, batch)
@@ -285,11 +286,12 @@ def largest_expansion(
 
 
 def _decompose(step: StepMap, theta: Array, batch: Batch) -> Expansion:
-    """Returns the largest singular value of a step's Jacobian J = I - eta H, and its direction.
+    """Returns the largest singular value of a step's Jacobian J at theta, and its direction.
 
-    It is sqrt(1 + eta m) for the largest eigenvalue m of (J'J - I) / eta = eta H'H - H - H'.
+    J is I - eta H for the Jacobian H of the descent d, `step.descend`. The value is sqrt(1 + eta m) for the
+    largest eigenvalue m of (J'J - I) / eta = eta H'H - H - H'.
     """
-    h = np.asarray(_compute_jacobian(step, theta, batch), np.float64)
+    h = np.asarray(_compute_descent_jacobian(step, theta, batch), np.float64)
     matrix = step.learning_rate * h.T @ h - h - h.T
     last = theta.size - 1  # the index of the largest eigenvalue
     eigenvalues, eigenvectors = eigh(matrix, subset_by_index=(last, last))
@@ -307,26 +309,27 @@ def _find_largest_eigenvalue(
     multiply: Callable[[Vector], Vector],
     start: Vector,
     max_iterations: int,
-    find_limit: Callable[[float], float],
+    add_tolerance: Callable[[float], float],
 ) -> tuple[float, Vector, bool]:
     """Finds the largest eigenvalue of a symmetric matrix with Lanczos iterations, or an upper bound on it.
 
-    Iterations 1 to k give polynomials p_0, ..., p_k such that the vectors p_j(matrix) start / |start| are
-    orthonormal. Let c be the dot product of the start and a unit eigenvector with eigenvalue x. Then the
-    eigenvector has the dot products p_j(x) c / |start| with these vectors, and the sum of their squares is at
-    most 1 (Bessel's inequality). The start is random, so |c| is at least q = 0.0038 with probability 99.7%.
-    Hence x is not an eigenvalue if sum_j p_j(x)^2 exceeds (|start| / q)^2. Above the largest eigenvalue
-    found, this sum increases with x.
+    Iterations may miss an eigenvalue x if c, the start's dot product with its unit eigenvector, is tiny. But
+    |c| < q = 0.0038 has only the probability _MISSED, because the start is random. Iterations 1 to k give
+    polynomials p_0, ..., p_k such that the vectors p_j(matrix) start / |start| are orthonormal. They have the
+    dot products p_j(x) c / |start| with the eigenvector, and the sum of their squares is at most 1 (Bessel's
+    inequality). Hence x is not an eigenvalue if sum_j p_j(x)^2 exceeds (|start| / q)^2. Above the largest
+    eigenvalue found, and thus above all roots of the p_j, this sum increases with x.
 
     Args:
       multiply: Returns the product of the matrix and a vector of shape (p,).
-      start: (p,) independent N(0, 1) numbers, plus any fixed vector.
+      start: (p,) independent N(0, 1) numbers, plus any fixed vector, which only makes tiny c less likely.
       max_iterations: At most p.
-      find_limit: Maps the largest eigenvalue found to a limit. Iterations end once no eigenvalue exceeds it.
+      add_tolerance: Maps the largest eigenvalue found to a limit. Iterations end once no eigenvalue exceeds
+        the limit.
 
     Returns:
-      (the largest eigenvalue found, its unit eigenvector (p,), True) if the iterations show this; else (an
-      upper bound, valid with probability 99.7%, the same vector, False).
+      (the largest eigenvalue found, its unit eigenvector (p,), True) if they end so; else (an upper
+      bound, valid except with probability _MISSED, the same vector, False).
     """
     squared_length = float(start @ start)
     largest_sum = squared_length / norm.ppf((1 + _MISSED) / 2) ** 2  # (|start| / q)^2
@@ -352,23 +355,25 @@ def _find_largest_eigenvalue(
             )
             largest = values[0]
             eigenvector = known.T @ vectors[:, 0]
-            limit = find_limit(largest)
-            if _sum_squares(diagonal, off_diagonal, limit) > largest_sum:
+            limit = add_tolerance(largest)
+            # The sum is infinite if the length is 0.
+            if _sum_squared_polynomials(diagonal, off_diagonal, limit) > largest_sum:
                 return largest, eigenvector, True
         vector = product / length
     # We raise the limit, by a tenth of its distance from the eigenvalue, until no eigenvalue can exceed it.
-    while _sum_squares(diagonal, off_diagonal, limit) <= largest_sum:
+    while _sum_squared_polynomials(diagonal, off_diagonal, limit) <= largest_sum:
         limit += 0.1 * (limit - largest)
     return limit, eigenvector, False
 
 
-def _sum_squares(diagonal: list[float], off_diagonal: list[float], x: float) -> float:
+def _sum_squared_polynomials(diagonal: list[float], off_diagonal: list[float], x: float) -> float:
     """Returns the sum of p_j(x)^2 over the orthonormal polynomials p_0, ..., p_k of k Lanczos iterations.
 
-    If it is large, x is probably not an eigenvalue (see `_find_largest_eigenvalue`). `diagonal` and
-    `off_diagonal` (k,) are the coefficients a_j and b_j of the recurrence b_j p_(j+1)(x) = (x - a_j) p_j(x) -
-    b_(j-1) p_(j-1)(x) with p_0 = 1. The sum is infinite if it may overflow, or if the last b_j is 0: the
-    iterations have then found all eigenvalues that have a part of the start.
+    If it is large, x is an eigenvalue only if its eigenvector is almost orthogonal to the start of the
+    iterations (see `_find_largest_eigenvalue`). `diagonal` and `off_diagonal` (k,) are the coefficients a_j
+    and b_j of the recurrence b_j p_(j+1)(x) = (x - a_j) p_j(x) - b_(j-1) p_(j-1)(x) with p_0 = 1. The sum is
+    infinite if it may overflow, or if the last b_j is 0: all other eigenvectors are then orthogonal to the
+    start.
     """
     previous = 0.0  # p_(j-1)
     value = 1.0  # p_j
@@ -390,32 +395,31 @@ def worst_on_lines(
 ) -> Stretch:
     """Searches lines through theta for jumps of a step phi, which derivatives do not reveal.
 
-    A secant from x to x + u stretches by |phi(x + u) - phi(x)| / |u|. Without a jump, this is at most the
-    largest stretch |J u| / |u| by a Jacobian J along the secant. Returns the secant that exceeds this most.
-    Secants cover each line without gaps, so one of them contains at least half of any jump shorter than a
-    secant. We do not detect jumps off the lines.
+    We cut lines into segments from x to x + u. The secant |phi(x + u) - phi(x)| / |u| is how much phi
+    stretches a segment. Without a jump, it is at most the largest |J u| / |u| for the step's Jacobian J at
+    points of the segment. Returns the secant that exceeds this most. We do not detect jumps off the lines.
 
     Args:
-      directions: (n, p) the lines' directions, of any length. A length of 0 counts as stretch 1.
-      line: The secants on each line.
+      directions: (n, p) the lines' directions, of any length. A line of length 0 shows no jump.
+      line: The segments of each line, and stretches by Jacobians at the models of runs, such as theta.
     """
     along = jnp.asarray(directions, jnp.float32)
     numbers = jnp.arange(-line.reach, line.reach + 1, dtype=jnp.float32)
-    positions = line.length * numbers  # the ends of secants
-    gains = _on_lines(_measure_secants, step, theta, batch, along, positions)  # (n, 2 reach)
-    stretches = 1 + np.asarray(gains, np.float64)
+    positions = line.length * numbers  # the ends of segments
+    minus_one = _on_lines(_measure_secants, step, theta, batch, along, positions)  # (n, 2 reach)
+    secants = 1 + np.asarray(minus_one, np.float64)
 
-    # If a secant exceeds the derivatives at the models, we also measure derivatives along the secants.
-    derivatives = np.full(stretches.shape, line.derivative)
-    if (compute_excess(stretches, derivatives) > 0).any():
-        slopes = _find_slopes(step, theta, batch, along, line)
-        # Derivatives far larger than those at the models are part of a jump, so we reduce them.
-        limit = 1 + MAX_MARGIN * max(line.largest_derivative - 1, 0)
-        trusted = np.minimum(slopes, limit)
+    # Measuring Jacobians on the lines takes time. So we first compare secants with those at the models.
+    derivatives = np.full(secants.shape, line.stretch_at_models)
+    if (compute_excess(secants, derivatives) > 0).any():
+        along_segments = _find_slopes(step, theta, batch, along, line)
+        # In a steep jump, J stretches far more than at any model. We limit it, so it does not hide the jump.
+        limit = 1 + MAX_MARGIN * max(line.largest_stretch_at_models - 1, 0)
+        trusted = np.minimum(along_segments, limit)
         derivatives = np.maximum(derivatives, trusted)
 
-    worst = np.argmax(compute_excess(stretches, derivatives))
-    return Stretch(float(stretches.flat[worst]), float(derivatives.flat[worst]))
+    worst = np.argmax(compute_excess(secants, derivatives))
+    return Stretch(float(secants.flat[worst]), float(derivatives.flat[worst]))
 
 
 def _find_slopes(
@@ -428,9 +432,9 @@ def _find_slopes(
     # `reach` segments on each side of theta, each with _SLOPES_PER_SECANT intervals.
     places = jnp.arange(2 * line.reach * _SLOPES_PER_SECANT + 1, dtype=jnp.float32)
     positions = line.length * (places / _SLOPES_PER_SECANT - line.reach)
-    gains = _on_lines(_measure_slopes, step, theta, batch, directions, positions)
-    slopes = 1 + np.asarray(gains, np.float64)
-    # A window that begins where a segment begins contains its points, including both ends.
+    minus_one = _on_lines(_measure_slopes, step, theta, batch, directions, positions)
+    slopes = 1 + np.asarray(minus_one, np.float64)
+    # A window that begins where a secant begins contains its points, including both ends.
     windows = sliding_window_view(slopes, _SLOPES_PER_SECANT + 1, axis=1)
     return windows[:, ::_SLOPES_PER_SECANT].max(axis=2)
 

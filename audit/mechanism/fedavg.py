@@ -46,7 +46,7 @@ _THETAS_IN_MEMORY = 6  # vectors (p,) held in memory by a run's round
 
 
 class Federated(NamedTuple):
-    """The traced scalars specific to DP-FedAvg: its `Hyperparameters.specific`.
+    """The traced scalars specific to DP-FedAvg: its `Hyperparameters.mechanism_specific`.
 
     Attributes:
       client_learning_rate: the learning rate of the clients' SGD.
@@ -88,10 +88,10 @@ class FedAvg(NamedTuple):
 
 
 class Server(NamedTuple):
-    """The server's state between two rounds: that of its optimizer, and `scale`, C_t / C_0."""
+    """The server's state between two rounds: that of its optimizer, and `norm_scale`, C_t / C_0."""
 
     optimizer: Tree
-    scale: Array
+    norm_scale: Array
 
 
 class Sums(NamedTuple):
@@ -111,8 +111,8 @@ def mechanism(choices: FedAvg) -> Mechanism:
 
     Data are (features (N, ...), labels (N, ...), starts (M,), counts (M,)). Client i has the examples
     starts[i] : starts[i] + counts[i]. The batches of a schedule are the indices of clients (rounds, W),
-    padded with ABSENT. `Hyperparameters.specific` is a `Federated`. Canaries are client updates, so they must
-    not be `Examples`.
+    padded with ABSENT. `Hyperparameters.mechanism_specific` is a `Federated`. Canaries are client updates, so
+    they must not be `Examples`.
     """
 
     def start(theta_0: Array) -> State:
@@ -136,11 +136,14 @@ def mechanism(choices: FedAvg) -> Mechanism:
             cohort, mask = now
             step = before.step
             key = jax.random.fold_in(run_key, step)
-            norm = hyper.clipping_norm * before.optimizer.scale  # C_t
-            sums = cohort_sums(choices, hyper.specific, before.theta, norm, data, cohort, key)
+            norm = hyper.clipping_norm * before.optimizer.norm_scale  # C_t
+            sums = cohort_sums(
+                choices, hyper.mechanism_specific, before.theta, norm, data, cohort, key
+            )
             joining = canaries.joining(step, run_key)
             inserted = sum_canaries(joining, step, before.theta, norm, mask)
-            # Canaries are scaled to norm C_t, so each counts as clipped: -1/2 in a centred count.
+            # The server adapts C_t from a count of 1/2 per unclipped and -1/2 per clipped update. Canaries
+            # are scaled to norm C_t, so they count as clipped.
             centred_count = sums.centred_count - 0.5 * jnp.sum(joining.presence * mask)
             total = Sums(sums.updates + inserted, centred_count)
             after = _update_server(choices, hyper, before, norm, total, key)
@@ -186,7 +189,7 @@ def _update_server(
     `norm` is C_t, `key` is the round's key, and `state.optimizer` is a `Server`. Returns the state before the
     next round.
     """
-    federated: Federated = hyper.specific
+    federated: Federated = hyper.mechanism_specific
     normal = jax.random.normal(key, state.theta.shape, state.theta.dtype)
     mean = (sums.updates + hyper.deviation(norm) * normal) / federated.denominator
 
@@ -199,7 +202,7 @@ def _update_server(
     # An unclipped update counts 1/2, a clipped one -1/2, so this is the noisy fraction of unclipped updates.
     fraction = 0.5 + noisy_count / federated.denominator
     excess = fraction - federated.target_quantile
-    scale = state.optimizer.scale * jnp.exp(-federated.quantile_rate * excess)
+    scale = state.optimizer.norm_scale * jnp.exp(-federated.quantile_rate * excess)
     server = Server(optimizer_state, scale)
     return State(theta, server, state.step + 1, state.seen)
 
@@ -247,7 +250,6 @@ def cohort_sums(
         # NaN.
         squared_norms = jnp.where(squared_norms < jnp.inf, squared_norms, jnp.nan)
         weights = is_present.astype(theta.dtype)
-        # Counting 1/2 or -1/2 instead of 1 or 0 halves the sensitivity (Andrew et al., 2021).
         centred = (squared_norms <= norm**2) - 0.5
         centred_count = sums.centred_count + jnp.sum(weights * centred)
         scales = weights * scale_to_norm(squared_norms, norm)
@@ -264,7 +266,7 @@ def cohort_sums(
 def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
     """Returns the clients of a cohort (W,) that this device trains, in n blocks of shape (n, choices.block).
 
-    We pad blocks with ABSENT. If the device has fewer clients than choices.block, the block is smaller.
+    We pad blocks with ABSENT.
     """
     devices = jax.lax.axis_size(STEP_AXIS) if choices.spreads else 1
     clients = math.ceil(cohort.size / devices)  # of this device, without padding

@@ -111,12 +111,11 @@ def make_setting(
 
     Args:
       model: the name of the model.
-      usual: the defaults of this model, keyed by field name. Other fields have the same default for all
-        models.
+      usual: the defaults of this model, keyed by field name.
       given: values keyed by name; None selects the default. `adversary` is a name or an `AdversaryFields`.
-        `insertions` replaces `steps`: training then takes insertions * periodicity steps. If neither is
-        given, the number of steps is the default of `insertions`, for any periodicity. Fields of other
-        adversaries are validated but ignored.
+        `insertions` replaces `steps`: training then takes insertions * periodicity steps. Without both, it
+        takes 250 steps or the model's default, rounded down to whole epochs for samplers that draw once per
+        epoch. Fields of other adversaries are validated but ignored.
       examples: the number of examples in the data; 0 if unknown. It determines the epoch length if the
         sampler does not.
 
@@ -147,7 +146,7 @@ def make_setting(
         values["steps"] = insertions * periodicity
         product = f"`insertions={insertions}` times `periodicity={periodicity}`"
         require(values["steps"] <= MAX_STEPS, f"{product}: give at most {MAX_STEPS:,} steps")
-    elif steps is None:  # as many as default insertions, rounded down to at least one whole epoch
+    elif steps is None:
         epoch = sampler.batches or 1
         values["steps"] = max(values["insertions"] // epoch, 1) * epoch
 

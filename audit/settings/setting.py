@@ -88,7 +88,8 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
     """Returns the sampler that a text describes, such as "every", "poisson:0.01" or "shuffled:98".
 
     Args:
-      text: a name, optionally followed by a colon and a number.
+      text: a name, optionally followed by a colon and a number. "known:30" uses each canary in 30 steps,
+        drawn before training and known to the adversary.
       batches: the number of batches in an epoch of the data, or 0 if unknown. Except for `known`, it replaces
         a missing number (a missing rate becomes 1 / batches).
 
@@ -118,7 +119,7 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
         raise wrong
     count = int(number)
     if name == KNOWN:
-        return Sampling(KNOWN, times=count) if count else Sampling()  # 0 means `every`
+        return Sampling(KNOWN, times=count) if count else Sampling()  # 0: steps are not chosen
     require(count >= 2, f"`sampler={text}`: give at least 2 batches per epoch")
     return Sampling(name, batches=count)
 
@@ -248,8 +249,7 @@ class Setting:
 
         A rehearsal is a training run without noise or canaries. It predicts how far the training examples
         move the model, and is worth the time only if they move it far compared with the noise. We never
-        rehearse adaptive optimizers, because they take much longer steps without noise. The null distribution
-        of the scores does not depend on this choice.
+        rehearse adaptive optimizers, because they take much longer steps without noise.
         """
         mechanism = self.mechanism
         # In units of learning rate * C / batch size: the largest distance by which clipped gradients can move

@@ -319,7 +319,7 @@ def _has_decimal_commas(cells: Sequence[Any]) -> bool:
 
     Raises InputError if the cells have both commas and points, or if the mark may separate thousands and this
     changes the order, as in the strings 1.002 and 998. If all cells have a mark, as in 2.998 and 1.002, their
-    order is the same either way. Cells that are numbers, from JSON, have no separators.
+    order is the same either way.
     """
     texts = [cell.strip() for cell in cells if isinstance(cell, str)]
     has_commas = any("," in text for text in texts)
@@ -330,6 +330,7 @@ def _has_decimal_commas(cells: Sequence[Any]) -> bool:
     )
     mark = "," if has_commas else "."
     marked = [text for text in texts if mark in text]
+    # Cells that are numbers come from JSON, and programs write no separators there.
     are_all_strings = len(texts) == len(cells)
     if marked and are_all_strings and all(map(THOUSANDS.fullmatch, marked)):
         problem = f"{marked[0]!r} may have a thousands separator"

@@ -46,8 +46,8 @@ class Wanted(NamedTuple):
     def find(self, names: Iterable[str]) -> dict[str, int] | None:
         """Returns {our name: index in `names`} for the columns of a form, or None if no form is complete.
 
-        A form is a group of columns to read, such as ("score", "in"). If `columns` lists exactly its names,
-        other columns are ignored. Raises InputError if the table also has columns from another form.
+        If `columns` lists exactly the names of a form, other columns are ignored. Raises InputError if the
+        table also has columns from another form.
         """
         renamed = self.rename(names)
         if any(set(form) == set(self.columns) for form in self.forms):
@@ -231,6 +231,7 @@ def _read_frame(path: Path, wanted: Wanted) -> Columns:
     if path.suffix.lower() == ".parquet":
         frame = pandas.read_parquet(path)
     else:
+        # Sheets have no column types, so we parse their cells later.
         frame = pandas.read_excel(path, dtype=object, na_filter=False)
     return pick_columns(list(frame.columns), frame.__getitem__, wanted)
 

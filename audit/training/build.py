@@ -19,7 +19,7 @@ from audit.errors import require
 from audit.mechanism import base, cohorts, dpsgd, joining
 from audit.mechanism.base import Hyperparameters, Schedule, Trajectory
 from audit.mechanism.clipping.base import ClippedSum, book_keeping, per_example
-from audit.mechanism.clipping.layerwise import unfolded_book_keeping
+from audit.mechanism.clipping.layerwise import layerwise_book_keeping
 from audit.mechanism.dpsgd import Coefficients
 from audit.mechanism.ensemble import MAX_PROGRAMS
 from audit.settings.setting import POISSON, SHUFFLED, Sampling, Setting
@@ -63,7 +63,7 @@ def make_clipped_sum(clipping: str, model: Model) -> ClippedSum:
     """
     if clipping == "per_example":
         return per_example(model.loss)
-    strategy = book_keeping if clipping == "book_keeping" else unfolded_book_keeping
+    strategy = book_keeping if clipping == "book_keeping" else layerwise_book_keeping
     return strategy(model.module, model.unravel, model.criterion)
 
 
@@ -151,7 +151,7 @@ def _make_hyperparameters(setting: Setting) -> Hyperparameters:
         fields.learning_rate,
         fields.clipping_norm,
         fields.noise_multiplier,
-        specific=_read_noise(setting),
+        mechanism_specific=_read_noise_coefficients(setting),
         weight_decay=decay,
     )
 
@@ -226,10 +226,10 @@ def _make_schedule(setting: Setting, examples: int) -> Schedule:
     return Schedule(batches, jnp.asarray(drawn))
 
 
-def _read_noise(setting: Setting) -> Coefficients | tuple[()]:
+def _read_noise_coefficients(setting: Setting) -> Coefficients | tuple[()]:
     """Returns the coefficients of a setting's correlated noise; () if noise is independent across steps.
 
-    They are those of polynomials A and B. Given independent noise z and a shift L by one step, the noise n
+    They are those of polynomials B and A. Given independent noise z and a shift L by one step, the noise n
     solves B(L) n = A(L) z.
     """
     noise = setting.mechanism.noise
@@ -243,10 +243,12 @@ def make_dpsgd(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:
     """Returns the part of the DP-SGD configuration that is compiled into programs."""
     fields = setting.mechanism
     clipped_sum = make_clipped_sum(trained.clipping, trained.model)
-    coefficients = _read_noise(setting)  # () for independent noise
     # Step t's noise n_t solves B_0 n_t + B_1 n_(t-1) + ... = A_0 z_t + A_1 z_(t-1) + ..., so a run remembers
-    # bands - 1 earlier values of n. The numerator is B_0, B_1, ...
-    bands = len(coefficients.numerator) if coefficients else 1
+    # bands - 1 earlier values of n. `of_noise` is B_0, B_1, ...
+    bands = 1  # for independent noise
+    coefficients = _read_noise_coefficients(setting)
+    if coefficients:
+        bands = len(coefficients.of_noise)
     return dpsgd.DPSGD(
         _at_precision(clipped_sum, fields.precision), OPTIMIZERS[fields.optimizer], bands
     )

@@ -82,7 +82,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
         setting.learning_rate,
         setting.clipping_norm,
         round_noise.multiplier,
-        specific=fedavg.Federated(
+        mechanism_specific=fedavg.Federated(
             setting.client_learning_rate,
             denominator=participation.mean,  # of the sum of updates
             target_quantile=setting.quantile,
@@ -141,7 +141,7 @@ def _make_adversary(
             draw=directions.RandomDirections.draw, null=NullLaw(dimension=parameters)
         )
     # Cosines with the final model, measured from theta_0 or, for "weights", from 0.
-    return directions.final_cosines(canaries, directions.REFERENCES[observe])
+    return directions.final_cosines(canaries, directions.REFERENCE_MODELS[observe])
 
 
 def choose(setting: FederatedTraining, model: Model, most_examples: int) -> fedavg.FedAvg:

@@ -81,10 +81,10 @@ class Game(NamedTuple):
     def presence(self, runs: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Returns which of the K canaries the runs with these indices (R,) insert: an array (R, K).
 
-        With `null.all_in`, every run inserts all canaries. Otherwise, odd-numbered runs insert a single
+        With `null.inserts_all`, every run inserts all canaries. Otherwise, odd-numbered runs insert a single
         canary, and fair coin flips decide which of several canaries a run inserts.
         """
-        if self.adversary.null.all_in:
+        if self.adversary.null.inserts_all:
             return np.ones((len(runs), self.adversary.canaries), bool)
         if self.adversary.canaries == 1:
             return runs[:, None] % 2 == 1  # (R, 1)

@@ -66,7 +66,8 @@ class Rehearsal(NamedTuple):
 def usual_effort(parameters: int) -> Effort:
     """Returns the default effort for a model with this many parameters: a minute or two on two cores.
 
-    Steps of large models take seconds to measure, so we use fewer runs, steps and secants.
+    Steps of large models take seconds to measure, so we use fewer runs and steps. We also measure fewer
+    secants. A secant compares the gradients at two points of a line through the model, to find jumps.
     """
     steps = int(np.clip(_PARAMETERS_TIMES_STEPS // parameters, _MIN_MEASURED, _MAX_MEASURED))
     if parameters < _LARGE:
@@ -138,8 +139,9 @@ def rehearse(
         line = Line(
             length=lengths[step],
             reach=effort.reach,  # segments on each side of the model
-            derivative=constants[step],
-            largest_derivative=max(constants.values()),  # far larger derivatives count as jumps
+            stretch_at_models=constants[step],
+            # Derivatives that are far larger than this count as jumps.
+            largest_stretch_at_models=max(constants.values()),
         )
         # Directions in which the audit's models may differ from these.
         line_directions = (
@@ -207,13 +209,13 @@ def _make_inserter(
 def _choose_lengths(game: Game, distances: NDArray[np.float64], effort: Effort) -> dict[int, float]:
     """Chooses the steps at which we measure secants, and returns the secants' length, keyed by step.
 
-    A secant tells how much a step stretches a segment of a line. Segments are as long as the distance between
-    the models with and without the canary: `distances` (T,), in units of learning rate * clipping norm /
-    batch size.
+    A secant tells how much a step stretches a segment of a line. A segment is as long as the distance between
+    the models, before the step, that were trained with and without the canary: `distances` (T,), in units of
+    learning rate * clipping norm / batch size.
 
-    We choose up to `effort.secant_steps` measured steps, spread evenly over those before which the two models
-    differ. If they never differ, we choose from all, and the length is the largest distance at any step,
-    because short secants would show only rounding errors.
+    Of the measured steps with a distance above 0, we choose up to `effort.secant_steps`, spread evenly. If
+    there are none, we choose from all measured steps. Segments then have the largest distance at any step,
+    because short ones would show only rounding errors.
     """
     # Models at a smaller distance count as equal.
     are_separate = distances > _MIN_FRACTION * distances.max()

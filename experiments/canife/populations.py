@@ -147,7 +147,9 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
         setting.clipping_norm,
         setting.noise_multiplier,
         # The fields that only DP-FedAvg has.
-        specific=fedavg.Federated(setting.client_learning_rate, denominator=setting.cohort),
+        mechanism_specific=fedavg.Federated(
+            setting.client_learning_rate, denominator=setting.cohort
+        ),
     )
     hyper = jax.tree.map(jnp.float32, hyper)  # training uses float32
     mechanism = fedavg.mechanism(choices)
@@ -179,7 +181,7 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
         samples,
         design=make_design(setting, samples.loss),
         gradient=jax.jit(gradient),
-        updates=_compile_updates(setting, choices, hyper.specific),
+        updates=_compile_updates(setting, choices, hyper.mechanism_specific),
         start=mechanism.start(theta),
         train=train,
         accuracy=build_federated.accuracy(setting, split.train, split.test),

@@ -10,7 +10,7 @@ paper, Equation 2).
     strategy                works for             stores (B, p)       cost of one step of one model
     per_example             any loss              yes                 a backward pass per example
     book_keeping            dense, narrow         no                  one backward pass, one contraction
-    unfolded_book_keeping   dense, convolutions   for narrow layers   likewise
+    layerwise_book_keeping  dense, convolutions   for narrow layers   likewise
 
 A gradient of norm 0 contributes 0. C = inf disables clipping. A NaN gradient makes the sum NaN. In tests,
 strategies agree within 1e-5 C per coordinate in float32, for C and norms between 1e-12 and 1e12. This
@@ -28,7 +28,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-Note = TypeVar("Note")
+Saved = TypeVar("Saved")
 Path = tuple[str, ...]  # names of a module and its parents, outermost first
 Batch = tuple[Array, Array]
 ClippedSum = Callable[[Array, Batch, Array], Array]
@@ -137,37 +137,37 @@ def book_keeping(
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns the clipped sum, of shape (p,), of the gradients for features (B, inputs) and their labels.
 
-        We add zeros, the "taps" (outputs, B), to every dense layer's output. The gradient at a tap is the
-        gradient at that output.
+        To obtain the gradients at layers' outputs (outputs, B), we differentiate with respect to zeros added
+        to them, their perturbations, as `flax.linen.Module.perturb` does.
         """
         features, labels = batch
         columns = features.T  # one example per column
         params = unravel(theta)
-        taps = {}
+        zeros = {}
         for path, value in flatten_dict(params).items():
             if path[-1] == "kernel":
-                shape = (value.shape[-1], len(labels))
-                taps[path[:-1]] = jnp.zeros(shape, value.dtype)
+                zeros[path[:-1]] = jnp.zeros((value.shape[-1], len(labels)), value.dtype)
         # Layers whose input is the features, which all thetas share if callers `vmap` over thetas.
         first_layers: set[Path] = set()
 
-        def total_loss(taps: dict[Path, Array]) -> tuple[Array, dict[Path, Array]]:
+        def total_loss(perturbations: dict[Path, Array]) -> tuple[Array, dict[Path, Array]]:
             """Returns (the summed loss, each layer's input by its path); fills `first_layers`."""
 
             def compute(layer: nn.Module, inputs: Array) -> tuple[Array, Array] | None:
-                """Returns (a dense layer's output plus its tap, which is 0, its input); None for others."""
+                """Returns (a dense layer's perturbed output, its input to save); None for other layers."""
                 if not is_exactly(layer, nn.Dense):
                     return None
                 if inputs is columns:  # the features
                     first_layers.add(layer.path)
-                return _compute_dense(layer, inputs) + taps[layer.path], inputs
+                return _compute_dense(layer, inputs) + perturbations[layer.path], inputs
 
+            # One example per column, as in the features.
             logits, inputs = apply(module, params, columns, compute)
             losses = jax.vmap(criterion, (-1, 0))(logits, labels)
             return jnp.sum(losses), inputs
 
         # This traces `total_loss`, which completes `first_layers`.
-        gradients, inputs = jax.grad(total_loss, has_aux=True)(taps)
+        gradients, inputs = jax.grad(total_loss, has_aux=True)(zeros)
         squared_norms = jnp.zeros(len(labels), theta.dtype)
         for path in gradients:
             gradient_squares = _sum_rows(gradients[path] ** 2)
@@ -211,24 +211,27 @@ def apply(
     module: nn.Module,
     params: Any,
     x: Array,
-    compute: Callable[[nn.Module, Array], tuple[Array, Note] | None],
-) -> tuple[Array, dict[Path, Note]]:
+    compute: Callable[[nn.Module, Array], tuple[Array, Saved] | None],
+) -> tuple[Array, dict[Path, Saved]]:
     """Applies a module to x, letting a clipping strategy compute its layers.
 
     Args:
-      compute: (layer, its input) -> (its output, the strategy's notes for the backward pass), or None to let
-        Flax compute the layer.
+      compute: (layer, its input) -> (its output, a value to save for the strategy), or None to let Flax
+        compute the layer.
 
     Returns:
-      (the module's output, the strategy's notes keyed by the layer's path).
+      (the module's output, the saved values keyed by the layer's path).
 
     Raises:
       UnknownLayer: `compute` returns None for a layer with a parameter, or a layer is called twice.
     """
-    notes: dict[Path, Note] = {}
+    saved: dict[Path, Saved] = {}
 
     def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        """Returns a layer's output from `compute`, and keeps its notes; other calls are unchanged."""
+        """Returns a layer's output from `compute`, and saves its value, or else the output from Flax.
+
+        `apply` rejects layers with parameters that Flax computed.
+        """
         inputs = [*args, *kwargs.values()]
         computed = None
         # Strategies do not support calls with additional arguments, such as the mask of a normalisation.
@@ -237,19 +240,19 @@ def apply(
         if computed is None:
             return method(*args, **kwargs)
         path = context.module.path
-        if path in notes:  # the norm of a sum over both calls needs both notes
+        if path in saved:  # strategies compute norms of gradients from a single call
             raise UnknownLayer(f"layer {'/'.join(path)} is called twice")
-        output, notes[path] = computed
+        output, saved[path] = computed
         return output
 
     with nn.intercept_methods(intercept):
         result: Any = module.apply({"params": params}, x)
     # Every parameter must belong to a computed layer.
     for *path, _ in flatten_dict(params):
-        if tuple(path) not in notes:
+        if tuple(path) not in saved:
             name = "/".join(path) or "the module itself"
             raise UnknownLayer(f"{name}: not a single-input layer that this strategy can sum")
-    return result, notes
+    return result, saved
 
 
 def is_exactly(layer: Any, kind: type[nn.Module]) -> bool:

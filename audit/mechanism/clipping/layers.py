@@ -1,4 +1,4 @@
-"""The norms and weighted sums of a single layer's per-example gradients, from one backward pass.
+"""The per-example gradients of a single layer's parameters, from one backward pass.
 
 We support dense layers, convolutions, group and layer normalisation, and modules that define `unfold`.
 
@@ -35,17 +35,17 @@ class Factors(NamedTuple):
         return jnp.einsum("...k,...o->ko", self.inputs, self.gradients)
 
 
-class Measure(NamedTuple):
-    """The norms and the weighted sum of B examples' gradients for one parameter of a layer.
+class ExampleGradients(NamedTuple):
+    """The gradients of B examples for one parameter of a layer, which need not be stored.
 
     Attributes:
-      squares: the squared norms of the gradients, (B,).
-      contract: scales (B,) -> the sum of the scaled gradients: (n,) for a bias or scale; (K, O), or the
-        `Factors` of this sum, for a kernel.
+      squared_norms: (B,).
+      weighted_sum: weights (B,) -> the weighted sum of the gradients: (n,) for a bias or scale; (K, O), or
+        the `Factors` of this sum, for a kernel.
     """
 
-    squares: Array
-    contract: Callable[[Array], Array | Factors]
+    squared_norms: Array
+    weighted_sum: Callable[[Array], Array | Factors]
 
 
 @jax.tree_util.register_dataclass
@@ -72,7 +72,7 @@ class Call:
 
 
 def pass_through(layer: Any, x: Array) -> Call | None:
-    """Computes a bound Flax layer's output for one example x, and saves its inputs for `measure_gradients`.
+    """Computes a bound Flax layer's output for one example x, and saves its inputs for `find_gradients`.
 
     A linear layer multiplies L vectors of K numbers, such as patches, by a kernel (K, O). We save them as
     rows (L, K) or columns (K, L). Returns None for other layers and for modules without parameters.
@@ -96,11 +96,11 @@ def pass_through(layer: Any, x: Array) -> Call | None:
         return Call(output, rows, channels_last=True)
 
     # The output of a module with these methods is kernel.T @ unfold(x) + bias, (O, L), reshaped to
-    # output_shape(x) with channels first. The columns unfold(x) are (K, L). `_product` calls `fold`.
+    # output_shape(x) with channels first. Its method `fold` computes the gradient at x.
     if all(hasattr(layer, name) for name in ("unfold", "fold", "output_shape")):
-        columns = layer.unfold(x)
+        columns = layer.unfold(x)  # (K, L)
         kernel = params["kernel"].reshape(columns.shape[0], -1)
-        product = _product(layer, kernel, x, columns)
+        product = _multiply_columns(layer, kernel, x, columns)
         # Without this barrier, a GPU would write the bias to memory once per place.
         product = jax.lax.optimization_barrier(product)
         output = product + bias[:, None]
@@ -121,35 +121,31 @@ def pass_through(layer: Any, x: Array) -> Call | None:
     return None
 
 
-def measure_gradients(names: set[str], calls: Call, gradients: Array) -> dict[str, Measure]:
-    """Returns the squared norms and weighted sums of B examples' gradients for each parameter of a layer.
-
-    The result is keyed by the parameter's name.
+def find_gradients(names: set[str], calls: Call, at_output: Array) -> dict[str, ExampleGradients]:
+    """Returns the gradients of B examples for each parameter of a layer, keyed by the parameter's name.
 
     Args:
       names: the parameters' names, among "bias", "scale" and "kernel".
       calls: the result of `pass_through`, mapped over the examples.
-      gradients: the gradients of the loss at the layer's output, (B, L, O) or (B, O, L).
+      at_output: the gradients of the loss at the layer's output, (B, L, O) or (B, O, L).
     """
     place_axis = 1 if calls.channels_last else 2
-    measures: dict[str, Measure] = {}
+    gradients: dict[str, ExampleGradients] = {}
     # A normalisation's output is scale * saved + bias, for the normalised inputs `saved`. All L places share
     # the bias and the scale, so their gradients are sums over places.
     if "bias" in names:
-        by_example = jnp.sum(gradients, axis=place_axis)
-        measures["bias"] = _measure_vectors(by_example)
+        gradients["bias"] = _from_vectors(jnp.sum(at_output, axis=place_axis))
     if "scale" in names:
-        by_example = jnp.sum(gradients * calls.saved, axis=place_axis)
-        measures["scale"] = _measure_vectors(by_example)
+        gradients["scale"] = _from_vectors(jnp.sum(at_output * calls.saved, axis=place_axis))
     if "kernel" in names:
-        measures["kernel"] = _measure_kernel(calls.saved, gradients, calls.channels_last)
-    return measures
+        gradients["kernel"] = _find_kernel_gradients(calls.saved, at_output, calls.channels_last)
+    return gradients
 
 
-def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
+def _multiply_columns(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
     """Returns kernel.T (O, K) @ columns (K, L), for columns = layer.unfold(x), with two rules of our own.
 
-    The gradient at x is layer.fold(kernel, gradient, x), from that at the product (..., O, L). So we need not
+    Its derivative gets the gradient at x from layer.fold(kernel, gradient at the product, x). So we need not
     store the gradient at the columns, which are several times larger than x.
 
     Under `vmap` over examples, we compute a batched product with contiguous rows. JAX's default, one large
@@ -158,8 +154,8 @@ def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
     """
 
     @jax.custom_vjp
-    def batched(kernel: Array, x: Array, columns: Array) -> Array:
-        """Returns kernel.T @ columns (..., K, L) as a batched product. Only the derivative uses x."""
+    def multiply(kernel: Array, x: Array, columns: Array) -> Array:
+        """Returns kernel.T @ columns (..., K, L). Only the derivative uses x."""
         shape = (*columns.shape[:-2], *kernel.T.shape)
         rows = jnp.broadcast_to(kernel.T, shape)
         return rows @ columns
@@ -167,8 +163,8 @@ def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
     def forward(
         kernel: Array, x: Array, columns: Array
     ) -> tuple[Array, tuple[Array, Array, Array]]:
-        """Returns the product and the factors for `backward`."""
-        return batched(kernel, x, columns), (kernel, x, columns)
+        """Returns the product, and the arguments for `backward`."""
+        return multiply(kernel, x, columns), (kernel, x, columns)
 
     def backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, None]:
         """Returns the gradients for the kernel and x; None for the columns, which depend on x."""
@@ -176,76 +172,84 @@ def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
         at_kernel = jnp.einsum("...kl,...ol->ko", columns, gradient)
         return at_kernel, layer.fold(kernel, gradient, x), None
 
-    batched.defvjp(forward, backward)
-    product = jax.custom_batching.custom_vmap(batched)
+    multiply.defvjp(forward, backward)
+    product = jax.custom_batching.custom_vmap(multiply)
 
     @product.def_vmap
-    def map_product(size: int, are_batched: Any, *factors: Array) -> tuple[Array, bool]:
-        """Returns the product under `vmap`, and True, because its first axis is the mapped one.
+    def map_product(size: int, are_batched: Any, *arguments: Array) -> tuple[Array, bool]:
+        """Returns kernel.T @ columns under `vmap`, and True, because its first axis is the mapped one.
 
-        `are_batched` shows which of `factors`, the arguments of `product`, have such an axis.
+        `are_batched` shows which of the arguments, kernel, x and columns, have such an axis.
         """
         kernel_is_batched, *_ = are_batched
-        if not kernel_is_batched:  # over examples; `batched` allows leading axes
-            return batched(*factors), True
+        if not kernel_is_batched:  # `vmap` over examples, so x and columns = unfold(x) are batched
+            return multiply(*arguments), True
         axes = [0 if is_batched else None for is_batched in are_batched]
-        return jax.vmap(batched, axes)(*factors), True
+        return jax.vmap(multiply, axes)(*arguments), True
 
     return product(kernel, x, columns)
 
 
-def _measure_vectors(by_example: Array) -> Measure:
-    """Measures per-example gradients (B, n) for a bias or a scale."""
-    squares = jnp.sum(by_example**2, axis=1)
-    return Measure(squares, lambda scales: scales @ by_example)
+def _from_vectors(vectors: Array) -> ExampleGradients:
+    """Returns the gradients for a bias or a scale, given as vectors (B, n)."""
+    return ExampleGradients(jnp.sum(vectors**2, axis=1), lambda weights: weights @ vectors)
 
 
-def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Measure:
-    """Returns the squared norms and the weighted sum of B examples' gradients for a kernel (K, O).
+def _find_kernel_gradients(
+    inputs: Array, at_output: Array, channels_last: bool
+) -> ExampleGradients:
+    """Returns the gradients of B examples for a kernel (K, O), in the form with the fewest multiply-adds.
 
-    If L = 1, a gradient is an outer product, so its norm is the product of two norms. The weighted sum is a
-    matrix product. We return its `Factors`, because callers can multiply those of many blocks at once.
-
-    Otherwise, we choose the form with fewer multiply-adds. Forming an example's gradient takes L K O of them.
-    The Gram form takes L^2 (K + O): the sum over l, m of (a_l . a_m)(g_l . g_m) for inputs a and gradients g.
+    The kernel multiplies L inputs (K,) of an example, such as the patches at L places of an image. Its
+    gradient is the sum of the outer products of these inputs and the gradients at their outputs (O,).
 
     Args:
-      saved: the inputs of the product, (B, L, K) if `channels_last`, else (B, K, L).
-      gradients: the gradients at its output, (B, L, O) if `channels_last`, else (B, O, L).
+      inputs: (B, L, K) if `channels_last`, else (B, K, L).
+      at_output: the gradients, (B, L, O) if `channels_last`, else (B, O, L).
     """
     # Subscripts of inputs, outputs and gradients: examples b, places l, inputs k, outputs o. With the axes in
     # this order, forming the gradients copies the least memory.
     subscripts = "blk,blo,bok" if channels_last else "bkl,bol,bko"
-    inputs, outputs, formed = subscripts.split(",")
-    length = saved.shape[inputs.index("l")]
-    k = saved.shape[inputs.index("k")]
-    o = gradients.shape[outputs.index("o")]
+    ins, outs, formed = subscripts.split(",")
+    length = inputs.shape[ins.index("l")]
+    k = inputs.shape[ins.index("k")]
+    o = at_output.shape[outs.index("o")]
 
     if length == 1:
-        rows = saved.reshape(-1, k)  # (B, K)
-        at_output = gradients.reshape(-1, o)  # (B, O)
-        input_squares = jnp.sum(rows**2, axis=1)
-        output_squares = jnp.sum(at_output**2, axis=1)
-        squares = input_squares * output_squares
-        return Measure(squares, lambda scales: Factors(rows, at_output * scales[:, None]))
+        return _from_outer_products(inputs.reshape(-1, k), at_output.reshape(-1, o))
 
-    if k * o < length * (k + o):  # fewer multiply-adds than the Gram form, both divided by L
-        by_example = jnp.einsum(f"{inputs},{outputs}->{formed}", saved, gradients)
-        squares = jnp.sum(by_example**2, axis=(1, 2))
-        return Measure(squares, lambda scales: jnp.einsum(f"b,{formed}->ko", scales, by_example))
+    # Forming an example's gradient takes L K O multiply-adds. Computing only its norm takes L^2 (K + O).
+    if k * o < length * (k + o):  # both divided by L
+        gradients = jnp.einsum(f"{ins},{outs}->{formed}", inputs, at_output)
+        squared_norms = jnp.sum(gradients**2, axis=(1, 2))
+        return ExampleGradients(
+            squared_norms, lambda weights: jnp.einsum(f"b,{formed}->ko", weights, gradients)
+        )
 
     def dot_places(matrices: Array, axes: str) -> Array:
         """Returns the dot products of all pairs of places l and m, of shape (B, L, L)."""
         other_axes = axes.replace("l", "m")
         return jnp.einsum(f"{axes},{other_axes}->blm", matrices, matrices)
 
-    def contract(scales: Array) -> Array:
-        """Returns the sum of per-example gradients, of shape (K, O), multiplied by scales of shape (B,)."""
-        scaled = gradients * scales[:, None, None]
-        return jnp.einsum(f"{inputs},{outputs}->ko", saved, scaled)
+    def weighted_sum(weights: Array) -> Array:
+        """Returns the weighted sum of the gradients, of shape (K, O), for weights (B,)."""
+        return jnp.einsum(f"{ins},{outs}->ko", inputs, at_output * weights[:, None, None])
 
-    gram = dot_places(saved, inputs) * dot_places(gradients, outputs)
-    return Measure(jnp.sum(gram, axis=(1, 2)), contract)
+    # The squared norm is the sum over l, m of (a_l . a_m)(g_l . g_m) for inputs a and gradients g.
+    products = dot_places(inputs, ins) * dot_places(at_output, outs)
+    return ExampleGradients(jnp.sum(products, axis=(1, 2)), weighted_sum)
+
+
+def _from_outer_products(inputs: Array, at_output: Array) -> ExampleGradients:
+    """Returns the outer products of inputs (B, K) and gradients (B, O) at the output, as B gradients.
+
+    `weighted_sum` returns `Factors`, because callers can multiply those of many blocks of examples at once.
+    """
+    # The norm of an outer product is the product of the norms.
+    squared_norms = jnp.sum(inputs**2, axis=1) * jnp.sum(at_output**2, axis=1)
+    return ExampleGradients(
+        squared_norms, lambda weights: Factors(inputs, at_output * weights[:, None])
+    )
 
 
 def _is_plain(layer: nn.Conv, x: Array) -> bool:

@@ -1,8 +1,6 @@
 """Book-keeping layer by layer: per-example gradient norms from one backward pass per block of examples.
 
-Book-keeping (Bu et al., 2022, arXiv 2210.00038) stores the results of a backward pass, and computes the sum
-of clipped gradients from them. We store the results for one block at a time, which fit into a processor's
-cache, and the factors of the sums for dense kernels (`Factors`).
+The results of a block fit into a processor's cache.
 """
 
 import math
@@ -26,24 +24,34 @@ from audit.mechanism.clipping.base import (
     apply,
     scale_to_norm,
 )
-from audit.mechanism.clipping.layers import Call, Factors, Measure, measure_gradients, pass_through
+from audit.mechanism.clipping.layers import (
+    Call,
+    ExampleGradients,
+    Factors,
+    find_gradients,
+    pass_through,
+)
 
 # The number of bytes that a model's layers may store for a block. On a CPU, this was the fastest of 0.6 to
-# 2.5 MiB for four ConvNets. It is at least _BLOCK_BY_PARAMETERS times the size of the parameters in
-# bytes.
+# 2.5 MiB for four ConvNets.
 _CPU_BLOCK = 5 << 18
 _ACCELERATOR_BLOCK = 1 << 30
-_BLOCK_BY_PARAMETERS = 4
+# A block may always store this many times the bytes of the parameters.
+_MIN_BLOCK_PER_PARAMETERS = 4
 
 _Shapes = dict[Path, tuple[int, int]]  # `Call.shape` keyed by layer
 _Block = tuple[Array, Array, Array]  # features (b, ...), labels (b, ...), weights (b,)
 _Pass = tuple[Array, dict[Path, Call]]  # (logits or losses, each layer's call by its path)
 
 
-def unfolded_book_keeping(
+def layerwise_book_keeping(
     module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion
 ) -> ClippedSum:
     """Returns the strategy for modules made up of the layers in `layers`, with any functions between them.
+
+    Book-keeping (Bu et al., 2022, arXiv 2210.00038) stores each layer's inputs and the gradients at its
+    outputs, and computes from them the norms of per-example gradients, and then their clipped sum. We do so
+    for one block of examples at a time.
 
     Args:
       module: module.apply({"params": unravel(theta)}, x) gives a single example's logits.
@@ -56,37 +64,37 @@ def unfolded_book_keeping(
     block_bytes = _CPU_BLOCK if local_hardware().is_cpu else _ACCELERATOR_BLOCK
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
-        """Computes the batch's clipped sum, of shape (p,), block by block."""
+        """Computes the sum of a batch's clipped gradients, of shape (p,), block by block."""
         params = unravel(theta)
         features, _ = batch
         # The calls for one example determine the layers' output shapes and the examples per block.
         _, calls = jax.eval_shape(lambda x: _apply(module, params, x, None), features[0])
         shapes = {path: call.shape for path, call in calls.items()}
         # Every block reads and writes all parameters, so large blocks save time.
-        budget = max(block_bytes, _BLOCK_BY_PARAMETERS * _count_bytes(params))
+        budget = max(block_bytes, _MIN_BLOCK_PER_PARAMETERS * _count_bytes(params))
         max_examples = max(1, budget // _count_bytes(calls))
         blocks = _cut_into_blocks(batch, max_examples)
         by_path = flatten_dict(params)
 
         def add_block(totals: dict[Path, Array], block: _Block) -> tuple[Any, Any]:
-            """Adds a block's sums to each parameter's total; returns (totals, the `Factors` of other sums).
+            """Adds the sum of a block's clipped gradients to each parameter's total, keyed by path.
 
-            For dense kernels, a sum is a product of two `Factors`. Adding it would read and write the whole
+            For dense kernels, the sum is a product of two `Factors`. Adding it would read and write the whole
             kernel in every block. So `scan` stacks the factors of all blocks, and we multiply them at the
-            end. A path is (*layer, parameter name).
+            end.
             """
-            _, _, weights = block  # 0 for padding, else 1
-            by_layer = _measure_block(module, params, criterion, shapes, block)
-            squared_norms = jnp.zeros(len(weights))  # of examples' gradients, over all layers
-            for measures in by_layer.values():
-                squared_norms += sum(measure.squares for measure in measures.values())
+            features, labels, weights = block  # weights are 0 for padding, else 1
+            by_layer = _find_gradients(module, params, criterion, shapes, (features, labels))
+            squared_norms = jnp.zeros(len(weights))  # of examples' gradients, over all parameters
+            for by_name in by_layer.values():
+                squared_norms += sum(gradients.squared_norms for gradients in by_name.values())
             scales = weights * scale_to_norm(squared_norms, clipping_norm)
 
             factors = {}
             next_totals = dict(totals)
             for path, total in totals.items():
-                measure = by_layer[path[:-1]][path[-1]]
-                summed = measure.contract(scales)
+                gradients = by_layer[path[:-1]][path[-1]]
+                summed = gradients.weighted_sum(scales)
                 if isinstance(summed, Factors):
                     factors[path] = summed
                 else:
@@ -123,45 +131,47 @@ def _cut_into_blocks(batch: Batch, max_examples: int) -> _Block:
     return cut(features), cut(labels), cut(jnp.ones(count))
 
 
-def _measure_block(
-    module: nn.Module, params: Any, criterion: Criterion, shapes: _Shapes, block: _Block
-) -> dict[Path, dict[str, Measure]]:
-    """Returns the norms and weighted sums of a block's per-example gradients, by layer and parameter name.
+def _find_gradients(
+    module: nn.Module, params: Any, criterion: Criterion, shapes: _Shapes, block: Batch
+) -> dict[Path, dict[str, ExampleGradients]]:
+    """Returns the per-example gradients of a block of examples, by layer and parameter name.
 
-    `shapes` holds the shapes of the layers' outputs for one example. We add zeros, the "taps", to these
-    outputs: the gradient at a tap is the gradient at the output.
+    To obtain the gradients at layers' outputs, we differentiate with respect to zeros added to them, their
+    perturbations, as `flax.linen.Module.perturb` does. `shapes` are those of the outputs for one example.
     """
-    features, labels, _ = block
+    features, labels = block
 
-    def total_loss(taps: dict[Path, Array]) -> _Pass:
+    def total_loss(perturbations: dict[Path, Array]) -> _Pass:
         """Returns (the block's summed loss, each layer's calls by its path)."""
-        logits, calls = jax.vmap(partial(_apply, module, params))(features, taps)
+        logits, calls = jax.vmap(partial(_apply, module, params))(features, perturbations)
         losses = jax.vmap(criterion)(logits, labels)
         return jnp.sum(losses), calls
 
-    taps = {path: jnp.zeros((len(labels), *shape)) for path, shape in shapes.items()}
-    gradients, calls = jax.grad(total_loss, has_aux=True)(taps)
-    measures = {}
+    zeros = {path: jnp.zeros((len(labels), *shape)) for path, shape in shapes.items()}
+    at_outputs, calls = jax.grad(total_loss, has_aux=True)(zeros)
+    by_layer = {}
     for layer in shapes:
         names = {path[-1] for path in flatten_dict(params) if path[:-1] == layer}
-        measures[layer] = measure_gradients(names, calls[layer], gradients[layer])
-    return measures
+        by_layer[layer] = find_gradients(names, calls[layer], at_outputs[layer])
+    return by_layer
 
 
-def _apply(module: nn.Module, params: Any, x: Array, taps: dict[Path, Array] | None) -> _Pass:
+def _apply(
+    module: nn.Module, params: Any, x: Array, perturbations: dict[Path, Array] | None
+) -> _Pass:
     """Returns (one example's logits, each layer's `Call`: its output and saved inputs, by path).
 
-    `taps` are zeros to add to the layers' outputs, to obtain the gradients there; None adds none.
+    `perturbations` are zeros to add to the layers' outputs; None adds none.
     """
 
     def compute(layer: nn.Module, x: Array) -> tuple[Array, Call] | None:
-        """Returns (a layer's output plus its tap of zeros, its `Call`); None for an unsupported layer."""
+        """Returns (a layer's perturbed output, its `Call`); None for an unsupported layer."""
         call = pass_through(layer, x)
         if call is None:
             return None
         output = call.output
-        if taps is not None:
-            output = output + taps[layer.path].reshape(output.shape)
+        if perturbations is not None:
+            output = output + perturbations[layer.path].reshape(output.shape)
         return output, call
 
     return apply(module, params, x, compute)

@@ -121,12 +121,12 @@ def test_what_is_decided_depends_on_the_key_alone(played, adversary, theta):
 
 
 def test_cosines_are_1_along_the_canary_and_those_of_weights_know_no_beginning(theta):
-    adversary = directions.random_direction()
+    adversary = directions.single_direction()
     state = adversary.init(jax.random.key(1), theta, jnp.float32(NORM))
     for t, cosine in ((1e-2, 1), (10.0, 1), (-3.0, -1)):
         found = adversary.score(state, (), theta - t * state.canaries[0], theta)
         np.testing.assert_allclose(found, cosine, rtol=1e-5)
-    adversary = directions.random_direction(directions.zero_model)
+    adversary = directions.single_direction(directions.zero_model)
     state = adversary.init(jax.random.key(1), theta, jnp.float32(NORM))
     unit, end = np.asarray(state.canaries[0]) / NORM, theta + 0.3
     expected = -unit @ end / np.linalg.norm(end)

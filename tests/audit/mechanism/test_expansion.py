@@ -105,7 +105,7 @@ def test_secants_on_lines_meet_a_fold_within_their_reach(folded, place):
         offset = jnp.float32(place * LENGTH)
         labelled = ((x, (theta, jnp.asarray(normal, jnp.float32), offset)), labels)
         constant = expansion.largest_expansion(folded, theta, labelled).constant
-        line = Line(LENGTH, 16, derivative=constant, largest_derivative=constant)
+        line = Line(LENGTH, 16, stretch_at_models=constant, largest_stretch_at_models=constant)
         along = np.stack([np.zeros(theta.size), normal])
         stretch = expansion.worst_on_lines(folded, theta, labelled, along, line)
         assert expansion.compute_excess(*stretch) > 0.4

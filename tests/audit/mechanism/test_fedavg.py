@@ -87,7 +87,7 @@ def _slow_update(choices, rate, theta, data, client, key):
 
 def _slow(choices, hyper, theta, data, schedule, units, presence):
     """All rounds in float64: ragged clients, adaptive clipping, canaries, noise and momentum."""
-    own, trace, scale, path = hyper.specific, 0.0, 1.0, []
+    own, trace, scale, path = hyper.mechanism_specific, 0.0, 1.0, []
     theta = np.asarray(theta, np.float64)
     for t, (members, mask) in enumerate(zip(*map(np.asarray, schedule), strict=True)):
         norm, key = hyper.clipping_norm * scale, jax.random.fold_in(KEY, t)
@@ -134,7 +134,7 @@ def test_rounds_are_those_of_a_slow_reference(
     path, scale = _slow(chosen, hyper, theta, clients, schedule, units, presence)
     found = train(hyper, clients, schedule)
     np.testing.assert_allclose(found.theta, path[-1], rtol=0, atol=1e-5)
-    np.testing.assert_allclose(found.optimizer.scale, scale, rtol=1e-5)
+    np.testing.assert_allclose(found.optimizer.norm_scale, scale, rtol=1e-5)
     assert found.step == 6 and (adaptive == (abs(scale - 1) > 0.1))
     third = train(hyper, clients, base.Schedule(schedule.batches[:3], schedule.mask[:3]))
     np.testing.assert_allclose(third.theta, path[2], rtol=0, atol=1e-5)

@@ -31,9 +31,9 @@ def train(text, cuts=(T,)):
     """Returns the models (T, p) of a run without gradients, whose steps subtract only noise."""
     strategy = make(text)
     coefficients = dpsgd.Coefficients(*map(jnp.float32, strategy.noise_coefficients()))
-    bands = len(coefficients.numerator)
+    bands = len(coefficients.of_noise)
     silent = dpsgd.mechanism(dpsgd.DPSGD(lambda theta, batch, norm: 0 * theta, bands=bands))
-    hyper = base.Hyperparameters(1.0, 1.0, 1.5, specific=coefficients)
+    hyper = base.Hyperparameters(1.0, 1.0, 1.5, mechanism_specific=coefficients)
     data = jnp.zeros((2, 1)), jnp.zeros(2)
 
     @jax.jit

@@ -8,7 +8,7 @@ import pytest
 
 from audit.mechanism.clipping import layerwise
 from audit.mechanism.clipping.base import UnknownLayer, per_example
-from audit.mechanism.clipping.layerwise import unfolded_book_keeping
+from audit.mechanism.clipping.layerwise import layerwise_book_keeping
 from audit.tasks.model import flat_model
 from models.convolutional import Block, ConvNet, ResNet
 from models.layers import Convolution, max_pool
@@ -88,7 +88,7 @@ def pictures(side=8, count=EXAMPLES, classes=3):
 def strategy(model, block_bytes=1 << 20):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layerwise, "_CPU_BLOCK", block_bytes)
-        return unfolded_book_keeping(model.module, model.unravel, model.criterion)
+        return layerwise_book_keeping(model.module, model.unravel, model.criterion)
 
 
 def check(model, batch, norms, block_bytes=1 << 20, tolerance=2e-5):
@@ -164,16 +164,16 @@ def test_networks_of_every_layer(module):
 
 @pytest.mark.parametrize("name", mostly_slow(["kernel", "scale", "bias"], quick=2))
 def test_a_wrong_norm_is_seen(monkeypatch, name):
-    measure = layerwise.measure_gradients
+    find_gradients = layerwise.find_gradients
 
-    def without(names, call, gradients):
-        measures = measure(names, call, gradients)
-        if name in measures:
-            unmeasured = jnp.zeros_like(measures[name].squares)
-            measures[name] = measures[name]._replace(squares=unmeasured)
-        return measures
+    def without(names, call, at_output):
+        gradients = find_gradients(names, call, at_output)
+        if name in gradients:
+            zeros = jnp.zeros_like(gradients[name].squared_norms)
+            gradients[name] = gradients[name]._replace(squared_norms=zeros)
+        return gradients
 
-    monkeypatch.setattr(layerwise, "measure_gradients", without)
+    monkeypatch.setattr(layerwise, "find_gradients", without)
     with pytest.raises(AssertionError):
         check(of(Normed(nn.GroupNorm(4))), pictures(), (0.05,))
 
