@@ -204,7 +204,7 @@ def show_totals(setting: Attacked, frame: pd.DataFrame, is_backward: bool) -> st
 
     Most lines show the last row of `frame`, from `compose` with the same `is_backward`. We compute two:
     the published method's epsilon for a perfect canary, from the median of many simulated estimates (Errata
-    C9), and the accountant's if the simulated (mock) rounds, one for each score, are also released (C4).
+    C9), and the accountant's if the simulated (mock) rounds are also released (Errata C4).
     """
     last = frame.iloc[-1]
     charged = int(last["charged_to"])
