@@ -8,7 +8,7 @@ from scipy import stats
 
 from audit.check import loaders
 from audit.check.accounting import count_batches, read_sampling_rate
-from audit.check.loaders import Draw, DrawnPass
+from audit.check.loaders import Draw
 from audit.check.noise import compute_two_sided_p_value
 from audit.check.order import OrderTest, choose_neighbours, examine_order, examine_pairs
 from audit.check.report import LEVEL, CheckFinding, CheckOutcome, CheckReport, make_report
@@ -38,22 +38,22 @@ class _DrawnBatches(NamedTuple):
     """The drawn batches and the assumed sampling rate.
 
     Attributes:
-      passes: the batches by pass.
-      batches: the example indices of each batch, in all passes.
+      passes: the batches of each pass, as sorted indices of examples.
+      batches: the batches of all passes.
       sizes: (batches,) their sizes.
       examples: the size of the data set.
       sampling_rate: the assumed probability that a batch includes an example.
       measured_rate: the measured probability, clipped to [1e-12, 1 - 1e-12] so its logarithms are finite.
-      are_whole: True if every pass was read to the end.
+      epoch: the largest number of batches in a pass; if a pass was not read to the end, 1 / sampling_rate.
     """
 
-    passes: list[DrawnPass]
+    passes: list[list[Integers]]
     batches: list[Integers]
     sizes: Integers
     examples: int
     sampling_rate: float
     measured_rate: float
-    are_whole: bool
+    epoch: int
 
 
 def check_batches(
@@ -102,14 +102,9 @@ def check_batches(
     kind = _recognise_kind(drawn)
     order = None
     if kind in (SHUFFLED, BALLS_IN_BINS):
-        batches = max(2, count_batches(rate))  # an epoch, if passes are not read to the end
-        if drawn.are_whole:
-            batches = max(len(drawn_pass.batches) for drawn_pass in drawn.passes)
-        order = examine_order(draw_pass, examples, batches, sizes_vary=kind == BALLS_IN_BINS)
+        order = examine_order(draw_pass, examples, drawn.epoch)
         if order.repeats:
             kind = CYCLIC
-        if not order.is_once:  # examples recur later in a pass
-            kind = UNRECOGNISED
     stated = {"examples": examples, "sampling_rate": rate, "assumed": assumed}
     return _report(drawn, kind, order, assumed).add_provenance(draw, stated)
 
@@ -121,46 +116,39 @@ def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
     binomial, is 40,000 (1 - rate).
     """
     needed = max(320, 40_000 * (1 - rate) / (examples * rate))
-    passes: list[DrawnPass] = []
+    passes: list[list[Integers]] = []
     batches: list[Integers] = []
+    epoch = 0
     while len(passes) < 2 or len(batches) < _MAX_BATCHES:
-        passes.append(loaders.draw_pass(draw, len(passes), examples, most=_MAX_BATCHES))
-        batches += passes[-1].batches
+        drawn = loaders.draw_pass(draw, len(passes), examples, most=_MAX_BATCHES)
+        passes.append(drawn.batches)
+        batches += drawn.batches
+        epoch = max(epoch, len(drawn.batches) if drawn.is_whole else count_batches(rate))
         if len(passes) >= 8 and len(batches) >= needed:
             break
     sizes = np.array(list(map(len, batches)))
     measured = float(np.clip(sizes.mean() / examples, 1e-12, 1 - 1e-12))
-    return _DrawnBatches(
-        passes,
-        batches,
-        sizes,
-        examples,
-        sampling_rate=rate,
-        measured_rate=measured,
-        are_whole=all(drawn_pass.is_whole for drawn_pass in passes),
-    )
+    return _DrawnBatches(passes, batches, sizes, examples, rate, measured, epoch)
 
 
 def _recognise_kind(drawn: _DrawnBatches) -> str:
     """Returns the kind of batches if they are clearly not Poisson; otherwise UNRECOGNISED.
 
-    If no example occurs twice in an epoch, the batches are shuffled, or balls in bins if their sizes vary.
-    If all sizes are equal, the batches have a fixed size. The probability that Poisson batches look like this
-    is below 1e-9.
+    If no example occurs twice in an epoch, the batches are shuffled, or balls in bins if their sizes change
+    between passes. If all sizes are equal, the batches have a fixed size. The probability that Poisson
+    batches look like this is below 1e-9.
     """
-    sizes = drawn.sizes
     is_once = True
     log_once = 0.0  # log of the probability that Poisson batches use no example twice in an epoch
-    for drawn_pass in drawn.passes:
-        batches = drawn_pass.batches[: count_batches(drawn.sampling_rate)]
-        is_once &= not _is_repeated(np.concatenate(batches))
-        log_once += drawn.examples * stats.binom.logcdf(1, len(batches), drawn.measured_rate)
+    for batches in drawn.passes:
+        epoch = batches[: drawn.epoch]
+        is_once &= not _is_repeated(np.concatenate(epoch))
+        log_once += drawn.examples * stats.binom.logcdf(1, len(epoch), drawn.measured_rate)
     if is_once and log_once < _LOG_CERTAIN:
-        # Shuffled batches that are not empty have sizes that differ by at most 1. Alternatively, all batches
-        # have the same size, except for the last of a pass, which may be empty.
-        is_shuffled = np.ptp(sizes[sizes > 0]) <= 1 or len(np.unique(sizes)) <= 2
-        return SHUFFLED if is_shuffled else BALLS_IN_BINS
+        sizes_of_passes = {tuple(map(len, batches)) for batches in drawn.passes}
+        return SHUFFLED if len(sizes_of_passes) == 1 else BALLS_IN_BINS
 
+    sizes = drawn.sizes
     # The probability that all Poisson batches are the same size as the first.
     log_same_size = len(sizes) * stats.binom.logpmf(sizes[0], drawn.examples, drawn.measured_rate)
     return FIXED if np.ptp(sizes) == 0 and log_same_size < _LOG_CERTAIN else UNRECOGNISED
@@ -185,6 +173,8 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
     # Batches count as Poisson if no other kind was recognised and no test rejects Poisson sampling.
     if kind == UNRECOGNISED and make_report("batches", rows).passed:
         kind = POISSON
+    if assumed != POISSON or kind not in (POISSON, UNRECOGNISED):
+        _drop_poisson_tests(drawn, rows, kind, assumed)
     figures: dict[str, Any] = {"kind": kind}
     if order is not None:
         figures["order"] = order._asdict()
@@ -200,16 +190,11 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
             rows["order"] = _describe_test(
                 f"tested over {order.passes} passes", order.p_value, not_uniform
             )
-    if assumed != POISSON:
-        _drop_poisson_tests(drawn, rows, kind, assumed)
     findings = []
     # If the kind is unrecognised, the rejected tests of Poisson sampling are the findings.
     if kind != assumed and (kind != UNRECOGNISED or assumed != POISSON):
         title = _TITLES.get(kind, "other")
-        why = ""
-        if kind == CYCLIC:
-            why = " They are the same in every pass."
-            rows.pop("together", None)  # the examples of each batch are always drawn together
+        why = " They are the same in every pass." if kind == CYCLIC else ""
         findings.append(
             CheckFinding(
                 "every example",
@@ -219,27 +204,23 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
                 "(audit.sampler_claims) prints their epsilon",
             )
         )
-        # The kind of batches explains rejections in these rows.
-        for row in ("spread of sizes", "every example"):
-            rows[row] = rows[row]._replace(findings=())
     return make_report("batches", rows, findings)._replace(figures=figures)
 
 
 def _drop_poisson_tests(
     drawn: _DrawnBatches, rows: dict[str, CheckOutcome], kind: str, assumed: str
 ) -> None:
-    """Removes the tests of Poisson sampling from `rows`, if the accountant assumes different batches.
+    """Removes the tests of Poisson sampling from `rows`, if batches are not or need not be Poisson.
 
     Measurements stay. The stated rate may differ by 1%, and fixed-size batches must still use all examples
     equally often.
     """
     # If only the last batch of a pass is smaller, the largest size gives the rate; otherwise, the mean does.
-    mean = drawn.sizes.mean()
-    full_size = mean if assumed == BALLS_IN_BINS else drawn.sizes.max()
-    rates = np.array([full_size, mean]) / drawn.examples
-    is_close = np.min(np.abs(rates / drawn.sampling_rate - 1)) <= 0.01
-    another_rate = () if is_close else rows["batch size"].findings
-    rows["batch size"] = CheckOutcome(rows["batch size"].text, findings=another_rate)
+    rates = np.array([drawn.sizes.max(), drawn.sizes.mean()]) / drawn.examples
+    if np.min(np.abs(rates / drawn.sampling_rate - 1)) <= 0.01:
+        rows["batch size"] = CheckOutcome(rows["batch size"].text)
+    elif kind != BALLS_IN_BINS:  # sizes are not random
+        rows["batch size"] = rows["batch size"]._replace(p_values={})
     rows["spread of sizes"] = CheckOutcome(rows["spread of sizes"].text)
     if not kind == assumed == FIXED:
         rows["every example"] = CheckOutcome(rows["every example"].text)
@@ -254,39 +235,34 @@ def _describe_test(text: str, p_value: float, finding: CheckFinding) -> CheckOut
 def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
     """Tests whether the total size is consistent with the stated rate, and describes the test's power.
 
-    The total is binomial, with relative standard deviation sqrt((1 - rate) / mean). A two-sided normal test
-    detects a difference of z(level / 2) + z(0.1) standard deviations with probability 0.9, where z are upper
-    normal quantiles.
+    The total is binomial, with relative standard deviation sqrt((1 - rate) / (trials * rate)). The test at
+    level LEVEL / 4, for four tests of Poisson batches, detects a difference of 5 standard deviations with
+    probability 0.9.
     """
     stated = drawn.sampling_rate
     rate = drawn.measured_rate
     trials = drawn.examples * len(drawn.sizes)
-    total = stats.binomtest(int(drawn.sizes.sum()), trials, stated)
-    level = LEVEL / 4  # Bonferroni, for the four tests of Poisson batches
-    deviations = stats.norm.isf(level / 2) + stats.norm.isf(0.1)
-    visible = 100 * deviations * math.sqrt((1 - stated) / (trials * stated))
-    expected = drawn.examples * stated
+    p_value = stats.binomtest(int(drawn.sizes.sum()), trials, stated).pvalue
+    visible = 100 * 5 * math.sqrt((1 - stated) / (trials * stated))
     mean = f"{drawn.sizes.mean():.4g} examples on average"
+    expected = f"{drawn.examples * stated:.4g}"
 
-    length = len(drawn.passes[0].batches)
     parts = round(stated / rate)
     # A mistake fits if its rate is within four standard errors, plus 0.1%, of the measured rate.
     close = 4 * math.sqrt(rate * (1 - rate) / trials) + 1e-3 * rate
     why = ""
-    if abs(1 / length - rate) < close:
-        why = f" It is 1 / {length} = {1 / length:.4g}, one over the loader's length."
+    if abs(1 / drawn.epoch - rate) < close:
+        why = f" It is 1 / {drawn.epoch} = {1 / drawn.epoch:.4g}, one over the loader's length."
     elif parts > 1 and abs(stated / parts - rate) < close:
         why = f" It is the stated rate divided by {parts}, as for one of {parts} workers or parts of a batch."
     finding = CheckFinding(
         "batch size",
         ANOTHER_RATE,
-        f"Batches have {mean} instead of the stated {expected:.4g}: a rate of {rate:.4g}, not {stated:.4g}."
-        f"{why}",
+        f"Batches have {mean} instead of the stated {expected}: a rate of {rate:.4g}, not {stated:.4g}.{why}",
         f"give the accountant the rate {rate:.4g}, or draw batches at the stated rate",
     )
     power = f"a rate {visible:.2g}% off would be detected with probability 0.9"
-    text = f"{mean}, {expected:.4g} expected; {power}"
-    return _describe_test(text, total.pvalue, finding)
+    return _describe_test(f"{mean}, {expected} expected; {power}", p_value, finding)
 
 
 def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
@@ -295,29 +271,30 @@ def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
     The tests use the measured rate, so a wrong rate does not make them fail.
     """
     sizes = drawn.sizes
+    smallest = sizes.min()
+    largest = sizes.max()
     law = stats.binom(drawn.examples, drawn.measured_rate)
     # The probabilities that no Poisson batch is larger than the largest, or smaller than the smallest.
-    none_larger = law.cdf(sizes.max()) ** len(sizes)
-    none_smaller = law.sf(sizes.min() - 1) ** len(sizes)
+    none_larger = law.cdf(largest) ** len(sizes)
+    none_smaller = law.sf(smallest - 1) ** len(sizes)
     cut_p_value = 2 * min(none_larger, none_smaller)
-    name = "sizes that do not vary like Poisson batches"
-    meaning = "The accountant assumes Poisson batches."
-    fix = _SAMPLE
+    finding = CheckFinding(
+        "spread of sizes",
+        "sizes that do not vary like Poisson batches",
+        "The accountant assumes Poisson batches.",
+        _SAMPLE,
+    )
     if cut_p_value < LEVEL:
-        side = "fewer"
-        edge = sizes.min()
-        if none_larger < none_smaller:
-            side = "more"
-            edge = sizes.max()
-        name = "batches cut or filled to a size"
-        meaning = (
-            f"No batch has {side} than {edge} examples, and {np.sum(sizes == edge)} of {len(sizes)} batches "
-            f"have exactly {edge}. Some Poisson batches would have {side} than that."
+        finding = CheckFinding(
+            "spread of sizes",
+            "batches cut or filled to a size",
+            f"{np.sum(sizes == smallest)} batches have exactly {smallest} examples and none has fewer, "
+            f"{np.sum(sizes == largest)} have exactly {largest} and none has more. Some Poisson batches "
+            "would be smaller or larger.",
+            "do not cut, fill or skip batches, or account for truncated Poisson batches",
         )
-        fix = "do not cut, fill or skip batches, or account for truncated Poisson batches"
-    finding = CheckFinding("spread of sizes", name, meaning, fix)
     p_value = min(1.0, 2 * min(cut_p_value, _test_spread(sizes, law)))
-    text = f"{sizes.min()} to {sizes.max()} examples, deviation {sizes.std():.3g}"
+    text = f"{smallest} to {largest} examples, deviation {sizes.std():.3g}"
     return _describe_test(text, p_value, finding)
 
 
@@ -347,9 +324,7 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
         "The accountant assumes Poisson batches.",
         _SAMPLE,
     )
-    pairs = examine_pairs(
-        members.T @ members, observed, drawn.measured_rate**2, groups="batches", count=batches
-    )
+    pairs = examine_pairs(members.T @ members, observed, drawn.measured_rate**2, batches)
     together = CheckFinding(
         "together",
         "examples that are drawn together",
@@ -375,9 +350,7 @@ def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
     cyclic.
     """
     batches = len(drawn.batches)
-    text = f"{batches:,} batches in {len(drawn.passes)} passes"
-    if not drawn.are_whole:
-        text += f"; at most {_MAX_BATCHES:,} batches are read per pass"
+    text = f"{batches:,} batches in {len(drawn.passes)} passes, at most {_MAX_BATCHES:,} of each"
     bugs = []
     with_copies = sum(map(_is_repeated, drawn.batches))
     if with_copies:
@@ -390,7 +363,7 @@ def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
                 "draw without replacement, or clip the sum of an example's copies",
             )
         )
-    contents = [np.sort(batch).tobytes() for batch in drawn.batches if len(batch)]
+    contents = [batch.tobytes() for batch in drawn.batches if len(batch)]
     repeated = len(contents) - len(set(contents))
     # The probability that both or neither of two batches contain an example. A union bound covers all pairs.
     log_same_choice = math.log(drawn.measured_rate**2 + (1 - drawn.measured_rate) ** 2)

@@ -24,7 +24,7 @@ class DrawnPass(NamedTuple):
     """The batches of one pass over a loader.
 
     Attributes:
-      batches: the example indices of each batch that was read.
+      batches: the sorted example indices of each batch that was read.
       is_whole: True if the pass has no further batches.
     """
 
@@ -142,7 +142,7 @@ def _read_batches(given: Any, most: int) -> DrawnPass:
         require(is_index and batch.ndim < 2, _NO_INDICES)
         require(batch.ndim, "`draw` gave a single batch: return the batches of a whole pass")
     is_whole = next(remaining, None) is None
-    return DrawnPass([batch.astype(np.int64) for batch in batches], is_whole)
+    return DrawnPass([np.sort(batch.astype(np.int64)) for batch in batches], is_whole)
 
 
 def _to_array(batch: Any) -> Array:
