@@ -1,8 +1,6 @@
 """Compares a claimed epsilon with an accountant's, and names mistakes that would explain a difference."""
 
-import contextlib
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,14 +9,14 @@ from audit.check.report import CheckFinding, CheckOutcome, CheckReport, make_rep
 from audit.claims import accounting
 from audit.claims.accounting import Composition
 from audit.claims.sampler_claims import read_noise_multiplier
-from audit.errors import InputError, number, require, whole_number
+from audit.errors import number, require, whole_number
 from audit.laws import conversions
 from audit.written import at_least_digits, at_most_digits, counted
 
 _CLOSE = 2e-3  # the largest relative difference expected between accountants
 _PASSING = 1 - _CLOSE  # the smallest claim that passes, divided by epsilon
 _LEAST_RATE = 1e-9  # one example per batch out of 10^9, the most examples that we allow
-_GRIDS = (4e-4, 1e-4, 2.5e-5, 6e-6)  # spacings of the grids of privacy losses, divided by epsilon
+_GRID = 1e-5  # the spacing of a fine grid of privacy losses, divided by epsilon
 _MAX_LOSSES = 10**6  # the largest number of privacy losses on a grid for one step
 
 
@@ -98,8 +96,11 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
     # A mistake fits if its epsilon is within 2% of the claim, and at most half as far from the claim as the
     # correct epsilon.
     close = min(0.02, (1 - claimed / accounted) / 2) * claimed
-    mistakes = _account_mistakes(composition, delta)
-    fitting = [name for name, mistaken in mistakes if abs(claimed - mistaken) < close]
+    fitting = []
+    for name, (steps, rate) in _list_mistakes(composition).items():
+        mistaken = composition._replace(insertions=steps, sampling_rate=rate)
+        if abs(claimed - accounting.participant_upper_bound(mistaken, delta)) < close:
+            fitting.append(name)
     why = f" It fits if {', or if '.join(fitting)}." if fitting else ""
     finding = CheckFinding(
         "epsilon",
@@ -113,56 +114,39 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
 def _account(claimed: float, composition: Composition, delta: float) -> tuple[float, float]:
     """Returns dp-accounting's epsilon, and the largest amount by which it may be too large.
 
-    A coarse grid of privacy losses makes epsilon too large, so we refine the grid until it decides whether
-    the claim is too low. The error is proportional to the square of a small spacing, or to the square root of
-    a large one. So a grid that is 4 times finer removes at least half of the error, and what remains is at
-    most the difference between the last two epsilons. Accounting that ignores the sampling rate does not need
-    a grid.
+    A coarse grid of privacy losses makes epsilon too large, so we use a finer grid if a claim seems too low.
+    The error is proportional to the square of a small spacing, or to the square root of a large one. So a
+    grid that is 4 times finer removes at least half of the error, and what remains is at most the difference
+    between the two epsilons. Accounting that ignores the sampling rate does not need a grid.
     """
     epsilon = accounting.participant_upper_bound(composition, delta)
-    if not accounting.counts_sampling(composition):
+    if claimed >= epsilon * _PASSING or not accounting.counts_sampling(composition):
         return epsilon, 0.0
-    error = coarse = np.inf
     # The privacy loss of one step if its noisy sum is ten standard deviations above the mean.
     sigma = composition.noise_multiplier
     largest_loss = (1 + 20 * sigma) / (2 * sigma**2)
-    for share in _GRIDS:  # spacings divided by epsilon, from coarse to fine
-        grid = min(share * epsilon, accounting.COARSEST_GRID)
-        is_decided = not (epsilon - error) * _PASSING <= claimed < epsilon * _PASSING
-        if is_decided or grid < largest_loss / _MAX_LOSSES:  # too many losses
-            break
-        fine = accounting.account_sampled(composition, grid).get_epsilon(delta)
-        error = abs(coarse - fine)
-        coarse = fine
-        epsilon = min(epsilon, fine)
-    return epsilon, error
+    grid = min(max(_GRID * epsilon, largest_loss / _MAX_LOSSES), accounting.COARSEST_GRID / 4)
+    coarse = accounting.account_sampled(composition, 4 * grid).get_epsilon(delta)
+    fine = accounting.account_sampled(composition, grid).get_epsilon(delta)
+    return min(epsilon, fine), abs(coarse - fine)
 
 
-def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[str, float]]:
-    """Yields descriptions of common accounting mistakes, each with its epsilon."""
-    sigma, steps, rate = composition
+def _list_mistakes(composition: Composition) -> dict[str, tuple[int, float]]:
+    """Returns common accounting mistakes, each with the steps and the sampling rate that it counts."""
+    _, steps, rate = composition
     batches = count_batches(rate)
     length = math.ceil(1 / rate - 1e-6)  # len(loader); 1e-6 ignores rounding
     mistakes = {
-        "epochs are counted as steps": (sigma, max(round(steps / batches), 1), rate),
-        "only one epoch is counted": (sigma, batches, rate),
-        # The noise's standard deviation, sigma C, is mistaken for sigma.
-        "sigma is computed with C = 2": (2 * sigma, steps, rate),
-        "sigma is squared": (sigma**2, steps, rate),
-        f"the rate is 1 / len(loader) = 1 / {length} = {1 / length:.4g}": (
-            sigma,
-            steps,
-            1 / length,
-        ),
+        "epochs are counted as steps": (max(round(steps / batches), 1), rate),
+        "only one epoch is counted": (min(steps, batches), rate),
+        f"the rate is 1 / len(loader) = 1 / {length} = {1 / length:.4g}": (steps, 1 / length),
     }
     for count in (2, 4, 8):
         part = rate / count
-        mistakes[f"the rate is that of one of {count} workers, {part:.4g}"] = (sigma, steps, part)
+        mistakes[f"the rate is that of one of {count} workers, {part:.4g}"] = (steps, part)
         pieces = f"each of {count} parts of a batch is counted as a step, at rate {part:.4g}"
-        mistakes[pieces] = (sigma, steps * count, part)
-    for name, numbers in mistakes.items():
-        with contextlib.suppress(InputError):  # a mistaken number may be out of range
-            yield name, accounting.participant_upper_bound(Composition(*numbers), delta)
+        mistakes[pieces] = (min(steps * count, accounting.MOST_SAMPLED), part)
+    return mistakes
 
 
 def _check_delta(delta: float, examples: int) -> CheckOutcome:
