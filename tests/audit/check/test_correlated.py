@@ -49,7 +49,7 @@ def test_a_bug_is_named(name):
 
 def test_columns_that_were_scaled_to_norm_1_are_named():
     (finding,) = check(draw() / NORM).findings
-    assert finding.check == "size" and "was S scaled to norm 1?" in finding.meaning
+    assert finding.check == "size" and "without scaling its columns to norm 1" in finding.fix
 
 
 @pytest.mark.slow
