@@ -13,11 +13,10 @@ from audit.errors import number, require, whole_number
 from audit.laws import conversions
 from audit.written import at_least_digits, at_most_digits, counted
 
-_CLOSE = 2e-3  # the largest relative difference expected between accountants
-_PASSING = 1 - _CLOSE  # the smallest claim that passes, divided by epsilon
+_RELATIVE_TOLERANCE = 2e-3  # differences expected between accountants
+_TOLERANCE = 1e-3
 _LEAST_RATE = 1e-9  # one example per batch out of 10^9, the most examples that we allow
-_GRID = 1e-5  # the spacing of a fine grid of privacy losses, divided by epsilon
-_MAX_LOSSES = 10**6  # the largest number of privacy losses on a grid for one step
+_GRID = 1e-5  # the relative spacing of a fine grid of privacy losses
 
 
 def check_accounting(
@@ -31,8 +30,9 @@ def check_accounting(
 ) -> CheckReport:
     """Compares a claimed epsilon for DP-SGD with Poisson batches to dp-accounting's epsilon.
 
-    Neighbouring data sets differ by adding or removing one example. A claim may be too low by up to 0.2%,
-    because accountants differ by this much. For batches that are not Poisson, see `audit.sampler_claims`.
+    Neighbouring data sets differ by adding or removing one example. A claim may be too low by up to 0.2% plus
+    0.001, because accountants differ by this much. For batches that are not Poisson, see
+    `audit.sampler_claims`.
 
     Args:
       epsilon, delta: the claimed privacy.
@@ -81,17 +81,16 @@ def count_batches(sampling_rate: float) -> int:
 
 
 def _check_epsilon(claimed: float, composition: Composition, delta: float) -> CheckOutcome:
-    """Checks a claimed epsilon; counts as not run if no grid can decide whether the claim is too low."""
-    accounted, error = _account(claimed, composition, delta)
+    """Checks whether a claimed epsilon is at least dp-accounting's, up to the tolerance."""
+    accounted = accounting.participant_upper_bound(composition, delta)
+    if _is_too_low(claimed, accounted) and accounting.counts_sampling(composition):
+        accounted = min(accounted, _account_finely(composition, accounted, delta))
     epsilon = at_most_digits(accounted)
-    text = f"dp-accounting gives {epsilon} at delta {delta:g} (tolerance {100 * _CLOSE:g}%)"
+    tolerance = f"{100 * _RELATIVE_TOLERANCE:g}% plus {_TOLERANCE:g}"
+    text = f"dp-accounting gives {epsilon} at delta {delta:g} (tolerance {tolerance})"
     outcome = CheckOutcome(text, figures={"accounted": accounted})
-    # Accountants differ by up to 0.2%: `_PASSING` is 0.998.
-    if claimed >= accounted * _PASSING:
+    if not _is_too_low(claimed, accounted):
         return outcome
-    if claimed >= (accounted - error) * _PASSING:
-        text += f"; {claimed:.4g} is too close to judge: no finer grid of privacy losses fits"
-        return outcome._replace(text=text, tried=False)
 
     # A mistake fits if its epsilon is within 2% of the claim, and at most half as far from the claim as the
     # correct epsilon.
@@ -111,24 +110,20 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
     return outcome._replace(findings=[finding])
 
 
-def _account(claimed: float, composition: Composition, delta: float) -> tuple[float, float]:
-    """Returns dp-accounting's epsilon, and the largest amount by which it may be too large.
+def _is_too_low(claimed: float, accounted: float) -> bool:
+    """Returns True if a claimed epsilon is lower than an accountant's by more than the tolerance."""
+    return claimed < accounted * (1 - _RELATIVE_TOLERANCE) - _TOLERANCE
 
-    A coarse grid of privacy losses makes epsilon too large, so we use a finer grid if a claim seems too low.
-    The error is proportional to the square of a small spacing, or to the square root of a large one. So a
-    grid that is 4 times finer removes at least half of the error, and what remains is at most the difference
-    between the two epsilons. Accounting that ignores the sampling rate does not need a grid.
+
+def _account_finely(composition: Composition, coarse: float, delta: float) -> float:
+    """Returns dp-accounting's epsilon on a fine grid of privacy losses; `coarse` is that on a coarse grid.
+
+    A coarse grid makes epsilon too large. We limit the fine grid to about 10^6 values: the largest privacy
+    losses of a step are about 10 / sigma.
     """
-    epsilon = accounting.participant_upper_bound(composition, delta)
-    if claimed >= epsilon * _PASSING or not accounting.counts_sampling(composition):
-        return epsilon, 0.0
-    # The privacy loss of one step if its noisy sum is ten standard deviations above the mean.
-    sigma = composition.noise_multiplier
-    largest_loss = (1 + 20 * sigma) / (2 * sigma**2)
-    grid = min(max(_GRID * epsilon, largest_loss / _MAX_LOSSES), accounting.COARSEST_GRID / 4)
-    coarse = accounting.account_sampled(composition, 4 * grid).get_epsilon(delta)
-    fine = accounting.account_sampled(composition, grid).get_epsilon(delta)
-    return min(epsilon, fine), abs(coarse - fine)
+    grid = _GRID * max(coarse, 1 / composition.noise_multiplier)
+    accountant = accounting.account_sampled(composition, min(grid, accounting.COARSEST_GRID))
+    return float(accountant.get_epsilon(delta))
 
 
 def _list_mistakes(composition: Composition) -> dict[str, tuple[int, float]]:

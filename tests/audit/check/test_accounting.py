@@ -5,7 +5,6 @@ import pytest
 from scipy import stats
 
 import audit
-from audit.check import accounting
 from audit.claims.accounting import Composition, participant_upper_bound
 from audit.claims.brackets import compute_shuffled_epsilon
 from tests.cases import flatten
@@ -22,7 +21,7 @@ def test_a_claim_is_held_against_accounting():
     accounted = account(**TRAINING)
     passed = audit.check_accounting(accounted, DELTA, **TRAINING)
     assert passed.passed
-    assert "(tolerance 0.2%)" in flatten(passed)
+    assert "(tolerance 0.2% plus 0.001)" in flatten(passed)
 
 
 @pytest.mark.slow
@@ -60,13 +59,6 @@ def test_a_right_claim_is_not_accused_by_a_grid_that_is_coarse_beside_losses(cla
     training = {"noise_multiplier": sigma, "steps": steps, "sampling_rate": 0.001}
     assert audit.check_accounting(claimed, DELTA, **training).passed
     assert audit.check_accounting(0.95 * claimed, DELTA, **training).findings
-
-
-def test_a_claim_that_no_grid_decides_is_not_accused(monkeypatch):
-    monkeypatch.setattr(accounting, "_MAX_LOSSES", 1)  # every grid is too large
-    training = {"noise_multiplier": 5, "steps": 100_000, "sampling_rate": 0.001}
-    report = audit.check_accounting(0.20942, DELTA, **training)
-    assert report.verdict.startswith("INCOMPLETE") and "too close to judge" in flatten(report)
 
 
 @pytest.mark.slow
