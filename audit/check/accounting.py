@@ -16,7 +16,7 @@ from audit.written import at_least_digits, at_most_digits, counted
 _RELATIVE_TOLERANCE = 2e-3  # differences expected between accountants
 _TOLERANCE = 1e-3
 _LEAST_RATE = 1e-9  # one example per batch out of 10^9, the most examples that we allow
-_GRID = 1e-5  # the relative spacing of a fine grid of privacy losses
+_GRID = 5e-6  # the relative spacing of a fine grid of privacy losses
 
 
 def check_accounting(
@@ -118,8 +118,8 @@ def _is_too_low(claimed: float, accounted: float) -> bool:
 def _account_finely(composition: Composition, coarse: float, delta: float) -> float:
     """Returns dp-accounting's epsilon on a fine grid of privacy losses; `coarse` is that on a coarse grid.
 
-    A coarse grid makes epsilon too large. We limit the fine grid to about 10^6 values: the largest privacy
-    losses of a step are about 10 / sigma.
+    A coarse grid makes epsilon too large. The largest privacy losses of a step are about 10 / sigma, so the
+    fine grid has at most about 2 million values.
     """
     grid = _GRID * max(coarse, 1 / composition.noise_multiplier)
     accountant = accounting.account_sampled(composition, min(grid, accounting.COARSEST_GRID))

@@ -68,8 +68,8 @@ def check_batches(
     Args:
       draw: a torch or Opacus loader whose batch sampler yields the indices; a batch sampler; an iterable over
         batches of indices, such as a loader on `range(examples)`; or a function from a seed to the batches of
-        one pass over the loader, or to a single batch. A batch is an array of example indices, which start at
-        0. The seeds are 0, 1, ...; a stateful loader may ignore them.
+        one pass over the loader, such as a list of one batch. A batch is an array of example indices, which
+        start at 0. The seeds are 0, 1, ...; a stateful loader may ignore them.
       examples: the size of the data set; by default, that of the loader.
       sampling_rate: the assumed probability that a batch includes an example.
       assumed: the assumed sampler: "poisson", "fixed" (a fixed number of examples without replacement),
@@ -97,7 +97,7 @@ def check_batches(
     examples = loaders.count_examples(draw, examples)
     rate = read_sampling_rate(sampling_rate)
     require(rate < 1, f"`sampling_rate={rate:g}`: give a number below 1")
-    draw_pass = loaders.join_batches(loaders.make_draw(draw), count_batches(rate))
+    draw_pass = loaders.make_draw(draw)
     drawn = _draw_batches(draw_pass, examples, rate)
     kind = _recognise_kind(drawn)
     order = None

@@ -69,27 +69,6 @@ def _iterate(loader: Any, sampler: Iterable[Any], seed: int) -> Iterator[Any]:
     return iter(sampler)
 
 
-def join_batches(draw: Draw, count: int) -> Draw:
-    """Returns `draw` if it draws a pass; if it draws a single batch, a function that draws `count` of them.
-
-    The batches have different seeds. Raises InputError if `draw` fails.
-    """
-    if not _is_single(call_user(lambda: draw(0), " with seed 0")):
-        return draw
-    return lambda seed: [draw(count * seed + place) for place in range(count)]
-
-
-def _is_single(given: Any) -> bool:
-    """Returns True if `draw` returned a single batch of indices instead of a pass."""
-    if not hasattr(given, "__getitem__"):  # an iterator over batches
-        return False
-    if not len(given):
-        return hasattr(given, "dtype")  # an empty array is a batch, but an empty list is a pass
-    is_column = getattr(given, "shape", ())[1:] == (1,)  # as returned by np.argwhere
-    # An index is an int or an array without axes, and a batch is an array or a list.
-    return is_column or isinstance(given[0], int) or getattr(given[0], "ndim", 1) == 0
-
-
 def count_examples(loader: Any, examples: int | None) -> int:
     """Returns the stated number of examples, or the length of `loader.dataset` if it is None.
 
@@ -140,7 +119,7 @@ def _read_batches(given: Any, most: int) -> DrawnPass:
         # A batch without examples may be an empty list, which NumPy converts to floats.
         is_index = batch.dtype.kind in "iu" or not batch.size
         require(is_index and batch.ndim < 2, _NO_INDICES)
-        require(batch.ndim, "`draw` gave a single batch: return the batches of a whole pass")
+        require(batch.ndim, "`draw` gave a single batch: return a list of batches, such as [batch]")
     is_whole = next(remaining, None) is None
     return DrawnPass([np.sort(batch.astype(np.int64)) for batch in batches], is_whole)
 

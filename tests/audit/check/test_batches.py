@@ -223,9 +223,9 @@ class TestLoaders:
         text = explain(self.check(DPDataLoader.from_data_loader(loader), 70 / SIZE))
         assert "1 / 9 = 0.1111, one over the loader's length" in text
 
-    def test_a_draw_may_give_a_single_batch(self):
-        assert self.check(lambda seed: draw_poisson(seed)[0], examples=SIZE).passed
-        fixed = lambda seed: list(np.random.default_rng(seed).choice(SIZE, 70, replace=False))  # noqa: E731
+    def test_a_pass_may_have_a_single_batch(self):
+        assert self.check(lambda seed: draw_poisson(seed)[:1], examples=SIZE).passed
+        fixed = lambda seed: [np.random.default_rng(seed).choice(SIZE, 70, replace=False)]  # noqa: E731
         assert "fixed-size batches" in self.check(fixed, 70 / SIZE, examples=SIZE).verdict
 
     @pytest.mark.parametrize(
@@ -233,6 +233,7 @@ class TestLoaders:
         [
             (iter([[1, 2]]), "can be iterated only once"),
             (lambda seed: 5, "`draw` gave 5: return batches of indices"),
+            (lambda seed: draw_poisson(seed)[0], "gave a single batch: return a list of batches"),
             (lambda seed: 1 / 0, "`draw` failed with seed 0: ZeroDivisionError"),
             (lambda seed: [[0.5, 1.5]], "not vectors of indices"),
             (lambda seed: [{"x": [1]}], "build the loader on range"),
