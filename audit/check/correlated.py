@@ -98,29 +98,26 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
     p_size = compute_two_sided_p_value(stats.chi2(raw.size), ratio**2 * raw.size)
     steps, size = noise.shape
     name = f"raw noise of {ratio:.4g} times the stated deviation"
-    findings = []
-    level = LEVEL / 2  # Bonferroni, for two tests
-    if p_independent <= level:
-        explained = _explain_correlations(strategy, noise, correlations)
-        findings.append(CheckFinding("whiteness", *explained))
-    elif p_size <= level:
-        findings.append(
-            CheckFinding(
-                "size",
-                name,
-                f"Undoing the strategy leaves noise of {ratio:.4g} eta sigma C / B.",
-                "state the deviation of the raw noise for S as given, without scaling its columns to norm 1",
-            )
-        )
-    seen = f"{name} ({steps} steps, {size:,} parameters)"
+    wrong_size = CheckFinding(
+        "size",
+        name,
+        f"Undoing the strategy leaves noise of {ratio:.4g} eta sigma C / B.",
+        "state the deviation of the raw noise for S as given, without scaling its columns to norm 1",
+    )
+    explained = CheckFinding("whiteness", *_explain_correlations(strategy, noise, correlations))
     outcomes = {
-        "size": CheckOutcome(seen, p_values={"chi-square": p_size}),
+        "size": CheckOutcome(
+            f"{name} ({steps} steps, {size:,} parameters)",
+            findings=[wrong_size] if p_independent > LEVEL else [],
+            p_values={"chi-square": p_size},
+        ),
         "whiteness": CheckOutcome(
             f"test of correlated steps: p {p_independent:.2g}",
+            findings=[explained],
             p_values={"correlations": p_independent},
         ),
     }
-    return make_report("noise", outcomes, findings)
+    return make_report("noise", outcomes)
 
 
 def _explain_correlations(
