@@ -131,17 +131,12 @@ def _list_mistakes(composition: Composition) -> dict[str, tuple[int, float]]:
     _, steps, rate = composition
     batches = count_batches(rate)
     length = math.ceil(1 / rate - 1e-6)  # len(loader); 1e-6 ignores rounding
-    mistakes = {
+    return {
         "epochs are counted as steps": (max(round(steps / batches), 1), rate),
         "only one epoch is counted": (min(steps, batches), rate),
         f"the rate is 1 / len(loader) = 1 / {length} = {1 / length:.4g}": (steps, 1 / length),
+        f"the rate is that of one of 4 workers, {rate / 4:.4g}": (steps, rate / 4),
     }
-    for count in (2, 4, 8):
-        part = rate / count
-        mistakes[f"the rate is that of one of {count} workers, {part:.4g}"] = (steps, part)
-        pieces = f"each of {count} parts of a batch is counted as a step, at rate {part:.4g}"
-        mistakes[pieces] = (min(steps * count, accounting.MOST_SAMPLED), part)
-    return mistakes
 
 
 def _check_delta(delta: float, examples: int) -> CheckOutcome:

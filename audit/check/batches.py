@@ -99,14 +99,8 @@ def check_batches(
     require(rate < 1, f"`sampling_rate={rate:g}`: give a number below 1")
     draw_pass = loaders.make_draw(draw)
     drawn = _draw_batches(draw_pass, examples, rate)
-    kind = _recognise_kind(drawn)
-    order = None
-    if kind in (SHUFFLED, BALLS_IN_BINS):
-        order = examine_order(draw_pass, examples, drawn.epoch)
-        if order.repeats:
-            kind = CYCLIC
     stated = {"examples": examples, "sampling_rate": rate, "assumed": assumed}
-    return _report(drawn, kind, order, assumed).add_provenance(draw, stated)
+    return _report(draw_pass, drawn, assumed).add_provenance(draw, stated)
 
 
 def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
@@ -136,13 +130,11 @@ def _recognise_kind(drawn: _DrawnBatches) -> str:
     between passes. If all sizes are equal, the batches have a fixed size. The probability that Poisson
     batches look like this is below 1e-9.
     """
-    is_once = True
-    log_once = 0.0  # log of the probability that Poisson batches use no example twice in an epoch
-    for batches in drawn.passes:
-        epoch = batches[: drawn.epoch]
-        is_once &= not _is_repeated(np.concatenate(epoch))
-        log_once += drawn.examples * stats.binom.logcdf(1, len(epoch), drawn.measured_rate)
-    if is_once and log_once < _LOG_CERTAIN:
+    epochs = [batches[: drawn.epoch] for batches in drawn.passes]
+    is_once = not any(_is_repeated(np.concatenate(epoch)) for epoch in epochs)
+    # log of the probability that Poisson batches use no example twice in an epoch
+    log_of_epochs = stats.binom.logcdf(1, list(map(len, epochs)), drawn.measured_rate)
+    if is_once and drawn.examples * np.sum(log_of_epochs) < _LOG_CERTAIN:
         sizes_of_passes = {tuple(map(len, batches)) for batches in drawn.passes}
         return SHUFFLED if len(sizes_of_passes) == 1 else BALLS_IN_BINS
 
@@ -157,13 +149,11 @@ def _is_repeated(indices: Integers) -> bool:
     return len(np.unique(indices)) < len(indices)
 
 
-def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: str) -> CheckReport:
-    """Checks batches of the kind `kind` for an accountant that assumes the kind `assumed`.
-
-    `order` is the result of the order test, or None if it does not apply.
-    """
+def _report(draw: Draw, drawn: _DrawnBatches, assumed: str) -> CheckReport:
+    """Checks the batches `drawn` by `draw` for an accountant that assumes batches of the kind `assumed`."""
+    kind = _recognise_kind(drawn)
     rows = {
-        "indices": _check_indices(drawn, kind),
+        "indices": _check_indices(drawn),
         "batch size": _test_rate(drawn),
         "spread of sizes": _test_sizes(drawn),
         **_test_members(drawn),
@@ -171,38 +161,44 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
     # Batches count as Poisson if no other kind was recognised and no test rejects Poisson sampling.
     if kind == UNRECOGNISED and make_report("batches", rows).passed:
         kind = POISSON
+    figures: dict[str, Any] = {}
+    if kind in (SHUFFLED, BALLS_IN_BINS):
+        order = examine_order(draw, drawn.examples, drawn.epoch)
+        figures["order"] = order._asdict()
+        if order.repeats:
+            kind = CYCLIC
+            rows["indices"] = rows["indices"]._replace(findings=())  # batches must repeat
+        else:
+            rows["order"] = _describe_order(order)
     if assumed != POISSON or kind not in (POISSON, UNRECOGNISED):
         _drop_poisson_tests(drawn, rows, kind, assumed)
-    figures: dict[str, Any] = {"kind": kind}
-    if order is not None:
-        figures["order"] = order._asdict()
-        if not order.repeats:  # otherwise, the batches are cyclic
-            not_uniform = CheckFinding(
-                "order",
-                "an order that is not uniform",
-                f"{order.seen} This order reveals more than a uniform order to an attacker who guesses an "
-                "example's step.",
-                "draw a new uniform permutation of all examples in every pass (no buffer, shards or groups "
-                "by length), or account for any order: see any_order in claim (audit.sampler_claims)",
-            )
-            rows["order"] = _describe_test(
-                f"tested over {order.passes} passes", order.p_value, not_uniform
-            )
     findings = []
     # If the kind is unrecognised, the rejected tests of Poisson sampling are the findings.
     if kind != assumed and (kind != UNRECOGNISED or assumed != POISSON):
         title = _TITLES.get(kind, "other")
-        why = " They are the same in every pass." if kind == CYCLIC else ""
         findings.append(
             CheckFinding(
                 "every example",
                 f"{title} batches, not {_TITLES[assumed]}",
-                f"The accountant assumes {_TITLES[assumed]} batches, but these are {title}.{why}",
+                f"The accountant assumes {_TITLES[assumed]} batches, but these are {title}.",
                 f"sample {_TITLES[assumed]} batches, or account for {title} batches: claim "
                 "(audit.sampler_claims) prints their epsilon",
             )
         )
-    return make_report("batches", rows, findings)._replace(figures=figures)
+    return make_report("batches", rows, findings)._replace(figures=figures | {"kind": kind})
+
+
+def _describe_order(order: OrderTest) -> CheckOutcome:
+    """Returns the outcome of the tests of a uniform order."""
+    finding = CheckFinding(
+        "order",
+        "an order that is not uniform",
+        f"{order.seen} This order reveals more than a uniform order to an attacker who guesses an example's "
+        "step.",
+        "draw a new uniform permutation of all examples in every pass (no buffer, shards or groups by "
+        "length), or account for any order: see any_order in claim (audit.sampler_claims)",
+    )
+    return _describe_test(f"tested over {order.passes} passes", order.p_value, finding)
 
 
 def _drop_poisson_tests(
@@ -325,11 +321,10 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
     }
 
 
-def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
+def _check_indices(drawn: _DrawnBatches) -> CheckOutcome:
     """Checks that no batch contains an example twice, and that no batch repeats another.
 
-    A repeated batch is a bug only if it is very unlikely for Poisson batches, and never if batches are
-    cyclic.
+    A repeated batch is a bug only if it is very unlikely for Poisson batches.
     """
     batches = len(drawn.batches)
     text = f"{batches:,} batches in {len(drawn.passes)} passes, at most {_MAX_BATCHES // 4} of each"
@@ -350,7 +345,7 @@ def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
     # The probability that both or neither of two batches contain an example. A union bound covers all pairs.
     log_same_choice = math.log(drawn.measured_rate**2 + (1 - drawn.measured_rate) ** 2)
     log_repeats = drawn.examples * log_same_choice + math.log(batches**2 / 2)
-    if repeated and kind != CYCLIC and log_repeats < _LOG_CERTAIN:
+    if repeated and log_repeats < _LOG_CERTAIN:
         bugs.append(
             CheckFinding(
                 "indices",
