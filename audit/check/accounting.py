@@ -1,6 +1,5 @@
-"""Compares a claimed epsilon with an accountant's, and names mistakes that would explain a difference."""
+"""Compares a claimed epsilon with an accountant's."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -88,26 +87,15 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
     epsilon = at_most_digits(accounted)
     tolerance = f"{100 * _RELATIVE_TOLERANCE:g}% plus {_TOLERANCE:g}"
     text = f"dp-accounting gives {epsilon} at delta {delta:g} (tolerance {tolerance})"
-    outcome = CheckOutcome(text, figures={"accounted": accounted})
-    if not _is_too_low(claimed, accounted):
-        return outcome
-
-    # A mistake fits if its epsilon is within 2% of the claim, and at most half as far from the claim as the
-    # correct epsilon.
-    close = min(0.02, (1 - claimed / accounted) / 2) * claimed
-    fitting = []
-    for name, (steps, rate) in _list_mistakes(composition).items():
-        mistaken = composition._replace(insertions=steps, sampling_rate=rate)
-        if abs(claimed - accounting.participant_upper_bound(mistaken, delta)) < close:
-            fitting.append(name)
-    why = f" It fits if {', or if '.join(fitting)}." if fitting else ""
     finding = CheckFinding(
         "epsilon",
         "a claim that is too low",
-        f"The claim is {claimed:.4g}, but accounting gives {epsilon} at delta {delta:g}.{why}",
-        f"claim {epsilon}, or train with more noise or fewer steps",
+        f"The claim is {claimed:.4g}, but accounting gives {epsilon} at delta {delta:g}.",
+        f"claim {epsilon}, or train with more noise or fewer steps. Did you count all steps of all epochs, "
+        "at the rate of the whole batch?",
     )
-    return outcome._replace(findings=[finding])
+    findings = [finding] if _is_too_low(claimed, accounted) else []
+    return CheckOutcome(text, findings=findings, figures={"accounted": accounted})
 
 
 def _is_too_low(claimed: float, accounted: float) -> bool:
@@ -126,19 +114,6 @@ def _account_finely(composition: Composition, coarse: float, delta: float) -> fl
     return float(accountant.get_epsilon(delta))
 
 
-def _list_mistakes(composition: Composition) -> dict[str, tuple[int, float]]:
-    """Returns common accounting mistakes, each with the steps and the sampling rate that it counts."""
-    _, steps, rate = composition
-    batches = count_batches(rate)
-    length = math.ceil(1 / rate - 1e-6)  # len(loader); 1e-6 ignores rounding
-    return {
-        "epochs are counted as steps": (max(round(steps / batches), 1), rate),
-        "only one epoch is counted": (min(steps, batches), rate),
-        f"the rate is 1 / len(loader) = 1 / {length} = {1 / length:.4g}": (steps, 1 / length),
-        f"the rate is that of one of 4 workers, {rate / 4:.4g}": (steps, rate / 4),
-    }
-
-
 def _check_delta(delta: float, examples: int) -> CheckOutcome:
     """Checks that delta is below 1 / n for n examples, and advises 0.1 / n.
 
@@ -147,13 +122,12 @@ def _check_delta(delta: float, examples: int) -> CheckOutcome:
     noun = counted(examples, "example")
     advised = at_least_digits(0.1 / examples, digits=1)
     seen = f"delta {delta:g} is {delta * examples:.3g} / n for {noun}"
-    text = f"{seen}; {advised} or less is advised"
-    if delta * examples < 1 - 1e-9:  # below 1, up to rounding
-        return CheckOutcome(text)
     finding = CheckFinding(
         "delta",
         "a delta that allows anything",
         f"{seen}: publishing one whole example would satisfy it.",
         f"claim at {advised}",
     )
-    return CheckOutcome(text, findings=[finding])
+    is_too_large = delta * examples >= 1 - 1e-9  # at least 1, up to rounding
+    text = f"{seen}; {advised} or less is advised"
+    return CheckOutcome(text, findings=[finding] if is_too_large else [])

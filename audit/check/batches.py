@@ -245,7 +245,8 @@ def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
         "batch size",
         ANOTHER_RATE,
         f"Batches have {mean} instead of the stated {expected}: a rate of {rate:.4g}, not {stated:.4g}.",
-        f"give the accountant the rate {rate:.4g}, or draw batches at the stated rate",
+        f"give the accountant the rate {rate:.4g}, or draw batches at the stated rate. Is the rate one over "
+        "the loader's length, or that of one worker?",
     )
     power = f"a rate {visible:.2g}% off would be detected with probability 0.9"
     return _describe_test(f"{mean}, {expected} expected; {power}", p_value, finding)
@@ -342,9 +343,10 @@ def _check_indices(drawn: _DrawnBatches) -> CheckOutcome:
         )
     contents = [batch.tobytes() for batch in drawn.batches if len(batch)]
     repeated = len(contents) - len(set(contents))
-    # The probability that both or neither of two batches contain an example. A union bound covers all pairs.
-    log_same_choice = math.log(drawn.measured_rate**2 + (1 - drawn.measured_rate) ** 2)
-    log_repeats = drawn.examples * log_same_choice + math.log(batches**2 / 2)
+    # The probability p^2 + (1 - p)^2 that both or neither of two batches contain an example is at most
+    # exp(-2 p (1 - p)). A union bound covers all pairs.
+    rate = drawn.measured_rate
+    log_repeats = 2 * (math.log(batches) - drawn.examples * rate * (1 - rate))
     if repeated and log_repeats < _LOG_CERTAIN:
         bugs.append(
             CheckFinding(
