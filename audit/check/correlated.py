@@ -143,13 +143,11 @@ def _explain_correlations(
     restart = max(int(np.argmax(is_correlated)), 1)  # at least one step precedes the restart
     parts = [strategy.multiply(noise[:restart]), strategy.multiply(noise[restart:])]
     p_joined, joined = _test_steps(np.concatenate(parts))
-    # Correlations between steps before the restart and steps after it.
-    across = np.abs(joined[:restart, restart:])
-    first, second = np.unravel_index(np.argmax(across), across.shape)
-    if across[first, second] > 0.9:
+    # The largest correlation between a step before the restart and a step after it.
+    if np.max(np.abs(joined[:restart, restart:])) > 0.9:
         return (
-            f"steps {first + 1} and {second + restart + 1} share their noise",
-            "The difference of the two steps reveals gradients.",
+            f"noise of earlier steps is reused from step {restart + 1}",
+            "The difference of two steps with the same noise reveals gradients.",
             "create the generator once, and restore both its state and the step when training resumes",
         )
     if p_joined > LEVEL:

@@ -39,13 +39,9 @@ def make_draw(loader: Any) -> Draw:
       loader: such a function, or a loader or an iterable as in `check_batches`.
 
     Raises:
-      InputError: the loader is neither callable nor iterable, or can be iterated only once.
+      InputError: the loader can be iterated only once.
     """
     if not isinstance(loader, Iterable):
-        require(
-            callable(loader),
-            f"`draw={shown(loader)}`: give seed -> batches of indices, or a loader",
-        )
         return loader
     # A batch sampler gives the indices without reading the examples.
     batch_sampler = getattr(loader, "batch_sampler", None)
