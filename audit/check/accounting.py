@@ -75,8 +75,8 @@ def read_sampling_rate(sampling_rate: Any) -> float:
 
 
 def count_batches(sampling_rate: float) -> int:
-    """Returns the number of batches per epoch, 1 / sampling_rate rounded, at least 1."""
-    return max(round(1 / sampling_rate), 1)
+    """Returns the number of batches per epoch, 1 / sampling_rate rounded."""
+    return round(1 / sampling_rate)
 
 
 def _check_epsilon(claimed: float, composition: Composition, delta: float) -> CheckOutcome:
