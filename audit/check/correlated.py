@@ -7,7 +7,6 @@ different strategy.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,20 +20,6 @@ from audit.claims.strategies import Strategy, find_strategy
 from audit.errors import require
 from audit.evidence import arrays
 from audit.evidence.arrays import Array
-
-
-class _Tested(NamedTuple):
-    """A test of the noise of T steps.
-
-    Attributes:
-      ratio: the standard deviation of the noise, divided by the stated standard deviation.
-      p_value: the p-value of a test of the hypothesis that different steps are independent.
-      correlations: (T, T) the correlations between steps, with a diagonal of zeros.
-    """
-
-    ratio: float
-    p_value: float
-    correlations: Array
 
 
 def check_noise(
@@ -81,11 +66,12 @@ def check_noise(
     return report.add_provenance(draw, stated._asdict())
 
 
-def _test_steps(noise: Array) -> _Tested:
-    """Measures noise of shape (T, d), in stated deviations, and tests whether its steps are independent.
+def _test_steps(noise: Array) -> tuple[float, Array]:
+    """Tests whether the steps of noise of shape (T, d) are independent.
 
     The test combines two statistics by Bonferroni's method: the largest of the T (T - 1) / 2 correlations
     between two steps, and the largest sum of the correlations at one lag, which detects small correlations.
+    Returns the p-value, and the correlations between steps, (T, T), with a diagonal of zeros.
     """
     steps, size = noise.shape
     lengths = np.linalg.norm(noise, axis=1, keepdims=True)
@@ -98,7 +84,7 @@ def _test_steps(noise: Array) -> _Tested:
     counts = np.array([math.comb(steps, 2), steps - 1])
     two_sided = 2 * stats.norm.sf(largest * math.sqrt(size))
     p_value = 2 * np.min(counts * two_sided)  # times 2, for two statistics
-    return _Tested(np.sqrt(np.mean(noise**2)), min(1.0, p_value), correlations)
+    return min(1.0, p_value), correlations
 
 
 def _report(strategy: Strategy, noise: Array) -> CheckReport:
@@ -106,77 +92,65 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
 
     If steps are correlated, this explains a wrong size, so we do not report the size.
     """
-    whitened = _test_steps(strategy.multiply(noise))
-    ratio = whitened.ratio
+    raw = strategy.multiply(noise)
+    p_independent, correlations = _test_steps(raw)
+    ratio = np.sqrt(np.mean(raw**2))
+    p_size = compute_two_sided_p_value(stats.chi2(raw.size), ratio**2 * raw.size)
     steps, size = noise.shape
-    p_size = compute_two_sided_p_value(stats.chi2(noise.size), ratio**2 * noise.size)
     name = f"raw noise of {ratio:.4g} times the stated deviation"
-    findings = []
-    level = LEVEL / 2  # Bonferroni, for two tests
-    if whitened.p_value <= level:
-        findings.append(
-            CheckFinding("whiteness", *_explain_correlations(strategy, noise, whitened))
-        )
-    elif p_size <= level:
-        why = ""
-        # If S was scaled by this norm, the size is wrong by the same factor. We allow 2%.
-        norm = np.linalg.norm(strategy.multiply(np.eye(steps, 1)))  # of S's first column
-        if abs(norm - 1) > 0.02 and min(abs(ratio * norm - 1), abs(ratio / norm - 1)) < 0.02:
-            why = f" The first column of S has norm {norm:.4g}: was S scaled to norm 1?"
-        findings.append(
-            CheckFinding(
-                "size",
-                name,
-                f"Undoing the strategy leaves noise of {ratio:.4g} eta sigma C / B.{why}",
-                "state the deviation of the raw noise for S as given, without scaling its columns",
-            )
-        )
+    wrong_size = CheckFinding(
+        "size",
+        name,
+        f"Undoing the strategy leaves noise of {ratio:.4g} eta sigma C / B.",
+        "state the deviation of the raw noise for S as given, without scaling its columns to norm 1",
+    )
+    explained = CheckFinding("whiteness", *_explain_correlations(strategy, noise, correlations))
     outcomes = {
         "size": CheckOutcome(
-            f"{name} ({steps} steps, {size:,} parameters)", p_values={"chi-square": p_size}
+            f"{name} ({steps} steps, {size:,} parameters)",
+            findings=[wrong_size] if p_independent > LEVEL else [],
+            p_values={"chi-square": p_size},
         ),
         "whiteness": CheckOutcome(
-            f"test of correlated steps: p {whitened.p_value:.2g}",
-            p_values={"correlations": whitened.p_value},
+            f"test of correlated steps: p {p_independent:.2g}",
+            findings=[explained],
+            p_values={"correlations": p_independent},
         ),
     }
-    return make_report("noise", outcomes, findings)
+    return make_report("noise", outcomes)
 
 
 def _explain_correlations(
-    strategy: Strategy, noise: Array, whitened: _Tested
+    strategy: Strategy, noise: Array, correlations: Array
 ) -> tuple[str, str, str]:
     """Returns the name, meaning and fix of the bug that explains correlated steps.
 
     If a mechanism lost its state, it restarted at the first step that is correlated with an earlier step. If
     we then undo the strategy separately before this step and from it on, steps are independent, or two of
-    them share their noise. `whitened` is the test after undoing the strategy for all steps together.
+    them share their noise. `correlations` (T, T) are those between steps of `noise` (T, d) after undoing the
+    strategy for all steps together.
     """
-    raw = _test_steps(noise)
-    if raw.p_value > LEVEL:
+    if _test_steps(noise)[0] > LEVEL:
         return (
             "independent noise, not that of the strategy",
-            f"Different steps have independent noise of {raw.ratio:.3g} times the stated raw deviation.",
+            "Different steps have independent noise.",
             "add the strategy's noise, or account for DP-SGD",
         )
     steps, size = noise.shape
     # The smallest significant correlation: a two-sided test of T (T - 1) / 2 pairs of steps.
     threshold = stats.norm.isf(LEVEL / steps**2) / np.sqrt(size)
-    is_correlated = np.any(np.triu(np.abs(whitened.correlations)) > threshold, axis=0)
+    is_correlated = np.any(np.triu(np.abs(correlations)) > threshold, axis=0)
     restart = max(int(np.argmax(is_correlated)), 1)  # at least one step precedes the restart
     parts = [strategy.multiply(noise[:restart]), strategy.multiply(noise[restart:])]
-    joined = _test_steps(np.concatenate(parts))
-    # Correlations between steps before the restart and steps after it.
-    across = np.abs(joined.correlations[:restart, restart:])
-    first, second = np.unravel_index(np.argmax(across), across.shape)
-    if across[first, second] > 0.9:
+    p_joined, joined = _test_steps(np.concatenate(parts))
+    # The largest correlation between a step before the restart and a step after it.
+    if np.max(np.abs(joined[:restart, restart:])) > 0.9:
         return (
-            f"steps {first + 1} and {second + restart + 1} share their noise",
-            f"The raw noise of the two steps has correlation {across[first, second]:.2f}: their difference "
-            "reveals gradients.",
+            f"noise of earlier steps is reused from step {restart + 1}",
+            "The difference of two steps with the same noise reveals gradients.",
             "create the generator once, and restore both its state and the step when training resumes",
         )
-    if joined.p_value > LEVEL:
+    if p_joined > LEVEL:
         return (
             f"the noise's state is lost at step {restart + 1}",
             "The noise before this step and the noise from this step on are each as stated, but not "
@@ -185,7 +159,7 @@ def _explain_correlations(
         )
     return (
         "noise of a different strategy",
-        f"After undoing the strategy, different steps are still correlated (p {whitened.p_value:.2g}).",
+        "After undoing the strategy, different steps are still correlated.",
         "compare the coefficients: are they those of S, or of its inverse? Does training start with an empty "
         "state?",
     )

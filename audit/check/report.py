@@ -202,15 +202,13 @@ def make_report(
         if rejected[row] or not outcome.p_values:
             bugs_of_row += outcome.findings
         bugs += bugs_of_row
-        names = list(dict.fromkeys(bug.name for bug in bugs_of_row))
-        if rejected[row] and not names:
-            # A bug is reported in only one row, but may cause rejections in others.
-            names = ["not as expected: see the findings below"]
         result = PASSED
-        if names:
+        # A bug is reported in only one row, but may cause rejections in others.
+        if bugs_of_row or rejected[row]:
             result = FAILED
         elif not outcome.tried or any(map(np.isnan, outcome.p_values.values())):
             result = UNTRIED
+        names = dict.fromkeys(bug.name for bug in bugs_of_row)
         checks.append(Check(row, result, "; ".join([*names, outcome.text])))
     needed = needed or tuple(outcomes)
     return CheckReport(subject, tuple(checks), tuple(bugs), needed, p_values, figures)

@@ -119,12 +119,10 @@ def _forget_failed_call(model: Any, optimizer: Any) -> None:
             vars(module).pop(attribute, None)
     for parameter in model.parameters():
         vars(parameter).pop("_current_grad_sample", None)
-        if hasattr(parameter, "_forward_counter"):
-            parameter._forward_counter = 0
+        parameter._forward_counter = 0
     # Opacus's BatchMemoryManager splits a batch, and queues whether each part skips the step.
-    if "_step_skip_queue" in vars(optimizer):
-        optimizer._step_skip_queue.clear()
-        optimizer._is_last_step_skipped = False
+    vars(optimizer).get("_step_skip_queue", []).clear()
+    optimizer._is_last_step_skipped = False
     optimizer.zero_grad()
 
 

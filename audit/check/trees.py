@@ -49,15 +49,16 @@ def map_tree(tree: Any, function: Callable[[str, Any], Any], name: str, path: st
         return kind(map(map_child, range(len(tree)), tree))
 
     # Other JAX pytrees, such as a Flax State or an Equinox Module. If there are any, JAX is loaded.
-    advice = f"`{name}` has {shown(tree)}: give arrays or tensors in dicts, lists or tuples"
-    require("jax" in sys.modules, advice)
-    tree_util = sys.modules["jax"].tree_util
-    require(not tree_util.all_leaves([tree]), advice)
+    jax: Any = sys.modules.get("jax")
+    require(
+        jax and not jax.tree_util.all_leaves([tree]),
+        f"`{name}` has {shown(tree)}: give arrays or tensors in dicts, lists or tuples",
+    )
 
     def map_jax_leaf(jax_path: Any, leaf: Any) -> Any:
-        return map_child(tree_util.keystr(jax_path, simple=True, separator="."), leaf)
+        return map_child(jax.tree_util.keystr(jax_path, simple=True, separator="."), leaf)
 
-    return tree_util.tree_map_with_path(map_jax_leaf, tree)
+    return jax.tree_util.tree_map_with_path(map_jax_leaf, tree)
 
 
 def collect_leaves(name: str, tree: Any) -> dict[str, Any]:

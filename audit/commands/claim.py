@@ -214,23 +214,22 @@ def _recognize_loader(user_file: UserFile) -> _Sampler:
     order = report.figures.get("order")
     if order is None:  # passes do not use every example once
         return _Sampler(kind, batches)
-    return _judge_order(kind, batches, order)
+    is_even = max(map(len, drawn.batches)) * batches <= examples
+    return _judge_order(kind, batches, is_even, order)
 
 
-def _judge_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Sampler:
+def _judge_order(kind: str, batches: int, is_even: bool, order: Mapping[str, Any]) -> _Sampler:
     """Returns the sampler for batches that use every example once per pass, judged by tests of their order.
 
-    Raises InputError if a pass does not end.
+    Bounds are amplified only if the tests do not reject a uniform order.
 
     Args:
       kind: The name of the sampler if the order is uniform, such as "shuffled".
       batches: The number of batches in the first pass.
+      is_even: True if no batch of the first pass is larger than the others.
       order: The fields of `audit.check.order.OrderTest`. `seen` is the strongest evidence against a
         uniform order, a sentence.
     """
-    require(
-        order["is_whole"], f"a pass does not end after {batches} batches: let it end, like an epoch"
-    )
     batches = min(batches, order["batches"])  # the fewest of all passes
     passes = f"{order['passes']} passes"
     tested = f"tested over {passes}, p {order['p_value']:.2g}"
@@ -239,7 +238,7 @@ def _judge_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Sampler:
         # The bounds for "shuffled" assume equal batches. If the last one is smaller, an example is more often
         # in an earlier batch. This lowers the leakage, unless later steps expand the example's effect.
         expands = FLAGS.lipschitz is not None and FLAGS.lipschitz > 1
-        if kind == "shuffled" and expands and not order["is_even"]:
+        if kind == "shuffled" and expands and not is_even:
             why = "batches differ in size and steps may expand; the bounds take the order as known"
             return _Sampler("any_order", batches, f"{uniform}, but {why}")
         return _Sampler(kind, batches, uniform)

@@ -5,7 +5,6 @@ import pytest
 from scipy import stats
 
 import audit
-from audit.check import accounting
 from audit.claims.accounting import Composition, participant_upper_bound
 from audit.claims.brackets import compute_shuffled_epsilon
 from tests.cases import flatten
@@ -22,7 +21,7 @@ def test_a_claim_is_held_against_accounting():
     accounted = account(**TRAINING)
     passed = audit.check_accounting(accounted, DELTA, **TRAINING)
     assert passed.passed
-    assert "(tolerance 0.2%)" in flatten(passed)
+    assert "(tolerance 0.2% plus 0.001)" in flatten(passed)
 
 
 @pytest.mark.slow
@@ -35,26 +34,19 @@ def test_a_claim_that_is_too_low_has_a_finding_whose_advice_is_accepted():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("stated", "steps", "rate", "cause"),
+    ("stated", "steps", "rate"),
     [
-        (0.01, 100, 0.01, "only one epoch is counted"),
-        (0.01, 10, 0.01, "epochs are counted as steps"),
-        (0.01, 1000, 0.01 / 4, "the rate is that of one of 4 workers, 0.0025"),
-        (0.01, 4000, 0.01 / 4, "each of 4 parts of a batch is counted as a step, at rate 0.0025"),
-        (0.064, 1000, 1 / 16, "the rate is 1 / len(loader) = 1 / 16 = 0.0625"),
+        (0.01, 100, 0.01),  # one epoch
+        (0.01, 10, 0.01),  # epochs are counted as steps
+        (0.01, 1000, 0.01 / 4),  # the rate of one of 4 workers
+        (0.01, 4000, 0.01 / 4),  # each of 4 parts of a batch is counted as a step
+        (0.064, 1000, 1 / 16),  # one over the loader's length
     ],
 )
-def test_a_mistake_that_gives_the_claim_is_named(stated, steps, rate, cause):
+def test_a_mistaken_claim_is_too_low(stated, steps, rate):
     training = TRAINING | {"sampling_rate": stated}
     report = audit.check_accounting(account(1.1, steps, rate), DELTA, **training)
-    assert cause in flatten(report)
-
-
-@pytest.mark.slow
-def test_causes_that_give_the_same_claim_are_all_named():
-    """One epoch, and sigma counted with C = 2, give 0.550 and 0.552."""
-    text = flatten(audit.check_accounting(0.551, DELTA, **TRAINING))
-    assert "only one epoch is counted, or if sigma is computed with C = 2" in text
+    assert report.verdict == "FAILED: a claim that is too low"
 
 
 @pytest.mark.slow
@@ -67,13 +59,6 @@ def test_a_right_claim_is_not_accused_by_a_grid_that_is_coarse_beside_losses(cla
     training = {"noise_multiplier": sigma, "steps": steps, "sampling_rate": 0.001}
     assert audit.check_accounting(claimed, DELTA, **training).passed
     assert audit.check_accounting(0.95 * claimed, DELTA, **training).findings
-
-
-def test_a_claim_that_no_grid_decides_is_not_accused(monkeypatch):
-    monkeypatch.setattr(accounting, "_MAX_LOSSES", 1)  # every grid is too large
-    training = {"noise_multiplier": 5, "steps": 100_000, "sampling_rate": 0.001}
-    report = audit.check_accounting(0.20942, DELTA, **training)
-    assert report.verdict.startswith("INCOMPLETE") and "too close to judge" in flatten(report)
 
 
 @pytest.mark.slow
@@ -131,12 +116,3 @@ def test_a_report_says_where_it_comes_from(tmp_path):
     assert "draw in " in provenance["code"] and "test_accounting.py, line" in provenance["code"]
     text = report.page(tmp_path / "page.html").read_text()
     assert "Provenance" in text and provenance["date"] in text
-
-
-@pytest.mark.slow
-def test_a_mistake_with_noise_out_of_range_is_left_out():
-    """The square of this noise multiplier is more than accounting takes."""
-    report = audit.check_accounting(
-        epsilon=0.001, delta=1e-5, noise_multiplier=6000.0, steps=10**6, sampling_rate=0.9
-    )
-    assert report.findings[0].name == "a claim that is too low"

@@ -136,8 +136,8 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", mostly_slow(OTHERS, quick=6))
 def test_an_order_that_is_not_uniform_is_rejected(name):
-    order = examine_order(OTHERS[name], EXAMPLES, BATCHES, sizes_vary=False)
-    assert order.p_value < 1e-6 and order.is_once
+    order = examine_order(OTHERS[name], EXAMPLES, BATCHES)
+    assert order.p_value < 1e-6
     assert order.repeats == (name == "shuffled once")
 
 
@@ -152,15 +152,12 @@ def test_what_fails_has_a_finding_below(name, assumed):
     assert "an order that is not uniform" in report.verdict
 
 
-def count_rejected(draw, shape, batches, seeds, sizes_vary=False):
+def count_rejected(draw, shape, batches, seeds):
     """Returns how many of these loaders of uniform orders are rejected; `batches` cuts their passes."""
     rejected = 0
     for first in seeds:
         order = examine_order(
-            lambda seed, first=first: draw([first, seed], *shape)[:batches],
-            shape[0],
-            batches,
-            sizes_vary,
+            lambda seed, first=first: draw([first, seed], *shape)[:batches], shape[0], batches
         )
         rejected += order.p_value <= LEVEL
     return rejected
@@ -177,18 +174,17 @@ def test_uniform_orders_are_accepted(shape, batches):
 
 @pytest.mark.slow
 def test_of_500_loaders_of_uniform_orders_hardly_any_is_rejected():
-    rejected = count_rejected(draw_balls_in_bins, (600, 20), 20, range(100), sizes_vary=True)
+    rejected = count_rejected(draw_balls_in_bins, (600, 20), 20, range(100))
     for shape, batches in SHAPES[:4]:
         rejected += count_rejected(draw_shuffled, shape, batches, range(100, 200))
     assert rejected <= 3  # binomial(500, 0.001): more with a probability of 0.002
 
 
-def test_sizes_of_balls_in_bins_are_looked_at():
+def test_uneven_batches_of_the_same_sizes_in_every_pass_are_shuffled():
     def draw(seed):
         return np.split(permute(seed, 600), np.cumsum([27, 33] * 10)[:-1])
 
-    assert examine_order(draw, 600, 20, sizes_vary=True).p_value < 1e-6
-    assert examine_order(draw, 600, 20, sizes_vary=False).p_value > LEVEL
+    assert audit.check_batches(draw, 600, 0.05).figures["kind"] == "shuffled"
 
 
 @pytest.mark.parametrize("assumed", mostly_slow(["poisson", "fixed", "shuffled", "balls_in_bins"]))
@@ -199,7 +195,6 @@ def test_an_example_may_not_come_twice_and_no_row_fails_without_a_finding(assume
         order[100] = order[3000]
         return np.split(order, 100)
 
-    assert not examine_order(draw, 4000, 100, sizes_vary=False).is_once
     report = audit.check_batches(draw, 4000, 0.01, assumed=assumed)
     assert report.verdict.startswith("FAILED") and report.findings
 
@@ -211,6 +206,4 @@ def test_an_endless_loader_is_read_up_to_a_stated_number_of_batches():
             yield np.flatnonzero(rng.random(500) < 0.05)
 
     report = audit.check_batches(draw, 500, 0.05)
-    assert report.passed and "at most 2,000 batches are read per pass" in " ".join(
-        str(report).split()
-    )
+    assert report.passed and "at most 500 of each" in " ".join(str(report).split())
