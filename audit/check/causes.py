@@ -22,8 +22,8 @@ _BY_SIZE = "normalised by the batch's actual size"
 _DIVIDE = "divide by the stated batch size, a constant, not by the number of examples"
 NOT_FINITE = "NaN or infinity"
 _CLIP = (
-    "clip the whole gradient of every example to norm C, {m.phrases.clip}; divide the sum by the stated "
-    "B once"
+    "clip the whole gradient of every example to norm C, with one norm over all parameters; divide the sum "
+    "by the stated B once"
 )
 KEEP_FINITE = (
     "clip with C / max(C, norm), replace non-finite gradients with 0, never divide by actual sizes"
@@ -420,23 +420,6 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
 # For each symptom, the most specific causes come first.
 CAUSES = [
     Cause(
-        "replay",
-        "noise that does not follow the seed",
-        lambda m: not m.replays and m.replays_like_noise,
-        "Two calls with the same seed differ by as much as two draws of the noise: the seed does not "
-        "determine the noise.",
-        "draw the noise from {m.phrases.generator}; until then, only the noise can be checked",
-    ),
-    Cause(
-        "replay",
-        "a step that keeps state between calls",
-        lambda m: not m.replays,
-        "Two calls with the same seed and batch differ by {m.replay.norm:.3g} eta C / B. The noise does not "
-        "explain this.",
-        "restore parameters, optimizer and generators before each call; with Adam "
-        "{m.phrases.gradient}",
-    ),
-    Cause(
         "separation",
         "examples change each other's gradients",
         lambda m: m.interacts,
@@ -504,8 +487,7 @@ CAUSES = [
         "the same noise for {0}",
         _find_repeats,
         "{1} of {2} seeds produce exactly the same noise as another seed: two steps reveal the gradients.",
-        "create the generator once, before training, or seed it with the step's full seed: "
-        "{m.phrases.generator}",
+        "create the generator once, before training, or seed it with the step's full seed",
         explains=("noise", *OTHER_ROWS),
     ),
     Cause(

@@ -119,19 +119,6 @@ class DrawnNoise(NamedTuple):
             groups[self.probe.layer_names[i]] = values[:, layer == i]
         return groups
 
-    def is_sign_step(self) -> bool:
-        """Returns True if all parameters that move do so equally on every batch, as in Adam's first step.
-
-        We ignore the smallest and largest 5%: Adam moves a parameter less if its gradient is near 0.
-        """
-        quantiles = []
-        for noise in (self.given, *self.others.values()):
-            distances = np.abs(noise.draws[noise.draws != 0])
-            if distances.size:
-                quantiles += np.nanquantile(distances, [0.05, 0.95]).tolist()
-        # A single batch, with two quantiles, is not enough evidence. We allow differences of up to 15%.
-        return len(quantiles) > 2 and np.max(quantiles) < 1.15 * np.min(quantiles)
-
 
 def make_batches(rows: Columns) -> dict[str, Columns]:
     """Returns batches, keyed by name, on which the noise must have the same deviation as on `rows`."""

@@ -3,6 +3,7 @@
 Re:cord-play (Cebere et al., 2026, arXiv 2602.17454) is related: it records the inputs of the noise functions.
 """
 
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 from scipy import stats
 
 from audit.check import causes, noise
-from audit.check.measured import Measured, measure_step
+from audit.check.measured import GRADIENT, Measured, measure_step
 from audit.check.movements import COARSE, TriedExamples
 from audit.check.probe import RefusedError, Step, StepProbe, StepSettings
 from audit.check.report import LEVEL, CheckFinding, CheckOutcome, CheckReport, make_report
@@ -85,27 +86,41 @@ def check_step(
 
 
 def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], object]) -> CheckReport:
-    """Measures a step, describes and explains the measurements, and returns the report."""
-    outcomes = dict.fromkeys(ROWS, _untried("the step is not finite"))
-    if not np.all(np.isfinite(probe.base)):  # the parameters after a step on the given batch
-        outcomes["replay"] = CheckOutcome("not finite")
+    """Measures a step, describes and explains the measurements, and returns the report.
+
+    If the step is not finite on the given batch, or does not repeat with the same seed, this is the only
+    finding, because all other checks compare steps with the same seed.
+    """
+    began = time.perf_counter()
+    again = probe.run(probe.rows, seed=0)  # already compiled by the probe's first call
+    seconds = time.perf_counter() - began
+    replay = probe.measure([again], [probe.base], probe.rows)
+    # For a huge difference, the tolerance may be infinite.
+    if replay.norm > min(replay.tolerance, 1e100):
         finding = CheckFinding(
             "replay",
-            causes.NOT_FINITE,
-            "The step gives NaN or infinity with the given batch.",
-            causes.KEEP_FINITE,
+            "a step that keeps state between calls, or noise that does not follow the seed",
+            f"Two calls with the same seed and batch differ by {replay.norm:.3g} eta C / B.",
+            "restore parameters, optimizer and generators before each call, and draw all noise with the "
+            f"seed; with Adam, {GRADIENT}",
         )
+        if replay.norm == np.inf:
+            finding = CheckFinding(
+                "replay",
+                causes.NOT_FINITE,
+                "The step gives NaN or infinity with the given batch.",
+                causes.KEEP_FINITE,
+            )
+        outcomes = dict.fromkeys(ROWS, _untried(finding.meaning))
+        outcomes["replay"] = CheckOutcome(finding.meaning)
         return make_report("step", outcomes, [finding], NEEDED)
-    m = measure_step(probe, seeds, tell)
+    m = measure_step(probe, seconds, seeds, tell)
     # These outcomes remain only if an obstacle prevents a check.
     outcomes = dict.fromkeys(ROWS, _untried(m.noise_obstacle))
-    replayed = "same seed, same step"
-    if not m.replays:
-        replayed = f"two calls with the same seed differ by {m.replay.norm:.3g} eta C / B"
-    outcomes["replay"] = CheckOutcome(replayed)
+    outcomes["replay"] = CheckOutcome("same seed, same step")
     for row in ("signal", "sensitivity", "separation"):
         outcomes[row] = _untried(m.movement_obstacle)
-    if m.replays and m.tried.is_any_moved:
+    if m.tried.is_any_moved:
         outcomes["signal"] = _describe_signal(m.tried)
     if not m.movement_obstacle:
         outcomes["sensitivity"] = _describe_sensitivity(m.tried)
