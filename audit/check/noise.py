@@ -230,8 +230,13 @@ def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
         for name, values in groups.items():
             p_values["independence"] |= _test_independence(name, values)
             p_values["shape"] |= _test_shape(name, values)
-        p_values["independence"]["similar parameters"] = _test_copies(groups[ALL_LAYERS])
-        p_values["independence"][LAGS] = _test_lags(list(groups.values())[1:])
+        values = groups[ALL_LAYERS]
+        p_values["independence"]["similar parameters"] = _test_copies(values)
+        # Each row has the noise for four consecutive seeds. A generator that is seeded with the seed plus the
+        # layer's index repeats noise within such a row.
+        rows = values[: len(values) // 4 * 4].reshape(-1, 4 * values.shape[1])
+        smallest = min(_test_lags(values), _test_copies(rows))
+        p_values["independence"][LAGS] = min(1, 2 * smallest)  # for two tests
         for batch, noise in drawn.others.items():
             if not noise.not_finite:  # NaN and infinity are findings even without a test
                 p_values[row_of(batch)][batch] = _test_batch(drawn, noise)
@@ -305,42 +310,30 @@ def _test_independence(name: str, values: Vector) -> dict[str, float]:
 def _test_copies(noise: Vector) -> float:
     """Tests whether `noise` (n, p) is correlated between any two parameters, as copies of one draw are.
 
-    Copies have the same size for the first seed, so we sort parameters by this size, and test the largest
-    correlation of neighbours over the other seeds, with a Bonferroni correction.
+    Copies have the same size for the first seed, so we sort parameters by this size, and test the correlation
+    of neighbours over the other seeds, with a Bonferroni correction.
     """
     order = np.argsort(np.abs(noise[0]))
-    others = stats.zscore(noise[1:, order])
-    correlations = np.abs(np.mean(others[:, 1:] * others[:, :-1], axis=0))
-    largest = min(np.max(correlations), 1 - 1e-9)  # avoids division by 0
-    freedom = len(others) - 2
-    p_value = 2 * stats.t.sf(largest * np.sqrt(freedom / (1 - largest**2)), freedom)
-    return float(min(1, p_value * len(correlations)))
+    others = noise[1:, order]
+    p_values = stats.pearsonr(others[:, 1:], others[:, :-1], axis=0).pvalue
+    return float(min(1, np.nanmin(p_values) * len(p_values)))
 
 
-def _test_lags(layers: list[Vector]) -> float:
-    """Tests whether a layer's noise is correlated with that of any layer for a later seed.
+def _test_lags(values: Vector) -> float:
+    """Tests whether noise (n, p) for different seeds is correlated in the same parameters.
 
-    `layers` has the noise (n, p) of each layer with at least two parameters. A generator that is seeded with
-    the seed plus the layer's index repeats noise in this way. We compare up to 500 numbers of a layer with
-    the eight layers on either side, and up to 64 later seeds. Given the noise of the layer, a sum of products
-    with independent normal numbers is normal, and its variance is the sum of squares.
+    We test the sum of all products at each of up to 64 lags, with a Bonferroni correction.
     """
-    deviates = [0.0]
-    noise = [stats.zscore(layer[:, :500]) for layer in layers]
-    for i, first in enumerate(noise):
-        for second in noise[max(i - 8, 0) : i + 9]:
-            size = min(first.shape[1], second.shape[1])
-            products = first[:, :size] @ second[:, :size].T
-            squares = np.cumsum(np.sum(first[:, :size] ** 2, axis=1))
-            seeds = len(first)
-            for lag in range(1, min(seeds // 2, 65)):
-                total = np.trace(products, lag)
-                # Subtracting the mean gives two seeds the correlation -1 / (seeds - 1).
-                if first is second:
-                    total += size * (seeds - lag) / (seeds - 1)
-                deviates.append(total / np.sqrt(squares[seeds - lag - 1]))
-    p_value = 2 * stats.norm.sf(np.max(np.abs(deviates)))
-    return float(min(1, p_value * len(deviates)))
+    noise = stats.zscore(values)
+    seeds, size = noise.shape
+    products = noise @ noise.T
+    lags = range(1, min(seeds // 2, 65))
+    # Subtracting the mean gives two seeds the correlation -1 / (seeds - 1).
+    means = np.array([np.trace(products, lag) / (seeds - lag) / size for lag in lags]) + 1 / (
+        seeds - 1
+    )
+    deviates = np.abs(means) * np.sqrt(size * (seeds - np.array(lags)))
+    return float(min(1, 2 * stats.norm.sf(np.max(deviates)) * len(lags)))
 
 
 def _compute_covariance_p_value(noise: Vector) -> float:

@@ -75,7 +75,7 @@ def check_step(
     """
     seeds, tell = StepOptions(**options)
     if seeds is not None:
-        seeds = whole_number("seeds", seeds, 4, 10**5)
+        seeds = whole_number("seeds", seeds, 12, 10**5)
     stated = StepSettings(clipping_norm, noise_multiplier, learning_rate, batch_size).read()
     try:
         with np.errstate(all="ignore"):  # the checks report NaN and infinity
