@@ -58,7 +58,7 @@ BUGS = {
         "lora",
         "    optimizer.step()\n",
         UNCLIPPED_A,
-        "lora_a.weight stay within C: is the gradient of",
+        "moves the step by more than C",
     ),
     "B at zero": ("lora", "in range(3)", "in range(0)", "lora_a"),
     "one seed": (
