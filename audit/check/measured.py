@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from audit.check import examples, movements, noise
-from audit.check.movements import COARSE, SeedEffect, TriedExamples
-from audit.check.noise import CLAMPED_SUM, FEATURES, FOURFOLD, LAGS
+from audit.check import movements, noise
+from audit.check.movements import CHANGED, COARSE, TriedExamples, find_seed_effect
+from audit.check.noise import FEATURES, FOURFOLD, LAGS
 from audit.check.probe import Movement, StepProbe
 from audit.check.report import LEVEL, find_rejected_tests
 
@@ -89,35 +89,37 @@ def measure_step(
     )
     tried = movements.try_examples(probe, seconds)
     tell(f"{len(tried.movements)} examples tried, and {len(tried.by_row)} rows")
-    effect = movements.measure_seed_effect(tried, probe.rows, seeds=4)
     drawn = None
     ties = ""
+    extreme_seeds = [1, 2, 3]
     if probe.settings.noise_multiplier:
         drawn = noise.draw_noise(probe, seeds, seconds)
         tell(f"noise drawn with {len(drawn.given.draws)} seeds")
         ties = noise.find_ties(drawn)
+        extreme_seeds = drawn.extreme_seeds
     m = Measured(probe, tried, drawn, ties)
+    effect = find_seed_effect(probe, probe.rows, extreme_seeds)
     movement_obstacle, noise_obstacle = _find_obstacles(m, effect)
     m = m._replace(movement_obstacle=movement_obstacle, noise_obstacle=noise_obstacle)
     if not movement_obstacle:
         m = m._replace(interaction=_measure_interaction(m))
     if noise_obstacle:
         return m
-    p_values = _test_noise(m, effect)
+    p_values = _test_noise(m)
     return m._replace(p_values=p_values, rejected=find_rejected_tests(p_values))
 
 
-def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
+def _find_obstacles(m: Measured, effect: str) -> tuple[str, str]:
     """Returns why movements do not show sensitivity, and why noise cannot be tested; "" if they do or it can.
 
-    `effect` describes how the seed changes the effect of exchanging two examples.
+    `effect` describes how the seed changes the effect of features (see `find_seed_effect`).
     """
     noise_obstacle = ""
     if not m.drawn:
         noise_obstacle = "noise_multiplier=0: no noise is expected"
     elif m.drawn.given.not_finite:
         noise_obstacle = "the step is not finite for some seeds"
-    if m.ties == CLAMPED_SUM or _is_changed_after_noise(m, effect):
+    if effect == CHANGED:
         reason = (
             "something happens after the noise, such as rounding, clamping, projection or top-k: return the "
             f"noisy sum; with Adam, {GRADIENT}. Or the seed changes the effect of an example: is dropout on? "
@@ -127,41 +129,25 @@ def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
         return reason, noise_obstacle or reason
     if not m.tried.is_any_moved:
         return "no example changes anything: does the step use its batch?", noise_obstacle
-    if effect.excess > 0:
+    if effect:
         return "noise that changes with the batch hides movements", noise_obstacle
     return "", noise_obstacle
 
 
-def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
+def _test_noise(m: Measured) -> dict[str, dict[str, float]]:
     """Returns the p-values of the noise tests, by row and test.
 
     If the noise differs only on larger batches, the cause may be an operation after the noise that changes
-    only large sums, such as a projection. The seed then changes an example's effect on these batches, but not
-    on the given batch. We omit the tests, since the noise may be correct.
+    only large sums, such as a projection. We then omit the tests, since the noise may be correct.
     """
     p_values = noise.run_tests(m.drawn)
     tests = p_values["noise and data"]
-    if min(tests.values(), default=1.0) < LEVEL and not effect.excess > 0:
+    if min(tests.values(), default=1.0) < LEVEL:
         batches = noise.make_batches(m.probe.rows)
         for name in (FEATURES, FOURFOLD):
-            other_effect = movements.measure_seed_effect(m.tried, batches[name])
-            if _is_changed_after_noise(m, other_effect):
+            if find_seed_effect(m.probe, batches[name], m.drawn.extreme_seeds) == CHANGED:
                 tests.clear()
     return p_values
-
-
-def _is_changed_after_noise(m: Measured, effect: SeedEffect) -> bool:
-    """Returns True if a seed changes an example's effect through dropout or an operation after the noise.
-
-    Other causes are noise scaled by an example, and noise drawn for each part of a batch. The latter makes
-    the noise larger than stated, but has no effect for a batch of one row.
-    """
-    if effect.scales_noise or not effect.excess > 0:
-        return False
-    first_row = examples.take(m.probe.rows, [0])
-    needs_several_rows = movements.measure_seed_effect(m.tried, first_row, seeds=8).excess <= 0
-    has_more_noise = m.drawn and m.drawn.given.deviation > 1.1
-    return not (needs_several_rows and has_more_noise)
 
 
 def _measure_interaction(m: Measured) -> Movement | str:
