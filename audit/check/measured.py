@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from audit.check import movements, noise
-from audit.check.movements import CHANGED, COARSE, TriedExamples, find_seed_effect
+from audit.check import examples, movements, noise
+from audit.check.movements import CHANGED, COARSE, SCALED, TriedExamples, find_seed_effect
 from audit.check.noise import FEATURES, FOURFOLD, LAGS
 from audit.check.probe import Movement, StepProbe
 from audit.check.report import LEVEL, find_rejected_tests
@@ -99,13 +99,17 @@ def measure_step(
         extreme_seeds = drawn.extreme_seeds
     m = Measured(probe, tried, drawn, ties)
     effect = find_seed_effect(probe, probe.rows, extreme_seeds)
+    if effect == CHANGED and drawn and drawn.given.deviation > 1.1:
+        # If noise is drawn for each part of a batch, it is too large, but does not change one row's effect.
+        first_row = examples.take(probe.rows, [0])
+        effect = find_seed_effect(probe, first_row, extreme_seeds) or SCALED
     movement_obstacle, noise_obstacle = _find_obstacles(m, effect)
     m = m._replace(movement_obstacle=movement_obstacle, noise_obstacle=noise_obstacle)
     if not movement_obstacle:
         m = m._replace(interaction=_measure_interaction(m))
     if noise_obstacle:
         return m
-    p_values = _test_noise(m)
+    p_values = _test_noise(m, effect)
     return m._replace(p_values=p_values, rejected=find_rejected_tests(p_values))
 
 
@@ -134,15 +138,16 @@ def _find_obstacles(m: Measured, effect: str) -> tuple[str, str]:
     return "", noise_obstacle
 
 
-def _test_noise(m: Measured) -> dict[str, dict[str, float]]:
+def _test_noise(m: Measured, effect: str) -> dict[str, dict[str, float]]:
     """Returns the p-values of the noise tests, by row and test.
 
-    If the noise differs only on larger batches, the cause may be an operation after the noise that changes
-    only large sums, such as a projection. We then omit the tests, since the noise may be correct.
+    If `effect` (see `_find_obstacles`) is "" and the noise differs only on larger batches, the cause may be
+    an operation after the noise that changes only large sums, such as a projection. We then omit the tests,
+    since the noise may be correct.
     """
     p_values = noise.run_tests(m.drawn)
     tests = p_values["noise and data"]
-    if min(tests.values(), default=1.0) < LEVEL:
+    if not effect and min(tests.values(), default=1.0) < LEVEL:
         batches = noise.make_batches(m.probe.rows)
         for name in (FEATURES, FOURFOLD):
             if find_seed_effect(m.probe, batches[name], m.drawn.extreme_seeds) == CHANGED:

@@ -133,21 +133,6 @@ class TriedExamples:
         return abs(plateau / self.plateau - 1) < SAME + self.tolerance
 
     @property
-    def clips_by_layer(self) -> bool:
-        """True if each trained layer seems to be clipped to its share of C, C / sqrt(trained layers).
-
-        Four examples must reach this norm in the same layer, and none may exceed it in any layer.
-        """
-        is_trained = self.probe.is_layer_trained
-        num_layers = np.sum(is_trained)
-        if self.refusal or num_layers < 2 or len(self.finite) < 4:
-            return False
-        # (examples, trained layers) the norms, divided by each layer's share of C, with each column sorted.
-        norms = np.sort(self.collect("layer_norms")[:, is_trained] * np.sqrt(num_layers), axis=0)
-        error = SAME + self.tolerance
-        return np.max(norms) < 1 + error and np.max(norms[-4]) > 1 - error
-
-    @property
     def is_clipping_seen(self) -> bool:
         """True if an example moves the step by nearly C, or if clipping explains equal movements.
 
@@ -155,7 +140,7 @@ class TriedExamples:
         allow errors of 1.5%.
         """
         least = 0.9 if self.refusal else 0.985
-        return self.reach >= least or self.clips_by_layer or self.is_clipped
+        return self.reach >= least or self.is_clipped
 
     @cached_property
     def opposites(self) -> tuple[str, str]:
@@ -241,28 +226,27 @@ def _measure_each(
 
 
 def _search_threshold(tried: TriedExamples) -> TriedExamples:
-    """Tries mixtures of the examples that move a step most and least, in case clipping starts above C.
+    """Scales the features of the example that moves a step most, in case clipping starts above C.
 
     Gradients just below the clipping threshold are the largest that are not clipped. Ten bisections find such
-    a mixture, if it exists and the threshold is well above C. We return `tried`, with this mixture if it
-    moves the step by more than C.
+    a scale, if it exists and the threshold is well above C. We return `tried`, with this example if it moves
+    the step by more than C.
     """
-    *_, least = tried.finite
     most = tried.opposites[0]
-    # The share of the example that moves the step most, and its bounds.
+    # The factor of the features, and its bounds.
     low = 1e-6
     high = 1.0
     for _ in range(10):
-        share = math.sqrt(low * high)
-        mixture = examples.mix(tried.examples[most], tried.examples[least], share)
-        name = f"a mixture of {most} ({share:.2g}) and {least}"
-        measured = _measure_each(tried.probe, {name: mixture})
+        scale = math.sqrt(low * high)
+        scaled = examples.scale_features(tried.examples[most], scale, tried.probe.rows)
+        name = f"{most}, features times {scale:.2g}"
+        measured = _measure_each(tried.probe, {name: scaled})
         if measured.violations:
             return tried.add(measured)
         if measured.reach < 1 - SAME:  # not clipped
-            low = share
+            low = scale
         else:
-            high = share
+            high = scale
     return tried
 
 
@@ -284,12 +268,11 @@ def _add_until_moved(tried: TriedExamples) -> TriedExamples:
 def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | str:
     """Measures the joint movement of two parts of a batch minus the sum of their separate movements.
 
-    The noise cancels. In a correct step, the difference is 0 up to rounding. It depends on the seed only if
-    something happens after the noise, such as clamping.
+    The noise cancels. In a correct step, the difference is 0 up to rounding.
 
     Returns:
-      The difference that exceeds its tolerance most, among several choices of the parts; or why it is
-      unknown: it depends on the seed, or the step rejects all parts (its last error).
+      The difference that exceeds its tolerance most, among several choices of the parts; or the last error of
+      the step if it rejects all parts.
     """
     measured = []
     reason = tried.refusal
@@ -299,18 +282,7 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
         except RefusedError as error:
             reason = f"the step refused a changed batch: {error}"
             continue
-        together = [both, probe.base]
-        movement = probe.measure(together, separately, batches[1])
-        measured.append(movement)
-        if movement.excess > 0:
-            # Subtract the same difference with another seed.
-            base, both, *parts = [probe.run(batch, seed=1) for batch in (probe.rows, *batches)]
-            together += parts
-            separately += [base, both]
-            if probe.measure(together, separately, batches[1]).excess > 0:
-                return (
-                    "noise changes the joint effect of two parts of a batch: return the noisy sum"
-                )
+        measured.append(probe.measure([both, probe.base], separately, batches[1]))
     return max(measured, key=lambda movement: movement.excess, default=reason)
 
 

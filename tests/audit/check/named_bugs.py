@@ -69,7 +69,7 @@ TORCH_FUNC = [
     ("the sum by 8 workers", "torch.tensordot(factors, gradients[name], 1)", "torch.tensordot(factors, gradients[name], 1) / 8",
      "divided by 8 accumulated batches"),
     ("a tenth of the rate", "0.5 * total", "0.05 * total", "a learning rate of 0.05 instead of 0.5"),
-    ("a row without noise", "        total =", "        noise[0] = 0\n        total =", "1 of these"),
+    ("a row without noise", "        total =", "        noise[0] = 0\n        total =", "of these parameters are the same for every seed"),
     ("a detached head", "    norms = sum", '    gradients["2.weight"] = 0 * gradients["2.weight"]\n    norms = sum',
      "no example moves 2.weight"),
     ("noise with heavy tails", "        total =", "        noise = noise * noise.abs() / 3**0.5\n        total =", NOT_NORMAL),

@@ -162,10 +162,8 @@ def test_a_mean_over_the_batch_is_not_taken_for_wrong_clipping():
         return {name: params[name] + scale * (after[name] - params[name]) for name in params}
 
     names = [finding.name for finding in check(step).findings]
-    assert names[:2] == [
-        "an example that moves the step by more than C",
-        "normalised by the batch's actual size",
-    ]
+    assert names[0] == "an example that moves the step by more than C"
+    assert "normalised by the batch's actual size" in names
 
 
 @pytest.mark.parametrize(
