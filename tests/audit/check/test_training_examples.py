@@ -65,7 +65,7 @@ BUGS = {
         "lora",
         "    logits = model(tokens)",
         "    torch.manual_seed(1)\n    logits = model(tokens)",
-        "are the same for every seed",
+        "the same noise for every seed",
     ),
     "no noise on B": (
         "lora",
