@@ -5,7 +5,7 @@ are in units of eta C / B, noise in eta sigma C / B.
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,17 +13,18 @@ import numpy as np
 from audit.check import noise
 from audit.check.measured import Measured
 from audit.check.movements import COARSE, SAME
-from audit.check.noise import AT_ENDS, AT_ONE, EMPTY, FOURFOLD, GRID, OTHER_ROWS, QUARTER
+from audit.check.noise import AT_ENDS, AT_ONE, FOURFOLD, GRID, OTHER_ROWS, QUARTER
 from audit.check.report import CheckFinding
 
 _AT_C = 5e-3  # a norm counts as C up to this relative difference
+_ALL_NOISE = {"noise", "deviation", *OTHER_ROWS}  # symptoms
 _EXCESS = "an example that moves the step by more than C"
 _BY_SIZE = "normalised by the batch's actual size"
 _DIVIDE = "divide by the stated batch size, a constant, not by the number of examples"
 NOT_FINITE = "NaN or infinity"
 _CLIP = (
-    "clip the whole gradient of every example to norm C, {m.phrases.clip}; divide the sum by the stated "
-    "B once"
+    "clip the whole gradient of every example to norm C, with one norm over all parameters; divide the sum "
+    "by the stated B once"
 )
 KEEP_FINITE = (
     "clip with C / max(C, norm), replace non-finite gradients with 0, never divide by actual sizes"
@@ -49,7 +50,7 @@ class Cause(NamedTuple):
     signature: Callable[[Measured], Any]
     meaning: str
     fix: str
-    explains: tuple[str, ...] = ()
+    explains: Iterable[str] = ()
 
 
 def explain(m: Measured) -> Iterator[CheckFinding]:
@@ -64,7 +65,7 @@ def explain(m: Measured) -> Iterator[CheckFinding]:
     if not m.tried.violations:  # no example moves the step by more than C
         done.add("excess")
     if m.noise_obstacle:
-        done |= {"noise", *OTHER_ROWS}
+        done |= _ALL_NOISE
     for cause in CAUSES:  # the most specific causes of a symptom come first
         fit = cause.symptom not in done and cause.signature(m)
         if fit:
@@ -76,47 +77,36 @@ def explain(m: Measured) -> Iterator[CheckFinding]:
 
 # Mistakes that multiply a size by a power of a quantity, as {name: (quantity, power)}. In names, {k} is the
 # value of the quantity.
-_ANY_SIZE = {
+_Factors = dict[str, tuple[str, float]]
+_ANY_SIZE: _Factors = {
     "C is left out": ("clipping_norm", -1),
     "divided by the batch size twice": ("batch_size", -1),
     "not divided by the batch size": ("batch_size", 1),
     "the learning rate is left out": ("learning_rate", -1),
+    "C sqrt({k}) of {k} layers, each clipped to C": ("layers", 0.5),
+    "divided by {k} accumulated batches or workers": ("k", -1),
+    "a loss scale of {k:,} that is not divided out": ("scale", 1),
 }
-FACTORS: dict[str, dict[str, tuple[str, float]]] = {
-    "movements": {
-        "clipping in {k} pieces or more, or an example that counts {k} times": ("k", 1),
-        **_ANY_SIZE,
-        "clipping in {k} pieces (subspaces, views of an example, tied uses)": ("k", 0.5),
-        "divided by {k} accumulated batches or workers": ("k", -1),
-        "a loss scale of {k:,} divided out after clipping": ("scale", -1),
-    },
-    "movements and noise": {
-        **_ANY_SIZE,
-        "C sqrt({k}) of {k} layers, each clipped to C": ("layers", 0.5),
-        "divided by {k} accumulated batches or workers again": ("k", -1),
-        "a loss scale of {k:,} that is not divided out": ("scale", 1),
-    },
-    "noise": {
-        **_ANY_SIZE,
-        "divided by an extra sqrt(B)": ("batch_size", -0.5),
-        "divided by sqrt(B), or drawn for every example": ("batch_size", 0.5),
-        "sigma is squared: a variance mistaken for a deviation": ("noise_multiplier", 1),
-        "sigma is left out": ("noise_multiplier", -1),
-        "the root of sigma C: a deviation mistaken for a variance": ("sigma C", -0.5),
-        "made for C sqrt({k}), of {k} layers each clipped to C": ("layers", 0.5),
-        "noise added {k} times, by accumulated batches or workers": ("k", 0.5),
-        "one draw added {k} times, by workers with one generator, or for {k} C": ("k", 1),
-        "the noise of one of {k} accumulated batches or workers": ("k", -0.5),
-        "divided by {k} accumulated batches or workers": ("k", -1),
-    },
+_MOVEMENTS: _Factors = {
+    "clipping in {k} pieces or more, or an example that counts {k} times": ("k", 1),
+    "clipping in {k} pieces (layers, subspaces, views of an example, tied uses)": ("k", 0.5),
+}
+_NOISE: _Factors = {
+    "divided by an extra sqrt(B)": ("batch_size", -0.5),
+    "divided by sqrt(B), or drawn for every example": ("batch_size", 0.5),
+    "sigma is squared: a variance mistaken for a deviation": ("noise_multiplier", 1),
+    "sigma is left out": ("noise_multiplier", -1),
+    "the root of sigma C: a deviation mistaken for a variance": ("sigma C", -0.5),
+    "noise added {k} times, by accumulated batches or workers": ("k", 0.5),
+    "one draw added {k} times, by workers with one generator, or for {k} C": ("k", 1),
 }
 
 
-def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> list[str]:
-    """Returns the names of the mistakes in `FACTORS` that explain a wrong factor, best fit first.
+def _find_factors(m: Measured, factors: _Factors, factor: float, tolerance: float) -> list[str]:
+    """Returns the names of the mistakes that explain a wrong factor, best fit first.
 
-    `size` is "movements", "noise" or, if both have the same wrong size, "movements and noise". `factor` is
-    the measured size divided by the stated size, and `tolerance` is the largest relative error of a fit.
+    `factors` are the candidates, in the form of `_ANY_SIZE`. `factor` is the measured size divided by the
+    stated size, and `tolerance` is the largest relative error of a fit.
     """
     stated = m.probe.settings
     quantities = stated._asdict() | {
@@ -126,7 +116,7 @@ def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> lis
         "scale": 2 ** np.arange(5, 25),  # loss scales of mixed-precision training
     }
     errors = {}
-    for name, (quantity, power) in FACTORS[size].items():
+    for name, (quantity, power) in factors.items():
         for k in np.atleast_1d(quantities[quantity]).tolist():
             predicted = k**power
             # Mistakes that fit equally well, up to rounding, stay in the order of the table.
@@ -140,34 +130,29 @@ def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> lis
 def _fit_size(m: Measured) -> tuple[float, str] | tuple[()]:
     """Returns a wrong factor that movements and noise share, and the mistakes that fit; () if there is none.
 
-    The factor is the plateau, the norm of the largest movements. If examples replace a row (`refusal`), it is
-    the reach (the largest movement), or about the noise's deviation if that is larger, because the reach may
-    be too small by a tenth.
+    The factor is the plateau, the norm of the largest movements.
     """
     tried = m.tried
+    factor = tried.plateau
     # If examples change each other's gradients (`interacts`), movements do not reveal a factor.
-    if m.movement_obstacle or m.noise_obstacle or m.interacts or tried.tolerance > COARSE:
+    is_hidden = m.movement_obstacle or m.noise_obstacle or m.interacts or tried.tolerance > COARSE
+    if is_hidden or not factor:
         return ()
     deviation = m.drawn.given.deviation
     # Four standard errors of the deviation, and 0.5%.
     error = 4 / (2 * np.sum(m.drawn.given.freedom)) ** 0.5 + 0.005
-    factor = tried.plateau
-    if tried.refusal:
-        factor = max(tried.reach, deviation * (1 - error))
     # Movements below C may be due to short gradients, so a factor below 1 needs proof of clipping.
     is_larger = factor > 1 + SAME + 2 * tried.tolerance
     is_smaller = factor < 1 - error and tried.is_clipped
-    # No example exceeds the factor (up to 1%), and one comes within a tenth of the noise's deviation.
-    agrees_with_noise = 0.9 * deviation < tried.reach < 1.01 * factor
-    # The factor explains the noise, and better than the stated size does.
+    # The factor explains the noise, and better than the stated size does. No example exceeds it by over 1%.
     is_nearer = abs(factor / deviation - 1) < min(error, abs(deviation - 1))
-    if not ((is_larger or is_smaller) and agrees_with_noise and is_nearer):
+    if not ((is_larger or is_smaller) and is_nearer and tried.reach < 1.01 * factor):
         return ()
     stated = m.probe.settings
     fits = [
         f"B = {stated.batch_size / factor:.4g} instead of the stated {stated.batch_size:g}",
         f"a learning rate of {stated.learning_rate * factor:.4g} instead of {stated.learning_rate:g}",
-        *find_factors(m, "movements and noise", factor, tolerance=_AT_C),
+        *_find_factors(m, _ANY_SIZE, factor, tolerance=_AT_C),
     ]
     return factor, "; or ".join(fits)
 
@@ -179,7 +164,8 @@ def _fit_plateau(m: Measured) -> Any:
     movements exceed C, because a smaller norm loses no privacy.
     """
     tried = m.tried
-    fits = find_factors(m, "movements", tried.plateau, _AT_C + tried.tolerance)
+    candidates = _MOVEMENTS | _ANY_SIZE
+    fits = _find_factors(m, candidates, tried.plateau, tolerance=_AT_C + tried.tolerance)
     if tried.violations and not fits:
         fits = [f"clipped to {tried.plateau:.4g} times the stated C"]
     return fits and tried.is_clipped and (fits[0], "; or ".join(fits))
@@ -188,11 +174,9 @@ def _fit_plateau(m: Measured) -> Any:
 def _find_rows(m: Measured) -> str:
     """Names the rows in which examples exceed C, if other rows and added examples do not; otherwise ""."""
     by_row = m.tried.by_row
-    rows = [row for row in sorted(by_row) if by_row[row].excess > 1]
-    listed = ", ".join(map(str, rows[:8]))
-    text = f"{len(rows)} of {len(by_row)} rows tried: {listed}"
-    is_only_in_rows = len(m.tried.violations) == len(rows)
-    return text if is_only_in_rows and len(rows) < len(by_row) else ""
+    rows = [row for row in by_row if by_row[row].excess > 1]
+    is_only_in_rows = len(m.tried.violations) == len(rows) < len(by_row)
+    return f"{len(rows)} of {len(by_row)} rows tried: {sorted(rows)}" if is_only_in_rows else ""
 
 
 def _is_clipped_in_part(m: Measured) -> bool:
@@ -202,35 +186,23 @@ def _is_clipped_in_part(m: Measured) -> bool:
     return bool(np.sum(is_at_c) >= 4 and norms[0] > 1.02)
 
 
-def _is_clipped_by_number(m: Measured) -> bool:
-    """Returns True if the largest movement is C (to 2%) in most moved parameters, and larger in none."""
-    sizes = np.abs(m.tried.collect("vector")[0])
-    sizes = sizes[sizes > 1e-3]
-    return sizes.size > 3 and np.max(sizes) < 1.02 and np.mean(sizes > 0.98) > 0.5
+def _find_separate_layers(m: Measured) -> str:
+    """Returns the names of the layers that an example moves by C while it moves the step by more than C.
 
-
-def _find_separate_layers(m: Measured, least: int) -> str:
-    """Returns the names of the layers that a single example moves by C.
-
-    We choose the example with the most such layers. Returns "" if there are fewer than `least`, or if any
-    example moves a layer by more than C.
+    Returns "" if any example moves a layer by more than C.
     """
     norms = m.tried.collect("layer_norms")
     error = _AT_C + m.tried.tolerance
     exceeds = m.tried.collect("norm") > 1 + error
-    is_at_c = (np.abs(norms - 1) < error) & exceeds[:, None]
-    layers = np.flatnonzero(is_at_c[np.argmax(np.sum(is_at_c, axis=1))])
-    if len(layers) < least or np.max(norms) >= 1 + error:
-        return ""
-    return m.name_layers(layers)
+    is_at_c = np.any(np.abs(norms[exceeds] - 1) < error, axis=0)
+    return m.name_layers(np.flatnonzero(is_at_c)) if np.max(norms) < 1 + error else ""
 
 
-def _find_left_out(m: Measured, least: float) -> str:
+def _find_left_out(m: Measured) -> str:
     """Returns the names of the layers that make examples exceed C, if all others stay within C; otherwise "".
 
-    We try each layer, all vectors (biases), and the 2, 3, ... layers that move most, up to half of the
-    layers. In the other layers, two of these examples must reach the norm `least` (in units of C), as they do
-    if those layers are clipped.
+    We try each layer, and all vectors (biases). In the other layers, two of these examples must reach nearly
+    C, as they do if those layers are clipped.
     """
     # Differences between examples do not show which layers are clipped. If all examples are clipped to
     # slightly more than C, all but one small layer may stay within C.
@@ -239,15 +211,12 @@ def _find_left_out(m: Measured, least: float) -> str:
     norms = m.tried.collect("layer_norms")
     exceeds = m.tried.collect("norm") > 1 + m.tried.tolerance
     count = norms.shape[1]
-    ranked = np.argsort(-np.max(norms, axis=0)).tolist()
-    candidates = [[layer] for layer in ranked]
+    candidates = [[layer] for layer in range(count)]
     candidates.append(np.flatnonzero(m.probe.dimensions <= 1).tolist())
-    candidates += [ranked[:size] for size in range(2, count // 2 + 1)]
     for layers in candidates:
         others = np.linalg.norm(np.delete(norms, layers, axis=1), axis=1)
         is_within_c = np.max(others) <= 1 + m.tried.tolerance
-        reaches_least = np.sum(others[exceeds] >= least) >= 2
-        if 0 < len(layers) < count and is_within_c and reaches_least:
+        if is_within_c and np.sum(others[exceeds] >= 0.96) >= 2:
             return m.name_layers(layers)
     return ""
 
@@ -262,65 +231,52 @@ def _find_missing(m: Measured) -> str:
 def _find_repeats(m: Measured) -> Any:
     """Returns "several seeds" or "every seed", how many seeds repeat noise, and the number of seeds.
 
-    The result is falsy if noise does not repeat. If all seeds give the same step, an empty batch shows
-    whether the step has noise. If the step rejects an empty batch, we use each example four times instead:
-    for the sum of gradients g and noise z, the two batches move the step by g + z and 4 g + z.
+    The result is falsy if noise does not repeat. If all seeds give the same step, we use each example four
+    times: for the sum of gradients g and noise z, the two batches move the step by g + z and 4 g + z.
     """
-    others = m.drawn.others
-    draws = m.drawn.given.draws
-    repeats = noise.count_repeats(m.drawn)
-    if np.any(m.drawn.given.values):
-        return repeats and ("several seeds", repeats, len(draws))
-    constant = np.zeros(1)  # the part of the step without gradients
-    if EMPTY in others:
-        constant = others[EMPTY].draws[0]
-    elif FOURFOLD in others:
-        constant = (4 * draws[0] - others[FOURFOLD].draws[0]) / 3
-    # The largest draw of plausible noise, in stated deviations.
-    is_noise = 0.3 < np.max(np.abs(constant), initial=0) < 10
-    return is_noise and ("every seed", repeats, len(draws))
-
-
-def _find_silent(m: Measured) -> str:
-    """Returns the names of trained layers with parameters that do not depend on the seed."""
     given = m.drawn.given
-    layers = np.flatnonzero((given.freedom > 0) & (given.silent > 0))
-    is_part = np.any(given.silent[layers] < np.array(m.probe.sizes)[layers])
-    return f"{'a part of ' if is_part else ''}{m.name_layers(layers)}"
+    repeats = noise.count_repeats(m.drawn)
+    if np.any(given.values):
+        return repeats and ("several seeds", repeats, len(given.draws))
+    if FOURFOLD not in m.drawn.others:
+        return ()
+    constant = (
+        4 * given.draws[0] - m.drawn.others[FOURFOLD].draws[0]
+    ) / 3  # z, in stated deviations
+    return np.max(np.abs(constant), initial=0) > 0.3 and ("every seed", repeats, len(given.draws))
+
+
+def _find_silent(m: Measured) -> Any:
+    """Returns the layers with trained parameters that do not depend on the seed, and how many there are."""
+    silent = m.drawn.given.silent
+    layers = m.name_layers(np.flatnonzero(silent))
+    return layers and (layers, np.sum(silent))
 
 
 def _fit_deviation(m: Measured) -> tuple[Any, ...]:
     """Returns the noise's wrong deviation, a text with its range and the mistakes that fit, and sigma.
 
     The deviation is over the layers with a rejected test or, if there are none, all trained layers. Sigma is
-    that of the layer with the least noise. Returns () if the deviation is right, or if another bug explains
-    it.
+    that of the layer with the least noise. Returns () if the deviation is right.
     """
-    given = m.drawn.given
-    # The test assumes independent numbers. So shared noise may explain a rejection, but not a factor of 2.
-    is_shared = m.related and 0.5 < given.deviation < 2
-    if not m.rejected["noise"] or is_shared or _fit_size(m):
+    if not m.rejected["noise"]:
         return ()
+    given = m.drawn.given
     trained = np.flatnonzero(given.freedom)
-    wrong = [i for i in trained if m.probe.layer_names[i] in m.rejected["noise"]]
-    layers = wrong or trained
-    deviations = given.deviations[layers]
+    layers = [i for i in trained if m.probe.layer_names[i] in m.rejected["noise"]] or trained
     freedom = given.freedom[layers]
-    deviation = np.average(deviations**2, weights=freedom) ** 0.5
+    deviation = np.average(given.deviations[layers] ** 2, weights=freedom) ** 0.5
     # 1% plus four standard errors, each 1 / sqrt(2 freedom); at most 5%.
     error = min(0.01 + 4 / (2 * np.sum(freedom)) ** 0.5, 0.05)
-    fits = find_factors(m, "noise", deviation, error)
-    if not m.tried.is_clipping_seen:
-        fits.append("the whole step has a different size than stated: clipping was not seen")
-    low = np.min(deviations)
+    fits = _find_factors(m, _NOISE | _ANY_SIZE, deviation, tolerance=error)
+    low = np.min(given.deviations[trained])
     text = (
-        f"{low:.3g} to {np.max(deviations):.3g} times eta sigma C / B in {m.name_layers(layers)}. Possible "
-        f"explanation: {'; or '.join(fits) or 'none known'}."
+        f"{low:.3g} to {np.max(given.deviations):.3g} times eta sigma C / B, and wrong in "
+        f"{m.name_layers(layers)}. Possible explanation: {'; or '.join(fits) or 'none known'}."
     )
     if low > 1:
         text += " Excess noise does not weaken privacy."
-    multiplier = np.min(given.deviations[trained]) * m.probe.settings.noise_multiplier
-    return deviation, text, multiplier
+    return deviation, text, low * m.probe.settings.noise_multiplier
 
 
 def _find_change(m: Measured, row: str) -> tuple[Any, ...]:
@@ -332,9 +288,8 @@ def _find_change(m: Measured, row: str) -> tuple[Any, ...]:
         if noise.row_of(batch) != row or not (other.not_finite or batch in m.rejected[row]):
             continue
         ratio = other.deviation / m.drawn.given.deviation
-        # Relative to the given batch. Steps with an empty batch may divide by 1 instead of 0. A batch of the
-        # given size gets 0, since its size does not explain the ratio.
-        size = {QUARTER: 0.25, FOURFOLD: 4.0, EMPTY: 1 / len(m.probe.rows[0])}.get(batch, 0)
+        # Relative to the given batch; 0 for other batches, since their size does not explain the ratio.
+        size = {QUARTER: 0.25, FOURFOLD: 4.0}.get(batch, 0)
         name = "noise that depends on the batch"
         fix = "compute the noise's deviation from only sigma, C and B, and add the noise once per step"
         if other.not_finite:
@@ -350,37 +305,24 @@ def _find_change(m: Measured, row: str) -> tuple[Any, ...]:
     return ()
 
 
-def _is_due_to_size(m: Measured) -> bool:
-    """Returns True if division by the batch's actual size explains why added examples exceed C.
-
-    With B clipped examples, an added example then moves the step by less than 2 C. Exchanging two examples
-    in a row does not change the size, so these movements must stay within C.
-    """
-    tried = m.tried
-    is_by_size = not m.noise_obstacle and _BY_SIZE in _find_change(m, "noise and data")
-    is_added = not tried.refusal and tried.movements.keys() >= set(tried.violations)
-    return is_by_size and is_added and tried.largest[1].norm < 2
-
-
 # The report row of each symptom that is not itself a row name.
-_ROW_OF_SYMPTOM = {"excess": "sensitivity", "noise that is not finite": "noise", "buffers": "noise"}
+_ROW_OF_SYMPTOM = {
+    "excess": "sensitivity",
+    "noise that is not finite": "noise",
+    "deviation": "noise",
+    "buffers": "noise",
+}
 # Mistakes in clipping: name, signature, and a text to append to the description of the largest movement.
 _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     ("rows of the batch that are not clipped", _find_rows, "This happens in {0}."),
-    (_EXCESS, lambda m: m.interacts, "First look for an operation that mixes examples."),
     (
-        "each parameter clipped separately",
-        _is_clipped_by_number,
-        "No parameter moves by more than C.",
-    ),
-    (
-        "layers clipped separately",
-        functools.partial(_find_separate_layers, least=2),
-        "Several layers reach exactly C with one example: {0}.",
+        _EXCESS,
+        lambda m: m.interacts or (not m.noise_obstacle and _find_change(m, "noise and data")),
+        "First look for an operation that mixes examples, or that depends on the batch.",
     ),
     (
         "{0} left out of the clipping norm, or of clipping",
-        functools.partial(_find_left_out, least=0.96),
+        _find_left_out,
         "The norm of the other layers never exceeds C.",
     ),
     (
@@ -391,7 +333,7 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     ),
     (
         "{0} clipped separately from other layers",
-        functools.partial(_find_separate_layers, least=1),
+        _find_separate_layers,
         "Its norm is at most C while other layers move too.",
     ),
     (
@@ -407,11 +349,6 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     ),
     (
         _EXCESS,
-        functools.partial(_find_left_out, least=0),
-        "All layers except {0} stay within C: is the gradient of {0} clipped too?",
-    ),
-    (
-        _EXCESS,
         lambda m: True,  # if no earlier cause fits
         "Movements are not limited to C: is there any clipping, are min and max swapped, and does the norm "
         "include all parameters?",
@@ -419,23 +356,6 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
 ]
 # For each symptom, the most specific causes come first.
 CAUSES = [
-    Cause(
-        "replay",
-        "noise that does not follow the seed",
-        lambda m: not m.replays and m.replays_like_noise,
-        "Two calls with the same seed differ by as much as two draws of the noise: the seed does not "
-        "determine the noise.",
-        "draw the noise from {m.phrases.generator}; until then, only the noise can be checked",
-    ),
-    Cause(
-        "replay",
-        "a step that keeps state between calls",
-        lambda m: not m.replays,
-        "Two calls with the same seed and batch differ by {m.replay.norm:.3g} eta C / B. The noise does not "
-        "explain this.",
-        "restore parameters, optimizer and generators before each call; with Adam "
-        "{m.phrases.gradient}",
-    ),
     Cause(
         "separation",
         "examples change each other's gradients",
@@ -454,12 +374,12 @@ CAUSES = [
         "explanation: {1}.",
         "state the learning rate, clipping norm and batch size that the step uses, or divide by the stated "
         "batch size",
-        explains=("excess",),
+        explains=("excess", "deviation"),
     ),
     Cause(
         "sensitivity",
         "{0}",
-        lambda m: not m.tried.violations and not m.tried.clips_by_layer and _fit_plateau(m),
+        lambda m: not m.tried.violations and _fit_plateau(m),
         "Movements are limited to {m.tried.plateau:.4g} times eta C / B, but the stated noise assumes 1. "
         "This loses no privacy, but noise hides more of the gradient. Possible explanation: {1}.",
         "divide the clipped sum once, by the stated B",
@@ -470,13 +390,6 @@ CAUSES = [
         lambda m: m.tried.largest[1].norm == np.inf,
         "{m.largest} The model then reveals whether the batch contains this example.",
         KEEP_FINITE,
-    ),
-    Cause(
-        "excess",
-        _BY_SIZE,
-        _is_due_to_size,
-        "{m.largest} No example does so if it replaces another.",
-        _DIVIDE,
     ),
     *(
         Cause("excess", name, signature, f"{{m.largest}} {text}", _CLIP)
@@ -497,16 +410,15 @@ CAUSES = [
         _find_missing,
         "These {0} are often identical for two seeds, so they reveal the sum of gradients.",
         "add noise to all parameters at every step: look for a condition, a mask or a skipped call",
-        explains=OTHER_ROWS,
+        explains=_ALL_NOISE,
     ),
     Cause(
         "independence",
         "the same noise for {0}",
         _find_repeats,
         "{1} of {2} seeds produce exactly the same noise as another seed: two steps reveal the gradients.",
-        "create the generator once, before training, or seed it with the step's full seed: "
-        "{m.phrases.generator}",
-        explains=("noise", *OTHER_ROWS),
+        "create the generator once, before training, or seed it with the step's full seed",
+        explains=_ALL_NOISE,
     ),
     Cause(
         "independence",
@@ -515,7 +427,7 @@ CAUSES = [
         "Some sums or differences of parameters have less noise than the accountant assumes: see {0}.",
         "draw a number for every parameter, with a different key in every layer and a different generator on "
         "every worker; do not subtract their mean. If the step smooths or projects the noisy sum, return it",
-        explains=OTHER_ROWS,  # whose tests assume independent numbers
+        explains=_ALL_NOISE,  # whose tests assume independent numbers
     ),
     Cause(
         "independence",
@@ -528,13 +440,13 @@ CAUSES = [
         "noise",
         "no noise in {0}",
         _find_silent,
-        "These parameters are the same for every seed.",
+        "{1:g} of these parameters are the same for every seed.",
         "add noise of deviation sigma C to all entries of the sum, including embedding rows that no example "
         "uses; leave parameters that are not trained out of `params`",
-        explains=("noise and data", "empty batch"),
+        explains=("deviation", "noise and data", "empty batch"),
     ),
     Cause(
-        "noise",
+        "deviation",
         "noise of {0:.3g} times the stated deviation",
         _fit_deviation,
         "It is {1}",

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from audit.check import trees
 from audit.check.trees import Array, Columns
@@ -71,15 +72,6 @@ def scale_features(examples: Columns, scale: float, batch: Columns) -> Columns:
     return result
 
 
-def mix(first: Columns, second: Columns, share: float) -> Columns:
-    """Returns share * first + (1 - share) * second, with integers (such as labels) from `first`."""
-    mixed = []
-    for own, other in zip(first, second, strict=True):
-        column = share * own + (1 - share) * other
-        mixed.append(column if own.dtype.kind == "f" else own)
-    return mixed
-
-
 def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
     """Returns examples that test a step's clipping, each as a batch of one row, keyed by description.
 
@@ -109,7 +101,7 @@ def _list_other_labels(labels: Array, label: Array) -> dict[str, Array]:
     """Returns labels to try instead of `label`, all of shape (1, ...), keyed by a description of the change.
 
     They are another example's label; 1,000 times the label, if it is a float; and just the first token, if
-    the labels are padded sequences of tokens.
+    the labels are sequences of tokens.
     """
     others = {}
     differs = np.any(labels != label, axis=tuple(range(1, labels.ndim)))  # for each example
@@ -117,25 +109,9 @@ def _list_other_labels(labels: Array, label: Array) -> dict[str, Array]:
         others[", label changed"] = labels[differs][:1]
     if labels.dtype.kind == "f":
         others[", label times 1000"] = 1e3 * label
-    padding = find_padding(labels)
-    if padding is not None:
+    if labels.ndim == 2 and labels.dtype.kind in "iu":  # tokens
+        # Padding is -100 in most libraries. Otherwise, it is the most frequent last token.
+        padding = _IGNORED if _IGNORED in labels else stats.mode(labels[:, -1]).mode
         is_first = np.arange(label.shape[1]) == 0
         others[", all tokens but one ignored"] = np.where(is_first, label, padding)
     return others
-
-
-def find_padding(labels: Array) -> int | None:
-    """Returns the token that pads all labels to the same length; None if they do not appear to be padded.
-
-    Only integers of shape (rows, tokens) can be padded. The token is -100 if it occurs. Otherwise, at least
-    one label must end in this token twice, and in every label, it may be followed only by itself.
-    """
-    if labels.ndim != 2 or labels.shape[1] < 2 or labels.dtype.kind not in "iu":
-        return None
-    if np.any(labels == _IGNORED):
-        return _IGNORED
-    for token in np.unique(labels[labels[:, -1] == labels[:, -2], -1]):
-        is_token = labels == token
-        if not np.any(is_token[:, :-1] & ~is_token[:, 1:]):
-            return int(token)
-    return None

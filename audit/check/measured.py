@@ -1,56 +1,21 @@
 """Measures a step, for the report and to find the causes of bugs."""
 
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from audit.check import examples, movements, noise
-from audit.check.movements import COARSE, SeedEffect, TriedExamples
-from audit.check.noise import CLAMPED_SUM, FEATURES, FOURFOLD, LAGS
+from audit.check.movements import CHANGED, COARSE, SCALED, TriedExamples, find_seed_effect
+from audit.check.noise import FEATURES, FOURFOLD, LAGS
 from audit.check.probe import Movement, StepProbe
 from audit.check.report import LEVEL, find_rejected_tests
 
-_ADAM = "this looks like Adam, or the sign of the gradient (all parameters move equally far): "
+GRADIENT = "return the private gradient (`p.grad` after clipping and noise), with learning_rate=1"
 _ALL_CLIPPED = (
     "every example with an effect is clipped, which hides interactions: state a larger clipping norm, or let "
     "the step take clipping_norm="
 )
-
-
-class Phrases(NamedTuple):
-    """Parts of messages, phrased for the step's array library.
-
-    Attributes:
-      gradient, clip, generator: how to return the private gradient, clip an example, and seed a generator.
-      random: what may make an example's effect random, such as dropout.
-    """
-
-    gradient: str
-    clip: str
-    generator: str
-    random: str = "is dropout on? Augmentation and sampling also have this effect"
-
-
-_NUMPY = Phrases(
-    gradient="return the private gradient, the clipped and noisy mean, with learning_rate=1",
-    clip="with one np.linalg.norm over all of each example's gradient",
-    generator="np.random.default_rng(seed)",
-)
-_PHRASES = {
-    "torch": Phrases(
-        gradient="return `p.grad` after clipping and noise, with learning_rate=1",
-        clip="with Opacus, or with vmap over grad and one norm over all tensors",
-        generator="torch.Generator().manual_seed(seed)",
-        random="is dropout on? Set `m.p = 0.0` in every Dropout (model.eval() would remove Opacus's hooks)",
-    ),
-    "jaxlib": Phrases(
-        gradient="return the private gradient that `optimizer.update` gets, with learning_rate=1",
-        clip="with jax_privacy.clipped_grad, or optax.projections.projection_l2_ball under vmap",
-        generator="jax.random.key(seed), split across layers",
-    ),
-}
 
 
 class Measured(NamedTuple):
@@ -58,7 +23,6 @@ class Measured(NamedTuple):
 
     Attributes:
       probe: the step.
-      replay: the difference between two calls with the same batch and seed.
       tried: how far each example moves the step.
       drawn: the noise, a DrawnNoise; None if the stated noise is 0.
       ties: the kind of repeated values in the noise (see `find_ties`); otherwise "".
@@ -71,7 +35,6 @@ class Measured(NamedTuple):
     """
 
     probe: StepProbe
-    replay: Movement
     tried: TriedExamples
     drawn: Any
     ties: str
@@ -80,28 +43,6 @@ class Measured(NamedTuple):
     p_values: dict[str, dict[str, float]] = {}
     interaction: Any = ""
     rejected: dict[str, list[str]] = {}
-
-    @property
-    def phrases(self) -> Phrases:
-        """The phrases for the parameters' array library."""
-        return _PHRASES.get(self.probe.library, _NUMPY)
-
-    @property
-    def replays(self) -> bool:
-        """True if two calls with the same seed give the same parameters, up to rounding."""
-        # For a huge difference, the tolerance may be infinite.
-        return self.replay.norm <= min(self.replay.tolerance, 1e100)
-
-    @property
-    def replays_like_noise(self) -> bool:
-        """True if two calls with the same seed differ like two draws of the noise.
-
-        Their difference then has standard deviation sqrt(2) sigma in each trained parameter, and its norm has
-        standard deviation sigma. We test at level 0.001 (3.3 standard deviations).
-        """
-        sigma = self.probe.settings.noise_multiplier
-        expected = sigma * (2 * np.sum(self.probe.is_trained)) ** 0.5
-        return abs(self.replay.norm - expected) < 3.3 * sigma
 
     @property
     def interacts(self) -> bool:
@@ -133,15 +74,14 @@ class Measured(NamedTuple):
         return names
 
 
-def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], object]) -> Measured:
-    """Replays a step, tries examples, draws its noise, and tests the noise.
+def measure_step(
+    probe: StepProbe, seconds: float, seeds: int | None, tell: Callable[[str], object]
+) -> Measured:
+    """Tries examples in a step, draws its noise, and tests the noise.
 
-    `seeds` is the number of noise draws, or None for the default. `tell` receives progress lines. Raises
-    RefusedError if the step fails on the given batch.
+    A step takes `seconds`. `seeds` is the number of noise draws, or None for the default. `tell` receives
+    progress lines. Raises RefusedError if the step fails on the given batch.
     """
-    began = time.perf_counter()
-    again = probe.run(probe.rows, seed=0)  # already compiled by the probe's first call
-    seconds = time.perf_counter() - began
     # About 50 steps for examples, and 250 for seeds.
     tell(
         f"a step takes {1000 * seconds:.0f} ms; about {300 * seconds:.0f} s for all checks (less if it is "
@@ -149,15 +89,20 @@ def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
     )
     tried = movements.try_examples(probe, seconds)
     tell(f"{len(tried.movements)} examples tried, and {len(tried.by_row)} rows")
-    effect = movements.measure_seed_effect(tried, probe.rows, seeds=4)
     drawn = None
     ties = ""
+    extreme_seeds = [1, 2, 3]
     if probe.settings.noise_multiplier:
         drawn = noise.draw_noise(probe, seeds, seconds)
         tell(f"noise drawn with {len(drawn.given.draws)} seeds")
         ties = noise.find_ties(drawn)
-    replay = probe.measure([again], [probe.base], probe.rows)
-    m = Measured(probe, replay, tried, drawn, ties)
+        extreme_seeds = drawn.extreme_seeds
+    m = Measured(probe, tried, drawn, ties)
+    effect = find_seed_effect(probe, probe.rows, extreme_seeds)
+    if effect == CHANGED and drawn and drawn.given.deviation > 1.1:
+        # If noise is drawn for each part of a batch, it is too large, but does not change one row's effect.
+        first_row = examples.take(probe.rows, [0])
+        effect = find_seed_effect(probe, first_row, extreme_seeds) or SCALED
     movement_obstacle, noise_obstacle = _find_obstacles(m, effect)
     m = m._replace(movement_obstacle=movement_obstacle, noise_obstacle=noise_obstacle)
     if not movement_obstacle:
@@ -168,66 +113,46 @@ def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
     return m._replace(p_values=p_values, rejected=find_rejected_tests(p_values))
 
 
-def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
+def _find_obstacles(m: Measured, effect: str) -> tuple[str, str]:
     """Returns why movements do not show sensitivity, and why noise cannot be tested; "" if they do or it can.
 
-    `effect` describes how the seed changes the effect of exchanging two examples.
+    `effect` describes how the seed changes the effect of features (see `find_seed_effect`).
     """
     noise_obstacle = ""
     if not m.drawn:
         noise_obstacle = "noise_multiplier=0: no noise is expected"
     elif m.drawn.given.not_finite:
         noise_obstacle = "the step is not finite for some seeds"
-    elif not (m.replays or m.replays_like_noise):
-        # The state may be an optimizer's running means, which also rescale the noise.
-        noise_obstacle = "the step keeps state, which hides the noise"
-    if m.replays and m.drawn and m.drawn.is_sign_step():
-        reason = _ADAM + m.phrases.gradient
-        return reason, reason
-    if m.ties == CLAMPED_SUM or (m.replays and _is_changed_after_noise(m, effect)):
+    if effect == CHANGED:
         reason = (
             "something happens after the noise, such as rounding, clamping, projection or top-k: return the "
-            f"noisy sum; with Adam {m.phrases.gradient}. Or the seed changes the effect of an example: "
-            f"{m.phrases.random}"
+            f"noisy sum; with Adam, {GRADIENT}. Or the seed changes the effect of an example: is dropout on? "
+            "Set `m.p = 0.0` in every Dropout (model.eval() would remove Opacus's hooks). Augmentation and "
+            "sampling also have this effect"
         )
         return reason, noise_obstacle or reason
-    if m.replays and not m.tried.is_any_moved:
+    if not m.tried.is_any_moved:
         return "no example changes anything: does the step use its batch?", noise_obstacle
-    if not m.replays or effect.excess > 0:
-        return "noise that changes with the call or the batch hides movements", noise_obstacle
+    if effect:
+        return "noise that changes with the batch hides movements", noise_obstacle
     return "", noise_obstacle
 
 
-def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
+def _test_noise(m: Measured, effect: str) -> dict[str, dict[str, float]]:
     """Returns the p-values of the noise tests, by row and test.
 
-    If the noise differs only on larger batches, the cause may be an operation after the noise that changes
-    only large sums, such as a projection. The seed then changes an example's effect on these batches, but not
-    on the given batch. We omit the tests, since the noise may be correct.
+    If `effect` (see `_find_obstacles`) is "" and the noise differs only on larger batches, the cause may be
+    an operation after the noise that changes only large sums, such as a projection. We then omit the tests,
+    since the noise may be correct.
     """
     p_values = noise.run_tests(m.drawn)
     tests = p_values["noise and data"]
-    if min(tests.values(), default=1.0) < LEVEL and not effect.excess > 0:
+    if not effect and min(tests.values(), default=1.0) < LEVEL:
         batches = noise.make_batches(m.probe.rows)
         for name in (FEATURES, FOURFOLD):
-            other_effect = movements.measure_seed_effect(m.tried, batches[name])
-            if _is_changed_after_noise(m, other_effect):
+            if find_seed_effect(m.probe, batches[name], m.drawn.extreme_seeds) == CHANGED:
                 tests.clear()
     return p_values
-
-
-def _is_changed_after_noise(m: Measured, effect: SeedEffect) -> bool:
-    """Returns True if a seed changes an example's effect through dropout or an operation after the noise.
-
-    Other causes are noise scaled by an example, and noise drawn for each part of a batch. The latter makes
-    the noise larger than stated, but has no effect for a batch of one row.
-    """
-    if effect.scales_noise or not effect.excess > 0:
-        return False
-    first_row = examples.take(m.probe.rows, [0])
-    needs_several_rows = movements.measure_seed_effect(m.tried, first_row, seeds=8).excess <= 0
-    has_more_noise = m.drawn and m.drawn.given.deviation > 1.1
-    return not (needs_several_rows and has_more_noise)
 
 
 def _measure_interaction(m: Measured) -> Movement | str:

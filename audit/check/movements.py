@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +18,9 @@ from audit.check.trees import Columns, Vector
 
 COARSE = 0.05  # above this tolerance, a movement of C cannot be distinguished from a smaller one
 SAME = 3e-3  # the largest relative difference between norms that count as equal
+# Results of `find_seed_effect`.
+CHANGED = "changed"
+SCALED = "scaled"
 _PARALLEL = 0.98  # the absolute cosine above which two vectors count as parallel
 _SEED = 20_240_101  # for the random choice of rows
 
@@ -127,23 +129,8 @@ class TriedExamples:
             elsewhere = self.probe.change(start=self.probe.start + shift)
         except RefusedError:
             return False
-        plateau = _measure_each(elsewhere, self.examples, is_added=True).plateau
+        plateau = _measure_each(elsewhere, self.examples).plateau
         return abs(plateau / self.plateau - 1) < SAME + self.tolerance
-
-    @property
-    def clips_by_layer(self) -> bool:
-        """True if each trained layer seems to be clipped to its share of C, C / sqrt(trained layers).
-
-        Four examples must reach this norm in the same layer, and none may exceed it in any layer.
-        """
-        is_trained = self.probe.is_layer_trained
-        num_layers = np.sum(is_trained)
-        if self.refusal or num_layers < 2 or len(self.finite) < 4:
-            return False
-        # (examples, trained layers) the norms, divided by each layer's share of C, with each column sorted.
-        norms = np.sort(self.collect("layer_norms")[:, is_trained] * np.sqrt(num_layers), axis=0)
-        error = SAME + self.tolerance
-        return np.max(norms) < 1 + error and np.max(norms[-4]) > 1 - error
 
     @property
     def is_clipping_seen(self) -> bool:
@@ -153,7 +140,7 @@ class TriedExamples:
         allow errors of 1.5%.
         """
         least = 0.9 if self.refusal else 0.985
-        return self.reach >= least or self.clips_by_layer or self.is_clipped
+        return self.reach >= least or self.is_clipped
 
     @cached_property
     def opposites(self) -> tuple[str, str]:
@@ -165,34 +152,13 @@ class TriedExamples:
         farthest = np.argmax(np.round(distances, 3))  # the first of equals, as in `finite`
         return names[0], names[farthest]
 
-    def add(self, name: str, example: Columns, movement: Movement) -> "TriedExamples":
-        """Returns these examples plus another one, a batch of one row."""
+    def add(self, other: "TriedExamples") -> "TriedExamples":
+        """Returns these examples and those of `other`."""
         return replace(
             self,
-            examples=self.examples | {name: example},
-            movements=self.movements | {name: movement},
+            examples=self.examples | other.examples,
+            movements=self.movements | other.movements,
         )
-
-    def run_in_place(
-        self, names: Iterable[str], rows: Columns, row: int, seed: int
-    ) -> list[Vector]:
-        """Returns the parameters (p,) after a step with each of these examples in row `row` of `rows`."""
-        return [
-            self.probe.run(replace_rows(rows, {row: self.examples[name]}), seed) for name in names
-        ]
-
-
-class SeedEffect(NamedTuple):
-    """How the seed changes the effect of exchanging two examples.
-
-    Attributes:
-      excess: the norm of the change minus its tolerance: positive if significant, NaN if unknown.
-      scales_noise: True if the change is a multiple of the noise in every layer, as if an example scaled the
-        noise.
-    """
-
-    excess: float
-    scales_noise: bool
 
 
 def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
@@ -202,11 +168,11 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
     duration of a step in `seconds` limits the number of rows to try.
     """
     tried_examples = examples.make_extreme_examples(probe.rows)
-    tried = _measure_each(probe, tried_examples, is_added=True)
+    tried = _measure_each(probe, tried_examples)
     is_one_ignored = not tried.refusal and not tried.is_any_moved
     if tried.refusal or is_one_ignored:
         refusal = tried.refusal or "the step ignores an additional example"
-        tried = replace(_measure_each(probe, tried_examples, is_added=False), refusal=refusal)
+        tried = replace(_measure_each(probe, tried_examples, copies=0), refusal=refusal)
     if not tried.is_any_moved or not tried.finite:
         return tried
     if is_one_ignored:
@@ -223,7 +189,10 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
     by_row = {}
     for row in list(ranked)[:count]:
         try:
-            first, second = tried.run_in_place(tried.opposites, probe.rows, row, seed=0)
+            first, second = [
+                probe.run(replace_rows(probe.rows, {row: tried.examples[name]}), seed=0)
+                for name in tried.opposites
+            ]
         except RefusedError:
             break
         # Exchanging one clipped example for another moves the sum by up to 2 C.
@@ -232,20 +201,21 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
 
 
 def _measure_each(
-    probe: StepProbe, tried_examples: dict[str, Columns], is_added: bool
+    probe: StepProbe, tried_examples: dict[str, Columns], copies: int = 1
 ) -> TriedExamples:
-    """Measures how far each example moves the step if it is added to the batch or replaces its first row.
+    """Measures how far each example moves the step if copies of it are added to the batch.
 
-    The result's `refusal` is the error for the last batch that the step rejects.
+    With no copies, the example replaces the first row. The result's `refusal` is the error for the last batch
+    that the step rejects.
     """
     movements = {}
     refusal = ""
     for name, example in tried_examples.items():
-        batch = replace_rows(probe.rows, {0: example})
-        factor = 0.5  # a replacement removes one example and adds another
-        if is_added:
-            batch = examples.join(probe.rows, example)
-            factor = 1.0
+        batch = examples.join(probe.rows, *[example] * copies)
+        factor = 1.0
+        if not copies:
+            batch = replace_rows(probe.rows, {0: example})
+            factor = 0.5  # a replacement removes one example and adds another
         try:
             after = probe.run(batch, seed=0)  # with the seed of `base`, whose noise then cancels
         except RefusedError as error:
@@ -256,29 +226,27 @@ def _measure_each(
 
 
 def _search_threshold(tried: TriedExamples) -> TriedExamples:
-    """Tries mixtures of the examples that move a step most and least, in case clipping starts above C.
+    """Scales the features of the example that moves a step most, in case clipping starts above C.
 
     Gradients just below the clipping threshold are the largest that are not clipped. Ten bisections find such
-    a mixture, if it exists and the threshold is well above C. We return `tried`, with this mixture if it
-    moves the step by more than C.
+    a scale, if it exists and the threshold is well above C. We return `tried`, with this example if it moves
+    the step by more than C.
     """
-    names = list(tried.finite)
-    most = tried.examples[names[0]]
-    least = tried.examples[names[-1]]
-    # The share of the example that moves the step most, and its bounds.
+    most = tried.opposites[0]
+    # The factor of the features, and its bounds.
     low = 1e-6
     high = 1.0
     for _ in range(10):
-        share = math.sqrt(low * high)
-        name = f"a mixture of {names[0]} ({share:.2g}) and {names[-1]}"
-        columns = examples.mix(most, least, share)
-        measured = _measure_each(tried.probe, {name: columns}, is_added=True)
+        scale = math.sqrt(low * high)
+        scaled = examples.scale_features(tried.examples[most], scale, tried.probe.rows)
+        name = f"{most}, features times {scale:.2g}"
+        measured = _measure_each(tried.probe, {name: scaled})
         if measured.violations:
-            return tried.add(name, columns, measured.movements[name])
+            return tried.add(measured)
         if measured.reach < 1 - SAME:  # not clipped
-            low = share
+            low = scale
         else:
-            high = share
+            high = scale
     return tried
 
 
@@ -288,33 +256,23 @@ def _add_until_moved(tried: TriedExamples) -> TriedExamples:
     The copy that first changes the step must move it by at most C. Returns `tried`, with this movement if it
     is larger.
     """
-    probe = tried.probe
     name = tried.opposites[0]
-    rows = probe.rows
-    for count in range(1, 65):
-        rows = examples.join(rows, tried.examples[name])
-        try:
-            after = probe.run(rows, seed=0)
-        except RefusedError:
+    for copies in range(2, 65):
+        change = f"{name}, added {copies} times (fewer copies have no effect)"
+        measured = _measure_each(tried.probe, {change: tried.examples[name]}, copies)
+        if measured.is_any_moved or measured.refusal:
             break
-        if np.any(after != probe.base):
-            movement = probe.measure([after], [probe.base], rows)
-            if movement.excess > 1:
-                change = f"{name}, added {count} times (fewer copies have no effect)"
-                return tried.add(change, tried.examples[name], movement)
-            break
-    return tried
+    return tried.add(measured) if measured.violations else tried
 
 
 def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | str:
     """Measures the joint movement of two parts of a batch minus the sum of their separate movements.
 
-    The noise cancels. In a correct step, the difference is 0 up to rounding. It depends on the seed only if
-    something happens after the noise, such as clamping.
+    The noise cancels. In a correct step, the difference is 0 up to rounding.
 
     Returns:
-      The difference that exceeds its tolerance most, among several choices of the parts; or why it is
-      unknown: it depends on the seed, or the step rejects all parts (its last error).
+      The difference that exceeds its tolerance most, among several choices of the parts; or the last error of
+      the step if it rejects all parts.
     """
     measured = []
     reason = tried.refusal
@@ -324,45 +282,24 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
         except RefusedError as error:
             reason = f"the step refused a changed batch: {error}"
             continue
-        together = [both, probe.base]
-        movement = probe.measure(together, separately, batches[1])
-        if movement.excess > 0 and not tried.refusal and _is_full(probe, batches[0], both):
-            continue
-        measured.append(movement)
-        if movement.excess > 0:
-            # Subtract the same difference with another seed.
-            base, both, *parts = [probe.run(batch, seed=1) for batch in (probe.rows, *batches)]
-            together += parts
-            separately += [base, both]
-            if probe.measure(together, separately, batches[1]).excess > 0:
-                return (
-                    "noise changes the joint effect of two parts of a batch: return the noisy sum"
-                )
+        measured.append(probe.measure([both, probe.base], separately, batches[1]))
     return max(measured, key=lambda movement: movement.excess, default=reason)
-
-
-def _is_full(probe: StepProbe, rows: Columns, after: Vector) -> bool:
-    """Returns True if a step on `rows` still gives the parameters `after` with more rows: it ignores them."""
-    try:
-        return np.array_equal(probe.run(examples.join(rows, probe.rows), seed=0), after)
-    except RefusedError:
-        return False
 
 
 def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:
     """Yields triples of batches: with two changed parts, with only the first, and with only the second.
 
-    If the step accepts larger batches, parts are added to the batch. Parts also replace rows: two random
-    halves detect operations on all rows, such as a norm of the whole batch or a mean over all tokens; the
-    first two rows detect operations on neighbours.
+    If the step accepts larger batches, parts are added to the batch: only six examples, because steps may
+    ignore more rows than they have space for. Parts also replace rows: two random halves detect operations
+    on all rows, such as a norm of the whole batch or a mean over all tokens; the first two rows detect
+    operations on neighbours.
     """
     columns = list(tried.examples.values())
     if not tried.refusal:
-        # The first part has an odd length, so a step that clips pairs of examples forms a pair across the
-        # parts.
-        half = (len(columns) // 2) | 1
-        parts = columns, columns[:half], columns[half:]
-        yield [examples.join(rows, *part) for part in parts]
+        # Each part has an odd length, so a step that clips pairs of examples forms a pair across the parts.
+        first = columns[:3]
+        second = columns[3:6]
+        yield [examples.join(rows, *part) for part in (first + second, first, second)]
     size = len(rows[0])
     if size == 1:
         return
@@ -377,35 +314,30 @@ def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:
         ]
 
 
-def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> SeedEffect:
-    """Measures how the seed changes the effect of exchanging two examples in a batch's first row.
+def find_seed_effect(probe: StepProbe, rows: Columns, seeds: Iterable[int]) -> str:
+    """Returns how a seed changes the effect of scaling a batch's features by 0.001: SCALED, CHANGED or "".
 
-    Noise with a fixed scale cancels. Dropout, augmentation, noise scaled by examples, and operations after
-    the noise, such as rounding or clamping, do not. Seed 0 is compared with each of the other seeds.
-
-    Returns:
-      The change that exceeds its tolerance most. Its excess is NaN if the step rejects these batches.
+    Noise with a fixed scale cancels in this effect. SCALED means that the effect changes by a multiple of the
+    noise in every layer, as if examples scaled the noise. CHANGED means any other change, due to dropout,
+    augmentation, or an operation after the noise, such as rounding or clamping. Each of `seeds` is compared
+    with seed 0. The result is "" if the step rejects the scaled batch.
     """
-    unknown = SeedEffect(np.nan, scales_noise=False)
-    if not tried.by_row:  # the step rejects replaced rows or ignores examples
-        return unknown
-    probe = tried.probe
-    names = list(tried.finite)
-    effects = []
-    # The median and the smallest movement are less likely to be clipped, which may hide the effect.
-    for pair in (tried.opposites, (names[len(names) // 2], names[-1])):
-        try:
-            steps = [tried.run_in_place(pair, rows, row=0, seed=seed) for seed in range(seeds)]
-        except RefusedError:
-            return unknown
-        first, second = steps[0]
-        for other_first, other_second in steps[1:]:
-            # The effect of exchanging the examples with seed 0, minus the effect with the other seed.
-            movement = probe.measure([second, other_first], [first, other_second], rows)
-            noise = second - other_second
-            products = np.abs(probe.sum_layers(movement.vector * noise))  # inner products by layer
-            lengths = movement.layer_norms * np.sqrt(probe.sum_layers(noise**2))
-            # A layer that does not change has product and length 0, and counts as parallel.
-            is_parallel = np.any(lengths) and np.all(products >= _PARALLEL * lengths)
-            effects.append(SeedEffect(movement.excess, scales_noise=bool(is_parallel)))
-    return max(effects)  # by the excess
+    kind = ""
+    scaled_rows = examples.scale_features(rows, 1e-3, rows)
+    try:
+        given = probe.run(rows, seed=0)
+        scaled = probe.run(scaled_rows, seed=0)
+        for seed in seeds:
+            other = probe.run(rows, seed)
+            movement = probe.measure([scaled, other], [given, probe.run(scaled_rows, seed)], rows)
+            if movement.excess > 0:
+                noise = given - other
+                products = np.abs(probe.sum_layers(movement.vector * noise))  # by layer
+                lengths = movement.layer_norms * np.sqrt(probe.sum_layers(noise**2))
+                # A layer that does not change has product and length 0, and counts as parallel.
+                if not np.any(lengths) or np.any(products < _PARALLEL * lengths):
+                    return CHANGED
+                kind = SCALED
+    except RefusedError:
+        return ""
+    return kind

@@ -28,15 +28,11 @@ LAGS = "different seeds"
 AT_ENDS = "at ends"
 AT_ONE = "at one value"
 GRID = "on a grid"
-CLAMPED_SUM = "at ends of the sum"
 
 # Rows of the report after "noise".
 OTHER_ROWS = ("independence", "shape", "noise and data", "empty batch")
 _MIN_DEVIATION = 0.01  # anything smaller, in stated deviations, counts as no noise
 _MIN_TIES = 30  # this many ties beyond chance indicate repeated values
-# The sum is on the grid if the given batch shares more than this fraction of the ties that another batch
-# adds.
-_MAX_SHARED = 0.15
 
 
 class StepNoise(NamedTuple):
@@ -78,6 +74,7 @@ class DrawnNoise(NamedTuple):
 
     Attributes:
       probe: the step.
+      first_seed: the first of the consecutive seeds for the given batch.
       layer: (k,) the layer index of each parameter.
       rounding: (k,) the spacing of floating-point numbers at the largest plausible values, in stated
         deviations.
@@ -87,6 +84,7 @@ class DrawnNoise(NamedTuple):
     """
 
     probe: StepProbe
+    first_seed: int
     layer: Integers
     rounding: Vector
     given: StepNoise
@@ -101,6 +99,12 @@ class DrawnNoise(NamedTuple):
         such as sigma C, eta and 1 / B.
         """
         return 4 * float(np.max(self.probe.spacings))
+
+    @property
+    def extreme_seeds(self) -> list[int]:
+        """The seeds of the eight steps that move a parameter most, which an operation may have clamped."""
+        largest = np.max(np.abs(self.given.draws), axis=1, initial=0)
+        return [self.first_seed + int(i) for i in np.argsort(-largest)[:8]]
 
     @property
     def has_noise(self) -> Mask:
@@ -118,19 +122,6 @@ class DrawnNoise(NamedTuple):
         for i in np.flatnonzero(np.bincount(layer) > 1):
             groups[self.probe.layer_names[i]] = values[:, layer == i]
         return groups
-
-    def is_sign_step(self) -> bool:
-        """Returns True if all parameters that move do so equally on every batch, as in Adam's first step.
-
-        We ignore the smallest and largest 5%: Adam moves a parameter less if its gradient is near 0.
-        """
-        quantiles = []
-        for noise in (self.given, *self.others.values()):
-            distances = np.abs(noise.draws[noise.draws != 0])
-            if distances.size:
-                quantiles += np.nanquantile(distances, [0.05, 0.95]).tolist()
-        # A single batch, with two quantiles, is not enough evidence. We allow differences of up to 15%.
-        return len(quantiles) > 2 and np.max(quantiles) < 1.15 * np.min(quantiles)
 
 
 def make_batches(rows: Columns) -> dict[str, Columns]:
@@ -187,7 +178,7 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
         except RefusedError as error:
             refused[name] = str(error)
     rounding = spacing[is_kept] / deviation
-    return DrawnNoise(probe, probe.layer[is_kept], rounding, given, others, refused)
+    return DrawnNoise(probe, first_seed, probe.layer[is_kept], rounding, given, others, refused)
 
 
 def _draw_at(
@@ -243,8 +234,13 @@ def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
         for name, values in groups.items():
             p_values["independence"] |= _test_independence(name, values)
             p_values["shape"] |= _test_shape(name, values)
-        p_values["independence"]["similar parameters"] = _test_copies(groups[ALL_LAYERS])
-        p_values["independence"][LAGS] = _test_lags(list(groups.values())[1:])
+        values = groups[ALL_LAYERS]
+        p_values["independence"]["similar parameters"] = _test_copies(values)
+        # Each row has the noise for four consecutive seeds. A generator that is seeded with the seed plus the
+        # layer's index repeats noise within such a row.
+        rows = values[: len(values) // 4 * 4].reshape(-1, 4 * values.shape[1])
+        smallest = min(_test_lags(values), _test_copies(rows))
+        p_values["independence"][LAGS] = min(1, 2 * smallest)  # for two tests
         for batch, noise in drawn.others.items():
             if not noise.not_finite:  # NaN and infinity are findings even without a test
                 p_values[row_of(batch)][batch] = _test_batch(drawn, noise)
@@ -318,42 +314,30 @@ def _test_independence(name: str, values: Vector) -> dict[str, float]:
 def _test_copies(noise: Vector) -> float:
     """Tests whether `noise` (n, p) is correlated between any two parameters, as copies of one draw are.
 
-    Copies have the same size for the first seed, so we sort parameters by this size, and test the largest
-    correlation of neighbours over the other seeds, with a Bonferroni correction.
+    Copies have the same size for the first seed, so we sort parameters by this size, and test the correlation
+    of neighbours over the other seeds, with a Bonferroni correction.
     """
     order = np.argsort(np.abs(noise[0]))
-    others = stats.zscore(noise[1:, order])
-    correlations = np.abs(np.mean(others[:, 1:] * others[:, :-1], axis=0))
-    largest = min(np.max(correlations), 1 - 1e-9)  # avoids division by 0
-    freedom = len(others) - 2
-    p_value = 2 * stats.t.sf(largest * np.sqrt(freedom / (1 - largest**2)), freedom)
-    return float(min(1, p_value * len(correlations)))
+    others = noise[1:, order]
+    p_values = stats.pearsonr(others[:, 1:], others[:, :-1], axis=0).pvalue
+    return float(min(1, np.nanmin(p_values) * len(p_values)))
 
 
-def _test_lags(layers: list[Vector]) -> float:
-    """Tests whether a layer's noise is correlated with that of any layer for a later seed.
+def _test_lags(values: Vector) -> float:
+    """Tests whether noise (n, p) for different seeds is correlated in the same parameters.
 
-    `layers` has the noise (n, p) of each layer with at least two parameters. A generator that is seeded with
-    the seed plus the layer's index repeats noise in this way. We compare up to 500 numbers of a layer with
-    the eight layers on either side, and up to 64 later seeds. Given the noise of the layer, a sum of products
-    with independent normal numbers is normal, and its variance is the sum of squares.
+    We test the sum of all products at each of up to 64 lags, with a Bonferroni correction.
     """
-    deviates = [0.0]
-    noise = [stats.zscore(layer[:, :500]) for layer in layers]
-    for i, first in enumerate(noise):
-        for second in noise[max(i - 8, 0) : i + 9]:
-            size = min(first.shape[1], second.shape[1])
-            products = first[:, :size] @ second[:, :size].T
-            squares = np.cumsum(np.sum(first[:, :size] ** 2, axis=1))
-            seeds = len(first)
-            for lag in range(1, min(seeds // 2, 65)):
-                total = np.trace(products, lag)
-                # Subtracting the mean gives two seeds the correlation -1 / (seeds - 1).
-                if first is second:
-                    total += size * (seeds - lag) / (seeds - 1)
-                deviates.append(total / np.sqrt(squares[seeds - lag - 1]))
-    p_value = 2 * stats.norm.sf(np.max(np.abs(deviates)))
-    return float(min(1, p_value * len(deviates)))
+    noise = stats.zscore(values)
+    seeds, size = noise.shape
+    products = noise @ noise.T
+    lags = range(1, min(seeds // 2, 65))
+    # Subtracting the mean gives two seeds the correlation -1 / (seeds - 1).
+    means = np.array([np.trace(products, lag) / (seeds - lag) / size for lag in lags]) + 1 / (
+        seeds - 1
+    )
+    deviates = np.abs(means) * np.sqrt(size * (seeds - np.array(lags)))
+    return float(min(1, 2 * stats.norm.sf(np.max(deviates)) * len(lags)))
 
 
 def _compute_covariance_p_value(noise: Vector) -> float:
@@ -394,52 +378,29 @@ def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) 
 def find_ties(drawn: DrawnNoise) -> str:
     """Finds noise that is equal (tied) for different seeds more often than chance and rounding explain.
 
-    Continuous noise rarely ties, unlike clamped noise or noise on a grid. If the step instead rounds or
-    clamps the noisy sum, draws on another batch have the same values. The noise may then be correct.
+    Continuous noise rarely ties, unlike clamped noise or noise on a grid.
 
     Returns:
       AT_ENDS if most ties are at a parameter's smallest and largest values, as in clamped noise; AT_ONE if
       they are at one value of each parameter, as when noise is sometimes missing; GRID if they are elsewhere;
-      CLAMPED_SUM if the noisy sum is clamped or set to one value, such as 0; otherwise "".
+      "" if chance explains all ties, or if the noisy sum is on a grid, because the noise may then be correct.
     """
     columns = drawn.has_noise
     draws = drawn.given.draws[:, columns]
+    seeds, size = draws.shape
     # Two draws tie if they are at most one floating-point spacing apart; 1e-9 covers float64 errors.
     tolerances = 1.5 * drawn.rounding[columns] + 1e-9
     # The probability of a chance tie is the width of the tolerance times the density at 0 of the difference
     # between two normal draws, 1 / sqrt(4 pi) / deviation. A float32 generator repeats a number with
     # probability 2^-22.
     rates = 2 * tolerances / np.sqrt(4 * np.pi) / np.std(draws, axis=0) + 2.0**-22
-    kind = _classify_ties(draws, tolerances, rates)
-    if not kind:
-        return ""
-    # Without another batch, draws share all their ties with themselves: we assume that the sum is rounded or
-    # clamped. Larger features may leave the sum of clipped gradients unchanged, so they prove nothing. Nor do
-    # parameters with the same sum on both batches, such as unused embedding rows; we use them only if there
-    # are no others.
-    batches = [noise for name, noise in drawn.others.items() if name != FEATURES]
-    is_tied = np.any(_mark_ties(draws, tolerances), axis=0)
-    for other in batches or [drawn.given]:
-        moved = is_tied & (other.reference != drawn.given.reference)[columns]
-        if not np.any(moved):
-            moved = is_tied
-        other_draws = other.draws[:, columns][:, moved]
-        if _are_ties_shared(draws[:, moved], other_draws, tolerances[moved], rates[moved], kind):
-            return "" if kind == GRID else CLAMPED_SUM
-    return kind
-
-
-def _classify_ties(draws: Vector, tolerances: Vector, rates: Vector) -> str:
-    """Returns AT_ENDS, AT_ONE or GRID as in `find_ties`; "" if chance explains all ties.
-
-    `draws` (n, p) are the draws of p parameters with noise. `tolerances` (p,) are the largest differences of
-    tied draws, and `rates` (p,) the probabilities that two draws tie by chance.
-    """
-    seeds, size = draws.shape
-    count = np.count_nonzero(_mark_ties(draws, tolerances))
-    at_ends = draws - draws.min(axis=0) <= tolerances, draws.max(axis=0) - draws <= tolerances
-    num_at_ends = np.sum(at_ends) - 2 * size  # without the ends themselves
     by_chance = np.sum(rates) * math.comb(seeds, 2)
+    draws = np.sort(draws, axis=0)
+    gaps = np.diff(draws, axis=0)  # between neighbours
+    is_tie = gaps <= tolerances
+    count = np.count_nonzero(is_tie)
+    num_at_ends = np.sum(draws - draws[0] <= tolerances) + np.sum(draws[-1] - draws <= tolerances)
+    num_at_ends -= 2 * size  # without the ends themselves
     # Clamped noise has few draws at the ends, but two-valued noise has all draws there. The probability that
     # a Poisson number of ties exceeds three times its mean plus 4 is below 1e-4.
     if 3 * by_chance + 4 < num_at_ends < 0.5 * draws.size and num_at_ends > 0.5 * count:
@@ -447,41 +408,15 @@ def _classify_ties(draws: Vector, tolerances: Vector, rates: Vector) -> str:
     if count < 3 * by_chance + _MIN_TIES:
         return ""
     # At one value: about one for each parameter, not two, and sometimes for three seeds or more.
-    num_values = _count_tied_values(draws, tolerances)
-    return AT_ONE if num_values < min(1.5 * size, 0.9 * count) else GRID
-
-
-def _are_ties_shared(
-    draws: Vector, others: Vector, tolerances: Vector, rates: Vector, kind: str
-) -> bool:
-    """Returns True if draws on another batch, `others` (m, p), tie with `draws` (n, p) beyond chance.
-
-    `kind` is the kind of ties within `draws`; see `_classify_ties` for the other arguments.
-    """
-    both = np.concatenate([draws, others])
-    # The other batch adds ties among its own draws, and ties that the batches share.
-    added = np.count_nonzero(_mark_ties(both, tolerances))
-    added -= np.count_nonzero(_mark_ties(draws, tolerances))
-    shared = added - np.count_nonzero(_mark_ties(others, tolerances))
-    # A value in both batches gives one shared tie, however many draws have it. On a grid, few draws have the
-    # same value, so many of the added ties are shared. Otherwise, few are, but it suffices if half of the
-    # tied values are shared.
-    limit = _MAX_SHARED * added
-    if kind != GRID:
-        limit = np.minimum(limit, 0.5 * _count_tied_values(draws, tolerances))
-    by_chance = np.sum(rates) * len(draws) * len(others)
-    return bool(shared > max(limit, stats.poisson.isf(1e-3, by_chance)))
-
-
-def _count_tied_values(draws: Vector, tolerances: Vector) -> int:
-    """Returns the number of different values at which draws tie, over all columns."""
-    is_tie = _mark_ties(draws, tolerances)
-    return np.sum(is_tie, dtype=int) - np.sum(is_tie[1:] & is_tie[:-1], dtype=int)
-
-
-def _mark_ties(draws: Vector, tolerances: Vector) -> Mask:
-    """Sorts each column of draws (n, p), and returns whether neighbours tie, of shape (n - 1, p)."""
-    return np.diff(np.sort(draws, axis=0), axis=0) <= tolerances
+    num_values = count - np.count_nonzero(is_tie[1:] & is_tie[:-1])
+    if num_values < min(1.5 * size, 0.9 * count):
+        return AT_ONE
+    # Smaller features change the sum. If it is on the grid of the noise, it changes by multiples of the gap.
+    other = drawn.others.get(SMALL_FEATURES, drawn.given)
+    shift = (other.reference - drawn.given.reference)[columns] / drawn.probe.settings.deviation
+    multiples = shift / np.min(gaps, axis=0, where=~is_tie, initial=np.inf)
+    is_on_grid = np.abs(multiples - np.rint(multiples)) < 0.02
+    return "" if np.mean(is_on_grid[shift != 0]) > 0.5 else GRID
 
 
 def count_repeats(drawn: DrawnNoise) -> int:

@@ -52,20 +52,20 @@ BUGS = {
         "train",
         "params = step.params\n",
         PARAMETERS,
-        "return `p.grad` after clipping and noise",
+        "(`p.grad` after clipping and noise)",
     ),
     "adapter A unclipped": (
         "lora",
         "    optimizer.step()\n",
         UNCLIPPED_A,
-        "lora_a.weight stay within C: is the gradient of",
+        "moves the step by more than C",
     ),
     "B at zero": ("lora", "in range(3)", "in range(0)", "lora_a"),
     "one seed": (
         "lora",
         "    logits = model(tokens)",
         "    torch.manual_seed(1)\n    logits = model(tokens)",
-        "are the same for every seed",
+        "the same noise for every seed",
     ),
     "no noise on B": (
         "lora",
