@@ -1,5 +1,8 @@
-"""Compares a claimed epsilon with an accountant's."""
+"""Compares a claimed epsilon with an accountant's, and names mistakes that would explain a difference."""
 
+import contextlib
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -8,7 +11,7 @@ from audit.check.report import CheckFinding, CheckOutcome, CheckReport, make_rep
 from audit.claims import accounting
 from audit.claims.accounting import Composition
 from audit.claims.sampler_claims import read_noise_multiplier
-from audit.errors import number, require, whole_number
+from audit.errors import InputError, number, require, whole_number
 from audit.laws import conversions
 from audit.written import at_least_digits, at_most_digits, counted
 
@@ -87,15 +90,22 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
     epsilon = at_most_digits(accounted)
     tolerance = f"{100 * _RELATIVE_TOLERANCE:g}% plus {_TOLERANCE:g}"
     text = f"dp-accounting gives {epsilon} at delta {delta:g} (tolerance {tolerance})"
+    outcome = CheckOutcome(text, figures={"accounted": accounted})
+    if not _is_too_low(claimed, accounted):
+        return outcome
+    # A mistake fits if its epsilon is within 2% of the claim, and at most half as far from the claim as the
+    # correct epsilon.
+    close = min(0.02, (1 - claimed / accounted) / 2) * claimed
+    mistakes = _account_mistakes(composition, delta)
+    fitting = [name for name, mistaken in mistakes if abs(claimed - mistaken) < close]
+    why = f" It fits if {', or if '.join(fitting)}." if fitting else ""
     finding = CheckFinding(
         "epsilon",
         "a claim that is too low",
-        f"The claim is {claimed:.4g}, but accounting gives {epsilon} at delta {delta:g}.",
-        f"claim {epsilon}, or train with more noise or fewer steps. Did you count all steps of all epochs, "
-        "at the rate of the whole batch?",
+        f"The claim is {claimed:.4g}, but accounting gives {epsilon} at delta {delta:g}.{why}",
+        f"claim {epsilon}, or train with more noise or fewer steps",
     )
-    findings = [finding] if _is_too_low(claimed, accounted) else []
-    return CheckOutcome(text, findings=findings, figures={"accounted": accounted})
+    return outcome._replace(findings=[finding])
 
 
 def _is_too_low(claimed: float, accounted: float) -> bool:
@@ -112,6 +122,29 @@ def _account_finely(composition: Composition, coarse: float, delta: float) -> fl
     grid = _GRID * max(coarse, 1 / composition.noise_multiplier)
     accountant = accounting.account_sampled(composition, min(grid, accounting.COARSEST_GRID))
     return float(accountant.get_epsilon(delta))
+
+
+def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[str, float]]:
+    """Yields descriptions of common accounting mistakes, each with its epsilon."""
+    sigma, steps, rate = composition
+    batches = count_batches(rate)
+    length = math.ceil(1 / rate - 1e-6)  # len(loader); 1e-6 ignores rounding
+    mistakes = {
+        "epochs are counted as steps": (sigma, max(round(steps / batches), 1), rate),
+        "only one epoch is counted": (sigma, batches, rate),
+        # The noise's standard deviation, sigma C, is mistaken for sigma.
+        "sigma is computed with C = 2": (2 * sigma, steps, rate),
+        "sigma is squared": (sigma**2, steps, rate),
+        f"the rate is 1 / len(loader) = {1 / length:.4g}": (sigma, steps, 1 / length),
+    }
+    for count in (2, 4, 8):
+        part = rate / count
+        mistakes[f"the rate is that of one of {count} workers, {part:.4g}"] = (sigma, steps, part)
+        pieces = f"each of {count} parts of a batch is counted as a step, at rate {part:.4g}"
+        mistakes[pieces] = (sigma, steps * count, part)
+    for name, numbers in mistakes.items():
+        with contextlib.suppress(InputError):  # a mistaken number may be out of range
+            yield name, accounting.participant_upper_bound(Composition(*numbers), delta)
 
 
 def _check_delta(delta: float, examples: int) -> CheckOutcome:

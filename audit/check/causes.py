@@ -23,8 +23,8 @@ _BY_SIZE = "normalised by the batch's actual size"
 _DIVIDE = "divide by the stated batch size, a constant, not by the number of examples"
 NOT_FINITE = "NaN or infinity"
 _CLIP = (
-    "clip the whole gradient of every example to norm C, with one norm over all parameters; divide the sum "
-    "by the stated B once"
+    "clip the whole gradient of every example to norm C, {m.phrases.clip}; divide the sum by the stated "
+    "B once"
 )
 KEEP_FINITE = (
     "clip with C / max(C, norm), replace non-finite gradients with 0, never divide by actual sizes"
@@ -417,7 +417,8 @@ CAUSES = [
         "the same noise for {0}",
         _find_repeats,
         "{1} of {2} seeds produce exactly the same noise as another seed: two steps reveal the gradients.",
-        "create the generator once, before training, or seed it with the step's full seed",
+        "create the generator once, before training, or seed it with the step's full seed: "
+        "{m.phrases.generator}",
         explains=_ALL_NOISE,
     ),
     Cause(

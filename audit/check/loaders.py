@@ -18,6 +18,7 @@ _NO_INDICES = (
     "`draw` gave batches that are not vectors of indices, such as columns, dictionaries or ragged rows: "
     "build the loader on range(n) instead of the data to get indices"
 )
+_SINGLE_BATCH = "`draw` gave a single batch: return a list of batches, such as [batch]"
 
 
 class DrawnPass(NamedTuple):
@@ -107,13 +108,15 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
 
 def _read_batches(given: Any, most: int) -> DrawnPass:
     """Reads up to `most` batches of the pass `given`; raises InputError unless they are indices."""
+    is_column = getattr(given, "shape", ())[1:] == (1,)  # one batch, as returned by np.argwhere
+    require(not is_column, _SINGLE_BATCH)
     remaining = iter(given)
     batches = list(map(_to_array, itertools.islice(remaining, most)))
     for batch in batches:
         # A batch without examples may be an empty list, which NumPy converts to floats.
         is_index = batch.dtype.kind in "iu" or not batch.size
         require(is_index and batch.ndim < 2, _NO_INDICES)
-        require(batch.ndim, "`draw` gave a single batch: return a list of batches, such as [batch]")
+        require(batch.ndim, _SINGLE_BATCH)
     is_whole = next(remaining, None) is None
     return DrawnPass([np.sort(batch.astype(np.int64)) for batch in batches], is_whole)
 

@@ -11,11 +11,49 @@ from audit.check.noise import FEATURES, FOURFOLD, LAGS
 from audit.check.probe import Movement, StepProbe
 from audit.check.report import LEVEL, find_rejected_tests
 
-GRADIENT = "return the private gradient (`p.grad` after clipping and noise), with learning_rate=1"
 _ALL_CLIPPED = (
     "every example with an effect is clipped, which hides interactions: state a larger clipping norm, or let "
     "the step take clipping_norm="
 )
+
+
+class Phrases(NamedTuple):
+    """Parts of messages, phrased for the step's array library.
+
+    Attributes:
+      gradient, clip, generator: how to return the private gradient, clip an example, and seed a generator.
+      random: what may make an example's effect random, such as dropout.
+    """
+
+    gradient: str
+    clip: str
+    generator: str
+    random: str = "is dropout on? Augmentation and sampling also have this effect"
+
+
+_NUMPY = Phrases(
+    gradient="return the private gradient, the clipped and noisy mean, with learning_rate=1",
+    clip="with one np.linalg.norm over all of each example's gradient",
+    generator="np.random.default_rng(seed)",
+)
+_PHRASES = {
+    "torch": Phrases(
+        gradient="return `p.grad` after clipping and noise, with learning_rate=1",
+        clip="with Opacus, or with vmap over grad and one norm over all tensors",
+        generator="torch.Generator().manual_seed(seed)",
+        random="is dropout on? Set `m.p = 0.0` in every Dropout (model.eval() would remove Opacus's hooks)",
+    ),
+    "jaxlib": Phrases(
+        gradient="return the private gradient that `optimizer.update` gets, with learning_rate=1",
+        clip="with jax_privacy.clipped_grad, or optax.projections.projection_l2_ball under vmap",
+        generator="jax.random.key(seed), split across layers",
+    ),
+}
+
+
+def find_phrases(probe: StepProbe) -> Phrases:
+    """Returns the phrases for the array library of a step's parameters."""
+    return _PHRASES.get(probe.library, _NUMPY)
 
 
 class Measured(NamedTuple):
@@ -43,6 +81,11 @@ class Measured(NamedTuple):
     p_values: dict[str, dict[str, float]] = {}
     interaction: Any = ""
     rejected: dict[str, list[str]] = {}
+
+    @property
+    def phrases(self) -> Phrases:
+        """The phrases for the parameters' array library."""
+        return find_phrases(self.probe)
 
     @property
     def interacts(self) -> bool:
@@ -126,9 +169,8 @@ def _find_obstacles(m: Measured, effect: str) -> tuple[str, str]:
     if effect == CHANGED:
         reason = (
             "something happens after the noise, such as rounding, clamping, projection or top-k: return the "
-            f"noisy sum; with Adam, {GRADIENT}. Or the seed changes the effect of an example: is dropout on? "
-            "Set `m.p = 0.0` in every Dropout (model.eval() would remove Opacus's hooks). Augmentation and "
-            "sampling also have this effect"
+            f"noisy sum; with Adam, {m.phrases.gradient}. Or the seed changes the effect of an example: "
+            f"{m.phrases.random}"
         )
         return reason, noise_obstacle or reason
     if not m.tried.is_any_moved:

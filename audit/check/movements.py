@@ -282,8 +282,18 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
         except RefusedError as error:
             reason = f"the step refused a changed batch: {error}"
             continue
-        measured.append(probe.measure([both, probe.base], separately, batches[1]))
+        movement = probe.measure([both, probe.base], separately, batches[1])
+        if tried.refusal or movement.excess <= 0 or not _is_full(probe, batches[0], both):
+            measured.append(movement)
     return max(measured, key=lambda movement: movement.excess, default=reason)
+
+
+def _is_full(probe: StepProbe, rows: Columns, after: Vector) -> bool:
+    """Returns True if a step on `rows` still gives the parameters `after` with more rows: it ignores them."""
+    try:
+        return np.array_equal(probe.run(examples.join(rows, probe.rows), seed=0), after)
+    except RefusedError:
+        return False
 
 
 def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:

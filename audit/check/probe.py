@@ -81,6 +81,7 @@ class StepProbe:
       rows: the given batch, as NumPy arrays.
       layer_names: (layers,) the path of each layer in the parameter tree.
       sizes, dimensions: (layers,) each layer's number of parameters, and its number of axes.
+      library: the package of the parameter arrays: "torch", "jaxlib" or "numpy".
       layer: (p,) the layer index of each parameter.
       start: (p,) the parameters before the step.
       base: (p,) the parameters after the step on `rows` with seed 0.
@@ -109,6 +110,7 @@ class StepProbe:
         for name, leaf in trees.collect_leaves("params", params).items():
             if "float" in str(leaf.dtype) and 0 not in leaf.shape:
                 layers[name] = leaf
+                self.library = type(leaf).__module__.split(".")[0]
         require(layers, f"`params={shown(params)}` has no floating-point arrays: give parameters")
         self.layer_names = list(layers)
         self.sizes = [math.prod(leaf.shape) for leaf in layers.values()]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from audit.check import causes, noise
-from audit.check.measured import GRADIENT, Measured, measure_step
+from audit.check.measured import Measured, find_phrases, measure_step
 from audit.check.movements import COARSE, TriedExamples
 from audit.check.probe import RefusedError, Step, StepProbe, StepSettings
 from audit.check.report import CheckFinding, CheckOutcome, CheckReport, make_report
@@ -96,12 +96,13 @@ def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
     replay = probe.measure([again], [probe.base], probe.rows)
     # For a huge difference, the tolerance may be infinite.
     if replay.norm > min(replay.tolerance, 1e100):
+        phrases = find_phrases(probe)
         finding = CheckFinding(
             "replay",
             "a step that keeps state between calls, or noise that does not follow the seed",
             f"Two calls with the same seed and batch differ by {replay.norm:.3g} eta C / B.",
-            "restore parameters, optimizer and generators before each call, and draw all noise with the "
-            f"seed; with Adam, {GRADIENT}",
+            "restore parameters, optimizer and generators before each call, and draw all noise from "
+            f"{phrases.generator}; with Adam, {phrases.gradient}",
         )
         if replay.norm == np.inf:
             finding = CheckFinding(

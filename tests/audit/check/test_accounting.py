@@ -34,19 +34,26 @@ def test_a_claim_that_is_too_low_has_a_finding_whose_advice_is_accepted():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("stated", "steps", "rate"),
+    ("stated", "steps", "rate", "cause"),
     [
-        (0.01, 100, 0.01),  # one epoch
-        (0.01, 10, 0.01),  # epochs are counted as steps
-        (0.01, 1000, 0.01 / 4),  # the rate of one of 4 workers
-        (0.01, 4000, 0.01 / 4),  # each of 4 parts of a batch is counted as a step
-        (0.064, 1000, 1 / 16),  # one over the loader's length
+        (0.01, 100, 0.01, "only one epoch is counted"),
+        (0.01, 10, 0.01, "epochs are counted as steps"),
+        (0.01, 1000, 0.01 / 4, "the rate is that of one of 4 workers, 0.0025"),
+        (0.01, 4000, 0.01 / 4, "each of 4 parts of a batch is counted as a step, at rate 0.0025"),
+        (0.064, 1000, 1 / 16, "the rate is 1 / len(loader) = 0.0625"),
     ],
 )
-def test_a_mistaken_claim_is_too_low(stated, steps, rate):
+def test_a_mistake_that_gives_the_claim_is_named(stated, steps, rate, cause):
     training = TRAINING | {"sampling_rate": stated}
     report = audit.check_accounting(account(1.1, steps, rate), DELTA, **training)
-    assert report.verdict == "FAILED: a claim that is too low"
+    assert cause in flatten(report)
+
+
+@pytest.mark.slow
+def test_causes_that_give_the_same_claim_are_all_named():
+    """One epoch, and sigma counted with C = 2, give 0.550 and 0.552."""
+    text = flatten(audit.check_accounting(0.551, DELTA, **TRAINING))
+    assert "only one epoch is counted, or if sigma is computed with C = 2" in text
 
 
 @pytest.mark.slow
@@ -116,3 +123,12 @@ def test_a_report_says_where_it_comes_from(tmp_path):
     assert "draw in " in provenance["code"] and "test_accounting.py, line" in provenance["code"]
     text = report.page(tmp_path / "page.html").read_text()
     assert "Provenance" in text and provenance["date"] in text
+
+
+@pytest.mark.slow
+def test_a_mistake_with_noise_out_of_range_is_left_out():
+    """The square of this noise multiplier is more than accounting takes."""
+    report = audit.check_accounting(
+        epsilon=0.001, delta=1e-5, noise_multiplier=6000.0, steps=10**6, sampling_rate=0.9
+    )
+    assert report.findings[0].name == "a claim that is too low"

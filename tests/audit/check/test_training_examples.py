@@ -52,7 +52,7 @@ BUGS = {
         "train",
         "params = step.params\n",
         PARAMETERS,
-        "(`p.grad` after clipping and noise)",
+        "return `p.grad` after clipping and noise",
     ),
     "adapter A unclipped": (
         "lora",
