@@ -111,7 +111,7 @@ def _load_features(user_file: UserFile) -> Dataset:
 
 
 def _deal_images(recipe: Recipe, setting: Dealing, user_file: UserFile) -> Federation:
-    """Loads images, and deals the training images to `setting.clients` clients (0: one per image)."""
+    """Loads images and deals the training images to `setting.clients` clients (0: one per image)."""
     dataset, test = load_images(recipe, user_file)
     clients = one_each(dataset)
     if setting.clients > 0:

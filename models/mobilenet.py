@@ -203,7 +203,7 @@ class _Unpickler(pickle.Unpickler):
         return replacements[name]
 
     def persistent_load(self, pid: Any) -> tuple[str, str, int]:
-        """Returns a storage, (key, type, number of elements), for (_, type, key, _, elements, ...)."""
+        """Returns (key, type, number of elements) of a storage, given (_, type, key, _, elements, ...)."""
         _, dtype, key, _, size, *_ = pid
         return key, dtype, size
 

@@ -194,7 +194,7 @@ def at_coordinates(
             return BiasedDimensions(dimensions, gradient[None], reference=at_start)
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
         coordinates = mechanism.Coordinates(dimensions, values)
-        # `predict_final` trains with these canaries, and does not read the placeholder `reference`.
+        # `predict_final` trains with these canaries and does not read the placeholder.
         state = BiasedDimensions(dimensions, coordinates, reference=at_start)
         final = predict_final(craft_same, state, theta_0)
         return state._replace(reference=final[dimensions])

@@ -180,8 +180,7 @@ def random_directions(canaries: int, predict_final: PredictFinal) -> Adversary:
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
         """Draws the keys and predicts the final model as the reference."""
         keys = jax.random.split(key, canaries)
-        # `predict_final` trains with directions drawn from these keys. It does not read the placeholder
-        # zeros.
+        # `predict_final` trains with directions from these keys, and does not read the placeholder.
         state = RandomDirections(keys, reference=jnp.zeros_like(theta_0))
         return state._replace(reference=predict_final(craft_directions, state, theta_0))
 

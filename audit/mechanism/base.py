@@ -61,7 +61,7 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
         step = jax.jit(function).lower(theta, *shared).compile()
         analysis: Any = step.memory_analysis()
         return int(analysis.temp_size_in_bytes)
-    mapped = jax.vmap(function, (0, *[None] * len(shared)))  # over theta only
+    mapped = jax.vmap(function, (0, *[None] * len(shared)))
     written = []  # bytes, for 1 and 2 runs
     for runs in (1, 2):
         thetas = jax.ShapeDtypeStruct((runs, *theta.shape), theta.dtype)
@@ -224,8 +224,7 @@ class Canaries(NamedTuple):
         return self._replace(presence=self.join(self.presence, run_key, step))
 
     def record(self, step: Array, after: State) -> State:
-        """Returns the state `after` a step, with this iterate in `seen` if the adversary observes
-        iterates."""
+        """Returns the state `after` a step, with its iterate added to `seen` if iterates are observed."""
         if self.observe is None:
             return after
         return after._replace(seen=self.observe(after.seen, step, after.theta))
@@ -365,8 +364,8 @@ def make_inserter(
 ) -> Callable[[Array, Array, Array], Array]:
     """Returns a function (step, theta, mask) -> the sum of a step's clipped canaries, of shape (p,).
 
-    It calls `sum_canaries` at every step of a segment, unless canaries are the same at all steps and can be
-    summed or drawn once. A segment is the steps of one program.
+    It calls `sum_canaries` at every step of a segment (the steps of one program), unless canaries are the
+    same at all steps and can be summed or drawn once.
 
     `state` is the run before the segment, and `run_key` is its key. The other arguments are those of
     `sum_canaries`.
@@ -377,7 +376,7 @@ def make_inserter(
         joining = canaries.joining(step, run_key)
         return sum_canaries(joining, step, theta, clipping_norm, mask, clipped_sum)
 
-    if not canaries.crafts_constant:  # they differ between steps
+    if not canaries.crafts_constant:
         return sum_at
 
     if canaries.join is None:  # the same canaries join all steps, so we sum them once
@@ -396,7 +395,7 @@ def make_inserter(
     if not isinstance(crafted, Directions) or crafted.keys.size * state.theta.size > _MAX_STORED:
         return sum_at
 
-    like = crafted.select(state.theta)  # has the shape (m,) of a drawn direction
+    like = crafted.select(state.theta)
     units = jax.vmap(draw_unit_direction, (0, None))(crafted.keys, like)  # (K, m)
     spread = jax.vmap(crafted.spread, (0, None))  # to all p coordinates, with 0 elsewhere
     directions = spread(clipping_norm * units, state.theta)  # (K, p); norm C, so clipped already
@@ -465,8 +464,7 @@ def rehearse(
     If a coin flip decides whether a canary is inserted, set its presence to the probability of insertion.
     """
     silent = hyper._replace(noise_multiplier=jnp.float32(0))
-    # Only a federated mechanism needs the key, to shuffle its clients' examples. The generator is explicit
-    # because JAX's default may change.
+    # Only a federated mechanism needs the key, to shuffle its clients' examples.
     key = jax.random.key(0, impl="threefry2x32")
     start = mechanism.start(theta_0)
     final = mechanism.segment(silent, start, data, schedule, canaries, key)
@@ -491,7 +489,7 @@ def simulate(
         previous, squares = seen
         return theta, squares + (theta - previous) ** 2
 
-    # The mechanism calls `add_square` after every step, as if an adversary observed the iterates.
+    # The mechanism calls `add_square` after every step, as if an adversary observed iterates.
     start = mechanism.start(theta_0)._replace(seen=(theta_0, jnp.zeros_like(theta_0)))
     schedule = Schedule(batches, mask=jnp.zeros(len(batches)))
     canaries = no_canaries()._replace(observe=add_square)

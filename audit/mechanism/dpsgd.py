@@ -69,7 +69,7 @@ def mechanism(choices: DPSGD) -> Mechanism:
         """Returns the state before the first step, with zeros for earlier noise."""
         optimizer = choices.optimizer(0.0)  # its state does not depend on the learning rate
         earlier: Tree = ()  # not an empty array, which JAX cannot place on several devices
-        if choices.bands > 1:  # noise depends on the noise of bands - 1 earlier steps
+        if choices.bands > 1:
             earlier = jnp.zeros((choices.bands - 1, theta_0.size), theta_0.dtype)
         return State(theta_0, optimizer.init(theta_0), step=jnp.int32(0), noise=earlier)
 

@@ -158,7 +158,7 @@ def _multiply(step: StepMap, pull_back: _PullBack, v: Array) -> Array:
 
 @jax.jit
 def _compute_descent_jacobian(step: StepMap, theta: Array, batch: Batch) -> Array:
-    """Returns the Jacobian H of `step.descend` at theta, of shape (p, p). Row i is H' times unit vector i."""
+    """Returns the Jacobian H of `step.descend` at theta, of shape (p, p), row by row."""
     pull_back = _linearise(step, theta, batch)
     units = jnp.eye(theta.size)
     return jax.lax.map(lambda unit: pull_back(unit)[0], units)
@@ -350,7 +350,7 @@ def _find_largest_eigenvalue(
         off_diagonal.append(length)
         # Larger matrices take longer, so we compute their eigenvalues less often.
         if k % (1 + k // 16) == 0 or length == 0 or k == max_iterations:
-            last = (k - 1, k - 1)  # only the largest eigenvalue
+            last = (k - 1, k - 1)
             values, vectors = eigh_tridiagonal(
                 diagonal, off_diagonal[:-1], select="i", select_range=last
             )
@@ -407,7 +407,7 @@ def worst_on_lines(
     """
     along = jnp.asarray(directions, jnp.float32)
     numbers = jnp.arange(-line.reach, line.reach + 1, dtype=jnp.float32)
-    positions = line.length * numbers  # the ends of segments
+    positions = line.length * numbers
     minus_one = _on_lines(_measure_secants, step, theta, batch, along, positions)  # (n, 2 reach)
     secants = 1 + np.asarray(minus_one, np.float64)
 

@@ -230,7 +230,7 @@ def cohort_sums(
     def add_block(sums: Sums, members: Array) -> tuple[Sums, None]:
         """Adds the clipped updates of a block's clients (b,), which may be ABSENT, to the sums."""
         is_present = members != ABSENT
-        _, _, _, all_counts = data  # each client's number of examples
+        _, _, _, all_counts = data
         counts = jnp.where(is_present, all_counts[members], 0)
         # All clients in a block take as many steps as the largest client needs.
         steps = choices.epochs * _count_batches(choices, jnp.max(counts))

@@ -96,7 +96,7 @@ def pass_through(layer: Any, x: Array) -> Call | None:
         return Call(output, rows, channels_last=True)
 
     # The output of a module with these methods is kernel.T @ unfold(x) + bias, (O, L), reshaped to
-    # output_shape(x) with channels first. Its method `fold` computes the gradient at x.
+    # output_shape(x) with channels first.
     if all(hasattr(layer, name) for name in ("unfold", "fold", "output_shape")):
         columns = layer.unfold(x)  # (K, L)
         kernel = params["kernel"].reshape(columns.shape[0], -1)
