@@ -85,7 +85,7 @@ def _resize(row: Task, size: str) -> Task:
 
 
 def _make_lazily(name: str, **fixed: Any) -> MakeModel:
-    """Returns a function that maps the shape of an example to the model, and makes each model only once.
+    """Returns a function that maps the shape of an example to the model and makes each model only once.
 
     `name` is "module:function" within `models`. We import the module on the first call, because it starts
     JAX. The named function gets the keyword arguments `fixed`, and a vector's length as `n_features`.

@@ -84,7 +84,7 @@ def apply(parameters: list[Parameters], images: Array) -> Array:
 
 
 def _apply_block(layers: Iterator[Parameters], x: Array, expansion: int, stride: int) -> Array:
-    """Applies an inverted residual block to x (B, H, W, C), and takes its layers from an iterator.
+    """Applies an inverted residual block to x (B, H, W, C) and takes its layers from an iterator.
 
     A 1x1 convolution multiplies the number of channels by `expansion`, unless that is 1. Then come a
     depthwise convolution with the given stride and a 1x1 convolution without activation. If the shape stays

@@ -206,7 +206,7 @@ def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
     """Returns the adversary that inserts gradients along new coordinates in each run.
 
     A score is the rank of a coordinate's movement among those of the coordinates without a canary. Raises
-    InputError if there are too few of these (less than half), or too many to count exactly in float32.
+    InputError if these are fewer than half of all coordinates, or too many to count exactly in float32.
     """
     canaries = knowledge.canaries
     parameters = knowledge.model.n_parameters
@@ -265,6 +265,6 @@ class FreshCoordinates(NamedTuple):
         """Returns, for each canary, how many coordinates without a canary moved down less than its own, (K,).
 
         A coordinate moves down by reference - final, which an inserted canary increases. `count_below`
-        excludes the canaries' coordinates from the count, and breaks ties at random.
+        excludes the canaries' coordinates from the count and breaks ties at random.
         """
         return count_below(self.reference - final, self.canaries.indices, self.tie_key)

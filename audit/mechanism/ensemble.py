@@ -66,7 +66,7 @@ class Placement(NamedTuple):
         axes: tuple[int | None, ...],
         donated: tuple[int, ...] = (),
     ) -> jax.stages.Wrapped:
-        """Compiles a function of a single run as a function of many runs.
+        """Compiles a function of a single run into a function of many runs.
 
         Every device maps the function over its own runs. The function must return equal results on devices
         that share a run (`local`). Keep the result, since another call would recompile it.

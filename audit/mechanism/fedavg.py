@@ -164,8 +164,8 @@ def mechanism(choices: FedAvg) -> Mechanism:
 def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> int:
     """Estimates the bytes that one client's training in a round needs (`base.step_memory`).
 
-    `data` is (features, labels, starts, counts), as in `mechanism`. Shapes and dtypes may replace the arrays
-    in `data` and `theta` (p,).
+    `theta` is (p,), and `data` is (features, labels, starts, counts), as in `mechanism`. Their shapes and
+    dtypes are enough.
     """
     # Only the types of these arguments matter.
     client = jnp.int32(0)

@@ -220,7 +220,7 @@ def _read_arrays(path: Path, names: Iterable[str]) -> Columns:
 
 
 def _flatten(values: NDArray[Any]) -> NDArray[Any]:
-    """Reshapes an array (n, 1) to (n,), and returns other arrays unchanged."""
+    """Reshapes an array (n, 1) to (n,) and returns other arrays unchanged."""
     if values.ndim == 2 and values.shape[1] == 1:
         return values[:, 0]
     return values

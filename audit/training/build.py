@@ -30,8 +30,8 @@ from audit.version import __version__
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# JAX looks up a compiled program by the function that it was compiled from. So functions that make functions
-# are cached, to return the same object for the same arguments.
+# JAX looks up a compiled program by the function that it was compiled from. So we cache functions that make
+# functions: the same arguments must give the same object.
 
 OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
     "sgd": optax.sgd,

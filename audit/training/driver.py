@@ -50,7 +50,7 @@ class Trainer(Protocol):
     """Trains the runs of a game, on this machine or on others."""
 
     def train(self, store: Store, runs: int, max_chunk: int, progress: Progress) -> Trained:
-        """Trains the missing runs among a store's first `runs` runs, and returns the scores of all.
+        """Trains the missing runs among a store's first `runs` runs and returns the scores of all.
 
         Chunks have up to `max_chunk` runs. `progress` is called with 0 after compilation, then with the
         number of runs trained since the last call.
@@ -177,7 +177,7 @@ def audit(
     engines: AbstractContextManager[Any] | None = None,
     report: Progress | None = None,
 ) -> Finished:
-    """Trains the runs that are not in the store, and draws a conclusion from all runs.
+    """Trains the runs that are not in the store and draws a conclusion from all runs.
 
     Training ends early if the request's stopping rule `until` is satisfied.
 

@@ -1,4 +1,4 @@
-"""Trains the runs of an audit chunk by chunk, and scores their canaries.
+"""Trains the runs of an audit chunk by chunk and scores their canaries.
 
 An audit has R runs with K canaries each. All randomness comes from keys derived from the seed and a name:
 
@@ -195,7 +195,7 @@ class Player:
         checkpoints: Checkpoints | None = None,
         watch: Watch | None = None,
     ) -> None:
-        """Compiles programs for chunks of up to `chunk` runs, and copies shared arrays to the devices.
+        """Compiles programs for chunks of up to `chunk` runs and copies shared arrays to the devices.
 
         Args:
           progress: called with 0 after compilation, and after each segment with the number of runs times the
@@ -247,7 +247,7 @@ class Player:
             self._train.lower(*arguments).compile()
 
     def play_all(self, ranges: Iterable[Range]) -> Iterator[Scores]:
-        """Trains the runs in ranges [start, stop) chunk by chunk, and yields each chunk's scores."""
+        """Trains the runs in ranges [start, stop) chunk by chunk and yields each chunk's scores."""
         for first, stop in cut(ranges, self._chunk):
             yield self.play(first, stop - first)
             # The caller stores the scores before it asks for more.
@@ -417,7 +417,7 @@ def train(
     progress: Progress = lambda runs: None,
     watch: Watch | None = None,
 ) -> Trained:
-    """Trains the missing runs of a store chunk by chunk, and returns the scores of all runs.
+    """Trains the missing runs of a store chunk by chunk and returns the scores of all runs.
 
     If memory runs out, the chunk size is halved.
 

@@ -207,7 +207,7 @@ def _make_inserter(
 
 
 def _choose_lengths(game: Game, distances: NDArray[np.float64], effort: Effort) -> dict[int, float]:
-    """Chooses the steps at which we measure secants, and returns the secants' length, keyed by step.
+    """Chooses the steps at which we measure secants and returns the secants' length, keyed by step.
 
     A secant tells how much a step stretches a segment of a line. A segment is as long as the distance, before
     the step, between models trained with and without the canary. `distances` (T,) are in units of learning

@@ -72,7 +72,7 @@ class Call:
 
 
 def pass_through(layer: Any, x: Array) -> Call | None:
-    """Computes a bound Flax layer's output for one example x, and saves its inputs for `find_gradients`.
+    """Computes a bound Flax layer's output for one example x and saves its inputs for `find_gradients`.
 
     A linear layer multiplies L vectors of K numbers, such as patches, by a kernel (K, O). We save them as
     rows (L, K) or columns (K, L). Returns None for unsupported layers and for modules without parameters.
