@@ -85,7 +85,7 @@ def _resize(row: Task, size: str) -> Task:
 
 
 def _make_lazily(name: str, **fixed: Any) -> MakeModel:
-    """Returns a function that maps the shape of an example to the model, and makes each model only once.
+    """Returns a function that maps the shape of an example to the model and makes each model only once.
 
     `name` is "module:function" within `models`. We import the module on the first call, because it starts
     JAX. The named function gets the keyword arguments `fixed`, and a vector's length as `n_features`.
@@ -111,7 +111,7 @@ def _load_features(user_file: UserFile) -> Dataset:
 
 
 def _deal_images(recipe: Recipe, setting: Dealing, user_file: UserFile) -> Federation:
-    """Loads images, and deals the training images to `setting.clients` clients (0: one per image)."""
+    """Loads images and deals the training images to `setting.clients` clients (0: one per image)."""
     dataset, test = load_images(recipe, user_file)
     clients = one_each(dataset)
     if setting.clients > 0:

@@ -39,7 +39,7 @@ class ConvNet(nn.Module):
         x = channels_first(pixels)  # (..., 3, 32, 32), as `Convolution` expects
         for features in (6, 16):
             x = self.activate(self.pool(Convolution(features, window=5)(x)))
-        x = x.reshape(*x.shape[:-3], -1)  # (..., channels x height x width)
+        x = x.reshape(*x.shape[:-3], -1)
         for width in (120, 84):
             x = self.activate(nn.Dense(width)(x))
         return nn.Dense(10)(x)
@@ -70,7 +70,7 @@ class EmnistCNN(nn.Module):
         for features in (32, 64):
             x = nn.relu(Convolution(features, window=3)(x))
         x = max_pool(x)
-        x = x.reshape(*x.shape[:-3], -1)  # (..., channels x height x width)
+        x = x.reshape(*x.shape[:-3], -1)
         x = nn.relu(nn.Dense(128)(x))
         return nn.Dense(62)(x)
 

@@ -90,7 +90,7 @@ def limit_norm(x: Array, norm: float) -> Array:
 
 def _one_logit_cross_entropy(logits: Array, label: Array) -> Array:
     """Computes the logistic loss of a logit (1,) for a label in {0, 1}: log(1 + exp(sign * logit))."""
-    sign = 1 - 2 * label  # 1 for label 0, -1 for label 1
+    sign = 1 - 2 * label
     return jax.nn.softplus(sign * logits[0])
 
 

@@ -57,9 +57,8 @@ class Convolution(nn.Module):
         """Returns the gradient with respect to images x (..., C, H, W), given that for kernel.T @ unfold(x).
 
         This is the transpose of `unfold`, applied to kernel @ gradient: each gradient is multiplied by the
-        kernel, and added at the w x w pixels that its window reads. That product has an entry for each window
-        pixel and output pixel. To save memory, we sum over the window's rows within the product, and over its
-        columns afterwards.
+        kernel and added at the w x w pixels that its window reads. To save memory, we sum over the window's
+        rows within the product, and over its columns afterwards.
 
         Args:
           kernel: (K, O). Its rows are ordered by (window row, window column, channel).

@@ -84,7 +84,7 @@ def apply(parameters: list[Parameters], images: Array) -> Array:
 
 
 def _apply_block(layers: Iterator[Parameters], x: Array, expansion: int, stride: int) -> Array:
-    """Applies an inverted residual block to x (B, H, W, C), and takes its layers from an iterator.
+    """Applies an inverted residual block to x (B, H, W, C) and takes its layers from an iterator.
 
     A 1x1 convolution multiplies the number of channels by `expansion`, unless that is 1. Then come a
     depthwise convolution with the given stride and a 1x1 convolution without activation. If the shape stays
@@ -203,7 +203,7 @@ class _Unpickler(pickle.Unpickler):
         return replacements[name]
 
     def persistent_load(self, pid: Any) -> tuple[str, str, int]:
-        """Returns a storage, (key, type, number of elements), for (_, type, key, _, elements, ...)."""
+        """Returns (key, type, number of elements) of a storage, given (_, type, key, _, elements, ...)."""
         _, dtype, key, _, size, *_ = pid
         return key, dtype, size
 

@@ -83,8 +83,8 @@ class NullLaw(NamedTuple):
       dimension: m, if a held-out canary's score is the cosine between a uniformly random direction in m
         parameters and a vector that does not depend on this direction; otherwise 0. Runs may share
         directions.
-      draws: M, if each run compares its canaries with M other draws, and a canary's score is the number of
-        draws that score below it; otherwise 0.
+      draws: M, if each run compares its canaries with M other random draws, and a canary's score is the
+        number of draws that score below it; otherwise 0.
     """
 
     inserts_all: bool = False
@@ -98,7 +98,7 @@ class Adversary(NamedTuple):
     All functions except init are compiled. Audits with equal functions (`==`) share compiled programs. So use
     module-level functions instead of lambdas, and keep values that differ between audits in the state, or in
     a frozen dataclass with `__call__` if they must be compiled in. Only init should use the data, because
-    programs keep what their functions refer to in memory.
+    programs keep everything that their functions refer to in memory.
 
     Attributes:
       init: (key, theta_0, clipping_norm) -> the state, made before training.
@@ -166,10 +166,10 @@ def check_shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
     crafted = jax.eval_shape(adversary.craft, state, step, theta)
     scores = jax.eval_shape(adversary.score, state, seen, theta, theta)
 
-    # Messages show the type of a result that is not an array.
+    # If a result is not an array, the message shows its type.
     crafted_shape = getattr(crafted, "shape", type(crafted).__name__)
     if isinstance(crafted, mechanism.Coordinates | mechanism.Directions | mechanism.Examples):
-        # These represent an array (K, p). The leading axis of their first field is K.
+        # These represent an array (K, p). The leading axis of their first field has length K.
         leading_axis = jax.tree.leaves(crafted)[0].shape[:1]
         crafted_shape = (*leading_axis, parameters)
     require(
@@ -288,7 +288,7 @@ class AdversaryFields:
 
     @property
     def has_fresh_canaries(self) -> bool:
-        """True if every run draws its own canaries. Bounds then hold at any time that the audit stops."""
+        """True if every run draws its own canaries. Bounds are then valid whenever the audit stops."""
         return False
 
     @property
@@ -312,7 +312,7 @@ class AdversaryFields:
         return 5000
 
     def deciding(self) -> dict[str, Any]:
-        """Returns what identifies its stored scores: the non-default fields, and the version if above 1."""
+        """Returns the fields that identify stored scores: non-default fields, and the version if above 1."""
         decisive = deciding(self)  # the function, not this method
         if self.version > 1:
             decisive["version"] = self.version

@@ -44,7 +44,7 @@ class GcS(AdversaryFields):
     """GC-S, the simulated biased dimension (hidden-state paper, Algorithm 3).
 
     It chooses the coordinates that move least in simulated runs. The paper takes the square root of the total
-    over all runs, but this does not change the ranking (Errata H4).
+    over all runs, but this does not affect the ranking (Errata H4).
     """
 
     name = "gc_s"
@@ -61,7 +61,7 @@ class GcS(AdversaryFields):
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns the adversary that simulates training, and inserts along the coordinates that move least.
+        """Returns the adversary that simulates training and inserts along the coordinates that move least.
 
         `gc_s` is a variant, such as "noisy_per_step". Simulations are "noisy", like training, or "noiseless",
         without noise or clipping (hidden-state paper, Appendix C). A coordinate's movement is its sum of
@@ -77,7 +77,7 @@ class GcS(AdversaryFields):
         def choose(key: Array, theta_0: Array) -> Array:
             """Returns the K coordinates that move least; raises InputError if a simulated run diverges.
 
-            Squared updates ("per_step") also count movements that cancel.
+            Squared updates ("per_step") also count movements that cancel out.
             """
             movements = []
             for index in range(simulations):
@@ -163,7 +163,7 @@ class BiasedDimensions(NamedTuple):
 def at_coordinates(
     choose: Callable[[Array, Array], Array], canaries: int, predict_final: PredictFinal
 ) -> Adversary:
-    """Returns the adversary that inserts K canaries C e_d, and scores each by reference[d] - final[d].
+    """Returns the adversary that inserts K canaries C e_d and scores each by reference[d] - final[d].
 
     Here e_d is the unit vector along coordinate d. A step subtracts the canary, so an inserted canary
     increases its score. Several canaries need a predicted reference, because training moves some of their
@@ -194,7 +194,7 @@ def at_coordinates(
             return BiasedDimensions(dimensions, gradient[None], reference=at_start)
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
         coordinates = mechanism.Coordinates(dimensions, values)
-        # `predict_final` trains with these canaries, and does not read the placeholder `reference`.
+        # `predict_final` trains with these canaries and does not read the placeholder.
         state = BiasedDimensions(dimensions, coordinates, reference=at_start)
         final = predict_final(craft_same, state, theta_0)
         return state._replace(reference=final[dimensions])
@@ -206,7 +206,7 @@ def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
     """Returns the adversary that inserts gradients along new coordinates in each run.
 
     A score is the rank of a coordinate's movement among those of the coordinates without a canary. Raises
-    InputError if these are fewer than half, which leaves too few, or too many to count exactly in float32.
+    InputError if these are fewer than half of all coordinates, or too many to count exactly in float32.
     """
     canaries = knowledge.canaries
     parameters = knowledge.model.n_parameters
@@ -223,7 +223,7 @@ def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
     train_without_noise = knowledge.rehearsal()
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> FreshCoordinates:
-        """Trains the reference model. Other fields are placeholders that every run's `draw` replaces."""
+        """Trains the reference model. Other fields are placeholders, which every run's `draw` replaces."""
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
         coordinates = mechanism.Coordinates(jnp.arange(canaries), values)
         return FreshCoordinates(coordinates, tie_key=key, reference=train_without_noise(theta_0))
@@ -235,7 +235,7 @@ def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
         canaries,
         crafts_constant=True,
         draw=FreshCoordinates.draw,
-        # The rank of a held-out canary would be uniform, so runs insert all canaries.
+        # A held-out canary's rank is known to be uniform, so runs insert all canaries.
         null=NullLaw(inserts_all=True, draws=others),
     )
 
@@ -262,9 +262,9 @@ class FreshCoordinates(NamedTuple):
         return self._replace(canaries=canaries, tie_key=tie_key)
 
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
-        """Returns, for each canary, how many coordinates without a canary moved down less, (K,).
+        """Returns, for each canary, how many coordinates without a canary moved down less than its own, (K,).
 
         A coordinate moves down by reference - final, which an inserted canary increases. `count_below`
-        excludes the canaries' coordinates from the count, and breaks ties at random.
+        excludes the canaries' coordinates from the count and breaks ties at random.
         """
         return count_below(self.reference - final, self.canaries.indices, self.tie_key)

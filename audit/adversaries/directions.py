@@ -34,7 +34,7 @@ _MAX_KEPT = 1 << 28
 
 @dataclass(frozen=True)
 class CotS(AdversaryFields):
-    """CotS: gradients along random directions, each scored by its direction's cosine with a vector."""
+    """CotS: gradients along random directions, scored by cosines with the model's displacement or weights."""
 
     name = "cots"
     canary = "along a random direction"
@@ -102,10 +102,10 @@ class OneShotCanaries(AdversaryFields):
 
 
 class RandomDirection(NamedTuple):
-    """The state of an adversary with a single direction, a unit vector u.
+    """The state of an adversary with a single direction, a unit vector v.
 
     Attributes:
-      canaries: (1, p), the canary C * u.
+      canaries: (1, p), the canary C * v.
       reference: (p,) the model from which we measure the final model's displacement.
     """
 
@@ -113,7 +113,7 @@ class RandomDirection(NamedTuple):
     reference: Array
 
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
-        """Returns the canary's cosine (1,) with u = reference - final; 0 if u is 0."""
+        """Returns the cosine (1,) between v and u = reference - final; 0 if u is 0."""
         direction = self.canaries[0]
         u = self.reference - final
         lengths = jnp.linalg.norm(direction) * jnp.linalg.norm(u)
@@ -136,13 +136,13 @@ REFERENCE_MODELS = {"displacement": initial_model, "final": initial_model, "weig
 
 
 def single_direction(compute_reference: ComputeReference = initial_model) -> Adversary:
-    """Returns the adversary that inserts C * u for a uniformly random unit vector u.
+    """Returns the adversary that inserts C * v for a uniformly random unit vector v.
 
-    The score is the cosine between u and reference - final, for reference = compute_reference(theta_0), (p,).
+    The score is the cosine between v and compute_reference(theta_0) - final.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirection:
-        """Draws u, and computes the reference model."""
+        """Draws v and computes the reference model."""
         normal = jax.random.normal(key, theta_0.shape, theta_0.dtype)
         gradient = clipping_norm * normal / jnp.linalg.norm(normal)
         return RandomDirection(gradient[None], compute_reference(theta_0))
@@ -178,9 +178,9 @@ def random_directions(canaries: int, predict_final: PredictFinal) -> Adversary:
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
-        """Draws the keys, and predicts the final model as the reference."""
+        """Draws the keys and predicts the final model as the reference."""
         keys = jax.random.split(key, canaries)
-        # `predict_final` trains with the directions of these keys, and does not read the placeholder zeros.
+        # `predict_final` trains with directions from these keys, and does not read the placeholder.
         state = RandomDirections(keys, reference=jnp.zeros_like(theta_0))
         return state._replace(reference=predict_final(craft_directions, state, theta_0))
 
@@ -220,7 +220,7 @@ class OneShot(NamedTuple):
     """The state of the adversary of `largest_cosines`.
 
     Attributes:
-      keys: K directions as typed keys (K,).
+      keys: (K,) typed keys, one per direction.
       units: the drawn directions (K, p); (0, p) if they would take too much memory.
       momentum: the momentum of the server's SGD, ().
     """
@@ -257,7 +257,7 @@ def largest_cosines(canaries: int, momentum: float = 0.0) -> Adversary:
     """Returns the one-shot adversary that scores each canary by its largest cosine with any step's move.
 
     The move of step t is theta_{t-1} - theta_t, as in the public code of Andrew et al. (2024). Algorithm 3 of
-    that paper uses the noisy mean of the step's updates instead, which is the gradient of the server's SGD.
+    that paper instead uses the noisy mean of the step's updates, which is the gradient in the server's SGD.
 
     Args:
       canaries: K.

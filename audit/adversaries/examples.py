@@ -65,7 +65,7 @@ class Loss(AdversaryFields):
                 indices = jax.random.randint(index_key, (), 0, len(labels))
             else:
                 indices = jax.random.choice(index_key, len(labels), (canaries,), replace=False)
-            # A shift by 1 to classes - 1, modulo classes, never gives the true label.
+            # A shift of 1 to classes - 1, modulo classes, never gives the true label.
             shifts = jax.random.randint(shift_key, indices.shape, 1, classes)
             return mechanism.Examples(features[indices], (labels[indices] + shifts) % classes)
 
@@ -81,7 +81,7 @@ class Poisoned(AdversaryFields):
 
     Canaries use random principal directions from `first_direction` to `end_direction` - 1, numbered from 0
     for the largest variance; the defaults are for 784 pixels. By default, examples and scores are as in the
-    LiDP paper's code; if `as_printed` is True, as in its text (Errata L10).
+    LiDP paper's code; if `as_printed` is True, they are as in its text (Errata L10).
     """
 
     name = "poisoned"
@@ -169,7 +169,7 @@ class ClipBkd(AdversaryFields):
             """Makes ClipBKD's example, with the label that a model trained without it finds least likely."""
             mean, directions = find_principal(knowledge)
             theta = train_without_canary(theta_0)
-            # The last direction has the smallest variance. The paper leaves its scale open; we use 1.
+            # The last direction has the smallest variance. The paper does not specify its scale; we use 1.
             features = jnp.asarray(mean + directions[-1], jnp.float32)
 
             losses = jax.vmap(lambda label: loss(theta, (features, label)))(jnp.arange(classes))
@@ -200,7 +200,7 @@ class _LossDrops:
 def inserted_examples(
     loss: ExampleLoss, init: Init, canaries: int, predict_final: PredictFinal | None = None
 ) -> Adversary:
-    """Returns the adversary that inserts K examples, and scores each by predicted loss - final loss.
+    """Returns the adversary that inserts K examples and scores each by predicted loss - final loss.
 
     Args:
       loss: (theta, (features, label)) -> the loss of a single example.
@@ -212,12 +212,12 @@ def inserted_examples(
     """
 
     def init_with_losses(key: Array, theta_0: Array, clipping_norm: Array) -> ScoredExamples:
-        """Makes the examples, and their losses under the predicted final model (0 without a prediction)."""
+        """Makes the examples and their losses under the predicted final model (0 without a prediction)."""
         examples = init(key, theta_0, clipping_norm)
         state = ScoredExamples(examples, predicted_losses=jnp.zeros(canaries))
         if predict_final is None:
             return state
-        # The prediction trains with the state's examples, and does not read its losses.
+        # `predict_final` trains with the state's examples and does not read its losses.
         final = predict_final(craft_same, state, theta_0)
         return state._replace(predicted_losses=examples.losses(loss, final))
 
@@ -231,7 +231,7 @@ class _CraftGradient:
     loss: ExampleLoss
 
     def __call__(self, state: mechanism.Examples, step: Array, theta: Array) -> Array:
-        """Returns the gradient (1, p) at theta of the example `state`; the mechanism clips it."""
+        """Returns the gradient (1, p) at theta for the example in `state`; the mechanism clips it."""
         gradient = jax.grad(self.loss)(theta, state)
         return gradient[None]
 
@@ -245,7 +245,7 @@ class _MinusLoss:
     def __call__(
         self, state: mechanism.Examples, seen: Tree, final: Array, theta_0: Array
     ) -> Array:
-        """Returns minus the loss (1,) of the example `state` under the final model."""
+        """Returns minus the loss (1,) of the example in `state` under the final model."""
         return -self.loss(final, state)[None]
 
 

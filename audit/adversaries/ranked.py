@@ -1,4 +1,4 @@
-"""Canaries that every run draws anew, ranked among fresh draws (`audit.evidence.ranks`)."""
+"""Random canaries, new in every run, ranked among fresh draws (`audit.evidence.ranks`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ScoreExamples = Callable[[Any, Array, Array], Array]
 
 @dataclass(frozen=True)
 class RandomExamples(AdversaryFields):
-    """Random examples that every run draws anew, ranked among examples from the same generator."""
+    """Random examples, new in every run, ranked among examples from the same generator."""
 
     name = "examples"
     reads_theta = True
@@ -58,8 +58,8 @@ class RandomExamples(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns an adversary with random examples of the shape and scale of the training data.
 
-        They are ranked, among `fresh` more examples, by how much their loss is lower at the final model than
-        at a reference model, which is trained without noise or canaries.
+        They are ranked among `fresh` more examples by how much lower their loss is at the final model than at
+        a reference model, trained without noise or canaries.
         """
         features, labels = knowledge.data
         label_entries = _fit_entries(labels)
@@ -112,7 +112,7 @@ def fresh_examples(
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Draws:
-        """Computes the reference model. Other fields are placeholders that every run's `draw` replaces."""
+        """Computes the reference model. Other fields are placeholders, which every run's `draw` replaces."""
         reference = compute_reference(theta_0)
         return Draws(generate(key, canaries), fresh_key=key, tie_key=key, reference=reference)
 
@@ -135,7 +135,7 @@ class _DrawExamples:
     canaries: int
 
     def __call__(self, state: Draws, key: Array) -> Draws:
-        """Returns the state for the run with this key, which keeps only the reference model of `state`."""
+        """Returns the state for the run with this key. It keeps only the reference model of `state`."""
         canary_key, fresh_key, tie_key = jax.random.split(key, 3)
         canaries = self.generate(canary_key, self.canaries)
         return Draws(canaries, fresh_key, tie_key, state.reference)
@@ -154,7 +154,8 @@ class _RankExamples:
         """Returns how many of M fresh examples score below each of the run's K canaries, (K,).
 
         We put the canaries at random positions in a list of otherwise fresh examples. Rounding may depend on
-        the position, so this keeps them exchangeable. To save memory, we draw and score the list in blocks.
+        the position, so random positions keep all examples exchangeable. To save memory, we draw and score
+        the list in blocks.
         """
         total = self.canaries + self.fresh
         places = _draw_places(state.fresh_key, self.canaries, total)
@@ -168,7 +169,7 @@ class _RankExamples:
             rows = jnp.where(is_here, places - start, block)
 
             def insert(drawn_part: Array, canary_part: Array) -> Array:
-                """Puts the canaries' features, or labels, in place of drawn ones."""
+                """Replaces drawn features, or labels, with those of the canaries."""
                 return drawn_part.at[rows].set(canary_part, mode="drop")
 
             examples = jax.tree.map(insert, drawn, state.canaries)
@@ -182,7 +183,7 @@ class _RankExamples:
 
 def _draw_places(fresh_key: Array, canaries: int, total: int) -> Array:
     """Draws K distinct positions for a run's canaries among all `total` scored examples, (K,)."""
-    # `score_block` draws fresh examples with numbers below `total` folded into the same key.
+    # To draw fresh examples, `score_block` folds numbers below `total` into the same key.
     place_key = jax.random.fold_in(fresh_key, total)
     return jax.random.choice(place_key, total, (canaries,), replace=False)
 
@@ -190,7 +191,7 @@ def _draw_places(fresh_key: Array, canaries: int, total: int) -> Array:
 def count_below(scores: Array, places: Array, tie_key: Array) -> Array:
     """Returns the number of fresh draws that score below each canary, (K,), with ties broken at random.
 
-    If any score is not finite, the model diverged, and all counts are NaN.
+    If any score is not finite, the model has diverged, and all counts are NaN.
 
     Args:
       scores: (K + M,) the scores of canaries and fresh draws.

@@ -1,8 +1,8 @@
-"""Gradients of norm C along uniformly random directions that every run draws anew.
+"""Gradients of norm C along uniformly random directions, new in every run.
 
 A score is the cosine between a canary's direction and u = reference - final. The reference model is trained
-without noise or canaries, or is theta_0 if noise far outweighs all other movement. The distribution of a
-held-out canary's score is known exactly (`audit.methods.exact_null`).
+without noise or canaries, or is theta_0 if the noise moves models much further than the examples do. The
+distribution of a held-out canary's score is known exactly (`audit.methods.exact_null`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MAX_INTERFERENCE = 0.01
 
 @dataclass(frozen=True)
 class SphereFields(AdversaryFields):
-    """Fresh directions: gradients of norm C along random directions that every run draws anew."""
+    """Fresh directions: gradients of norm C along random directions, new in every run."""
 
     name = "sphere"
     canary = "directions that every run draws anew"
@@ -69,7 +69,7 @@ class SphereFields(AdversaryFields):
         return not self.coins
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns an adversary that inserts random directions, which every run draws anew.
+        """Returns an adversary that inserts gradients along random directions, new in every run.
 
         Raises InputError for an unsuitable tensor or too many canaries.
         """
@@ -82,7 +82,7 @@ class SphereFields(AdversaryFields):
         # The noise and the other canaries move the model along a canary's direction by random amounts. In
         # units of learning rate * C / batch size, the noise has variance noise_steps * sigma^2. Another
         # canary moves the model by `insertions` along its own direction, with variance insertions^2 /
-        # parameters along this one. We multiply both by `parameters`.
+        # parameters along this one. We multiply both variances by `parameters`.
         sigma = float(knowledge.hyper.noise_multiplier)
         from_noise = parameters * knowledge.noise_steps * sigma**2
         from_canaries = canaries * knowledge.insertions**2
@@ -136,7 +136,7 @@ class Sphere(NamedTuple):
         """Returns the cosines (K,) between the canaries' directions and u = reference - final; 0 if u is 0.
 
         Directions and u have m coordinates. If a canary is out, u does not depend on its direction. Its score
-        then is distributed as the cosine between a uniformly random direction in R^m and a fixed vector
+        then has the distribution of the cosine between a uniformly random direction in R^m and a fixed vector
         (`audit.laws.cosine_law`).
         """
         u = self.reference - self.canaries.select(final)
@@ -147,7 +147,7 @@ class Sphere(NamedTuple):
         return products / jnp.maximum(lengths, _TINY)
 
     def score_leaving_one_out(self, seen: Tree, final: Array, theta_0: Array) -> Array:
-        """Returns the cosines (K,) between each direction and the part of u orthogonal to all others.
+        """Returns the cosines (K,) between each direction and the part of u orthogonal to the others.
 
         Here u = reference - final. Let H be the inverse of the Gram matrix of the unit directions V (K, m),
         and w = H V u. Then
@@ -220,8 +220,8 @@ def fresh_directions(
 def _sum_blocks(keys: Array, u: Array, reduce: Callable[[Array], Array]) -> tuple[Array, Array]:
     """Returns the dot products (K,) of K random vectors with u, and the sum of reduce(block) over blocks.
 
-    The vectors (m,) are standard normal. To save memory, we draw a block, B coordinates of all vectors, at a
-    time. The last block has zeros after the m-th coordinate.
+    The vectors (m,) are standard normal. To save memory, we draw one block at a time: B coordinates of all
+    vectors. The last block has zeros after the m-th coordinate.
 
     Args:
       keys: (K, blocks), the keys that draw the blocks of the vectors.
@@ -237,10 +237,10 @@ def _sum_blocks(keys: Array, u: Array, reduce: Callable[[Array], Array]) -> tupl
     Sums = tuple[Array, Array]  # as returned
 
     def add_block(sums: Sums, block: tuple[Array, Array, Array]) -> tuple[Sums, None]:
-        """Draws the next B coordinates of all K vectors, and adds them to the sums.
+        """Draws the next B coordinates of all K vectors and adds their contributions to the sums.
 
-        These are the dot products with u and the sum of reduced blocks. `block` is (a key per vector (K,),
-        its part of u (B,), False for padding after the last coordinate (B,)).
+        The sums are the dot products with u and the reduced blocks. `block` is (a key per vector (K,), its
+        part of u (B,), False for padding after the last coordinate (B,)).
         """
         block_keys, u_block, is_inside = block
         drawn = jax.vmap(mechanism.draw_normal_block, (0, None))(block_keys, u) * is_inside
@@ -279,7 +279,8 @@ def _eigenvalue_limits(canaries: int, parameters: int) -> tuple[float, float]:
     The vectors are uniform in R^p. For large p, the eigenvalues lie between the edges (1 - s)^2 and (1 + s)^2
     with s^2 = K / p (Marchenko and Pastur). The extreme eigenvalues fluctuate around the edges (Johnstone
     2001, Theorem 1.1). Our margin is six times the scale of the fluctuations, or almost five standard
-    deviations. For small p, it may exceed the lower edge, so `low` is at least _MIN_EDGE times that edge.
+    deviations. For small p, the margin may exceed the lower edge, so `low` is at least _MIN_EDGE times that
+    edge.
     """
     lower_root = math.sqrt(parameters) - math.sqrt(canaries)
     upper_root = math.sqrt(parameters) + math.sqrt(canaries)

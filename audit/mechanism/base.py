@@ -49,19 +49,19 @@ def local_hardware() -> Hardware:
 
 
 def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *shared: Any) -> int:
-    """Estimates how many bytes one run's step needs, to decide how many runs to train at once.
+    """Estimates how many bytes a run's step needs, to choose how many runs to train at once.
 
-    On a CPU, it adds up the sizes of all results that depend on the run's parameters, because these should
-    fit into the cache. On other devices, it returns the peak memory of the compiled step.
+    On a CPU, this is the total size of all results that depend on the run's parameters, because these should
+    fit into the cache. On other devices, it is the peak memory of the compiled step.
 
-    `function` is the step, a function of theta (p,) and of `shared`, the arguments that all runs share. Their
-    shapes and dtypes are enough.
+    `function` takes the step, given theta (p,) and `shared`, the arguments that all runs share. Their shapes
+    and dtypes are enough.
     """
     if not local_hardware().is_cpu:
         step = jax.jit(function).lower(theta, *shared).compile()
         analysis: Any = step.memory_analysis()
         return int(analysis.temp_size_in_bytes)
-    mapped = jax.vmap(function, (0, *[None] * len(shared)))  # over theta only
+    mapped = jax.vmap(function, (0, *[None] * len(shared)))
     written = []  # bytes, for 1 and 2 runs
     for runs in (1, 2):
         thetas = jax.ShapeDtypeStruct((runs, *theta.shape), theta.dtype)
@@ -72,7 +72,7 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
 
 
 def _count_written(jaxpr: Jaxpr) -> int:
-    """Returns the bytes of the results of all operations in a program, to estimate its use of the cache.
+    """Returns the size in bytes of all results in a program, to estimate its use of the cache.
 
     The body of a `lax.scan` counts once per iteration, the body of a `lax.while_loop` once, and the branches
     of a `lax.cond` not at all.
@@ -112,7 +112,7 @@ class Hyperparameters(NamedTuple):
     weight_decay: Scalar | None = None
 
     def deviation(self, norm: Scalar) -> Array:
-        """Returns sigma * norm, the standard deviation of the noise; 0, not NaN, for sigma 0 and norm inf."""
+        """Returns sigma * norm, the noise's standard deviation; 0, not NaN, if sigma is 0 and norm is inf."""
         return jnp.where(self.noise_multiplier > 0, self.noise_multiplier * norm, 0.0)
 
 
@@ -147,7 +147,7 @@ class State(NamedTuple):
 
 
 class Coordinates(NamedTuple):
-    """K canaries along single coordinates.
+    """K canaries, each along a single coordinate.
 
     Canary k is a vector (p,) with values[k] at coordinate indices[k], and 0 elsewhere. Both arrays are (K,).
     """
@@ -224,7 +224,7 @@ class Canaries(NamedTuple):
         return self._replace(presence=self.join(self.presence, run_key, step))
 
     def record(self, step: Array, after: State) -> State:
-        """Returns the state `after` a step; if the adversary observes iterates, `seen` includes this one."""
+        """Returns the state `after` a step, with its iterate added to `seen` if iterates are observed."""
         if self.observe is None:
             return after
         return after._replace(seen=self.observe(after.seen, step, after.theta))
@@ -270,7 +270,7 @@ def sum_canaries(
       clipped_sum: the clipping strategy; needed only for canaries that are examples.
     """
     crafted = canaries.craft(step, theta)
-    weights = canaries.presence * mask  # (K,), 0 for canaries that are not inserted
+    weights = canaries.presence * mask  # (K,)
 
     if isinstance(crafted, Examples):
         assert clipped_sum is not None
@@ -280,7 +280,6 @@ def sum_canaries(
             batch = (crafted.features[k][None], crafted.labels[k][None])
             return clipped_sum(theta, batch, clipping_norm)
 
-        # Computes only the gradients with weights above 0.
         return _add_terms(weights, weights, theta, clipped_gradient)
 
     if isinstance(crafted, Coordinates):
@@ -297,13 +296,12 @@ def sum_canaries(
             return draw_unit_direction(crafted.keys[k], like)
 
         # We also draw the directions of absent canaries, with weight 0. Runs under `vmap` share the mask but
-        # not the presence, so their loops then take equally many steps.
+        # not the presence, so their loops then take the same number of steps.
         masks = jnp.broadcast_to(mask, weights.shape)
         total = _add_terms(masks, weights, like, unit_direction)
         # Canaries have norm C, so they need no clipping.
         return crafted.spread(clipping_norm * total, theta)
 
-    # Otherwise, canaries are an array (K, p).
     clipped = jax.vmap(clip, (0, None))(crafted, clipping_norm)
     return jnp.sum(weights[:, None] * clipped, axis=0)
 
@@ -320,12 +318,12 @@ def _add_terms(
     Carry = tuple[Array, Array]  # (`selected`, with 0 for terms already in the total; the total)
 
     def is_incomplete(carry: Carry) -> Array:
-        """Returns whether a selected term is not in the total yet."""
+        """Returns True if any selected term is still to be added."""
         remaining, _ = carry
         return jnp.any(remaining > 0)
 
     def add_term(carry: Carry) -> Carry:
-        """Adds a remaining term to the total; those with the largest `selected` come first."""
+        """Adds the remaining term with the largest `selected` to the total."""
         remaining, total = carry
         k = jnp.argmax(remaining)
         return remaining.at[k].set(0), total + weights[k] * compute_term(k)
@@ -348,7 +346,7 @@ def draw_unit_direction(key: Array, like: Array) -> Array:
 
 
 def draw_normal_block(key: Array, like: Array) -> Array:
-    """Draws BLOCK consecutive coordinates of a standard normal vector, or all p if these are fewer.
+    """Draws BLOCK consecutive coordinates of a standard normal vector, or all p if there are fewer.
 
     `key` is the block's own key. `like` has the shape (p,) and dtype of the vector. Callers concatenate
     blocks and drop coordinates after the first p.
@@ -366,10 +364,11 @@ def make_inserter(
 ) -> Callable[[Array, Array, Array], Array]:
     """Returns a function (step, theta, mask) -> the sum of a step's clipped canaries, of shape (p,).
 
-    It calls `sum_canaries` at every step of a segment, the steps of one program, unless canaries are the same
-    at all steps and can be summed or drawn once.
+    It calls `sum_canaries` at every step of a segment (the steps of one program), unless canaries are the
+    same at all steps and can be summed or drawn once.
 
-    `state` is the run before the segment's first step. The other arguments are those of `sum_canaries`.
+    `state` is the run before the segment, and `run_key` is its key. The other arguments are those of
+    `sum_canaries`.
     """
 
     def sum_at(step: Array, theta: Array, mask: Array) -> Array:
@@ -377,7 +376,7 @@ def make_inserter(
         joining = canaries.joining(step, run_key)
         return sum_canaries(joining, step, theta, clipping_norm, mask, clipped_sum)
 
-    if not canaries.crafts_constant:  # they differ between steps
+    if not canaries.crafts_constant:
         return sum_at
 
     if canaries.join is None:  # the same canaries join all steps, so we sum them once
@@ -396,7 +395,7 @@ def make_inserter(
     if not isinstance(crafted, Directions) or crafted.keys.size * state.theta.size > _MAX_STORED:
         return sum_at
 
-    like = crafted.select(state.theta)  # has the shape (m,) of a drawn direction
+    like = crafted.select(state.theta)
     units = jax.vmap(draw_unit_direction, (0, None))(crafted.keys, like)  # (K, m)
     spread = jax.vmap(crafted.spread, (0, None))  # to all p coordinates, with 0 elsewhere
     directions = spread(clipping_norm * units, state.theta)  # (K, p); norm C, so clipped already
@@ -465,8 +464,7 @@ def rehearse(
     If a coin flip decides whether a canary is inserted, set its presence to the probability of insertion.
     """
     silent = hyper._replace(noise_multiplier=jnp.float32(0))
-    # Only a federated mechanism needs the key, to shuffle its clients' examples. JAX's default generator may
-    # change.
+    # Only a federated mechanism needs the key, to shuffle its clients' examples.
     key = jax.random.key(0, impl="threefry2x32")
     start = mechanism.start(theta_0)
     final = mechanism.segment(silent, start, data, schedule, canaries, key)
@@ -487,11 +485,11 @@ def simulate(
     """
 
     def add_square(seen: tuple[Array, Array], step: Array, theta: Array) -> tuple[Array, Array]:
-        """Returns (the model after a step, the sum of squared updates so far), from those before the step."""
+        """Returns (the model after a step, each coordinate's sum of squared updates so far)."""
         previous, squares = seen
         return theta, squares + (theta - previous) ** 2
 
-    # The mechanism calls `add_square` after every step, as if an adversary observed the iterates.
+    # The mechanism calls `add_square` after every step, as if an adversary observed iterates.
     start = mechanism.start(theta_0)._replace(seen=(theta_0, jnp.zeros_like(theta_0)))
     schedule = Schedule(batches, mask=jnp.zeros(len(batches)))
     canaries = no_canaries()._replace(observe=add_square)

@@ -38,12 +38,12 @@ def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> NDArra
         part_key = jax.random.fold_in(key, part)
         order = np.asarray(jax.random.permutation(part_key, canaries))
         # The previous part may end within this part's first round. Canaries already dealt to that round move
-        # to the end of the order, so that none is dealt to it twice.
+        # to the end of the order, so none is dealt to it twice.
         first_round = part * rounds // repetitions
         is_dealt = mask[first_round] > 0
         order = order[np.argsort(is_dealt[order], kind="stable")]
-        # Together, all permutations have n = canaries * repetitions places. The places are spread evenly over
-        # the rounds, so place j belongs to round j * rounds // n.
+        # All permutations together have n = canaries * repetitions places, spread evenly over the rounds, so
+        # place j belongs to round j * rounds // n.
         places = part * canaries + np.arange(canaries)
         joined_rounds = places * rounds // (canaries * repetitions)
         mask[joined_rounds, order] = 1
@@ -53,7 +53,7 @@ def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> NDArra
 def by_size(cohorts: Indices, counts: NDArray[np.integer]) -> Indices:
     """Sorts each round's clients (rounds, W) by their example counts, counts[client], largest first.
 
-    Clients that train together then take about equally many steps.
+    Clients that train together then take about the same number of steps.
     """
     order = np.argsort(-counts[cohorts], axis=1, kind="stable")
     return np.take_along_axis(cohorts, order, axis=1)

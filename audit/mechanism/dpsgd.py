@@ -1,4 +1,4 @@
-"""Example-level DP-SGD over a flat parameter vector, with canaries inserted.
+"""Example-level DP-SGD over a flat parameter vector, with canaries.
 
     m_t = (sum_i clip(g_i, C) + mask_t sum_k b_k clip(v_tk, C) + Z_t) / B
     theta_{t+1} = optimizer(theta_t, m_t + lambda theta_t)
@@ -69,7 +69,7 @@ def mechanism(choices: DPSGD) -> Mechanism:
         """Returns the state before the first step, with zeros for earlier noise."""
         optimizer = choices.optimizer(0.0)  # its state does not depend on the learning rate
         earlier: Tree = ()  # not an empty array, which JAX cannot place on several devices
-        if choices.bands > 1:  # noise depends on the noise of bands - 1 earlier steps
+        if choices.bands > 1:
             earlier = jnp.zeros((choices.bands - 1, theta_0.size), theta_0.dtype)
         return State(theta_0, optimizer.init(theta_0), step=jnp.int32(0), noise=earlier)
 
@@ -91,7 +91,7 @@ def mechanism(choices: DPSGD) -> Mechanism:
             extra = insert(before.step, before.theta, mask)  # the sum of the canaries, (p,)
             batch = (data[0][indices], data[1][indices])
             after = step(choices, hyper, before, batch, extra, run_key)
-            # Updates `State.seen`, the record of an adversary who observes every model.
+            # Updates `State.seen`, the record of an adversary that observes every model.
             return canaries.record(before.step, after), None
 
         final, _ = jax.lax.scan(advance, state, schedule)
@@ -121,9 +121,8 @@ def step(
 ) -> State:
     """Takes a single step of DP-SGD: theta becomes optimizer(theta, (S + extra + Z) / B + lambda theta).
 
-    S is the sum of the mini-batch's clipped gradients, and Z is the noise, drawn from `run_key` (hidden-state
-    paper, Equation 2). `extra` (p,) is the sum of the canaries, already clipped and multiplied by mask and
-    presence.
+    S is the sum of the mini-batch's clipped gradients, and Z is the noise, drawn from `run_key`. `extra` (p,)
+    is the sum of the canaries, already clipped and multiplied by mask and presence.
     """
     norm = jnp.asarray(hyper.clipping_norm)
     clipped_gradients = choices.clipped_sum(state.theta, batch, norm)
@@ -150,8 +149,8 @@ def _draw_step_noise(
 ) -> tuple[Array, Tree]:
     """Draws the noise n_t of step t = state.step, of shape (p,), and returns it with the next `State.noise`.
 
-    Independent noise has no coefficients, (). A matrix mechanism (Denisov et al., 2022) computes its noise n
-    from independent raw noise z, with coefficients B (b,) of n and A of z:
+    For independent noise, `coefficients` is (). A matrix mechanism (Denisov et al., 2022) computes its noise
+    n from independent raw noise z, with coefficients B (b,) of n and A of z:
 
         n_t = (sum_j A_j z_{t-j} - sum_{j>0} B_j n_{t-j}) / B_0.
 
@@ -168,9 +167,9 @@ def _draw_step_noise(
         of_raw_noise = of_raw_noise[state.step]
 
     def add(total: Array, term: tuple[Array, Array]) -> tuple[Array, None]:
-        """Redraws the raw noise z_{t-j} of the step j steps ago, and adds A_j times it, for `term` (j, A_j).
+        """Redraws the raw noise z_{t-j} and adds A_j z_{t-j} to the total, for `term` (j, A_j).
 
-        Adds 0 if that step precedes the first step.
+        Adds 0 if there is no step t - j.
         """
         lag, coefficient = term
         # Fold numbers must not be negative.
@@ -189,8 +188,8 @@ def _draw_step_noise(
 def draw_noise(key: Array, deviation: Array, theta: Array) -> Array:
     """Draws a vector from N(0, deviation^2 I), with the shape (p,) and dtype of theta.
 
-    On a CPU, the draw is placed in a branch, because XLA would not vectorise it together with the gradients.
-    If the deviation is 0, the branch skips the draw.
+    On a CPU, we put the draw in a branch, because XLA would not vectorise it together with the gradients. If
+    the deviation is 0, the branch skips the draw.
     """
 
     def draw() -> Array:

@@ -66,13 +66,13 @@ class Placement(NamedTuple):
         axes: tuple[int | None, ...],
         donated: tuple[int, ...] = (),
     ) -> jax.stages.Wrapped:
-        """Compiles a function of a single run as a function of many runs.
+        """Compiles a function of a single run into a function of many runs.
 
         Every device maps the function over its own runs. The function must return equal results on devices
         that share a run (`local`). Keep the result, since another call would recompile it.
 
         Args:
-          axes: for each argument, 0 if it has a leading axis of runs, None if all runs share it.
+          axes: for each argument, 0 if it has a leading axis of runs, or None if all runs share it.
           donated: the positions of the arguments whose buffers the results may reuse.
         """
         specs = {0: PartitionSpec("runs"), None: PartitionSpec()}
@@ -105,7 +105,8 @@ def chunk_size(runs: int, bytes_per_run: int, hardware: Hardware | None = None) 
     _MEMORY_FRACTION of the device's memory. On a CPU, they must also fit into the cache (_CACHE_BYTES), but
     _MIN_CHUNK runs may exceed it, because they share computations.
 
-    `bytes_per_run` is for a run's step (`base.step_memory`). `hardware` defaults to this process's devices.
+    `bytes_per_run` is the size of a run's step (`base.step_memory`). `hardware` defaults to this process's
+    devices.
     """
     devices = hardware or local_hardware()
     budget = _MEMORY_FRACTION * devices.memory

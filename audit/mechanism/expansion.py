@@ -1,6 +1,6 @@
 """Measures how much a step of DP-SGD can increase the distance between two models.
 
-A step without canaries and noise is phi(theta) = theta - eta d(theta) with
+A step without canaries or noise is phi(theta) = theta - eta d(theta) with
 
     d(theta) = sum_i clip(g_i) / B + lambda theta.
 
@@ -37,9 +37,10 @@ TOLERANCE = 0.05
 _ROUNDING = 1e-6
 _MISSED = 0.003  # the probability that a random start misses a larger constant
 # Up to this number of parameters, we compute the whole Jacobian. Lanczos iterations need fewer products, but
-# each in a separate call.
+# a separate call for each.
 MAX_WHOLE = 128
-# If these iterations do not suffice, we compute the whole Jacobian, up to _MAX_WHOLE_AFTERWARDS parameters.
+# If this many iterations are not enough, we compute the whole Jacobian, for up to _MAX_WHOLE_AFTERWARDS
+# parameters.
 _MAX_ITERATIONS = 200
 _MAX_WHOLE_AFTERWARDS = 2000
 _LARGE = 10_000  # in parameters
@@ -57,7 +58,7 @@ Stretches = TypeVar("Stretches", float, Vector)
 
 
 class Expansion(NamedTuple):
-    """The largest factor by which a step stretches distances at a model, and its direction.
+    """The largest factor by which a step stretches distances at a model, and the direction it stretches.
 
     Attributes:
       constant: The largest singular value of the step's Jacobian.
@@ -103,7 +104,7 @@ _PullBack = Callable[[Array], tuple[Array]]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class StepMap:
-    """A step without canaries and noise, phi(theta) = theta - eta d(theta)."""
+    """A step without canaries or noise, phi(theta) = theta - eta d(theta)."""
 
     clipped_sum: ClippedSum = field(metadata={"static": True})
     learning_rate: float
@@ -137,7 +138,7 @@ def _linearise(step: StepMap, theta: Array, batch: Batch) -> _PullBack:
 def _push_forward(pull_back: _PullBack, v: Array) -> Array:
     """Returns H v, (p,), for the Jacobian H of a descent, by transposing `pull_back`, w -> (H'w,).
 
-    Layers with a custom backward pass do not support `jax.jvp`.
+    We do not use `jax.jvp`, because layers with a custom backward pass do not support it.
     """
     # A linear function has the same derivative everywhere, so we take it at 0.
     zeros = jnp.zeros_like(v)
@@ -157,7 +158,7 @@ def _multiply(step: StepMap, pull_back: _PullBack, v: Array) -> Array:
 
 @jax.jit
 def _compute_descent_jacobian(step: StepMap, theta: Array, batch: Batch) -> Array:
-    """Returns the Jacobian H of `step.descend` at theta, of shape (p, p). Row i is H' times unit vector i."""
+    """Returns the Jacobian H of `step.descend` at theta, of shape (p, p), row by row."""
     pull_back = _linearise(step, theta, batch)
     units = jnp.eye(theta.size)
     return jax.lax.map(lambda unit: pull_back(unit)[0], units)
@@ -244,17 +245,17 @@ def largest_expansion(
     start: Vector | None = None,
     seed: int | tuple[int, ...] = 0,
 ) -> Expansion:
-    """Returns the largest stretch of distances by a step near theta, and its direction.
+    """Returns the largest factor by which a step stretches distances near theta, and the direction.
 
-    The stretch is the largest singular value c of the step's Jacobian. Up to MAX_WHOLE parameters, we compute
+    The factor is the largest singular value c of the step's Jacobian. Up to MAX_WHOLE parameters, we compute
     the whole Jacobian. For more, Lanczos iterations from a random start find a value that is too low by at
     most TOLERANCE |c - 1| + _ROUNDING, except with probability _MISSED. If they do not get this close, we
     compute the whole Jacobian or, for more than 2,000 parameters, return an upper bound on c.
 
     Args:
-      start: (p,) a guess at the most stretched direction, such as an earlier step's, to save iterations. A
-        wrong guess does no harm.
-      seed: The seed for the random half of the iterations' starting vector.
+      start: (p,) a guess at the most stretched direction, such as that of an earlier step, to save
+        iterations. A wrong guess does no harm.
+      seed: The seed for the random half of the starting vector.
     """
     p = theta.size
     if p <= MAX_WHOLE:
@@ -314,22 +315,22 @@ def _find_largest_eigenvalue(
     """Finds the largest eigenvalue of a symmetric matrix with Lanczos iterations, or an upper bound on it.
 
     Iterations may miss an eigenvalue x if c, the start's dot product with its unit eigenvector, is tiny. But
-    |c| < q = 0.0038 has only the probability _MISSED, because the start is random. Iterations 1 to k give
-    polynomials p_0, ..., p_k such that the vectors p_j(matrix) start / |start| are orthonormal. They have the
-    dot products p_j(x) c / |start| with the eigenvector, and the sum of their squares is at most 1 (Bessel's
-    inequality). Hence x is not an eigenvalue if sum_j p_j(x)^2 exceeds (|start| / q)^2. Above the largest
-    eigenvalue found, and thus above all roots of the p_j, this sum increases with x.
+    because the start is random, |c| is below q = 0.0038 only with probability _MISSED. Iterations 1 to k give
+    polynomials p_0, ..., p_k such that the vectors p_j(matrix) start / |start| are orthonormal. Their dot
+    products with the eigenvector are p_j(x) c / |start|, and the squares of these add up to at most 1
+    (Bessel's inequality). Hence x is not an eigenvalue if sum_j p_j(x)^2 exceeds (|start| / q)^2. Above the
+    largest eigenvalue found, and thus above all roots of the p_j, this sum increases with x.
 
     Args:
       multiply: Returns the product of the matrix and a vector of shape (p,).
-      start: (p,) independent N(0, 1) numbers, plus any fixed vector, which only makes tiny c less likely.
+      start: (p,) independent N(0, 1) numbers, plus any fixed vector, which only makes a tiny c less likely.
       max_iterations: At most p.
       add_tolerance: Maps the largest eigenvalue found to a limit. Iterations end once no eigenvalue exceeds
         the limit.
 
     Returns:
-      (the largest eigenvalue found, its unit eigenvector (p,), True) if they end so; else (an upper
-      bound, valid except with probability _MISSED, the same vector, False).
+      (the largest eigenvalue found, its unit eigenvector (p,), True) if iterations end this way; else (an
+      upper bound, valid except with probability _MISSED, the same vector, False).
     """
     squared_length = float(start @ start)
     largest_sum = squared_length / norm.ppf((1 + _MISSED) / 2) ** 2  # (|start| / q)^2
@@ -343,13 +344,13 @@ def _find_largest_eigenvalue(
         product = multiply(vector)
         diagonal.append(float(vector @ product))
         known = basis[:k]
-        for _ in range(2):  # orthogonalizes; the second time removes rounding errors
+        for _ in range(2):  # orthogonalises; the second pass removes rounding errors
             product -= known.T @ (known @ product)
         length = float(np.linalg.norm(product))
         off_diagonal.append(length)
         # Larger matrices take longer, so we compute their eigenvalues less often.
         if k % (1 + k // 16) == 0 or length == 0 or k == max_iterations:
-            last = (k - 1, k - 1)  # only the largest eigenvalue
+            last = (k - 1, k - 1)
             values, vectors = eigh_tridiagonal(
                 diagonal, off_diagonal[:-1], select="i", select_range=last
             )
@@ -369,11 +370,11 @@ def _find_largest_eigenvalue(
 def _sum_squared_polynomials(diagonal: list[float], off_diagonal: list[float], x: float) -> float:
     """Returns the sum of p_j(x)^2 over the orthonormal polynomials p_0, ..., p_k of k Lanczos iterations.
 
-    If it is large, x is an eigenvalue only if its eigenvector is almost orthogonal to the start of the
-    iterations (see `_find_largest_eigenvalue`). `diagonal` and `off_diagonal` (k,) are the coefficients a_j
-    and b_j of the recurrence b_j p_(j+1)(x) = (x - a_j) p_j(x) - b_(j-1) p_(j-1)(x) with p_0 = 1. The sum is
-    infinite if it may overflow, or if the last b_j is 0: all other eigenvectors are then orthogonal to the
-    start.
+    If it is large, x is an eigenvalue only if its eigenvector is almost orthogonal to the starting vector
+    (see `_find_largest_eigenvalue`). `diagonal` and `off_diagonal` (k,) are the coefficients a_j and b_j of
+    the recurrence b_j p_(j+1)(x) = (x - a_j) p_j(x) - b_(j-1) p_(j-1)(x) with p_0 = 1. The result is infinite
+    if the sum might overflow, or if the last b_j is 0, because all other eigenvectors are then orthogonal to
+    the starting vector.
     """
     previous = 0.0  # p_(j-1)
     value = 1.0  # p_j
@@ -395,25 +396,27 @@ def worst_on_lines(
 ) -> Stretch:
     """Searches lines through theta for jumps of a step phi, which derivatives do not reveal.
 
-    We cut lines into segments from x to x + u. The secant |phi(x + u) - phi(x)| / |u| is how much phi
-    stretches a segment. Without a jump, it is at most the largest |J u| / |u| for the step's Jacobian J at
-    points of the segment. Returns the secant that exceeds this most. We do not detect jumps off the lines.
+    We cut lines into segments from x to x + u. The secant |phi(x + u) - phi(x)| / |u| is the factor by which
+    phi stretches a segment. Without a jump, it is at most the largest |J u| / |u| for the step's Jacobian J
+    at points of the segment. Returns the secant that exceeds this limit most. Jumps off the lines are not
+    detected.
 
     Args:
-      directions: (n, p) the lines' directions, of any length. A line of length 0 shows no jump.
-      line: The segments of each line, and stretches by Jacobians at the models of runs, such as theta.
+      directions: (n, p) the lines' directions, of any length. A direction of length 0 shows no jump.
+      line: The segments of each line, and how much Jacobians stretch at the runs' models, such as theta.
     """
     along = jnp.asarray(directions, jnp.float32)
     numbers = jnp.arange(-line.reach, line.reach + 1, dtype=jnp.float32)
-    positions = line.length * numbers  # the ends of segments
+    positions = line.length * numbers
     minus_one = _on_lines(_measure_secants, step, theta, batch, along, positions)  # (n, 2 reach)
     secants = 1 + np.asarray(minus_one, np.float64)
 
-    # Measuring Jacobians on the lines takes time. So we first compare secants with those at the models.
+    # Measuring Jacobians on the lines takes time, so we first compare secants with the Jacobians at models.
     derivatives = np.full(secants.shape, line.stretch_at_models)
     if (compute_excess(secants, derivatives) > 0).any():
         along_segments = _find_slopes(step, theta, batch, along, line)
-        # In a steep jump, J stretches far more than at any model. We limit it, so it does not hide the jump.
+        # In a steep jump, J stretches far more than at any model. We limit this stretch, so it does not hide
+        # the jump.
         limit = 1 + MAX_MARGIN * max(line.largest_stretch_at_models - 1, 0)
         trusted = np.minimum(along_segments, limit)
         derivatives = np.maximum(derivatives, trusted)
@@ -434,16 +437,16 @@ def _find_slopes(
     positions = line.length * (places / _SLOPES_PER_SECANT - line.reach)
     minus_one = _on_lines(_measure_slopes, step, theta, batch, directions, positions)
     slopes = 1 + np.asarray(minus_one, np.float64)
-    # A window that begins where a secant begins contains its points, including both ends.
+    # A window that begins where a secant begins contains all of its points, including both ends.
     windows = sliding_window_view(slopes, _SLOPES_PER_SECANT + 1, axis=1)
     return windows[:, ::_SLOPES_PER_SECANT].max(axis=2)
 
 
 def compute_excess(secant: Stretches, derivative: Stretches) -> Stretches:
-    """Returns by how much secants stretch more than derivatives along them allow; above 0 if there is a jump.
+    """Returns how much more secants stretch than derivatives along them allow; above 0 if there is a jump.
 
-    Both are factors by which a step increases distances. A margin allows for float32 rounding, and for larger
-    derivatives between the measured points.
+    Both arguments are factors by which a step increases distances. A margin allows for float32 rounding, and
+    for larger derivatives between the measured points.
     """
     allowed = (1 + _RELATIVE) * (derivative - 1) + _ABSOLUTE
     return secant - 1 - allowed

@@ -38,8 +38,8 @@ from audit.mechanism.base import (
 from audit.mechanism.clipping.base import scale_to_norm
 from audit.mechanism.cohorts import ABSENT
 
-# We fold these numbers into a round's key. They exceed any p, since the noise uses the key with counters
-# below p.
+# We fold these numbers into a round's key. They exceed any p, because the noise uses the same key with
+# counters below p.
 _SHUFFLE = zlib.crc32(b"shuffle")
 _COUNT = zlib.crc32(b"count")
 _THETAS_IN_MEMORY = 6  # vectors (p,) held in memory by a run's round
@@ -88,7 +88,7 @@ class FedAvg(NamedTuple):
 
 
 class Server(NamedTuple):
-    """The server's state between two rounds: that of its optimizer, and `norm_scale`, C_t / C_0."""
+    """The server's state between two rounds: its optimizer's state, and `norm_scale`, C_t / C_0."""
 
     optimizer: Tree
     norm_scale: Array
@@ -110,9 +110,9 @@ def mechanism(choices: FedAvg) -> Mechanism:
     """Returns DP-FedAvg as a `Mechanism` (`audit.mechanism.base`).
 
     Data are (features (N, ...), labels (N, ...), starts (M,), counts (M,)). Client i has the examples
-    starts[i] : starts[i] + counts[i]. The batches of a schedule are the indices of clients (rounds, W),
-    padded with ABSENT. `Hyperparameters.mechanism_specific` is a `Federated`. Canaries are client updates, so
-    they must not be `Examples`.
+    starts[i] : starts[i] + counts[i]. A schedule's batches are client indices (rounds, W), padded with
+    ABSENT. `Hyperparameters.mechanism_specific` is a `Federated`. Canaries are client updates, so they must
+    not be `Examples`.
     """
 
     def start(theta_0: Array) -> State:
@@ -142,8 +142,8 @@ def mechanism(choices: FedAvg) -> Mechanism:
             )
             joining = canaries.joining(step, run_key)
             inserted = sum_canaries(joining, step, before.theta, norm, mask)
-            # The server adapts C_t from a count of 1/2 per unclipped and -1/2 per clipped update. Canaries
-            # are scaled to norm C_t, so they count as clipped.
+            # To adapt C_t, the server counts 1/2 for each unclipped update and -1/2 for each clipped one.
+            # Canaries are scaled to norm C_t, so they count as clipped.
             centred_count = sums.centred_count - 0.5 * jnp.sum(joining.presence * mask)
             total = Sums(sums.updates + inserted, centred_count)
             after = _update_server(choices, hyper, before, norm, total, key)
@@ -164,8 +164,8 @@ def mechanism(choices: FedAvg) -> Mechanism:
 def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> int:
     """Estimates the bytes that one client's training in a round needs (`base.step_memory`).
 
-    `theta` (p,) and `data`, (features, labels, starts, counts) as in `mechanism`, may be arrays, or their
-    shapes and dtypes.
+    `theta` is (p,), and `data` is (features, labels, starts, counts), as in `mechanism`. Their shapes and
+    dtypes are enough.
     """
     # Only the types of these arguments matter.
     client = jnp.int32(0)
@@ -199,7 +199,7 @@ def _update_server(
 
     count_key = jax.random.fold_in(key, _COUNT)
     noisy_count = sums.centred_count + federated.count_noise * jax.random.normal(count_key)
-    # An unclipped update counts 1/2, a clipped one -1/2, so this is the noisy fraction of unclipped updates.
+    # An unclipped update counts 1/2 and a clipped one -1/2, so this is the noisy unclipped fraction.
     fraction = 0.5 + noisy_count / federated.denominator
     excess = fraction - federated.target_quantile
     scale = state.optimizer.norm_scale * jnp.exp(-federated.quantile_rate * excess)
@@ -230,7 +230,7 @@ def cohort_sums(
     def add_block(sums: Sums, members: Array) -> tuple[Sums, None]:
         """Adds the clipped updates of a block's clients (b,), which may be ABSENT, to the sums."""
         is_present = members != ABSENT
-        _, _, _, all_counts = data  # each client's number of examples
+        _, _, _, all_counts = data
         counts = jnp.where(is_present, all_counts[members], 0)
         # All clients in a block take as many steps as the largest client needs.
         steps = choices.epochs * _count_batches(choices, jnp.max(counts))
@@ -266,7 +266,7 @@ def cohort_sums(
 def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
     """Returns the clients of a cohort (W,) that this device trains, in n blocks of shape (n, choices.block).
 
-    We pad blocks with ABSENT.
+    Blocks are padded with ABSENT.
     """
     devices = jax.lax.axis_size(STEP_AXIS) if choices.spreads else 1
     clients = math.ceil(cohort.size / devices)  # of this device, without padding
@@ -319,7 +319,7 @@ def _local_update(
         rows = starts[client] + jnp.where(is_example, drawn, 0)
 
         def mean_loss(parameters: Tree) -> Array:
-            """Returns the mean loss over the mini-batch, without its padding; 0 if all is padding."""
+            """Returns the mean loss over the mini-batch, excluding padding; 0 if there is only padding."""
             batch = (features[rows], labels[rows])
             losses = choices.losses(parameters, batch)
             total = jnp.sum(jnp.where(is_example, losses, 0.0))

@@ -13,7 +13,7 @@ from jax import Array
 
 from audit.mechanism.base import Join
 
-# We fold these numbers into a step's key. They exceed any p, since the step's noise uses the key with
+# We fold these numbers into a step's key. They exceed any p, because the step's noise uses the same key with
 # counters below p.
 _COINS = zlib.crc32(b"joins")
 _PLACES = zlib.crc32(b"places")
@@ -50,7 +50,6 @@ def draw_by_epochs(batches: int, shuffles: bool) -> Join:
         key = jax.random.fold_in(step_key, _PLACES)  # the step's noise uses `step_key`
         canaries = len(presence)
         if shuffles:
-            # Each step has equally many slots, and each canary gets its own.
             slots = batches * math.ceil(canaries / batches)
             own_slots = jax.random.permutation(key, slots)[:canaries]
             places = own_slots % batches

@@ -100,7 +100,7 @@ def validate_federated(setting: FederatedSetting) -> None:
         f"`repetitions={repetitions}`: give 1 to {rounds:,}, the number of rounds",
     )
 
-    # All rounds are drawn before training, and must fit into memory.
+    # All rounds are drawn before training and must fit into memory.
     places = rounds * max(setting.cohort, setting.canaries)
     require(
         places <= MAX_PLACES,

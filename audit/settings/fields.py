@@ -104,8 +104,8 @@ def described(
 
     Args:
       help_text: the text in --help.
-      default: the default in the dataclass. It must never change, because stored settings omit fields at this
-        default.
+      default: the default in the dataclass. It must never change, because stored settings omit fields with
+        this value.
       usual: for a field without `default`, its value if no flag or keyword sets it. It may change, because
         stored settings include it.
       flag: the name of the flag, if it differs from the field name.

@@ -113,7 +113,7 @@ def make_setting(
       model: the name of the model.
       usual: the defaults of this model, keyed by field name.
       given: values keyed by name; None selects the default. `adversary` is a name or an `AdversaryFields`.
-        `insertions` replaces `steps`: training then takes insertions * periodicity steps. Without both, it
+        `insertions` replaces `steps`: training then takes insertions * periodicity steps. Without either, it
         takes 250 steps or the model's default, rounded down to whole epochs for samplers that draw once per
         epoch. Fields of other adversaries are validated but ignored.
       examples: the number of examples in the data; 0 if unknown. It determines the epoch length if the

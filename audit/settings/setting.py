@@ -227,7 +227,7 @@ class Setting:
         schedule = self.schedule
         if sampling.batches:  # one step in each epoch of `batches` steps
             return schedule.steps // sampling.batches
-        # One of k steps, also with Poisson sampling. Step `place`, counted from 1, is the first.
+        # Every k-th step, also with Poisson sampling. Step `place`, counted from 1, is the first.
         return 1 + (schedule.steps - schedule.place) // schedule.periodicity
 
     @functools.cached_property

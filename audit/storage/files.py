@@ -1,4 +1,4 @@
-"""Reads files, and writes them atomically."""
+"""Reads files and writes them atomically."""
 
 import contextlib
 import hashlib

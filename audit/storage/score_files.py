@@ -67,7 +67,6 @@ def read_files(
         with naming(name_file(first)):
             return _make_evidence(cells, signs, one_run)
 
-    # Otherwise there are two files.
     if len(files) != 2 or not all(map(_can_be_one_of_two, files)):
         given_files = ",".join(map(str, files))
         kinds = "a .npz, .csv, .tsv, .json, .xlsx or .parquet file, two .npy files, in.npy,out.npy"
@@ -110,7 +109,7 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
       InputError: the table has unexpected columns, or values that are not scores.
     """
     with naming(place):
-        # No columns to rename or negate. For the scores of a single run, users call `audit.coins`.
+        # There are no columns to rename or negate. For scores of a single run, users call `audit.coins`.
         columns = tables.pick_columns(names, column, Wanted(_FORMS, {}))
         return _make_evidence(columns, signs={}, one_run=False)
 
@@ -153,12 +152,12 @@ def read_cosines(
         require(name, "it has no array observed: save observed=, or scores= and presence=")
         cosines = found.pop(name)
         if cosines.ndim == 1 and name != "in":  # a flat `in` has one canary per run
-            cosines = cosines[None]  # one run with K canaries
+            cosines = cosines[None]
         unobserved = None
         # `unobserved` are cosines of directions that the single run did not insert.
         if name == "observed" and len(cosines) == 1 and not leave_one_out:
             unobserved = found.pop("unobserved", None)
-        extra = ", ".join(sorted(found))  # perhaps `unobserved`
+        extra = ", ".join(sorted(found))
         require(
             not extra, f"drop {extra}, or save scores= and presence= if any canaries were left out"
         )
@@ -188,8 +187,8 @@ def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str
 def _read_npz(path: Path, wanted: Wanted) -> Columns:
     """Returns the wanted arrays of an .npz file under our names.
 
-    If the file has an array `fresh`, it returns the canaries' `scores`, the scores `fresh` of random draws
-    among which to rank them, and any `presence` instead.
+    If the file has an array `fresh`, these are instead the canaries' `scores`, the scores `fresh` of random
+    draws among which to rank them, and any `presence`.
     """
     with tables.reading(path), np.load(path, allow_pickle=False) as file:
         our_names = wanted.rename(file.files)
@@ -201,7 +200,7 @@ def _read_npz(path: Path, wanted: Wanted) -> Columns:
 
 
 def _read_arrays(path: Path, names: Iterable[str]) -> Columns:
-    """Returns the arrays with these names in a .npz or .json file.
+    """Returns the arrays with these names in an .npz or .json file.
 
     The array of a .npy file has no name, so we call it `observed`: cosines of inserted canaries.
     """
@@ -221,7 +220,7 @@ def _read_arrays(path: Path, names: Iterable[str]) -> Columns:
 
 
 def _flatten(values: NDArray[Any]) -> NDArray[Any]:
-    """Reshapes an array (n, 1) to (n,), and returns other arrays unchanged."""
+    """Reshapes an array (n, 1) to (n,) and returns other arrays unchanged."""
     if values.ndim == 2 and values.shape[1] == 1:
         return values[:, 0]
     return values
@@ -242,7 +241,7 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
         require("scores" in signed, "it has no array scores: save scores= and fresh=")
         # The canaries of R runs, `scores` (R, K), are ranked among fresh draws (R, M).
         return given.ranks(signed["scores"], signed["fresh"], signed.get("presence"))
-    first, second = columns  # their names
+    first, second = columns
     if second == "out":
         require(not one_run, _ONE_RUN_FIX)
         scores_in, scores_out = _read_scores(columns, [first, second], signs)
@@ -317,9 +316,9 @@ def _convert(cell: Any, has_commas: bool) -> float | None:
 def _has_decimal_commas(cells: Sequence[Any]) -> bool:
     """Returns True if the cells use decimal commas.
 
-    Raises InputError if the cells have both commas and points, or if the mark may separate thousands and this
-    changes the order, as in the strings 1.002 and 998. If all cells have a mark, as in 2.998 and 1.002, their
-    order is the same either way.
+    Raises InputError if the cells have both commas and points, or if a mark might separate thousands and thus
+    change their order, as in the strings 1.002 and 998. If all cells have a mark, as in 2.998 and 1.002,
+    their order is the same either way.
     """
     texts = [cell.strip() for cell in cells if isinstance(cell, str)]
     has_commas = any("," in text for text in texts)
@@ -330,7 +329,7 @@ def _has_decimal_commas(cells: Sequence[Any]) -> bool:
     )
     mark = "," if has_commas else "."
     marked = [text for text in texts if mark in text]
-    # Cells that are numbers come from JSON, and programs write no separators there.
+    # Cells that are numbers come from JSON, which has no thousands separators.
     are_all_strings = len(texts) == len(cells)
     if marked and are_all_strings and all(map(THOUSANDS.fullmatch, marked)):
         problem = f"{marked[0]!r} may have a thousands separator"

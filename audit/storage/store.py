@@ -92,7 +92,7 @@ class Store:
         Raises:
           InputError: the folder can't be written, or its config belongs to another setting.
         """
-        # Sorted, so that the hash does not depend on the order of entries.
+        # Sorted, because the hash must not depend on the order.
         text = json.dumps(setting, indent=2, sort_keys=True) + "\n"
         digest = _compute_hash(text)
         existing = _find_folder(root, digest)
@@ -339,7 +339,7 @@ class Checkpoints:
     """The checkpoints in a folder, for one chunk of runs at a time.
 
     Each chunk is trained in segments of several steps. A checkpoint stores the states of the chunk's runs (a
-    pytree of arrays) after some segment.
+    pytree of arrays) after a segment.
     """
 
     def __init__(self, folder: Path, seconds: float = 30.0) -> None:

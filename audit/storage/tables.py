@@ -261,7 +261,7 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
             # Only NaN differs from itself. Objects have no `isnan`.
             if has_two_sets and np.any(last != last):
                 padded.append(ours)
-            # Objects and strings, in NumPy's codes, are parsed cell by cell later.
+            # Objects and strings (NumPy's codes O, U and T) are parsed cell by cell later.
             if values.dtype.kind in "OUT" and values.ndim == 1:
                 values = values.tolist()
         columns[ours] = values

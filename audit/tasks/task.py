@@ -145,7 +145,7 @@ class Task(NamedTuple):
       directions: the number of fresh directions per run for `canaries=auto`: a power of 2, at most an eighth
         of the number of parameters. Drawing them takes no longer than training.
       curvature: the bounds on the curvature of its loss, which make steps Lipschitz; None if unknown.
-      why_unbounded: the reason, if `curvature` is None.
+      why_unbounded: why it is unknown, if `curvature` is None.
       smooth: True if its loss has no kinks. An audit may then measure Lipschitz constants along its runs.
       noise_multiplier, insertions: defaults; None for the defaults that all models share.
       sizes: its possible names, such as "gpt or gpt:WIDTHxBLOCKS"; empty if it has a single size.

@@ -31,7 +31,7 @@ from audit.version import __version__
 F = TypeVar("F", bound=Callable[..., Any])
 
 # JAX looks up a compiled program by the function that it was compiled from. So we cache functions that make
-# functions, because they must return the same object for the same arguments.
+# functions: the same arguments must give the same object.
 
 OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
     "sgd": optax.sgd,
@@ -166,13 +166,13 @@ def _describe_training(
 ) -> Knowledge:
     """Returns the training run as an adversary knows it.
 
-    It can train in two ways: `simulate` with noise but without canaries, `predict_final` without noise but
-    with each canary scaled by its probability of joining a step.
+    The adversary can train in two ways: `simulate` has noise but no canaries, and `predict_final` has no
+    noise but scales each canary by its probability of joining a step.
     """
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
         """Simulates a training run from theta_0 (p,) without canaries; its noise is drawn from `key`."""
-        # As in training. JAX would compile Python floats, which are weakly typed, to another program.
+        # As in training. For Python floats, which are weakly typed, JAX would compile another program.
         arrays = jax.tree.map(jnp.float32, hyper)
         return _simulate(mechanism, arrays, theta_0, data, schedule.batches, key)
 
@@ -229,8 +229,8 @@ def _make_schedule(setting: Setting, examples: int) -> Schedule:
 def _read_noise_coefficients(setting: Setting) -> Coefficients | tuple[()]:
     """Returns the coefficients of a setting's correlated noise; () if noise is independent across steps.
 
-    They are those of polynomials B and A. Given independent noise z and a shift L by one step, the noise n
-    solves B(L) n = A(L) z.
+    They belong to polynomials B and A. For independent noise z and a shift L by one step, the noise n solves
+    B(L) n = A(L) z.
     """
     noise = setting.mechanism.noise
     if noise == INDEPENDENT:
@@ -243,8 +243,8 @@ def make_dpsgd(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:
     """Returns the part of the DP-SGD configuration that is compiled into programs."""
     fields = setting.mechanism
     clipped_sum = make_clipped_sum(trained.clipping, trained.model)
-    # Step t's noise n_t solves B_0 n_t + B_1 n_(t-1) + ... = A_0 z_t + A_1 z_(t-1) + ..., so a run remembers
-    # bands - 1 earlier values of n. `of_noise` is B_0, B_1, ...
+    # A run remembers the noise of the last bands - 1 steps, one for each coefficient B_1, B_2, ... in
+    # `of_noise`.
     bands = 1  # for independent noise
     coefficients = _read_noise_coefficients(setting)
     if coefficients:

@@ -71,7 +71,7 @@ def rounds(setting: FederatedSetting, clients: Clients) -> Participation:
         canaries=mask,
         # Participants per round, including half of the canaries, because coin flips insert them.
         mean=setting.cohort + 0.5 * canaries_per_round,
-        most=int(rounds_by_client.max()),  # rounds per client, for accounting
+        most=int(rounds_by_client.max()),
     )
 
 
@@ -84,7 +84,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
         round_noise.multiplier,
         mechanism_specific=fedavg.Federated(
             setting.client_learning_rate,
-            denominator=participation.mean,  # of the sum of updates
+            denominator=participation.mean,
             target_quantile=setting.quantile,
             quantile_rate=round_noise.quantile_rate,
             count_noise=round_noise.on_count,
@@ -99,7 +99,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
 
     def rehearse(theta_0: Array) -> Array:
         """Returns the final model (p,) of training from theta_0 without noise or canaries."""
-        # Spreading a round's clients over devices needs a program made for them, as in `game.Player`.
+        # Only programs mapped over devices, as in `game.Player`, can spread a round's clients over them.
         on_one_device = fedavg.mechanism(choices._replace(spreads=False))
         # A mask (T,) fits any number of canaries, even 0, unlike the schedule's (T, K).
         without_canaries = schedule._replace(mask=jnp.zeros(len(batches)))
@@ -114,7 +114,6 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
         hyper=hyper,
         schedule=schedule,
         seed=setting.seed,
-        # The number of rounds between checkpoints.
         segment_steps=max(1, _SEGMENT_CLIENTS // setting.cohort),
     )
 
@@ -186,8 +185,8 @@ def accuracy(
 ) -> Callable[[Array], Array]:
     """Returns a compiled function that computes the accuracy of R models, (R, p) -> (R,).
 
-    Accuracy is the fraction of correctly predicted labels, excluding padding. The function uses every n-th
-    test example, to save time. Without test data, it uses the clients' data.
+    Accuracy is the fraction of correctly predicted labels, excluding padding. To save time, the function uses
+    only every n-th test example. Without test data, it uses the clients' data.
     """
     task = federated_task(setting.model)
     model = task.make()

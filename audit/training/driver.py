@@ -50,14 +50,14 @@ class Trainer(Protocol):
     """Trains the runs of a game, on this machine or on others."""
 
     def train(self, store: Store, runs: int, max_chunk: int, progress: Progress) -> Trained:
-        """Trains the missing runs among a store's first `runs` runs, and returns the scores of all.
+        """Trains the missing runs among a store's first `runs` runs and returns the scores of all.
 
         Chunks have up to `max_chunk` runs. `progress` is called with 0 after compilation, then with the
-        number of runs since the last call.
+        number of runs trained since the last call.
         """
 
     def stage(self, runs: int) -> int:
-        """Returns how many of `runs` runs to train before checking again whether training may end."""
+        """Returns how many of `runs` runs to train before checking again whether training can end."""
 
     def about(self) -> dict[str, Any]:
         """Returns the versions and devices of the training process, keyed by name."""
@@ -103,7 +103,7 @@ class Request(NamedTuple):
     until: Until | None = None
 
     def conclude(self, store: Store, scores: Scores) -> Conclusion:
-        """Returns the conclusion from scores.
+        """Returns the conclusion drawn from scores.
 
         The steps' Lipschitz constants, if known, lower the upper bound for the last model. A custom model
         cannot use constants proven for the repository's models.
@@ -177,7 +177,7 @@ def audit(
     engines: AbstractContextManager[Any] | None = None,
     report: Progress | None = None,
 ) -> Finished:
-    """Trains the runs that are not in the store, and draws a conclusion from all runs.
+    """Trains the runs that are not in the store and draws a conclusion from all runs.
 
     Training ends early if the request's stopping rule `until` is satisfied.
 
@@ -240,17 +240,16 @@ def until_epsilon(epsilon: float) -> Until:
 def until_multiple(multiple: float) -> Until:
     """Returns a rule that ends training once a lower bound reaches `multiple` times the claimed leakage.
 
-    For a claim of mu-GDP, it is the bound exact_null_gdp, compared in mu. For a claimed epsilon, it is the
-    assumption-free bound.
+    For a claim of mu-GDP, the rule compares the bound exact_null_gdp with `multiple` times mu. For a claimed
+    epsilon, it uses the assumption-free bound.
     """
 
     def count_runs(conclusion: Conclusion) -> int | None:
-        """Returns after how many runs a lower bound reaches `multiple` times the claim; None if never."""
+        """Returns the number of runs at which a bound reaches `multiple` times the claim; None if never."""
         claim = conclusion.tightest  # the smallest upper bound on epsilon
         if claim is None:
             return None
-        mu = conclusion.tightest_mu  # None if there is no upper bound on mu
-        # A `path` has a lower bound on epsilon after 1, 2, ... runs.
+        mu = conclusion.tightest_mu
         if mu is None:  # the assumption-free bound
             return _count_runs_to_prove(multiple * claim.epsilon, conclusion.path)
         epsilon = conversions.epsilon_from_mu(multiple * mu, conclusion.delta)
@@ -284,14 +283,14 @@ def _stop_where_proven(request: Request, store: Store) -> Request:
     if not stored or request.until is None:
         return request
     conclusion = request.conclude(store, store.load(stored))
-    sufficient = request.until(conclusion)  # None if more runs are needed
+    sufficient = request.until(conclusion)
     return request._replace(runs=sufficient or request.runs)
 
 
 def _train(request: Request, store: Store, trainer: Trainer, report: Progress | None) -> Trained:
     """Trains the missing runs, reports progress or shows a progress bar, and returns the scores.
 
-    With a stopping rule `until`, it trains in stages, and returns only the scores of the first runs that
+    With a stopping rule `until`, it trains in stages and returns only the scores of the first runs that
     suffice. Their number does not depend on the stage size, because the rule sees the bound after each run.
     """
     most = request.runs
@@ -305,7 +304,7 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
     status = "training"  # the progress bar shows the latest value
     with nullcontext(report) if report else machine.bar(missing, lambda: status) as advance:
         while True:
-            # One stage beyond the stored runs, to which another process may have added some.
+            # One stage more than the stored runs, some of which another process may have added.
             runs = min(max(runs, store.runs_held()) + stage, most)
             trained = trainer.train(store, runs, max_chunk=stage, progress=advance)
             trained_runs += trained.trained_runs
@@ -315,7 +314,7 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
                 return trained
             conclusion = request.conclude(store, trained.scores)
             upper_bound = conclusion.upper_bound or math.inf  # if there is none
-            # Both rounded to 1 decimal, the lower bound down and the upper bound up.
+            # The lower bound is rounded down and the upper bound up.
             status = f"proven {at_least(conclusion.epsilon, 1)} of {at_most(upper_bound, 1)}"
             sufficient = request.until(conclusion)
             if sufficient is not None:

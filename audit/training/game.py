@@ -1,4 +1,4 @@
-"""Trains the runs of an audit chunk by chunk, and scores their canaries.
+"""Trains the runs of an audit chunk by chunk and scores their canaries.
 
 An audit has R runs with K canaries each. All randomness comes from keys derived from the seed and a name:
 
@@ -10,7 +10,7 @@ An audit has R runs with K canaries each. All randomness comes from keys derived
     presence  fold_in(key, i): which of several canaries run i inserts
     own       fold_in(key, i): the canaries of run i, if every run draws its own
 
-As a result, a run's draws do not depend on chunks, devices or interruptions.
+So a run's draws do not depend on chunks, devices or interruptions.
 """
 
 import functools
@@ -79,10 +79,10 @@ class Game(NamedTuple):
     segment_steps: int = ensemble.SEGMENT_STEPS
 
     def presence(self, runs: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Returns which of the K canaries the runs with these indices (R,) insert: an array (R, K).
+        """Returns which of the K canaries each run with these indices (R,) inserts, as an array (R, K).
 
-        With `null.inserts_all`, every run inserts all canaries. Otherwise, odd-numbered runs insert a single
-        canary, and fair coin flips decide which of several canaries a run inserts.
+        With `null.inserts_all`, every run inserts all canaries. Otherwise, odd-numbered runs insert the
+        canary if there is only one. With several, fair coin flips decide.
         """
         if self.adversary.null.inserts_all:
             return np.ones((len(runs), self.adversary.canaries), bool)
@@ -175,14 +175,11 @@ def _estimate_memory(
 def final_scores(game: Game, thetas: Array, first: int) -> Scores:
     """Returns the scores of the final models (R, p) of the runs first, ..., first + R - 1.
 
-    The adversary must not observe the models before them. Raises InputError if a model diverged.
+    The adversary must not observe earlier models. Raises InputError if a model diverged.
     """
-    # The adversary guesses theta_0 if every run draws its own.
     state, guessed_theta_0, _ = _prepare_attack(game)
-    # Used if every run draws its own canaries.
     canary_keys = game.run_keys("own", np.arange(first, first + len(thetas)))
-    seen = ()  # the record of an adversary that sees only the final model
-    # Only the keys and models have an axis for runs.
+    seen = ()  # no iterates are observed
     score = jax.jit(jax.vmap(game.adversary.score_run, (None, 0, None, 0, None)))
     return game.describe_scores(first, score(state, canary_keys, seen, thetas, guessed_theta_0))
 
@@ -198,7 +195,7 @@ class Player:
         checkpoints: Checkpoints | None = None,
         watch: Watch | None = None,
     ) -> None:
-        """Compiles programs for chunks of up to `chunk` runs, and copies shared arrays to the devices.
+        """Compiles programs for chunks of up to `chunk` runs and copies shared arrays to the devices.
 
         Args:
           progress: called with 0 after compilation, and after each segment with the number of runs times the
@@ -217,8 +214,8 @@ class Player:
         # To spread a run over several devices, `local` needs the number of runs that train at once.
         placement = Placement.local(chunk if game.mechanism.spreads else None)
         self._placement = placement
-        # The mesh axis "runs" splits a chunk into equal parts. We pad shorter chunks to this width, so that
-        # they can use the same programs.
+        # The mesh axis "runs" splits a chunk into equal parts. We pad shorter chunks to this width, so they
+        # can use the same programs.
         parts = placement.mesh.shape["runs"]
         self._width = math.ceil(chunk / parts) * parts
 
@@ -229,7 +226,6 @@ class Player:
         segments = ensemble.segments(game.schedule, game.segment_steps)
         shared = (hyper, game.data, segments, _prepare_attack(game))
         self._hyper, self._data, self._segments, attack = placement.everywhere(shared)
-        # The adversary guesses theta_0 if every run draws its own.
         self._state, self._guessed_theta_0, self._theta_0 = attack
         _check_shapes(adversary, self._state, self._theta_0)
 
@@ -242,7 +238,7 @@ class Player:
     def _compile(self) -> None:
         """Compiles the program for a segment, so training time excludes compilation.
 
-        JAX caches it for later calls. The other programs compile quickly, when they are first called.
+        JAX caches it for later calls. The other programs compile quickly when first called.
         """
         states, draws = self._draw(np.arange(self._width))
         # Only the last segment may differ in length from the first.
@@ -251,17 +247,17 @@ class Player:
             self._train.lower(*arguments).compile()
 
     def play_all(self, ranges: Iterable[Range]) -> Iterator[Scores]:
-        """Trains the runs in ranges [start, stop) chunk by chunk, and yields each chunk's scores."""
+        """Trains the runs in ranges [start, stop) chunk by chunk and yields each chunk's scores."""
         for first, stop in cut(ranges, self._chunk):
             yield self.play(first, stop - first)
-            # Before it asks for more, the caller stores the scores.
+            # The caller stores the scores before it asks for more.
             if self._checkpoints is not None:
                 self._checkpoints.drop(self._name_chunk(first))
 
     def play(self, first: int, size: int) -> Scores:
         """Trains the runs first, ..., first + size - 1 and returns their scores.
 
-        Programs train `_width` runs at once, so it drops those beyond `size`. Raises InputError if a model
+        Programs train `_width` runs at once, so runs beyond `size` are dropped. Raises InputError if a model
         diverged.
         """
         states, draws = self._draw(np.arange(first, first + self._width))
@@ -296,8 +292,8 @@ class Player:
     def _name_chunk(self, first: int) -> str:
         """Returns the name of the checkpoints for the chunk that begins with run `first`.
 
-        A checkpoint has `_width` runs after some segment. So the name contains the width and the segments,
-        and a `Player` with others does not find it.
+        A checkpoint contains `_width` runs after a segment. Its name includes the width and the segments, so
+        a `Player` with different ones ignores it.
         """
         steps = len(self._segments[0].mask)  # in each segment, except perhaps the last
         return f"{first:07d}_{self._width}_{len(self._segments)}x{steps}"
@@ -306,7 +302,6 @@ class Player:
         """Returns the runs with these indices (R,) before the first step, and their random inputs."""
         game = self._game
         draws = Draws(
-            # With Poisson sampling, the probability that an inserted canary joins a step.
             presence=jnp.float32(game.presence(runs) * game.sampling_rate),
             noise_keys=game.run_keys("noise", runs),
             canary_keys=game.run_keys("own", runs),
@@ -350,7 +345,7 @@ def _map_programs(
     join: Join | None,
     placement: Placement,
 ) -> tuple[Wrapped, Wrapped, Wrapped]:
-    """Returns three programs for a chunk, which begin its runs, train a segment, and score the models (R, K).
+    """Returns three programs for a chunk: to begin its runs, train a segment, and score the models (R, p).
 
     `draw_initial` maps a run's key to its own theta_0 (p,); it is None if all runs share theta_0.
     """
@@ -377,7 +372,6 @@ def _map_programs(
 
         `attack_state` is the adversary's state, which all runs share.
         """
-        # With the run's canaries, if every run draws its own.
         state_of_run = adversary.draw_for_run(attack_state, draws.canary_keys)
         observe = None
         if observer is not None:
@@ -387,11 +381,11 @@ def _map_programs(
             presence=draws.presence,
             observe=observe,
             crafts_constant=adversary.crafts_constant,
-            join=join,  # draws which inserted canaries take part in a step
+            join=join,
         )
         return mechanism.segment(hyper, before, data, schedule, canaries, draws.noise_keys)
 
-    # 0 marks arguments with a leading axis of runs: in `score_run`, the canary key, the record and the model.
+    # 0 marks arguments with a leading axis of runs.
     return (
         placement.over_runs(begin, (0, None, None, None)),
         # The states after a segment overwrite argument 1, the states before it.
@@ -423,7 +417,7 @@ def train(
     progress: Progress = lambda runs: None,
     watch: Watch | None = None,
 ) -> Trained:
-    """Trains the missing runs of a store chunk by chunk, and returns the scores of all runs.
+    """Trains the missing runs of a store chunk by chunk and returns the scores of all runs.
 
     If memory runs out, the chunk size is halved.
 

@@ -2,7 +2,7 @@
 
 These runs train like the audit's runs, with and without canaries, but with different noise. A step's constant
 is the largest value over all runs. We measure small models at every step, but large models only at some
-steps. A step between two measured steps takes the larger of their values.
+steps. A step between two measured steps gets the larger of their values.
 """
 
 import math
@@ -66,8 +66,8 @@ class Rehearsal(NamedTuple):
 def usual_effort(parameters: int) -> Effort:
     """Returns the default effort for a model with this many parameters: a minute or two on two cores.
 
-    Steps of large models take seconds to measure, so we use fewer runs and steps. We also measure fewer
-    secants. A secant compares the gradients at two points of a line through the model, to find jumps.
+    Steps of large models take seconds to measure, so we use fewer runs, steps and secants. A secant compares
+    the gradients at two points of a line through the model, to find jumps.
     """
     steps = int(np.clip(_PARAMETERS_TIMES_STEPS // parameters, _MIN_MEASURED, _MAX_MEASURED))
     if parameters < _LARGE:
@@ -94,8 +94,8 @@ def rehearse(
 ) -> Rehearsal:
     """Trains a few runs separate from any audit, and measures how much their steps stretch distances.
 
-    We compute the largest singular value of a step's Jacobian and, to find jumps in the gradient near the
-    model, secants: how much the step stretches segments of lines.
+    We compute the largest singular value of a step's Jacobian. To find jumps in the gradient near the model,
+    we also compute secants: how much the step stretches segments of lines.
 
     Args:
       game: The audited game of T steps, which trains by plain SGD.
@@ -122,7 +122,7 @@ def rehearse(
         """Returns the largest singular value of a step's Jacobian, over the runs' models (R, p)."""
         constants_of_runs = []
         for run, theta in enumerate(models):
-            # The search starts from the direction of the last measured step, which is often close.
+            # We start from the last measured step's direction, which is often close.
             found = expansion.largest_expansion(
                 step_map, theta, batch, start=most_stretched.get(run), seed=(step, run)
             )
@@ -134,11 +134,11 @@ def rehearse(
         """Yields, for each run's model before a step, the secant that most exceeds the derivative.
 
         Secants are on lines through the model. `inserted` (R, p) is a canary's contribution to each run's
-        step. Earlier insertions moved the model in about this direction.
+        step. Earlier insertions moved the model in roughly this direction.
         """
         line = Line(
             length=lengths[step],
-            reach=effort.reach,  # segments on each side of the model
+            reach=effort.reach,
             stretch_at_models=constants[step],
             # Derivatives that are far larger than this count as jumps.
             largest_stretch_at_models=max(constants.values()),
@@ -147,7 +147,7 @@ def rehearse(
         line_directions = (
             most_stretched,
             inserted,
-            # To the next run's model. One of the two runs has the canary, if there is only one canary.
+            # To the next run's model. With a single canary, one of the two runs has it.
             jnp.roll(models, -1, axis=0) - models,
             [step_map.descend(theta, batch) for theta in models],
             np.random.default_rng(step).normal(size=models.shape),
@@ -157,7 +157,7 @@ def rehearse(
             yield expansion.worst_on_lines(step_map, theta, batch, directions, line)
 
     def measure(step: int, thetas: Array, inserted: Array) -> None:
-        """Stores a step's constant and, for some steps, secants, from the runs' models (R, p) before it."""
+        """Measures a step's constant and, for some steps, secants, at the runs' models (R, p) before it."""
         indices = game.schedule.batches[step]
         batch = (game.data[0][indices], game.data[1][indices])
         models = jnp.asarray(np.asarray(thetas))  # copied to a single device
@@ -167,7 +167,7 @@ def rehearse(
         progress(1.0)
 
     def watch(midway: Midway) -> None:
-        """Measures the step after a segment, if there is one, at a chunk's models."""
+        """Measures the step after a segment, if any, at a chunk's models."""
         if midway.steps < steps:
             inserted = compute_insertion(midway.state, canary_keys, midway.thetas, midway.steps)
             measure(midway.steps, midway.thetas, inserted)
@@ -187,7 +187,7 @@ def _make_inserter(
     """Returns a function that computes a single canary's clipped contribution to a step in each run.
 
     A rehearsal measures secants in this direction. The function maps (the adversary's state, the runs' canary
-    keys (R,), models (R, p), step t) to (R, p). Canaries take turns, to save time: step t uses canary t
+    keys (R,), models (R, p), step t) to (R, p). To save time, canaries take turns: step t uses canary t
     modulo K.
     """
     adversary = game.adversary
@@ -200,24 +200,23 @@ def _make_inserter(
         craft = partial(adversary.craft, adversary.draw_for_run(state, canary_key))
         chosen = jnp.arange(adversary.canaries) == step % adversary.canaries
         canaries = base.Canaries(craft, jnp.float32(chosen))
-        mask = jnp.float32(1)  # every step inserts
+        mask = jnp.float32(1)
         return base.sum_canaries(canaries, step, theta, clipping_norm, mask, clipped_sum)
 
     return insert
 
 
 def _choose_lengths(game: Game, distances: NDArray[np.float64], effort: Effort) -> dict[int, float]:
-    """Chooses the steps at which we measure secants, and returns the secants' length, keyed by step.
+    """Chooses the steps at which we measure secants and returns the secants' length, keyed by step.
 
-    A secant tells how much a step stretches a segment of a line. A segment is as long as the distance between
-    the models, before the step, that were trained with and without the canary: `distances` (T,), in units of
-    learning rate * clipping norm / batch size.
+    A secant tells how much a step stretches a segment of a line. A segment is as long as the distance, before
+    the step, between models trained with and without the canary. `distances` (T,) are in units of learning
+    rate * clipping norm / batch size.
 
     Of the measured steps with a distance above 0, we choose up to `effort.secant_steps`, spread evenly. If
-    there are none, we choose from all measured steps. Segments then have the largest distance at any step,
-    because short ones would show only rounding errors.
+    there are none, we choose from all measured steps. Segments are then as long as the largest distance at
+    any step, because short ones would show only rounding errors.
     """
-    # Models at a smaller distance count as equal.
     are_separate = distances > _MIN_FRACTION * distances.max()
     steps = len(distances)
     measured = np.arange(0, steps, _choose_interval(steps, effort))
@@ -234,8 +233,8 @@ def _choose_lengths(game: Game, distances: NDArray[np.float64], effort: Effort) 
 def _fill_steps(constants: dict[int, float], steps: int) -> NDArray[np.float64]:
     """Returns an estimate of each step's Lipschitz constant (T,), given {measured step: constant} in order.
 
-    To be cautious, a step between two measured steps takes the larger of their constants. Steps after the
-    last measured step take its constant.
+    To be cautious, a step between two measured steps gets the larger of their constants. Steps after the last
+    measured step get its constant.
     """
     by_step = pd.Series(constants).reindex(range(steps))
     before = by_step.ffill()

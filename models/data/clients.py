@@ -52,7 +52,7 @@ def group_by_client(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
 
     `owners` (N,) gives the client of each example: 0, 1, .... Each client must have at least one example.
     """
-    counts = np.bincount(owners).astype(np.int32)  # examples of each client
+    counts = np.bincount(owners).astype(np.int32)
     starts = (np.cumsum(counts) - counts).astype(np.int32)  # each client's first row
     order = np.argsort(owners, kind="stable")
     features, labels, source, checksum = dataset
@@ -61,7 +61,7 @@ def group_by_client(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
 
 def select(clients: Clients, chosen: NDArray[np.integer]) -> Clients:
     """Returns the clients with the indices `chosen`, in their original order, with all their examples."""
-    owners = np.repeat(np.arange(clients.number), clients.counts)  # the client of each example
+    owners = np.repeat(np.arange(clients.number), clients.counts)
     is_chosen = np.isin(owners, chosen)
     # Numbers the chosen clients from 0, without gaps.
     _, new_owners = np.unique(owners[is_chosen], return_inverse=True)

@@ -126,7 +126,7 @@ def _find_speeches(play: list[str]) -> list[tuple[str, list[str]]]:
     """
     name_pattern = _NAME
     max_name_indent = 2
-    # The play's form of names is the form that more lines match.
+    # The play uses the form of names that more lines match.
     if len(list(filter(_CAPITALS.match, play))) > len(list(filter(_NAME.match, play))):
         name_pattern = _CAPITALS
         max_name_indent = 0

@@ -132,9 +132,9 @@ class LoadedArrays(NamedTuple):
 
 
 def load_arrays(recipe: Recipe, user_file: UserFile) -> LoadedArrays:
-    """Loads a data set's arrays from the user's file or TFDS folder; if None, from the cache or a package.
+    """Loads a data set's arrays from the user's file or TFDS folder, or else from the cache or a package.
 
-    If the user's arrays differ from the published ones, `source` says so. Raises InputError if the user's
+    If the user's arrays differ from the published ones, `source` reports it. Raises InputError if the user's
     data are unsuitable, or if no source has the data.
     """
     if user_file is None:

@@ -67,7 +67,7 @@ def _differentiate_scale(
     # An unclipped gradient may have norm 0. The derivative of its scale is 0, so any divisor will do.
     squared_divisor = jnp.where(is_clipped, squared_norm, 1.0)
     clipping_divisor = jnp.where(is_clipped, clipping_norm, 1.0)
-    # For a squared norm r the scale C r^(-1/2) changes by C r^(-1/2) (dC / C - dr / (2 r)).
+    # For a squared norm r, the scale C r^(-1/2) changes by C r^(-1/2) (dC / C - dr / (2 r)).
     change = scale * (clipping_change / clipping_divisor - 0.5 * squared_change / squared_divisor)
     return scale, jnp.where(is_clipped, change, 0.0)
 
@@ -102,8 +102,9 @@ def per_example(loss: Loss) -> ClippedSum:
 def copy_per_theta(theta: Array, batch: Batch) -> Batch:
     """Returns the same batch, with features of shape (B, ...) that `vmap` over thetas copies for each theta.
 
-    The features appear to depend on theta. XLA removes the selection from the program. On a mesh of devices,
-    JAX 0.10 to 0.12 cannot take per-example gradients of convolution kernels if thetas share features.
+    The selection makes the features appear to depend on theta. XLA removes it from the program. On a mesh of
+    devices, JAX 0.10 to 0.12 cannot take per-example gradients of convolution kernels if thetas share
+    features.
     """
     features, labels = batch
     # True unless theta[0] is NaN. Both branches return the features.
@@ -121,8 +122,8 @@ def book_keeping(
     1510.01799). The clipped sum is a single product of the inputs and the output gradients, which are scaled
     by min(1, C / norm). Examples are columns, which fill vector registers even if layers are narrow.
 
-    If a function between the layers is not elementwise, it mixes examples, and the sum is wrong. So first
-    compare a module's sum with that of `per_example`.
+    If a function between the layers is not elementwise, it mixes examples, and the sum is wrong. So compare a
+    new module's sum with that of `per_example` first.
 
     Args:
       module: module.apply({"params": unravel(theta)}, x (features,)) gives logits (outputs,).
@@ -137,8 +138,8 @@ def book_keeping(
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns the clipped sum, of shape (p,), of the gradients for features (B, inputs) and their labels.
 
-        To obtain the gradients at layers' outputs (outputs, B), we differentiate with respect to zeros added
-        to them, their perturbations, as `flax.linen.Module.perturb` does.
+        To obtain the gradients at the layers' outputs (outputs, B), we add zeros (perturbations) to the
+        outputs and differentiate with respect to these, as `flax.linen.Module.perturb` does.
         """
         features, labels = batch
         columns = features.T  # one example per column
@@ -157,11 +158,10 @@ def book_keeping(
                 """Returns (a dense layer's perturbed output, its input to save); None for other layers."""
                 if not is_exactly(layer, nn.Dense):
                     return None
-                if inputs is columns:  # the features
+                if inputs is columns:
                     first_layers.add(layer.path)
                 return _compute_dense(layer, inputs) + perturbations[layer.path], inputs
 
-            # One example per column, as in the features.
             logits, inputs = apply(module, params, columns, compute)
             losses = jax.vmap(criterion, (-1, 0))(logits, labels)
             return jnp.sum(losses), inputs
@@ -180,8 +180,8 @@ def book_keeping(
         for path, gradient in gradients.items():
             scaled = gradient * scales
             if path in first_layers:
-                # One product gives both sums, with a row of ones as the bias's input. All thetas share this
-                # array. In other layers, joining would copy the inputs for each theta.
+                # One product gives both sums, with a row of ones as the bias's input. All thetas share these
+                # inputs. In other layers, joining would copy the inputs for each theta.
                 bias_input = jnp.ones((1, len(labels)), columns.dtype)
                 all_inputs = jnp.concatenate([inputs[path], bias_input])
                 both = scaled @ all_inputs.T  # (outputs, inputs + 1)
@@ -228,7 +228,7 @@ def apply(
     saved: dict[Path, Saved] = {}
 
     def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        """Returns a layer's output from `compute`, and saves its value, or else the output from Flax.
+        """Returns a layer's output from `compute`, and saves its value; or else the output from Flax.
 
         `apply` rejects layers with parameters that Flax computed.
         """
@@ -247,7 +247,6 @@ def apply(
 
     with nn.intercept_methods(intercept):
         result: Any = module.apply({"params": params}, x)
-    # Every parameter must belong to a computed layer.
     for *path, _ in flatten_dict(params):
         if tuple(path) not in saved:
             name = "/".join(path) or "the module itself"
@@ -278,10 +277,10 @@ def _small_product_forward(kernel: Array, columns: Array) -> tuple[Array, tuple[
 
 
 def _small_product_backward(saved: tuple[Array, Array], gradients: Array) -> tuple[Array, Array]:
-    """Returns the gradients at the kernel (inputs, outputs) and at the columns (inputs, B).
+    """Returns the gradients with respect to the kernel (inputs, outputs) and the columns (inputs, B).
 
-    `gradients` (outputs, B) are those at the product kernel.T @ columns. JAX's own derivative of the
-    written-out sums would pad the gradient of each slice.
+    `gradients` (outputs, B) are with respect to kernel.T @ columns. JAX's own derivative of the written-out
+    sums would pad the gradient of each slice.
     """
     kernel, columns = saved
     return columns @ gradients.T, _small_product(kernel.T, gradients)

@@ -5,7 +5,7 @@ We support dense layers, convolutions, group and layer normalisation, and module
 The L input vectors of a linear layer are rows (L, K) if channels are last, and columns (K, L) if channels are
 first, so we never transpose patches.
 
-Unless per-example gradients are cheaper, we compute ghost norms, which do not need them (Goodfellow, 2015,
+Unless per-example gradients are cheaper, we compute ghost norms, which do not require them (Goodfellow, 2015,
 arXiv 1510.01799; Li et al., 2022, "Large Language Models Can Be Strong Differentially Private Learners",
 Section 4). This choice is known as mixed ghost clipping (Bu, Mao and Xu, 2022, arXiv 2205.10683).
 """
@@ -36,7 +36,7 @@ class Factors(NamedTuple):
 
 
 class ExampleGradients(NamedTuple):
-    """The gradients of B examples for one parameter of a layer, which need not be stored.
+    """The gradients of B examples for one parameter of a layer. They need not be stored.
 
     Attributes:
       squared_norms: (B,).
@@ -72,10 +72,10 @@ class Call:
 
 
 def pass_through(layer: Any, x: Array) -> Call | None:
-    """Computes a bound Flax layer's output for one example x, and saves its inputs for `find_gradients`.
+    """Computes a bound Flax layer's output for one example x and saves its inputs for `find_gradients`.
 
     A linear layer multiplies L vectors of K numbers, such as patches, by a kernel (K, O). We save them as
-    rows (L, K) or columns (K, L). Returns None for other layers and for modules without parameters.
+    rows (L, K) or columns (K, L). Returns None for unsupported layers and for modules without parameters.
     """
     params: Any = layer.variables.get("params", {})
     if not params:
@@ -96,7 +96,7 @@ def pass_through(layer: Any, x: Array) -> Call | None:
         return Call(output, rows, channels_last=True)
 
     # The output of a module with these methods is kernel.T @ unfold(x) + bias, (O, L), reshaped to
-    # output_shape(x) with channels first. Its method `fold` computes the gradient at x.
+    # output_shape(x) with channels first.
     if all(hasattr(layer, name) for name in ("unfold", "fold", "output_shape")):
         columns = layer.unfold(x)  # (K, L)
         kernel = params["kernel"].reshape(columns.shape[0], -1)
@@ -143,9 +143,9 @@ def find_gradients(names: set[str], calls: Call, at_output: Array) -> dict[str, 
 
 
 def _multiply_columns(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
-    """Returns kernel.T (O, K) @ columns (K, L), for columns = layer.unfold(x), with two rules of our own.
+    """Returns kernel.T (O, K) @ columns (K, L), for columns = layer.unfold(x), with two custom rules.
 
-    Its derivative gets the gradient at x from layer.fold(kernel, gradient at the product, x). So we need not
+    The derivative gets the gradient at x from layer.fold(kernel, gradient at the product, x), so it need not
     store the gradient at the columns, which are several times larger than x.
 
     Under `vmap` over examples, we compute a batched product with contiguous rows. JAX's default, one large
@@ -179,7 +179,7 @@ def _multiply_columns(layer: Any, kernel: Array, x: Array, columns: Array) -> Ar
     def map_product(size: int, are_batched: Any, *arguments: Array) -> tuple[Array, bool]:
         """Returns kernel.T @ columns under `vmap`, and True, because its first axis is the mapped one.
 
-        `are_batched` shows which of the arguments, kernel, x and columns, have such an axis.
+        `are_batched` tells which of kernel, x and columns have such an axis.
         """
         kernel_is_batched, *_ = are_batched
         if not kernel_is_batched:  # `vmap` over examples, so x and columns = unfold(x) are batched
@@ -253,7 +253,7 @@ def _from_outer_products(inputs: Array, at_output: Array) -> ExampleGradients:
 
 
 def _is_plain(layer: nn.Conv, x: Array) -> bool:
-    """Returns True for a convolution of an image (H, W, C), zero-padded, without dilation, groups or mask."""
+    """Returns True for a zero-padded convolution of an image (H, W, C) without dilation, groups or a mask."""
     undilated = (1, (1, 1), None)  # the values that mean this in Flax
     pads_zeros = not isinstance(layer.padding, str) or layer.padding in ("SAME", "VALID")
     return (

@@ -1,6 +1,6 @@
 """Book-keeping layer by layer: per-example gradient norms from one backward pass per block of examples.
 
-The results of a block fit into a processor's cache.
+A block's intermediate results fit into a processor's cache.
 """
 
 import math
@@ -32,8 +32,8 @@ from audit.mechanism.clipping.layers import (
     pass_through,
 )
 
-# The number of bytes that a model's layers may store for a block. On a CPU, this was the fastest of 0.6 to
-# 2.5 MiB for four ConvNets.
+# The number of bytes that a model's layers may store for a block. On a CPU, this was the fastest size from
+# 0.6 to 2.5 MiB for four ConvNets.
 _CPU_BLOCK = 5 << 18
 _ACCELERATOR_BLOCK = 1 << 30
 # A block may always store this many times the bytes of the parameters.
@@ -50,8 +50,8 @@ def layerwise_book_keeping(
     """Returns the strategy for modules made up of the layers in `layers`, with any functions between them.
 
     Book-keeping (Bu et al., 2022, arXiv 2210.00038) stores each layer's inputs and the gradients at its
-    outputs, and computes from them the norms of per-example gradients, and then their clipped sum. We do so
-    for one block of examples at a time.
+    outputs. From these, it computes the norms of per-example gradients, then their clipped sum. We do so for
+    one block of examples at a time.
 
     Args:
       module: module.apply({"params": unravel(theta)}, x) gives a single example's logits.
@@ -79,9 +79,9 @@ def layerwise_book_keeping(
         def add_block(totals: dict[Path, Array], block: _Block) -> tuple[Any, Any]:
             """Adds the sum of a block's clipped gradients to each parameter's total, keyed by path.
 
-            For dense kernels, the sum is a product of two `Factors`. Adding it would read and write the whole
-            kernel in every block. So `scan` stacks the factors of all blocks, and we multiply them at the
-            end.
+            For dense kernels, the sum is a product of two matrices, its `Factors`. Adding it would read and
+            write the whole kernel in every block. So `scan` stacks the factors of all blocks, and we multiply
+            them at the end.
             """
             features, labels, weights = block  # weights are 0 for padding, else 1
             by_layer = _find_gradients(module, params, criterion, shapes, (features, labels))
@@ -136,8 +136,9 @@ def _find_gradients(
 ) -> dict[Path, dict[str, ExampleGradients]]:
     """Returns the per-example gradients of a block of examples, by layer and parameter name.
 
-    To obtain the gradients at layers' outputs, we differentiate with respect to zeros added to them, their
-    perturbations, as `flax.linen.Module.perturb` does. `shapes` are those of the outputs for one example.
+    To obtain the gradients at the layers' outputs, we add zeros (perturbations) to the outputs and
+    differentiate with respect to these, as `flax.linen.Module.perturb` does. `shapes` are the shapes of one
+    example's outputs.
     """
     features, labels = block
 
