@@ -75,8 +75,8 @@ def _draw_worlds(
 ) -> Coins:
     """Draws the scores and presence bits, both (runs, 1), of runs with one canary each.
 
-    The first runs insert the canary; `fraction_in` is their fraction. `sample` draws the scores of a world:
-    (generator, mu, True if inserted, number of scores) -> scores.
+    The first `fraction_in` of the runs insert the canary. `sample` draws the scores of a world: (generator,
+    mu, True if inserted, number of scores) -> scores.
     """
     presence = np.arange(setting.runs) < round(setting.runs * fraction_in)
     scores_in = sample(rng, setting.mu, True, presence.sum())
@@ -104,8 +104,8 @@ def _draw_tied(rng: Generator, setting: KnownMechanism) -> Coins:
     """Draws the scores of canaries with pairwise inner products of 1/2, in Gaussian noise.
 
     A canary is (its own unit vector + a shared unit vector) / sqrt(2). All these vectors are orthogonal. The
-    release is mu times the sum of the inserted canaries, plus noise. A score is its inner product with a
-    canary.
+    release is mu times the sum of the inserted canaries, plus noise. A score is the inner product of the
+    release with a canary.
     """
     presence = laws.toss(rng, setting)  # (runs, canaries)
     signal = setting.mu * presence
@@ -150,7 +150,7 @@ def _zero_truth(setting: KnownMechanism) -> float:
 
 
 def _failing_truth(setting: KnownMechanism) -> float:
-    """Returns the true epsilon of a Gaussian mechanism if half of its runs fail, and an attacker sees which.
+    """Returns the true epsilon of a Gaussian mechanism if half of its runs fail and an attacker sees which.
 
     A failed run does not leak, so delta at each epsilon is half that of mu-GDP.
     """
@@ -237,7 +237,7 @@ def _make_with_scores(design: str) -> Iterator[BenchmarkedMechanism]:
         if mu in (0.0, 1.0):
             mechanism = mechanism._replace(sizes=all_sizes)
         yield mechanism
-    for name, family, parameter in _CURVES:  # whose trade-off curve is not Gaussian
+    for name, family, parameter in _CURVES:
         law = _make_law(draw, family, breaks=_GAUSSIAN)
         yield make(prefix + name, law=law, mu=parameter)  # `mu` is the family's parameter
     if design == ONE_CANARY:
