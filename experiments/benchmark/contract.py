@@ -71,8 +71,8 @@ class Estimator(NamedTuple):
     def audit(self, evidence: Any, setting: KnownMechanism) -> list[Value]:
         """Returns the estimator's epsilon from an audit's evidence, clipped to [0, MAX_EPSILON].
 
-        `Law.audit` requires a list. It has a single value. If the estimator raises an exception or returns
-        NaN, `refusal` gives the reason.
+        `Law.audit` requires a list; this one has a single value. If the estimator raises an exception or
+        returns NaN, `refusal` gives the reason.
         """
         begin = time.process_time()
         epsilon = 0.0

@@ -139,8 +139,8 @@ def find_gaussian_noise(epsilon: float, delta: float, true_noise: float) -> floa
 def divergences(sigma: float, sampling_rate: float) -> Array:
     """Returns a round's Renyi divergence at each of ORDERS, (orders,); infinite for noise multiplier 0.
 
-    At sampling rate q and order a, the divergence is log E[((1 - q) + q e^((2 x - 1) / (2 sigma^2)))^a] / (a
-    - 1) for x ~ N(0, sigma^2) (Mironov, Talwar and Zhang, 2019, Theorem 4).
+    At sampling rate q and order a, it is log E[((1 - q) + q e^((2 x - 1) / (2 sigma^2)))^a] / (a - 1) for x ~
+    N(0, sigma^2) (Mironov, Talwar and Zhang, 2019, Theorem 4).
     """
     orders = np.array(ORDERS)
     if sigma == 0:

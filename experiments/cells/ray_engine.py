@@ -151,7 +151,7 @@ class Cluster:
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Returns the result of function(devices, *arguments) on a worker; see `run`."""
-        ((_, get_result),) = self.run(function, [arguments])  # a single task
+        ((_, get_result),) = self.run(function, [arguments])
         return get_result()
 
     def _get(self, result: Any) -> Any:
@@ -183,7 +183,7 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
         # token keeps out other users of this machine.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    os.environ |= _ENVIRONMENT | os.environ  # the user's variables win
+    os.environ |= _ENVIRONMENT | os.environ  # the user's variables take precedence
     try:
         import ray
 

@@ -118,7 +118,7 @@ def _draw_epsilons(axis: Axes, epsilons: Record, study: Study) -> None:
     """
     axis.axhline(epsilons["upper"], color=UPPER, ls=":", label="upper bound")
     label = f"Algorithm 4's lower value, {study.runs:,} simulated runs (not a bound)"
-    simulated = (label, IN, ".")  # label, color, marker
+    simulated = (label, IN, ".")
     plot_lines(axis, epsilons, {"simulated": simulated, **_EPSILONS})
 
 
@@ -204,7 +204,7 @@ def _draw_trade_off(axis: Axes, records: Records) -> None:
 
     On the crafted landscape, each step after the first moves theta away from the threshold h = C / 2. The
     Gaussian curve has the error rates of the test that guesses "with the canary" if theta_T > h. It agrees
-    with the exact curve only there.
+    with the exact curve only at these rates.
     """
     [audit] = records  # a panel has one landscape
     process = Process(audit["noise_multiplier"], audit["batch_size"], audit["steps"])

@@ -33,7 +33,7 @@ from models.catalogue import task
 EPSILONS = (1, 2, 4, 8, 16, 32)  # claimed for trained models, by Renyi DP at delta = 1e-5
 _DIMENSION = 10_000  # in the panels over n and over K
 _BATCH_SIZE = 100  # for trained models
-# With fewer scores per seed, starting several processes takes longer than they save.
+# With fewer scores per seed, starting several processes takes longer than it saves.
 _WORTH_PROCESSES = 50_000
 _POISONED = Poisoned(as_printed=True)  # Errata L10
 
@@ -191,7 +191,7 @@ def _list_mechanisms(size: Extent) -> list[Cell]:
         dimension=_DIMENSION,
         epsilon=4.0,
         seeds=size.seeds,
-        **Level()._asdict(),  # the default delta and confidence
+        **Level()._asdict(),
     )
     cells = []
     over_n = base._replace(epsilon=1.0)

@@ -4,7 +4,8 @@
     laptop   Fashion-MNIST instead of EMNIST, and Shakespeare instead of Stack Overflow
     paper    the paper's data from the files given by --emnist and --stackoverflow, with adaptive clipping
 
-Only scale `paper` uses the paper's noise multipliers. The others give the paper's analytical epsilons.
+Only scale `paper` uses the paper's noise multipliers. At the other scales, the multipliers give the paper's
+analytical epsilons.
 """
 
 import dataclasses
@@ -192,7 +193,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         PlannedSweep("one_shot_table_1", "Estimates of a known epsilon", cells=(), plan=simulations)
     ]
     for number, plan in ((2, text), (5, images)):
-        # Without canaries that take part in several rounds, which Figures 1 to 3 show.
+        # Figures 1 to 3 show canaries that take part in several rounds. Here, they take part in one.
         once = plan._replace(repetitions=(1,))
         cells = list(_audit_cells(once))
         for noise in plan.noises:
