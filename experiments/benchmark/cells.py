@@ -66,7 +66,7 @@ class AuditedCell(NamedTuple):
         mechanism = MECHANISMS[self.mechanism].make_known(self.seed, self.n, self.audits)
         law = mechanism.law._replace(audit=estimator.audit)  # instead of this project's methods
         [row] = calibrate(mechanism._replace(law=law))  # runs the audits; one row per method
-        exceeding = round(row.exceeding * self.audits)  # the row has the fraction
+        exceeding = round(row.exceeding * self.audits)
         limits = intervals.clopper_pearson(exceeding, self.audits, 0.95)
         return {
             **self._asdict(),

@@ -23,7 +23,7 @@ DIRECTIONS = "one run, directions"
 DESIGNS = (ONE_CANARY, SEVERAL, ONE_RUN, DIRECTIONS)
 
 NUM_CANARIES = 16  # per run, in design SEVERAL
-_DIMENSION = 100_000  # the dimension of the space of directions
+_DIMENSION = 100_000
 
 # The kinds of estimators: from this project, from a package, or from a paper.
 OURS = "ours"

@@ -122,7 +122,7 @@ class ClaimCell(NamedTuple):
         # The size sets the number of canaries. We replace the number of runs.
         setting = mechanism.make_known(self.seed, size, self.audits)
         # `stream`, a part of the seed, gives each number of runs different evidence.
-        [row] = calibrate(setting._replace(runs=runs, stream=(runs,)))  # one row, for the estimator
+        [row] = calibrate(setting._replace(runs=runs, stream=(runs,)))
         return row.exceeding
 
 

@@ -45,7 +45,7 @@ _REVEAL_PROBABILITY = 0.01
 _REVEALED_PER_ROOT = 3
 _REVEALING_SCORE = 10.0  # far from the noise
 _WEAK_MU = 0.5  # the mu of the weakly leaking half of the runs in the mixture
-_GAUSSIAN = frozenset([GAUSSIAN_CURVE])  # an assumption of estimators
+_GAUSSIAN = frozenset([GAUSSIAN_CURVE])
 
 
 def _mixture_parts(strong: float, inserted: bool) -> list[MixturePart]:
@@ -132,14 +132,14 @@ def _draw_revealing(rng: Generator, setting: KnownMechanism) -> Coins:
     # revealed with _REVEAL_PROBABILITY, as (0, delta)-DP allows.
     if rng.random() < _REVEAL_PROBABILITY * n / num_revealed:
         revealed = rng.permutation(n)[:num_revealed]
-        signs = 2 * presence[0, revealed] - 1  # 1 if inserted, otherwise -1
+        signs = 2 * presence[0, revealed] - 1
         scores[0, revealed] = signs * _REVEALING_SCORE
     return Coins(scores, presence)
 
 
 def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Fresh:
     """Draws cosines between a run's noisy release and its inserted directions, which are uniform."""
-    sigma = 1 / max(setting.mu, _MIN_MU)  # finite if mu is 0
+    sigma = 1 / max(setting.mu, _MIN_MU)
     cosines = cosine_law.simulate(rng, setting.canaries, setting.dimension, sigma)[None]  # one run
     return Fresh(cosines, np.ones(cosines.shape, bool), setting.dimension)
 
@@ -239,7 +239,7 @@ def _make_with_scores(design: str) -> Iterator[BenchmarkedMechanism]:
         yield mechanism
     for name, family, parameter in _CURVES:
         law = _make_law(draw, family, breaks=_GAUSSIAN)
-        yield make(prefix + name, law=law, mu=parameter)  # `mu` is the family's parameter
+        yield make(prefix + name, law=law, mu=parameter)
     if design == ONE_CANARY:
         for name, (law, mu) in _ONLY_ONE_CANARY.items():
             yield make(name, law=law, mu=mu)

@@ -100,10 +100,10 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
       canaries: K, the number of canaries in a run.
       error: The error probability of the bound, split equally among the bounds on the four moments.
     """
-    means = moments(sums, canaries, 4)  # estimates of mu_0 to mu_4
+    means = moments(sums, canaries, 4)
     n = len(sums)
     error_each = error / 4
-    _, mu_3 = wilson(means[3], n, error_each)  # (lower, upper)
+    _, mu_3 = wilson(means[3], n, error_each)
     _, mu_4 = wilson(means[4], n, error_each)
 
     # h_j is the probability that two random pairs of canaries have j canaries in common.

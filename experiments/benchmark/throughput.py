@@ -321,7 +321,7 @@ def make_opacus(problem: Problem, models: int) -> Training:
     from opacus.optimizers import DPOptimizer
     from torch.nn.functional import cross_entropy
 
-    warnings.filterwarnings("ignore", "Full backward hook")  # caused by Opacus' hooks
+    warnings.filterwarnings("ignore", "Full backward hook")
     fields = problem.setting.mechanism
     torch.set_num_threads(1)
     module = GradSampleModule(_make_torch_network(problem))
@@ -485,7 +485,7 @@ def make_table(timings: Records) -> Table[Record]:
     for record in timings:
         rates = record["rates"]
         record["model_steps_per_second"] = statistics.median(rates)
-        for ours in select(timings, model=record["model"], engine=OURS):  # at most one
+        for ours in select(timings, model=record["model"], engine=OURS):
             if record is not ours:
                 record["ratios"] = np.divide(ours["rates"], rates).tolist()
     columns = (

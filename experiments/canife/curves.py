@@ -40,7 +40,7 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
     """Returns a data frame with a row for each measured round.
 
     The paper estimates a round's epsilon at delta 1/n for n scores, but the training run's at a smaller
-    delta, `setting.delta`. So each exact epsilon has two columns. The columns are
+    delta, `setting.delta`. So each exact epsilon has two of these columns:
 
         round, test              the round number, and the model's test accuracy
         health                   the fraction of the penalty on its gradient that the canary's design removed
@@ -61,7 +61,7 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
     records = []
     for row in measured:
         published = rounds.best_epsilon(row.scores_in, row.scores_out, paper_delta)
-        client_dots = row.known  # of the clients' updates with the canary's direction
+        client_dots = row.known
         variance = np.var(client_dots, ddof=1)
         # Cohorts are drawn without replacement from these clients, which reduces the variance of their sum.
         correction = 1 - setting.cohort / len(client_dots)
@@ -212,7 +212,7 @@ def show_totals(setting: Attacked, frame: pd.DataFrame, is_backward: bool) -> st
     composed_rounds = Charge(sigma, sampling_rate=last["rate"], rounds=charged)
     rng = np.random.default_rng(setting.seed)
     estimates = rounds.estimate_perfect_canary(rng, sigma, setting.scores)
-    paper_delta = 1 / setting.scores  # of these estimates
+    paper_delta = 1 / setting.scores
     noise = rounds.find_renyi_noise(float(np.median(estimates)), paper_delta, true_noise=sigma)
     perfect = rounds.composed([composed_rounds._replace(noise_multiplier=noise)], setting.delta)
 

@@ -107,7 +107,7 @@ def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
     penalty its design removed ("health"). If x is the round, three more show the model's accuracy, a round's
     epsilon and the training run's epsilon.
     """
-    curve = averages["curve"].replace(PENALTIES)  # from a design's penalty to its label
+    curve = averages["curve"].replace(PENALTIES)
     frame = averages.assign(curve=curve).replace(np.inf, np.nan)
     by_curve = frame.pivot(index="x", columns="curve")
     number = len(_PANELS) if sweep.x == ROUND else 3

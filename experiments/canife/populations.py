@@ -81,8 +81,8 @@ def _split_images(setting: Attacked, data: DataSets) -> Split:
 def _split_roles(setting: Attacked, data: DataSets) -> Split:
     """Returns a tenth of Shakespeare's roles as mock clients, and the other roles as training clients.
 
-    The mock clients' examples are also the test set. There are at most `setting.clients` training clients, or
-    all other roles if this is 0.
+    The mock clients' examples are also the test set. There are at most `setting.clients` training clients (0:
+    all other roles).
     """
     # We load all roles (clients=0), because mock clients must not depend on the number of training clients.
     roles = data.clients(dataclasses.replace(setting, clients=0)).clients

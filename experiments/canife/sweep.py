@@ -150,7 +150,7 @@ def _make_sweep(
         setting = dataclasses.replace(base, **changes, seed=seed)
         rounds = setting.measured()
         if x != ROUND:
-            rounds = rounds[-1:]  # the figure shows only the last measured round
+            rounds = rounds[-1:]
         combination = ", ".join(map(str, values))
         cells.append(_make_cell(setting, rounds, f"{setting.model}, {combination}, seed {seed}"))
     return AblationSweep(f"canife_figure_{figure}", title, tuple(cells), curve=curve, x=x)

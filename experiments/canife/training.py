@@ -31,7 +31,7 @@ from experiments.canife.samples import Sample
 from experiments.cells.cell import DataSets
 
 _CONFIDENCE = 0.95
-_CHECKPOINTS = "rounds"  # the name of the checkpoints in the store
+_CHECKPOINTS = "rounds"
 
 
 def prepare(setting: Attacked, out: Path, data: DataSets) -> tuple[Attacked, Store]:
@@ -78,7 +78,7 @@ def measure_missing(
             jnp.isfinite(theta).all(),
             f"the model diverged before round {number}: lower `learning_rate` or `noise_multiplier`",
         )
-        checkpoints.offer(_CHECKPOINTS, number - 1, state)  # writes some of them
+        checkpoints.offer(_CHECKPOINTS, number - 1, state)  # saves only some of them
         if number in missing:
             measured_round = _measure(setting, population, theta, number)
             measured.save_round(store, measured_round)
@@ -170,7 +170,7 @@ def _simulate_attack(
             client_dots, setting.cohort, sigma, canary_dot, replaces=setting.as_published
         )
         exact = densities.epsilon_at(pair, setting.delta)
-        exact_then = densities.epsilon_at(pair, 1 / setting.scores)  # at the paper's delta
+        exact_then = densities.epsilon_at(pair, 1 / setting.scores)
     return {
         "scores_in": scores_in,
         "scores_out": scores_out,

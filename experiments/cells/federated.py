@@ -37,7 +37,7 @@ def federated_cell(setting: FederatedSetting, runs: int, name: str) -> Cell:
     observes only the final model.
     """
     settings = [setting]
-    if setting.observe not in FINAL:  # the adversary observes every iterate
+    if setting.observe not in FINAL:
         settings.append(final(setting))
 
     def is_done(held: Holdings, data: DataSets) -> bool:

@@ -30,7 +30,7 @@ Arguments = tuple[Any, ...]
 Ended = tuple[Arguments, Callable[[], Any]]
 _MAX_RETRIES = 20  # how many times a task is retried after its worker or node dies
 _STAGE = 64  # runs between two computations of the bounds
-_ENVIRONMENT = {  # environment variables for Ray
+_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",
     # Ray gives up on an unreachable host after the sum of these two times. The default is 7 minutes.
@@ -192,7 +192,7 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
     except ImportError:
         raise InputError("Ray is not installed: pip install -e '.[ray]'") from None
     except (RuntimeError, ValueError, OSError, AssertionError) as error:
-        reason = " ".join(str(error).split())[:120]  # on one line
+        reason = " ".join(str(error).split())[:120]
         raise InputError(
             f"`ray_address={address}`: no Ray cluster there ({reason}): see ray start; if it asks for a "
             "token, set RAY_AUTH_MODE=token"

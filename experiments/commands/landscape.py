@@ -50,7 +50,7 @@ def main() -> None:
     from experiments.hidden_state.landscape import Process, Study
 
     study = Study(*level, FLAGS.runs, FLAGS.seed)
-    contents = {}  # keyed by file name
+    contents = {}
     if FLAGS.momentum is not None:
         tables = {"momentum": momentum.make_table(study)}
     else:

@@ -79,7 +79,7 @@ def draw_bracket(
     x_axis = sweep.axis
     assert x_axis is not None
     rows = make_rows(points, sweep, evidence)
-    look: dict[str, Any] = {  # keyword arguments for `Axes.set`
+    look: dict[str, Any] = {
         "xscale": "log",
         "xlabel": x_axis.name,
         "xticks": np.unique(take(rows, "x")),
@@ -311,7 +311,7 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
     """
     (cell,) = point.cells  # there is one seed
     (conclusion,) = point.conclusions
-    by_runs = {}  # the conclusion for each number of runs
+    by_runs = {}
     if not conclusion.law_is_known:
         by_runs = _conclude_first_runs(point, evidence)
     rows = []
@@ -378,7 +378,7 @@ def draw_correlated(
         row |= {
             "strategy": mechanism.noise,
             "noise_multiplier": sigma,
-            "linear": claim.last_model_if_linear(delta),  # predicted if losses are linear
+            "linear": claim.last_model_if_linear(delta),
         }
     figure = draw_panels_of(
         rows,
@@ -408,7 +408,7 @@ def _draw_strategies(axis: Axes, records: Records) -> None:
 
     Predictions are drawn as lines, audits as intervals, and proven bounds as dots.
     """
-    options: dict[str, Any] = {  # keyword arguments for `Axes.set`
+    options: dict[str, Any] = {
         "xscale": "log",
         "xlabel": "periodicity k",
         "xticks": np.unique(take(records, "x")),

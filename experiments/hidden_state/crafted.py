@@ -145,10 +145,7 @@ def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Rec
 
 
 def make_latch_table(delta: float) -> Table[Record]:
-    """Returns a table of a latch's epsilon for each of TRAININGS (`make_latch_row`).
-
-    A latch is a crafted loss. Its last iterate shows whether any step raised theta above a threshold.
-    """
+    """Returns a table of the epsilon of a latch, a crafted loss, for each of TRAININGS (`make_latch_row`)."""
     columns = [
         field("sigma", "sigma", "g"),
         field("batches", "b"),

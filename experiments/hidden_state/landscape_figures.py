@@ -182,7 +182,7 @@ def _draw_heat_maps(audits: Records, study: Study) -> Figure:
 def _draw_rates(axis: Axes, records: Records) -> None:
     """Draws amplification rates as a heat map, with a number in each cell, or "-" for NaN.
 
-    Rows are noise multipliers, and columns are batch sizes. Colors range from a rate of 0 (dark) to 1.
+    Rows are noise multipliers, and columns are batch sizes. A rate of 0 is dark.
     """
     rates = pd.DataFrame(records).pivot(
         index="noise_multiplier", columns="batch_size", values="rate"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Norms = NDArray[np.float64]
 NORMS = "canary_norms"  # the experiment's name
-_NORMS_FIELD = "norms"  # in the stored answer
+_NORMS_FIELD = "norms"
 
 
 def norms_cell(setting: Setting, runs: int) -> Cell:

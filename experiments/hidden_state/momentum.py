@@ -141,7 +141,7 @@ def make_rows(study: Study) -> list[Record]:
     losses, and `sgd_bound` is an upper bound for any convex loss. `composition` is the accountant's epsilon
     for all models together.
     """
-    composed_mu = np.sqrt(INSERTIONS) / NOISE_MULTIPLIER  # of INSERTIONS Gaussian releases
+    composed_mu = np.sqrt(INSERTIONS) / NOISE_MULTIPLIER
     composition = conversions.epsilon_from_mu(composed_mu, study.delta)
     rows = []
     for landscape in LANDSCAPES:

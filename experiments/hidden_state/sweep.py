@@ -230,8 +230,8 @@ def _on_logistic(at: Sequence[float], field: str, **fields: Any) -> list[Lines]:
 def _with_correlated_noise(models: Iterable[str], steps: int) -> list[Lines]:
     """Returns lines for each way to correlate the noise across steps, with a panel for each model.
 
-    We audit along the coordinates that move least in simulated training (GC-S), and along fresh directions.
-    For each periodicity k, the noise multiplier is such that all models together leak the same epsilon.
+    We audit along GC-S's coordinates and along fresh directions. For each periodicity k, all models together
+    leak the same epsilon.
     """
     lines = []
     for model, (strategy, label) in itertools.product(models, correlated.STRATEGIES.items()):

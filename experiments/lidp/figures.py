@@ -154,7 +154,7 @@ def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Leve
 
     `scores` are those of all runs, and `method` is a key of _METHODS.
     """
-    rng = np.random.default_rng(0)  # a fixed seed, so that figures are reproducible
+    rng = np.random.default_rng(0)  # makes figures reproducible
     bound = _find_method(method).bound
     curve = []
     for count in runs:
@@ -189,11 +189,11 @@ def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
     canary per run, half of the drawn runs insert it.
     """
     if scores.scores.shape[1] > 1:
-        # Sorted, so that a subset with all runs keeps them in the stored order.
+        # Sorted, so a subset with all runs keeps the stored order.
         drawn = np.sort(rng.choice(len(scores.scores), count, replace=False))
         part = scores._replace(scores=scores.scores[drawn], presence=scores.presence[drawn])
         return concluded.read_coins(part)
-    inserted, fresh = concluded.read_coins(scores).pooled()  # scores with and without the canary
+    inserted, fresh = concluded.read_coins(scores).pooled()
     drawn_inserted = rng.choice(inserted, count // 2, replace=False)
     drawn_fresh = rng.choice(fresh, count // 2, replace=False)
     return make_sets(drawn_inserted[:, None], drawn_fresh[:, None])
@@ -467,7 +467,7 @@ def make_gains_table(title: str, records: Records) -> OwnTable:
     columns = [field("entry", "epsilon of", "{:.44}".format, width=44, left=True)]
     for name, head in (("single", "K = 1"), ("wilson_2", "2"), ("wilson_4", "4")):
         columns.append(field(name, head, _show_bound, width=7))
-    means = f"{'mean':<65}"  # the line below the gain columns, which begin at character 65
+    means = f"{'mean':<65}"  # aligned with the gain columns, which begin at character 65
     for name in ("gain_2", "gain_4"):
         columns.append(field(name, name.replace("_", " "), ".2f", width=7, none="-"))
         gains = [record[name] for record in records if record[name] is not None]
@@ -483,7 +483,7 @@ def make_bounds_table(title: str, records: Records) -> OwnTable:
     columns = [field("attack", "epsilon of", width=40, left=True), field("canaries", "K", width=6)]
     for method, (label, *_) in _METHODS.items():
         columns.append(field(method, label, _show_bound, width=8, none="-"))
-    over_canaries = select(records, over="K")  # with all runs, for each number of canaries K
+    over_canaries = select(records, over="K")
     return _make_table(title, columns, over_canaries, [_RULE])
 
 

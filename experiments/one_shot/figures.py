@@ -125,7 +125,7 @@ def _simulate_cosines(plan: Simulations, dimension: int) -> Array:
     Their shape is (simulations, sigmas, canaries). A simulation draws uniform unit vectors as canaries, and
     uses them with every sigma, the standard deviation of the noise.
     """
-    canaries = int(np.sqrt(dimension))  # as in the paper's Table 1
+    canaries = int(np.sqrt(dimension))
     simulations = []
     for index in range(plan.simulations):
         rng = np.random.default_rng([0, dimension, index])
@@ -315,7 +315,7 @@ def _draw_histogram(axis: Axes, records: Records) -> None:
     """
     [run] = records
     cosines: Cosines = run["cosines"]
-    scale = np.sqrt(cosines.dimension)  # cosines are shown in units of 1/sqrt(dimension)
+    scale = np.sqrt(cosines.dimension)
     worlds = {"inserted": cosines.observed * scale}
     if len(cosines.unobserved):
         worlds["not inserted"] = cosines.unobserved * scale
@@ -449,7 +449,7 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
     canaries = f"{len(cosines.observed):,} + {len(cosines.unobserved):,} canaries"
     clients = f"{plan.setting.rounds:,} x {plan.setting.cohort} clients"
     before = f"{title}\n{canaries}, {clients}"
-    headings: dict[str, str] = {}  # observer -> the heading from its first run
+    headings: dict[str, str] = {}  # observer -> heading
     records = []
     for run in sorted(runs, key=itemgetter("observer")):
         floor = _show_pair(run["floor"].mean, run["floor"].quantile_95)

@@ -93,7 +93,7 @@ class FederatedSizes(NamedTuple):
     splits: SplitPlan
 
 
-DELTA = 1e-6  # the delta of the epsilons in the paper's Table 1
+DELTA = 1e-6  # for the paper's Table 1
 SIMULATIONS = 50  # for each cell of the paper's Table 1
 # Analytical epsilons at delta 1e-5: infinite, 300, 100, 30.
 _NOISES = (0.0, 0.0484613, 0.0946699, 0.21472)

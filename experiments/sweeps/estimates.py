@@ -83,9 +83,9 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x_axis: Axis | None) -> Non
     """
     positions: list[float] = []
     groups = [list(group) for _, group in groupby(points, attrgetter("x"))]
-    position = 0.0  # of the next point
+    position = 0.0
     for group in groups:
-        if positions:  # a line between this group and the previous one
+        if positions:
             axis.axvline((positions[-1] + position) / 2, color="0.85", lw=0.8)
         begin = position
         for point in group:
@@ -95,7 +95,7 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x_axis: Axis | None) -> Non
         if x_axis and len(groups) > 1:
             axis.annotate(
                 f"{x_axis.symbol} = {group[0].x:g}",
-                ((begin + positions[-1]) / 2, 1.0),  # above the middle of the group
+                ((begin + positions[-1]) / 2, 1.0),
                 ha="center",
                 va="bottom",
                 xycoords=("data", "axes fraction"),

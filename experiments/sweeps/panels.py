@@ -66,8 +66,8 @@ def draw_panels_of(
 ) -> Figure:
     """Draws a figure with a panel for each value of the records' `panel` field.
 
-    To draw a panel, it calls draw(axis, records=the panel's records). `args` are the arguments to
-    `draw_panels` that follow the panels, and `options` are the keyword arguments.
+    To draw a panel, it calls draw(axis, records=the panel's records). `args` and `options` are the other
+    arguments of `draw_panels`.
     """
     panels = {}
     for record in records:

@@ -241,7 +241,7 @@ def make_table(rows: Records, level: Level) -> Table[Record]:
     ]
     # The remaining fields are other bounds, which vary with the kind of audit.
     shown = {"heading", "label", *map(attrgetter("key"), columns + last)}
-    all_names = dict.fromkeys(itertools.chain(*rows))  # each once, in order
+    all_names = dict.fromkeys(itertools.chain(*rows))
     others = [name for name in all_names if name not in shown]
     return Table(
         [*columns, *map(field, others), *last],
