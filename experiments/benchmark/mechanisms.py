@@ -217,8 +217,8 @@ def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
     make = partial(BenchmarkedMechanism, DIRECTIONS, sizes=_SIZES[DIRECTIONS])
     for mu in (0.0, 1.0, 4.0):
         yield make(f"directions: Gaussian {mu:g}", law=_COSINES, mu=mu)
-    # Equal cosines within a run, runs that fail to insert canaries, Laplace noise, and the largest cosines
-    # that DP allows. For the last two, `mu` is epsilon.
+    # The cosines in a run are equal, some runs fail to insert canaries, the noise is Laplace, or the cosines
+    # are the largest that DP allows. For the last two, `mu` is epsilon.
     for name in ("equal", "failing", "laplace", "bound"):
         yield make(f"directions: {name} 2", law=laws.DIRECTIONS[name], mu=2.0)
 
@@ -246,7 +246,7 @@ def _make_with_scores(design: str) -> Iterator[BenchmarkedMechanism]:
         # Its epsilon is 0, since it reveals the canary only with probability delta.
         yield make("(0, delta)", law=_REVEALING, mu=0.0, delta=_REVEAL_PROBABILITY)
     else:  # these need several canaries
-        # Canaries that are not orthogonal, runs that fail to insert any, and unfair coins.
+        # Canaries are not orthogonal, some runs fail to insert any, or coins are unfair.
         yield make(f"{prefix}tied canaries", law=_TIED, mu=1.0, sizes=all_sizes)
         yield make(f"{prefix}failing runs", law=_FAILING, mu=2.0)
         yield make(f"{prefix}nine tenths in", law=_UNFAIR, mu=1.0)

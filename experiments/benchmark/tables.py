@@ -127,7 +127,7 @@ def make_summary_table(cells: Records, claims: Records) -> Table[Record]:
         before=(f"up to {max_audits:,} audits per cell, {len(cells):,} cells; level {LEVEL:.0%}",),
         after=_NOTES,
         gap=" ",
-        rule=80,  # characters
+        rule=80,
     )
 
 

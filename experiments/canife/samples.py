@@ -17,7 +17,7 @@ from experiments.canife.measured import Canary
 
 _NUM_CLASSES = 10
 _LABEL_WEIGHT = 4.0  # log weight of the first label; its probability among ten classes is 86%
-_TOKEN_WEIGHT = 12.0  # the log weight of a first text's characters, as in the public code
+_TOKEN_WEIGHT = 12.0  # log weight of the first text's characters, as in the public code
 
 
 class Sample(NamedTuple):
@@ -141,7 +141,7 @@ class TextSamples(NamedTuple):
         return -jnp.mean(jnp.sum(log_likelihoods, axis=-1))
 
     def draw_text(self, sample: Sample, key: Array) -> Sample:
-        """Draws a text. In its sample, drawn characters have log weight 0, and the others have -inf."""
+        """Draws a text. In its sample, the drawn characters have log weight 0, and all others have -inf."""
         # By the Gumbel-max trick, the largest entry of each Gumbel-softmax draw is a random character.
         mixtures = _draw_mixtures(key, sample.content)
         characters = jnp.argmax(mixtures, axis=-1)

@@ -108,7 +108,7 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
                 "assumes": assumes,
             }
         )
-    return sorted(rows, key=lambda row: row["assumes"] == REJECTED)  # False sorts before True
+    return sorted(rows, key=lambda row: row["assumes"] == REJECTED)
 
 
 def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
@@ -180,7 +180,7 @@ def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Tabl
         ],
         after=after,
         gap=" ",
-        rule=80,  # characters
+        rule=80,
     )
 
 

@@ -348,7 +348,7 @@ def _conclude_first_runs(point: Point, evidence: Evidence) -> dict[int, Conclusi
 
     The dict is keyed by n. Any n that is too small for one of the audit's methods is omitted.
     """
-    (cell,) = point.cells  # there is one seed
+    (cell,) = point.cells
     by_runs = {}
     for runs in _SHOWN_RUNS:
         if runs >= cell.runs:

@@ -247,7 +247,7 @@ def _with_correlated_noise(models: Iterable[str], steps: int) -> list[Lines]:
 
 
 def _over_rates(rates: Sequence[float]) -> list[Lines]:
-    """Returns lines for the tanh FCNN over the learning rate, with two panels.
+    """Returns lines for the tanh FCNN against the learning rate, in two panels.
 
     A canary is inserted every k steps, with k = 5 and 25 as in the paper's Figure 2.
     """

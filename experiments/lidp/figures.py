@@ -152,7 +152,7 @@ def choose_numbers_of_runs(runs: int) -> list[int]:
 def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Level) -> list[float]:
     """Returns the mean lower bound on epsilon from random subsets of the runs, for each size in `runs`.
 
-    `scores` are those of all runs, and `method` is a key of _METHODS.
+    `scores` are from all runs, and `method` is a key of _METHODS.
     """
     rng = np.random.default_rng(0)  # makes figures reproducible
     bound = _find_method(method).bound

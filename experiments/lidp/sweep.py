@@ -182,7 +182,7 @@ def _list_mechanisms(size: Extent) -> list[Cell]:
     """Returns the audits of the Gaussian mechanism, for panels over runs n, canaries K and dimension d.
 
     The panel over n has epsilon 1, with K = 1 and with K = sqrt(n), rounded down. The others have epsilon 4.
-    The panel over d has K = sqrt(n), and the others d = 10,000.
+    The panel over d has K = sqrt(n). The others have d = 10,000.
     """
     runs = size.mechanism_runs
     base = MechanismAudit(

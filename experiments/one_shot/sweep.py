@@ -183,7 +183,7 @@ class PlannedSweep(Sweep):
 def sweeps(scale: str) -> dict[str, Sweep]:
     """Returns the sweeps for the one-shot paper's Tables 1, 2, 5 and Figures 1 to 4, keyed by name.
 
-    Cells train models, and the plan tells which results to show. `scale` is a key of SIZES.
+    Cells train models, and the plan determines which results to show. `scale` is a key of SIZES.
     """
     images, text, splits = SIZES[scale]
     simulations = Simulations()

@@ -250,5 +250,5 @@ def make_table(rows: Records, level: Level) -> Table[Record]:
         before=[f"lower bounds on epsilon at {level}"],
         after=["-" * 80, _NOTES],
         gap=" ",
-        rule=80,  # characters
+        rule=80,
     )
