@@ -84,7 +84,7 @@ def do_cell(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
         store = cell.open(out, data)
-        cell.do(store, data, lambda runs: None)  # without reporting progress
+        cell.do(store, data, lambda runs: None)
         for path in out.rglob("[!.]*"):  # without hidden files, such as locks
             if path.is_file():
                 contents[path.relative_to(out).as_posix()] = path.read_bytes()

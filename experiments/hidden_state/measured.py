@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from audit.training.game import Game
 
 Norms = NDArray[np.float64]
-NORMS = "canary_norms"  # the experiment's name
+NORMS = "canary_norms"
 _NORMS_FIELD = "norms"
 
 
@@ -112,7 +112,7 @@ def _norms_of_run(
     return norms
 
 
-EXPANSION = "expansion"  # the experiment's name
+EXPANSION = "expansion"
 _SLOW_MODELS = ("convnet", "gelu_convnet")
 
 

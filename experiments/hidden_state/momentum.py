@@ -88,7 +88,7 @@ def compute_weights(curvatures: Array) -> Array:
     """
     weight = 1.0  # w_T
     following = 0.0  # w_(T+1)
-    weights = [weight]  # from the last to the first
+    weights = [weight]
     for curvature in reversed(curvatures[1:]):  # a_T, ..., a_2
         previous = (1 + BETA - curvature) * weight - BETA * following
         following = weight

@@ -32,7 +32,7 @@ from models.catalogue import task
 
 EPSILONS = (1, 2, 4, 8, 16, 32)  # claimed for trained models, by Renyi DP at delta = 1e-5
 _DIMENSION = 10_000  # in the panels over n and over K
-_BATCH_SIZE = 100  # for trained models
+_BATCH_SIZE = 100
 # With fewer scores per seed, starting several processes takes longer than it saves.
 _WORTH_PROCESSES = 50_000
 _POISONED = Poisoned(as_printed=True)  # Errata L10

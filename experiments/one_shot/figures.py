@@ -44,7 +44,7 @@ from experiments.sweeps.points import Evidence
 from experiments.sweeps.records import Record, Records, field, mean_fields, own_table, select
 from experiments.sweeps.sweep import Drawn, OwnTable
 
-QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)  # the quantiles of estimates in Figure 4
+QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
 # The distribution of the final model's cosine with a canary that is not inserted, in units of 1/sqrt(d).
 _FINAL_MODEL_NULL = Gaussian(0.0, 1.0)
 
@@ -495,7 +495,7 @@ def make_splits_table(title: str, splits: Records) -> OwnTable:
     columns = [  # field, heading, format, width
         field("noise", "noise", ".3g", 7, left=True),
         field("observer", "observed", width=14, left=True),
-        field("x", "quantile", width=8)._replace(key="quantile"),  # the column in the CSV
+        field("x", "quantile", width=8)._replace(key="quantile"),
         *(field(name, name, ".4g", 14) for name in _SPLITS),
         field("analytical", "analytical", ".4g", 12),
     ]
