@@ -113,10 +113,11 @@ def _docs(arguments: Sequence[str]) -> int:
 
 def _ray(arguments: Sequence[str]) -> int:
     """Run Ray's commands: ./run.sh ray start --head"""
-    # By default, Ray sends no statistics and does not lower its workers' priority. The user's variables win.
+    # By default, Ray sends no statistics and does not lower its workers' priority. The user's variables take
+    # precedence.
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"} | os.environ
     if arguments[:1] == ["start"]:
-        # Nobody reads the logs, and Ray's log monitor would not end with a node that lost its cluster.
+        # Nobody reads the logs, and Ray's log monitor would keep running after a node loses its cluster.
         arguments = ["start", "--include-log-monitor=False", *arguments[1:]]
     return _run_module("ray.scripts.scripts", *arguments)
 

@@ -37,7 +37,7 @@ SCALES = {"smoke": Scale(10, (100,)), "full": Scale(1000, (), 40, 20_000)}
 
 
 class AuditedCell(NamedTuple):
-    """Audits of a mechanism by an estimator. Each has size n, a number of runs, or of canaries in one run."""
+    """Audits of a mechanism by an estimator, each with n runs, or with n canaries in one run."""
 
     estimator: str
     mechanism: str
@@ -65,8 +65,8 @@ class AuditedCell(NamedTuple):
         estimator = ESTIMATORS[self.estimator]
         mechanism = MECHANISMS[self.mechanism].make_known(self.seed, self.n, self.audits)
         law = mechanism.law._replace(audit=estimator.audit)  # instead of this project's methods
-        [row] = calibrate(mechanism._replace(law=law))  # runs the audits; a row per method
-        exceeding = round(row.exceeding * self.audits)  # the row has a fraction
+        [row] = calibrate(mechanism._replace(law=law))  # runs the audits; one row per method
+        exceeding = round(row.exceeding * self.audits)
         limits = intervals.clopper_pearson(exceeding, self.audits, 0.95)
         return {
             **self._asdict(),

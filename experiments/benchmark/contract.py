@@ -23,7 +23,7 @@ DIRECTIONS = "one run, directions"
 DESIGNS = (ONE_CANARY, SEVERAL, ONE_RUN, DIRECTIONS)
 
 NUM_CANARIES = 16  # per run, in design SEVERAL
-_DIMENSION = 100_000  # the dimension of the space of directions
+_DIMENSION = 100_000
 
 # The kinds of estimators: from this project, from a package, or from a paper.
 OURS = "ours"
@@ -42,11 +42,11 @@ class Estimator(NamedTuple):
       epsilon: (evidence, delta, confidence) -> a lower bound on epsilon. The evidence is cosines (`Fresh`)
         for directions, otherwise scores and presence bits (`Coins`). The function may reject it by raising
         any exception.
-      assumes: Its assumptions, as constants from `audit.calibration`. Mechanisms that violate one do not
-        count against it.
+      assumes: Its assumptions, as constants from `audit.calibration`. Mechanisms that violate any of them do
+        not count against it.
       claims_level: True if it claims that epsilon is a bound with the given confidence.
       package: The name of its package on PyPI, or "" if it needs no package.
-      cost: How many times slower it is than a fast estimator. Its number of audits is divided by this.
+      cost: How many times slower it is than a fast estimator. We divide its number of audits by this.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Estimator(NamedTuple):
     def audit(self, evidence: Any, setting: KnownMechanism) -> list[Value]:
         """Returns the estimator's epsilon from an audit's evidence, clipped to [0, MAX_EPSILON].
 
-        The list, which `Law.audit` requires, has a single value. If the estimator raises an exception or
+        `Law.audit` requires a list; this one has a single value. If the estimator raises an exception or
         returns NaN, `refusal` gives the reason.
         """
         begin = time.process_time()
@@ -113,9 +113,9 @@ class BenchmarkedMechanism(NamedTuple):
     def make_known(self, seed: int, n: int, audits: int = 1) -> KnownMechanism:
         """Returns the mechanism for `audits` audits of size n.
 
-        The size is the number of runs per world (with and without the canary) for ONE_CANARY, of runs for
-        SEVERAL, and of canaries for designs with a single run. The evidence depends only on the seed, the
-        mechanism's name and n, so it is the same for all estimators.
+        The size counts runs per world (with and without the canary) for ONE_CANARY, runs for SEVERAL, and
+        canaries for designs with a single run. The evidence depends only on the seed, the mechanism's name
+        and n, so it is the same for all estimators.
         """
         runs = 1
         canaries = n

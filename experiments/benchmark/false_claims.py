@@ -90,7 +90,7 @@ class ClaimCell(NamedTuple):
     def _find_fewest_runs(self, least: int, most: int) -> int | None:
         """Returns the smallest number of runs at which half of the audits refute the claim, to within 10%.
 
-        It is between `least` and `most`; None if `most` is not enough.
+        The search covers `least` to `most`, and returns None if `most` is not enough.
         """
 
         def refutes(runs: int) -> bool:
@@ -122,7 +122,7 @@ class ClaimCell(NamedTuple):
         # The size sets the number of canaries. We replace the number of runs.
         setting = mechanism.make_known(self.seed, size, self.audits)
         # `stream`, a part of the seed, gives each number of runs different evidence.
-        [row] = calibrate(setting._replace(runs=runs, stream=(runs,)))  # a row for the estimator
+        [row] = calibrate(setting._replace(runs=runs, stream=(runs,)))
         return row.exceeding
 
 
@@ -132,12 +132,12 @@ def _is_ours_for_directions(estimator: Estimator) -> bool:
 
 
 def _audit_curve(directions: Fresh, setting: KnownMechanism) -> list[Value]:
-    """Tests the claim of CLAIMED_MU-GDP using the cosines of directions, and returns an epsilon as its flag.
+    """Tests the claim of CLAIMED_MU-GDP using the cosines of directions.
 
-    The flag is MAX_EPSILON if the test rejects the claim, and 0 otherwise.
+    The returned epsilon is only a flag: MAX_EPSILON if the test rejects the claim, and 0 otherwise.
 
     The test counts how many of each run's inserted canaries exceed each threshold, and bets that there are
-    more than mu-GDP allows. Winning enough rejects the claim.
+    more than mu-GDP allows. If the bets win enough, the test rejects the claim.
     """
     counted = exact_null.compute_exceedances(directions)
     # (false-positive rate) -> the largest true-positive rate that the claim allows

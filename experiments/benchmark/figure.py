@@ -63,5 +63,5 @@ def _draw_dots(axis: Axes, estimators: Records, name: str, edge: float) -> None:
             axis.axhline(place - 0.5, color="0.6", lw=0.8)
     names = [row["estimator"] for row in estimators]
     axis.set_xlim(0, edge)
-    axis.set_ylim(len(names) - 0.5, -0.5)  # the first row is at the top
+    axis.set_ylim(len(names) - 0.5, -0.5)
     axis.set_yticks(range(len(names)), names, fontsize=8)

@@ -45,7 +45,7 @@ _REVEAL_PROBABILITY = 0.01
 _REVEALED_PER_ROOT = 3
 _REVEALING_SCORE = 10.0  # far from the noise
 _WEAK_MU = 0.5  # the mu of the weakly leaking half of the runs in the mixture
-_GAUSSIAN = frozenset([GAUSSIAN_CURVE])  # an assumption of estimators
+_GAUSSIAN = frozenset([GAUSSIAN_CURVE])
 
 
 def _mixture_parts(strong: float, inserted: bool) -> list[MixturePart]:
@@ -75,8 +75,8 @@ def _draw_worlds(
 ) -> Coins:
     """Draws the scores and presence bits, both (runs, 1), of runs with one canary each.
 
-    The first runs insert the canary; `fraction_in` is their fraction. `sample` draws the scores of a world:
-    (generator, mu, True if inserted, number of scores) -> scores.
+    The first `fraction_in` of the runs insert the canary. `sample` draws the scores of a world: (generator,
+    mu, True if inserted, number of scores) -> scores.
     """
     presence = np.arange(setting.runs) < round(setting.runs * fraction_in)
     scores_in = sample(rng, setting.mu, True, presence.sum())
@@ -104,8 +104,8 @@ def _draw_tied(rng: Generator, setting: KnownMechanism) -> Coins:
     """Draws the scores of canaries with pairwise inner products of 1/2, in Gaussian noise.
 
     A canary is (its own unit vector + a shared unit vector) / sqrt(2). All these vectors are orthogonal. The
-    release is mu times the sum of the inserted canaries, plus noise. A score is its inner product with a
-    canary.
+    release is mu times the sum of the inserted canaries, plus noise. A score is the inner product of the
+    release with a canary.
     """
     presence = laws.toss(rng, setting)  # (runs, canaries)
     signal = setting.mu * presence
@@ -132,14 +132,14 @@ def _draw_revealing(rng: Generator, setting: KnownMechanism) -> Coins:
     # revealed with _REVEAL_PROBABILITY, as (0, delta)-DP allows.
     if rng.random() < _REVEAL_PROBABILITY * n / num_revealed:
         revealed = rng.permutation(n)[:num_revealed]
-        signs = 2 * presence[0, revealed] - 1  # 1 if inserted, otherwise -1
+        signs = 2 * presence[0, revealed] - 1
         scores[0, revealed] = signs * _REVEALING_SCORE
     return Coins(scores, presence)
 
 
 def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Fresh:
     """Draws cosines between a run's noisy release and its inserted directions, which are uniform."""
-    sigma = 1 / max(setting.mu, _MIN_MU)  # finite if mu is 0
+    sigma = 1 / max(setting.mu, _MIN_MU)
     cosines = cosine_law.simulate(rng, setting.canaries, setting.dimension, sigma)[None]  # one run
     return Fresh(cosines, np.ones(cosines.shape, bool), setting.dimension)
 
@@ -150,7 +150,7 @@ def _zero_truth(setting: KnownMechanism) -> float:
 
 
 def _failing_truth(setting: KnownMechanism) -> float:
-    """Returns the true epsilon of a Gaussian mechanism if half of its runs fail, and an attacker sees which.
+    """Returns the true epsilon of a Gaussian mechanism if half of its runs fail and an attacker sees which.
 
     A failed run does not leak, so delta at each epsilon is half that of mu-GDP.
     """
@@ -217,8 +217,8 @@ def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
     make = partial(BenchmarkedMechanism, DIRECTIONS, sizes=_SIZES[DIRECTIONS])
     for mu in (0.0, 1.0, 4.0):
         yield make(f"directions: Gaussian {mu:g}", law=_COSINES, mu=mu)
-    # Equal cosines within a run, runs that fail to insert canaries, Laplace noise, and the largest cosines
-    # that DP allows. For the last two, `mu` is epsilon.
+    # The cosines in a run are equal, some runs fail to insert canaries, the noise is Laplace, or the cosines
+    # are the largest that DP allows. For the last two, `mu` is epsilon.
     for name in ("equal", "failing", "laplace", "bound"):
         yield make(f"directions: {name} 2", law=laws.DIRECTIONS[name], mu=2.0)
 
@@ -237,16 +237,16 @@ def _make_with_scores(design: str) -> Iterator[BenchmarkedMechanism]:
         if mu in (0.0, 1.0):
             mechanism = mechanism._replace(sizes=all_sizes)
         yield mechanism
-    for name, family, parameter in _CURVES:  # whose trade-off curve is not Gaussian
+    for name, family, parameter in _CURVES:
         law = _make_law(draw, family, breaks=_GAUSSIAN)
-        yield make(prefix + name, law=law, mu=parameter)  # `mu` is the family's parameter
+        yield make(prefix + name, law=law, mu=parameter)
     if design == ONE_CANARY:
         for name, (law, mu) in _ONLY_ONE_CANARY.items():
             yield make(name, law=law, mu=mu)
         # Its epsilon is 0, since it reveals the canary only with probability delta.
         yield make("(0, delta)", law=_REVEALING, mu=0.0, delta=_REVEAL_PROBABILITY)
     else:  # these need several canaries
-        # Canaries that are not orthogonal, runs that fail to insert any, and unfair coins.
+        # Canaries are not orthogonal, some runs fail to insert any, or coins are unfair.
         yield make(f"{prefix}tied canaries", law=_TIED, mu=1.0, sizes=all_sizes)
         yield make(f"{prefix}failing runs", law=_FAILING, mu=2.0)
         yield make(f"{prefix}nine tenths in", law=_UNFAIR, mu=1.0)

@@ -58,8 +58,8 @@ def from_directions(
     method: ScoreMethod, directions: Fresh, delta: float, confidence: float
 ) -> float:
     """Returns a method's lower bound on epsilon from cosines with directions that every run draws anew."""
-    # As `audit.cosines` marks a user's cosines: they do not depend on other canaries' directions, and this
-    # tool did not draw the directions.
+    # `audit.cosines` marks a user's cosines in the same way: they do not depend on other canaries'
+    # directions, and this tool did not draw the directions.
     marked = directions._replace(separate=True, from_user=True)
     return method.compute(marked, delta, confidence).epsilon
 

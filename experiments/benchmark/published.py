@@ -71,10 +71,11 @@ def lidp_order_4(coins: Coins, delta: float, confidence: float) -> float:
 
     It reproduces that code's error in a variance (Errata L1 of experiments/lidp/README.md).
     """
-    # Some of the runs choose a threshold with a large bound (`approximate_dp`). For each other run, `rest`
-    # has the number of canaries that are out but above it (`alarms`) or in but below (`misses`).
+    # Some of the runs serve to choose a threshold with a large bound (`approximate_dp`). For each of the
+    # other runs, `rest` counts the canaries that are out but above it (`alarms`) and those that are in but
+    # below it (`misses`).
     rest = lifted.count(coins, exact.approximate_dp(delta), 1 - confidence).rest
-    canaries = rest.canaries_in  # K: coins can put every canary in
+    canaries = rest.canaries_in  # K: the coins may insert every canary
 
     error = (1 - confidence) / 2  # for each of the two error rates
     # An error rate P(guessed in | out) is 2 P(out and guessed in), since coins are fair.
@@ -99,10 +100,10 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
       canaries: K, the number of canaries in a run.
       error: The error probability of the bound, split equally among the bounds on the four moments.
     """
-    means = moments(sums, canaries, 4)  # estimates of mu_0 to mu_4
+    means = moments(sums, canaries, 4)
     n = len(sums)
     error_each = error / 4
-    _, mu_3 = wilson(means[3], n, error_each)  # (lower, upper)
+    _, mu_3 = wilson(means[3], n, error_each)
     _, mu_4 = wilson(means[4], n, error_each)
 
     # h_j is the probability that two random pairs of canaries have j canaries in common.
@@ -164,8 +165,8 @@ def mahloujifar(coins: int, guesses: int, right: int, delta: float, error: float
 def count_right_guesses(coins: Coins, fraction: float) -> tuple[int, int]:
     """Guesses a fraction of a single run's coins; returns the numbers of guesses and correct guesses.
 
-    It guesses that the canaries with the largest scores are in, and that as many canaries with the smallest
-    scores are out; at least one each.
+    It guesses that the canaries with the largest scores are in, and that equally many with the smallest
+    scores are out. It makes at least one guess of each kind.
     """
     descending = np.argsort(-coins.scores[0], kind="stable")
     presence = coins.presence[0][descending]

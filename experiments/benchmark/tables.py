@@ -46,8 +46,8 @@ def _summarize(estimator: Estimator, cells: Records, tests: int) -> Record:
     """Returns an estimator's row of the table, without the column for refuted claims.
 
     `cells` are the estimator's records (`AuditedCell.measure`); their `broken` field lists the assumptions
-    that the mechanism violates. `tests` is the number of `exceeds_level` tests for all estimators. They ask
-    if more than 5% of a cell's audits exceed the true epsilon.
+    that the mechanism violates. `tests` is the number of `exceeds_level` tests for all estimators. Each tests
+    whether more than 5% of a cell's audits exceed the true epsilon.
     """
     meeting = [cell for cell in cells if not cell["broken"]]
     violating = [cell for cell in cells if cell["broken"]]
@@ -63,11 +63,11 @@ def _summarize(estimator: Estimator, cells: Records, tests: int) -> Record:
         "assumption": estimator.assumption,
         "claims_level": estimator.claims_level,
         "cells": len(cells),
-        "too_much": _find_worst_fraction(meeting),  # of audits above the truth
+        "too_much": _find_worst_fraction(meeting),
         "cells_over_level": over_level,
         "elsewhere": _find_worst_fraction(violating),
         "proven": float(np.mean(proven_fractions)) if proven_fractions else None,
-        "refused": frame["refused"].sum() / frame["audits"].sum(),  # audits without a value
+        "refused": frame["refused"].sum() / frame["audits"].sum(),
         "seconds": frame["seconds"].median(),
     }
 
@@ -80,7 +80,8 @@ def _find_worst_fraction(cells: Records) -> float | None:
 def show_runs(claim: Record, tests: int) -> str:
     """Formats the number of runs that refute a false claim, with * if a true claim is refuted too often.
 
-    `claim` is a record of `ClaimCell.measure`. `tests` is the number of such tests for all estimators.
+    `claim` is a record of `ClaimCell.measure`. `tests` is the number of tests of true claims, over all
+    estimators.
     """
     if claim["runs"] is None:
         return f">{claim['max_runs']:,}"
@@ -105,8 +106,8 @@ def _make_rows(cells: Records, claims: Records) -> Iterator[Record]:
 def make_summary_table(cells: Records, claims: Records) -> Table[Record]:
     """Returns a table with a row for each measured estimator, grouped by design.
 
-    `cells` are records of `AuditedCell.measure`, and `claims` are records of `ClaimCell.measure`. _NOTES
-    explains the columns, below the table.
+    `cells` are records of `AuditedCell.measure`, and `claims` are records of `ClaimCell.measure`. The notes
+    below the table (_NOTES) explain the columns.
     """
     columns = (  # those without a heading are only in the CSV
         field("estimator", head="estimator", width=40, left=True),
@@ -126,7 +127,7 @@ def make_summary_table(cells: Records, claims: Records) -> Table[Record]:
         before=(f"up to {max_audits:,} audits per cell, {len(cells):,} cells; level {LEVEL:.0%}",),
         after=_NOTES,
         gap=" ",
-        rule=80,  # characters
+        rule=80,
     )
 
 

@@ -100,7 +100,7 @@ class Engine(NamedTuple):
 def make_problem(model: str, user_file: UserFile) -> Problem:
     """Returns the problem of training one of `MODELS` with the defaults of `audit`.
 
-    The canaries are random (adversary GC-R). The default, GC-S, first simulates a training run.
+    The canaries are random (adversary GC-R), because the default, GC-S, would first simulate a training run.
     """
     from audit.settings.make import setting_of
     from models.catalogue import task
@@ -143,7 +143,7 @@ def find_fastest(engine: Engine, problem: Problem) -> Training:
         if by_rate and models * floats_per_model > max_floats:  # we always try the first number
             break
         training = engine.make(problem, models)
-        training.run()  # compiles, which is not timed
+        training.run()  # compiles; not timed
         by_rate[measure_rate(training, _TRIAL_SECONDS)] = training
         if training.device != "cpu":
             max_floats = _MAX_GPU_FLOATS
@@ -197,7 +197,7 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
         noise = noise_addition.gaussian_privatizer(stddev=deviation, prng_key=key)
 
         def take_step(carry: Any, indices: Any) -> Any:
-            """Takes a step of DP-SGD on the examples at `indices`; the body of a scan."""
+            """Takes a step of DP-SGD on the examples at `indices`."""
             theta, noise_state = carry
             batch = features[indices], labels[indices]
             update, noise_state = noise.update(clipped_gradient(theta, batch), noise_state)
@@ -321,7 +321,7 @@ def make_opacus(problem: Problem, models: int) -> Training:
     from opacus.optimizers import DPOptimizer
     from torch.nn.functional import cross_entropy
 
-    warnings.filterwarnings("ignore", "Full backward hook")  # caused by Opacus' hooks
+    warnings.filterwarnings("ignore", "Full backward hook")
     fields = problem.setting.mechanism
     torch.set_num_threads(1)
     module = GradSampleModule(_make_torch_network(problem))
@@ -369,7 +369,7 @@ def make_torch_func(problem: Problem, models: int) -> Training:
         factors = (fields.clipping_norm / gradient_norms).clamp(max=1.0)
         sums = {}
         for name, gradient in gradients.items():
-            sums[name] = torch.tensordot(factors, gradient, dims=1)  # sums over the B examples
+            sums[name] = torch.tensordot(factors, gradient, dims=1)
         return sums
 
     clipped_sums = vmap(clipped_sum, (0, None, None))  # all models, one mini-batch
@@ -423,7 +423,7 @@ def measure(
         for name in engines:
             team = [stack.enter_context(_start_engine(name, problem))]
             [device] = _receive(name, team)  # a process that is ready sends its device
-            if ENGINES[name].one_thread and device == "cpu":  # one process for each core
+            if ENGINES[name].one_thread and device == "cpu":
                 for _ in range(cores() - 1):
                     team.append(stack.enter_context(_start_engine(name, problem)))
                 _receive(name, team[1:])  # waits until the others are ready
@@ -485,7 +485,7 @@ def make_table(timings: Records) -> Table[Record]:
     for record in timings:
         rates = record["rates"]
         record["model_steps_per_second"] = statistics.median(rates)
-        for ours in select(timings, model=record["model"], engine=OURS):  # at most one
+        for ours in select(timings, model=record["model"], engine=OURS):
             if record is not ours:
                 record["ratios"] = np.divide(ours["rates"], rates).tolist()
     columns = (

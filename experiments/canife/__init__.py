@@ -1,1 +1,1 @@
-"""The CANIFE paper: measures selected rounds of a training run with a frozen model."""
+"""The CANIFE paper: freezes the model at selected rounds of training and measures the leak."""

@@ -1,6 +1,7 @@
 """The distribution of a round's score: the sum of the cohort's dot products with a direction, plus noise.
 
-Scores are in units of the clipping norm. Their density is a mixture of Gaussians over all cohorts.
+Scores are in units of the clipping norm. Their density is a mixture of Gaussians, one for each possible
+cohort.
 """
 
 from typing import NamedTuple
@@ -22,7 +23,7 @@ _PERIOD = 24.0
 _CUTOFF = 36.0  # the integral ends once |M(s + it) / M(s)| is below exp(-_CUTOFF)
 _MIN_DENSITY = 1e-15  # relative to the largest possible integral
 _POINTS_PER_DEVIATION = 200  # grid points per deviation of the noise
-_BLOCK = 1024  # rounds to simulate at once, to limit memory
+_BLOCK = 1024  # rounds simulated at once, to limit memory
 
 
 class LogDensity(NamedTuple):
@@ -65,10 +66,10 @@ def simulate_scores(
       cohort: The number of clients in a round, drawn without replacement.
       sigma: The noise multiplier.
     """
-    once = np.ones(len(dots), np.int64)  # a client is at most once in a cohort
+    once = np.ones(len(dots), np.int64)  # a cohort contains a client at most once
     scores = sigma * rng.standard_normal(rounds)
     for start in range(0, rounds, _BLOCK):
-        block = scores[start : start + _BLOCK]  # a view, which is changed in place
+        block = scores[start : start + _BLOCK]  # a view, modified in place
         # (rounds in the block, M): 1 if a client is in the round's cohort
         joins = rng.multivariate_hypergeometric(once, cohort, len(block), method="count")
         block += joins @ dots
@@ -78,15 +79,15 @@ def simulate_scores(
 def compute_log_density(dots: Array, cohort: int, sigma: float, extra: float) -> LogDensity:
     """Returns the log density of a round's score without the canary, accurate even in the tails.
 
-    Inverting the score's moment generating function suffers from cancellation except near the mean. So as in
-    a saddlepoint approximation, we tilt the density: a tilt s multiplies p(x) by e^(s x), which changes its
-    mean. Each x uses the tilt with the nearest mean.
+    Inverting the score's moment generating function suffers from cancellation except near the mean. As in a
+    saddlepoint approximation, we therefore tilt the density: a tilt s multiplies p(x) by e^(s x), which
+    shifts its mean. For each x, we use the tilt with the nearest mean.
 
     Args:
       dots, cohort: See `simulate_scores`.
       sigma: The noise multiplier, above 0.
-      extra: The evenly spaced grid extends this much further than 9 standard deviations of the score on
-        either side of its mean.
+      extra: How far the evenly spaced grid extends beyond 9 standard deviations of the score on either side
+        of its mean.
     """
     # The variance of the sum over a cohort drawn without replacement.
     variance = cohort * (1 - cohort / len(dots)) * np.var(dots, ddof=1)
@@ -100,8 +101,8 @@ def compute_log_density(dots: Array, cohort: int, sigma: float, extra: float) ->
     if cohort == len(dots):  # only the noise is random
         return LogDensity(points, stats.norm.logpdf(points, mean, sigma))
 
-    # The tilted mean's derivative in the tilt is the tilted variance, which is at least the noise's, sigma^2.
-    # So tilts up to this one cover the whole grid.
+    # The derivative of the tilted mean with respect to the tilt is the tilted variance, which is at least the
+    # noise variance, sigma^2. So tilts up to this one cover the whole grid.
     max_tilt = (high - low) / sigma**2
     num_tilts = int(np.ceil((high - low) / _TILT_DISTANCE / deviation)) + 1
     targets, distance = np.linspace(low, high, num_tilts, retstep=True)
@@ -144,7 +145,8 @@ def score_densities(
     # grid is too small, the error below is large.
     extra = canary
     if replaces:
-        # The smaller cohort's grid is around a mean that differs by `dots.mean()`, so we leave ample room.
+        # The smaller cohort's mean differs by `dots.mean()`, and so does its grid's center. We leave ample
+        # room.
         extra += max(canary - dots.mean(), 0.0)
     without = compute_log_density(dots, cohort, sigma, extra)
     others = without
@@ -157,7 +159,7 @@ def score_densities(
     density_in = np.nan_to_num(np.exp(spline(without.points - canary)))
     density_out = np.exp(without.log_density)
     spacing = without.points[1] - without.points[0]
-    # The grid's error is the larger of the two deviations of a density's integral from 1.
+    # A density's integral should be 1. The grid's error is the larger of the two deviations from it.
     integrals = spacing * np.sum([density_out, density_in], axis=1)
     error = np.max(np.abs(integrals - 1))
     return DensityPair(without.points, density_out, density_in, error)
@@ -166,9 +168,9 @@ def score_densities(
 def _tilt(dots: Array, cohort: int, tilt: float) -> _TiltedCohort:
     """Returns a cohort under a tilt s, which weights each cohort by e^(s * sum of its dot products).
 
-    If clients join independently, with log odds `log_odds` + s a_i for the dot product a_i in `dots` (M,),
-    those cohorts with exactly `cohort` clients have this distribution for any `log_odds`. We choose it to
-    have `cohort` clients on average.
+    Suppose that each client joins independently, with log odds `log_odds` + s a_i for its dot product a_i in
+    `dots` (M,). Given that exactly `cohort` clients join, the cohort has this distribution for any
+    `log_odds`. With our choice, `cohort` clients join on average.
     """
     clients = len(dots)
     untilted = special.logit(cohort / clients)
@@ -182,8 +184,7 @@ def _tilt(dots: Array, cohort: int, tilt: float) -> _TiltedCohort:
     client_log_odds = log_odds + tilt * dots
     joins = special.expit(client_log_odds)
     log_product = np.sum(np.logaddexp(0.0, client_log_odds))
-    # Without the tilt, all cohorts are equally likely. Their number is the binomial coefficient (clients,
-    # cohort).
+    # Without the tilt, all (clients choose cohort) cohorts are equally likely.
     log_cohorts = -special.betaln(cohort + 1, clients - cohort + 1) - np.log(clients + 1)
     # A given cohort joins with probability exp(cohort * log_odds + s * sum - log_product). Over all cohorts,
     # this adds up to P, the probability that exactly `cohort` clients join. So without the tilt, the mean of
@@ -199,12 +200,12 @@ def _invert_transform(tilted: _TiltedCohort, sigma: float, points: Array) -> Arr
 
         p(x) = e^(-s x) M(s) / (2 pi) * integral of M(s + i t) / M(s) e^(-i t x) dt.
 
-    Rounding errors dominate an integral below _MIN_DENSITY times the integral of the integrand's absolute
-    value, so we raise it to this value.
+    Rounding errors dominate integrals below _MIN_DENSITY times the integral of the integrand's absolute
+    value, so we raise them to this value.
     """
     tilt = tilted.tilt
     # The trapezoidal rule with this step in t returns a density that is periodic in x, with period 2 pi /
-    # step. `variance` approximates the tilted score's, as if clients joined independently.
+    # step. `variance` approximates the variance of the tilted score, as if clients joined independently.
     variance = np.sum(tilted.joins * (1 - tilted.joins) * tilted.dots**2) + sigma**2
     step = 2 * np.pi / (_PERIOD * np.sqrt(variance))
     # After the last t, the noise factor exp(-(sigma t)^2 / 2) is below exp(-_CUTOFF).

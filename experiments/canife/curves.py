@@ -40,14 +40,14 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
     """Returns a data frame with a row for each measured round.
 
     The paper estimates a round's epsilon at delta 1/n for n scores, but the training run's at a smaller
-    delta, `setting.delta`. So exact epsilons have two columns. The columns are
+    delta, `setting.delta`. So each exact epsilon has two of these columns:
 
         round, test              the round number, and the model's test accuracy
         health                   the fraction of the penalty on its gradient that the canary's design removed
         norm                     the norm of this gradient
         attack                   the accuracy of the attack
         deviation                the standard deviation of scores
-        clients                  its part from the random choice of clients, without noise
+        clients                  the same without noise, from the random choice of clients only
         published, lower, upper  the published estimate of epsilon and its interval, at delta 1/n
         law_then, law            the score's exact epsilon, at delta 1/n and at `setting.delta`
         perfect_then, perfect    the exact epsilon of a perfect canary, at both deltas
@@ -61,7 +61,7 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
     records = []
     for row in measured:
         published = rounds.best_epsilon(row.scores_in, row.scores_out, paper_delta)
-        client_dots = row.known  # of the clients' updates with the canary's direction
+        client_dots = row.known
         variance = np.var(client_dots, ddof=1)
         # Cohorts are drawn without replacement from these clients, which reduces the variance of their sum.
         correction = 1 - setting.cohort / len(client_dots)
@@ -93,8 +93,8 @@ def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -
     """Adds the training run's epsilon up to each measured round, by Renyi DP, to a frame of rounds.
 
     We convert a round's epsilon to the noise of a Gaussian release with this epsilon, and compose the
-    releases. An unmeasured round has the epsilon of the measured round before it, as in the paper, or after
-    it (`is_backward`), as in the public code. `frame`, from `summarize`, has all measured rounds, in order.
+    releases. An unmeasured round takes the epsilon of the measured round before it, as in the paper, or after
+    it, as in the public code (`is_backward`). `frame`, from `summarize`, has all measured rounds, in order.
     The added columns are
 
         charged_to                         the last round that is composed
@@ -119,7 +119,7 @@ def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -
     by_renyi = partial(rounds.find_renyi_noise, delta=paper_delta, true_noise=sigma)
     exactly = partial(rounds.find_gaussian_noise, true_noise=sigma)
     lower = frame["lower"].clip(rounds.MIN_LOWER)  # as in the public code
-    # `by_renyi` raises estimates to MIN_EPSILON, so we also do this before converting them exactly.
+    # `by_renyi` raises estimates to MIN_EPSILON, so we do the same before the exact conversion.
     published = frame["published"].clip(rounds.MIN_EPSILON)
     return frame.assign(
         charged_to=np.cumsum(counts),
@@ -138,8 +138,8 @@ def average_over_seeds(
     """Returns a frame with the points of a sweep's curves, averaged over seeds.
 
     Its columns are `curve`, `x`, `round`, the number of `trainings`, and the mean and standard deviation of
-    every column in a frame of rounds (`health`, `health_deviation`). A deviation is NaN if any value is
-    infinite or there is a single seed.
+    every column in a frame of rounds (such as `health` and `health_deviation`). A deviation is NaN if any
+    value is infinite or there is only one seed.
 
     Args:
       sweep: Names the fields that serve as `curve` and `x`. If x is the round, the frame also has the
@@ -161,8 +161,8 @@ def average_over_seeds(
 
 def show_rounds(setting: Attacked, frame: pd.DataFrame) -> str:
     """Formats a frame of rounds (`summarize`) as a table, with notes on its columns."""
-    # The published estimate needs errors of both kinds (Errata C7), so the largest finite one has one of
-    # each. For very few scores, the formula is negative.
+    # The published estimate needs errors of both kinds (Errata C7), so the largest finite estimate has one
+    # error of each kind. For very few scores, the formula is negative.
     n_out = setting.scores // 2
     n_in = setting.scores - n_out
     cap = conversions.epsilon_from_rates(1 / n_out, 1 / n_in, 1 / setting.scores)
@@ -202,9 +202,9 @@ def show_texts(measured: Sequence[Measured]) -> str:
 def show_totals(setting: Attacked, frame: pd.DataFrame, is_backward: bool) -> str:
     """Formats the training run's epsilon, with a line for each way of computing it.
 
-    Most lines show the last row of `frame`, from `compose` with the same `is_backward`. We compute two:
-    the published method's epsilon for a perfect canary, from the median of many simulated estimates (Errata
-    C9), and the accountant's if the simulated (mock) rounds are also released (Errata C4).
+    Most lines show the last row of `frame`, from `compose` with the same `is_backward`. We compute the other
+    two here: the published method's epsilon for a perfect canary, from the median of many simulated estimates
+    (Errata C9), and the accountant's epsilon if the simulated (mock) rounds are also released (Errata C4).
     """
     last = frame.iloc[-1]
     charged = int(last["charged_to"])
@@ -212,7 +212,7 @@ def show_totals(setting: Attacked, frame: pd.DataFrame, is_backward: bool) -> st
     composed_rounds = Charge(sigma, sampling_rate=last["rate"], rounds=charged)
     rng = np.random.default_rng(setting.seed)
     estimates = rounds.estimate_perfect_canary(rng, sigma, setting.scores)
-    paper_delta = 1 / setting.scores  # of these estimates
+    paper_delta = 1 / setting.scores
     noise = rounds.find_renyi_noise(float(np.median(estimates)), paper_delta, true_noise=sigma)
     perfect = rounds.composed([composed_rounds._replace(noise_multiplier=noise)], setting.delta)
 
@@ -239,13 +239,14 @@ epsilon over {charged:,} rounds at delta {setting.delta:g}, charged {direction}:
 def make_curves_table(sweep: AblationSweep, averages: pd.DataFrame) -> OwnTable:
     """Returns the table of a sweep's curves (`average_over_seeds`): means and standard deviations.
 
-    If x is the round, the text has a round's published estimate, its exact epsilon at the same delta
-    (`law_then`), and the training run's. Otherwise, it has the standard deviation of scores (`deviation`) and
-    the fraction of a canary's penalty that the design removed (`health`). The CSV has all columns.
+    If x is the round, the text shows each round's published estimate, its exact epsilon at the same delta
+    (`law_then`), and the training run's epsilon. Otherwise, it shows the standard deviation of scores
+    (`deviation`) and the fraction of a canary's penalty that the design removed (`health`). The CSV has all
+    columns.
     """
     decimals_by_name = {"attack": 2, "published": 2, "law_then": 2, "training": 2}
     heading = ""
-    if sweep.x != ROUND:  # these sweeps train without noise, so each epsilon is infinite
+    if sweep.x != ROUND:  # these sweeps train without noise, so epsilon is infinite
         decimals_by_name = {"deviation": 3, "attack": 2, "health": 3}
         heading = f"round {averages[ROUND].max()}, "
     heading += f"mean (deviation) over {counted(averages['trainings'].max(), 'training run')}"

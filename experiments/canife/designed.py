@@ -1,4 +1,4 @@
-"""Designs a canary for a frozen model, with a gradient that is nearly orthogonal to clients' updates.
+"""Designs a canary for a frozen model: a sample with a gradient nearly orthogonal to clients' updates.
 
 Gradient descent on the sample minimizes a penalty on its gradient (`compute_penalty`). Each step uses the
 updates of a minibatch of mock clients.
@@ -60,11 +60,11 @@ def make_design(setting: Attacked, loss: SampleLoss) -> Design:
 
     @jax.jit
     def design(theta: Array, sample: Tree, updates: Array, keys: Array) -> tuple[Tree, Array]:
-        """Takes a step for each key. Returns a sample from before one of these steps, and all penalties.
+        """Takes a step for each key. Returns a sample and all penalties.
 
-        It is the last sample, or the one with the smallest penalty if `keep_best` is set. We discard the
-        sample after the last step, because no step computes its penalty. `theta` is the frozen model, and
-        `updates` (n, p) are those of mock clients.
+        The sample is the one before the last step or, if `keep_best` is set, the one with the smallest
+        penalty. We discard the sample after the last step, because no step computes its penalty. `theta` is
+        the frozen model, and `updates` (n, p) are the mock clients' updates.
         """
 
         def compute_random_penalty(sample: Tree, key: Array) -> Array:
@@ -78,7 +78,7 @@ def make_design(setting: Attacked, loss: SampleLoss) -> Design:
             return compute_penalty(setting, gradient, drawn)
 
         def descend(carry: Any, key: Array) -> tuple[Any, tuple[Tree, Array]]:
-            """Takes a step of gradient descent; also returns the sample before it, with its penalty."""
+            """Takes a gradient descent step; also returns the sample before the step, and its penalty."""
             sample, state = carry
             penalty_before, slope = jax.value_and_grad(compute_random_penalty)(sample, key)
             changes, state = optimizer.update(slope, state, sample)

@@ -19,7 +19,7 @@ from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn
 
-# Maps a panel's title to the columns of a frame of rounds (`curves`) that it draws against the round.
+# Maps each panel's title to the columns of a frame of rounds (`curves`) that it plots against the round.
 _OVER_ROUNDS = {
     "epsilon of the training run": [
         "accountant",
@@ -72,17 +72,16 @@ def draw(sweep: AblationSweep, evidence: Evidence) -> Drawn:
 def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> Figure:
     """Draws four panels: a training run's epsilon, its rounds' epsilons, fractions, and scores.
 
-    The fractions are accuracies, and how much of the canary's penalty its design removed ("health"). The
-    scores are from round `last`. `frame` has all measured rounds (`curves.compose`).
+    The fractions are the accuracies and the share of a canary's penalty that its design removed ("health").
+    The scores are from round `last`. `frame` has all measured rounds (`curves.compose`).
     """
     finite = frame.replace(np.inf, np.nan).set_index(ROUND)
     with plt.rc_context(style.STYLE):
         figure, axes = plt.subplots(2, 2, figsize=(7.6, 6.2))
-        # The first three panels.
         for panel, (title, columns) in zip(axes.flat, _OVER_ROUNDS.items(), strict=False):
             finite[columns].plot(ax=panel, title=title, marker="o")
             panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-        *_, fractions, histogram = axes.flat  # the last two
+        *_, fractions, histogram = axes.flat
         fractions.set_ylim(0, 1.05)
         histogram.set_title(f"scores / C of round {last.number}")
         histogram.hist(
@@ -108,7 +107,7 @@ def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
     penalty its design removed ("health"). If x is the round, three more show the model's accuracy, a round's
     epsilon and the training run's epsilon.
     """
-    curve = averages["curve"].replace(PENALTIES)  # from a design's penalty to its label
+    curve = averages["curve"].replace(PENALTIES)
     frame = averages.assign(curve=curve).replace(np.inf, np.nan)
     by_curve = frame.pivot(index="x", columns="curve")
     number = len(_PANELS) if sweep.x == ROUND else 3
@@ -127,7 +126,7 @@ def _draw_panel(axis: Axes, x: str, frame: pd.DataFrame, solid: str, dashed: str
     looks = {"ax": axis, "color": [style.BLUE, style.VERMILION, style.GREEN], "legend": False}
     frame[solid].plot(yerr=frame[f"{solid}_deviation"], marker="o", ms=4, **looks)
     if dashed:
-        # Matplotlib omits names that begin with an underscore from the legend.
+        # Matplotlib's legend omits names that begin with an underscore.
         frame[dashed].add_prefix("_").plot(style="--", **looks)
         axis.set_ylim(0, None)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -54,7 +54,7 @@ class Measured(NamedTuple):
 def read_rounds(store: Store | None, numbers: Sequence[int]) -> list[Measured]:
     """Returns the stored rounds with the given numbers. Reports damaged files and skips them."""
     measured: list[Measured] = []
-    if store is None:  # nothing is stored yet
+    if store is None:
         return measured
     for number in numbers:
         arrays = store.read_arrays(_ROUND_FILE.format(number), fix="measured again")

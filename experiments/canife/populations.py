@@ -81,10 +81,10 @@ def _split_images(setting: Attacked, data: DataSets) -> Split:
 def _split_roles(setting: Attacked, data: DataSets) -> Split:
     """Returns a tenth of Shakespeare's roles as mock clients, and the other roles as training clients.
 
-    The mock clients' examples are also the test set. There are at most `setting.clients` training clients, or
-    all other roles if this is 0.
+    The mock clients' examples are also the test set. There are at most `setting.clients` training clients (0:
+    all other roles).
     """
-    # With clients=0, we load all roles. The mock clients must not depend on the number of training clients.
+    # We load all roles (clients=0), because mock clients must not depend on the number of training clients.
     roles = data.clients(dataclasses.replace(setting, clients=0)).clients
     order = np.random.default_rng(setting.seed).permutation(roles.number)
     mock_clients = max(round(_MOCK_FRACTION * roles.number), 1)
@@ -206,7 +206,7 @@ def _compile_updates(
 ) -> Callable[..., Array]:
     """Returns `Population.updates`, a compiled function that trains each client from theta."""
     norm = jnp.float32(setting.clipping_norm)
-    # The attacker does not know the training's random shuffles of a client's examples, and uses others.
+    # The attacker does not know how training shuffles a client's examples, and uses different shuffles.
     key = root(setting.seed, "guess")
 
     @jax.jit

@@ -39,8 +39,8 @@ class RoundEstimate(NamedTuple):
 
     Attributes:
       epsilon: The estimate; infinite if a threshold separates the scores of the two worlds.
-      lower, upper: The same formula at the ends of both error rates' 95% Clopper-Pearson intervals. They
-        ignore that the threshold was chosen using the same scores.
+      lower, upper: The same formula at the ends of both error rates' 95% Clopper-Pearson intervals. They do
+        not account for choosing the threshold with the same scores.
       accuracy: The attack's highest accuracy over all thresholds, if both worlds are equally likely.
     """
 
@@ -77,7 +77,7 @@ def best_epsilon(
         the public code until February 2023 (with delta 1e-5).
     """
     # We guess "in" for scores >= t, for each score t. `count_errors` guesses "in" for scores above a
-    # threshold, so our thresholds are just below.
+    # threshold, so we use thresholds just below the scores.
     distinct = np.unique(np.concatenate([scores_in, scores_out]))[::-1]
     just_below = np.nextafter(distinct, -np.inf)
     false_positives, false_negatives = count_errors(scores_in, scores_out, just_below)
@@ -100,7 +100,7 @@ def best_epsilon(
     # Larger error rates give a smaller epsilon.
     lower = conversions.epsilon_from_rates(fpr.upper, fnr.upper, delta)
     upper = conversions.epsilon_from_rates(fpr.lower, fnr.lower, delta)
-    # epsilons[best] is -inf if all thresholds are skipped. The interval is then that of the first.
+    # epsilons[best] is -inf if all thresholds are skipped. The interval is then the first threshold's.
     epsilon, lower, upper = np.maximum([epsilons[best], lower, upper], 0.0).tolist()
     # An attack that always guesses the same world has an accuracy of 1/2.
     accuracy = 1 - min(errors.min(), 1.0) / 2
@@ -111,7 +111,7 @@ def find_renyi_noise(epsilon: float, delta: float, true_noise: float) -> float:
     """Returns the noise multiplier of the Gaussian release with this epsilon at delta by Renyi DP accounting.
 
     Like CANIFE's public code, we raise epsilon to at least MIN_EPSILON, and return the training run's noise
-    multiplier, `true_noise`, if it is infinite (Errata C5, C7).
+    multiplier, `true_noise`, if epsilon is infinite (Errata C5, C7).
     """
     if np.isinf(epsilon):
         return true_noise
@@ -127,8 +127,8 @@ def find_renyi_noise(epsilon: float, delta: float, true_noise: float) -> float:
 def find_gaussian_noise(epsilon: float, delta: float, true_noise: float) -> float:
     """Returns the noise multiplier of the Gaussian release that has exactly this epsilon at delta.
 
-    We compose a round as this release. An infinite epsilon would make the composition infinite, so like
-    CANIFE's public code, we then return the training run's noise multiplier, `true_noise`.
+    We compose a round as if it were this release. An infinite epsilon would make the composition infinite.
+    Like CANIFE's public code, we then return the training run's noise multiplier, `true_noise`.
     """
     if np.isinf(epsilon):
         return true_noise
@@ -147,10 +147,10 @@ def divergences(sigma: float, sampling_rate: float) -> Array:
         return np.full(len(orders), np.inf)
     if sampling_rate == 1:
         return orders / (2 * sigma**2)
-    # We integrate with the trapezoidal rule. The integrand is a sum of terms, the density of x times the k-th
-    # power of the likelihood ratio, with k from 0 to the order. Each is proportional to the density of N(k,
-    # sigma^2), so we integrate from below 0 to above the largest order. The density varies on the scale of
-    # sigma, and the ratio on that of sigma^2. The step is at least sigma / 200 to save memory.
+    # We integrate with the trapezoidal rule. The integrand is a sum of terms: for k from 0 to the order, the
+    # density of x times the k-th power of the likelihood ratio. Each term is proportional to the density of
+    # N(k, sigma^2), so we integrate from below 0 to above the largest order. The density varies on the scale
+    # of sigma, and the ratio on that of sigma^2. The step is at least sigma / 200 to save memory.
     step = max(min(sigma / 20, sigma**2 / 4), sigma / 200)
     reach = _GRID_REACH * sigma
     points = np.arange(-reach, ORDERS[-1] + reach, step)
@@ -171,9 +171,9 @@ def count_rounds(
 ) -> NDArray[np.int64]:
     """Returns how many rounds each measured round represents (Errata C8).
 
-    In the paper, it represents itself and the rounds before the next measured one, or up to `total`. In the
-    public code (`is_backward`), it represents itself and the rounds since the previous one. `measured` lists
-    the numbers of the measured rounds in increasing order.
+    In the paper, a measured round represents itself and the rounds before the next measured one, or up to
+    `total`. In the public code (`is_backward`), it represents itself and the rounds since the previous one.
+    `measured` lists the numbers of the measured rounds in increasing order.
     """
     if is_backward:
         return np.diff([0, *measured])
@@ -199,8 +199,8 @@ def composed(charges: Iterable[Charge], delta: float) -> float:
 def estimate_perfect_canary(rng: np.random.Generator, sigma: float, scores: int) -> list[float]:
     """Returns 150 simulated values of the published estimate for a perfect canary (Errata C9).
 
-    Scores are N(1, sigma^2) with the canary and N(0, sigma^2) without it, the largest leak at this noise.
-    Each estimate uses n `scores`, half of them from each world, and delta = 1/n.
+    Scores are N(1, sigma^2) with the canary and N(0, sigma^2) without it, the largest possible leak at this
+    noise. Each estimate uses n `scores`, half from each world, and delta = 1/n.
     """
     draws = sigma * rng.standard_normal((_NUM_SIMULATIONS, 2, scores // 2))
     return [best_epsilon(1 + inside, outside, 1 / scores).epsilon for inside, outside in draws]

@@ -16,8 +16,8 @@ from audit.tasks.model import Model, identity
 from experiments.canife.measured import Canary
 
 _NUM_CLASSES = 10
-_LABEL_WEIGHT = 4.0  # a first label's log weight; its probability among ten classes is 86%
-_TOKEN_WEIGHT = 12.0  # the log weight of a first text's characters, as in the public code
+_LABEL_WEIGHT = 4.0  # log weight of the first label; its probability among ten classes is 86%
+_TOKEN_WEIGHT = 12.0  # log weight of the first text's characters, as in the public code
 
 
 class Sample(NamedTuple):
@@ -67,7 +67,7 @@ class ImageSamples(NamedTuple):
     def loss(self, theta: Array, sample: Sample, key: Array) -> Array:
         """Returns the model's loss on a sample, or its mean loss over the classes of a soft label.
 
-        `TextSamples.loss`, which has the same arguments, needs the key.
+        Images do not need the key, but `TextSamples.loss` does.
         """
         features = sample.content.reshape(-1)  # most models take a vector of normalized pixels
         if self.model.inputs is identity:
@@ -116,13 +116,13 @@ class TextSamples(NamedTuple):
     def from_example(self, features: NDArray[Any], label: Any) -> Sample:
         """Returns a sample with large log weights for the tokens of the example's text.
 
-        Texts drawn from it are then nearly always this text.
+        A text drawn from it is nearly always this text.
         """
         # Labels are the features shifted by one, so the last character occurs only as a label.
         text = np.append(features, label[-1])
         # The first token is 1.
         content = _TOKEN_WEIGHT * jax.nn.one_hot(text - 1, len(self.alphabet))
-        return Sample(content, jnp.zeros(0))  # an empty label
+        return Sample(content, jnp.zeros(0))
 
     def loss(self, theta: Array, sample: Sample, key: Array) -> Array:
         """Draws a mixture for each character, and returns the mean cross entropy of predicting the mixtures.
@@ -156,6 +156,6 @@ class TextSamples(NamedTuple):
 
 
 def _draw_mixtures(key: Array, log_weights: Array) -> Array:
-    """Draws T mixtures of the alphabet by Gumbel-softmax at temperature 1 (Jang, Gu and Poole, 2017)."""
+    """Draws T mixtures over the alphabet by Gumbel-softmax at temperature 1 (Jang, Gu and Poole, 2017)."""
     noise = jax.random.gumbel(key, log_weights.shape, log_weights.dtype)
     return jax.nn.softmax(log_weights + noise)

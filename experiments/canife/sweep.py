@@ -93,7 +93,7 @@ class AblationSweep(Sweep):
     """A sweep of attacked training runs that differ in one or two fields and in their seeds.
 
     Attributes:
-      curve: The field of `Attacked` with a curve for each value.
+      curve: The field of `Attacked` that differs between curves.
       x: The field on the x axis, or "round". For a field, the figure shows only the last measured round.
     """
 
@@ -105,11 +105,11 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     """Returns the sweeps for Figures 5a, 5b, 8a and 8c at a scale (a key of SIZES), keyed by name."""
     size = SIZES[scale]
     setting = size.setting
-    # Figure 8a compares two penalties on a canary's gradient. Designs with them can end with a zero gradient,
-    # so they use the sample with the smallest penalty, not the last one.
+    # Figure 8a compares two penalties on a canary's gradient. With these penalties, a design can end with a
+    # zero gradient, so we keep the sample with the smallest penalty instead of the last one.
     with_best_sample = dataclasses.replace(setting, keep_best=True)
-    # Figure 8c has rounds on the x axis, so we measure twice as many. By default, the size of a design's
-    # minibatch is that of the cohort. We fix it, so curves differ only in the cohort.
+    # Figure 8c has rounds on the x axis, so we measure twice as many. By default, a design's minibatch has
+    # the cohort's size. We fix its size, so curves differ only in the cohort.
     noisy = dataclasses.replace(
         setting,
         noise_multiplier=size.noise_multiplier,
@@ -119,8 +119,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     # A design starts from a random sample or an example (`start`), and uses the updates of a pool of clients.
     by_pool = {"start": STARTS, "pool": size.pools[1:]}  # the smallest is for Figure 8a
     by_steps = {"start": STARTS, "design_steps": size.design_steps}
-    # The penalties are on products with the mean update, or with each update. Figure 8a has more seeds, as in
-    # the paper, so to save time it has every second pool.
+    # One penalty is on the product with the mean update, the other on the products with each update. As in
+    # the paper, Figure 8a has more seeds. To save time, we use only every second pool.
     by_penalty = {"penalty": ("of_the_mean", "as_printed"), "pool": size.pools[::2]}
     seeds = size.seeds
     made = (
@@ -138,7 +138,8 @@ def _make_sweep(
     """Returns a sweep of all combinations of seeds and values of one or two fields.
 
     `varied` maps the names of one or two fields to their values, which replace those of `base`. The first
-    field has a curve for each value. The second, or the round if there is only one, is on the x axis.
+    field has a curve for each value. The x axis shows the second field, or the round if there is only one
+    field.
     """
     fields = [*varied, ROUND]
     curve = fields[0]
@@ -149,7 +150,7 @@ def _make_sweep(
         setting = dataclasses.replace(base, **changes, seed=seed)
         rounds = setting.measured()
         if x != ROUND:
-            rounds = rounds[-1:]  # the figure shows only the last measured round
+            rounds = rounds[-1:]
         combination = ", ".join(map(str, values))
         cells.append(_make_cell(setting, rounds, f"{setting.model}, {combination}, seed {seed}"))
     return AblationSweep(f"canife_figure_{figure}", title, tuple(cells), curve=curve, x=x)

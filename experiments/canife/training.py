@@ -31,7 +31,7 @@ from experiments.canife.samples import Sample
 from experiments.cells.cell import DataSets
 
 _CONFIDENCE = 0.95
-_CHECKPOINTS = "rounds"  # the name of the checkpoints in the store
+_CHECKPOINTS = "rounds"
 
 
 def prepare(setting: Attacked, out: Path, data: DataSets) -> tuple[Attacked, Store]:
@@ -50,9 +50,9 @@ def measure_missing(
 ) -> Iterator[Measured]:
     """Trains a model, measures the given rounds that are missing, and yields each after storing it.
 
-    A round is measured on the model from before it. Rounds 1, 1 + every, 1 + 2 every, ... can be measured, so
-    training proceeds in segments of `setting.every` rounds, which share a compiled program. It continues from
-    a checkpoint, if there is one. Raises InputError if the model diverges.
+    A round's measurement uses the model from before the round. Rounds 1, 1 + every, 1 + 2 every, ... can be
+    measured, so training proceeds in segments of `setting.every` rounds, which share a compiled program. It
+    continues from a checkpoint, if there is one. Raises InputError if the model diverges.
 
     `setting` and `store` come from `prepare`. `numbers` is a subset of `setting.measured()`.
     """
@@ -78,7 +78,7 @@ def measure_missing(
             jnp.isfinite(theta).all(),
             f"the model diverged before round {number}: lower `learning_rate` or `noise_multiplier`",
         )
-        checkpoints.offer(_CHECKPOINTS, number - 1, state)  # writes some of them
+        checkpoints.offer(_CHECKPOINTS, number - 1, state)  # saves only some of them
         if number in missing:
             measured_round = _measure(setting, population, theta, number)
             measured.save_round(store, measured_round)
@@ -97,8 +97,8 @@ def _measure(
     """Designs a canary for a round's frozen model theta (p,), and measures how well it can be detected.
 
     Scores are dot products of noisy sums of updates with the canary's direction. So to simulate (mock)
-    rounds, we only need the dot products of the canary's own update and of each client's. All mock rounds
-    draw their cohorts from the same `setting.population` training clients.
+    rounds, we only need the dot products of this direction with the canary's update and with each client's
+    update. All mock rounds draw their cohorts from the same `setting.population` training clients.
     """
     canary, health = _design_canary(setting, population, theta, number)
     gradient = population.gradient(theta, canary)
@@ -170,7 +170,7 @@ def _simulate_attack(
             client_dots, setting.cohort, sigma, canary_dot, replaces=setting.as_published
         )
         exact = densities.epsilon_at(pair, setting.delta)
-        exact_then = densities.epsilon_at(pair, 1 / setting.scores)  # at the paper's delta
+        exact_then = densities.epsilon_at(pair, 1 / setting.scores)
     return {
         "scores_in": scores_in,
         "scores_out": scores_out,
@@ -190,7 +190,7 @@ def _design_canary(
 
     The first sample is random, or the first example of a random client in the pool. This client then leaves
     the pool, because its update contains the example's gradient. A designed text is a mixture of characters
-    at each position, and the canary is a draw from it. Returns the canary and its `_compute_health`.
+    at each position, and the canary is a draw from it. Returns the canary and its health (`_compute_health`).
     """
     mock = population.split.mock
     pool = populations.draw_clients(setting, "pool", mock.number, setting.pool)
@@ -204,7 +204,8 @@ def _design_canary(
         pool = np.delete(pool, chosen)
     updates = population.updates(theta, mock.arrays, pool)
     key = jax.random.fold_in(root(setting.seed, "design"), number)
-    # `design` discards the sample after its last step, because no step computes its penalty. So we add one.
+    # `design` discards the sample after its last step, because no step computes its penalty. So we add a
+    # step.
     keys = jax.random.split(key, setting.design_steps + 1)
     last, penalties = population.design(theta, first, updates, keys)
     is_finite = jnp.isfinite(penalties).all()
@@ -223,7 +224,8 @@ def _design_canary(
 def _compute_health(setting: Attacked, updates: Array, before: Array, after: Array) -> float:
     """Returns the fraction of the penalty on a canary's gradient (p,) that its design removed.
 
-    `before` and `after` are its gradients, and `updates` (n, p) those of the whole pool of mock clients.
+    `before` and `after` are its gradients before and after the design. `updates` (n, p) are those of the
+    whole pool of mock clients.
     """
     penalty_before = float(compute_penalty(setting, before, updates))
     penalty_after = float(compute_penalty(setting, after, updates))

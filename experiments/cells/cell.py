@@ -37,7 +37,7 @@ class Audited(NamedTuple):
 
 
 class DataSets:
-    """The models' data sets, loaded on first use from the user's files or from where `audit` finds them."""
+    """The models' data sets, loaded on first use. The user's files replace the sources that `audit` uses."""
 
     def __init__(self, data_files: Mapping[str, str | None]) -> None:
         """Stores the user's files or folders, or None for published data, keyed by the data set's name."""
@@ -47,7 +47,7 @@ class DataSets:
         self._federations: dict[tuple[object, ...], Federation] = {}
 
     def checksum(self, model: str) -> str | None:
-        """Returns the checksum of a model's data: of the user's file, or else of the published data.
+        """Returns the checksum of a model's data, which are the user's file or the published data.
 
         Returns None if features are computed, because their last bits differ between machines.
         """
@@ -67,7 +67,7 @@ class DataSets:
             try:
                 self._loaded[data.name] = data.load(self._files.get(data.file))
             except InputError as error:
-                self._loaded[data.name] = error  # for later calls
+                self._loaded[data.name] = error
         dataset = self._loaded[data.name]
         if isinstance(dataset, InputError):
             raise dataset
@@ -92,7 +92,7 @@ class DataSets:
 
 
 def file_names() -> list[str]:
-    """Returns the names of the data sets that a user's file can replace, each once."""
+    """Returns the distinct names of the data sets that a user's file can replace."""
     names = [task.data.file for task in TASKS.values()]
     names += [task.file for task in FEDERATED_TASKS.values()]
     return list(dict.fromkeys(names))
@@ -103,8 +103,8 @@ class Cell(NamedTuple):
 
     Attributes:
       name: The displayed name.
-      identity: A text that identifies the work, except for the number of runs. Of cells with the same
-        identity, a sweep does the one with the most runs.
+      identity: A text that identifies the work, except for the number of runs. Among cells with the same
+        identity, a sweep only does the one with the most runs.
       runs: The number of runs, the unit of `progress`.
       is_done: (the existing stores, data sets) -> True if the cell's store is complete. It does not start
         JAX, and loads only the user's data files.

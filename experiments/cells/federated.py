@@ -37,7 +37,7 @@ def federated_cell(setting: FederatedSetting, runs: int, name: str) -> Cell:
     observes only the final model.
     """
     settings = [setting]
-    if setting.observe not in FINAL:  # the adversary observes every iterate
+    if setting.observe not in FINAL:
         settings.append(final(setting))
 
     def is_done(held: Holdings, data: DataSets) -> bool:
@@ -119,7 +119,7 @@ def train(
 ) -> None:
     """Trains the runs that are missing from the stores of the settings, under the root folder `out`.
 
-    The settings differ only in the view of the adversary, so one training run gives scores for all stores.
+    The settings differ only in what the adversary sees, so one training run gives scores for all stores.
     `progress` is called with the number of newly trained runs.
     """
     from audit.training import build_federated

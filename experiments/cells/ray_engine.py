@@ -30,7 +30,7 @@ Arguments = tuple[Any, ...]
 Ended = tuple[Arguments, Callable[[], Any]]
 _MAX_RETRIES = 20  # how many times a task is retried after its worker or node dies
 _STAGE = 64  # runs between two computations of the bounds
-_ENVIRONMENT = {  # environment variables for Ray
+_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",
     # Ray gives up on an unreachable host after the sum of these two times. The default is 7 minutes.
@@ -84,7 +84,7 @@ def do_cell(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
         store = cell.open(out, data)
-        cell.do(store, data, lambda runs: None)  # without reporting progress
+        cell.do(store, data, lambda runs: None)
         for path in out.rglob("[!.]*"):  # without hidden files, such as locks
             if path.is_file():
                 contents[path.relative_to(out).as_posix()] = path.read_bytes()
@@ -151,7 +151,7 @@ class Cluster:
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Returns the result of function(devices, *arguments) on a worker; see `run`."""
-        ((_, get_result),) = self.run(function, [arguments])  # a single task
+        ((_, get_result),) = self.run(function, [arguments])
         return get_result()
 
     def _get(self, result: Any) -> Any:
@@ -183,7 +183,7 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
         # token keeps out other users of this machine.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    os.environ |= _ENVIRONMENT | os.environ  # the user's variables win
+    os.environ |= _ENVIRONMENT | os.environ  # the user's variables take precedence
     try:
         import ray
 
@@ -192,7 +192,7 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
     except ImportError:
         raise InputError("Ray is not installed: pip install -e '.[ray]'") from None
     except (RuntimeError, ValueError, OSError, AssertionError) as error:
-        reason = " ".join(str(error).split())[:120]  # on one line
+        reason = " ".join(str(error).split())[:120]
         raise InputError(
             f"`ray_address={address}`: no Ray cluster there ({reason}): see ray start; if it asks for a "
             "token, set RAY_AUTH_MODE=token"

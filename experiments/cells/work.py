@@ -74,7 +74,7 @@ class SweepProgress:
         """Counts a cell as finished, even if it did not report all of its runs."""
         self._num_finished += 1
         self._runs_finished += cell.runs
-        self._bar.update(self._runs_finished - self._bar.n)  # what is not shown yet
+        self._bar.update(self._runs_finished - self._bar.n)  # the runs not shown yet
         self._bar.set_description_str(f"{self._num_finished}/{self._num_cells} cells:")
 
 

@@ -76,8 +76,8 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     out = cli.folder()
     adversary = setting.adversary
     number = runs or adversary.usual_runs
-    # Stopping depends on the scores. Only bets on one run after another allow this, which need fresh canaries
-    # in each run.
+    # The decision to stop depends on the scores. Only bets on one run after another allow this, and they need
+    # fresh canaries in each run.
     require(
         until is None or adversary.has_fresh_canaries,
         "--until requires --adversary=sphere, examples or --afresh: drop it",
@@ -137,7 +137,7 @@ def _summarise(finished: "Finished") -> str:
     training = f"{setting.schedule.steps} steps x batch {setting.mechanism.batch_size}"
     line = f"{request.runs} models x {training}, data: {data}"
     trained = finished.trained
-    if trained is None or trained.trained_runs == 0:  # nothing was missing
+    if trained is None or trained.trained_runs == 0:
         return f"{line}; all already stored"
     return f"{line}; trained {trained.trained_runs} in {trained.seconds:.1f} s"
 

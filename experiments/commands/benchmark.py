@@ -35,7 +35,7 @@ cli.define_out("Folder for results, which go into the subfolder benchmark.")
 
 def main() -> None:
     """Measures the missing cells, prints the summary, and writes the tables and the figure."""
-    # Here, because help must not load SciPy and pandas.
+    # Imported here, because --help must not load SciPy and pandas.
     from experiments.benchmark import tables
     from experiments.benchmark.cells import (
         SCALES,
@@ -70,7 +70,7 @@ def main() -> None:
     stored = folder / "cells"
     all_cells: list[Cell] = [*cells, *claims]
     n_done = len(load_measured(all_cells, stored))
-    finished = measure_missing(all_cells, stored, cores())  # yields each cell when it is stored
+    finished = measure_missing(all_cells, stored, cores())
     for _ in tqdm(finished, "benchmark", len(all_cells), initial=n_done, unit="cell"):
         pass
 

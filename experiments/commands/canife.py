@@ -44,8 +44,8 @@ def main() -> None:
     from audit.report import style
     from experiments.canife import curves, figures, measured, training
 
-    setting, store = training.prepare(setting, out, data)  # fits the setting to the data
-    numbers = setting.measured()  # of rounds to measure
+    setting, store = training.prepare(setting, out, data)
+    numbers = setting.measured()
     with hold(store.path):
         missing = len(numbers) - len(measured.read_rounds(store, numbers))
         with machine.bar(missing, lambda: "measuring", "rounds") as progress:
@@ -58,7 +58,7 @@ def main() -> None:
     frame = curves.compose(setting, curves.summarize(setting, stored), is_backward)
     figure = figures.training_figure(setting, stored[-1], frame)
     shown = [curves.show_rounds(setting, frame), curves.show_totals(setting, frame, is_backward)]
-    if isinstance(stored[0].canary, str):  # a text, not an image
+    if isinstance(stored[0].canary, str):
         shown.insert(1, curves.show_texts(stored))
     print("\n\n".join(shown) + "\n")
     table = frame.to_csv(index=False).encode()

@@ -34,7 +34,7 @@ def main() -> None:
 
     data = DataSets({task(compared.model).data.file: FLAGS.data})
     data.load(compared.model)  # reports a bad --data before training
-    all_rows = rows.find_rows(compared, Workplace(out, data))  # audits, or reads stored results
+    all_rows = rows.find_rows(compared, Workplace(out, data))
     mechanism = MatrixMechanism(compared.noise, compared.noise_multiplier, compared.steps)
     upper_bound = mechanism.epsilon(compared.delta)
     figure = rows.draw(all_rows, upper_bound, compared.delta)

@@ -46,7 +46,7 @@ def main() -> None:
     if scale != "laptop":  # the default scale has no subfolder
         folder = folder / scale
 
-    contents: dict[str, bytes] = {}  # keyed by file name
+    contents: dict[str, bytes] = {}
     rows: list[Record] = []  # of the table shared by most figures
     texts = []
     missing = {}  # number of cells, keyed by sweep name

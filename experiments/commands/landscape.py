@@ -33,8 +33,8 @@ cli.define_out("Folder for results; figures go to the subfolder landscape.")
 def main() -> None:
     """Prints and plots the epsilon of training on two crafted losses: the paper's landscape and the latch.
 
-    The landscape's gradients point away from a threshold, and the latch remembers if any batch had a large
-    sum. With --momentum, prints epsilons only for convex landscapes with momentum.
+    On the landscape, steps move away from a threshold, and the latch records whether any batch had a large
+    sum. With --momentum, it only prints epsilons for convex landscapes with momentum.
     """
     level = cli.level()
     # Some estimates use half of the runs to choose a threshold and the other half to test it. Each half needs
@@ -50,7 +50,7 @@ def main() -> None:
     from experiments.hidden_state.landscape import Process, Study
 
     study = Study(*level, FLAGS.runs, FLAGS.seed)
-    contents = {}  # keyed by file name
+    contents = {}
     if FLAGS.momentum is not None:
         tables = {"momentum": momentum.make_table(study)}
     else:

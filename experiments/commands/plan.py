@@ -54,7 +54,7 @@ def main() -> None:
     true_epsilon = _find_true_epsilon(setting)
     validate(setting, FLAGS.runs)
 
-    law = laws.GAUSSIAN  # the distribution of the scores
+    law = laws.GAUSSIAN
     audits = _NUM_AUDITS
     if setting.canaries > 1:
         law = laws.INDEPENDENT_COINS

@@ -1,7 +1,6 @@
 """Runs all methods and shows their bounds and estimates in a table and a figure.
 
-CANIFE's estimates do not use amplification by sampling,
-since the adversary knows the mini-batches.
+CANIFE's estimates do not use amplification by sampling, because the adversary knows the mini-batches.
 """
 
 import sys
@@ -109,11 +108,11 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
                 "assumes": assumes,
             }
         )
-    return sorted(rows, key=lambda row: row["assumes"] == REJECTED)  # False sorts before True
+    return sorted(rows, key=lambda row: row["assumes"] == REJECTED)
 
 
 def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
-    """Measures CANIFE's missing rounds and returns two records (see `find_rows`): two ways to compose them.
+    """Measures CANIFE's missing rounds and returns two records (see `find_rows`), one for each composition.
 
     Each measured round represents all rounds until the next measured one. "as published" follows the paper's
     code: it converts a round's estimated epsilon to the noise multiplier of a Gaussian release with this
@@ -181,7 +180,7 @@ def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Tabl
         ],
         after=after,
         gap=" ",
-        rule=80,  # characters
+        rule=80,
     )
 
 

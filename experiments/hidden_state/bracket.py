@@ -79,7 +79,7 @@ def draw_bracket(
     x_axis = sweep.axis
     assert x_axis is not None
     rows = make_rows(points, sweep, evidence)
-    look: dict[str, Any] = {  # keyword arguments for `Axes.set`
+    look: dict[str, Any] = {
         "xscale": "log",
         "xlabel": x_axis.name,
         "xticks": np.unique(take(rows, "x")),
@@ -95,7 +95,7 @@ def draw_bracket(
         ylabel=f"epsilon at delta {show_level(evidence.levels.delta)}",
         sharey=True,
     )
-    nearest = ".2f"  # predictions and intervals are rounded to nearest, but bounds up or down
+    nearest = ".2f"  # for predictions and intervals; bounds are rounded up or down
     columns = [
         field("panel"),
         field("x", x_axis.symbol, "g"),
@@ -187,7 +187,7 @@ def gather_rows(points: Sequence[Point]) -> list[Record]:
 
 
 def _describe_training(setting: Setting) -> Hashable:
-    """Returns a key for a setting's training steps: its parts except the adversary."""
+    """Returns a key for a setting's training steps: all its parts except the adversary."""
     return setting.model, setting.mechanism, setting.schedule, setting.seed
 
 
@@ -219,7 +219,7 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
         if steps is None:
             return {}
         word = ESTIMATE if steps.kink else MEASURED
-        # With a kink, `hidden_state` would only return a text. Without it, we get the estimate.
+        # If steps have kinks, `hidden_state` only returns a text. We clear `kink` to get the estimate.
         upper = lipschitz.hidden_state(setting, delta, steps._replace(kink=""))
         assert isinstance(upper, HiddenState)
     return {
@@ -311,7 +311,7 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
     """
     (cell,) = point.cells  # there is one seed
     (conclusion,) = point.conclusions
-    by_runs = {}  # the conclusion for each number of runs
+    by_runs = {}
     if not conclusion.law_is_known:
         by_runs = _conclude_first_runs(point, evidence)
     rows = []
@@ -348,12 +348,12 @@ def _conclude_first_runs(point: Point, evidence: Evidence) -> dict[int, Conclusi
 
     The dict is keyed by n. Any n that is too small for one of the audit's methods is omitted.
     """
-    (cell,) = point.cells  # there is one seed
+    (cell,) = point.cells
     by_runs = {}
     for runs in _SHOWN_RUNS:
         if runs >= cell.runs:
             break
-        scores = evidence.held.scores(identity(cell.setting), runs)  # of the first runs
+        scores = evidence.held.scores(identity(cell.setting), runs)
         assert scores is not None  # the point has a conclusion, so all runs are stored
         with contextlib.suppress(InputError):  # too few runs
             by_runs[runs] = conclude_setting(scores, cell.setting, evidence.levels)
@@ -378,7 +378,7 @@ def draw_correlated(
         row |= {
             "strategy": mechanism.noise,
             "noise_multiplier": sigma,
-            "linear": claim.last_model_if_linear(delta),  # predicted if losses are linear
+            "linear": claim.last_model_if_linear(delta),
         }
     figure = draw_panels_of(
         rows,
@@ -391,7 +391,7 @@ def draw_correlated(
     columns = [
         field("panel"),
         field("strategy", "noise", left=True),
-        field("x", "k", "g")._replace(key="k"),  # the column is called k in the CSV, too
+        field("x", "k", "g")._replace(key="k"),
         field("noise_multiplier", "sigma", ".4g"),
         field("linear", "linear", ".2f"),
         field("interval_low", "audit", ".2f"),
@@ -408,7 +408,7 @@ def _draw_strategies(axis: Axes, records: Records) -> None:
 
     Predictions are drawn as lines, audits as intervals, and proven bounds as dots.
     """
-    options: dict[str, Any] = {  # keyword arguments for `Axes.set`
+    options: dict[str, Any] = {
         "xscale": "log",
         "xlabel": "periodicity k",
         "xticks": np.unique(take(records, "x")),

@@ -9,8 +9,8 @@ STRATEGIES = {  # noise strategy -> label
 ACCOUNTED_EPSILON = 24.0  # at delta 1e-5
 STEPS = 250
 PERIODICITIES = (1, 2, 5, 10, 25, 50)
-# One for each of PERIODICITIES, from `MatrixMechanism.with_epsilon`, which sweeps must not call because it
-# loads SciPy.
+# One noise multiplier for each of PERIODICITIES, from `MatrixMechanism.with_epsilon`, which sweeps must not
+# call because it loads SciPy.
 NOISE_MULTIPLIERS = {
     "independent": (3.99943, 2.82802, 1.7886, 1.26473, 0.799885, 0.565604),
     "lambda:0.9": (38.8799, 19.4506, 7.83556, 4.02936, 1.875, 1.1925),

@@ -8,9 +8,9 @@ gradient steps are
 The quadratic is convex if 0 <= c'_t <= 1, and steps have the Lipschitz constant c_t if c'_t <= c_t. With some
 slopes c'_t, the last iterate leaks exactly `hidden_state_bound`.
 
-The latch remembers in its last iterate whether a large sum occurred in a shuffled training run. Along a
-direction v, the target's gradient is C, or zero if the target is replaced, and all other gradients are -C. So
-the sum of the target's batch exceeds other sums by 2 C or by C (`compute_latch_rate`).
+The latch's last iterate records whether a large sum occurred in a shuffled training run. Along a direction v,
+the target's gradient is C, or zero if the target is replaced, and all other gradients are -C. So the sum of
+the target's batch exceeds other sums by 2 C or by C (`compute_latch_rate`).
 
 Losses with such gradients exist. Their slope along v is -C (1 - eta) plus a term that resets or pushes theta.
 Each of a batch's B examples contributes at most eta C to this term, which is periodic in theta with
@@ -96,10 +96,10 @@ def compute_latch_rate(
 ) -> float:
     """Returns the probability that a latch's last iterate exceeds the threshold c.
 
-    A latch is a crafted loss that resets theta to 0 below c, and pushes it further up above c. So the last
-    iterate exceeds c if theta exceeded c after any step. Until then, each step sets theta to noise with
-    standard deviation sigma, plus the height h for the target's batch. Batches are shuffled, so each epoch
-    has one such batch. The probability is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E.
+    A latch is a crafted loss that resets theta to 0 if it is below c, and pushes it further up if it is
+    above. So the last iterate exceeds c if theta exceeded c after any step. Until then, each step sets theta
+    to noise with standard deviation sigma, plus the height h for the target's batch. Batches are shuffled, so
+    each epoch has one such batch. The probability is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E.
 
     Args:
       sigma: The noise multiplier.
@@ -145,10 +145,7 @@ def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Rec
 
 
 def make_latch_table(delta: float) -> Table[Record]:
-    """Returns a table of a latch's epsilon for each of TRAININGS (`make_latch_row`).
-
-    A latch is a crafted loss. Its last iterate shows whether any step raised theta above a threshold.
-    """
+    """Returns a table of the epsilon of a latch, a crafted loss, for each of TRAININGS (`make_latch_row`)."""
     columns = [
         field("sigma", "sigma", "g"),
         field("batches", "b"),

@@ -114,7 +114,7 @@ class Stepper:
     def advance(self, both: Floats, threshold: float) -> Floats:
         """Returns both densities (2, n) after a step that starts from the densities `both` (2, n).
 
-        A step moves theta up by 1 above the threshold and down by 1 below, and adds noise.
+        A step moves theta by 1 away from the threshold, and adds noise.
         """
         weights_above = _compute_weights_above(self.points, self.spacing, threshold)
         above = both * weights_above
@@ -122,13 +122,13 @@ class Stepper:
         up = self._move_up(above)
         # To move a density down, mirror it, move it up, and mirror it back.
         down = self._move_up(below[:, ::-1])[:, ::-1]
-        # Next to the threshold, the quadrature rule has a weight of 13/12, so `below` is negative. The noise
-        # averages over neighboring points, so only sums close to 0 can be negative.
+        # Next to the threshold, the quadrature rule has a weight of 13/12, so `below` is negative there. The
+        # noise averages over neighboring points, so only sums close to 0 can be negative.
         return np.maximum(up + down, 0.0)
 
     def _move_up(self, both: Floats) -> Floats:
         """Returns the densities (2, n) of theta + 1 + noise, for theta with the densities `both` (2, n)."""
-        # Mode "same" treats the kernel's center, a move of 1, as a move of 0. So we still move the result up.
+        # Mode "same" treats the kernel's center, a move of 1, as a move of 0. So we then move the result up.
         noisy = np.stack([np.convolve(density, self._kernel, mode="same") for density in both])
         shifted = np.pad(noisy, ((0, 0), (self._cells_up, 0)))
         return shifted[:, : both.shape[1]]  # drops the cells that moved off the grid
@@ -172,7 +172,7 @@ def iterate_densities(process: Process, thresholds: Floats) -> Iterator[DensityP
     Args:
       process: A training run on the crafted landscape.
       thresholds: The thresholds (T - 1,) of steps 2 to T, in units of C; may be infinite. A step moves theta
-        up above its threshold, and down below.
+        away from its threshold.
 
     Raises InputError if the grid would be too large.
     """
@@ -262,9 +262,9 @@ def cross_at_first_step(process: Process, epsilon: float) -> float:
 def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Floats, Floats]:
     """Returns the densities (2, n) of theta_T, and the T - 1 thresholds that maximize delta at epsilon.
 
-    A step moves theta up above its threshold, and down below. The best threshold is where the increasing
-    likelihood ratio of theta (with versus without the canary) crosses e^epsilon; the module docstring proves
-    it. If it never does, the threshold is at the edge of the grid's accurate range.
+    A step moves theta away from its threshold. The best threshold is where the increasing likelihood ratio of
+    theta (with versus without the canary) crosses e^epsilon; see the proof in the module docstring. If the
+    ratio never crosses it, the threshold is at the edge of the grid's accurate range.
     """
     both = stepper.start()
     thresholds = []
@@ -325,8 +325,8 @@ def audit(process: Process, study: Study) -> Record:
 def search(process: Process, study: Study) -> Record:
     """Runs the hidden-state paper's Algorithm 6: tries many thresholds for the crafted landscape.
 
-    Every step after the first moves theta up above the threshold, and down below. All simulations of a
-    process use the same random draws. The thresholds are symmetric about C / 2 (Errata H7).
+    Every step after the first moves theta away from the threshold. All simulations of a process use the same
+    random draws. The thresholds are symmetric about C / 2 (Errata H7).
 
     Returns:
       A record with the fields of the process, and
@@ -354,10 +354,10 @@ def search(process: Process, study: Study) -> Record:
 def solve(process: Process, thresholds: Floats, delta: float) -> dict[str, list[float]]:
     """Returns the exact epsilon after each step, and the epsilon claimed by a Gaussian conversion.
 
-    A step moves theta up above its threshold, and down below. `thresholds` (T - 1,) are those of steps 2 to
-    T, in units of C. The hidden-state paper's conversion assumes a Gaussian trade-off curve. Its mu comes
-    from the error rates of a test, which guesses that the canary is present if theta_t is above the threshold
-    of step t + 1. Step T is the last, so its own threshold is used.
+    A step moves theta away from its threshold. `thresholds` (T - 1,) are those of steps 2 to T, in units of
+    C. The hidden-state paper's conversion assumes a Gaussian trade-off curve. Its mu comes from the error
+    rates of a test, which guesses that the canary is present if theta_t is above the threshold of step t + 1.
+    After the last step, T, we use that step's own threshold.
 
     Returns:
       epsilon, claimed: The exact and the claimed epsilons, of shape (T,) each.
@@ -388,7 +388,7 @@ def simulate(
 
     `presence` (R,) is True for runs with the canary. Yields theta_1, ..., theta_T of all runs, (R,) each.
     """
-    # Each process gets its own noise. Seeds are integers.
+    # Each process gets its own noise. Seeds must be integers.
     millionths = round(1e6 * process.noise_multiplier)
     rng = np.random.default_rng([seed, process.batch_size, millionths])
     theta = presence + process.noise_multiplier * rng.normal(size=len(presence))

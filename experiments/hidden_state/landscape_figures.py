@@ -118,7 +118,7 @@ def _draw_epsilons(axis: Axes, epsilons: Record, study: Study) -> None:
     """
     axis.axhline(epsilons["upper"], color=UPPER, ls=":", label="upper bound")
     label = f"Algorithm 4's lower value, {study.runs:,} simulated runs (not a bound)"
-    simulated = (label, IN, ".")  # label, color, marker
+    simulated = (label, IN, ".")
     plot_lines(axis, epsilons, {"simulated": simulated, **_EPSILONS})
 
 
@@ -182,7 +182,7 @@ def _draw_heat_maps(audits: Records, study: Study) -> Figure:
 def _draw_rates(axis: Axes, records: Records) -> None:
     """Draws amplification rates as a heat map, with a number in each cell, or "-" for NaN.
 
-    Rows are noise multipliers, and columns are batch sizes. Colors range from a rate of 0 (dark) to 1.
+    Rows are noise multipliers, and columns are batch sizes. A rate of 0 is dark.
     """
     rates = pd.DataFrame(records).pivot(
         index="noise_multiplier", columns="batch_size", values="rate"
@@ -204,7 +204,7 @@ def _draw_trade_off(axis: Axes, records: Records) -> None:
 
     On the crafted landscape, each step after the first moves theta away from the threshold h = C / 2. The
     Gaussian curve has the error rates of the test that guesses "with the canary" if theta_T > h. It agrees
-    with the exact curve only there.
+    with the exact curve only at these rates.
     """
     [audit] = records  # a panel has one landscape
     process = Process(audit["noise_multiplier"], audit["batch_size"], audit["steps"])

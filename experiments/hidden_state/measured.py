@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from audit.training.game import Game
 
 Norms = NDArray[np.float64]
-NORMS = "canary_norms"  # the experiment's name
-_NORMS_FIELD = "norms"  # in the stored answer
+NORMS = "canary_norms"
+_NORMS_FIELD = "norms"
 
 
 def norms_cell(setting: Setting, runs: int) -> Cell:
@@ -101,7 +101,7 @@ def _norms_of_run(
 
     def advance(state: "State", now: "Schedule") -> "tuple[State, Array]":
         """Takes one step, and returns the next state and the canary's norm before the step."""
-        canary = canaries.craft(state.step, state.theta)[0]  # the only one
+        canary = canaries.craft(state.step, state.theta)[0]
         norm = jnp.linalg.norm(canary)
         # A segment needs a schedule with a step axis, here of length 1.
         this_step = now._replace(batches=now.batches[None], mask=now.mask[None])
@@ -112,16 +112,16 @@ def _norms_of_run(
     return norms
 
 
-EXPANSION = "expansion"  # the experiment's name
+EXPANSION = "expansion"
 _SLOW_MODELS = ("convnet", "gelu_convnet")
 
 
 def expansion_cell(setting: Setting) -> Cell:
-    """Returns a cell that trains runs and measures their steps' expansion.
+    """Returns a cell that trains runs and measures how much steps expand the distance between models.
 
-    This is how much a step increases the distance between two models. Bounds on the last model need it.
+    Upper bounds on the last model's leak need this measurement.
     """
-    # A run measures every step, so few runs are enough.
+    # Each run measures every step, so a few runs are enough.
     runs = 2 if setting.model in _SLOW_MODELS else 4
 
     def is_complete(store: Store) -> bool:

@@ -81,14 +81,14 @@ LANDSCAPES = [Landscape(*line.split("; ")) for line in _LANDSCAPES.splitlines()]
 def compute_weights(curvatures: Array) -> Array:
     """Returns the weights w_t (T,) of steps in the last model, for curvatures a_t (T,).
 
-    Curvatures include the learning rate. Step t of heavy ball adds BETA (theta_t - theta_(t-1)) - a_t
-    theta_t, noise and any canary. w_t is the last model's derivative in this noise. By the chain rule,
+    Curvatures include the learning rate. Step t of the heavy-ball method adds BETA (theta_t - theta_(t-1)) -
+    a_t theta_t, noise and any canary. w_t is the last model's derivative in this noise. By the chain rule,
 
         w_(t-1) = (1 + BETA - a_t) w_t - BETA w_(t+1),   w_T = 1, w_(T+1) = 0.
     """
     weight = 1.0  # w_T
     following = 0.0  # w_(T+1)
-    weights = [weight]  # from the last to the first
+    weights = [weight]
     for curvature in reversed(curvatures[1:]):  # a_T, ..., a_2
         previous = (1 + BETA - curvature) * weight - BETA * following
         following = weight
@@ -101,7 +101,7 @@ def compute_mu(landscape: Landscape) -> float:
     """Returns mu of the last model on a crafted loss, if the last step of each period inserts the canary.
 
     The last model is Gaussian: a sum of each step's noise and canary, times the step's weight w_t. The canary
-    has the sign of w_t, which moves the last model in the same direction in each step. So mu is
+    has the sign of w_t, so each insertion moves the last model in the same direction. So mu is
 
         (sum of |w_t| over insertions) / (sigma * sqrt(sum of w_t^2 over all steps)).
     """
@@ -141,7 +141,7 @@ def make_rows(study: Study) -> list[Record]:
     losses, and `sgd_bound` is an upper bound for any convex loss. `composition` is the accountant's epsilon
     for all models together.
     """
-    composed_mu = np.sqrt(INSERTIONS) / NOISE_MULTIPLIER  # of INSERTIONS Gaussian releases
+    composed_mu = np.sqrt(INSERTIONS) / NOISE_MULTIPLIER
     composition = conversions.epsilon_from_mu(composed_mu, study.delta)
     rows = []
     for landscape in LANDSCAPES:

@@ -7,7 +7,7 @@ Six figures are not in the paper: `proven`, `matrix`, and four named `bracket...
              256 canaries in each run with crafted gradients, and only 4 insertions for the ResNet
     paper    5,000 runs for each cell of the paper's figures; the others are the same as `laptop`
 
-The FCNN has both learning rates (Errata H2). The number of steps T is insertions times k (Errata H8).
+The FCNN uses both learning rates (Errata H2). The number of steps T is insertions times k (Errata H8).
 """
 
 import dataclasses
@@ -60,11 +60,11 @@ class Size(NamedTuple):
     def choose_runs(self, adversary: AdversaryFields) -> tuple[Runs, int | str]:
         """Returns the run counts for an adversary, and the number of canaries in each run.
 
-        For fresh directions, this is AUTO: the library chooses it based on the model's size.
+        For fresh directions, this number is AUTO: the library chooses it based on the model's size.
         """
         if isinstance(adversary, SphereFields):  # fresh directions
             return self.fresh_runs, AUTO
-        if adversary.biased and self.coordinate_runs:  # canaries along coordinates
+        if adversary.biased and self.coordinate_runs:
             return self.coordinate_runs, self.canaries
         return self.runs, 1
 
@@ -178,7 +178,7 @@ class Lines(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A figure of audits: the lines in its panels, its x axis, if any, and any sizes instead of SIZES."""
+    """A figure of audits: the lines in its panels, its x axis, if any, and any sizes that replace SIZES."""
 
     name: str
     title: str
@@ -187,8 +187,9 @@ class Figure(NamedTuple):
     sizes: Sizes | None = None
 
 
-# The paper's adversaries insert a gradient: L that of a mislabelled example, CotS a random direction, GC-R a
-# random coordinate, and GC-S the coordinate that simulated training moves least.
+# The paper's adversaries insert a gradient. L inserts the gradient of a mislabelled example. The others
+# insert one along a random direction (CotS), a random coordinate (GC-R), or the coordinate that simulated
+# training moves least (GC-S).
 L = Series("L", Loss())
 GC_R = Series("GC-R", GcR())
 COTS = Series("CotS", CotS())
@@ -229,8 +230,8 @@ def _on_logistic(at: Sequence[float], field: str, **fields: Any) -> list[Lines]:
 def _with_correlated_noise(models: Iterable[str], steps: int) -> list[Lines]:
     """Returns lines for each way to correlate the noise across steps, with a panel for each model.
 
-    We audit along the coordinates that move least in simulated training (GC-S), and along fresh directions.
-    For each periodicity k, the noise multiplier is such that all models together leak the same epsilon.
+    We audit along GC-S's coordinates and along fresh directions. For each periodicity k, all models together
+    leak the same epsilon.
     """
     lines = []
     for model, (strategy, label) in itertools.product(models, correlated.STRATEGIES.items()):
@@ -246,9 +247,9 @@ def _with_correlated_noise(models: Iterable[str], steps: int) -> list[Lines]:
 
 
 def _over_rates(rates: Sequence[float]) -> list[Lines]:
-    """Returns lines for the tanh FCNN over the learning rate, with two panels.
+    """Returns lines for the tanh FCNN against the learning rate, in two panels.
 
-    A canary is inserted every k steps, for both k of the paper's Figure 2.
+    A canary is inserted every k steps, with k = 5 and 25 as in the paper's Figure 2.
     """
     base = Lines("tanh_fcnn", _BRACKET_SERIES, at=rates, field="learning_rate")
     return [base._replace(panel=f"tanh FCNN, k = {k}", fields={"periodicity": k}) for k in (5, 25)]
@@ -336,12 +337,12 @@ def sweeps(scale: str) -> dict[str, Sweep]:
                 )  # each line shows one audit as its number of runs grows
             cells += _list_cells(lines, size)
         all_sweeps[figure.name] = Sweep(figure.name, figure.title, cells, figure.axis)
-    all_sweeps["figure_8"] = _make_norms_sweep(scale)  # gradient norms, not audits
+    all_sweeps["figure_8"] = _make_norms_sweep(scale)
     return all_sweeps
 
 
 def _list_scaled_figures(scale: str) -> list[Figure]:
-    """Returns the figures with fewer models or values of x at scale `smoke`. They are not in the paper.
+    """Returns the figures that have fewer models or values of x at scale `smoke`. They are not in the paper.
 
     Brackets show upper bounds on the last model's leak next to audits.
     """
@@ -391,13 +392,13 @@ def _list_scaled_figures(scale: str) -> list[Figure]:
 def _make_norms_sweep(scale: str) -> Sweep:
     """Returns the sweep of the hidden-state paper's Figure 8: gradient norms of the canaries of adversary L.
 
-    L inserts a mislabelled example, here in every step. A cell has the setting of L's audit of a model, and
-    at most as many runs.
+    L inserts a mislabelled example, here in every step. A cell has the setting of L's audit of one model,
+    with at most as many runs.
     """
     max_runs = 2 if scale == SMOKE else 30
     cells = []
     for model in ("fcnn", *_IMAGE_MODELS):
-        in_every_step = Lines(model, [L], at=[1])  # k = 1
+        in_every_step = Lines(model, [L], at=[1])
         first, *_ = _list_cells(in_every_step, SIZES[scale][model])  # with seed 0
         audit = first.audited
         assert audit is not None
@@ -412,7 +413,7 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
 
     Figures with upper bounds on the last model have the series COORDINATE. For k > 1, these bounds need the
     Lipschitz constants of training steps. If the model has no proven ones, other cells measure them, once for
-    all series because they do not depend on the adversary. `fresh_runs` has every k of such a figure.
+    all series because they do not depend on the adversary. `fresh_runs` covers every k in such a figure.
     """
     model = task(lines.model)
     is_measured = model.curvature is None  # it has no proven Lipschitz constant
@@ -425,7 +426,7 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
             "canaries": canaries,
             "noise_multiplier": size.noise_multiplier,
             "batch_size": size.batch_size,
-            lines.field: x,  # the field on the horizontal axis
+            lines.field: x,
             **lines.fields,  # may replace fields of `size`
         }
         if "steps" not in values:  # a setting has either steps or insertions

@@ -112,8 +112,9 @@ def compare_over_runs(
 def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> Records:
     """Returns an attack's lower bounds on epsilon for several numbers of runs n and of canaries K.
 
-    Bounds over n use subsets of the runs, and the same K for each n. The LiDP paper has K = sqrt(n), so this
-    is the stored K above 1 closest to the square root of all runs. Bounds over K use all runs.
+    Bounds over n use subsets of the runs, and the same K for each n. As the LiDP paper has K = sqrt(n), we
+    choose the stored K above 1 that is closest to the square root of the number of all runs. Bounds over K
+    use all runs.
 
     Returns:
       Records with the fields `over` ("n" or "K"), `x` (the value of n or K), `canaries`, and the bounds of
@@ -151,9 +152,9 @@ def choose_numbers_of_runs(runs: int) -> list[int]:
 def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Level) -> list[float]:
     """Returns the mean lower bound on epsilon from random subsets of the runs, for each size in `runs`.
 
-    `scores` are those of all runs, and `method` is a key of _METHODS.
+    `scores` are from all runs, and `method` is a key of _METHODS.
     """
-    rng = np.random.default_rng(0)  # a fixed seed, so that figures are reproducible
+    rng = np.random.default_rng(0)  # makes figures reproducible
     bound = _find_method(method).bound
     curve = []
     for count in runs:
@@ -172,8 +173,8 @@ def _find_method(name: str) -> lifted.CanaryMethod:
 def compute_gain(runs: ArrayLike, single: ArrayLike, several: ArrayLike) -> float | None:
     """Returns the number of runs needed with one canary divided by the number needed with several.
 
-    Both are for the largest epsilon that both curves reach. `single` and `several` are the epsilons for
-    each number of `runs`. Returns None if either is always 0.
+    We compare the two numbers at the largest epsilon that both curves reach. `single` and `several` are the
+    epsilons for each number of `runs`. Returns None if either is always 0.
     """
     level = min(np.max(single), np.max(several))
     if level <= 0:
@@ -188,14 +189,14 @@ def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
     canary per run, half of the drawn runs insert it.
     """
     if scores.scores.shape[1] > 1:
-        # Sorted, so that a subset with all runs keeps them in the stored order.
+        # Sorted, so a subset with all runs keeps the stored order.
         drawn = np.sort(rng.choice(len(scores.scores), count, replace=False))
         part = scores._replace(scores=scores.scores[drawn], presence=scores.presence[drawn])
         return concluded.read_coins(part)
-    inserted, fresh = concluded.read_coins(scores).pooled()  # scores with and without the canary
+    inserted, fresh = concluded.read_coins(scores).pooled()
     drawn_inserted = rng.choice(inserted, count // 2, replace=False)
     drawn_fresh = rng.choice(fresh, count // 2, replace=False)
-    return make_sets(drawn_inserted[:, None], drawn_fresh[:, None])  # one canary in a run
+    return make_sets(drawn_inserted[:, None], drawn_fresh[:, None])
 
 
 def _interpolate_runs(runs: ArrayLike, epsilons: ArrayLike, level: float) -> float:
@@ -205,7 +206,7 @@ def _interpolate_runs(runs: ArrayLike, epsilons: ArrayLike, level: float) -> flo
     least one of `epsilons` reaches `level`.
     """
     highest = np.maximum.accumulate(epsilons)
-    reached = int(np.argmax(highest >= level))  # the first index
+    reached = int(np.argmax(highest >= level))
     ends = [max(reached - 1, 0), reached]  # the index before it, if any, and this index
     return math.exp(np.interp(level, highest[ends], np.log(runs)[ends]))
 
@@ -225,7 +226,7 @@ def _read_answers(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
     records = []
     for cell in sweep.cells:
         panel, planned = cell.request
-        audit = planned._replace(**evidence.levels._asdict())  # delta and confidence
+        audit = planned._replace(**evidence.levels._asdict())
         answer = find_answer(evidence.held, audit.setting())
         if answer is not None:
             records.append(_make_record(panel, audit, answer))
@@ -340,7 +341,8 @@ def draw_epsilons(title: str, records: Records) -> Figure:
 def _draw_panel_of_epsilons(axis: Axes, records: Records) -> None:
     """Draws one panel of Figure 3. In the panel over n, bounds with one canary are separate lines.
 
-    _LIMITS, the exact epsilon and the limit of the paper's thresholds with one canary, are the same for both.
+    The lines of _LIMITS (the exact epsilon, and the limit of the paper's thresholds with one canary) are the
+    same for one and several canaries.
     """
     single = select(records, panel="over n", canaries=1)
     several = [record for record in records if record not in single]
@@ -362,7 +364,7 @@ def draw_correlations(title: str, records: Records) -> Figure:
     # Only runs with more than one canary have these moments.
     several = [record for record in records if "second" in record]
     single = math.nan  # the epsilon with one canary, if it is stored
-    for record in select(records, panel="over K", canaries=1):  # at most one record
+    for record in select(records, panel="over K", canaries=1):
         single = record["wilson_1"]
     changes = []
     for record in select(several, panel="over K"):
@@ -447,7 +449,7 @@ def make_correlations_table(title: str, records: Records) -> OwnTable:
     smaller gaps allow larger gains.
     """
     columns = [
-        *_AUDIT,  # the panel, n, K and d
+        *_AUDIT,
         field("gain_2", "gain, order 2", show=".3f", width=15),
         field("gain_4", "gain, order 4", show=".3f", width=14),
         field("second", "|mu_2-mu_1^2|", show=".2e", width=14),
@@ -459,13 +461,13 @@ def make_correlations_table(title: str, records: Records) -> OwnTable:
 def make_gains_table(title: str, records: Records) -> OwnTable:
     """Returns the LiDP paper's Table 1 from records of `_read_gains`.
 
-    Bounds are for one canary (`single`) or several, with 2 or 4 moments. A gain is the runs needed with one
-    canary, divided by those needed with several. The harmonic mean averages the inverse ratios.
+    Bounds are for one canary (`single`) or several, with 2 or 4 moments. A gain is the number of runs needed
+    with one canary, divided by the number needed with several. The harmonic mean averages the inverse ratios.
     """
     columns = [field("entry", "epsilon of", "{:.44}".format, width=44, left=True)]
     for name, head in (("single", "K = 1"), ("wilson_2", "2"), ("wilson_4", "4")):
         columns.append(field(name, head, _show_bound, width=7))
-    means = f"{'mean':<65}"  # the line below the gain columns, which begin at character 65
+    means = f"{'mean':<65}"  # aligned with the gain columns, which begin at character 65
     for name in ("gain_2", "gain_4"):
         columns.append(field(name, name.replace("_", " "), ".2f", width=7, none="-"))
         gains = [record[name] for record in records if record[name] is not None]
@@ -481,7 +483,7 @@ def make_bounds_table(title: str, records: Records) -> OwnTable:
     columns = [field("attack", "epsilon of", width=40, left=True), field("canaries", "K", width=6)]
     for method, (label, *_) in _METHODS.items():
         columns.append(field(method, label, _show_bound, width=8, none="-"))
-    over_canaries = select(records, over="K")  # with all runs, for each number of canaries K
+    over_canaries = select(records, over="K")
     return _make_table(title, columns, over_canaries, [_RULE])
 
 

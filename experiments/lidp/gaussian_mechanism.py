@@ -60,9 +60,10 @@ def _audit_seed(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Returns one seed's lower bound on epsilon from each method, and its `moment_gaps`.
 
-    A canary is detected if its score reaches a threshold. `thresholds` has one for each order, the number of
-    moments in Wilson's interval. Our bound for several canaries, `lifted`, chooses its own. The gaps measure
-    how much detections in a run depend on each other. This matters from order 2, so we use its threshold.
+    A canary is detected if its score reaches a threshold. `thresholds` has a threshold for each order, the
+    number of moments in Wilson's interval. Our bound for several canaries, `lifted`, chooses its own. The
+    gaps measure how much detections in a run depend on each other. This dependence matters from order 2 on,
+    so we use the threshold for order 2.
     """
     levels = Level(audit.delta, audit.confidence)
     design = simulate(audit, seed)
@@ -116,8 +117,8 @@ def wilson_epsilon(design: Sets, threshold: float, order: int, levels: Level) ->
     """Returns the LiDP paper's lower bound log((p_1 - delta) / p_0) on epsilon, or 0 if p_1 <= delta.
 
     p_1 is Wilson's lower bound on the probability that an inserted canary's score reaches the threshold. p_0
-    is Wilson's upper bound on this probability for a fresh canary. Both use the moments, up to this order (1,
-    2 or 4), of the number of canaries in a run with such a score.
+    is Wilson's upper bound on this probability for a fresh canary. Both use the moments, up to the given
+    order (1, 2 or 4), of the number of a run's canaries that reach it.
     """
     find_limits = partial(
         lifted.exchangeable_limits,
@@ -171,8 +172,8 @@ def _draw_inserted_scores(rng: np.random.Generator, audit: MechanismAudit) -> Ar
     """Draws the scores (n, K) of the canaries in n runs that insert them.
 
     In their Gram-Schmidt basis, a run's K canaries are the normalized rows of a lower-triangular K x K
-    matrix. Entries below its diagonal are standard normal. Entries on it are chi-distributed with d, d - 1,
-    ... degrees of freedom (Bartlett's decomposition).
+    matrix. Entries below the diagonal are standard normal. Entries on the diagonal are chi-distributed with
+    d, d - 1, ... degrees of freedom (Bartlett's decomposition).
     """
     runs, canaries, dimension, *_ = audit
     rows = np.tril(rng.standard_normal((runs, canaries, canaries)), -1)

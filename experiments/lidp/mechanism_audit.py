@@ -11,12 +11,12 @@ class MechanismAudit(NamedTuple):
     """An audit of the Gaussian mechanism, repeated with several seeds.
 
     Attributes:
-      runs: The number of runs that insert all canaries, and of runs for fresh canaries.
+      runs: The number of runs that insert all canaries, and also of the runs for fresh canaries.
       canaries: The number of canaries K in a run.
       dimension: The dimension d of the release.
       epsilon: The claimed epsilon, a key of SIGMA_SQUARED.
       seeds: The number of seeds. Seeds start at 0.
-      delta, confidence: Those of the bounds.
+      delta, confidence: The delta and the confidence of the bounds.
     """
 
     runs: int

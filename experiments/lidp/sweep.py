@@ -32,8 +32,8 @@ from models.catalogue import task
 
 EPSILONS = (1, 2, 4, 8, 16, 32)  # claimed for trained models, by Renyi DP at delta = 1e-5
 _DIMENSION = 10_000  # in the panels over n and over K
-_BATCH_SIZE = 100  # for trained models
-# With fewer scores per seed, starting several processes takes longer than they save.
+_BATCH_SIZE = 100
+# With fewer scores per seed, starting several processes takes longer than it saves.
 _WORTH_PROCESSES = 50_000
 _POISONED = Poisoned(as_printed=True)  # Errata L10
 
@@ -182,7 +182,7 @@ def _list_mechanisms(size: Extent) -> list[Cell]:
     """Returns the audits of the Gaussian mechanism, for panels over runs n, canaries K and dimension d.
 
     The panel over n has epsilon 1, with K = 1 and with K = sqrt(n), rounded down. The others have epsilon 4.
-    The panel over d has K = sqrt(n), and the others d = 10,000.
+    The panel over d has K = sqrt(n). The others have d = 10,000.
     """
     runs = size.mechanism_runs
     base = MechanismAudit(
@@ -191,7 +191,7 @@ def _list_mechanisms(size: Extent) -> list[Cell]:
         dimension=_DIMENSION,
         epsilon=4.0,
         seeds=size.seeds,
-        **Level()._asdict(),  # the default delta and confidence
+        **Level()._asdict(),
     )
     cells = []
     over_n = base._replace(epsilon=1.0)

@@ -1,7 +1,7 @@
 """Draws the paper's Figures 1 to 4 and makes its Tables 1, 2, 4 and 5.
 
-Table 1 is simulated. The others use stored cosines. For an observer of all iterates, a canary's cosine is
-its largest over all rounds. The estimate fits normal distributions to these maxima (Errata O13).
+Table 1 is simulated. The others use stored cosines. If the observer sees all iterates, we use each canary's
+largest cosine over all rounds. The estimate fits normal distributions to these maxima (Errata O13).
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ from experiments.sweeps.points import Evidence
 from experiments.sweeps.records import Record, Records, field, mean_fields, own_table, select
 from experiments.sweeps.sweep import Drawn, OwnTable
 
-QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)  # the quantiles of estimates in Figure 4
+QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
 # The distribution of the final model's cosine with a canary that is not inserted, in units of 1/sqrt(d).
 _FINAL_MODEL_NULL = Gaussian(0.0, 1.0)
 
@@ -125,7 +125,7 @@ def _simulate_cosines(plan: Simulations, dimension: int) -> Array:
     Their shape is (simulations, sigmas, canaries). A simulation draws uniform unit vectors as canaries, and
     uses them with every sigma, the standard deviation of the noise.
     """
-    canaries = int(np.sqrt(dimension))  # as in the paper's Table 1
+    canaries = int(np.sqrt(dimension))
     simulations = []
     for index in range(plan.simulations):
         rng = np.random.default_rng([0, dimension, index])
@@ -148,7 +148,7 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
       These fields describe the observer:
 
           observer     one of _OBSERVERS
-          cosines      the cosines: "observed" of inserted canaries, "unobserved" of others
+          cosines      the cosines of inserted canaries ("observed") and of others ("unobserved")
           estimate     the estimate of epsilon from normal distributions fitted to the cosines
           error        its standard error
           floor        its mean and 95% quantile without leakage
@@ -176,7 +176,7 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
             "repetitions": setting.repetitions,
             "analytical": epsilon_upper_bound(noise, 1, levels.delta),
             "accounted": epsilon_upper_bound(noise, setting.repetitions, levels.delta),
-            "accuracy": next(iter(stored.accuracies), None),  # if stored
+            "accuracy": next(iter(stored.accuracies), None),
             "plain_accuracy": next(iter(plain_accuracies), None),
             "observer": _OBSERVERS[observe],
             "cosines": cosines,
@@ -291,7 +291,7 @@ def draw_densities(title: str, runs: Records) -> Figure:
 def draw_quantiles(title: str, splits: Records) -> Figure:
     """Draws the one-shot paper's Figure 4: quantiles of the estimates of epsilon over experiments.
 
-    Its lines (_SPLITS) are for canaries in one run, or split across several runs (`read_splits`).
+    Its lines (_SPLITS) show canaries in one run, and canaries split across several runs (`read_splits`).
     """
     draw_panel = partial(
         plot_lines, looks=_SPLITS, xticks=QUANTILES, xlabel="quantile", ylim=(0, None)
@@ -310,12 +310,12 @@ def _add_panel(record: Record) -> Record:
 def _draw_histogram(axis: Axes, records: Records) -> None:
     """Draws a histogram of the inserted canaries' cosines over the distribution without leakage.
 
-    We show the latter as the histogram of canaries that are not inserted (`unobserved`). For the final model,
-    `unobserved` is empty, and we draw the exact density.
+    The latter is a histogram of canaries that are not inserted (`unobserved`). For the final model,
+    `unobserved` is empty, so we draw the exact density.
     """
     [run] = records
     cosines: Cosines = run["cosines"]
-    scale = np.sqrt(cosines.dimension)  # cosines are shown in units of 1/sqrt(dimension)
+    scale = np.sqrt(cosines.dimension)
     worlds = {"inserted": cosines.observed * scale}
     if len(cosines.unobserved):
         worlds["not inserted"] = cosines.unobserved * scale
@@ -449,7 +449,7 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
     canaries = f"{len(cosines.observed):,} + {len(cosines.unobserved):,} canaries"
     clients = f"{plan.setting.rounds:,} x {plan.setting.cohort} clients"
     before = f"{title}\n{canaries}, {clients}"
-    headings: dict[str, str] = {}  # observer -> the heading from its first run
+    headings: dict[str, str] = {}  # observer -> heading
     records = []
     for run in sorted(runs, key=itemgetter("observer")):
         floor = _show_pair(run["floor"].mean, run["floor"].quantile_95)
@@ -490,12 +490,12 @@ def make_densities_table(title: str, runs: Records) -> OwnTable:
 def make_splits_table(title: str, splits: Records) -> OwnTable:
     """Returns the table of the one-shot paper's Figure 4: quantiles of the estimates of epsilon.
 
-    Columns (_SPLITS) are for canaries in one run, or split across several runs (`read_splits`).
+    Columns (_SPLITS) show canaries in one run, and canaries split across several runs (`read_splits`).
     """
     columns = [  # field, heading, format, width
         field("noise", "noise", ".3g", 7, left=True),
         field("observer", "observed", width=14, left=True),
-        field("x", "quantile", width=8)._replace(key="quantile"),  # the column in the CSV
+        field("x", "quantile", width=8)._replace(key="quantile"),
         *(field(name, name, ".4g", 14) for name in _SPLITS),
         field("analytical", "analytical", ".4g", 12),
     ]

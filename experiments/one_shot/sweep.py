@@ -4,7 +4,8 @@
     laptop   Fashion-MNIST instead of EMNIST, and Shakespeare instead of Stack Overflow
     paper    the paper's data from the files given by --emnist and --stackoverflow, with adaptive clipping
 
-Only scale `paper` uses the paper's noise multipliers. The others give the paper's analytical epsilons.
+Only scale `paper` uses the paper's noise multipliers. At the other scales, the multipliers give the paper's
+analytical epsilons.
 """
 
 import dataclasses
@@ -92,7 +93,7 @@ class FederatedSizes(NamedTuple):
     splits: SplitPlan
 
 
-DELTA = 1e-6  # the delta of the epsilons in the paper's Table 1
+DELTA = 1e-6  # for the paper's Table 1
 SIMULATIONS = 50  # for each cell of the paper's Table 1
 # Analytical epsilons at delta 1e-5: infinite, 300, 100, 30.
 _NOISES = (0.0, 0.0484613, 0.0946699, 0.21472)
@@ -182,7 +183,7 @@ class PlannedSweep(Sweep):
 def sweeps(scale: str) -> dict[str, Sweep]:
     """Returns the sweeps for the one-shot paper's Tables 1, 2, 5 and Figures 1 to 4, keyed by name.
 
-    Cells train models, and the plan tells which results to show. `scale` is a key of SIZES.
+    Cells train models, and the plan determines which results to show. `scale` is a key of SIZES.
     """
     images, text, splits = SIZES[scale]
     simulations = Simulations()
@@ -192,7 +193,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         PlannedSweep("one_shot_table_1", "Estimates of a known epsilon", cells=(), plan=simulations)
     ]
     for number, plan in ((2, text), (5, images)):
-        # Without canaries that take part in several rounds, which Figures 1 to 3 show.
+        # Figures 1 to 3 show canaries that take part in several rounds. Here, they take part in one.
         once = plan._replace(repetitions=(1,))
         cells = list(_audit_cells(once))
         for noise in plan.noises:

@@ -51,7 +51,7 @@ def epsilon_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
     for name, of_panel in by_panel.items():
         of_panel.sort(key=attrgetter("x"))
         panels[name] = partial(_draw_panel, points=of_panel, x_axis=sweep.axis)
-    most_points = max(map(len, by_panel.values()))  # in a panel
+    most_points = max(map(len, by_panel.values()))
     fits_in_a_row = most_points * len(panels) <= _MAX_ACROSS
     across = len(panels) if fits_in_a_row else 1
     # A panel needs 0.9 inches for each point and 0.6 for its edges. The heading needs 5.8 inches.
@@ -83,9 +83,9 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x_axis: Axis | None) -> Non
     """
     positions: list[float] = []
     groups = [list(group) for _, group in groupby(points, attrgetter("x"))]
-    position = 0.0  # of the next point
+    position = 0.0
     for group in groups:
-        if positions:  # a line between this group and the previous one
+        if positions:
             axis.axvline((positions[-1] + position) / 2, color="0.85", lw=0.8)
         begin = position
         for point in group:
@@ -95,7 +95,7 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x_axis: Axis | None) -> Non
         if x_axis and len(groups) > 1:
             axis.annotate(
                 f"{x_axis.symbol} = {group[0].x:g}",
-                ((begin + positions[-1]) / 2, 1.0),  # above the middle of the group
+                ((begin + positions[-1]) / 2, 1.0),
                 ha="center",
                 va="bottom",
                 xycoords=("data", "axes fraction"),
@@ -130,7 +130,7 @@ def _draw_point(axis: Axes, position: float, point: Point) -> None:
         )
     predicted = point.predicted()
     if predicted is not None:
-        # One of k steps inserts: n insertions have the noise of n k steps, sigma sqrt(n k).
+        # Every k-th step inserts the canary, so n insertions have the noise of n k steps, sigma sqrt(n k).
         axis.hlines(
             predicted,
             position - 0.42,
@@ -141,7 +141,7 @@ def _draw_point(axis: Axes, position: float, point: Point) -> None:
             label=r"predicted: $\mu = \sqrt{n / k} / \sigma$, n insertions",
         )
     ends = (position - 0.45, position + 0.45)
-    heights = [point.upper_bound()] * 2  # at both ends
+    heights = [point.upper_bound()] * 2
     axis.plot(ends, heights, color=UPPER, ls=_DOTS, lw=1.6, label=_ACCOUNTING)
     for name, (offset, look) in LOOKS.items():
         method = point.find_method(name)
@@ -158,10 +158,10 @@ def _draw_point(axis: Axes, position: float, point: Point) -> None:
 def trade_off_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
     """Draws the empirical trade-off curve of each point's first seed (hidden-state paper, Figure 6a).
 
-    Each point has a row of two panels. The first shows error rates, and the second their normal deviates, in
-    which Gaussian curves are straight lines.
+    Each point has a row of two panels. The first shows error rates. The second shows their normal deviates,
+    which turn Gaussian curves into straight lines.
     """
-    rates = np.linspace(0, 1, 401)  # false-positive rates
+    rates = np.linspace(0, 1, 401)
     panels = {}
     for point in points:
         conclusion = point.conclusions[0]

@@ -22,7 +22,7 @@ def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Inter
     It is exact if scores are normal with the same standard deviation. Then the pooled t statistic of
     n = n_in + n_out scores has the noncentral t distribution with n - 2 degrees of freedom and the
     noncentrality mu / sqrt(1 / n_in + 1 / n_out). The interval contains each mu that leaves probability above
-    (1 - confidence) / 2 on both sides of the statistic. It is [0, inf) if scores do not vary in any world.
+    (1 - confidence) / 2 on both sides of the statistic. It is [0, inf) if scores are equal within each world.
 
     Args:
       scores_in, scores_out: The finite scores of runs with the canary, (n_in,), and without it, (n_out,).
@@ -60,9 +60,9 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
         return _UNKNOWN  # [0, inf)
     variance = 0.0
     for i, runs in enumerate(runs_of_sets):
-        distances = []  # without each run of set i
+        distances = []  # each leaves out a run of set i
         for left_out in range(runs):
-            kept = list(map(np.arange, runs_of_sets))  # indices of runs
+            kept = list(map(np.arange, runs_of_sets))
             kept[i] = np.delete(kept[i], left_out)
             without_run = design.select(*kept)
             distances.append(_measure_distance(*without_run.pooled()))

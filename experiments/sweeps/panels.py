@@ -66,8 +66,8 @@ def draw_panels_of(
 ) -> Figure:
     """Draws a figure with a panel for each value of the records' `panel` field.
 
-    To draw a panel, it calls draw(axis, records=the panel's records). `args` are the arguments to
-    `draw_panels` that follow the panels, and `options` are the keyword arguments.
+    To draw a panel, it calls draw(axis, records=the panel's records). `args` and `options` are the other
+    arguments of `draw_panels`.
     """
     panels = {}
     for record in records:
@@ -118,7 +118,7 @@ def plot_lines(
 def draw_dot(
     axis: Axes, place: int, value: float, edge: float, color: str, is_filled: bool, label: str
 ) -> None:
-    """Draws a value as a dot, or as an arrow at the end of the horizontal axis if it lies beyond.
+    """Draws a value as a dot, or as an arrow at the end of the horizontal axis if it lies beyond the end.
 
     `place` is the position on the vertical axis, and `edge` is the end of the horizontal axis. `is_filled` is
     False for a dot that is only an outline.

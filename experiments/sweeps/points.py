@@ -105,8 +105,8 @@ class Point(NamedTuple):
         """Returns the two-sided interval (low, high) for epsilon from the first seed.
 
         It assumes that scores are normal with the same standard deviation with and without the canary
-        (`normal_scores`). For fresh directions, both ends are NaN: only the distribution of scores without
-        the canary is known.
+        (`normal_scores`). For fresh directions, both ends are NaN, because only the distribution of scores
+        without the canary is known.
         """
         conclusion = self.conclusions[0]
         if conclusion.law_is_known:  # fresh directions
@@ -115,7 +115,7 @@ class Point(NamedTuple):
         if conclusion.has_one_canary:
             ends = normal_scores.mu_interval(*conclusion.worlds, confidence)
         else:  # the canaries of a run may depend on each other
-            design = cast(Design, conclusion.evidence)  # for the type checker
+            design = cast(Design, conclusion.evidence)
             ends = normal_scores.mu_interval_of_runs(design, confidence)
         low = conversions.epsilon_from_mu(float(ends.lower), conclusion.delta)
         high = conversions.epsilon_from_mu(float(ends.upper), conclusion.delta)
@@ -186,7 +186,7 @@ def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
         upper_bound = point.upper_bound()
         label = point.series
         if sweep.axis:
-            # "GC-S, noisy per step" becomes "GC-S, k = 1", to fit on the line.
+            # "GC-S, noisy per step" becomes "GC-S, k = 1", to fit on a line.
             name_without_variant = label.split(",")[0]
             label = f"{name_without_variant}, {sweep.axis.symbol} = {point.x:g}"
         heading = shortened(f"{sweep.name}: {sweep.title}", 80)
@@ -208,7 +208,7 @@ def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
         if len(cells) == 1:  # the interval belongs to a single audit
             row["epsilon_low"], row["epsilon_high"] = point.interval()
         for name, method in estimate.METHODS.items():
-            counterpart = point.find_method(name)  # None if there is none
+            counterpart = point.find_method(name)
             column = name
             if counterpart is not None and counterpart.assumes != method.assumes:
                 column = counterpart.name
@@ -241,7 +241,7 @@ def make_table(rows: Records, level: Level) -> Table[Record]:
     ]
     # The remaining fields are other bounds, which vary with the kind of audit.
     shown = {"heading", "label", *map(attrgetter("key"), columns + last)}
-    all_names = dict.fromkeys(itertools.chain(*rows))  # each once, in order
+    all_names = dict.fromkeys(itertools.chain(*rows))
     others = [name for name in all_names if name not in shown]
     return Table(
         [*columns, *map(field, others), *last],
@@ -250,5 +250,5 @@ def make_table(rows: Records, level: Level) -> Table[Record]:
         before=[f"lower bounds on epsilon at {level}"],
         after=["-" * 80, _NOTES],
         gap=" ",
-        rule=80,  # characters
+        rule=80,
     )

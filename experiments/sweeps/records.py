@@ -72,7 +72,7 @@ def own_table(
         before=[title],
         after=after,
         gap=gap,
-        rule=80,  # characters
+        rule=80,
     )
     return OwnTable(table.text(), table.csv())
 

@@ -51,4 +51,4 @@ def chosen(scale: str, names: list[str]) -> list[Sweep]:
     require(names, f"`name` is missing: give all, or any of {choices}")
     for name in names:
         require(name in all_sweeps, f"`name={name}` is unknown: give all, or any of {choices}")
-    return [all_sweeps[name] for name in dict.fromkeys(names)]  # drops repeats
+    return [all_sweeps[name] for name in dict.fromkeys(names)]

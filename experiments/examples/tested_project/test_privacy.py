@@ -41,7 +41,7 @@ def test_the_stated_epsilon_is_what_accounting_gives() -> None:
 
 
 def test_the_last_model_leaks_no_more_than_claimed() -> None:
-    """Half of the runs insert a gradient of norm C in every step. Scores measure movement against it."""
+    """Half of the runs insert a gradient of norm C in every step. Scores measure the movement against it."""
     canary = np.zeros(64)
     canary[0] = training.CLIPPING_NORM
     scores_in = [-training.train(seed, canary)[0] for seed in range(RUNS // 2)]
