@@ -1,7 +1,7 @@
 """Claims about matrix mechanisms (DP-FTRL): DP-SGD with noise correlated across steps.
 
 Let u (T,) be 1 at the steps that insert the canary and 0 elsewhere, and S the strategy
-(`audit.claims.strategies`). Training leaks
+(`audit.claims.strategies`). Training is mu-GDP, with
 
     all models     mu = |S u| / sigma
     last model     mu = 1'u / (sigma |S^-T 1|), if losses are linear
@@ -110,7 +110,7 @@ class MatrixMechanism(GaussianClaim):
     def _pattern(self) -> Array:
         """Returns u, of shape (T,): 1 at the steps that insert the canary.
 
-        With `min_separation`, these are the earliest possible steps. They are the worst case if the
+        With `min_separation`, these are the earliest possible steps, which are the worst case if the
         coefficients of S are non-negative and non-increasing (Kalinin and Lampert, 2024, Theorem 2). Raises
         InputError for other strategies, and for values out of range.
         """

@@ -1,4 +1,4 @@
-"""Values of the flag for measured Lipschitz constants. No imports, so that --help stays fast."""
+"""Values of the flag for measured Lipschitz constants. There are no imports, to keep --help fast."""
 
 MEASURED = "measured"  # also the word used in tables
 UNMEASURED = "none"

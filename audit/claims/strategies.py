@@ -123,7 +123,7 @@ def _compute_checksum(path: str) -> str:
 def read_strategy(text: str, steps: int) -> Strategy:
     """Returns the strategy matrix S that a text names. Training adds the noise S^-1 z, for raw noise z.
 
-    Comments write S as a function of L, the shift by one step.
+    In the comments, L is the shift by one step.
 
     Args:
       text: "independent", "sqrt", "lambda:l" (lambda-CGD), "bsr:b" (banded square root), "bisr:p" (banded
@@ -174,7 +174,7 @@ def _read_file(text: str) -> Array:
 
 
 def _list_strategies(text: str) -> str:
-    """Returns the error message for a text that does not name a strategy."""
+    """Returns the error message for a text that names no strategy."""
     return (
         f"`noise={shown(text)}` is not a strategy: give independent, lambda:0.9, sqrt, bsr:16, bisr:16, or a "
         "file of coefficients"
