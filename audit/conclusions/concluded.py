@@ -37,15 +37,15 @@ def conclude(
 ) -> Conclusion:
     """Returns the conclusion from evidence, using all methods for this kind of evidence.
 
-    If some rows look like pasted copies, we also count each repeated row once, and keep only what both
-    conclusions prove. If too few rows remain, bounds are 0.
+    If some rows look like pasted copies, we draw a second conclusion that counts each repeated row once, and
+    keep only what both prove. If too few rows remain, bounds are 0.
 
     Raises InputError for unusable scores.
     """
     all_rows = _begin_conclusion(evidence, claim, level)
     once = count_once(evidence)
     if once is None:
-        return finish(all_rows)  # adds the claim test and the verdict
+        return finish(all_rows)
     try:
         counted_once = _begin_conclusion(once.evidence, claim, level)
     except InputError:  # too few distinct rows for the methods
@@ -89,7 +89,7 @@ def _begin_conclusion(evidence: Evidence, claim: Claim | None, level: Level) -> 
     findings, verdict_methods = _analyze(evidence, level)
     worlds = evidence.pooled()  # the scores of inserted canaries, and of left-out canaries
     curve = None
-    if verdict_methods is ONE_CANARY:  # one per run, so its scores are independent
+    if verdict_methods is ONE_CANARY:  # one per run, so scores are independent
         p_value = gaussian_curve.examine(*worlds)
         curve = Curve(p_value, power=gaussian_curve.power(*worlds))
     concluded = Conclusion(
@@ -116,7 +116,7 @@ def _begin_conclusion(evidence: Evidence, claim: Claim | None, level: Level) -> 
     )
     if composition is None or composition.sampling_rate == 1:  # canaries are not sampled
         return concluded
-    # The hidden-state bound ignores sampling. So we add the epsilon to expect if losses are linear.
+    # The hidden-state bound ignores sampling. So we add the epsilon expected for linear losses.
     periodicity = 1
     if hidden_state is not None:
         periodicity = hidden_state.periods.k  # one step of k may insert the canary
@@ -191,8 +191,8 @@ def conclude_setting(
         evidence = read_evidence(scores)
         if not own_model and predicted_mu(setting) is not None:
             why_gaussian = "expected here: Gaussian noise on one crafted coordinate"
-    # What the last model leaks depends on the optimizer, which a claim does not know. So we compute it from
-    # the setting.
+    # The leakage with linear losses depends on the optimizer, which a claim does not include. So we compute
+    # it from the setting.
     if_linear = _expect_linear_losses(setting, claim, level.delta)
     concluded = _begin_conclusion(evidence, claim, level)
     concluded = concluded._replace(why_gaussian=why_gaussian, epsilon_if_linear=if_linear)
@@ -241,8 +241,8 @@ def _expect_linear_losses(setting: Setting, claim: Claim, delta: float) -> float
     """Returns the epsilon that the last model would have with linear losses, or None.
 
     With linear losses, the last model reveals only the sum of all steps (Steinke et al., 2024). We compute
-    this if the hidden-state bound does not cover the setting (correlated noise) or may ignore that insertion
-    steps are random. We do not report it for fresh canaries.
+    this epsilon if the hidden-state bound does not cover the setting (correlated noise) or may ignore that
+    insertion steps are random. We do not report it for fresh canaries.
     """
     mechanism = setting.mechanism
     if mechanism.optimizer != "sgd" or mechanism.weight_decay:  # the last model is not the sum
@@ -308,7 +308,7 @@ def predicted_mu(setting: Setting) -> float | None:
     experiments/hidden_state/README.md).
 
     The prediction requires SGD, independent noise and insertions that are not sampled. The adversary must
-    know the initial model, which would otherwise add to the variance of the scores (Errata H14 there).
+    know the initial model, which would otherwise add to the variance of the scores (Errata H14 in that file).
     """
     mechanism = setting.mechanism
     task = find_task(setting.model)  # None for a custom model

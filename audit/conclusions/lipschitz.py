@@ -146,7 +146,7 @@ def find_current(store: Store) -> Steps | None:
 def find_measured(store: Store, rehearsals: int) -> Steps | None:
     """Returns a store's constants if this version measured them in at least `rehearsals` runs; else None.
 
-    With 0 rehearsals (`USUAL`), any number of runs suffices. Constants that were not measured have 0 runs.
+    If `rehearsals` is 0 (`USUAL`), any number of runs suffices. Constants that were not measured have 0 runs.
     """
     steps = find_current(store)
     if steps is None or not steps.runs or steps.runs < rehearsals:
@@ -155,7 +155,7 @@ def find_measured(store: Store, rehearsals: int) -> Steps | None:
 
 
 def _bound_last_model(setting: Setting, steps: Steps, delta: float) -> HiddenState:
-    """Returns the upper bound for the last model, and for larger Lipschitz constants in case they are wrong.
+    """Returns the upper bound for the last model, and bounds for Lipschitz constants larger than in `steps`.
 
     `make_hidden_state` chooses the larger constants. The result includes the reason for `steps.constants`.
     """
@@ -178,7 +178,8 @@ def _bound_for_constants(setting: Setting, constants: ArrayLike, delta: float) -
     """Returns the hidden-state bound for Lipschitz constants, a number or (T,); infinite if noise is 0.
 
     If a sampler hides which steps insert the canary, the last model is a mixture over all patterns of
-    participation. It determines mu and epsilon; the other fields are for the pattern of `_find_shifts`.
+    participation. The mixture determines mu and epsilon; the other fields are for the pattern of
+    `_find_shifts`.
     """
     sigma = setting.mechanism.noise_multiplier
     bound = hidden_state_bound(_find_shifts(setting), constants, sigma, delta)
@@ -194,8 +195,8 @@ def _find_mixture(
 ) -> samplers.MixtureBound | None:
     """Returns the bound if a sampler hides which steps insert the canary; else None.
 
-    The last model is then a mixture over all patterns of participation. The bound requires noise, and that
-    any step may insert the canary (`periodicity` is 1).
+    The last model is then a mixture over all patterns of participation. The bound requires noise and a
+    schedule in which any step may insert the canary (`periodicity` is 1).
     """
     schedule = setting.schedule
     sigma = setting.mechanism.noise_multiplier
@@ -209,11 +210,12 @@ def _find_shifts(setting: Setting) -> Array:
     """Returns the shift that the canary causes at each step, (T,): 1 if inserted there, else 0.
 
     The unit is eta C / B, for learning rate eta, clipping norm C and batch size B. If a sampler draws a step
-    in each epoch, we assume the last one, since the least noise follows it. For Poisson sampling (`batches`
-    is 0), we assume every possible step.
+    in each epoch, we assume that it draws the last one, since the least noise follows it. For Poisson
+    sampling (`batches` is 0), we assume that it draws every possible step.
     """
     schedule = setting.schedule
-    # The steps in a period, and the step that inserts, counted from 1. For a sampler, a period is an epoch.
+    # The number of steps in a period, and the step that inserts the canary, counted from 1. For a sampler, a
+    # period is an epoch.
     period = setting.sampling.batches or schedule.periodicity
     place = setting.sampling.batches or schedule.place
     shifts = np.zeros(schedule.steps)
@@ -243,8 +245,8 @@ def _mix_patterns(
 def coupling_distances(setting: Setting) -> Array:
     """Returns the distance between the models with and without the canary before each step, (T,).
 
-    The unit is eta C / B. We measure Lipschitz constants at these distances. Since they are still unknown, we
-    assume 1. In step t, the canary adds s_t (`_find_shifts`), and noise masks a part a_t
+    The unit is eta C / B. We measure Lipschitz constants at these distances. The constants are still unknown,
+    so we assume 1. In step t, the canary adds s_t (`_find_shifts`), and noise masks a part a_t
     (`hidden_state_bound`), so z_t = z_(t-1) + s_t - a_t.
     """
     bound = _bound_for_constants(setting, constants=1.0, delta=1e-5)  # any delta will do
@@ -308,9 +310,10 @@ def count_rehearsals(
 ) -> int | None:
     """Returns the number of rehearsals that measure a catalogue model's steps; None if we do not measure.
 
-    A rehearsal is a training run that measures Lipschitz constants. With 0 (`USUAL`), the number depends on
-    the model's size. By default, we measure smooth models without proven constants, unless the last model
-    cannot have a bound or every step inserts the canary. The bound would then rarely improve on composition.
+    A rehearsal is a training run that measures Lipschitz constants. If the result is 0 (`USUAL`), the number
+    depends on the model's size. By default, we measure smooth models without proven constants, unless the
+    last model cannot have a bound or every step inserts the canary. In the latter case, the bound would
+    rarely improve on composition.
 
     Args:
       requested: "measured" or "none", to measure or not; None for the default.

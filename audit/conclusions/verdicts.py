@@ -289,11 +289,12 @@ def _name_upper_bound(upper: UpperBound) -> str:
 
 
 def _name_other_reasons(broken: UpperBound, conclusion: Conclusion, condition: str = "") -> str:
-    """Returns the end of a sentence about a possible bug: why else leakage may exceed the bound `broken`.
+    """Returns the end of a sentence about a possible bug: other reasons why leakage may exceed `broken`.
 
     For example: "or the upper bound is for a different training run (...); a correct implementation gets this
-    verdict by chance in at most 5% of audits." `condition` restricts this chance. For the last model, we add
-    Lipschitz constants as a reason, and whether composition is violated.
+    verdict by chance in at most 5% of audits." `condition` follows the word "implementation", as in " with a
+    Gaussian curve". For the last model, we add larger Lipschitz constants as a reason, and state whether
+    composition is violated.
     """
     other = (
         f"or the {broken.name} is for a different training run (perhaps it counts on sampling, but canaries "
@@ -317,7 +318,7 @@ def _name_other_reasons(broken: UpperBound, conclusion: Conclusion, condition: s
 
 
 def describe_what_decides(conclusion: Conclusion) -> str:
-    """Returns what evidence would tell a violated guarantee from a curve that is not Gaussian."""
+    """Returns the evidence that would distinguish a violated guarantee from a curve that is not Gaussian."""
     most = conclusion.most_provable  # for any curve; None if unknown
     upper = conclusion.tightest
     if most is None or upper is None or most >= upper.epsilon:

@@ -17,7 +17,7 @@ from audit.evidence.arrays import Array, Bits, Integers
 from audit.written import counted
 
 ERROR = 1e-6  # the largest probability of rejecting fair coins
-# The values of t for the Chernoff bound on a chi-squared-like sum X. E[exp(t X)] is finite below t = 1/2.
+# The values of t for the Chernoff bound on a chi-squared-like sum X. E[exp(t X)] is finite for t below 1/2.
 _TILTS = np.concatenate([-np.geomspace(100.0, 1e-4, 100), np.geomspace(1e-4, 0.45, 100)])
 
 
