@@ -136,7 +136,7 @@ def wrap_loss(
     flat_params, unravel = ravel_pytree(float32_params)
     theta_0 = np.asarray(flat_params)
 
-    # The compiled program contains this function's name, so renaming it changes the hashes and stores of models.
+    # The compiled program contains this function's name, so renaming it changes models' hashes and stores.
     def flat_loss(theta: Array, labelled: tuple[Array, Array]) -> Array:
         """Returns the loss at a flat vector of parameters."""
         return loss(unravel(theta), labelled)

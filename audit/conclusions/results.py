@@ -11,8 +11,8 @@ def result_json(conclusion: Conclusion, indent: int | None = None, **more: Any) 
     """Returns a conclusion as a JSON object, as in audit.json and the output of `bound --json`.
 
     For several runs, it has `auc`, and `attack` with the accuracy and the true-positive rates at 1% and 0.1%
-    false positives, in sample. A rate is null if there are too few left-out canaries to measure it. The object also
-    includes the fields in `more`.
+    false positives, in sample. A rate is null if there are too few left-out canaries to measure it. The
+    object also includes the fields in `more`.
     """
     fields = {
         **result_fields(conclusion),
