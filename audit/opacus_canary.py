@@ -136,13 +136,11 @@ class DirectionsOptimizer(_InsertingOptimizer):
         super().__init__(optimizer)
         self._chosen = list(self.params if parameters is None else parameters)
         _require_trained(self._chosen, self.params)
-        # These numbers determine the directions.
         self._identity = {"seed": seed, "run": run, "count": count}
         self._inserts = present
         self._is_moved = False  # `step` checks once that the optimizer moves every chosen parameter
         self._theta_0 = self._read_parameters()
         norm = float(self.max_grad_norm)
-        # The sum of all directions, each of length `norm`.
         total = directions.inserted(**self._identity, dimension=self.dimension, norm=norm)
         self._inserted = self._split(torch.from_numpy(total).float())
 

@@ -205,10 +205,10 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
     Raises:
       InputError: a setting is invalid, or does not fit the model or the data.
     """
-    constants = fields.pop("lipschitz", None)  # numbers, or the word "measured"
+    constants = fields.pop("lipschitz", None)
     rehearsals = fields.pop("rehearsals", None)
     name = fields.pop("model", None) or own.name
-    adversary = None  # unless it is a custom one
+    adversary = None
     if isinstance(fields["adversary"], Adversary):
         own_fields, adversary = _prepare_adversary(fields["adversary"], own.model.n_parameters)
         fields |= {"adversary": own_fields, "canaries": adversary.canaries}
@@ -278,7 +278,7 @@ class _Training:
         # The user is responsible for the constants of a custom model.
         bound = lipschitz.hidden_state(self.setting, delta, steps, own_model=True)
         why_not = ""
-        if isinstance(bound, str):  # the reason why there is no bound
+        if isinstance(bound, str):
             why_not = bound
         elif self.adversary is not None:
             why_not = _why_adversary_uncovered(self.adversary, self.own.model.n_parameters)
@@ -296,7 +296,7 @@ def _reuse_measured_constants(store: Store) -> Steps | None:
 
     If the store has constants that a user guaranteed for an earlier audit, this deletes them.
     """
-    measured = lipschitz.find_measured(store, rehearsals=0)  # in any number of runs
+    measured = lipschitz.find_measured(store, rehearsals=0)
     if measured is None:
         lipschitz.keep(store, None)  # deletes the constants, which may be wrong for this audit
     return measured
@@ -348,8 +348,8 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     # The label is the name of the function that encloses `init`: "constant_direction" in
     # "constant_direction.<locals>.init".
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
-    # JAX reuses traces of a function object, even if a variable that the function reads has changed since. So
-    # we wrap each function, a leaf of the tuple `adversary`, in a new object.
+    # We wrap each function, a leaf of the tuple `adversary`, in a new object, as `_fingerprint_adversary`
+    # requires.
     untraced: Adversary = jax.tree.map(
         lambda part: partial(part) if callable(part) else part, adversary
     )

@@ -200,10 +200,10 @@ class DpSgd(Claim):
         sigma = number("noise_multiplier", self.noise_multiplier, float)
         insertions = number("insertions", self.insertions, int)
         rate = number("sampling_rate", self.sampling_rate, float)
-        accounting.mu_upper_bound(sigma, insertions)  # raises InputError for values out of range
+        accounting.mu_upper_bound(sigma, insertions)  # checks both
         require(0 < rate <= 1, f"`sampling_rate={rate}`: give a number above 0 and at most 1")
         k = number("k", self.k, int)
-        step = insert_step(plain(self.insert), k)  # `plain` converts a NumPy integer to int
+        step = insert_step(plain(self.insert), k)
         if self.lipschitz is None:
             # The schedule affects only the bound on the last model.
             require(k == 1, "`k` and `insert` require `lipschitz`")
@@ -271,7 +271,7 @@ class RandomAllocation(Claim):
     noise_multiplier: float
     batches: int
     epochs: int
-    assumes = _SECRET  # sensitivity C, Gaussian noise, and secret batches
+    assumes = _SECRET
 
     def epsilon(self, delta: float) -> float:
         """Returns an upper bound on epsilon at delta for an adversary who sees all models."""

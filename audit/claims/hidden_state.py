@@ -25,7 +25,7 @@ MAX_STEPS = 10**7
 _MIN = 1e-50
 _MAX = 1e50
 MAX_MU = 1e12  # larger values cannot be converted to epsilon
-_FACTORS = {2: "twice", 10: "ten times"}  # the factors in `HiddenState.margins`, in words
+_FACTORS = {2: "twice", 10: "ten times"}  # for `HiddenState.margins`
 
 
 class HiddenStateBound(NamedTuple):
@@ -192,7 +192,7 @@ def bound_periods(
       InputError: Values out of range.
     """
     sigma, insertions, _ = composition
-    accounting.mu_upper_bound(sigma, insertions)  # raises InputError for values out of range
+    accounting.mu_upper_bound(sigma, insertions)  # checks both
     k = periods.k
     steps = insertions * k
     require(
@@ -269,8 +269,7 @@ def make_hidden_state(
 def raise_constants(constants: Array, factor: float) -> Array:
     """Returns c + (factor - 1) |c - 1| for each Lipschitz constant c, up to the largest valid constant.
 
-    This is a pessimistic case. With factor 2, steps expand twice as much (1.1 becomes 1.2) or contract less
-    (0.9 becomes 1).
+    With factor 2, steps expand twice as much (1.1 becomes 1.2) or contract less (0.9 becomes 1).
     """
     return np.minimum(constants + (factor - 1) * np.abs(constants - 1), _MAX)
 

@@ -55,7 +55,7 @@ class MatrixMechanism(GaussianClaim):
     insert: str | int = LAST
     min_separation: int | None = None
     participations: int | None = None
-    assumes = ACCOUNTED  # sensitivity C and Gaussian noise
+    assumes = ACCOUNTED
 
     def __post_init__(self) -> None:
         """Checks and stores the arguments. For `insert`, "first" becomes 1, and "last" becomes k."""
@@ -65,7 +65,7 @@ class MatrixMechanism(GaussianClaim):
         k = whole_number("k", self.k, 1, steps)
         place = insert_step(plain(self.insert), k)
         self._store(noise_multiplier=sigma, steps=steps, k=k, insert=place)
-        self._sensitivity()  # raises InputError for an invalid strategy or `min_separation`
+        self._sensitivity()  # checks the strategy and `min_separation`
 
     @functools.cached_property
     def encoder(self) -> Strategy:

@@ -96,7 +96,7 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _RatioPmf:
     # in the cell, since the term is a ratio of densities. `mass_between` takes standardized ends.
     masses = conversions.mass_between((ends + log_mean) * sigma)
     masses_times_mean = conversions.mass_between((ends - log_mean) * sigma)
-    # We drop far cells with a mass of 0, from underflow. This lowers delta, so an upper bound adds
+    # We drop far cells with a mass that underflows to 0. This lowers delta, so an upper bound adds
     # `dropped_mean`.
     is_kept = masses > 0
     if not pessimistic:  # a mean that underflows to 0 could raise delta
@@ -126,7 +126,6 @@ def _average(first: _RatioPmf, second: _RatioPmf, pessimistic: bool) -> _RatioPm
     high = weight * _find_high(first) + other_weight * _find_high(second)
     edges = np.geomspace(low, max(high, 1.001 * low), NUM_CELLS + 1)
 
-    # By how much the expected value falls below 1, since we dropped large values.
     dropped_mean = weight * first.dropped_mean + other_weight * second.dropped_mean
     return _move_to_grid(values.ravel(), masses.ravel(), edges, dropped_mean, terms, pessimistic)
 

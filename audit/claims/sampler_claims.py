@@ -21,7 +21,6 @@ from audit.written import at_most, write_json
 
 _MAX_STEPS = 10**6
 _DECIMALS = 2  # of epsilon and sigma in the advice
-# The smallest and largest noise multipliers.
 _MIN_SIGMA = 0.05
 _MAX_SIGMA = 1e4
 _SIGMA_TOLERANCE = 1e-6  # in log sigma

@@ -105,15 +105,12 @@ def make_schedule(
 
 
 def weigh_steps(lipschitz: Array) -> StepWeights:
-    """Returns the weights of T steps in the last model: W_t is the product of later Lipschitz constants.
-
-    Noise N(0, I) in step t has variance W_t^2 in the last model. We also sum these variances.
-    """
+    """Returns the weights of T steps in the last model: W_t is the product of later Lipschitz constants."""
     # A constant of 0 erases all earlier shifts. If no constant is 0, `first` is 0.
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     constants = lipschitz.copy()
     constants[: first + 1] = 1.0  # avoids log(0); weights before `first` do not matter
-    log_next = np.append(np.log(constants)[1:], 0.0)  # of the next step's constant
+    log_next = np.append(np.log(constants)[1:], 0.0)
     log_w = np.cumsum(log_next[::-1])[::-1]
     from_start = np.logaddexp.accumulate(2 * log_w)
     to_end = np.logaddexp.accumulate(2 * log_w[::-1])[::-1]
@@ -132,7 +129,7 @@ def compute_pattern_mus(
 
     For an adversary who knows the pattern, the last model is mu-GDP. A step that uses the example shifts the
     model by at most 1, and thus the last model by at most W_t (`StepWeights`). The noise of this and later
-    steps masks the shift. For a single pattern, `hidden_state.hidden_state_bound` returns the same mu.
+    steps masks the shift.
 
     Args:
       weights: The weights of T steps.
@@ -264,9 +261,9 @@ def bound_one_of_each_epoch(
         return MixtureBound(mix_epsilon(mus, probabilities, delta), error=0.0, mu=float(mus.max()))
 
     strata = _stratify_by_last_epochs(batches, epochs, min(_MAX_STRATA, max_enumerated))
-    draws = max(simulated // len(strata.probabilities), 50)  # from each stratum
+    draws = max(simulated // len(strata.probabilities), 50)
     mus = _simulate_strata(schedule, strata, draws, seed)
-    worst = _compute_worst_mus(schedule, strata) / sigma  # upper bounds on a stratum's mu
+    worst = _compute_worst_mus(schedule, strata) / sigma
     epsilon = _bound_simulated(mus / sigma, worst, strata.probabilities, delta)
     return MixtureBound(epsilon, ERROR, mu=float(worst.max()))
 

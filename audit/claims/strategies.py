@@ -77,10 +77,7 @@ class Dense(NamedTuple):
         return np.asarray(np.linalg.solve(self.matrix.T, values))
 
     def noise_coefficients(self) -> tuple[Array, Array]:
-        """Returns B = [1] and A (T, T). The noise n = S^-1 z satisfies n_t = sum_i A[t, i] z_(t-i), i <= t.
-
-        So row t of A is row t of S^-1, reversed.
-        """
+        """Returns B = [1] and A (T, T). The noise n = S^-1 z is n_t = sum_i A[t, i] z_(t-i), over i <= t."""
         inverse = np.linalg.inv(self.matrix)
         step = np.arange(len(self.matrix))[:, None]
         # `tril` drops entries with a negative t - i.
@@ -123,8 +120,6 @@ def _compute_checksum(path: str) -> str:
 def read_strategy(text: str, steps: int) -> Strategy:
     """Returns the strategy matrix S that a text names. Training adds the noise S^-1 z, for raw noise z.
 
-    In the comments, L is the shift by one step.
-
     Args:
       text: "independent", "sqrt", "lambda:l" (lambda-CGD), "bsr:b" (banded square root), "bisr:p" (banded
         inverse square root), or a file (.npy, or text that numpy.loadtxt reads) with the first column of S,
@@ -137,7 +132,7 @@ def read_strategy(text: str, steps: int) -> Strategy:
     if text == INDEPENDENT:
         return Toeplitz()
     if text == "sqrt":
-        # S = 1 / (1 - L)^(1/2)
+        # S = 1 / (1 - L)^(1/2), where L shifts by one step
         return Toeplitz(denominator=expand_power(0.5, steps))
     name, _, parameter = text.partition(":")
     if name not in ("lambda", "bsr", "bisr"):
@@ -192,7 +187,6 @@ def make_strategy(values: ArrayLike, steps: int) -> Strategy:
     require(np.all(np.isfinite(array)), "the strategy's numbers must be finite")
     if array.ndim == 1 and array.size:
         require(array[0] > 0, f"the first coefficient must be positive, got {array[0]:g}")
-        # A polynomial in the one-step shift.
         return Toeplitz(numerator=tuple(array[:steps].tolist()))
     require(
         array.shape == (steps, steps),

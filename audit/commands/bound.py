@@ -133,7 +133,6 @@ def _conclude(
     conclusion = conclude(_read_evidence(paths), claim, level)
     name = FLAGS.name or score_files.describe_files(paths)
     command = shlex.join(["./run.sh", "bound", *sys.argv[1:]])
-    # Computes the facts for a report, if needed.
     make_subject = partial(subjects.describe_score_files, name, paths, conclusion, command)
     return Result(conclusion, make_subject)
 

@@ -85,7 +85,6 @@ class _Sampler(NamedTuple):
 
 def main() -> None:
     """Prints the valid claims for a sampler or loader; with --noise, for a matrix mechanism's noise."""
-    # Sigma is given, or follows from the epsilon in --claim.
     is_sigma_known = cli.is_given("noise_multiplier") or cli.is_given("claim")
     require(is_sigma_known, "--noise_multiplier is missing: give sigma, or --claim=epsilon")
     cli.refuse_both("claim", ["noise_multiplier"])
@@ -146,7 +145,7 @@ def _print_sampler_claims() -> None:
         tail=FLAGS.tail,
         delta=FLAGS.delta,
     )
-    if order:  # a description of the loader's order
+    if order:
         claims = dataclasses.replace(claims, order=order)
     print(claims.to_json() if FLAGS.json else show_claims(claims))
 

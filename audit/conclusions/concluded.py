@@ -143,7 +143,7 @@ def _make_notes(evidence: Evidence) -> Iterator[str]:
         )
     if not isinstance(evidence, Fresh) or not evidence.from_user:
         return
-    if evidence.draws:  # scores were ranked among this many fresh draws
+    if evidence.draws:
         yield describe_draws(evidence)
     else:
         yield describe_dimension(evidence)
@@ -201,7 +201,6 @@ def conclude_setting(
         concluded = concluded._replace(uncovered=last_model)
     else:
         concluded = concluded._replace(hidden_state=last_model)
-    # A single run of this adversary may have a rehearsal.
     if len(scores.scores) == 1 and isinstance(setting.adversary, SphereFields):
         note = (
             "scores use the difference between the final model and the initial model: a rehearsal, an extra "
@@ -317,7 +316,7 @@ def predicted_mu(setting: Setting) -> float | None:
         and mechanism.noise == INDEPENDENT
         and mechanism.noise_multiplier > 0
         and not setting.unknown_initialisation
-        and setting.sampling.name == EVERY  # insertions are not sampled
+        and setting.sampling.name == EVERY
         and setting.adversary.biased  # inserts along a single coordinate
         and task is not None
         and task.over_parameterised
@@ -353,7 +352,7 @@ def read_evidence(stored: Scores) -> Coins | OneRun:
     # Audits with coins need at least 40 canaries (`one_run_bounds.LEAST_COINS`). Coins would almost never
     # insert all of them, so this run did not use coins.
     if stored.presence.all():
-        cosines = make_cosines(stored.scores[0], None, stored.dimension)  # None are left out
+        cosines = make_cosines(stored.scores[0], None, stored.dimension)
         return OneRun(coins=None, cosines=cosines)
     coins = read_coins(stored)
     if not stored.dimension:

@@ -220,7 +220,7 @@ class Conclusion(NamedTuple):
 
     def exceeded(self, epsilon: float) -> UpperBound | None:
         """Returns the largest upper bound below an epsilon, or None."""
-        for bound in reversed(self.upper_bounds):  # the largest first
+        for bound in reversed(self.upper_bounds):
             if epsilon > bound.epsilon:
                 return bound
         return None

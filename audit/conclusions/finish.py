@@ -179,10 +179,7 @@ def _list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
 
 
 def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
-    """Returns why scores cannot come from independent training runs with noise; empty if they can.
-
-    `worlds` has the scores with the canary and the scores without it.
-    """
+    """Returns why scores cannot come from independent training runs with noise; empty if they can."""
     if isinstance(evidence, Fresh | OneRun):  # not two worlds of independent runs
         return ""
     return _describe_constant_world(worlds) or _describe_equal_shifts(worlds)
@@ -254,7 +251,6 @@ def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
     canary), only a rejection counts.
     """
     upper = conclusion.tightest
-    # `doubt`: why scores cannot come from independent runs.
     if upper is None or math.isinf(upper.epsilon) or conclusion.doubt:
         return None
     if conclusion.bets_on_curve:
@@ -314,7 +310,6 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
     if conclusion.is_one_run:
         assert conclusion.one_run.cosines is not None  # other scores have no known distribution
         design = one_run_bounds.make_design(conclusion.one_run.cosines)
-    # The fractions of canaries above thresholds.
     exceedances = exact_null.compute_exceedances(design)
     # Without later runs to bet on, the only bet stakes the whole capital.
     exceedances = exceedances._replace(is_only_run=conclusion.is_one_run)

@@ -110,7 +110,7 @@ def compute_mu_along_one_direction(setting: Setting) -> float:
     if decay > 2:
         exponents -= schedule.steps
     weights = (1 - decay) ** exponents
-    inserted = weights[schedule.place - 1 :: schedule.periodicity]  # of steps with an insertion
+    inserted = weights[schedule.place - 1 :: schedule.periodicity]
     mu_at_sigma_1 = float(abs(inserted.sum()) / np.linalg.norm(weights))
     return mu_at_sigma_1 / mechanism.noise_multiplier
 
@@ -157,7 +157,7 @@ def find_measured(store: Store, rehearsals: int) -> Steps | None:
 def _bound_last_model(setting: Setting, steps: Steps, delta: float) -> HiddenState:
     """Returns the upper bound for the last model, and bounds for Lipschitz constants larger than in `steps`.
 
-    `make_hidden_state` chooses the larger constants. The result includes the reason for `steps.constants`.
+    `make_hidden_state` chooses the larger constants.
     """
     schedule = setting.schedule
     reason = steps.reason
@@ -195,8 +195,7 @@ def _find_mixture(
 ) -> samplers.MixtureBound | None:
     """Returns the bound if a sampler hides which steps insert the canary; else None.
 
-    The last model is then a mixture over all patterns of participation. The bound requires noise and a
-    schedule in which any step may insert the canary (`periodicity` is 1).
+    The bound requires noise and a schedule in which any step may insert the canary (`periodicity` is 1).
     """
     schedule = setting.schedule
     sigma = setting.mechanism.noise_multiplier
@@ -230,7 +229,7 @@ def _mix_patterns(
     """Returns the bound on the last model's epsilon if a sampler secretly draws the steps with the canary.
 
     We simulate the sampler if it is Poisson, or if there are more than 1000 patterns of steps. This takes
-    seconds, hence the cache. `constants` (T,) are the Lipschitz constants of the steps.
+    seconds, hence the cache.
     """
     batches = sampler.batches or 1  # Poisson sampling has no epochs
     epochs = len(constants) // batches
@@ -279,7 +278,7 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
     """Returns why a setting's hidden-state bound is invalid for any model; empty if it may be valid.
 
     Apart from the canary and noise, a step must depend only on the previous model and must be computed
-    exactly. `own_model` is True for a custom model.
+    exactly.
     """
     mechanism = setting.mechanism
     adversary = setting.adversary

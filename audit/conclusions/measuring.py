@@ -66,8 +66,8 @@ def measure_steps(
     divided by their distance before it. If a secant exceeds the singular value, the steps have kinks
     (`Steps.kink`).
 
-    `clipped_sum` sums the clipped gradients of a mini-batch. `effort` gives the numbers of runs, steps and
-    secants to measure. `has_kinks` is True if the model is known to have kinks.
+    `effort` gives the numbers of runs, steps and secants to measure. `has_kinks` is True if the model is
+    known to have kinks.
     """
     begun = time.monotonic()
     if has_kinks:

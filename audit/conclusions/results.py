@@ -98,7 +98,7 @@ def _describe_one_run(conclusion: Conclusion) -> dict[str, Any]:
             "dimension": cosines.dimension,
         }
     else:
-        fields["canaries"] = sum(conclusion.evidence.canaries)  # inserted and left out
+        fields["canaries"] = sum(conclusion.evidence.canaries)
     return {**fields, "coins": coins is not None}
 
 

@@ -16,7 +16,7 @@ VIOLATED_IF_GAUSSIAN = "violated, if Gaussian"
 _SHOWN = 0.001  # smaller lower bounds round down to 0.000
 BETTER_SCORES = "more runs or scores of fresh directions"  # advice for readers who cannot train
 
-_NO_LEAK = "No leakage is proven."  # a headline
+_NO_LEAK = "No leakage is proven."
 # `_name_other_reasons` completes this sentence.
 _BUG = "There is a bug (in clipping, noise, randomness or the number of steps), "
 
@@ -184,7 +184,7 @@ def _make_headline(conclusion: Conclusion) -> str:
         if gaussian.holds and gaussian.epsilon > conclusion.epsilon:
             proven += f" ({at_least(gaussian.epsilon)} if the curve is Gaussian)"
         last_model = at_most(tightest.epsilon)
-        if tightest.is_measured:  # it uses Lipschitz constants measured in extra runs
+        if tightest.is_measured:
             last_model += " if steps stretch as measured"
         assert all_models is not None  # the last model's bound also comes from a claim
         guarantee = f"composition allows {at_most(all_models)}"

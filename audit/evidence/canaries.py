@@ -73,8 +73,7 @@ class RunErrors(NamedTuple):
         """Returns each run's estimates of the false-positive rate (m,) and the false-negative rate (n,).
 
         A rate is the number of errors, divided by the number of canaries that can have this error, times a
-        scale. With coins, all canaries count, but on average only half of them are in, or out, so the scale
-        is 2.
+        scale.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
@@ -164,7 +163,7 @@ class Coins(NamedTuple):
         misses = (self.presence & ~guessed_in).sum(1, dtype=np.float64)
         alarms = (~self.presence & guessed_in).sum(1, dtype=np.float64)
         # All K canaries can be misses or alarms, so `self.canaries` is (K, K). On average, half of them are
-        # in, so a rate is 2 / K times the number of errors.
+        # in and half are out, so a rate is 2 / K times the number of errors.
         return RunErrors(
             misses, alarms, *self.canaries, scale_in=2.0, scale_out=2.0, same_runs=True
         )
@@ -369,7 +368,7 @@ def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
         "presence puts all canaries in the same world: both are needed",
     )
     failed = _count_failed(values)
-    (finite,) = make_finite(values)  # with failed runs below all others
+    (finite,) = make_finite(values)
     require_usable(finite)
     return Coins(finite, present, failed=failed)
 

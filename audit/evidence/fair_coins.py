@@ -61,13 +61,13 @@ def _tests(presence: Bits) -> Iterator[_Test]:
         if rows > 1 and width > 1:
             yield _test_dispersion(totals, width, row)
         if width > 1:
-            yield _test_lags(bits, column)  # compares coins of a row that are some columns apart
+            yield _test_lags(bits, column)
 
 
 def _log_binomial(counts: Integers | int, coins: int) -> Array:
     """Returns the natural log of the two-sided p-value for each number of heads among `coins` fair coins.
 
-    `counts` (any shape) are the numbers of heads. A p-value is twice the smaller binomial tail, at most 1.
+    A p-value is twice the smaller binomial tail, at most 1.
     """
     tail = special.bdtr(np.minimum(counts, coins - counts), coins, 0.5)
     with np.errstate(divide="ignore"):  # the log of a tail that underflows to 0 is -inf
@@ -101,7 +101,7 @@ def _test_lags(bits: Bits, column: str) -> _Test:
         log_p = float(_log_binomial(changes, differs.size))
         compared.append((log_p, lag, changes, differs.size))
 
-    log_p, lag, changes, pairs = min(compared)  # the most extreme lag
+    log_p, lag, changes, pairs = min(compared)
     distance = counted(lag, column, _PLURAL[column])
     message = f"coins {distance} apart differ in {changes:,} of {pairs:,} cases"
     return _Test(log_p + np.log(num_lags), message)

@@ -76,7 +76,6 @@ def ranks(
     ranked = np.where(has_failed, 0.0, ranked)  # a placeholder: failed runs get their cosines below
     ranks_of_runs = rank_among(ranked[:, :canaries], ranked[:, canaries:])
     return Fresh(
-        # Ranks are stored as cosines, so methods for cosines can use them.
         cosines=np.where(has_failed, FAILED, convert_to_cosines(ranks_of_runs, draws)),
         presence=present,
         dimension=RANK_DIMENSION,

@@ -43,7 +43,7 @@ class CountedOnce(NamedTuple):
 def count_once(evidence: Evidence) -> CountedOnce | None:
     """Returns evidence that counts copied rows once; None if no row looks like a copy of another run's row.
 
-    Bounds assume that rows are independent runs. A `OneRun` has a single row.
+    A `OneRun` has a single row.
     """
     if isinstance(evidence, OneRun):
         return None
