@@ -162,7 +162,7 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
     """Returns a custom model, with the hash of its initialisation and of its loss and gradient.
 
     Args:
-      what: the user's code, in words, for messages.
+      what: a description of the user's code, for messages.
       make: a function that maps an example's features to the model.
 
     Raises:

@@ -22,7 +22,7 @@ _SMALL_NOISE = 0.3
 _RELATIVE_GRID = 1e-4
 
 COARSEST_GRID = 100.0  # its exponential is finite
-# Limits on sampled steps.
+# Limits for sampled steps.
 _MAX_SAMPLED_NOISE = 1e4
 MOST_SAMPLED = 10**6
 LEAST_SAMPLED_DELTA = 1e-12
@@ -43,7 +43,7 @@ class Composition(NamedTuple):
 
 
 def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
-    """Returns the epsilon at delta of `insertions` Gaussian steps that all use the example.
+    """Returns epsilon at delta for `insertions` Gaussian steps that all use the example.
 
     Their composition is mu-GDP (`mu_upper_bound`). Neighbouring relation: add or remove an example.
 
@@ -54,7 +54,7 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
 
 
 def participant_upper_bound(composition: Composition, delta: float) -> float:
-    """Returns an upper bound on epsilon at delta of Poisson-sampled Gaussian steps.
+    """Returns an upper bound on epsilon at delta for Poisson-sampled Gaussian steps.
 
     It is the smaller of two bounds. The first ignores sampling. The second comes from dp-accounting's privacy
     loss distributions, and is valid if the adversary does not know the batches. `counts_sampling` decides

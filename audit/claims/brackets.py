@@ -82,10 +82,10 @@ def compute_shuffled_epsilon(
 ) -> float:
     """Returns a lower bound on epsilon at delta if each epoch shuffles the examples into batches.
 
-    It is the epsilon of a bad case (Chua et al., 2024, arXiv 2403.17673, Section 4): the example's gradient
-    is C, and all other gradients are -C. The sum of its batch thus exceeds the other sums by 2 C, or by only
-    C if we replace its gradient with 0. The adversary uses only the largest noisy sum of each epoch, rounded
-    to a bucket. Epochs compose, since each has its own shuffle (Chua et al., 2024, arXiv 2411.04205).
+    It is the epsilon of an unfavourable case (Chua et al., 2024, arXiv 2403.17673, Section 4): the example's
+    gradient is C, and all other gradients are -C. The sum of its batch thus exceeds the other sums by 2 C, or
+    by only C if we replace its gradient with 0. The adversary uses only the largest noisy sum of each epoch,
+    rounded to a bucket. Epochs compose, since each has its own shuffle (Chua et al., 2024, arXiv 2411.04205).
 
     The bound is 0 if the noise multiplier is below 0.05, since privacy losses are then too large, or if delta
     is below 1e-12, which is close to dp-accounting's rounding errors.

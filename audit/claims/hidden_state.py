@@ -306,10 +306,10 @@ def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
 def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Integers, Array]:
     """Returns the parts a_t of the distance that noise should mask to minimize mu, the norm of a / n.
 
-    Later steps stretch a distance at step t by at most W_t, the product of all c_j with j > t. So in the last
-    model, the shifts are W_t s_t, and noise must mask parts W_t a_t with the same sum. If noise could mask
-    any shift, |a / n| would be smallest if x_t = a_t / (W_t n_t^2) were the same for all steps. But noise
-    cannot mask later shifts. The best x_t therefore come from an isotonic regression (derived in
+    Later steps stretch a distance at step t by a factor of at most W_t, the product of all c_j with j > t. So
+    in the last model, the shifts are W_t s_t, and noise must mask parts W_t a_t with the same sum. If noise
+    could mask any shift, |a / n| would be smallest if x_t = a_t / (W_t n_t^2) were the same for all steps.
+    But noise cannot mask later shifts. The best x_t therefore come from an isotonic regression (derived in
     audit/methods/README.md). They increase from one block of steps to the next, and each block's noise masks
     the block's own shifts:
 

@@ -109,7 +109,7 @@ class SamplerClaims:
 
 
 class _Sampler(NamedTuple):
-    """The accounting functions and texts for a sampler.
+    """The accounting functions and messages for a sampler.
 
     Attributes:
       bound_every_model: maps (noise multiplier, batches per epoch, epochs, delta) to bounds on epsilon.

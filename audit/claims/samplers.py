@@ -54,8 +54,8 @@ class MixtureBound(NamedTuple):
 class StepWeights(NamedTuple):
     """The weights of T steps in the last model: W_t is the product of the Lipschitz constants after step t.
 
-    Later steps stretch a shift or noise at step t by at most W_t. For noise N(0, I), the sum of W_t^2 over
-    some steps is the variance of their noise in the last model.
+    Later steps stretch a shift or noise at step t by a factor of at most W_t. For noise N(0, I), the sum of
+    W_t^2 over some steps is the variance of their noise in the last model.
 
     Attributes:
       log_w: (T + 1,) the log of W_t. The last entry, 0, is for "no participation".
@@ -226,8 +226,8 @@ def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
 def bound_any_order(schedule: Schedule, delta: float) -> MixtureBound:
     """Returns an upper bound on the last model's epsilon if any one step of each epoch uses the example.
 
-    The worst pattern counts. We divide all patterns into strata, and bound mu in each stratum. The largest
-    bound is valid for every pattern.
+    The bound is for the worst pattern. We divide all patterns into strata, and bound mu in each stratum. The
+    largest bound is valid for every pattern.
     """
     strata = _stratify_by_last_epochs(schedule.batches, schedule.epochs, _MAX_STRATA)
     mu = float(_compute_worst_mus(schedule, strata).max()) / schedule.noise_multiplier

@@ -96,14 +96,14 @@ def expand_power(exponent: float, count: int) -> tuple[float, ...]:
 
 
 def find_strategy(strategy: str | ArrayLike, steps: int) -> Strategy:
-    """Returns the strategy for T steps, given as text (`read_strategy`) or numbers (`make_strategy`)."""
+    """Returns the strategy for T steps, given as a string (`read_strategy`) or numbers (`make_strategy`)."""
     if isinstance(strategy, str):
         return read_strategy(strategy, steps)
     return make_strategy(strategy, steps)
 
 
 def pin_file(text: str) -> str:
-    """Appends a checksum to the name of a strategy file; returns other texts unchanged.
+    """Appends a checksum to the name of a strategy file; returns other strings unchanged.
 
     The checksum lets a setting identify the file's content. `read_strategy` verifies it.
     """
@@ -118,7 +118,7 @@ def _compute_checksum(path: str) -> str:
 
 
 def read_strategy(text: str, steps: int) -> Strategy:
-    """Returns the strategy matrix S that a text names. Training adds the noise S^-1 z, for raw noise z.
+    """Returns the strategy matrix S that a string names. Training adds the noise S^-1 z, for raw noise z.
 
     Args:
       text: "independent", "sqrt", "lambda:l" (lambda-CGD), "bsr:b" (banded square root), "bisr:p" (banded
@@ -127,7 +127,7 @@ def read_strategy(text: str, steps: int) -> Strategy:
       steps: T, the number of steps.
 
     Raises:
-      InputError: the text is not a strategy, or the file does not fit T steps or has changed.
+      InputError: the string names no strategy, or the file does not fit T steps or has changed.
     """
     if text == INDEPENDENT:
         return Toeplitz()
@@ -149,7 +149,8 @@ def read_strategy(text: str, steps: int) -> Strategy:
     count = min(int(value), steps)
     if name == "bsr":  # S has the first b terms of (1 - L)^(-1/2)
         return Toeplitz(numerator=expand_power(-0.5, count))
-    return Toeplitz(denominator=expand_power(0.5, count))  # bisr: 1 / S has those of (1 - L)^(1/2)
+    # bisr: 1 / S has the first p terms of (1 - L)^(1/2)
+    return Toeplitz(denominator=expand_power(0.5, count))
 
 
 def _read_file(text: str) -> Array:
@@ -169,7 +170,7 @@ def _read_file(text: str) -> Array:
 
 
 def _list_strategies(text: str) -> str:
-    """Returns the error message for a text that names no strategy."""
+    """Returns the error message for a string that does not name a strategy."""
     return (
         f"`noise={shown(text)}` is not a strategy: give independent, lambda:0.9, sqrt, bsr:16, bisr:16, or a "
         "file of coefficients"

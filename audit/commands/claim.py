@@ -230,7 +230,7 @@ def _judge_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Sampler:
     require(
         order["is_whole"], f"a pass does not end after {batches} batches: let it end, like an epoch"
     )
-    batches = min(batches, order["batches"])  # the fewest of all passes
+    batches = min(batches, order["batches"])  # the smallest number in any pass
     passes = f"{order['passes']} passes"
     tested = f"tested over {passes}, p {order['p_value']:.2g}"
     if order["p_value"] > LEVEL:  # the tests do not reject a uniform order

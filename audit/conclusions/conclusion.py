@@ -88,7 +88,7 @@ class Curve(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The verdict on an audit, as three texts of increasing length.
+    """The verdict on an audit, in three lengths.
 
     Attributes:
       kind: "leaks", "nothing" or "violated".

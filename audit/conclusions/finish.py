@@ -331,8 +331,8 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
 def _combine_claimed_curves(conclusion: Conclusion, upper: UpperBound) -> Power | None:
     """Returns a function from false-positive rates to the largest true-positive rates the claims allow.
 
-    The tightest upper bound may limit mu, and there may be a claim about the mechanism. If both apply, the
-    smaller rate counts. Returns None if neither does.
+    The tightest upper bound may limit mu, and there may be a claim about the mechanism. If both apply, we use
+    the smaller rate. Returns None if neither does.
     """
     powers: list[Power] = []
     if upper.mu is not None:

@@ -236,7 +236,8 @@ class Sets(NamedTuple):
     def errors(self, threshold: float) -> RunErrors:
         """Returns each run's errors when canaries with scores above a threshold are guessed to be in.
 
-        Runs with the canaries yield misses, and the other runs' left-out canaries, `fresh`, false alarms.
+        Runs with the canaries yield misses. The left-out canaries of the other runs (`fresh`) yield false
+        alarms.
         """
         misses = (self.inserted <= threshold).sum(1, dtype=np.float64)
         alarms = (self.fresh > threshold).sum(1, dtype=np.float64)

@@ -48,7 +48,7 @@ def require_fair(presence: Bits) -> None:
 def _tests(presence: Bits) -> Iterator[_Test]:
     """Yields the results of the tests that apply to coins (R, K): on the total, the runs and the canaries.
 
-    They ask whether the coins of a run, or of a canary in all runs, are unfair or depend on each other.
+    They test whether the coins of a run, or of a canary in all runs, are unfair or depend on each other.
     """
     total = int(presence.sum())
     message = f"{total:,} of {presence.size:,} canaries are in"

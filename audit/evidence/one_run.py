@@ -28,7 +28,7 @@ class Cosines(NamedTuple):
 
 
 class OneRun(NamedTuple):
-    """The scores of a single run's canaries: with coins, as cosines, or both.
+    """The evidence from a single run: scores with coins, cosines, or both.
 
     Attributes:
       coins: scores (1, K) and presence (1, K) if a fair coin put each canary in or out; else None.

@@ -189,7 +189,7 @@ def _check_pair(scores: ArrayLike, fresh: ArrayLike) -> tuple[Array, Array]:
 
 
 def rank_among(scores: ArrayLike, fresh: ArrayLike) -> Integers:
-    """Returns the rank (R, K) of each canary among itself and its run's fresh draws; 1 is the highest score.
+    """Returns each canary's rank (R, K) among its run's fresh draws, from 1 (the highest score) to M + 1.
 
     Ties are broken at random, with the run's row as the seed.
 
