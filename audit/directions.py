@@ -94,7 +94,7 @@ def cosines(
         (`audit.evidence.leave_one_out`). `count` must be less than the dimension.
 
     Raises:
-      InputError: the displacement is not a finite vector, or is 0.
+      InputError: the displacement is not a finite vector or is 0.
     """
     require_type("leave_one_out", leave_one_out, bool)
     unit = _check_displacement(displacement)
@@ -105,8 +105,8 @@ def cosines(
     )
 
     # The matrix D (count, dimension) of all directions may not fit in memory. So we draw a block of columns
-    # at a time, and add up its contribution to each sum. Leave-one-out needs all inner products; plain
-    # cosines need only the directions' lengths.
+    # at a time and add up its contribution to each sum. Leave-one-out needs all inner products; plain cosines
+    # need only the directions' lengths.
     products = np.zeros(count)  # D @ unit
     squared_lengths = np.zeros(count)
     gram = np.zeros((count, count) if leave_one_out else (0, 0))  # D @ D.T

@@ -203,7 +203,7 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
     lower the upper bound for the last model.
 
     Raises:
-      InputError: a setting is invalid, or does not fit the model or the data.
+      InputError: a setting is invalid or does not fit the model or the data.
     """
     constants = fields.pop("lipschitz", None)
     rehearsals = fields.pop("rehearsals", None)
@@ -368,7 +368,7 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
 
 
 def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
-    """Returns a hash that changes with the adversary's scores, and so identifies its stored runs.
+    """Returns a hash that changes with the adversary's scores and so identifies its stored runs.
 
     It hashes the functions, compiled for `parameters` parameters, and two facts about them. The functions
     must be new objects, because JAX reuses old traces even if a variable that a function reads has changed.
@@ -439,7 +439,7 @@ def _vector(parameters: int) -> jax.ShapeDtypeStruct:
 def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
     """Returns features and labels, both (N, ...), as a data set.
 
-    Floats become float32, and integers except uint8 become int32. Raises InputError for invalid values, and
+    Floats become float32, and integers except uint8 become int32. Raises InputError for invalid values and
     for arrays that are empty or have different lengths.
     """
     canonical: dict[str, NDArray[Any]] = {}

@@ -70,7 +70,7 @@ def write_json(content: Any, indent: int | None = None) -> str:
 
 
 class Level(NamedTuple):
-    """The level of an audit's bounds: the delta of epsilon, and the confidence of each lower bound."""
+    """The level of an audit's bounds: the delta of epsilon and the confidence of each lower bound."""
 
     delta: float = 1e-5
     confidence: float = 0.95

@@ -57,7 +57,7 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     """Returns an upper bound on epsilon at delta for Poisson-sampled Gaussian steps.
 
     It is the smaller of two bounds. The first ignores sampling. The second comes from dp-accounting's privacy
-    loss distributions, and is valid if the adversary does not know the batches. `counts_sampling` decides
+    loss distributions and is valid if the adversary does not know the batches. `counts_sampling` decides
     whether it is used.
 
     Privacy losses are rounded up to a grid. For noise multipliers below 0.3, its spacing is larger, which

@@ -48,7 +48,7 @@ class HiddenStateBound(NamedTuple):
 
 
 class Periods(NamedTuple):
-    """The schedule of insertions, and the Lipschitz constants of the steps.
+    """The schedule of insertions and the Lipschitz constants of the steps.
 
     Attributes:
       lipschitz: The Lipschitz constant of a step without the canary and noise: a number, or one for each
@@ -63,7 +63,7 @@ class Periods(NamedTuple):
 
 
 class HiddenState(NamedTuple):
-    """The bound on a schedule's last model, and its assumptions.
+    """The bound on a schedule's last model and its assumptions.
 
     Attributes:
       bound: The bound.
@@ -185,7 +185,7 @@ def bound_periods(
 
     Args:
       composition: The noise multiplier and the number of insertions. Its sampling rate is ignored.
-      periods: The schedule, and its Lipschitz constants.
+      periods: The schedule and its Lipschitz constants.
       step_sizes: eta_t, the learning rates: a number, or one for each step. Only their ratios matter.
 
     Raises:
@@ -277,7 +277,7 @@ def raise_constants(constants: Array, factor: float) -> Array:
 def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
     """Returns a new array of shape (steps,) from a number, or from an array with a number for each step.
 
-    Raises InputError for any other shape, and for values that are neither 0 nor between 1e-50 and 1e50.
+    Raises InputError for any other shape and for values that are neither 0 nor between 1e-50 and 1e50.
     """
     array = arrays.floats(f"values of `{name}`", given)
     require(

@@ -61,7 +61,7 @@ def expected_epsilon(composition: Composition, steps: int, delta: float) -> floa
 def _compute_epsilon(
     counts: Array, log_probabilities: Array, deviation: float, delta: float, sign: int
 ) -> float:
-    """Returns the epsilon at delta for adding the canary (sign 1), or for removing it (sign -1).
+    """Returns the epsilon at delta for adding the canary (sign 1) or for removing it (sign -1).
 
     The adversary sees a number x. Under Q, it is noise from N(0, deviation^2). Under P, it is this noise plus
     a count, drawn from `counts` (m,) with `log_probabilities` (m,). The density ratio r(x) = P / Q increases

@@ -28,7 +28,7 @@ MAX_STEPS = 10**6
 
 @dataclasses.dataclass(frozen=True)
 class MatrixMechanism(GaussianClaim):
-    """The claim for a matrix mechanism: clipping to C, and Gaussian noise correlated across steps.
+    """The claim for a matrix mechanism: clipping to C and Gaussian noise correlated across steps.
 
     Args:
       strategy: "independent", "lambda:0.9", "sqrt", "bsr:16" or "bisr:16" (`audit.claims.strategies`), a
@@ -112,7 +112,7 @@ class MatrixMechanism(GaussianClaim):
 
         With `min_separation`, these are the earliest possible steps, which are the worst case if the
         coefficients of S are non-negative and non-increasing (Kalinin and Lampert, 2024, Theorem 2). Raises
-        InputError for other strategies, and for values out of range.
+        InputError for other strategies and for values out of range.
         """
         pattern = np.zeros(self.steps)
         if self.min_separation is None:

@@ -1,4 +1,4 @@
-"""Computes the epsilon that you may claim for training with a sampler, and suggests changes."""
+"""Computes the epsilon that you may claim for training with a sampler and suggests changes."""
 
 import dataclasses
 import math
@@ -151,7 +151,7 @@ def sampler_claims(
       delta: the delta of epsilon.
 
     Returns:
-      A row for the sampler, and a row for Poisson sampling for comparison.
+      A row for the sampler and a row for Poisson sampling for comparison.
 
     Raises:
       InputError: a number is out of range, or the sampler is unknown.
@@ -266,7 +266,7 @@ def _bracket_poisson(sigma: float, batches: int, epochs: int, delta: float) -> E
 def _compose_truncated(sigma: float, batches: int, epochs: int, delta: float) -> EveryModel:
     """Returns an upper bound on epsilon for Poisson batches, truncated to any maximum size.
 
-    An example may displace another from a full batch, and thus change the sum by up to 2 C. So we compose all
+    An example may displace another from a full batch and thus change the sum by up to 2 C. So we compose all
     steps at sigma / 2 and ignore sampling.
     """
     epsilon = accounting.epsilon_upper_bound(sigma / 2, batches * epochs, delta)

@@ -191,9 +191,9 @@ def _minimize_mu_squared(
 def _compute_log_variances(weights: StepWeights, patterns: Steps) -> Array:
     """Returns the log variance (N, K), in the last model, of the noise from each participation to the next.
 
-    `weights` has the variance of all noise before each step, and from each step on. The result is a
-    difference of either. We use the smaller variances, which lose fewer digits. `patterns` (N, K) has the
-    steps that use the example, and T for no participation.
+    `weights` has the variance of all noise before each step and from each step on. The result is a difference
+    of either. We use the smaller variances, which lose fewer digits. `patterns` (N, K) has the steps that use
+    the example, and T for no participation.
     """
     end = np.full(len(patterns), weights.no_participation)
     following = np.column_stack([patterns[:, 1:], end])  # the step of the next participation
@@ -226,7 +226,7 @@ def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
 def bound_any_order(schedule: Schedule, delta: float) -> MixtureBound:
     """Returns an upper bound on the last model's epsilon if any one step of each epoch uses the example.
 
-    The bound is for the worst pattern. We divide all patterns into strata, and bound mu in each stratum. The
+    The bound is for the worst pattern. We divide all patterns into strata and bound mu in each stratum. The
     largest bound is valid for every pattern.
     """
     strata = _stratify_by_last_epochs(schedule.batches, schedule.epochs, _MAX_STRATA)
@@ -248,7 +248,7 @@ def bound_one_of_each_epoch(
     reduce the variance, we stratify patterns by their steps in the last epochs, which affect mu most.
 
     Args:
-      max_enumerated: The maximum number of patterns to enumerate, and of strata.
+      max_enumerated: The maximum number of patterns to enumerate, also the maximum number of strata.
       simulated: The approximate number of patterns to simulate; at least 50 in each stratum.
     """
     sigma, batches, epochs, weights = schedule

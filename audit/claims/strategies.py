@@ -182,7 +182,7 @@ def make_strategy(values: ArrayLike, steps: int) -> Strategy:
 
     The first T coefficients determine a Toeplitz matrix; missing ones are 0.
 
-    Raises InputError for other shapes, and for values that do not define a strategy.
+    Raises InputError for other shapes and for values that do not define a strategy.
     """
     array = np.asarray(values, np.float64)
     require(np.all(np.isfinite(array)), "the strategy's numbers must be finite")

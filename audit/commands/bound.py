@@ -120,7 +120,7 @@ def main() -> None:
 def _conclude(
     paths: Sequence[Path], claim: Claim | None, level: Level, runs: int | None = None
 ) -> Result:
-    """Returns the result for the scores in files, or in an audit's folder.
+    """Returns the result for the scores in files or in an audit's folder.
 
     `runs` is the number of runs to use from a folder; None for the number in its last audit.
     """
@@ -138,7 +138,7 @@ def _conclude(
 
 
 def _compare_with_card(paths: Sequence[Path]) -> None:
-    """Recomputes an audit's card from the scores, and reports whether it agrees; if not, exits with status 3.
+    """Recomputes an audit's card from the scores and reports whether it agrees; if not, exits with status 3.
 
     A card is a JSON record of an audit: its claim, level and result, and a commitment, a hash of the claim
     and the method.

@@ -64,7 +64,7 @@ flags.DEFINE_integer("tail", 0, "Number of noise-only steps at the end.")
 flags.DEFINE_float("delta", 1e-5, "delta of epsilon.")
 cli.define_json()
 
-# Flags that apply only to truncated Poisson sampling, and only to samplers.
+# Flags only for truncated Poisson sampling, and flags only for samplers.
 _TRUNCATED_FLAGS = ("examples", "largest_batch")
 _SAMPLER_FLAGS = ("sampler", "batches", "epochs", "lipschitz", "tail", *_TRUNCATED_FLAGS)
 
@@ -153,7 +153,7 @@ def _print_sampler_claims() -> None:
 def _read_sampler() -> _Sampler:
     """Returns the sampler that --sampler names, with the number of batches in --batches.
 
-    Raises InputError if one is missing, or if only one flag of a truncated Poisson sampler is given.
+    Raises InputError if one is missing or if only one flag of a truncated Poisson sampler is given.
     """
     sampler = FLAGS.sampler
     require(sampler, f"--sampler is missing: give {', '.join(SAMPLERS)}")

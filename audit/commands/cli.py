@@ -112,7 +112,7 @@ def _format_help() -> str:
 
 
 def _report_error(message: str) -> int:
-    """Prints an error as a single line on stderr, and returns the exit status for user errors."""
+    """Prints an error as a single line on stderr and returns the exit status for user errors."""
     return dispatch.report_error(one_line(message))
 
 

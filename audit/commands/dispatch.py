@@ -46,7 +46,7 @@ def run(
 
 
 def report_error(message: str) -> int:
-    """Prints an error on stderr, and returns the exit status for user errors."""
+    """Prints an error on stderr and returns the exit status for user errors."""
     print(f"error: {message}", file=sys.stderr)
     return 2
 

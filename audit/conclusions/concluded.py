@@ -220,8 +220,8 @@ def make_claim(setting: Setting) -> Claim:
     sampling = setting.sampling
     mechanism = setting.mechanism
     sigma = mechanism.noise_multiplier
-    # `RandomAllocation` has one insertion per epoch, and needs noise. Without noise, `DpSgd` gives an
-    # infinite epsilon.
+    # `RandomAllocation` has one insertion per epoch and needs noise. Without noise, `DpSgd` gives an infinite
+    # epsilon.
     if sampling.name in (BALLS_IN_BINS, RANDOM_ALLOCATION) and sigma:
         return RandomAllocation(sigma, batches=sampling.batches, epochs=setting.insertions)
     if mechanism.noise != INDEPENDENT:

@@ -1,4 +1,4 @@
-"""The conclusion from an audit's scores: lower bounds, and the accountant's upper bound."""
+"""The conclusion from an audit's scores: lower bounds and the accountant's upper bound."""
 
 from collections import ChainMap
 from typing import Any, NamedTuple, cast

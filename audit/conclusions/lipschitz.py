@@ -1,4 +1,4 @@
-"""The Lipschitz constants of training steps, and the upper bound on how much the last model leaks.
+"""The Lipschitz constants of training steps and the upper bound on how much the last model leaks.
 
 audit/methods/README.md ("Hidden states") derives the constants of convex and of smooth losses.
 """
@@ -66,7 +66,7 @@ def hidden_state(
     """Returns the upper bound on how much the last model leaks, or the reason why it is missing.
 
     Args:
-      given: the constants of a custom model, or the measured constants of a catalogue model; None if they are
+      given: the constants of a custom model or the measured constants of a catalogue model; None if they are
         unknown. Ignored for a model with proven constants.
       own_model: True if the model is custom.
 

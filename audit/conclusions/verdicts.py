@@ -89,7 +89,7 @@ def _judge_doubt(doubt: str) -> Verdict:
 def _judge_estimates(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a single run that has only estimates.
 
-    Bounds need the coin flips that inserted the canaries, or the exact distribution of scores.
+    Bounds need the coin flips that inserted the canaries or the exact distribution of scores.
     """
     if conclusion.is_reversed:
         return _judge_reversed(conclusion)

@@ -1,4 +1,4 @@
-"""Scores of canaries, and the errors made by a threshold in each run.
+"""Scores of canaries and the errors made by a threshold in each run.
 
 A canary is in if the run inserted it, and out if not. A miss is a canary that is in but guessed to be out; a
 false alarm is the reverse. There are two designs. In both, runs are independent, each has K canaries from the
@@ -172,7 +172,7 @@ class Coins(NamedTuple):
         """Returns errors with larger scales if coins may be unfair, and the remaining error probability.
 
         `error` is the error probability of a bound. For a user's coins, a tenth of it is spent on confidence
-        limits for the probability of "in". The scales 1 / low and 1 / (1 - high) replace 2, and overestimate
+        limits for the probability of "in". The scales 1 / low and 1 / (1 - high) replace 2 and overestimate
         both error rates.
         """
         # Our own coins are fair.
@@ -202,11 +202,11 @@ class Sets(NamedTuple):
 
     @property
     def canaries(self) -> tuple[int, int]:
-        """Returns (K, M): how many canaries each run inserts, and how many each other run scores."""
+        """Returns (K, M): how many canaries the runs with them insert, and how many the other runs score."""
         return self.inserted.shape[1], self.fresh.shape[1]
 
     def rows(self) -> list[Rows]:
-        """Returns a table of the runs with the canaries, and one of the other runs."""
+        """Returns a table of the runs with the canaries and one of the other runs."""
         return [Rows(self.inserted), Rows(self.fresh)]
 
     def select(self, runs_in: Bits | Integers, runs_out: Bits | Integers) -> "Sets":

@@ -22,7 +22,7 @@ _TILTS = np.concatenate([-np.geomspace(100.0, 1e-4, 100), np.geomspace(1e-4, 0.4
 
 
 class _Test(NamedTuple):
-    """The natural log of a test's p-value, and the error message if the p-value is too small."""
+    """The natural log of a test's p-value and the error message if the p-value is too small."""
 
     log_p: float
     message: str

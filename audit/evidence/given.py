@@ -63,7 +63,7 @@ def cosines(
       presence: 1 if a fair coin put the canary in, else 0, with the shape of `values`; None if all were in.
       leave_one_out: True if a cosine used the other canaries' directions (`audit.directions.cosines`).
       in_order: True if rows are sorted by the start times of their runs. The bound is then the largest one
-        after any number of runs, and is valid whenever you stop. Ignored for a `OneRun`.
+        after any number of runs and is valid whenever you stop. Ignored for a `OneRun`.
 
     Raises:
       InputError: for invalid shapes or values.

@@ -40,7 +40,7 @@ class OneRun(NamedTuple):
 
     @property
     def canaries(self) -> tuple[int, int]:
-        """Returns how many canaries were in, and how many were out."""
+        """Returns how many canaries were in and how many were out."""
         scores_in, scores_out = self.pooled()
         return len(scores_in), len(scores_out)
 
@@ -79,7 +79,7 @@ def make_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: i
       dimension: d, the number of trained parameters.
 
     Raises:
-      InputError: for an array of the wrong shape, or an invalid cosine.
+      InputError: for an array of the wrong shape or an invalid cosine.
     """
     left_out = np.empty(0)
     if unobserved is not None:

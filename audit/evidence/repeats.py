@@ -11,7 +11,7 @@ suspicious
 - if they repeat several different scores, or scores that are never equal in independent runs, such as
 cosines.
 
-We do not detect copies that differ in the last digit of a score, or a few copies of rounded scores.
+We do not detect copies that differ in the last digit of a score or a few copies of rounded scores.
 """
 
 from collections.abc import Callable
