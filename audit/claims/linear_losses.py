@@ -82,8 +82,8 @@ def _compute_epsilon(
     def compute_difference(threshold: float) -> float:
         """Returns the log of a threshold's delta, minus the log of the given `delta`.
 
-        The event is x > threshold (sign 1) or x < threshold (sign -1). If its delta is 0, we use -1e6 as the
-        log.
+        The event is x > threshold (sign 1) or x < threshold (sign -1). The log of a delta of 0 counts as
+        -1e6.
         """
         log_r = compute_log_ratio(threshold)
         log_given_count = special.log_ndtr(sign * (counts - threshold) / deviation)

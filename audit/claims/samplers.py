@@ -248,7 +248,7 @@ def bound_one_of_each_epoch(
     reduce the variance, we stratify patterns by their steps in the last epochs, which affect mu most.
 
     Args:
-      max_enumerated: The maximum number of patterns to enumerate, also the maximum number of strata.
+      max_enumerated: The maximum number of patterns to enumerate, and the maximum number of strata.
       simulated: The approximate number of patterns to simulate; at least 50 in each stratum.
     """
     sigma, batches, epochs, weights = schedule

@@ -188,9 +188,9 @@ def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
 def _describe_constant_world(worlds: Worlds) -> str:
     """Returns a sentence if all scores of one world (in or out) are equal and the others vary; else "".
 
-    In that case, the world's runs (at least 5) shared a seed, or its scores were never filled in. Scores that
-    equal an extreme of the other world may be saturated, so we do not doubt them. We also require that most
-    scores of the other world differ, unlike guesses or the scores of failed runs.
+    That world's runs (at least 5) then shared a seed, or its scores were never filled in. Scores that equal
+    an extreme of the other world may be saturated, so we do not doubt them. We also require that most scores
+    of the other world differ, unlike guesses or the scores of failed runs.
     """
     scores_in, scores_out = worlds
     both = (("in", scores_in, scores_out), ("out", scores_out, scores_in))
