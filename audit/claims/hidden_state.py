@@ -83,8 +83,7 @@ class HiddenState(NamedTuple):
     def assumes(self) -> Assumption:
         """Returns the bound's assumption in words: the Lipschitz constants and the schedule.
 
-        If rehearsals measured the constants, we add the number of rehearsals and the epsilons for larger
-        constants.
+        If the constants were measured, we add the number of rehearsals and the epsilons for larger constants.
         """
         least, largest = self.range
         constants = f"{largest:.6g}"
@@ -137,7 +136,7 @@ def hidden_state_bound(
 
     A step stretches the distance between the models with and without the canary by a factor of at most c_t,
     and the canary adds at most s_t. Then noise of standard deviation n_t masks a part a_t of the distance. As
-    for a Gaussian mechanism, this costs mu = a_t / n_t. The composition of all steps costs mu = |a / n|. We
+    in a Gaussian mechanism, this costs mu = a_t / n_t. The composition of all steps costs mu = |a / n|. We
     choose the parts that mask the whole distance by step T at the lowest cost (Bok et al., 2024).
 
     The bound is infinite if a step has a shift but no noise.

@@ -140,8 +140,8 @@ def _conclude(
 def _compare_with_card(paths: Sequence[Path]) -> None:
     """Recomputes an audit's card from the scores and reports whether it agrees; if not, exits with status 3.
 
-    A card is a JSON record of an audit: its claim, level and result, and a commitment, a hash of the claim
-    and the method.
+    A card is a JSON record of an audit. It has the claim, the level, the result and a hash of the claim and
+    method.
     """
     from audit.report.card import find_difference, read_card
 

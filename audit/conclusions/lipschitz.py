@@ -155,7 +155,7 @@ def find_measured(store: Store, rehearsals: int) -> Steps | None:
 
 
 def _bound_last_model(setting: Setting, steps: Steps, delta: float) -> HiddenState:
-    """Returns the upper bound for the last model, and bounds for Lipschitz constants larger than in `steps`.
+    """Returns the upper bound for the last model, and bounds for constants larger than those in `steps`.
 
     `make_hidden_state` chooses the larger constants.
     """
