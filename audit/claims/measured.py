@@ -1,4 +1,4 @@
-"""The values of the flag for measured Lipschitz constants. This module has no imports, which keeps --help fast."""
+"""The words for the flag that measures Lipschitz constants. Without imports, --help stays fast."""
 
 MEASURED = "measured"  # also the word used in tables
 UNMEASURED = "none"
