@@ -126,7 +126,7 @@ def audit(
 def _request_task(model: str, fields: dict[str, Any], runs: int, level: Level) -> "Request":
     """Returns the request for an audit of one of the repository's models.
 
-    `fields` has the other arguments of `audit`, which explains them and the errors. This function changes it.
+    `fields`, which this function changes, has the other arguments of `audit`.
     """
     from audit.adversaries.base import Adversary
     from audit.conclusions.lipschitz import count_rehearsals
@@ -136,7 +136,7 @@ def _request_task(model: str, fields: dict[str, Any], runs: int, level: Level) -
     from audit.training import driver
 
     require_type("model", model, str)
-    row = task.task(model)  # the model and its data
+    row = task.task(model)
     data_file = fields.pop("data")
     if data_file is not None:
         data_file = str(path("data", data_file))
@@ -150,7 +150,6 @@ def _request_task(model: str, fields: dict[str, Any], runs: int, level: Level) -
     rehearsals = fields.pop("rehearsals", None)
     setting = make.setting_of(model, **fields)
     validate(setting, runs, level.delta)
-    # The number of runs that measure Lipschitz constants, or None.
     rehearsals = count_rehearsals(setting, lipschitz, rehearsals)
     return driver.make_request(setting, row.data.load(data_file), runs, level, rehearsals)
 
@@ -330,7 +329,7 @@ def _audit_one(
 def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
     """Returns the score arguments of `bounds` as validated evidence.
 
-    Raises InputError if they are not scores, or do not match each other.
+    Raises InputError if they are not scores or do not match each other.
     """
     from audit.evidence import given
     from audit.storage import score_files

@@ -14,9 +14,8 @@ the canaries (Errata O9 of experiments/one_shot/README.md):
 
 Include every run you started, in start order, with a row of NaN for each failed run. The drift is the change
 theta_T - theta_0 in a rehearsal, a run without noise or canaries. Any drift that does not depend on the
-directions is valid, even 0, but the cosines may be smaller.
-If count exceeds 1% of dimension, the number of trained parameters, use leave_one_out=True here and in
-audit.cosines.
+directions is valid, even 0, but the cosines may be smaller. If count exceeds 1% of dimension, the number of
+trained parameters, use leave_one_out=True here and in audit.cosines.
 
 Directions are reproducible within one version of NumPy. Training may use the seed only to insert canaries,
 and needs a different seed for noise and batches.
@@ -95,7 +94,7 @@ def cosines(
         (`audit.evidence.leave_one_out`). `count` must be less than the dimension.
 
     Raises:
-      InputError: the displacement is not a finite vector, or is 0.
+      InputError: the displacement is not a finite vector or is 0.
     """
     require_type("leave_one_out", leave_one_out, bool)
     unit = _check_displacement(displacement)
@@ -106,8 +105,8 @@ def cosines(
     )
 
     # The matrix D (count, dimension) of all directions may not fit in memory. So we draw a block of columns
-    # at a time, and add up its contribution to each sum. Leave-one-out needs all inner products, plain
-    # cosines only the directions' lengths.
+    # at a time and add up its contribution to each sum. Leave-one-out needs all inner products; plain cosines
+    # need only the directions' lengths.
     products = np.zeros(count)  # D @ unit
     squared_lengths = np.zeros(count)
     gram = np.zeros((count, count) if leave_one_out else (0, 0))  # D @ D.T

@@ -74,7 +74,7 @@ class CanaryOptimizer(_InsertingOptimizer):
         sampling_rate: float = 1.0,
         seed: int | None = None,
     ) -> None:
-        """Takes the place of `optimizer`; if `present`, a step inserts the canary with `sampling_rate`."""
+        """Replaces `optimizer`; if `present`, a step inserts the canary with probability `sampling_rate`."""
         super().__init__(optimizer)
         rate = number("sampling_rate", sampling_rate, float)
         require(0 < rate <= 1, f"`sampling_rate` must be above 0 and at most 1, got {rate:g}")
@@ -132,17 +132,15 @@ class DirectionsOptimizer(_InsertingOptimizer):
         present: bool = True,
         parameters: Iterable[Tensor] | None = None,
     ) -> None:
-        """Takes the place of `optimizer`; if `present`, every step inserts the run's `count` directions."""
+        """Replaces `optimizer`; if `present`, every step inserts the run's `count` directions."""
         super().__init__(optimizer)
         self._chosen = list(self.params if parameters is None else parameters)
         _require_trained(self._chosen, self.params)
-        # These numbers determine the directions.
         self._identity = {"seed": seed, "run": run, "count": count}
         self._inserts = present
         self._is_moved = False  # `step` checks once that the optimizer moves every chosen parameter
         self._theta_0 = self._read_parameters()
         norm = float(self.max_grad_norm)
-        # The sum of all directions, each of length `norm`.
         total = directions.inserted(**self._identity, dimension=self.dimension, norm=norm)
         self._inserted = self._split(torch.from_numpy(total).float())
 

@@ -73,7 +73,7 @@ def _share(computed: _Fingerprinted) -> Any:
     """Returns the functions or, because of `lru_cache`, those of the first call with the same hash.
 
     JAX looks up compiled programs by function identity. A notebook cell that runs again defines equal but
-    distinct functions, which would compile again.
+    distinct functions, which would be compiled again.
     """
     return computed.functions
 
@@ -136,7 +136,7 @@ def wrap_loss(
     flat_params, unravel = ravel_pytree(float32_params)
     theta_0 = np.asarray(flat_params)
 
-    # The compiled program contains this function's name. Renaming it changes the hashes and stores of models.
+    # The compiled program contains this function's name, so renaming it changes models' hashes and stores.
     def flat_loss(theta: Array, labelled: tuple[Array, Array]) -> Array:
         """Returns the loss at a flat vector of parameters."""
         return loss(unravel(theta), labelled)
@@ -162,7 +162,7 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
     """Returns a custom model, with the hash of its initialisation and of its loss and gradient.
 
     Args:
-      what: the user's code, in words, for messages.
+      what: a description of the user's code, for messages.
       make: a function that maps an example's features to the model.
 
     Raises:
@@ -199,16 +199,16 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
     """Returns the request to audit a custom model with the settings `fields`, which this function changes.
 
     In `fields`, `adversary` is a name or an `Adversary`. `lipschitz` has the training steps' Lipschitz
-    constants, which lower the upper bound for the last model. The user guarantees them, or gives "measured":
-    then `rehearsals` additional runs measure them.
+    constants, guaranteed by the user, or is "measured", to measure them in `rehearsals` additional runs. They
+    lower the upper bound for the last model.
 
     Raises:
-      InputError: a setting is invalid, or does not fit the model or the data.
+      InputError: a setting is invalid or does not fit the model or the data.
     """
-    constants = fields.pop("lipschitz", None)  # numbers, or the word "measured"
+    constants = fields.pop("lipschitz", None)
     rehearsals = fields.pop("rehearsals", None)
     name = fields.pop("model", None) or own.name
-    adversary = None  # unless it is a custom one
+    adversary = None
     if isinstance(fields["adversary"], Adversary):
         own_fields, adversary = _prepare_adversary(fields["adversary"], own.model.n_parameters)
         fields |= {"adversary": own_fields, "canaries": adversary.canaries}
@@ -241,7 +241,7 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
 
 @dataclass(frozen=True)
 class _Training:
-    """The training of a custom model, by a custom adversary or, if None, the setting's."""
+    """The training of a custom model, with the setting's adversary unless `adversary` is given."""
 
     own: OwnModel
     setting: Setting
@@ -249,10 +249,10 @@ class _Training:
 
     @cached_property
     def trainee(self) -> Trainee:
-        """Returns the model with its number of classes and its clipping strategy, found once."""
+        """Returns the model with its number of classes and its clipping strategy, computed only once."""
         model = self.own.model
         labels = self.own.dataset.labels
-        classes = 0  # unless labels number at least two classes
+        classes = 0  # unless labels are class numbers
         are_integers = labels.ndim == 1 and labels.dtype.kind in "iu"
         if are_integers and labels.min() >= 0 and labels.max() >= 1:
             classes = int(labels.max()) + 1
@@ -278,7 +278,7 @@ class _Training:
         # The user is responsible for the constants of a custom model.
         bound = lipschitz.hidden_state(self.setting, delta, steps, own_model=True)
         why_not = ""
-        if isinstance(bound, str):  # the reason why there is no bound
+        if isinstance(bound, str):
             why_not = bound
         elif self.adversary is not None:
             why_not = _why_adversary_uncovered(self.adversary, self.own.model.n_parameters)
@@ -296,7 +296,7 @@ def _reuse_measured_constants(store: Store) -> Steps | None:
 
     If the store has constants that a user guaranteed for an earlier audit, this deletes them.
     """
-    measured = lipschitz.find_measured(store, rehearsals=0)  # in any number of runs
+    measured = lipschitz.find_measured(store, rehearsals=0)
     if measured is None:
         lipschitz.keep(store, None)  # deletes the constants, which may be wrong for this audit
     return measured
@@ -305,8 +305,8 @@ def _reuse_measured_constants(store: Store) -> Steps | None:
 def _find_strategy(model: Model, dataset: Dataset) -> str:
     """Returns the name of the fastest clipping strategy that computes a model's clipped sums correctly.
 
-    We compare its sums with those of per-example gradients, at clipping norms that clip 0%, 50% and 100% of a
-    few examples.
+    We compare each strategy's sums with those of per-example gradients, at clipping norms that clip 0%, 50%
+    and 100% of a few examples.
     """
     features = jnp.asarray(dataset.features[:_NUM_PROBED])
     batch: Batch = (features, jnp.asarray(dataset.labels[:_NUM_PROBED]))
@@ -343,13 +343,13 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     """Returns the fields of a custom adversary for the setting, and the adversary to compile.
 
     The fields are a name and the hash of the compiled functions, which identifies stored runs. Adversaries
-    with the same hash share their functions, to compile them once.
+    with the same hash share their functions, so these are compiled only once.
     """
     # The label is the name of the function that encloses `init`: "constant_direction" in
     # "constant_direction.<locals>.init".
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
-    # JAX reuses traces of a function object, even if a variable that the function reads has changed since. So
-    # we wrap each function, a leaf of the tuple `adversary`, in a new object.
+    # We wrap each function, a leaf of the tuple `adversary`, in a new object, as `_fingerprint_adversary`
+    # requires.
     untraced: Adversary = jax.tree.map(
         lambda part: partial(part) if callable(part) else part, adversary
     )
@@ -368,16 +368,16 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
 
 
 def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
-    """Returns a hash that changes with the adversary's scores, and so identifies its stored runs.
+    """Returns a hash that changes with the adversary's scores and so identifies its stored runs.
 
     It hashes the functions, compiled for `parameters` parameters, and two facts about them. The functions
     must be new objects, because JAX reuses old traces even if a variable that a function reads has changed.
     """
     _find_shapes(adversary, parameters)  # raises InputError for wrong shapes
 
-    # The compiled program contains this function's name. Renaming it changes the hashes of stored runs.
+    # The compiled program contains this function's name, so renaming it changes the hashes of stored runs.
     def play(key: Array, clipping_norm: Array, step: Array, theta_0: Array, theta: Array) -> Any:
-        """Calls each of the adversary's functions once. It is never run."""
+        """Calls each of the adversary's functions once. We compile it, but never run it."""
         state = adversary.init(key, theta_0, clipping_norm)
         state_of_run = adversary.draw_for_run(state, key)
         seen: Any = ()
@@ -439,7 +439,7 @@ def _vector(parameters: int) -> jax.ShapeDtypeStruct:
 def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
     """Returns features and labels, both (N, ...), as a data set.
 
-    Floats become float32, and integers except uint8 become int32. Raises InputError for invalid values, and
+    Floats become float32, and integers except uint8 become int32. Raises InputError for invalid values and
     for arrays that are empty or have different lengths.
     """
     canonical: dict[str, NDArray[Any]] = {}

@@ -70,7 +70,7 @@ def write_json(content: Any, indent: int | None = None) -> str:
 
 
 class Level(NamedTuple):
-    """The level of an audit's bounds: the delta of epsilon, and the confidence of each lower bound."""
+    """The level of an audit's bounds: the delta of epsilon and the confidence of each lower bound."""
 
     delta: float = 1e-5
     confidence: float = 0.95
@@ -84,7 +84,7 @@ USUAL_LEVEL = Level()
 
 
 def show_level(value: float) -> str:
-    """Returns a delta or a confidence as the shortest text with the same float value: "1e-05"."""
+    """Returns a delta or a confidence as the shortest string with the same float value: "1e-05"."""
     return repr(float(value))
 
 
@@ -104,7 +104,7 @@ def _format_percent(fraction: Decimal) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """Returns a text, shortened with an ellipsis if it has more than `width` characters."""
+    """Returns text, shortened with an ellipsis if it has more than `width` characters."""
     words = textwrap.shorten(text, width, placeholder=" ...")
     if words == "...":  # the first word is longer than the width, so `shorten` dropped it
         return f"{text[: width - 3]}..."
@@ -112,7 +112,7 @@ def shortened(text: str, width: int) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Returns a text with control characters, except line breaks, escaped as in \x1b."""
+    r"""Returns text with control characters, except line breaks, escaped as in \x1b."""
     characters = []
     for character in text:
         if not character.isprintable() and character != "\n":

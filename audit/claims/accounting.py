@@ -22,7 +22,7 @@ _SMALL_NOISE = 0.3
 _RELATIVE_GRID = 1e-4
 
 COARSEST_GRID = 100.0  # its exponential is finite
-# Limits on sampled steps.
+# Limits for sampled steps.
 _MAX_SAMPLED_NOISE = 1e4
 MOST_SAMPLED = 10**6
 LEAST_SAMPLED_DELTA = 1e-12
@@ -43,7 +43,7 @@ class Composition(NamedTuple):
 
 
 def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
-    """Returns the epsilon at delta of `insertions` Gaussian steps that all use the example.
+    """Returns epsilon at delta for `insertions` Gaussian steps that all use the example.
 
     Their composition is mu-GDP (`mu_upper_bound`). Neighbouring relation: add or remove an example.
 
@@ -54,11 +54,11 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
 
 
 def participant_upper_bound(composition: Composition, delta: float) -> float:
-    """Returns an upper bound on epsilon at delta of Poisson-sampled Gaussian steps.
+    """Returns an upper bound on epsilon at delta for Poisson-sampled Gaussian steps.
 
     It is the smaller of two bounds. The first ignores sampling. The second comes from dp-accounting's privacy
-    loss distributions, and is valid if the adversary does not know the batches. `counts_sampling` decides
-    whether we use it.
+    loss distributions and is valid if the adversary does not know the batches. `counts_sampling` decides
+    whether it is used.
 
     Privacy losses are rounded up to a grid. For noise multipliers below 0.3, its spacing is larger, which
     saves time. The bound is loose if epsilon or a step's privacy losses are not much larger than the spacing.
@@ -75,9 +75,9 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     if not counts_sampling(composition):
         return unsampled
     require_sampled(composition, delta)
-    # The spacing should be epsilon * relative_grid, but epsilon is still unknown. So the first grid guesses
-    # epsilon: as `unsampled` for small noise, otherwise as `unsampled` / 100. If the result shows that this
-    # grid was too coarse, we use a finer one. dp-accounting exponentiates the spacing, so we limit it.
+    # The spacing should be epsilon * relative_grid, but epsilon is still unknown. So the first grid assumes
+    # that epsilon is `unsampled` for small noise, and `unsampled` / 100 otherwise. If the result shows that
+    # this grid was too coarse, we use a finer one. dp-accounting exponentiates the spacing, so we limit it.
     if sigma < _SMALL_NOISE:
         relative_grid = _RELATIVE_GRID
         least_grid = 1e-3
@@ -129,7 +129,7 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
       count_noise: The standard deviation of the count's noise, in clients.
 
     Raises:
-      InputError: The count has so little noise that it alone exceeds the round's privacy cost.
+      InputError: The count has so little noise that it costs more privacy than the whole round.
     """
     if noise_multiplier == 0:
         return 0.0
@@ -178,12 +178,12 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
 def require_sampled(steps: Composition, delta: float) -> None:
     """Raises InputError for sampled steps that are too extreme for privacy loss distributions.
 
-    With more steps, the distributions would need too many values. With more noise, a step's losses, about 1 /
-    noise_multiplier, would be smaller than the finest spacing, 1e-4. A smaller delta would be close to the
-    rounding errors.
+    With too many steps, the distributions would need too many values. With too much noise, a step's losses,
+    about 1 / noise_multiplier, would be smaller than the finest spacing, 1e-4. Very small deltas would be
+    close to the rounding errors.
     """
     if not counts_sampling(steps):
-        return  # sampling is ignored
+        return
     sigma, insertions, _ = steps
     advice = "with `sampling_rate`, give at"
     require(

@@ -39,8 +39,8 @@ def bracket_allocation(
 
     Balls in bins and random allocation keep this step secret. `account_allocation` bounds delta from below
     and from above. The composition of epochs is another upper bound, valid even if the adversary knows the
-    step. We use only this one if the noise multiplier is below 0.1, where `account_allocation` is imprecise,
-    or delta is below 1e-12, close to its rounding errors.
+    step. We use only this bound if the noise multiplier is below 0.1, where `account_allocation` is
+    imprecise, or if delta is below 1e-12, close to its rounding errors.
     """
     composed = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     if noise_multiplier < LEAST_ALLOCATION_NOISE:
@@ -53,11 +53,11 @@ def bracket_allocation(
     above = account_allocation(noise_multiplier, batches, epochs, pessimistic=True)
     lower = float(below.get_epsilon_for_delta(delta))
     upper = min(float(above.get_epsilon_for_delta(delta)), composed)
-    # `random_allocation` describes the convex order, and the package pld-accounting.
+    # The module `random_allocation` explains the convex order and cites pld-accounting.
     accountant = "our bounds (convex order), which lie within pld-accounting's"
     if math.isinf(lower):  # dp-accounting may count rounding errors as an infinite loss
         return EveryModel(upper, accountant)
-    return EveryModel(upper, accountant, lower=min(lower, upper))  # in case of rounding
+    return EveryModel(upper, accountant, lower=min(lower, upper))  # despite rounding errors
 
 
 def bracket_shuffled(
@@ -65,16 +65,16 @@ def bracket_shuffled(
 ) -> EveryModel:
     """Returns bounds on epsilon at delta if each epoch shuffles the examples into batches.
 
-    The lower bound is `compute_shuffled_epsilon`, or None if that is 0, which proves nothing, or infinite,
-    which may be a rounding error. The upper bound is the composition of epochs, which is valid even if the
-    adversary knows the order of examples.
+    The lower bound comes from `compute_shuffled_epsilon`. It is None if the result is 0, which proves
+    nothing, or infinite, which may be a rounding error. The upper bound is the composition of epochs, which
+    is valid even if the adversary knows the order of examples.
     """
     lower = compute_shuffled_epsilon(noise_multiplier, batches, epochs, delta)
     upper = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     if lower == 0 or math.isinf(lower):
         return EveryModel(upper, "composition of epochs")
     accountant = "lower bound by Chua et al. (2024), upper bound by composition of epochs"
-    return EveryModel(upper, accountant, lower=min(lower, upper))  # in case of rounding
+    return EveryModel(upper, accountant, lower=min(lower, upper))  # despite rounding errors
 
 
 def compute_shuffled_epsilon(
@@ -82,10 +82,10 @@ def compute_shuffled_epsilon(
 ) -> float:
     """Returns a lower bound on epsilon at delta if each epoch shuffles the examples into batches.
 
-    It is the epsilon of a bad case (Chua et al., 2024, arXiv 2403.17673, Section 4): the example's gradient
-    is C, and all other gradients are -C. The sum of its batch thus exceeds the other sums by 2 C, or by only
-    C if we replace its gradient with 0. The adversary uses only the largest noisy sum of each epoch, rounded
-    to a bucket. Epochs compose, since each has its own shuffle (Chua et al., 2024, arXiv 2411.04205).
+    It is the epsilon of an unfavourable case (Chua et al., 2024, arXiv 2403.17673, Section 4): the example's
+    gradient is C, and all other gradients are -C. The sum of its batch thus exceeds the other sums by 2 C, or
+    by only C if we replace its gradient with 0. The adversary uses only the largest noisy sum of each epoch,
+    rounded to a bucket. Epochs compose, since each has its own shuffle (Chua et al., 2024, arXiv 2411.04205).
 
     The bound is 0 if the noise multiplier is below 0.05, since privacy losses are then too large, or if delta
     is below 1e-12, which is close to dp-accounting's rounding errors.

@@ -103,7 +103,7 @@ class Gdp(GaussianClaim):
     Args:
       mu: The distance between the means of the two normal distributions, from 0 to 1e12.
 
-    Raises InputError for a mu out of range.
+    Raises InputError if mu is out of range.
 
     >>> round(audit.Gdp(mu=3.95).epsilon(1e-5), 1)
     24.0
@@ -178,7 +178,7 @@ class DpSgd(Claim):
         adversary knows the batches.
       k: The number of steps in a period; one of them inserts the canary.
       insert: The step of each period that inserts the canary: "last", "first", or a number from 1 to k.
-      lipschitz: The Lipschitz constant of a step without canary or noise, as a map from one model to the
+      lipschitz: The Lipschitz constant of a step without the canary and noise, as a map from one model to the
         next: a number, or one for each step. `last_model`, `k` and `insert` require it.
 
     Raises InputError for values out of range.
@@ -200,12 +200,12 @@ class DpSgd(Claim):
         sigma = number("noise_multiplier", self.noise_multiplier, float)
         insertions = number("insertions", self.insertions, int)
         rate = number("sampling_rate", self.sampling_rate, float)
-        accounting.mu_upper_bound(sigma, insertions)  # raises InputError for values out of range
+        accounting.mu_upper_bound(sigma, insertions)  # checks both
         require(0 < rate <= 1, f"`sampling_rate={rate}`: give a number above 0 and at most 1")
         k = number("k", self.k, int)
-        step = insert_step(plain(self.insert), k)  # `plain` converts a NumPy integer to int
+        step = insert_step(plain(self.insert), k)
         if self.lipschitz is None:
-            # The schedule affects only the bound on the last model, which requires `lipschitz`.
+            # The schedule affects only the bound on the last model.
             require(k == 1, "`k` and `insert` require `lipschitz`")
         else:
             arrays.floats("values of `lipschitz`", self.lipschitz)  # checks their type
@@ -257,7 +257,7 @@ class DpSgd(Claim):
         step = int(self.insert)  # a number after `__post_init__`
         schedule = Periods(self.lipschitz, self.k, step)
         compute_bound = functools.partial(bound_periods, self.composition, delta=delta)
-        # Also computes the bound for larger Lipschitz constants, to report their effect.
+        # This also computes the bound for larger Lipschitz constants, to report their effect.
         return make_hidden_state(compute_bound, schedule)
 
 
@@ -271,7 +271,7 @@ class RandomAllocation(Claim):
     noise_multiplier: float
     batches: int
     epochs: int
-    assumes = _SECRET  # sensitivity C, Gaussian noise, and secret batches
+    assumes = _SECRET
 
     def epsilon(self, delta: float) -> float:
         """Returns an upper bound on epsilon at delta for an adversary who sees all models."""
@@ -293,7 +293,7 @@ class RandomAllocation(Claim):
 
 @functools.lru_cache
 def _allocation_deltas(claim: RandomAllocation) -> Array:
-    """Returns upper bounds (401,) on random allocation's delta at the grid _EPSILONS, from 0 to 200."""
+    """Returns upper bounds (401,) on the delta of random allocation at each epsilon in _EPSILONS."""
     losses = account_allocation(
         claim.noise_multiplier, claim.batches, claim.epochs, pessimistic=True
     )
@@ -302,20 +302,20 @@ def _allocation_deltas(claim: RandomAllocation) -> Array:
 
 @functools.lru_cache
 def _sampled_deltas(steps: Composition) -> Array:
-    """Returns upper bounds (401,) on Poisson sampling's delta at the grid _EPSILONS, from 0 to 200."""
+    """Returns upper bounds (401,) on the delta of Poisson sampling at each epsilon in _EPSILONS."""
     accountant = accounting.account_curve(steps)
     return np.array([accountant.get_delta(float(epsilon)) for epsilon in _EPSILONS])
 
 
 def _gaussian_power(rates: Array, mu: float) -> Array:
-    """Returns the largest power at false-positive rates a that mu-GDP allows: Phi(Phi^-1(a) + mu)."""
+    """Returns the largest power that mu-GDP allows at false-positive rates a: Phi(Phi^-1(a) + mu)."""
     if math.isinf(mu):
         return np.ones_like(rates)  # the formula would give NaN at 0
     return special.ndtr(special.ndtri(rates) + mu)
 
 
 def _power_of_pairs(rates: Array, epsilons: Array | float, deltas: Array | float) -> Array:
-    """Returns the largest power at each false-positive rate that all P pairs (epsilon, delta) allow.
+    """Returns the largest power that all P pairs (epsilon, delta) allow at each false-positive rate.
 
     It is the smallest of the powers that the pairs allow (`EpsilonDelta.power`), in an array shaped like
     `rates`. `epsilons` and `deltas` are numbers or have shape (P,).

@@ -25,14 +25,14 @@ MAX_STEPS = 10**7
 _MIN = 1e-50
 _MAX = 1e50
 MAX_MU = 1e12  # larger values cannot be converted to epsilon
-_FACTORS = {2: "twice", 10: "ten times"}  # the factors in `HiddenState.margins`, in words
+_FACTORS = {2: "twice", 10: "ten times"}  # for `HiddenState.margins`
 
 
 class HiddenStateBound(NamedTuple):
     """The bound on the last of T iterates, its proof (`masked`), and maps that attain it.
 
-    `hidden_state_bound` explains the symbols. After step t, noise has not masked a distance z_t = c_t z_(t-1)
-    + s_t - a_t. At the end, z_T = 0. mu^2 is the sum of (a_t / n_t)^2.
+    `hidden_state_bound` explains the symbols. The distance that noise has not masked after step t is z_t =
+    c_t z_(t-1) + s_t - a_t. At the end, z_T = 0. mu^2 is the sum of (a_t / n_t)^2.
 
     Attributes:
       mu: The last iterate is mu-GDP.
@@ -48,10 +48,11 @@ class HiddenStateBound(NamedTuple):
 
 
 class Periods(NamedTuple):
-    """The schedule of insertions, and the Lipschitz constants of the steps.
+    """The schedule of insertions and the Lipschitz constants of the steps.
 
     Attributes:
-      lipschitz: The Lipschitz constant of a step without canary or noise: a number, or one for each step.
+      lipschitz: The Lipschitz constant of a step without the canary and noise: a number, or one for each
+        step.
       k: The number of steps in a period; one of them inserts the canary.
       insert: The step of the period that inserts it, from 1 to k.
     """
@@ -62,7 +63,7 @@ class Periods(NamedTuple):
 
 
 class HiddenState(NamedTuple):
-    """The bound on a schedule's last model, and its assumptions.
+    """The bound on a schedule's last model and its assumptions.
 
     Attributes:
       bound: The bound.
@@ -82,7 +83,7 @@ class HiddenState(NamedTuple):
     def assumes(self) -> Assumption:
         """Returns the bound's assumption in words: the Lipschitz constants and the schedule.
 
-        For constants measured in rehearsals, we add their number and the epsilons for larger constants.
+        If the constants were measured, we add the number of rehearsals and the epsilons for larger constants.
         """
         least, largest = self.range
         constants = f"{largest:.6g}"
@@ -133,10 +134,10 @@ def hidden_state_bound(
     Lipschitz constants c_t, are the same with and without the canary. Only the canary's part differs:
     |g_t| <= 1 with the canary, and g_t = 0 without it.
 
-    A step stretches the distance between the models with and without the canary at most c_t times, and the
-    canary adds at most s_t to it. Then noise of standard deviation n_t masks a part a_t of the distance. Like
-    a Gaussian mechanism, this costs mu = a_t / n_t. Composed, all steps cost mu = |a / n|. We choose parts
-    that mask the whole distance by step T with the least mu (Bok et al., 2024).
+    A step stretches the distance between the models with and without the canary by a factor of at most c_t,
+    and the canary adds at most s_t. Then noise of standard deviation n_t masks a part a_t of the distance. As
+    in a Gaussian mechanism, this costs mu = a_t / n_t. The composition of all steps costs mu = |a / n|. We
+    choose the parts that mask the whole distance by step T at the lowest cost (Bok et al., 2024).
 
     The bound is infinite if a step has a shift but no noise.
 
@@ -154,7 +155,7 @@ def hidden_state_bound(
     n = spread_over_steps("noise", noise, steps)
 
     if not n[s > 0].all():  # a step has a shift but no noise
-        # Without noise, the shift leaks fully, whatever the parts and slopes.
+        # Without noise, the shift leaks completely, for any parts and slopes.
         return HiddenStateBound(mu=np.inf, epsilon=np.inf, masked=s, worst_slopes=c)
 
     a_over_n = np.zeros(steps)  # 0 before `first`, since earlier shifts do not reach the last model
@@ -163,7 +164,7 @@ def hidden_state_bound(
     if first < steps:
         a_over_n[first:], starts, log_x = _choose_masked_parts(s[first:], c[first:], n[first:])
         # The worst slopes are c_t x_(t-1) / x_t (proof in audit/methods/README.md). `_choose_masked_parts`
-        # defines x. It is constant in each block of steps.
+        # defines x, which is constant in each block of steps.
         worst_slopes[first + starts[1:]] *= np.exp(-np.diff(log_x))
         worst_slopes[first] = 0.0  # any slope will do, since both models are still equal
     mu = float(np.linalg.norm(a_over_n))
@@ -183,14 +184,14 @@ def bound_periods(
 
     Args:
       composition: The noise multiplier and the number of insertions. Its sampling rate is ignored.
-      periods: The schedule, and its Lipschitz constants.
-      step_sizes: eta_t, the learning rates, a number or one for each step. Only their ratios matter.
+      periods: The schedule and its Lipschitz constants.
+      step_sizes: eta_t, the learning rates: a number, or one for each step. Only their ratios matter.
 
     Raises:
       InputError: Values out of range.
     """
     sigma, insertions, _ = composition
-    accounting.mu_upper_bound(sigma, insertions)  # raises InputError for values out of range
+    accounting.mu_upper_bound(sigma, insertions)  # checks both
     k = periods.k
     steps = insertions * k
     require(
@@ -220,10 +221,10 @@ def hidden_state_epsilon(
     Args:
       noise_multiplier: the standard deviation of the noise, divided by the clipping norm.
       insertions: the number of steps that insert the canary.
-      lipschitz: the Lipschitz constant of a training step without canary or noise, as a map from one model to
-        the next: a number, or one for each of the insertions * k steps. It is 1 for a convex loss and a
-        learning rate of at most 2 / smoothness, and 1 - learning rate * weight decay with an L2 penalty
-        (`audit/methods/README.md` lists the models). The bound does not apply to momentum or Adam.
+      lipschitz: the Lipschitz constant of a training step without the canary and noise, as a map from one
+        model to the next: a number, or one for each of the insertions * k steps. It is 1 for a convex loss
+        and a learning rate of at most 2 / smoothness, and 1 - learning rate * weight decay with an L2 penalty
+        (see `audit/methods/README.md`). The bound does not apply to momentum or Adam.
       k: the number of steps from one insertion to the next.
       insert: the step of each period of k steps that inserts the canary: "last", "first" or 1 to k.
       step_sizes: the learning rate: a number, or one for each step. Only their ratios matter.
@@ -251,7 +252,7 @@ def make_hidden_state(
 ) -> HiddenState:
     """Returns the bound on the last model, and the bounds if Lipschitz constants c are larger (`margins`).
 
-    The margins show how much uncertain constants matter. They make |c - 1| 2 and 10 times larger. `compute`
+    These bounds, for |c - 1| 2 and 10 times as large, show how much errors in the constants matter. `compute`
     maps a schedule to its bound.
     """
     bound = compute(periods)
@@ -267,8 +268,7 @@ def make_hidden_state(
 def raise_constants(constants: Array, factor: float) -> Array:
     """Returns c + (factor - 1) |c - 1| for each Lipschitz constant c, up to the largest valid constant.
 
-    This is a pessimistic case. With factor 2, steps expand twice as much (1.1 becomes 1.2) or contract less
-    (0.9 becomes 1).
+    With factor 2, steps expand twice as much (1.1 becomes 1.2) or contract less (0.9 becomes 1).
     """
     return np.minimum(constants + (factor - 1) * np.abs(constants - 1), _MAX)
 
@@ -276,8 +276,7 @@ def raise_constants(constants: Array, factor: float) -> Array:
 def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
     """Returns a new array of shape (steps,) from a number, or from an array with a number for each step.
 
-    Raises InputError for any other shape, and for values that are neither 0 nor between 1e-50 and 1e50.
-    `name` is the argument's name, for error messages.
+    Raises InputError for any other shape and for values that are neither 0 nor between 1e-50 and 1e50.
     """
     array = arrays.floats(f"values of `{name}`", given)
     require(
@@ -306,11 +305,12 @@ def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
 def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Integers, Array]:
     """Returns the parts a_t of the distance that noise should mask to minimize mu, the norm of a / n.
 
-    Later steps stretch a distance at step t by at most W_t, the product of all c_j with j > t. So in the last
-    model, the shifts are W_t s_t, and noise must mask parts W_t a_t with the same sum. If noise could mask
-    any shift, |a / n| would be least with the same x_t = a_t / (W_t n_t^2) for all steps. But noise cannot
-    mask later shifts. The best x_t is then an isotonic regression (derived in audit/methods/README.md): it
-    increases from one block of steps to the next, and each block's noise masks the block's own shifts:
+    Later steps stretch a distance at step t by a factor of at most W_t, the product of all c_j with j > t. So
+    in the last model, the shifts are W_t s_t, and noise must mask parts W_t a_t with the same sum. If noise
+    could mask any shift, |a / n| would be smallest if x_t = a_t / (W_t n_t^2) were the same for all steps.
+    But noise cannot mask later shifts. The best x_t therefore come from an isotonic regression (derived in
+    audit/methods/README.md). They increase from one block of steps to the next, and each block's noise masks
+    the block's own shifts:
 
         x = sum W_t s_t / sum (W_t n_t)^2,    a_t / n_t = W_t n_t x.
 

@@ -33,7 +33,7 @@ def expected_epsilon(composition: Composition, steps: int, delta: float) -> floa
     """Returns the epsilon at delta that the last model would leak about a canary if losses were linear.
 
     Such a model reveals only Binomial(n, q) insertions plus noise N(0, T sigma^2) (see the module docstring).
-    Epsilon is the larger of those for adding and for removing the canary.
+    We return the larger of the epsilons for adding and removing the canary.
 
     Args:
       composition: The noise multiplier sigma, the number of insertions n and the sampling rate q.
@@ -44,7 +44,8 @@ def expected_epsilon(composition: Composition, steps: int, delta: float) -> floa
     if mu == 0 or math.isinf(mu):
         return mu  # epsilon is also 0 or infinite
 
-    # We drop insertion counts in negligible tails. At least one must be above 0, so the canary has an effect.
+    # We drop insertion counts in negligible tails. We keep at least one count above 0, so the canary has an
+    # effect.
     insertions = scipy.stats.binom(n, rate)
     fewest = insertions.ppf(_DROPPED * delta)
     most = max(insertions.isf(_DROPPED * delta), 1.0)
@@ -60,7 +61,7 @@ def expected_epsilon(composition: Composition, steps: int, delta: float) -> floa
 def _compute_epsilon(
     counts: Array, log_probabilities: Array, deviation: float, delta: float, sign: int
 ) -> float:
-    """Returns the epsilon at delta for adding the canary (sign 1), or for removing it (sign -1).
+    """Returns the epsilon at delta for adding the canary (sign 1) or for removing it (sign -1).
 
     The adversary sees a number x. Under Q, it is noise from N(0, deviation^2). Under P, it is this noise plus
     a count, drawn from `counts` (m,) with `log_probabilities` (m,). The density ratio r(x) = P / Q increases
@@ -79,9 +80,10 @@ def _compute_epsilon(
         )
 
     def compute_difference(threshold: float) -> float:
-        """Returns the log of a threshold's delta, at least -1e6 to be finite, minus log `delta`.
+        """Returns the log of a threshold's delta, minus the log of the given `delta`.
 
-        The event is x > threshold (sign 1) or x < threshold (sign -1).
+        The event is x > threshold (sign 1) or x < threshold (sign -1). The log of a delta of 0 counts as
+        -1e6.
         """
         log_r = compute_log_ratio(threshold)
         log_given_count = special.log_ndtr(sign * (counts - threshold) / deviation)
@@ -93,8 +95,8 @@ def _compute_epsilon(
             log_delta = conversions.log_difference(log_q, log_p - log_r)
         return max(float(log_delta), -1e6) - math.log(delta)
 
-    # The threshold with r = 1 gives epsilon 0. All terms of r are at most 1 at the lower end, and at least 1
-    # at the upper end.
+    # The threshold with r = 1 gives epsilon 0. We search between two points: at the lower one, all terms of r
+    # are at most 1, and at the upper one at least 1.
     equal = scipy.optimize.brentq(
         compute_log_ratio, counts[0] / 2 - deviation, counts[-1] / 2 + deviation
     )

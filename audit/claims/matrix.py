@@ -1,7 +1,7 @@
 """Claims about matrix mechanisms (DP-FTRL): DP-SGD with noise correlated across steps.
 
 Let u (T,) be 1 at the steps that insert the canary and 0 elsewhere, and S the strategy
-(`audit.claims.strategies`). Training leaks
+(`audit.claims.strategies`). Training is mu-GDP, with
 
     all models     mu = |S u| / sigma
     last model     mu = 1'u / (sigma |S^-T 1|), if losses are linear
@@ -28,7 +28,7 @@ MAX_STEPS = 10**6
 
 @dataclasses.dataclass(frozen=True)
 class MatrixMechanism(GaussianClaim):
-    """The claim for a matrix mechanism: clipping to C, and Gaussian noise correlated across steps.
+    """The claim for a matrix mechanism: clipping to C and Gaussian noise correlated across steps.
 
     Args:
       strategy: "independent", "lambda:0.9", "sqrt", "bsr:16" or "bisr:16" (`audit.claims.strategies`), a
@@ -55,7 +55,7 @@ class MatrixMechanism(GaussianClaim):
     insert: str | int = LAST
     min_separation: int | None = None
     participations: int | None = None
-    assumes = ACCOUNTED  # sensitivity C and Gaussian noise
+    assumes = ACCOUNTED
 
     def __post_init__(self) -> None:
         """Checks and stores the arguments. For `insert`, "first" becomes 1, and "last" becomes k."""
@@ -65,7 +65,7 @@ class MatrixMechanism(GaussianClaim):
         k = whole_number("k", self.k, 1, steps)
         place = insert_step(plain(self.insert), k)
         self._store(noise_multiplier=sigma, steps=steps, k=k, insert=place)
-        self._sensitivity()  # raises InputError for an invalid strategy or `min_separation`
+        self._sensitivity()  # checks the strategy and `min_separation`
 
     @functools.cached_property
     def encoder(self) -> Strategy:
@@ -110,9 +110,9 @@ class MatrixMechanism(GaussianClaim):
     def _pattern(self) -> Array:
         """Returns u, of shape (T,): 1 at the steps that insert the canary.
 
-        With `min_separation`, these are the earliest possible steps. They are the worst case if the
+        With `min_separation`, these are the earliest possible steps, which are the worst case if the
         coefficients of S are non-negative and non-increasing (Kalinin and Lampert, 2024, Theorem 2). Raises
-        InputError for other strategies, and for values out of range.
+        InputError for other strategies and for values out of range.
         """
         pattern = np.zeros(self.steps)
         if self.min_separation is None:

@@ -1,4 +1,4 @@
-"""Values of the flag for measured Lipschitz constants. No imports, so that --help stays fast."""
+"""The words for the flag that measures Lipschitz constants. Without imports, --help stays fast."""
 
 MEASURED = "measured"  # also the word used in tables
 UNMEASURED = "none"

@@ -1,12 +1,12 @@
 """The privacy loss of training in which each epoch uses an example in one random step.
 
 All models together reveal the b noisy sums z_i of an epoch, in units of C. One of them, unknown to the
-adversary, uses the example. Let X be the ratio of the densities with and without the example:
+adversary, uses the example. Let X be the ratio of their densities with and without the example:
 
     X = (1 / b) sum_i exp((2 z_i - 1) / (2 sigma^2)),   z_i ~ N(0, sigma^2) without the example.
 
 The mean of X is 1. delta(epsilon) is E[(X - e^epsilon)+] for adding the example, and E[(1 - e^epsilon X)+]
-for removing it. Both are convex in X, and in each term of the sum. The ratio for several epochs is a product,
+for removing it. Both are convex in X and in each term of the sum. The ratio for several epochs is a product,
 so both are also convex in the ratio for each epoch. Delta therefore rises if we spread probability mass
 around its mean, and falls if we concentrate it there. Whenever we add two terms, we move the mass to a grid
 in one of these two ways.
@@ -41,8 +41,8 @@ class _RatioPmf(NamedTuple):
     Attributes:
       values: (n,) the values of the mean, ascending, at least 0.
       masses: (n,) their probabilities without the example.
-      dropped_mean: How much the expected value is below 1, because we dropped or lowered large values. An
-        upper bound on delta adds it. In a lower bound, it is 0.
+      dropped_mean: By how much the expected value falls below 1 because we dropped or lowered large values.
+        An upper bound on delta includes it. For a lower bound, it is 0.
       terms: The number of terms.
     """
 
@@ -96,7 +96,7 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _RatioPmf:
     # in the cell, since the term is a ratio of densities. `mass_between` takes standardized ends.
     masses = conversions.mass_between((ends + log_mean) * sigma)
     masses_times_mean = conversions.mass_between((ends - log_mean) * sigma)
-    # We drop far cells with a mass of 0, from underflow. This lowers delta, so an upper bound adds
+    # We drop far cells with a mass that underflows to 0. This lowers delta, so an upper bound adds
     # `dropped_mean`.
     is_kept = masses > 0
     if not pessimistic:  # a mean that underflows to 0 could raise delta
@@ -109,7 +109,7 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _RatioPmf:
 
 
 def _average(first: _RatioPmf, second: _RatioPmf, pessimistic: bool) -> _RatioPmf:
-    """Returns the distribution of the mean of two groups of terms together, on a geometric grid.
+    """Returns the distribution of the mean over two groups of terms, on a geometric grid.
 
     The mean of the terms of all steps is the density ratio X (`_discretize_term`). `first` and `second` are
     the distributions of each group's mean. The grid raises delta if `pessimistic`, and lowers it otherwise.
@@ -121,12 +121,11 @@ def _average(first: _RatioPmf, second: _RatioPmf, pessimistic: bool) -> _RatioPm
     values = (weight * first.values)[:, None] + other_weight * second.values
     masses = first.masses[:, None] * second.masses
 
-    # The grid covers nearly all mass. The factor 1.001 separates equal ends.
+    # The grid covers nearly all of the mass. The factor 1.001 separates equal ends.
     low = weight * _find_low(first) + other_weight * _find_low(second)
     high = weight * _find_high(first) + other_weight * _find_high(second)
     edges = np.geomspace(low, max(high, 1.001 * low), NUM_CELLS + 1)
 
-    # How much the expected value is below 1, since we dropped large values.
     dropped_mean = weight * first.dropped_mean + other_weight * second.dropped_mean
     return _move_to_grid(values.ravel(), masses.ravel(), edges, dropped_mean, terms, pessimistic)
 
@@ -134,21 +133,21 @@ def _average(first: _RatioPmf, second: _RatioPmf, pessimistic: bool) -> _RatioPm
 def _move_to_grid(
     values: Array, masses: Array, edges: Array, dropped_mean: float, terms: int, pessimistic: bool
 ) -> _RatioPmf:
-    """Returns a distribution with few atoms, from atoms of a mean of `terms` terms of the density ratio X.
+    """Returns a distribution with fewer atoms for a mean of `terms` terms of the density ratio X.
 
-    Delta is the mean of a convex function of X. If `pessimistic`, we raise it: we spread each atom's mass to
-    the adjacent edges. Otherwise we lower it: we concentrate the mass between two edges.
+    Delta is the mean of a convex function of X. If `pessimistic`, we raise it by spreading each atom's mass
+    to the adjacent edges. Otherwise, we lower it by concentrating the mass between two edges.
 
     Args:
       values, masses: (n,) the atoms.
       edges: (m,) ascending, above 0.
-      dropped_mean: How much the atoms' expected value is below 1.
+      dropped_mean: By how much the atoms' expected value falls below 1.
     """
     if pessimistic:
         grid = np.append(0.0, edges)
         atoms, lost_mean = _spread(values, masses, grid)
         return _RatioPmf(grid, atoms, dropped_mean + lost_mean, terms)
-    # The cells are the intervals between 0, the edges and infinity. Their mass moves to its mean.
+    # The cells are the intervals between 0, the edges and infinity. We move each cell's mass to its mean.
     num_cells = len(edges) + 1
     cells = np.searchsorted(edges, values, side="right")
     totals = _sum_by_place(cells, masses, num_cells)
@@ -169,7 +168,7 @@ def _spread(values: Array, masses: Array, grid: Array) -> tuple[Array, float]:
       grid: (m,) ascending points.
 
     Returns:
-      (m,) the masses of the grid points, and how much the mean drops by moving atoms from above the grid.
+      (m,) the masses of the grid points, and how much the mean drops because atoms above the grid are moved.
     """
     size = len(grid)
     places = np.searchsorted(grid, values, side="right") - 1
@@ -219,7 +218,8 @@ def _find_losses(ratio: _RatioPmf, epochs: int, pessimistic: bool) -> "PrivacyLo
     masses = ratio.masses[is_positive]
 
     # The grid of log X has the points i * spacing from i = first to i = last, with a spare point at each end.
-    # Rounding errors of all epochs add up to at most 0.005, unless that needs over _MAX_LOSSES points.
+    # The rounding errors of all epochs add up to at most 0.005, unless this takes more than _MAX_LOSSES
+    # points.
     spacing = max(min(0.001, 0.005 / epochs), float(np.ptp(logs)) / _MAX_LOSSES)
     first = math.floor(logs[0] / spacing) - 1
     last = math.ceil(logs[-1] / spacing) + 1
@@ -230,9 +230,9 @@ def _find_losses(ratio: _RatioPmf, epochs: int, pessimistic: bool) -> "PrivacyLo
         points = np.exp(spacing * (first + np.arange(size)))  # values of X
         masses_out, _ = _spread(np.exp(logs), masses, points)
         masses_in = masses_out * points
-        # With the example, the mass of dropped values of X counts as an infinite loss. It is `dropped_mean`,
-        # or 1 minus the other masses. If rounding makes the two differ, the larger one is safe. Without the
-        # example, the loss is infinite at X = 0.
+        # With the example, the mass of dropped values of X counts as an infinite loss. This mass is
+        # `dropped_mean`, or 1 minus the other masses. If rounding makes the two differ, the larger one is
+        # safe. Without the example, the loss is infinite at X = 0.
         infinite_in = max(1.0 - float(masses_in.sum()), ratio.dropped_mean)
         infinite_out = float(ratio.masses[~is_positive].sum())
     else:

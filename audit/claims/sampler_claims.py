@@ -1,4 +1,4 @@
-"""Computes the epsilon that you may claim for training with a sampler, and suggests changes."""
+"""Computes the epsilon that you may claim for training with a sampler and suggests changes."""
 
 import dataclasses
 import math
@@ -21,7 +21,6 @@ from audit.written import at_most, write_json
 
 _MAX_STEPS = 10**6
 _DECIMALS = 2  # of epsilon and sigma in the advice
-# The smallest and largest noise multipliers.
 _MIN_SIGMA = 0.05
 _MAX_SIGMA = 1e4
 _SIGMA_TOLERANCE = 1e-6  # in log sigma
@@ -74,7 +73,7 @@ class SamplerClaim:
       every_model: bounds against an adversary who sees every model.
       last_model: upper bounds against an adversary who sees only the last model.
       advice: the changes to make, or the condition under which the claim holds.
-      yours: False for the row that adds Poisson sampling as a comparison.
+      yours: False for a row that shows Poisson sampling for comparison.
     """
 
     sampler: str
@@ -110,13 +109,13 @@ class SamplerClaims:
 
 
 class _Sampler(NamedTuple):
-    """The accounting functions and texts for a sampler.
+    """The accounting functions and messages for a sampler.
 
     Attributes:
       bound_every_model: maps (noise multiplier, batches per epoch, epochs, delta) to bounds on epsilon.
       bound_last_model: maps (schedule, delta) to the upper bound on the last model's epsilon.
       advice: the condition under which the claim holds; if empty, `_advise_changes` gives the advice.
-      must_stay_secret: the information that nobody may see if the last model's bound is to hold.
+      must_stay_secret: the information that makes the last model's bound invalid if anyone sees it.
       order: the condition on the order of examples; may be empty.
     """
 
@@ -152,7 +151,7 @@ def sampler_claims(
       delta: the delta of epsilon.
 
     Returns:
-      A row for the sampler, and a row for Poisson sampling to compare with.
+      A row for the sampler and a row for Poisson sampling for comparison.
 
     Raises:
       InputError: a number is out of range, or the sampler is unknown.
@@ -201,7 +200,8 @@ def sampler_claims(
         last_model = LastModel(poisson.upper, with_tail, "no more than all models leak")
         advice = _SAMPLERS["poisson"].advice
         rows.append(SamplerClaim("poisson", poisson, last_model, advice))
-    # ZERO_OUT replaces the example's gradient with 0. With Poisson batches, this equals removing it.
+    # ZERO_OUT replaces the example's gradient with 0. With Poisson batches, this is equivalent to removing
+    # it.
     return SamplerClaims(
         sigma, delta, tail, neighbours=ZERO_OUT, order=method.order, rows=tuple(rows)
     )
@@ -219,7 +219,7 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
 
     def compute_excess(log_sigma: float) -> float:
         """Returns the log of the ratio of the epsilon of Poisson batches to the requested epsilon."""
-        sigma = min(math.exp(log_sigma), _MAX_SIGMA)  # in case of rounding
+        sigma = min(math.exp(log_sigma), _MAX_SIGMA)  # despite rounding errors
         upper = _bracket_poisson(sigma, batches, epochs, delta).upper
         return math.log(max(upper, 1e-9) / epsilon)  # avoids the logarithm of 0
 
@@ -266,8 +266,8 @@ def _bracket_poisson(sigma: float, batches: int, epochs: int, delta: float) -> E
 def _compose_truncated(sigma: float, batches: int, epochs: int, delta: float) -> EveryModel:
     """Returns an upper bound on epsilon for Poisson batches, truncated to any maximum size.
 
-    An example may displace another from a full batch, and thus change the
-    sum by up to 2 C. So we compose all steps at sigma / 2, and ignore sampling.
+    An example may displace another from a full batch and thus change the sum by up to 2 C. So we compose all
+    steps at sigma / 2 and ignore sampling.
     """
     epsilon = accounting.epsilon_upper_bound(sigma / 2, batches * epochs, delta)
     accountant = (

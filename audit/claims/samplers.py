@@ -54,15 +54,15 @@ class MixtureBound(NamedTuple):
 class StepWeights(NamedTuple):
     """The weights of T steps in the last model: W_t is the product of the Lipschitz constants after step t.
 
-    Later steps stretch a shift or noise at step t by at most W_t. For noise N(0, I), the sum of W_t^2 over
-    some steps is the variance of their noise in the last model.
+    Later steps stretch a shift or noise at step t by a factor of at most W_t. For noise N(0, I), the sum of
+    W_t^2 over some steps is the variance of their noise in the last model.
 
     Attributes:
       log_w: (T + 1,) the log of W_t. The last entry, 0, is for "no participation".
       log_variance_before: (T + 1,) the log of the sum of W^2 over the steps before t.
       log_variance_from: (T + 1,) the log of the sum of W^2 over step t and the steps after it.
       first: The first step whose shift can reach the last model. It is the last step with a Lipschitz
-        constant of 0, or 0 if there is none.
+        constant of 0, or 0 if there is no such step.
     """
 
     log_w: Array
@@ -105,15 +105,12 @@ def make_schedule(
 
 
 def weigh_steps(lipschitz: Array) -> StepWeights:
-    """Returns the weights of T steps in the last model: W_t is the product of later Lipschitz constants.
-
-    Noise N(0, I) in step t has variance W_t^2 in the last model. We also sum these variances.
-    """
-    # A constant of 0 erases all earlier shifts. If there is none, `first` is 0.
+    """Returns the weights of T steps in the last model: W_t is the product of later Lipschitz constants."""
+    # A constant of 0 erases all earlier shifts. If no constant is 0, `first` is 0.
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     constants = lipschitz.copy()
     constants[: first + 1] = 1.0  # avoids log(0); weights before `first` do not matter
-    log_next = np.append(np.log(constants)[1:], 0.0)  # of the next step's constant
+    log_next = np.append(np.log(constants)[1:], 0.0)
     log_w = np.cumsum(log_next[::-1])[::-1]
     from_start = np.logaddexp.accumulate(2 * log_w)
     to_end = np.logaddexp.accumulate(2 * log_w[::-1])[::-1]
@@ -131,8 +128,8 @@ def compute_pattern_mus(
     """Returns the mu (N,) of N participation patterns, for noise N(0, I) in each step.
 
     For an adversary who knows the pattern, the last model is mu-GDP. A step that uses the example shifts the
-    model by at most 1, and thus the last model by at most W_t (`StepWeights`). The noise of this step and
-    later steps masks this shift. For a single pattern, `hidden_state.hidden_state_bound` returns the same mu.
+    model by at most 1, and thus the last model by at most W_t (`StepWeights`). The noise of this and later
+    steps masks the shift.
 
     Args:
       weights: The weights of T steps.
@@ -144,7 +141,7 @@ def compute_pattern_mus(
         log_shifts = weights.log_w[patterns]
     log_variances = _compute_log_variances(weights, patterns)
     squares = _minimize_mu_squared(log_shifts, log_variances, reaches_last_model)
-    composed_squares = reaches_last_model.sum(axis=1)  # mu^2 for all models, which leak no less
+    composed_squares = reaches_last_model.sum(axis=1)  # mu^2 for all models; the last leaks no more
     return np.sqrt(np.minimum(squares, composed_squares))
 
 
@@ -173,7 +170,7 @@ def _minimize_mu_squared(
         patterns = np.flatnonzero(reaches_last_model[:, i])
         stacks[:, heights[patterns], patterns] = log_shifts[patterns, i], log_variances[patterns, i]
         heights[patterns] += 1
-        # Pool the two top blocks of each pattern until the later one has the larger S / V.
+        # We pool the two top blocks of each pattern until the later one has the larger S / V.
         while len(patterns):
             patterns = patterns[heights[patterns] > 1]
             top = heights[patterns] - 1
@@ -194,9 +191,9 @@ def _minimize_mu_squared(
 def _compute_log_variances(weights: StepWeights, patterns: Steps) -> Array:
     """Returns the log variance (N, K), in the last model, of the noise from each participation to the next.
 
-    `weights` has the variance of all noise before each step, and from each step on. A difference of either is
-    the result. We use the smaller ones, which lose fewer digits. `patterns` (N, K) has the steps that use the
-    example, and T for no participation.
+    `weights` has the variance of all noise before each step and from each step on. The result is a difference
+    of either. We use the smaller variances, which lose fewer digits. `patterns` (N, K) has the steps that use
+    the example, and T for no participation.
     """
     end = np.full(len(patterns), weights.no_participation)
     following = np.column_stack([patterns[:, 1:], end])  # the step of the next participation
@@ -229,8 +226,8 @@ def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
 def bound_any_order(schedule: Schedule, delta: float) -> MixtureBound:
     """Returns an upper bound on the last model's epsilon if any one step of each epoch uses the example.
 
-    The worst pattern counts. We divide all patterns into strata, and bound mu for each of them. The largest
-    bound is valid for every pattern.
+    The bound is for the worst pattern. We divide all patterns into strata and bound mu in each stratum. The
+    largest bound is valid for every pattern.
     """
     strata = _stratify_by_last_epochs(schedule.batches, schedule.epochs, _MAX_STRATA)
     mu = float(_compute_worst_mus(schedule, strata).max()) / schedule.noise_multiplier
@@ -251,10 +248,10 @@ def bound_one_of_each_epoch(
     reduce the variance, we stratify patterns by their steps in the last epochs, which affect mu most.
 
     Args:
-      max_enumerated: The maximum number of patterns to enumerate, and of strata.
+      max_enumerated: The maximum number of patterns to enumerate, and the maximum number of strata.
       simulated: The approximate number of patterns to simulate; at least 50 in each stratum.
     """
-    sigma, batches, epochs, weights = schedule  # the noise multiplier, and the weights of steps
+    sigma, batches, epochs, weights = schedule
     # There are batches**epochs equally likely patterns.
     if epochs * math.log(batches) <= math.log(max_enumerated):
         places = np.array(list(itertools.product(range(batches), repeat=epochs)))
@@ -264,9 +261,9 @@ def bound_one_of_each_epoch(
         return MixtureBound(mix_epsilon(mus, probabilities, delta), error=0.0, mu=float(mus.max()))
 
     strata = _stratify_by_last_epochs(batches, epochs, min(_MAX_STRATA, max_enumerated))
-    draws = max(simulated // len(strata.probabilities), 50)  # from each stratum
+    draws = max(simulated // len(strata.probabilities), 50)
     mus = _simulate_strata(schedule, strata, draws, seed)
-    worst = _compute_worst_mus(schedule, strata) / sigma  # upper bounds on a stratum's mu
+    worst = _compute_worst_mus(schedule, strata) / sigma
     epsilon = _bound_simulated(mus / sigma, worst, strata.probabilities, delta)
     return MixtureBound(epsilon, ERROR, mu=float(worst.max()))
 
@@ -287,7 +284,7 @@ class _Strata(NamedTuple):
 def _simulate_strata(schedule: Schedule, strata: _Strata, draws: int, seed: int) -> Array:
     """Returns the mu (draws, S) of random participation patterns from each of S strata, for noise N(0, I).
 
-    A pattern uses one step per epoch. In the last epochs, a stratum restricts it to an interval.
+    A pattern uses one step per epoch. In the last epochs, a stratum restricts this step to an interval.
     """
     _, batches, epochs, weights = schedule
     num_strata, last_epochs = strata.lows.shape
@@ -316,7 +313,7 @@ def _stratify_by_last_epochs(batches: int, epochs: int, max_strata: int) -> _Str
     while last_epochs < epochs and intervals ** (last_epochs + 1) <= max_strata:
         last_epochs += 1
 
-    # Distances from the epoch's end plus 1, since a geometric grid cannot begin at 0.
+    # Distances from the epoch's end, plus 1, since a geometric grid cannot begin at 0.
     distances = np.unique(np.geomspace(1, batches + 1, intervals + 1).round().astype(np.int64))
     if batches == intervals:  # rounding would merge some distances
         distances = np.arange(1, batches + 2)
@@ -375,7 +372,7 @@ def bound_poisson(
     steps = batches * epochs
 
     # `latest` has the most and latest participations. Earlier steps may have larger weights W_t in the last
-    # model (`StepWeights`), so each participation shifts it by the largest W_t so far.
+    # model (`StepWeights`), so we assume that each participation shifts it by the largest W_t so far.
     latest = _find_latest_steps(steps, rate, _RESERVED * delta)
     largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
     worst = compute_pattern_mus(weights, latest[None], log_shifts=largest_log_w[latest][None])
@@ -401,20 +398,20 @@ def bound_poisson(
 
 
 def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
-    """Returns the steps (K,), ascending, of a participation pattern that is worse than nearly all patterns.
+    """Returns the steps (K,), ascending, of a participation pattern that is worse than nearly all others.
 
     A pattern with more or later steps is worse. A random pattern uses each step with probability `rate`. We
-    bound its number of participations in the last 1, 2, 4, ... steps and in all steps. It exceeds any of
-    these bounds with probability at most `dropped`. The result has the most and latest participations that
-    the bounds allow.
+    bound its number of participations in the last 1, 2, 4, ... steps and in all steps. The number exceeds
+    any of these bounds with probability at most `dropped`. The result has the most and latest participations
+    that the bounds allow.
     """
     # The bounds are quantiles of binomial distributions. `dropped` is divided equally among them.
     lengths = np.unique(np.append(2 ** np.arange(int(math.log2(steps)) + 1), steps))
     bounds = scipy.stats.binom.isf(dropped / len(lengths), lengths, rate).astype(np.int64)
 
     # We work backwards from the end of training. If a bound allows more participations than the one before,
-    # these take the latest of its additional steps, just before `end`. An additional step raises a quantile
-    # by at most 1, so they fit.
+    # we place the additional ones just before `end`, the latest steps that only this bound covers. They fit,
+    # since an additional step raises a quantile by at most 1.
     latest: list[int] = []
     end = steps
     for length, bound in zip(lengths, bounds, strict=True):
@@ -440,7 +437,7 @@ def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: floa
     """
     highest = conversions.epsilon_from_mu(float(worst.max()), delta)
     grid = np.linspace(0.0, highest, _NUM_EPSILONS + 1)
-    # `bound_mean` computes two bounds at each epsilon. Each may be wrong with an equal part of ERROR.
+    # `bound_mean` computes two bounds at each epsilon. All of these bounds share ERROR equally.
     log_inverse_error = math.log(2 * _NUM_EPSILONS / ERROR)
 
     def is_bounded(epsilon: float) -> bool:
@@ -473,7 +470,7 @@ def bound_mean(values: Array, largest: float, log_inverse_error: float) -> float
     bernstein = mean + spread + 7 * largest * bernstein_log / (3 * (draws - 1))
 
     # Hoeffding's inequality, by bisection from the mean up to 1, in units of `largest`.
-    observed = min(mean / largest, 1.0)  # in case of rounding
+    observed = min(mean / largest, 1.0)  # despite rounding errors
 
     def is_possible(expected: float) -> bool:
         """Returns True if the observed mean is consistent with this expected value."""

@@ -77,10 +77,7 @@ class Dense(NamedTuple):
         return np.asarray(np.linalg.solve(self.matrix.T, values))
 
     def noise_coefficients(self) -> tuple[Array, Array]:
-        """Returns B = [1] and A (T, T). The noise n = S^-1 z satisfies n_t = sum_i A[t, i] z_(t-i), i <= t.
-
-        So row t of A is row t of S^-1, reversed.
-        """
+        """Returns B = [1] and A (T, T). The noise n = S^-1 z is n_t = sum_i A[t, i] z_(t-i), over i <= t."""
         inverse = np.linalg.inv(self.matrix)
         step = np.arange(len(self.matrix))[:, None]
         # `tril` drops entries with a negative t - i.
@@ -99,14 +96,14 @@ def expand_power(exponent: float, count: int) -> tuple[float, ...]:
 
 
 def find_strategy(strategy: str | ArrayLike, steps: int) -> Strategy:
-    """Returns the strategy for T steps, given as text (`read_strategy`) or numbers (`make_strategy`)."""
+    """Returns the strategy for T steps, given as a string (`read_strategy`) or numbers (`make_strategy`)."""
     if isinstance(strategy, str):
         return read_strategy(strategy, steps)
     return make_strategy(strategy, steps)
 
 
 def pin_file(text: str) -> str:
-    """Appends a checksum to the name of a strategy file; returns other texts unchanged.
+    """Appends a checksum to the name of a strategy file; returns other strings unchanged.
 
     The checksum lets a setting identify the file's content. `read_strategy` verifies it.
     """
@@ -121,9 +118,7 @@ def _compute_checksum(path: str) -> str:
 
 
 def read_strategy(text: str, steps: int) -> Strategy:
-    """Returns the strategy matrix S that a text names. Training adds the noise S^-1 z, for raw noise z.
-
-    Comments write S as a function of L, the shift by one step.
+    """Returns the strategy matrix S that a string names. Training adds the noise S^-1 z, for raw noise z.
 
     Args:
       text: "independent", "sqrt", "lambda:l" (lambda-CGD), "bsr:b" (banded square root), "bisr:p" (banded
@@ -132,12 +127,12 @@ def read_strategy(text: str, steps: int) -> Strategy:
       steps: T, the number of steps.
 
     Raises:
-      InputError: the text is not a strategy, or the file does not fit T steps or has changed.
+      InputError: the string names no strategy, or the file does not fit T steps or has changed.
     """
     if text == INDEPENDENT:
         return Toeplitz()
     if text == "sqrt":
-        # S = 1 / (1 - L)^(1/2)
+        # S = 1 / (1 - L)^(1/2), where L shifts by one step
         return Toeplitz(denominator=expand_power(0.5, steps))
     name, _, parameter = text.partition(":")
     if name not in ("lambda", "bsr", "bisr"):
@@ -154,7 +149,8 @@ def read_strategy(text: str, steps: int) -> Strategy:
     count = min(int(value), steps)
     if name == "bsr":  # S has the first b terms of (1 - L)^(-1/2)
         return Toeplitz(numerator=expand_power(-0.5, count))
-    return Toeplitz(denominator=expand_power(0.5, count))  # bisr: 1 / S has those of (1 - L)^(1/2)
+    # bisr: 1 / S has the first p terms of (1 - L)^(1/2)
+    return Toeplitz(denominator=expand_power(0.5, count))
 
 
 def _read_file(text: str) -> Array:
@@ -174,7 +170,7 @@ def _read_file(text: str) -> Array:
 
 
 def _list_strategies(text: str) -> str:
-    """Returns the error message for a text that does not name a strategy."""
+    """Returns the error message for a string that does not name a strategy."""
     return (
         f"`noise={shown(text)}` is not a strategy: give independent, lambda:0.9, sqrt, bsr:16, bisr:16, or a "
         "file of coefficients"
@@ -186,13 +182,12 @@ def make_strategy(values: ArrayLike, steps: int) -> Strategy:
 
     The first T coefficients determine a Toeplitz matrix; missing ones are 0.
 
-    Raises InputError for other shapes, and for values that do not define a strategy.
+    Raises InputError for other shapes and for values that do not define a strategy.
     """
     array = np.asarray(values, np.float64)
     require(np.all(np.isfinite(array)), "the strategy's numbers must be finite")
     if array.ndim == 1 and array.size:
         require(array[0] > 0, f"the first coefficient must be positive, got {array[0]:g}")
-        # A polynomial in the one-step shift.
         return Toeplitz(numerator=tuple(array[:steps].tolist()))
     require(
         array.shape == (steps, steps),

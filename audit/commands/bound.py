@@ -120,7 +120,7 @@ def main() -> None:
 def _conclude(
     paths: Sequence[Path], claim: Claim | None, level: Level, runs: int | None = None
 ) -> Result:
-    """Returns the result for the scores in files, or in an audit's folder.
+    """Returns the result for the scores in files or in an audit's folder.
 
     `runs` is the number of runs to use from a folder; None for the number in its last audit.
     """
@@ -133,15 +133,15 @@ def _conclude(
     conclusion = conclude(_read_evidence(paths), claim, level)
     name = FLAGS.name or score_files.describe_files(paths)
     command = shlex.join(["./run.sh", "bound", *sys.argv[1:]])
-    # Computes the facts for a report, if needed.
     make_subject = partial(subjects.describe_score_files, name, paths, conclusion, command)
     return Result(conclusion, make_subject)
 
 
 def _compare_with_card(paths: Sequence[Path]) -> None:
-    """Recomputes an audit's card from the scores, and reports whether it agrees; if not, exits with status 3.
+    """Recomputes an audit's card from the scores and reports whether it agrees; if not, exits with status 3.
 
-    A card is a JSON record of an audit's claim, level, result, and commitment, a hash of its scores.
+    A card is a JSON record of an audit. It has the claim, the level, the result and a hash of the claim and
+    method.
     """
     from audit.report.card import find_difference, read_card
 

@@ -156,7 +156,7 @@ def _show_progress(line: str) -> None:
 def _read_stated(file: UserFile, needed: Iterable[str]) -> dict[str, Any]:
     """Returns the stated numbers, keyed by name, from `stated` in the file or from flags, which override it.
 
-    Raises InputError if a needed number is missing, or if `stated` is not a dict.
+    Raises InputError if a needed number is missing or if `stated` is not a dict.
     """
     stated = file.definitions.get("stated", {})
     path = file.path.name

@@ -64,7 +64,7 @@ flags.DEFINE_integer("tail", 0, "Number of noise-only steps at the end.")
 flags.DEFINE_float("delta", 1e-5, "delta of epsilon.")
 cli.define_json()
 
-# Flags that apply only to truncated Poisson sampling, and only to samplers.
+# Flags only for truncated Poisson sampling, and flags only for samplers.
 _TRUNCATED_FLAGS = ("examples", "largest_batch")
 _SAMPLER_FLAGS = ("sampler", "batches", "epochs", "lipschitz", "tail", *_TRUNCATED_FLAGS)
 
@@ -85,7 +85,6 @@ class _Sampler(NamedTuple):
 
 def main() -> None:
     """Prints the valid claims for a sampler or loader; with --noise, for a matrix mechanism's noise."""
-    # Sigma is given, or follows from the epsilon in --claim.
     is_sigma_known = cli.is_given("noise_multiplier") or cli.is_given("claim")
     require(is_sigma_known, "--noise_multiplier is missing: give sigma, or --claim=epsilon")
     cli.refuse_both("claim", ["noise_multiplier"])
@@ -146,7 +145,7 @@ def _print_sampler_claims() -> None:
         tail=FLAGS.tail,
         delta=FLAGS.delta,
     )
-    if order:  # a description of the loader's order
+    if order:
         claims = dataclasses.replace(claims, order=order)
     print(claims.to_json() if FLAGS.json else show_claims(claims))
 
@@ -154,7 +153,7 @@ def _print_sampler_claims() -> None:
 def _read_sampler() -> _Sampler:
     """Returns the sampler that --sampler names, with the number of batches in --batches.
 
-    Raises InputError if one is missing, or if only one flag of a truncated Poisson sampler is given.
+    Raises InputError if one is missing or if only one flag of a truncated Poisson sampler is given.
     """
     sampler = FLAGS.sampler
     require(sampler, f"--sampler is missing: give {', '.join(SAMPLERS)}")
@@ -230,7 +229,7 @@ def _judge_order(kind: str, batches: int, is_even: bool, order: Mapping[str, Any
       order: The fields of `audit.check.order.OrderTest`. `seen` is the strongest evidence against a
         uniform order, a sentence.
     """
-    batches = min(batches, order["batches"])  # the fewest of all passes
+    batches = min(batches, order["batches"])  # the smallest number in any pass
     passes = f"{order['passes']} passes"
     tested = f"tested over {passes}, p {order['p_value']:.2g}"
     if order["p_value"] > LEVEL:  # the tests do not reject a uniform order

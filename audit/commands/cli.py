@@ -112,7 +112,7 @@ def _format_help() -> str:
 
 
 def _report_error(message: str) -> int:
-    """Prints an error as a single line on stderr, and returns the exit status for user errors."""
+    """Prints an error as a single line on stderr and returns the exit status for user errors."""
     return dispatch.report_error(one_line(message))
 
 
@@ -180,11 +180,11 @@ def values(kind: type = Setting, names: Iterable[str] | None = None) -> dict[str
 def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:
     """Returns the audit setting that the flags describe.
 
-    `names` are the fields that have flags (None: all). Values in `fixed`, keyed by name, override flags.
+    `names` are the fields that have flags (None for all). Values in `fixed`, keyed by name, override flags.
     """
     given = {**values(Setting, names), **fixed}
     for name in ("insertions", "noise_multiplier"):
-        # A model may have its own default. That of an absent flag must not replace it.
+        # A model may have its own default, which the default of an absent flag must not replace.
         if name in given and name not in fixed and not flags.FLAGS[name].present:
             del given[name]
     # If flags do not determine the number of steps, this sets `insertions` to the model's default.

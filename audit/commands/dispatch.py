@@ -46,7 +46,7 @@ def run(
 
 
 def report_error(message: str) -> int:
-    """Prints an error on stderr, and returns the exit status for user errors."""
+    """Prints an error on stderr and returns the exit status for user errors."""
     print(f"error: {message}", file=sys.stderr)
     return 2
 
@@ -105,8 +105,8 @@ def handle_interrupts() -> None:
         if signal.getsignal(number) != signal.SIG_IGN:
             # Python writes to the pipe only for signals with a handler.
             signal.signal(number, lambda number, frame: None)
-            # A signal during shutdown must not fail a command that has done its work. Shutdown restores the
-            # default handlers, except for signals that are ignored.
+            # A signal during shutdown must not make a finished command fail. Shutdown restores the default
+            # handlers, except for signals that are ignored.
             atexit.register(signal.signal, number, signal.SIG_IGN)
 
 

@@ -35,7 +35,7 @@ cli.define_optional(
 
 
 def main() -> None:
-    """Prints a row for each audit, or writes a page."""
+    """Prints a row for each audit or writes a page."""
     if FLAGS.report is not None:
         _write_page()
         return

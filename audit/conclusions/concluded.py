@@ -37,15 +37,15 @@ def conclude(
 ) -> Conclusion:
     """Returns the conclusion from evidence, using all methods for this kind of evidence.
 
-    If some rows look like pasted copies, we also count each repeated row once, and keep only what both
-    conclusions prove. If too few rows remain, bounds are 0.
+    If some rows look like pasted copies, we draw a second conclusion that counts each repeated row once, and
+    keep only what both prove. If too few rows remain, bounds are 0.
 
     Raises InputError for unusable scores.
     """
     all_rows = _begin_conclusion(evidence, claim, level)
     once = count_once(evidence)
     if once is None:
-        return finish(all_rows)  # adds the claim test and the verdict
+        return finish(all_rows)
     try:
         counted_once = _begin_conclusion(once.evidence, claim, level)
     except InputError:  # too few distinct rows for the methods
@@ -89,7 +89,7 @@ def _begin_conclusion(evidence: Evidence, claim: Claim | None, level: Level) -> 
     findings, verdict_methods = _analyze(evidence, level)
     worlds = evidence.pooled()  # the scores of inserted canaries, and of left-out canaries
     curve = None
-    if verdict_methods is ONE_CANARY:  # one per run, so its scores are independent
+    if verdict_methods is ONE_CANARY:  # one per run, so scores are independent
         p_value = gaussian_curve.examine(*worlds)
         curve = Curve(p_value, power=gaussian_curve.power(*worlds))
     concluded = Conclusion(
@@ -116,7 +116,7 @@ def _begin_conclusion(evidence: Evidence, claim: Claim | None, level: Level) -> 
     )
     if composition is None or composition.sampling_rate == 1:  # canaries are not sampled
         return concluded
-    # The hidden-state bound ignores sampling. So we add the epsilon to expect if losses are linear.
+    # The hidden-state bound ignores sampling. So we add the epsilon expected for linear losses.
     periodicity = 1
     if hidden_state is not None:
         periodicity = hidden_state.periods.k  # one step of k may insert the canary
@@ -143,7 +143,7 @@ def _make_notes(evidence: Evidence) -> Iterator[str]:
         )
     if not isinstance(evidence, Fresh) or not evidence.from_user:
         return
-    if evidence.draws:  # scores were ranked among this many fresh draws
+    if evidence.draws:
         yield describe_draws(evidence)
     else:
         yield describe_dimension(evidence)
@@ -191,8 +191,8 @@ def conclude_setting(
         evidence = read_evidence(scores)
         if not own_model and predicted_mu(setting) is not None:
             why_gaussian = "expected here: Gaussian noise on one crafted coordinate"
-    # What the last model leaks depends on the optimizer, which a claim does not know. So we compute it from
-    # the setting.
+    # The leakage with linear losses depends on the optimizer, which a claim does not include. So we compute
+    # it from the setting.
     if_linear = _expect_linear_losses(setting, claim, level.delta)
     concluded = _begin_conclusion(evidence, claim, level)
     concluded = concluded._replace(why_gaussian=why_gaussian, epsilon_if_linear=if_linear)
@@ -201,7 +201,6 @@ def conclude_setting(
         concluded = concluded._replace(uncovered=last_model)
     else:
         concluded = concluded._replace(hidden_state=last_model)
-    # A single run of this adversary may have a rehearsal.
     if len(scores.scores) == 1 and isinstance(setting.adversary, SphereFields):
         note = (
             "scores use the difference between the final model and the initial model: a rehearsal, an extra "
@@ -221,8 +220,8 @@ def make_claim(setting: Setting) -> Claim:
     sampling = setting.sampling
     mechanism = setting.mechanism
     sigma = mechanism.noise_multiplier
-    # `RandomAllocation` has one insertion per epoch, and needs noise. Without noise, `DpSgd` gives an
-    # infinite epsilon.
+    # `RandomAllocation` has one insertion per epoch and needs noise. Without noise, `DpSgd` gives an infinite
+    # epsilon.
     if sampling.name in (BALLS_IN_BINS, RANDOM_ALLOCATION) and sigma:
         return RandomAllocation(sigma, batches=sampling.batches, epochs=setting.insertions)
     if mechanism.noise != INDEPENDENT:
@@ -241,8 +240,8 @@ def _expect_linear_losses(setting: Setting, claim: Claim, delta: float) -> float
     """Returns the epsilon that the last model would have with linear losses, or None.
 
     With linear losses, the last model reveals only the sum of all steps (Steinke et al., 2024). We compute
-    this if the hidden-state bound does not cover the setting (correlated noise) or may ignore that insertion
-    steps are random. We do not report it for fresh canaries.
+    this epsilon if the hidden-state bound does not cover the setting (correlated noise) or may ignore that
+    insertion steps are random. We do not report it for fresh canaries.
     """
     mechanism = setting.mechanism
     if mechanism.optimizer != "sgd" or mechanism.weight_decay:  # the last model is not the sum
@@ -308,7 +307,7 @@ def predicted_mu(setting: Setting) -> float | None:
     experiments/hidden_state/README.md).
 
     The prediction requires SGD, independent noise and insertions that are not sampled. The adversary must
-    know the initial model, which would otherwise add to the variance of the scores (Errata H14 there).
+    know the initial model, which would otherwise add to the variance of the scores (Errata H14 in that file).
     """
     mechanism = setting.mechanism
     task = find_task(setting.model)  # None for a custom model
@@ -317,7 +316,7 @@ def predicted_mu(setting: Setting) -> float | None:
         and mechanism.noise == INDEPENDENT
         and mechanism.noise_multiplier > 0
         and not setting.unknown_initialisation
-        and setting.sampling.name == EVERY  # insertions are not sampled
+        and setting.sampling.name == EVERY
         and setting.adversary.biased  # inserts along a single coordinate
         and task is not None
         and task.over_parameterised
@@ -353,7 +352,7 @@ def read_evidence(stored: Scores) -> Coins | OneRun:
     # Audits with coins need at least 40 canaries (`one_run_bounds.LEAST_COINS`). Coins would almost never
     # insert all of them, so this run did not use coins.
     if stored.presence.all():
-        cosines = make_cosines(stored.scores[0], None, stored.dimension)  # None are left out
+        cosines = make_cosines(stored.scores[0], None, stored.dimension)
         return OneRun(coins=None, cosines=cosines)
     coins = read_coins(stored)
     if not stored.dimension:

@@ -1,4 +1,4 @@
-"""The conclusion from an audit's scores: lower bounds, and the accountant's upper bound."""
+"""The conclusion from an audit's scores: lower bounds and the accountant's upper bound."""
 
 from collections import ChainMap
 from typing import Any, NamedTuple, cast
@@ -20,7 +20,7 @@ from audit.methods.method import Assumption, Method, VerdictMethods
 
 Worlds = tuple[Array, Array]
 _LEAST_P_VALUE = 1e-6  # smaller p-values are inaccurate
-# A view, so methods added to these later also count.
+# A view, so it includes methods that are added later.
 _METHODS = ChainMap[str, Any](estimate.METHODS, lifted.METHODS, exact_null.METHODS)
 
 
@@ -88,7 +88,7 @@ class Curve(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The verdict on an audit, as three texts of increasing length.
+    """The verdict on an audit, in three lengths.
 
     Attributes:
       kind: "leaks", "nothing" or "violated".
@@ -195,12 +195,12 @@ class Conclusion(NamedTuple):
 
     @property
     def fresh(self) -> Fresh:
-        """Returns the evidence, which has this type if `law_is_known`."""
+        """Returns the evidence, which is a `Fresh` if `law_is_known`."""
         return cast(Fresh, self.evidence)
 
     @property
     def one_run(self) -> OneRun:
-        """Returns the evidence, which has this type if `is_one_run`."""
+        """Returns the evidence, which is a `OneRun` if `is_one_run`."""
         return cast(OneRun, self.evidence)
 
     @property
@@ -220,7 +220,7 @@ class Conclusion(NamedTuple):
 
     def exceeded(self, epsilon: float) -> UpperBound | None:
         """Returns the largest upper bound below an epsilon, or None."""
-        for bound in reversed(self.upper_bounds):  # the largest first
+        for bound in reversed(self.upper_bounds):
             if epsilon > bound.epsilon:
                 return bound
         return None
@@ -228,8 +228,8 @@ class Conclusion(NamedTuple):
     def ranked(self) -> tuple[Bound, ...]:
         """Returns the bounds in the order used in tables: those that decide the verdict come first.
 
-        These are the bounds for any trade-off curve and for a Gaussian curve. EXACT_NULL_GDP bounds mu. It
-        precedes both if readers can compare it with an upper bound, `tightest_mu`.
+        These are the bounds for any trade-off curve and for a Gaussian curve. EXACT_NULL_GDP, a bound on mu,
+        precedes both if readers can compare it with an upper bound (`tightest_mu`).
         """
         if self.verdict_methods is None:
             return self.bounds

@@ -33,9 +33,9 @@ def finish(conclusion: Conclusion) -> Conclusion:
 def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> Conclusion:
     """Returns a conclusion that is valid whether equal rows of scores are independent runs or pasted copies.
 
-    The conclusion from all rows is valid for independent runs, and the one that counts equal rows once for
-    copies. So each method keeps the smaller of its two bounds, and the claim is rejected only if both reject
-    it. Scores and estimates come from the conclusion that proves less.
+    The conclusion from all rows is valid for independent runs. The one that counts equal rows once is valid
+    for copies. So each method keeps the smaller of its two bounds, and the claim is rejected only if both
+    reject it. Scores and estimates come from the conclusion that proves less.
 
     Args:
       all_rows, once: both conclusions, before `finish`; `once` is None if too few rows remain.
@@ -46,7 +46,7 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
     bounds_once: tuple[Bound, ...] = ()
     note = "counted once, they are too few for a bound"
     if once is not None:
-        finished_all = finish(all_rows)  # computes epsilon and the claim test
+        finished_all = finish(all_rows)
         finished_once = finish(once)
         note = "the bound counts all of them, which proves less"
         if finished_once.epsilon <= finished_all.epsilon:
@@ -65,16 +65,16 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
 
 
 def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -> tuple[Bound, ...]:
-    """Returns the smaller of each method's bounds: from all rows, or from counting equal rows once.
+    """Returns the smaller of each method's two bounds: from all rows, and from counting equal rows once.
 
-    It is valid if equal rows are independent runs, and if they are copies. A bound is 0 if `once` does not
-    have its method. We drop methods that only `once` has, and bounds after each run (`path`), which may cover
+    It is valid whether equal rows are independent runs or copies. A bound is 0 if `once` does not have its
+    method. We drop methods that only `once` has, and bounds after each run (`path`), which may cover
     different rows.
     """
     by_method = {bound.method: bound for bound in once}
     smaller = []
     for bound in all_rows:
-        # A bound on epsilon only has mu None: `and` keeps None, and `or` compares it as 0.
+        # If a bound does not limit mu, its mu is None: `and` keeps None, and `or` compares it as 0.
         zero = dataclasses.replace(bound, epsilon=0.0, mu=bound.mu and 0.0)
         other = by_method.get(bound.method, zero)
         least = min(bound, other, key=lambda each: (each.epsilon, each.mu or 0.0))
@@ -102,7 +102,7 @@ def _derive_fields(conclusion: Conclusion) -> Conclusion:
         is_one_run=isinstance(evidence, OneRun),
         has_one_canary=conclusion.verdict_methods == ONE_CANARY,
         law_is_known=isinstance(evidence, Fresh),  # we know how its canaries are drawn
-        scores_may_depend=conclusion.verdict_methods == MANY_CANARIES,  # in one run
+        scores_may_depend=conclusion.verdict_methods == MANY_CANARIES,  # within a run
         refutes_gaussian=is_refuted,
         bounds=tuple(bounds),
         upper_bounds=upper_bounds,
@@ -134,7 +134,7 @@ def _derive_fields(conclusion: Conclusion) -> Conclusion:
 
 
 def _find_reach(conclusion: Conclusion) -> Conclusion:
-    """Returns the conclusion from runs with one canary each, with `most_provable` and `is_beyond_reach`.
+    """Returns the conclusion from runs with one canary each, with `most_provable` and `is_beyond_reach` set.
 
     The tightest upper bound is beyond reach if neither the largest provable epsilon nor the largest provable
     mu exceeds it.
@@ -179,10 +179,7 @@ def _list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
 
 
 def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
-    """Returns why scores cannot come from independent training runs with noise; empty if they can.
-
-    `worlds` has the scores with the canary and the scores without it.
-    """
+    """Returns why scores cannot come from independent training runs with noise; empty if they can."""
     if isinstance(evidence, Fresh | OneRun):  # not two worlds of independent runs
         return ""
     return _describe_constant_world(worlds) or _describe_equal_shifts(worlds)
@@ -191,9 +188,9 @@ def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
 def _describe_constant_world(worlds: Worlds) -> str:
     """Returns a sentence if all scores of one world (in or out) are equal and the others vary; else "".
 
-    That world's 5 or more runs then shared a seed, or scores were never filled in. Scores that equal an
-    extreme of the other world may be saturated, so we do not doubt them. We also require that most scores of
-    the other world differ, unlike those of guesses or failed runs.
+    That world's runs (at least 5) then shared a seed, or its scores were never filled in. Scores that equal
+    an extreme of the other world may be saturated, so we do not doubt them. We also require that most scores
+    of the other world differ, unlike guesses or the scores of failed runs.
     """
     scores_in, scores_out = worlds
     both = (("in", scores_in, scores_out), ("out", scores_out, scores_in))
@@ -210,7 +207,7 @@ def _describe_constant_world(worlds: Worlds) -> str:
 def _describe_equal_shifts(worlds: Worlds) -> str:
     """Returns a sentence if the two scores in each of 5 or more rows differ by the same shift, else "".
 
-    Both runs of a row then shared a seed.
+    In that case, the two runs of a row shared a seed.
     """
     scores_in, scores_out = worlds
     if not len(scores_in) == len(scores_out) >= _MIN_EQUAL:
@@ -254,7 +251,6 @@ def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
     canary), only a rejection counts.
     """
     upper = conclusion.tightest
-    # `doubt`: why scores cannot come from independent runs.
     if upper is None or math.isinf(upper.epsilon) or conclusion.doubt:
         return None
     if conclusion.bets_on_curve:
@@ -282,8 +278,8 @@ def _compare_bounds(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | No
         if upper.mu is not None:
             epsilon = 0.0
     else:
-        # Here both count. Simulated audits reject a true claim no more often than the confidence allows
-        # (tests/audit/conclusions/test_claim_tests.py).
+        # Here, both bounds count. Simulated audits reject a true claim no more often than the confidence
+        # allows (tests/audit/conclusions/test_claim_tests.py).
         epsilon = conclusion.assumption_free.epsilon
         mu = conclusion.gaussian.mu
     is_refuted = _refutes(upper, epsilon, mu)
@@ -314,7 +310,6 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
     if conclusion.is_one_run:
         assert conclusion.one_run.cosines is not None  # other scores have no known distribution
         design = one_run_bounds.make_design(conclusion.one_run.cosines)
-    # The fractions of canaries above thresholds.
     exceedances = exact_null.compute_exceedances(design)
     # Without later runs to bet on, the only bet stakes the whole capital.
     exceedances = exceedances._replace(is_only_run=conclusion.is_one_run)
@@ -324,7 +319,7 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
     log_capital = exact_null.expand_to_runs(design, log_capital)
     confidence = conclusion.confidence
     test = claimed_curve.judge_capital(log_capital, exceedances.in_order, confidence)
-    # For reports, we simulate how much less noise than claimed the test would detect.
+    # For reports, we simulate how far the noise must be below the claimed noise for the test to detect it.
     summary = exact_null.summarise_design(design)
     if upper.mu is not None:
         # With the claimed noise, the mean score, in standard deviations of a left-out score, is at most mu.
@@ -336,8 +331,8 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
 def _combine_claimed_curves(conclusion: Conclusion, upper: UpperBound) -> Power | None:
     """Returns a function from false-positive rates to the largest true-positive rates the claims allow.
 
-    The tightest upper bound may limit mu, and there may be a claim about the mechanism. If both apply, the
-    smaller rate counts. Returns None if neither does.
+    The tightest upper bound may limit mu, and there may be a claim about the mechanism. If both apply, we use
+    the smaller rate. Returns None if neither does.
     """
     powers: list[Power] = []
     if upper.mu is not None:

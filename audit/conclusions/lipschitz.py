@@ -1,4 +1,4 @@
-"""The Lipschitz constants of training steps, and the upper bound on how much the last model leaks.
+"""The Lipschitz constants of training steps and the upper bound on how much the last model leaks.
 
 audit/methods/README.md ("Hidden states") derives the constants of convex and of smooth losses.
 """
@@ -66,7 +66,7 @@ def hidden_state(
     """Returns the upper bound on how much the last model leaks, or the reason why it is missing.
 
     Args:
-      given: the constants of a custom model, or the measured constants of a catalogue model; None if they are
+      given: the constants of a custom model or the measured constants of a catalogue model; None if they are
         unknown. Ignored for a model with proven constants.
       own_model: True if the model is custom.
 
@@ -110,7 +110,7 @@ def compute_mu_along_one_direction(setting: Setting) -> float:
     if decay > 2:
         exponents -= schedule.steps
     weights = (1 - decay) ** exponents
-    inserted = weights[schedule.place - 1 :: schedule.periodicity]  # of steps with an insertion
+    inserted = weights[schedule.place - 1 :: schedule.periodicity]
     mu_at_sigma_1 = float(abs(inserted.sum()) / np.linalg.norm(weights))
     return mu_at_sigma_1 / mechanism.noise_multiplier
 
@@ -146,7 +146,7 @@ def find_current(store: Store) -> Steps | None:
 def find_measured(store: Store, rehearsals: int) -> Steps | None:
     """Returns a store's constants if this version measured them in at least `rehearsals` runs; else None.
 
-    With 0 rehearsals (`USUAL`), any number of runs suffices. Constants that were not measured have 0 runs.
+    If `rehearsals` is 0 (`USUAL`), any number of runs suffices. Constants that were not measured have 0 runs.
     """
     steps = find_current(store)
     if steps is None or not steps.runs or steps.runs < rehearsals:
@@ -155,9 +155,9 @@ def find_measured(store: Store, rehearsals: int) -> Steps | None:
 
 
 def _bound_last_model(setting: Setting, steps: Steps, delta: float) -> HiddenState:
-    """Returns the upper bound for the last model, and for larger Lipschitz constants in case they are wrong.
+    """Returns the upper bound for the last model, and bounds for constants larger than those in `steps`.
 
-    `make_hidden_state` chooses the larger constants. The result includes the reason for `steps.constants`.
+    `make_hidden_state` chooses the larger constants.
     """
     schedule = setting.schedule
     reason = steps.reason
@@ -178,7 +178,8 @@ def _bound_for_constants(setting: Setting, constants: ArrayLike, delta: float) -
     """Returns the hidden-state bound for Lipschitz constants, a number or (T,); infinite if noise is 0.
 
     If a sampler hides which steps insert the canary, the last model is a mixture over all patterns of
-    participation. It determines mu and epsilon; the other fields are for the pattern of `_find_shifts`.
+    participation. The mixture determines mu and epsilon; the other fields are for the pattern of
+    `_find_shifts`.
     """
     sigma = setting.mechanism.noise_multiplier
     bound = hidden_state_bound(_find_shifts(setting), constants, sigma, delta)
@@ -194,8 +195,7 @@ def _find_mixture(
 ) -> samplers.MixtureBound | None:
     """Returns the bound if a sampler hides which steps insert the canary; else None.
 
-    The last model is then a mixture over all patterns of participation. The bound requires noise, and that
-    any step may insert the canary (`periodicity` is 1).
+    The bound requires noise and a schedule in which any step may insert the canary (`periodicity` is 1).
     """
     schedule = setting.schedule
     sigma = setting.mechanism.noise_multiplier
@@ -209,11 +209,12 @@ def _find_shifts(setting: Setting) -> Array:
     """Returns the shift that the canary causes at each step, (T,): 1 if inserted there, else 0.
 
     The unit is eta C / B, for learning rate eta, clipping norm C and batch size B. If a sampler draws a step
-    in each epoch, we assume the last one, since the least noise follows it. For Poisson sampling (`batches`
-    is 0), we assume every possible step.
+    in each epoch, we assume that it draws the last one, since the least noise follows it. For Poisson
+    sampling (`batches` is 0), we assume that it draws every possible step.
     """
     schedule = setting.schedule
-    # The steps in a period, and the step that inserts, counted from 1. For a sampler, a period is an epoch.
+    # The number of steps in a period, and the step that inserts the canary, counted from 1. For a sampler, a
+    # period is an epoch.
     period = setting.sampling.batches or schedule.periodicity
     place = setting.sampling.batches or schedule.place
     shifts = np.zeros(schedule.steps)
@@ -228,7 +229,7 @@ def _mix_patterns(
     """Returns the bound on the last model's epsilon if a sampler secretly draws the steps with the canary.
 
     We simulate the sampler if it is Poisson, or if there are more than 1000 patterns of steps. This takes
-    seconds, hence the cache. `constants` (T,) are the Lipschitz constants of the steps.
+    seconds, hence the cache.
     """
     batches = sampler.batches or 1  # Poisson sampling has no epochs
     epochs = len(constants) // batches
@@ -243,8 +244,8 @@ def _mix_patterns(
 def coupling_distances(setting: Setting) -> Array:
     """Returns the distance between the models with and without the canary before each step, (T,).
 
-    The unit is eta C / B. We measure Lipschitz constants at these distances. Since they are still unknown, we
-    assume 1. In step t, the canary adds s_t (`_find_shifts`), and noise masks a part a_t
+    The unit is eta C / B. We measure Lipschitz constants at these distances. The constants are still unknown,
+    so we assume 1. In step t, the canary adds s_t (`_find_shifts`), and noise masks a part a_t
     (`hidden_state_bound`), so z_t = z_(t-1) + s_t - a_t.
     """
     bound = _bound_for_constants(setting, constants=1.0, delta=1e-5)  # any delta will do
@@ -277,7 +278,7 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
     """Returns why a setting's hidden-state bound is invalid for any model; empty if it may be valid.
 
     Apart from the canary and noise, a step must depend only on the previous model and must be computed
-    exactly. `own_model` is True for a custom model.
+    exactly.
     """
     mechanism = setting.mechanism
     adversary = setting.adversary
@@ -308,9 +309,10 @@ def count_rehearsals(
 ) -> int | None:
     """Returns the number of rehearsals that measure a catalogue model's steps; None if we do not measure.
 
-    A rehearsal is a training run that measures Lipschitz constants. With 0 (`USUAL`), the number depends on
-    the model's size. By default, we measure smooth models without proven constants, unless the last model
-    cannot have a bound or every step inserts the canary. The bound would then rarely improve on composition.
+    A rehearsal is a training run that measures Lipschitz constants. If the result is 0 (`USUAL`), the number
+    depends on the model's size. By default, we measure smooth models without proven constants, unless the
+    last model cannot have a bound or every step inserts the canary. In the latter case, the bound would
+    rarely improve on composition.
 
     Args:
       requested: "measured" or "none", to measure or not; None for the default.

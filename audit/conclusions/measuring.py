@@ -66,8 +66,8 @@ def measure_steps(
     divided by their distance before it. If a secant exceeds the singular value, the steps have kinks
     (`Steps.kink`).
 
-    `clipped_sum` sums the clipped gradients of a mini-batch. `effort` gives the numbers of runs, steps and
-    secants to measure. `has_kinks` is True if the model is known to have kinks.
+    `effort` gives the numbers of runs, steps and secants to measure. `has_kinks` is True if the model is
+    known to have kinks.
     """
     begun = time.monotonic()
     if has_kinks:
@@ -79,7 +79,7 @@ def measure_steps(
         jax.default_matmul_precision("float32"),
         machine.bar(count, lambda: "measuring", unit="steps") as line,
     ):
-        # Secants have the distances of the two models that the hidden-state bound compares.
+        # We measure secants at the distances between the two models that the hidden-state bound compares.
         distances = lipschitz.coupling_distances(setting)
         measured = rehearsal.rehearse(game, clipped_sum, effort, distances, line)
     constants = measured.constants
@@ -97,8 +97,8 @@ def measure_steps(
 def _describe_kink(worst: Stretch, has_kinks: bool) -> str:
     """Returns why the largest derivative is not a Lipschitz constant of the steps; empty if it may be.
 
-    `worst` is the measured displacement that a step stretches most, compared with its derivatives along it.
-    `has_kinks` is True if the model is known to have kinks, even if no secant shows one.
+    `worst` is the measured displacement that a step stretches most, compared with the step's derivatives
+    along it. `has_kinks` is True if the model is known to have kinks, even if no secant shows one.
     """
     if expansion.compute_excess(*worst) > 0:
         return (

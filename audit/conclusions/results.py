@@ -10,9 +10,9 @@ from audit.written import write_json
 def result_json(conclusion: Conclusion, indent: int | None = None, **more: Any) -> str:
     """Returns a conclusion as a JSON object, as in audit.json and the output of `bound --json`.
 
-    For several runs, it has `auc`, and `attack`: the accuracy, and the true-positive rates at 1% and 0.1%
+    For several runs, it has `auc`, and `attack` with the accuracy and the true-positive rates at 1% and 0.1%
     false positives, in sample. A rate is null if there are too few left-out canaries to measure it. The
-    object includes the fields `more`.
+    object also includes the fields in `more`.
     """
     fields = {
         **result_fields(conclusion),
@@ -35,8 +35,8 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
       notes*: remarks.
       upper_bound: the claimed epsilon; null if infinite or unknown.
       claim_test*: the test of the claim. `seen` is the smallest departure that it would have detected.
-      last_model*: the upper bound for the last model, or `why_not`. `margins` has the epsilons for larger
-        Lipschitz constants: factor f maps to that for c + (f - 1) |c - 1|.
+      last_model*: the upper bound for the last model, or `why_not`. `margins` maps a factor f to the
+        epsilon for larger Lipschitz constants, c + (f - 1) |c - 1|.
       expected*: the epsilon that the last model would have with linear losses; null if infinite.
       epsilon: the lower bound for any curve.
       most_provable: the largest such bound that this number of runs can prove; null with several canaries per
@@ -98,7 +98,7 @@ def _describe_one_run(conclusion: Conclusion) -> dict[str, Any]:
             "dimension": cosines.dimension,
         }
     else:
-        fields["canaries"] = sum(conclusion.evidence.canaries)  # inserted and left out
+        fields["canaries"] = sum(conclusion.evidence.canaries)
     return {**fields, "coins": coins is not None}
 
 

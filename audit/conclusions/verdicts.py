@@ -16,7 +16,7 @@ VIOLATED_IF_GAUSSIAN = "violated, if Gaussian"
 _SHOWN = 0.001  # smaller lower bounds round down to 0.000
 BETTER_SCORES = "more runs or scores of fresh directions"  # advice for readers who cannot train
 
-_NO_LEAK = "No leakage is proven."  # a headline
+_NO_LEAK = "No leakage is proven."
 # `_name_other_reasons` completes this sentence.
 _BUG = "There is a bug (in clipping, noise, randomness or the number of steps), "
 
@@ -89,7 +89,7 @@ def _judge_doubt(doubt: str) -> Verdict:
 def _judge_estimates(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a single run that has only estimates.
 
-    Bounds need the coin flips that inserted the canaries, or the exact distribution of scores.
+    Bounds need the coin flips that inserted the canaries or the exact distribution of scores.
     """
     if conclusion.is_reversed:
         return _judge_reversed(conclusion)
@@ -184,7 +184,7 @@ def _make_headline(conclusion: Conclusion) -> str:
         if gaussian.holds and gaussian.epsilon > conclusion.epsilon:
             proven += f" ({at_least(gaussian.epsilon)} if the curve is Gaussian)"
         last_model = at_most(tightest.epsilon)
-        if tightest.is_measured:  # it uses Lipschitz constants measured in extra runs
+        if tightest.is_measured:
             last_model += " if steps stretch as measured"
         assert all_models is not None  # the last model's bound also comes from a claim
         guarantee = f"composition allows {at_most(all_models)}"
@@ -289,11 +289,12 @@ def _name_upper_bound(upper: UpperBound) -> str:
 
 
 def _name_other_reasons(broken: UpperBound, conclusion: Conclusion, condition: str = "") -> str:
-    """Returns the end of a sentence about a possible bug: why else leakage may exceed the bound `broken`.
+    """Returns the end of a sentence about a possible bug: other reasons why leakage may exceed `broken`.
 
     For example: "or the upper bound is for a different training run (...); a correct implementation gets this
-    verdict by chance in at most 5% of audits." `condition` restricts this chance. For the last model, we add
-    Lipschitz constants as a reason, and whether composition is violated.
+    verdict by chance in at most 5% of audits." `condition` follows the word "implementation", as in " with a
+    Gaussian curve". For the last model, we add larger Lipschitz constants as a reason, and state whether
+    composition is violated.
     """
     other = (
         f"or the {broken.name} is for a different training run (perhaps it counts on sampling, but canaries "
@@ -317,7 +318,7 @@ def _name_other_reasons(broken: UpperBound, conclusion: Conclusion, condition: s
 
 
 def describe_what_decides(conclusion: Conclusion) -> str:
-    """Returns what evidence would tell a violated guarantee from a curve that is not Gaussian."""
+    """Returns the evidence that would distinguish a violated guarantee from a curve that is not Gaussian."""
     most = conclusion.most_provable  # for any curve; None if unknown
     upper = conclusion.tightest
     if most is None or upper is None or most >= upper.epsilon:

@@ -146,7 +146,7 @@ def require_few_failed(name: str, failed: Bits) -> None:
 
 
 def require_usable(scores: Array) -> None:
-    """Raises InputError if scores of any shape are all equal, or if one exceeds 1e100 in magnitude."""
+    """Raises InputError if scores of any shape are all equal or if one exceeds 1e100 in magnitude."""
     largest = np.abs(scores).max()
     require(
         largest <= MAX_SCORE,

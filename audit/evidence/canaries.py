@@ -1,4 +1,4 @@
-"""Scores of canaries, and the errors made by a threshold in each run.
+"""Scores of canaries and the errors made by a threshold in each run.
 
 A canary is in if the run inserted it, and out if not. A miss is a canary that is in but guessed to be out; a
 false alarm is the reverse. There are two designs. In both, runs are independent, each has K canaries from the
@@ -40,7 +40,7 @@ from audit.written import counted
 _PILOT_FRACTION = 0.05  # share of each set's runs used to choose the threshold
 _MIN_PILOT = 4  # runs
 _LIMITS_FRACTION = 0.1  # share of a bound's error probability spent on limits for a user's coins
-# How many quantiles of a known distribution are shown in figures.
+# The number of quantiles of a known distribution in figures.
 _MIN_QUANTILES = 1_000
 _MAX_QUANTILES = 20_000
 FAILED = -1.0  # the cosine assigned to failed runs, below all others
@@ -55,7 +55,7 @@ class RunErrors(NamedTuple):
     Attributes:
       misses: (n,) how many canaries of each run were in but not above the threshold.
       alarms: (m,) how many canaries of each run were out but above the threshold.
-      canaries_in, canaries_out: how many canaries per run can be misses, and how many false alarms.
+      canaries_in, canaries_out: how many canaries per run can be misses, and how many can be false alarms.
       scale_in: the mean of scale_in * misses / canaries_in is at least the average false-negative rate.
       scale_out: the mean of scale_out * alarms / canaries_out is at least the average false-positive rate.
       same_runs: True if misses and alarms come from the same runs (m = n); else they are independent.
@@ -73,7 +73,7 @@ class RunErrors(NamedTuple):
         """Returns each run's estimates of the false-positive rate (m,) and the false-negative rate (n,).
 
         A rate is the number of errors, divided by the number of canaries that can have this error, times a
-        scale. With coins, all canaries can, but only half of them are in on average, so the scale is 2.
+        scale.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
@@ -154,7 +154,7 @@ class Coins(NamedTuple):
         return self.select(*pilot), self.select(*rest)
 
     def pooled(self) -> tuple[Array, Array]:
-        """Returns the scores of all canaries that were in, (n,), and out, (m,)."""
+        """Returns the scores of all canaries that were in, (n,), and of those that were out, (m,)."""
         return self.scores[self.presence], self.scores[~self.presence]
 
     def errors(self, threshold: float) -> RunErrors:
@@ -163,7 +163,7 @@ class Coins(NamedTuple):
         misses = (self.presence & ~guessed_in).sum(1, dtype=np.float64)
         alarms = (~self.presence & guessed_in).sum(1, dtype=np.float64)
         # All K canaries can be misses or alarms, so `self.canaries` is (K, K). On average, half of them are
-        # in, so a rate is 2 / K times the number of errors.
+        # in and half are out, so a rate is 2 / K times the number of errors.
         return RunErrors(
             misses, alarms, *self.canaries, scale_in=2.0, scale_out=2.0, same_runs=True
         )
@@ -172,7 +172,7 @@ class Coins(NamedTuple):
         """Returns errors with larger scales if coins may be unfair, and the remaining error probability.
 
         `error` is the error probability of a bound. For a user's coins, a tenth of it is spent on confidence
-        limits for the probability of "in". The scales 1 / low and 1 / (1 - high), instead of 2, overestimate
+        limits for the probability of "in". The scales 1 / low and 1 / (1 - high) replace 2 and overestimate
         both error rates.
         """
         # Our own coins are fair.
@@ -202,11 +202,11 @@ class Sets(NamedTuple):
 
     @property
     def canaries(self) -> tuple[int, int]:
-        """Returns (K, M): how many canaries are inserted per run with them, and scored per other run."""
+        """Returns (K, M), the number of canaries that each run of the two sets scores."""
         return self.inserted.shape[1], self.fresh.shape[1]
 
     def rows(self) -> list[Rows]:
-        """Returns a table of the runs with the canaries, and one of the other runs."""
+        """Returns a table of the runs with the canaries and one of the other runs."""
         return [Rows(self.inserted), Rows(self.fresh)]
 
     def select(self, runs_in: Bits | Integers, runs_out: Bits | Integers) -> "Sets":
@@ -230,13 +230,14 @@ class Sets(NamedTuple):
         return self.select(*pilot), self.select(*rest)
 
     def pooled(self) -> tuple[Array, Array]:
-        """Returns the scores of all canaries that were in, (n K,), and out, (m M,)."""
+        """Returns the scores of all canaries that were in, (n K,), and of those that were out, (m M,)."""
         return self.inserted.ravel(), self.fresh.ravel()
 
     def errors(self, threshold: float) -> RunErrors:
         """Returns each run's errors when canaries with scores above a threshold are guessed to be in.
 
-        Runs with the canaries yield misses, and the other runs' left-out canaries, `fresh`, false alarms.
+        Runs with the canaries yield misses. The left-out canaries of the other runs (`fresh`) yield false
+        alarms.
         """
         misses = (self.inserted <= threshold).sum(1, dtype=np.float64)
         alarms = (self.fresh > threshold).sum(1, dtype=np.float64)
@@ -368,7 +369,7 @@ def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
         "presence puts all canaries in the same world: both are needed",
     )
     failed = _count_failed(values)
-    (finite,) = make_finite(values)  # with failed runs below all others
+    (finite,) = make_finite(values)
     require_usable(finite)
     return Coins(finite, present, failed=failed)
 

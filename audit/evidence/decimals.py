@@ -19,7 +19,7 @@ from audit.errors import InputError
 from audit.evidence.arrays import Array
 from audit.written import counted
 
-MAX_STEP = 1e-3  # the largest grid step, in standard deviations of a uniform direction's cosine
+MAX_STEP = 1e-3
 _PRECISION = 2.0**-23  # the largest relative distance between a rounded float32 cosine and the grid
 
 

@@ -17,12 +17,12 @@ from audit.evidence.arrays import Array, Bits, Integers
 from audit.written import counted
 
 ERROR = 1e-6  # the largest probability of rejecting fair coins
-# The values of t for the Chernoff bound on a chi-squared-like sum X. E[exp(t X)] is finite below t = 1/2.
+# The values of t for the Chernoff bound on a chi-squared-like sum X. E[exp(t X)] is finite for t below 1/2.
 _TILTS = np.concatenate([-np.geomspace(100.0, 1e-4, 100), np.geomspace(1e-4, 0.45, 100)])
 
 
 class _Test(NamedTuple):
-    """The natural log of a test's p-value, and the error message if the p-value is too small."""
+    """The natural log of a test's p-value and the error message if the p-value is too small."""
 
     log_p: float
     message: str
@@ -48,7 +48,7 @@ def require_fair(presence: Bits) -> None:
 def _tests(presence: Bits) -> Iterator[_Test]:
     """Yields the results of the tests that apply to coins (R, K): on the total, the runs and the canaries.
 
-    They ask whether the coins of a run, or of a canary in all runs, are unfair or depend on each other.
+    They test whether the coins of a run, or of a canary in all runs, are unfair or depend on each other.
     """
     total = int(presence.sum())
     message = f"{total:,} of {presence.size:,} canaries are in"
@@ -61,13 +61,13 @@ def _tests(presence: Bits) -> Iterator[_Test]:
         if rows > 1 and width > 1:
             yield _test_dispersion(totals, width, row)
         if width > 1:
-            yield _test_lags(bits, column)  # compares coins of a row that are some columns apart
+            yield _test_lags(bits, column)
 
 
 def _log_binomial(counts: Integers | int, coins: int) -> Array:
     """Returns the natural log of the two-sided p-value for each number of heads among `coins` fair coins.
 
-    `counts` (any shape) are the numbers of heads. A p-value is twice the smaller binomial tail, at most 1.
+    A p-value is twice the smaller binomial tail, at most 1.
     """
     tail = special.bdtr(np.minimum(counts, coins - counts), coins, 0.5)
     with np.errstate(divide="ignore"):  # the log of a tail that underflows to 0 is -inf
@@ -101,7 +101,7 @@ def _test_lags(bits: Bits, column: str) -> _Test:
         log_p = float(_log_binomial(changes, differs.size))
         compared.append((log_p, lag, changes, differs.size))
 
-    log_p, lag, changes, pairs = min(compared)  # the most extreme lag
+    log_p, lag, changes, pairs = min(compared)
     distance = counted(lag, column, _PLURAL[column])
     message = f"coins {distance} apart differ in {changes:,} of {pairs:,} cases"
     return _Test(log_p + np.log(num_lags), message)

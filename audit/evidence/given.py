@@ -37,7 +37,7 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     """
     # For a user's coins, which may be slightly unfair, bounds estimate the probability.
     drawn = canaries.make_coins(scores, presence)._replace(from_user=True)
-    # Or the coins are fair if rows that were pasted twice count once.
+    # We also accept coins that are fair if rows that look like pasted copies are counted once.
     check_with_or_without_copies(lambda part: fair_coins.require_fair(part.presence), drawn)
     if len(drawn.scores) > 1:
         return drawn
@@ -53,8 +53,8 @@ def cosines(
 ) -> Fresh | OneRun:
     """Returns the evidence from cosines with uniform directions, drawn afresh and inserted in every run.
 
-    The result is a `OneRun` for a single run, (1, K), unless `leave_one_out`. Its bounds assume that a cosine
-    does not depend on other canaries' directions. Otherwise, the result is a `Fresh`.
+    For a single run, (1, K), the result is a `OneRun` unless `leave_one_out` is True, because its bounds
+    assume that a cosine does not depend on other canaries' directions. Otherwise, the result is a `Fresh`.
 
     Args:
       values: (R, K), cosines of K canaries in each of R runs; (R,) for one canary per run; (1, K) for a
@@ -63,7 +63,7 @@ def cosines(
       presence: 1 if a fair coin put the canary in, else 0, with the shape of `values`; None if all were in.
       leave_one_out: True if a cosine used the other canaries' directions (`audit.directions.cosines`).
       in_order: True if rows are sorted by the start times of their runs. The bound is then the largest one
-        after any number of runs, and is valid whenever you stop. Ignored for a `OneRun`.
+        after any number of runs and is valid whenever you stop. Ignored for a `OneRun`.
 
     Raises:
       InputError: for invalid shapes or values.
@@ -93,8 +93,8 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
     """
     size = given_directions.require_dimension(dimension)
     run = make_cosines(observed, unobserved, size)
-    # `given` checks for cosines of uniform directions in this dimension. With a fitted null, they may be
-    # maxima over rounds, which have another distribution.
+    # `given` checks that cosines are those of uniform directions in this dimension. With a fitted null, they
+    # may be maxima over rounds, which have a different distribution.
     if not len(run.unobserved):
         given_directions.given(run.observed[None], size)  # called only for its checks
     return OneRun(coins=None, cosines=run)

@@ -6,8 +6,8 @@
 - columns with different means, as when the directions of all runs are drawn with the same seed;
 - a run with a sum of squared cosines that is impossible for any vector (`require_possible`).
 
-Each check except the last rejects valid cosines with probability at most about LEVEL; for spreads, this is so
-in simulations for K/d up to 1.
+Each check except the last rejects valid cosines with probability at most about LEVEL; for spreads,
+simulations confirm this for K/d up to 1.
 
 If all canaries are inserted, the checks cannot detect directions that are not uniform (such as coordinates)
 or that are known during training; signs or runs selected by score; or a dimension that is slightly too large.
@@ -53,7 +53,7 @@ def given(
     d = require_dimension(dimension)
     values = _check_cosines(cosines)
     present = check_bits(presence, values.shape)
-    # This check comes first, since the others mistake rounding for a wrong dimension.
+    # This check comes first, since the others would mistake rounding for a wrong dimension.
     require_decimals(values, d)
     design = Fresh(
         values, present, d, separate=not leave_one_out, from_user=True, in_order=in_order
@@ -68,8 +68,8 @@ def given(
 def _require_fresh(design: Fresh) -> None:
     """Raises InputError if each canary appears to have the same direction in every run.
 
-    Then some canaries have larger cosines than others in all runs. With fresh directions, all have the same
-    mean.
+    Some canaries then have larger cosines than others in all runs. With fresh directions, all canaries have
+    the same mean.
     """
     require(
         columns_p_value(design.cosines, _find_inserted(design)) >= LEVEL,
@@ -121,7 +121,7 @@ def require_dimension(dimension: Any) -> int:
 
 
 def columns_p_value(cosines: Array, presence: Bits) -> float:
-    """Returns the p-value of an F-test (analysis of variance) of whether all canaries have the same mean.
+    """Returns the p-value of an F-test (analysis of variance) that all canaries have the same mean.
 
     The test subtracts each run's mean first. The p-value is 1 if there are fewer than 3 runs or 10 canaries,
     or too few cosines to use, or if cosines do not vary within any run.

@@ -28,7 +28,7 @@ class Cosines(NamedTuple):
 
 
 class OneRun(NamedTuple):
-    """The scores of a single run's canaries: with coins, as cosines, or both.
+    """The evidence from a single run: scores with coins, cosines, or both.
 
     Attributes:
       coins: scores (1, K) and presence (1, K) if a fair coin put each canary in or out; else None.
@@ -40,7 +40,7 @@ class OneRun(NamedTuple):
 
     @property
     def canaries(self) -> tuple[int, int]:
-        """Returns how many canaries were in, and how many were out."""
+        """Returns how many canaries were in and how many were out."""
         scores_in, scores_out = self.pooled()
         return len(scores_in), len(scores_out)
 
@@ -50,7 +50,7 @@ class OneRun(NamedTuple):
         return self.cosines is not None and not len(self.cosines.unobserved)
 
     def pooled(self) -> tuple[Array, Array]:
-        """Returns the scores of all canaries that were in, (n,), and out, (m,)."""
+        """Returns the scores of all canaries that were in, (n,), and of those that were out, (m,)."""
         if self.coins is not None:
             return self.coins.pooled()
         assert self.cosines is not None  # a run has coins, or cosines, or both
@@ -79,7 +79,7 @@ def make_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: i
       dimension: d, the number of trained parameters.
 
     Raises:
-      InputError: for an array of the wrong shape, or an invalid cosine.
+      InputError: for an array of the wrong shape or an invalid cosine.
     """
     left_out = np.empty(0)
     if unobserved is not None:

@@ -36,13 +36,14 @@ def ranks(
 ) -> Fresh:
     """Returns the evidence from canaries of any kind, ranked among fresh draws from the same generator.
 
-    Every run draws its own K canaries, independently of each other, and inserts them. Afterwards M fresh
+    Every run draws its own K canaries, independently of each other, and inserts them. Afterwards, M fresh
     examples are drawn. The same function scores all of them on the released model, without knowing which were
     inserted. Do not drop any of them.
 
 
     Args:
-      scores: (R, K) scores of K canaries in R runs; higher means in. NaN for a failed run, also in `fresh`.
+      scores: (R, K) scores of K canaries in R runs; higher means in. NaN for a failed run, here and in
+        `fresh`.
       fresh: (R, M) scores of the fresh draws.
       presence: 1 if a fair coin put the canary in, else 0, with the shape of `scores`; None if all were in.
       initial: (scores, fresh) on the initial model, to test that both come from the same generator.
@@ -75,7 +76,6 @@ def ranks(
     ranked = np.where(has_failed, 0.0, ranked)  # a placeholder: failed runs get their cosines below
     ranks_of_runs = rank_among(ranked[:, :canaries], ranked[:, canaries:])
     return Fresh(
-        # Ranks are stored as cosines, so methods for cosines can use them.
         cosines=np.where(has_failed, FAILED, convert_to_cosines(ranks_of_runs, draws)),
         presence=present,
         dimension=RANK_DIMENSION,
@@ -87,7 +87,7 @@ def ranks(
 
 
 def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
-    """Returns evidence from the ranks in the library's own runs, which need no checks.
+    """Returns evidence from the ranks in the library's own runs, without checks.
 
     `Fresh` stores ranks as cosines, so methods for cosines can use them (`convert_to_cosines`).
 
@@ -123,8 +123,8 @@ def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
     """Returns a cosine in RANK_DIMENSION dimensions for each rank, so that methods for cosines can be used.
 
     A left-out canary has a rank of at most r with probability r / (M + 1). Rank r becomes the cosine that a
-    uniform direction exceeds with this probability, in any large dimension. We lower it by a billionth,
-    because rounding must not lift it above a threshold.
+    uniform direction exceeds with this probability, in any large dimension. We lower it by a billionth, so
+    rounding cannot lift it above a threshold.
 
     Args:
       ranks: any shape, from 1 for the highest score to M + 1.
@@ -151,10 +151,10 @@ def measure_law(ranks: Integers, is_out: Bits, draws: int) -> float:
     """
     canaries_out = is_out.sum(1)  # in each run
     total_out = int(canaries_out.sum())
-    # Added over runs, k + k^2 / M is total_out + squares / M, or total_out * (1 + shared).
+    # Summed over runs, k + k^2 / M is total_out + squares / M, or total_out * (1 + shared).
     squares = float(canaries_out @ canaries_out)
     shared = squares / (total_out * draws)
-    # As many independent deviates would have a mean of the same variance.
+    # The mean of this many independent deviates would have the same variance.
     effective_size = total_out / (1 + shared)
     place_in_rank = np.random.default_rng(0).random(total_out)  # from 0 to 1, within each rank
     tails = (ranks[is_out] - place_in_rank) / (draws + 1)
@@ -189,7 +189,7 @@ def _check_pair(scores: ArrayLike, fresh: ArrayLike) -> tuple[Array, Array]:
 
 
 def rank_among(scores: ArrayLike, fresh: ArrayLike) -> Integers:
-    """Returns the rank (R, K) of each canary among itself and its run's fresh draws; 1 is the highest score.
+    """Returns each canary's rank (R, K) among its run's fresh draws, from 1 (the highest score) to M + 1.
 
     Ties are broken at random, with the run's row as the seed.
 

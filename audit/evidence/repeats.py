@@ -11,7 +11,7 @@ suspicious
 - if they repeat several different scores, or scores that are never equal in independent runs, such as
 cosines.
 
-We do not detect copies that differ in the last digit of a score, or a few copies of rounded scores.
+We do not detect copies that differ in the last digit of a score or a few copies of rounded scores.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ class CountedOnce(NamedTuple):
 def count_once(evidence: Evidence) -> CountedOnce | None:
     """Returns evidence that counts copied rows once; None if no row looks like a copy of another run's row.
 
-    Bounds assume that rows are independent runs. A `OneRun` has a single row.
+    A `OneRun` has a single row.
     """
     if isinstance(evidence, OneRun):
         return None
@@ -59,7 +59,7 @@ def count_once(evidence: Evidence) -> CountedOnce | None:
 def check_with_or_without_copies(check: Callable[[Any], None], evidence: Evidence) -> None:
     """Calls `check` on evidence; if it fails and rows look like copies, calls it with each row counted once.
 
-    Checks reject unlikely values, and copies of a valid run look unlikely. Bounds count them once anyway.
+    Checks reject unlikely values, and copies of a valid run look unlikely. Bounds count copies once anyway.
     Raises the InputError from `check` if both calls fail.
     """
     try:
@@ -91,7 +91,7 @@ def _find_repeats(table: Rows) -> Bits:
     is_repeated = before > 0
     if not is_repeated.any():
         return is_repeated
-    if not _look_pasted(counts):  # repeats may be chance
+    if not _look_pasted(counts):  # repeats may be due to chance
         return is_repeated & _are_distinctive(table)
     # If a whole file was pasted `copies` times, all counts are multiples of `copies`. We keep one copy of
     # the file.
@@ -102,10 +102,10 @@ def _find_repeats(table: Rows) -> Bits:
 
 
 def _look_pasted(counts: Integers) -> bool:
-    """Returns True if rows repeat as in a table that was pasted k times, unlike independent rows.
+    """Returns True if rows repeat like those of a table that was pasted k times, and unlike independent rows.
 
     `counts` (m,) is how many times each of the m different rows occurs. Let f_k be the number of different
-    rows that occur k times. If all were pasted k times, f_(k - 1) and f_(k + 1) are 0. This violates
+    rows that occur k times. If all were pasted k times, f_(k - 1) and f_(k + 1) would be 0. This violates
 
         k E[f_k]^2 <= (k + 1) E[f_(k - 1)] E[f_(k + 1)]    for k >= 2,
 
