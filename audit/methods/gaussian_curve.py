@@ -340,7 +340,7 @@ def _take_step(fit: Fit, step: Array) -> Fit:
 
 
 def compute_likelihood_ratio(counts: Array, fit: Fit) -> Array:
-    """Returns the likelihood-ratio statistic (...,) of unrestricted multinomial distributions against the fit.
+    """Returns the likelihood-ratio statistic (...,) of unrestricted multinomials against the fit.
 
     It is 2 sum n log(n / e), for observed counts n (..., 2, bins) and counts e expected under the fit.
     """

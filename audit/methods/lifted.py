@@ -204,7 +204,7 @@ def _solve(mean: float, factor: float, variance: VarianceBound) -> Limits:
 def exchangeable_limits(
     sums: Array, canaries: int, order: int, error: float, compute_limits: ComputeLimits
 ) -> Limits:
-    """Returns confidence limits (lower, upper) for the mean mu_1 of exchangeable bits, from their sums in n runs.
+    """Returns confidence limits (lower, upper) for the mean mu_1 of exchangeable bits, given sums in n runs.
 
     mu_j is the probability that j random bits of a run are all 1. We compute limits for mu_order, ..., mu_1
     in turn. Source: LiDP paper, Algorithm 2 and Appendix.
