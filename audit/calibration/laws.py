@@ -137,8 +137,8 @@ def _draw_gaussian(rng: Generator, setting: KnownMechanism, can_fail: bool = Fal
 def _draw_laplace(rng: Generator, setting: KnownMechanism) -> Fresh:
     """Draws cosines (R, K) of inserted canaries: a shift of epsilon = mu, hidden by Laplace noise."""
     along = setting.mu + rng.laplace(size=(setting.runs, setting.canaries))
-    # The probability that a left-out canary has a larger value. We return the cosine with this tail
-    # probability, by symmetry around 0.
+    # The probability that a left-out canary has a larger value. By symmetry around 0, minus its quantile is
+    # the cosine with this tail probability.
     tail_out = scipy.stats.laplace.sf(along)
     return _make_evidence(-cosine_law.quantile(tail_out, setting.dimension), setting)
 

@@ -33,7 +33,7 @@ def log_delta_from_mu(mu: ArrayLike, epsilon: ArrayLike) -> Array:
         log_first = special.log_ndtr(ratio + half_mu)
         log_second = eps + special.log_ndtr(ratio - half_mu)
     log_delta = log_difference(log_first, log_second)
-    # Without privacy, delta is 1. If mu is 0, delta is 1 - e^epsilon below 0, else 0.
+    # If mu is infinite, delta is 1. If mu is 0, delta is 1 - e^epsilon for epsilon < 0, else 0.
     log_delta = np.where(np.isinf(mu), 0.0, log_delta)
     return np.where(np.equal(mu, 0), log_difference(0.0, np.minimum(eps, 0.0)), log_delta)
 

@@ -244,7 +244,7 @@ def expand_to_runs(design: Fresh, values: Array) -> Array:
 
 
 def _select_present(design: Fresh) -> list[Array]:
-    """Returns the inserted canaries' cosines (K,) of each run with any; raises InputError if no run has one."""
+    """Returns the inserted canaries' cosines (K,) of each run with any; raises InputError if there are none."""
     rows = zip(design.cosines, design.presence, strict=True)
     runs = [row[bits] for row, bits in rows if bits.any()]
     require(runs, "no canary is in: train more runs")

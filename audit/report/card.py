@@ -87,7 +87,7 @@ def _commit(card: dict[str, Any]) -> str:
 def read_card(path: Path) -> StoredCard:
     """Reads a card from a file; raises InputError if the file is not a card.
 
-    The field "mechanisms" (OpenDP's name) names the claim's class.
+    The field "mechanisms" (OpenDP's name for it) holds the name of the claim's class.
     """
     # `Claim.__subclasses__` omits the subclasses of GaussianClaim.
     claims = [*Claim.__subclasses__(), *GaussianClaim.__subclasses__()]
@@ -141,9 +141,9 @@ def _compare(place: str, stated: Any, recomputed: Any) -> str:
 
 
 def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the fields about the claim: the variant of DP, its parameters, and its class and arguments."""
+    """Returns the fields about the claim: the variant of DP, its parameters, and the claim's class and arguments."""
     claim = conclusion.claim
-    # Bounds for random allocation replace the example's gradient by zero.
+    # Bounds for random allocation replace the example's gradient with zero.
     unit = ZERO_OUT if isinstance(claim, RandomAllocation) else _ADD_OR_REMOVE
     mu = conclusion.mu_upper_bound
     variant = "Approximate DP" if mu is None else "Gaussian DP"

@@ -86,8 +86,8 @@ def federated_table(audit: FederatedAudit) -> str:
         sections = [_summarize_runs(audit.runs)]
     if audit.together is not None:
         sections.append(bounds_table(audit.together))
-    # The heads of the last two columns read "epsilon", "at delta 1e-05". The last column has each epsilon's
-    # rounds in words, such as "3 rounds".
+    # The last two column heads together read "epsilon at delta 1e-05". The last column contains each
+    # epsilon's rounds in words, such as "3 rounds".
     last_head = f"at delta {show_level(first.delta)}"
     records = [
         {"mechanism": name, "epsilon": at_most(epsilon), last_head: rounds}
