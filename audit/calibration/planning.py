@@ -45,17 +45,14 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
 
     Returns:
       The number of runs, rounded up to two significant digits; None if a million runs are not enough.
-
-    Raises:
-      InputError: The true epsilon is 0.
     """
     truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
     require(
         truth > 0,
         f"`mu={setting.mu:g}` gives epsilon = 0 at delta {setting.delta:g}: use a larger mu",
     )
-    # To save time, the audits for a candidate number of runs have about this many runs in total. We simulate
-    # max_audits / 5 to max_audits audits. Audits with several canaries per run take longer.
+    # To save time, the audits for a candidate number of runs have about this many runs in total. Audits with
+    # several canaries per run take longer.
     all_runs = 200_000
     max_audits = 40
     if setting.canaries > 1:
@@ -83,7 +80,7 @@ def first_to_reach(target: float, compute_tightness: Callable[[int], float]) -> 
         lambda runs: compute_tightness(runs) >= target,
         too_few=MIN_RUNS,
         enough=MAX_RUNS,
-        precision=1.05,  # to within 5%, since we round to two digits
+        precision=1.05,  # 5%, since we round to two digits
     )
     if enough == MAX_RUNS:  # no smaller number was enough, and the search never tries MAX_RUNS
         return None

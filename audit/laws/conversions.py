@@ -60,9 +60,6 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
     """Returns the smallest epsilon >= 0 such that a mu-GDP mechanism is (epsilon, delta)-DP.
 
     It solves delta(epsilon) = delta (Errata H15), and is 0 if delta(0) <= delta.
-
-    Raises:
-      InputError: If mu < 0, or delta is not between 0 and 1.
     """
     require(mu >= 0, f"`mu` must be at least 0, got {mu}")
     require_delta(delta)
@@ -83,11 +80,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
 
 
 def mu_from_epsilon(epsilon: float, delta: float) -> float:
-    """Returns the largest mu such that a mu-GDP mechanism is (epsilon, delta)-DP.
-
-    Raises:
-      InputError: If epsilon < 0, or delta is not between 0 and 1.
-    """
+    """Returns the largest mu such that a mu-GDP mechanism is (epsilon, delta)-DP."""
     require(epsilon >= 0, f"`epsilon` must be at least 0, got {epsilon}")
     require_delta(delta)
     if epsilon == np.inf:

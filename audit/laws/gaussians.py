@@ -44,9 +44,6 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
 
     Means and deviations broadcast to the result's shape. The result has a relative error of about 1e-12 for
     delta down to 1e-200, and is rounded up.
-
-    Raises:
-      InputError: If delta is not between 0 and 1.
     """
     conversions.require_delta(delta)
     target = np.log(delta)

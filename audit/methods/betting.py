@@ -38,8 +38,7 @@ _WEIGHTS = 1 / (1 + np.geomspace(1 / 64, 64.0, 25))  # of false negatives in z
 STAKES = np.append(0.0, np.geomspace(0.02, 64.0, 36))
 # Neighbours of the best stake, as offsets in STAKES.
 _NEIGHBOUR_OFFSETS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])
-# The indices in STAKES of the bets on a single error rate: every third stake above 0. These bets gain the
-# most at the ends of a curve.
+# The indices in STAKES of the bets on a single error rate. These bets gain the most at the ends of a curve.
 _SINGLE_INDICES = np.arange(1, STAKES.size, 3)
 
 # A capital of 1 is split among the best bet for the pilot, its neighbours, and bets on a single error rate.
@@ -97,7 +96,6 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     point. The bound is 0 if the observed rates show no leakage.
 
     Args:
-      family: The trade-off functions f_t.
       counted: The errors at a threshold, in the pilot (runs used to choose bets) and in the other runs.
       error: The probability that the bound exceeds the truth.
     """
@@ -169,7 +167,6 @@ def _choose_stake_pairs(
     multiples of this pair, and to bets on a single rate.
 
     Args:
-      family: The trade-off functions f_t.
       growth_fpr: (S, levels) the predicted log growth of the capital for each of STAKES, at the hypothetical
         false-positive rates _COARSE_LEVELS.
       growth_fnr: (S, levels) the same for false negatives.
@@ -184,8 +181,7 @@ def _choose_stake_pairs(
         """Returns a margin for each pair: its smallest log capital on a parameter's curve minus the target.
 
         A pair with a margin of at least 0 should reject the parameter. The margins have shape (S, S), with
-        stakes on false positives first. We skip cells of the curve in which a bet on a single rate should
-        reach the target.
+        stakes on false positives first. We skip cells of the curve that a bet on a single rate should reject.
         """
         # The log growth of each stake at the lowest rates in each cell, (S, cells).
         lowest_fpr = growth_fpr[:, :-1]
@@ -200,11 +196,12 @@ def _choose_stake_pairs(
         least = growth.min(-1, initial=np.inf)  # infinite if no cell needs a pair
         return least + np.log(_CAPITAL_ON_BEST) - target
 
-    # `argmax` returns the first sufficient pair, or if there is none, the pair with both stakes 0.
+    # `argmax` returns the first sufficient pair or, if no pair is sufficient, the first pair, with stakes of
+    # 0.
     is_sufficient = _find_margins_at_largest_parameter(find_margins) >= 0
     best_fpr, best_fnr = np.unravel_index(is_sufficient.argmax(), is_sufficient.shape)
     # Stakes above 0 form a geometric grid, so adding an offset to both indices multiplies both stakes by the
-    # same factor. Index 0 is the stake 0.
+    # same factor.
     neighbours_fpr = np.clip(best_fpr + _NEIGHBOUR_OFFSETS, 1, STAKES.size - 1)
     neighbours_fnr = np.clip(best_fnr + _NEIGHBOUR_OFFSETS, 1, STAKES.size - 1)
     no_stake = np.zeros_like(_SINGLE_INDICES)
@@ -288,7 +285,7 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
     single_stakes = STAKES[_SINGLE_INDICES]
     needed_from_best = target - np.log(_CAPITAL_ON_BEST)
     needed_from_single = target - np.log(_CAPITAL_ON_SINGLE)
-    # Bets on a single rate should reject all points of a curve at which that rate is at least this large.
+    # Bets on a single rate should reject the points of a curve if that rate is at least this large.
     rejected_fpr = _predict_rejected_means(counted, 0.0, single_stakes, needed_from_single).min()
     rejected_fnr = _predict_rejected_means(counted, 1.0, single_stakes, needed_from_single).min()
     rejected_means = np.array(

@@ -127,7 +127,7 @@ def choose_refuting_powers(canaries: int) -> Array:
 
     A run has K `canaries`. A hit is a p-value up to the rate at which the claim allows a power of m. A bet
     multiplies its stake by (j / K) / m, the observed fraction of hits divided by the largest mean that the
-    claim allows. We choose the m for which j hits raise the stake to _REFUTING_CAPITAL.
+    claim allows. We choose m such that j hits raise the stake to _REFUTING_CAPITAL.
     """
     stake_per_bet = FIRST_STAKE / _REFUTING_HITS.size
     return stake_per_bet * _REFUTING_HITS / (_REFUTING_CAPITAL * canaries)
@@ -252,7 +252,7 @@ def _compute_log_factors(counted: Exceedances, allowed: Array) -> Array:
     """Returns the log of the factor by which each run multiplies the capital of each bet, (R, stakes, T).
 
     For a stake c on a threshold t, the factor is 1 + c (h / m - 1), where h is the fraction of the run's
-    canaries above t. `allowed` (T,) holds m, the largest mean of h that the claim allows.
+    canaries above t. `allowed` (T,) contains m, the largest mean of h that the claim allows.
     """
     gains = counted.fractions / np.maximum(allowed, 1e-300) - 1  # avoids a division by 0
     # Without later runs, we stake everything.
@@ -275,11 +275,9 @@ class ScoreSummary(NamedTuple):
     Scores are in standard deviations of a left-out score.
 
     Attributes:
-      mean: The mean score.
       std_between_runs: The standard deviation of the runs' true means; 0 for a single run, or with a single
         canary per run.
       std_within_run: The standard deviation of scores in a run; 1 with a single canary per run.
-      runs: The number of runs.
       canaries: The number of inserted canaries in a run.
     """
 
@@ -306,8 +304,8 @@ def find_least_departure(
         thresholds = NEAR  # the first of THRESHOLDS
     counted = counted._replace(log_rates=counted.log_rates[: thresholds.size])
     allowed = tabulate_claim(counted, allowed_power)
-    # To save time, we simulate fewer audits if they have many runs. If the probability is 0.9, its estimate
-    # has a standard error of 0.02 with 200 audits, and 0.07 with 20.
+    # To save time, we simulate fewer audits if they have many runs. A probability of 0.9 has a standard error
+    # of 0.02 with 200 audits, and of 0.07 with 20.
     num_audits = int(np.clip(10_000 // scores.runs, 20, 200))
     std_within_run = max(scores.std_within_run, 1e-9)  # above 0, as `draw_fractions` requires
 
@@ -334,8 +332,8 @@ def find_least_departure(
             refuted.append(judge_capital(log_capital, counted.in_order, confidence).refuted)
         return float(np.mean(refuted))
 
-    # With less noise, more audits refute the claim, so bisection finds the largest ratio at which 9 of 10
-    # refute it.
+    # With less noise, more audits refute the claim, so bisection finds the largest ratio that 9 of 10 audits
+    # detect.
     noise_ratios = np.append(np.arange(0.995, 0.9, -0.005), np.arange(0.9, 0.09, -0.01))
     index = bisect_left(noise_ratios, 0.9, key=estimate_refutation_probability)
     if index == noise_ratios.size:  # no such ratio

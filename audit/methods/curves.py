@@ -36,7 +36,7 @@ class TradeOffCurve(NamedTuple):
         first_high_enough = np.searchsorted(-self.false_positive_limits.upper, -rates, side="left")
         # lower[k] is the limit at the last of k thresholds that are too low, or 0 if k = 0.
         lower = np.append(0.0, self.false_negative_limits.lower)
-        # The last value, 1, is for rates at which no threshold is surely high enough.
+        # The last value, 1, is used if no threshold is surely high enough.
         upper = np.append(self.false_negative_limits.upper, 1.0)
         return Interval(lower[num_too_low], upper[first_high_enough])
 
@@ -61,7 +61,7 @@ def trade_off_curve(scores_in: Array, scores_out: Array, confidence: float) -> T
 
 
 def _choose_ranks(trials: int) -> Integers:
-    """Returns up to 100 ranks, from 1 to `trials`, denser in both tails, where rates are close to 0 or 1.
+    """Returns up to 100 ranks, from 1 to `trials`, denser in both tails.
 
     They are the ranks of evenly spaced normal quantiles among `trials` normal values.
     """
@@ -125,9 +125,6 @@ def true_positive_rate(scores_in: Array, scores_out: Array, false_positive_rate:
     The threshold is the smallest out-score such that at most a fraction `false_positive_rate` of the
     out-scores (n_out,) is above it. The result is not a bound, because the threshold is chosen using the same
     scores it is evaluated on. Source: Carlini et al., 2022.
-
-    Raises:
-      InputError: If the rate is out of range.
     """
     require(
         0 <= false_positive_rate < 1,

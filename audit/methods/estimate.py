@@ -195,8 +195,7 @@ def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: 
     """
     rest_in = n_in - _find_pilot_size(n_in, family)
     rest_out = n_out - _find_pilot_size(n_out, family)
-    # Without errors, all 21 random splits give the same test, so we run one. If 11 must reject, each may use
-    # 11/21 of the error, by Markov's inequality.
+    # Without errors, all 21 random splits give the same test (`_test_splits`), so we run only one.
     level = (1 - confidence) * _REJECTING / _SPLITS
     bounds = []
     for scores, trials in ((rest_in, rest_out), (rest_out, rest_in)):

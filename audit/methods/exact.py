@@ -5,7 +5,8 @@ f_t that decrease in t (Gaussian: t = mu; approximate DP: t = epsilon at a fixed
 
 The threshold is the r-th lowest in-score (of inserted canaries), and the errors are the x out-scores (of
 left-out canaries) above it, or vice versa. The rank r must not depend on the scores. `_compute_p_value`
-derives a p-value from x, which increases with t. The bound is the t at which it equals the error probability.
+derives a p-value from x, which increases with t. The bound is the largest t with a p-value of at most the
+error probability.
 
 The caller puts equal scores in random order. A threshold among them gives a randomised test, so the trade-off
 function also limits its error rates.

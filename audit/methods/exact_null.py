@@ -119,7 +119,7 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
     Its epsilon is a bound only if the trade-off curve is Gaussian. If left-out canaries refute the null
     distribution, mu and epsilon are 0 and `holds` is False.
     """
-    counted = compute_exceedances(design)  # the fractions of canaries above thresholds
+    counted = compute_exceedances(design)
     holds = fits_null(design)
     mu = 0.0
     path = np.zeros(0)  # the mu after each run; stays empty if the order is unknown
@@ -244,7 +244,7 @@ def expand_to_runs(design: Fresh, values: Array) -> Array:
 
 
 def _select_present(design: Fresh) -> list[Array]:
-    """Returns the inserted canaries' cosines (K,) of each run with any; raises InputError if there are none."""
+    """Returns the cosines (K,) of inserted canaries in each run with any; raises InputError if none has."""
     rows = zip(design.cosines, design.presence, strict=True)
     runs = [row[bits] for row, bits in rows if bits.any()]
     require(runs, "no canary is in: train more runs")
@@ -417,7 +417,7 @@ class Capital:
             log_capital = self.compute_log_capital(runs, k * _EPSILON_STEP)[:_NUM_THRESHOLD_BETS]
             return np.logaddexp.reduce(log_capital) < target
 
-        # We bisect to find the first k for which `is_open` is true.
+        # We bisect to find the first open k.
         leap = 1
         while not is_open(start + leap):
             leap *= 2
@@ -468,8 +468,8 @@ def _compute_fractions(runs: list[Array], levels: Array) -> Array:
 def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
     """Returns the bet on the first run, and the split of the capital. Any split gives a valid bound.
 
-    `runs` holds the inserted canaries' cosines (K,) of each run that has any. If there are several runs in an
-    unknown order, the stake is 0, because any of them may be the first.
+    `runs` contains the inserted canaries' cosines (K,) of each run that has any. If there are several runs in
+    an unknown order, the stake is 0, because any of them may be the first.
     """
     if design.cosines.shape[1] >= claimed_curve.MIN_P_VALUES:  # enough canaries
         compute_payoff = _bet_on_p_values(_compute_log_p_values(design), delta)
@@ -484,7 +484,7 @@ def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
 
 
 def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
-    """Returns the bet on the first run's cosines (K,), and the split of the capital. Any split is valid.
+    """Returns the bet on the first run's cosines (K,), and the split of the capital.
 
     The bet is on fixed thresholds and, if possible, on one chosen for half of the canaries using the others.
     """

@@ -47,7 +47,6 @@ class _FittedNull(NamedTuple):
 
     Attributes:
       counts: (2, bins) the number of scores in each bin, the world "out" first.
-      fit: The fit to the counts.
       simulated_misfit: (_SIMULATIONS, 3) the statistics of `_measure_misfit` for the simulated counts.
     """
 
@@ -249,7 +248,7 @@ def approximate_fit(counts: Array) -> Fit:
         below_out = special.ndtr(cuts)
         return fraction_in * below_in + (1 - fraction_in) * below_out < observed
 
-    # Beyond 40 deviations, probabilities are 0 in float64. We bisect to the last digit.
+    # Beyond 40 deviations, probabilities are 0 in float64.
     low, high = bisect(is_too_low, -40.0, 40.0, halvings=60)
     return Fit(mu[..., 0], cuts=(low + high) / 2)
 
@@ -352,7 +351,7 @@ def compute_likelihood_ratio(counts: Array, fit: Fit) -> Array:
 def compute_rao_scores(counts: Array, fit: Fit) -> Array:
     """Returns Rao's score statistics (..., 2) for a quadratic and a cubic departure from a Gaussian curve.
 
-    A departure multiplies the fitted density of the world "in" by exp(c f), up to a constant, where f is a
+    A departure multiplies the fitted density of the world "in" by exp(c f), up to a constant. Here f is a
     function of the score (`_differentiate_by_departures`). The fit has c = 0. A statistic is the derivative
     of the log likelihood of counts (..., 2, bins) with respect to c, divided by its standard deviation. Under
     the null, it is approximately standard normal if bins contain many scores.

@@ -71,8 +71,7 @@ class CanaryMethod(Method):
         """Returns the method's lower bound from the scores of a design.
 
         We choose the threshold and the bets using some of the runs (a pilot), and count errors in the others.
-        If a user reports which canaries were chosen by coins, these coins may be unfair, so we raise the
-        counted error rates (`Coins.widen`).
+        A user's coin flips may be unfair, so we raise the counted error rates (`Coins.widen`).
         """
         error = 1 - confidence
         assumes = self.assumes
@@ -305,7 +304,7 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     of counted rates. The score that is best for raised rates replaces this choice if its prediction exceeds
     the choice's prediction from counts. The margin protects against lucky counts.
 
-    `pilot` holds the runs used for this choice. `sizes` holds the other runs' errors, but we use only the
+    `pilot` contains the runs used for this choice. From the other runs' errors, `sizes`, we use only the
     numbers of runs and guesses. `error` is the error probability of each rate's limit.
     """
     log_inverse_error = -np.log(error)

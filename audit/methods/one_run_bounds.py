@@ -191,7 +191,7 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
     """Draws a pilot of coins, and orders at most 20,000 of the other coins by the certainty of their guesses.
 
     We guess that a canary is inserted if its score is above the median. The certainty is the score's distance
-    from the median. The pilot predicts the fraction of correct guesses.
+    from the median.
     """
     scores = design.scores[0]  # of the single run
     require(
@@ -208,7 +208,6 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
     guessable = guessable[:20_000]
     surest_first = guessable[np.argsort(-certainty[guessable], kind="stable")]
     right = np.cumsum(signed[surest_first] > 0)
-    # The numbers of guesses to choose from.
     candidates = np.maximum(np.round(_FRACTIONS * len(right)), 1)
     return _OrderedCoins(right, candidates.astype(np.int64), _predict_right(signed[pilot]))
 

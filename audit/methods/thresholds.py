@@ -15,9 +15,10 @@ from audit.methods.exact import GAUSSIAN, Family
 
 # These constants are tuned to give large bounds. Bounds are valid for any values.
 _PRIOR = 5.0  # the number of normal pseudo-scores added to a pilot's counts
-_MIN_RELIABLE = 8  # with at least as many of the pilot's own scores up to a threshold, counts are reliable
+# A count is reliable if at least this many of the pilot's own scores are up to the threshold.
+_MIN_RELIABLE = 8
 _MAX_Z_SCORE = 1.8  # a count with a larger |z-score| contradicts normal distributions
-_RELATIVE_ERROR = 1.7  # times sqrt(n), of a bound predicted from the counts of n scores per world
+_RELATIVE_ERROR = 1.7  # of a bound predicted from the counts of n scores per world, times sqrt(n)
 _RAISE = 1.5  # standard deviations added to rates
 
 

@@ -239,7 +239,7 @@ def _draw_gaussian(axis: Axes, grid: Array, mu: float, label: str, **look: Any) 
 def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | None = None) -> None:
     """Plots trade-off curves on normal-deviate axes, which show Gaussian curves as lines of slope -1.
 
-    These axes show a rate r at Phi^-1(r). Both extend from s to 1 - s, where s is the rate of half an error
+    These axes show a rate r at Phi^-1(r). Both extend from s to 1 - s. Here s is the rate of half an error
     among the scores, at most 0.1. `predicted_mu` is the mu of an ideal attack; None if unknown.
     """
     smallest = min(0.5 / max(map(len, conclusion.worlds)), 0.1)

@@ -35,8 +35,7 @@ class BoundRow(NamedTuple):
       assumes: The assumption of a bound; for other values, why they are not bounds.
       sign: "≥" for a lower bound, "≤" for an upper bound, empty for other values.
       show: A function from epsilon or mu to text. It rounds values computed from scores down, and others up.
-      counts: The threshold and both errors as text (one text for a single run); empty strings for upper
-        bounds.
+      counts: The threshold and both errors as text (one text for a single run); empty for upper bounds.
       finding: The lower bound or the estimate; None for other rows.
       upper: The upper bound; None for other rows.
     """
@@ -112,7 +111,7 @@ def _make_row(finding: Finding, conclusion: Conclusion, assumes: Assumption) -> 
 
 
 def show_floor(floor: NoiseFloor) -> str:
-    """Returns an estimate's mean and 95% quantile without a leak, as "0.100 (0.250)"; "-" if not simulated."""
+    """Returns an estimate's mean and 95% quantile without a leak, "0.100 (0.250)", or "-" if unknown."""
     if not floor.audits:
         return "-"
     return f"{floor.mean:.3f} ({floor.quantile_95:.3f})"
@@ -240,9 +239,8 @@ def _make_notes(word: str, statements: Iterable[str]) -> Iterator[str]:
 def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
     """Returns clauses about the test of the claim; an empty list if no claim is known or scores are invalid.
 
-    The first clause is the test's result, or the reason why the claim was not tested. Unless the claim is
-    rejected, the second is the probability that this audit would have rejected it, had there been less noise
-    than claimed.
+    The first clause is the test's result, or why the claim was not tested. Unless the claim is rejected, the
+    second is the probability that this audit would have rejected it, had there been less noise than claimed.
     """
     test = conclusion.claim_test
     upper = conclusion.tightest
@@ -251,8 +249,7 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
             return []
         if conclusion.is_reversed:
             return ["not tested: scores are reversed"]
-        # A single run's test needs a known distribution of left-out cosines, or enough canaries with coin
-        # flips.
+        # A single run's test needs a known distribution of left-out cosines, or enough coins.
         if conclusion.is_one_run:
             return [f"not tested: the null is fitted, and there are fewer than {LEAST_COINS} coins"]
         return []
@@ -261,8 +258,7 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
     # If the test does not bet, but compares lower bounds with the claim, the e-value only repeats the result.
     if conclusion.bets_on_curve:
         result += f" (e-value {at_least_digits(test.e_value, digits=2)})"
-    # `seen` is the smallest noise reduction that the test would detect. `seen.noise` is the remaining
-    # fraction.
+    # `seen` is the smallest noise reduction that the test would detect. `seen.noise` is what remains.
     if test.seen is None or test.refuted:
         return [result]
     probability = math.floor(100 * test.seen.probability) / 100  # rounded down

@@ -28,14 +28,7 @@ _HASHED_FIELDS = ("dp_variant", "privacy_loss", "implementation", "method", "con
 
 
 class StoredCard(NamedTuple):
-    """A card read from a file, and the inputs needed to recompute it.
-
-    Attributes:
-      card: The content of the file.
-      claim: The claim, or None.
-      level: The delta and the confidence.
-      runs: The number of runs.
-    """
+    """A card read from a file, and the inputs needed to recompute it."""
 
     card: dict[str, Any]
     claim: Claim | None
@@ -87,7 +80,7 @@ def _commit(card: dict[str, Any]) -> str:
 def read_card(path: Path) -> StoredCard:
     """Reads a card from a file; raises InputError if the file is not a card.
 
-    The field "mechanisms" (OpenDP's name for it) holds the name of the claim's class.
+    The field "mechanisms" (OpenDP's name for it) contains the name of the claim's class.
     """
     # `Claim.__subclasses__` omits the subclasses of GaussianClaim.
     claims = [*Claim.__subclasses__(), *GaussianClaim.__subclasses__()]
@@ -141,7 +134,7 @@ def _compare(place: str, stated: Any, recomputed: Any) -> str:
 
 
 def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the fields about the claim: the variant of DP, its parameters, and the claim's class and arguments."""
+    """Returns the fields about a claim: DP variant, privacy parameters, and the class and its arguments."""
     claim = conclusion.claim
     # Bounds for random allocation replace the example's gradient with zero.
     unit = ZERO_OUT if isinstance(claim, RandomAllocation) else _ADD_OR_REMOVE

@@ -19,7 +19,6 @@ class _Figure(NamedTuple):
 
     Attributes:
       key: The key of the drawn values in the report's "figures".
-      caption: The caption.
       unit: The axis label.
       limit: The largest value that counts as correct: 1 plus a tolerance.
     """

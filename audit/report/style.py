@@ -50,7 +50,7 @@ _GREEK = re.compile(r"(?<![\w\\$])(epsilon|delta|mu|sigma)(?!\w)")
 
 
 def insert_symbols(text: str) -> str:
-    """Returns a figure's text with TeX for Greek letters and powers of ten (1e-05), and "delta = " before numbers."""
+    """Returns a figure's text with TeX for Greek letters and powers of ten, and "=" after delta."""
     text = re.sub(r"\bdelta (?=\d)", "delta = ", text)
     text = _GREEK.sub(r"$\\\1$", text)
     text = text.replace(r"$\epsilon$", r"$\varepsilon$")  # as in papers

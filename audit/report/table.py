@@ -70,7 +70,6 @@ class Table(Generic[Row]):
     """A table: rows, and the columns that show them.
 
     Attributes:
-      columns: The columns from left to right.
       rows: Any objects from which the columns read their values.
       section: A function from a row to the heading of its section. Consecutive rows with the same heading
         form a section, under a rule and the heading (if not empty).
