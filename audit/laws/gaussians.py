@@ -26,9 +26,9 @@ class Gaussian(NamedTuple):
 def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
     """Returns the log of the smallest delta such that two Gaussians are (epsilon, delta)-indistinguishable.
 
-    It is the larger of the two deltas, of the first against the second and of the second against the first.
-    Means, deviations (above 0) and epsilon (at least 0) broadcast to the result's shape. The log is -inf if
-    delta is 0.
+    It is the larger of two deltas: the first against the second, and the second against the first. Means,
+    deviations (above 0) and epsilon (at least 0) broadcast to the result's shape. The log is -inf if delta is
+    0.
     """
     m1, s1 = map(np.asarray, first)
     m2, s2 = map(np.asarray, second)

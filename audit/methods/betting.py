@@ -81,8 +81,7 @@ def compute_log_growth(values: Array, means: Array, stakes: Array, most: float =
 def mix_bets(growth: Array, capital: Array) -> Array:
     """Returns the log of the total capital (G,) of L bets.
 
-    Each bet starts with its part of `capital` (L,). `growth` (L, G) is the log of the factor by which it
-    grows.
+    Each bet starts with its part of `capital` (L,). `growth` (L, G) is the log of each bet's growth factor.
     """
     return np.logaddexp.reduce(growth + np.log(capital)[:, None])
 
@@ -227,7 +226,7 @@ def _find_margins_at_largest_parameter(find_margins: Callable[[float], Array]) -
 def _find_lowest_fnrs(family: Family, parameter: float, levels: Array) -> Integers:
     """Returns a trade-off curve's lowest false-negative rate in each cell, as indices in `levels` (cells,).
 
-    The ascending `levels` (cells + 1,) separate the cells, which contain false-positive rates. The curve
+    Neighbouring `levels` (cells + 1,), in ascending order, enclose a cell of false-positive rates. The curve
     decreases, so it is lowest at the upper end of a cell. We round its value down to one of `levels`.
     """
     lowest_rates = family.trade_off(parameter, levels[1:])
@@ -285,7 +284,7 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
     single_stakes = STAKES[_SINGLE_INDICES]
     needed_from_best = target - np.log(_CAPITAL_ON_BEST)
     needed_from_single = target - np.log(_CAPITAL_ON_SINGLE)
-    # Bets on a single rate should reject the points of a curve if that rate is at least this large.
+    # Bets on a single rate should reject all points of a curve at or above this rate.
     rejected_fpr = _predict_rejected_means(counted, 0.0, single_stakes, needed_from_single).min()
     rejected_fnr = _predict_rejected_means(counted, 1.0, single_stakes, needed_from_single).min()
     rejected_means = np.array(

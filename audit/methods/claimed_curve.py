@@ -48,7 +48,7 @@ class Exceedances(NamedTuple):
       fractions: (R, T) the fraction of each run's inserted canaries above each of the first T THRESHOLDS.
       log_rates: (T,) log a(t), the log of the exact probability that a left-out canary exceeds a threshold t.
       in_order: Whether rows are sorted by the start times of their runs.
-      is_only_run: Whether there can be no other run. If so, we stake the whole capital on this run.
+      is_only_run: Whether this is the only run. If so, we stake the whole capital on it.
       first_log_p_values: (K,) the log p-values of the first run's canaries, ascending; empty if we do not bet
         on them.
     """
@@ -125,9 +125,9 @@ def examine_claim(counted: Exceedances, allowed_power: Power, confidence: float)
 def choose_refuting_powers(canaries: int) -> Array:
     """Returns a power m for each of J bets on p-values, such that j = 1, 2, 4, 8 or 16 hits refute a claim.
 
-    A run has K `canaries`. A hit is a p-value up to the rate at which the claim allows a power of m. A bet
-    multiplies its stake by (j / K) / m, the observed fraction of hits divided by the largest mean that the
-    claim allows. We choose m such that j hits raise the stake to _REFUTING_CAPITAL.
+    A run has K `canaries`. A hit is a p-value of at most the rate at which the claim allows a power of m. A
+    bet multiplies its stake by (j / K) / m, the observed fraction of hits divided by the largest mean that
+    the claim allows. We choose m such that j hits raise the stake to _REFUTING_CAPITAL.
     """
     stake_per_bet = FIRST_STAKE / _REFUTING_HITS.size
     return stake_per_bet * _REFUTING_HITS / (_REFUTING_CAPITAL * canaries)
@@ -304,8 +304,8 @@ def find_least_departure(
         thresholds = NEAR  # the first of THRESHOLDS
     counted = counted._replace(log_rates=counted.log_rates[: thresholds.size])
     allowed = tabulate_claim(counted, allowed_power)
-    # To save time, we simulate fewer audits if they have many runs. A probability of 0.9 has a standard error
-    # of 0.02 with 200 audits, and of 0.07 with 20.
+    # To save time, we simulate fewer audits if they have many runs. The estimate of a probability of 0.9 has
+    # a standard error of 0.02 with 200 audits, and of 0.07 with 20.
     num_audits = int(np.clip(10_000 // scores.runs, 20, 200))
     std_within_run = max(scores.std_within_run, 1e-9)  # above 0, as `draw_fractions` requires
 

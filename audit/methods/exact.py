@@ -5,7 +5,7 @@ f_t that decrease in t (Gaussian: t = mu; approximate DP: t = epsilon at a fixed
 
 The threshold is the r-th lowest in-score (of inserted canaries), and the errors are the x out-scores (of
 left-out canaries) above it, or vice versa. The rank r must not depend on the scores. `_compute_p_value`
-derives a p-value from x, which increases with t. The bound is the largest t with a p-value of at most the
+derives a p-value from x. It increases with t, so the bound is the largest t with a p-value of at most the
 error probability.
 
 The caller puts equal scores in random order. A threshold among them gives a randomised test, so the trade-off
@@ -25,7 +25,8 @@ from audit.evidence.arrays import Array
 from audit.laws import conversions
 from audit.laws.intervals import find_bracket
 
-# For each cell of values of U: the probability that U is below the cell's upper end, or in the cell.
+# For each cell of values of U: the probability that U is below the cell's upper end, and the probability that
+# U is in the cell.
 _LEVELS = np.append(special.ndtr(np.linspace(-6.0, 6.0, 481)), 1.0)
 _CELL_PROBABILITIES = np.diff(_LEVELS, prepend=0.0)
 

@@ -130,7 +130,7 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
             path = expand_to_runs(design, mus)
     index = claimed_curve.find_strongest_threshold(counted, claimed_curve.gaussian_power(mu))
     threshold = float(cosine_of(claimed_curve.THRESHOLDS[index], design.dimension))
-    drawing = _choose_assumption(design)  # how canaries were drawn; we assume this of a user's data
+    drawing = _choose_assumption(design)  # how canaries were drawn, an assumption about a user's data
     text = _ANY_GDP.text
     if design.from_user:
         text = f"{drawing.text}; {text}"
@@ -194,7 +194,7 @@ def law_test(cosines: ArrayLike, dimension: int) -> float:
 def compute_exceedances(design: Fresh) -> Exceedances:
     """Returns the fraction of each run's inserted canaries above each threshold, and the exact null rates.
 
-    We skip runs without inserted canaries. If we know which run is the first and it has many canaries, we add
+    We skip runs without inserted canaries. If we know which run came first and it has many canaries, we add
     its p-values, because bets on them can refute a claim in one run.
     """
     levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
@@ -244,7 +244,10 @@ def expand_to_runs(design: Fresh, values: Array) -> Array:
 
 
 def _select_present(design: Fresh) -> list[Array]:
-    """Returns the cosines (K,) of inserted canaries in each run with any; raises InputError if none has."""
+    """Returns the cosines (K,) of inserted canaries, for each run that has any.
+
+    Raises InputError if no run does.
+    """
     rows = zip(design.cosines, design.presence, strict=True)
     runs = [row[bits] for row, bits in rows if bits.any()]
     require(runs, "no canary is in: train more runs")

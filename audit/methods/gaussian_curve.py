@@ -118,9 +118,9 @@ def _simulate_misfit(sizes: Array, probabilities: Array, expected_fit: Fit) -> A
 def _measure_misfit(counts: Array, fits: Fit) -> Array:
     """Returns three statistics (..., 3) of how badly Gaussian fits agree with counts (..., 2, bins).
 
-    overall the likelihood ratio of unrestricted multinomial distributions against the fit spread the squared
-    Rao score for a quadratic term in the worlds' log-likelihood ratio (two-sided) tails Rao's score for a
-    cubic term, large if far scores reveal less than under a Gaussian curve
+    overall   the likelihood ratio of unrestricted multinomial distributions against the fit
+    spread    the squared Rao score for a quadratic term in the worlds' log-likelihood ratio (two-sided)
+    tails     Rao's score for a cubic term, large if far scores reveal less than under a Gaussian curve
     """
     overall = compute_likelihood_ratio(counts, fits)
     spread, tails = np.moveaxis(compute_rao_scores(counts, fits), -1, 0)

@@ -319,9 +319,9 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
         """Returns the parameter (T,) that we expect to prove if the true error rates are `rates` (2, T).
 
         It belongs to the family's curve through approximate upper limits: the rates plus two margins. The
-        first margin is for the variance of a rate p's estimate, scale * p (1 - p) / guesses. The second is
-        for rare runs with many more errors. With probability `error`, n runs do not include any run of a kind
-        with frequency log(1 / error) / n. The estimate from such a run is at most `scale`.
+        first margin accounts for the variance of a rate p's estimate, scale * p (1 - p) / guesses. The second
+        accounts for rare runs with many more errors. With probability `error`, n runs do not include any run
+        of a kind with frequency log(1 / error) / n. The estimate from such a run is at most `scale`.
         """
         variances = scales * rates * (1 - rates) / guesses
         margin_for_guesses = np.sqrt(2 * log_inverse_error * variances)

@@ -15,7 +15,7 @@ from audit.methods.exact import GAUSSIAN, Family
 
 # These constants are tuned to give large bounds. Bounds are valid for any values.
 _PRIOR = 5.0  # the number of normal pseudo-scores added to a pilot's counts
-# A count is reliable if at least this many of the pilot's own scores are up to the threshold.
+# A count is reliable if at least this many of the pilot's own scores are at or below the threshold.
 _MIN_RELIABLE = 8
 _MAX_Z_SCORE = 1.8  # a count with a larger |z-score| contradicts normal distributions
 _RELATIVE_ERROR = 1.7  # of a bound predicted from the counts of n scores per world, times sqrt(n)
@@ -159,9 +159,9 @@ def _predict_bounds(
     # We round the bounds, so all platforms choose the same rank.
     from_normal, from_counts = np.round(family.parameter(other_limits, own_limit), 9)
 
-    # The z-score of the count `below` if both worlds are normal. The count has a binomial variance, plus a
-    # variance due to the random rank of the pilot's own score, with a relative error of about 1 / sqrt(rank),
-    # as for a Poisson count.
+    # The z-score of the count `below` if both worlds are normal. The variance of the count is the sum of a
+    # binomial variance and one due to the random position of the pilot's own score. This position has a
+    # relative error of about 1 / sqrt(rank), as for a Poisson count.
     expected = size * normal_at_pilot
     from_other = expected * (1 - normal_at_pilot)
     from_own = expected**2 / pilot_ranks

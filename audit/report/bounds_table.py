@@ -249,7 +249,7 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
             return []
         if conclusion.is_reversed:
             return ["not tested: scores are reversed"]
-        # A single run's test needs a known distribution of left-out cosines, or enough coins.
+        # A single run's test needs a known distribution of left-out cosines, or enough coin flips.
         if conclusion.is_one_run:
             return [f"not tested: the null is fitted, and there are fewer than {LEAST_COINS} coins"]
         return []
@@ -258,7 +258,8 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
     # If the test does not bet, but compares lower bounds with the claim, the e-value only repeats the result.
     if conclusion.bets_on_curve:
         result += f" (e-value {at_least_digits(test.e_value, digits=2)})"
-    # `seen` is the smallest noise reduction that the test would detect. `seen.noise` is what remains.
+    # `seen` is the smallest noise reduction that the test would detect. `seen.noise` is the fraction that
+    # remains.
     if test.seen is None or test.refuted:
         return [result]
     probability = math.floor(100 * test.seen.probability) / 100  # rounded down
