@@ -1,7 +1,7 @@
 """Distributions of audit evidence with exactly known leakage, for calibrating the methods.
 
     GAUSSIAN            one canary per run: independent scores, N(mu, 1) if inserted, N(0, 1) if left out
-    INDEPENDENT_COINS   several canaries per run, each inserted on a coin flip, with the same scores
+    INDEPENDENT_COINS   several canaries per run, each inserted by a coin flip, with such scores
     FAILING_COINS       the same, but half of the runs do not insert canaries
     DIRECTIONS          cosines of R runs with K inserted canaries in R^d, with the exact null distribution
 

@@ -89,7 +89,7 @@ class ScoreFamily(NamedTuple):
     def quantiles(self, levels: Array, parameter: float) -> Array:
         """Returns quantiles (n,) at levels (n,) of the equal mixture of scores with and without the canary.
 
-        We interpolate them linearly on a grid with a step of 0.03.
+        We interpolate them linearly on a grid.
         """
         x = np.linspace(-_REACH, _REACH, 4_001)
         below_in = self.distribution(x, parameter, inserted=True)

@@ -138,7 +138,7 @@ def true_positive_rate(scores_in: Array, scores_out: Array, false_positive_rate:
 
 
 class Attack(NamedTuple):
-    """The success of an attack's guesses in sample: the same scores are used to choose the thresholds.
+    """The in-sample success of an attack's guesses: the same scores are used to choose the thresholds.
 
     Attributes:
       accuracy: The fraction of correct guesses if both worlds are equally likely.

@@ -130,7 +130,7 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
             path = expand_to_runs(design, mus)
     index = claimed_curve.find_strongest_threshold(counted, claimed_curve.gaussian_power(mu))
     threshold = float(cosine_of(claimed_curve.THRESHOLDS[index], design.dimension))
-    drawing = _choose_assumption(design)  # how canaries were drawn, an assumption about a user's data
+    drawing = _choose_assumption(design)  # how canaries were drawn
     text = _ANY_GDP.text
     if design.from_user:
         text = f"{drawing.text}; {text}"
@@ -343,7 +343,6 @@ class Capital:
         self._levels = cosine_of(STUDENT_THRESHOLDS, design.dimension)  # the thresholds, as cosines
         self._log_rates = compute_log_rates(design, self._levels)
         self._fractions = _compute_fractions(runs, self._levels)  # (R, T)
-        # Run i has the fractions _distinct_rows[_row_indices[i]].
         self._distinct_rows, self._row_indices = np.unique(
             self._fractions, axis=0, return_inverse=True
         )

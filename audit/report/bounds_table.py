@@ -230,7 +230,7 @@ def make_note(word: str, text: str) -> str:
 
 
 def _make_notes(word: str, statements: Iterable[str]) -> Iterator[str]:
-    """Yields a note for each statement. Only the first note has the word."""
+    """Yields a note for each statement; only the first has the word."""
     for statement in statements:
         yield make_note(word, statement)
         word = ""

@@ -159,7 +159,7 @@ def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
 def _describe_method(conclusion: Conclusion) -> dict[str, Any]:
     """Returns the method of the first bound without a Gaussian assumption, and how often it looks at scores.
 
-    It looks once, or after each run if its bound is valid after any number of runs.
+    A method looks once, or after each run if its bound is valid after any number of runs.
     """
     for bound in conclusion.ranked():
         if not bound.assumes.gaussian:

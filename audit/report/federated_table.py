@@ -35,10 +35,7 @@ class FederatedAudit(NamedTuple):
 
 
 def _summarize_runs(runs: Sequence[Conclusion]) -> str:
-    """Returns a text table with each method's epsilon: its mean and standard deviation over runs.
-
-    Means of bounds are rounded down.
-    """
+    """Returns a text table with each method's epsilon: its mean and standard deviation over runs."""
     records = []
     # Each item holds one method's bounds or estimates from all runs.
     for run_findings in zip(*(run.rows() for run in runs), strict=True):
