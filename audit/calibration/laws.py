@@ -115,8 +115,8 @@ def _draw_gaussian(rng: Generator, setting: KnownMechanism, can_fail: bool = Fal
 
     Let w_j be the part of direction v_j orthogonal to the K - 1 others. Its squared length is distributed as
     Beta((d - K + 1) / 2, (K - 1) / 2). In the d - K + 1 dimensions orthogonal to the others, the release u_j
-    is mu w_j plus standard normal noise. The cosine is between v_j and u_j. If `can_fail`, each run fails
-    with probability 1/2 and does not insert canaries.
+    is mu w_j plus standard normal noise. We return the cosine between v_j and u_j. If `can_fail`, each run
+    fails with probability 1/2 and does not insert canaries.
     """
     shape = (setting.runs, setting.canaries)
     # The number of dimensions orthogonal to all directions of a run.

@@ -64,8 +64,8 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
 
     1. Multiply each row of V by the length of an independent normal vector in R^d. The product has
        independent normal entries.
-    2. So its largest singular value S is at most sqrt(K) + sqrt(d) + g. Here E[exp(x g)] <= exp(x^2 / 2)
-       (Davidson and Szarek, 2001, Theorem II.13).
+    2. So its largest singular value S is at most sqrt(K) + sqrt(d) + g for a random g with E[exp(x g)] <=
+       exp(x^2 / 2) (Davidson and Szarek, 2001, Theorem II.13).
     3. Given V, S is a convex function of the lengths. If all lengths equal their mean m, S = m s. By Jensen's
        inequality, E[exp(x m s)] <= E[exp(x S)].
     4. By Markov's inequality with the best x,
@@ -181,7 +181,8 @@ def _limit_far_tail(t: Array, dimension: int) -> Array:
     """
     half = (dimension - 1) / 2  # k + 1
     with np.errstate(divide="ignore"):
-        # The first formula preserves the digits of t^2 for small t. The second preserves 1 - t near 1.
+        # The first formula preserves the digits of t^2 for small t. The second preserves those of 1 - t for t
+        # near 1.
         near_0 = np.log1p(-t * t)
         near_1 = np.log((1 - t) * (1 + t))
         log_kernel = np.where(t < 0.5, near_0, near_1)

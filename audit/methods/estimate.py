@@ -1,7 +1,7 @@
 """Bounds and estimates from independent runs with one canary (in) and without it (out).
 
-README.md lists the methods. `if_gaussian` and `in_sample` give mu, which determines epsilon if the trade-off
-curve is Gaussian (Errata H11 of experiments/hidden_state/README.md).
+`if_gaussian` and `in_sample` give mu, which determines epsilon if the trade-off curve is Gaussian (Errata H11
+of experiments/hidden_state/README.md).
 
 A bound depends only on the ranks of the scores. We split the scores at random into a *pilot*, used to choose
 a threshold, and the rest. We use 21 splits, because a single split would make the bound depend more on

@@ -1,8 +1,8 @@
 """Lower bounds on a privacy parameter from many canaries per run.
 
-README.md lists the methods. The LiDP paper is Pillutla et al. (NeurIPS 2023); its authors' code differs at
-order 4 (Errata L1 in experiments/lidp/README.md). `audit.evidence.canaries` explains why average error rates
-satisfy the trade-off inequality, and `betting` explains how we test it.
+The LiDP paper is Pillutla et al. (NeurIPS 2023); its authors' code differs at order 4 (Errata L1 in
+experiments/lidp/README.md). `audit.evidence.canaries` explains why average error rates satisfy the trade-off
+inequality, and `betting` explains how we test it.
 
 We choose the threshold and the bets using a *pilot*: some of the runs, drawn with a hash of all runs as the
 seed. So neither the order of runs and canaries nor an increasing map of all scores affects a bound.
