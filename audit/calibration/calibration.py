@@ -25,9 +25,6 @@ class KnownMechanism(NamedTuple):
       law: The distribution of an audit's evidence.
       mu: The mechanism's mu, or another parameter of its law, such as epsilon.
       runs: The number of runs in an audit: per world if each world has its own runs, otherwise in total.
-      audits: The number of audits.
-      delta, confidence: The bounds' delta and confidence.
-      seed: The seed of the evidence.
       canaries: K, the number of canaries per run.
       dimension: d, the dimension of canaries that are directions.
       stream: Additional numbers for the seed, so that different settings draw different evidence.
@@ -60,7 +57,6 @@ class Value(NamedTuple):
     """A method's bound or estimate in a single audit.
 
     Attributes:
-      method: The method's name.
       epsilon: The epsilon at the setting's delta.
       seconds: The processor time in seconds; 0 if not measured.
       refusal: Why the method returned no value, which counts as epsilon = 0; "" if it returned one.
@@ -92,12 +88,8 @@ class Calibration(NamedTuple):
     """The results of one method over all audits of a setting.
 
     Attributes:
-      method: The method's name.
-      setting: The mechanism and its audits.
       exceeding: The fraction of audits whose epsilon exceeds the true epsilon.
-      mean_epsilon: The mean of epsilon over the audits.
       low_epsilon, high_epsilon: The 5% and 95% quantiles of epsilon.
-      true_epsilon: The true epsilon.
       beyond: The mean excess over the true epsilon in audits that exceed it; 0 if there are none.
       seconds: The median processor time of an audit in seconds; 0 if not measured.
       refusals: The refusals of all audits that returned no value.

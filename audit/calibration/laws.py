@@ -1,7 +1,7 @@
 """Distributions of audit evidence with exactly known leakage, for calibrating the methods.
 
     GAUSSIAN            one canary per run: independent scores, N(mu, 1) if inserted, N(0, 1) if left out
-    INDEPENDENT_COINS   several canaries per run, each inserted on a coin flip, with the same scores
+    INDEPENDENT_COINS   several canaries per run, each inserted by a coin flip, with such scores
     FAILING_COINS       the same, but half of the runs do not insert canaries
     DIRECTIONS          cosines of R runs with K inserted canaries in R^d, with the exact null distribution
 
@@ -115,8 +115,8 @@ def _draw_gaussian(rng: Generator, setting: KnownMechanism, can_fail: bool = Fal
 
     Let w_j be the part of direction v_j orthogonal to the K - 1 others. Its squared length is distributed as
     Beta((d - K + 1) / 2, (K - 1) / 2). In the d - K + 1 dimensions orthogonal to the others, the release u_j
-    is mu w_j plus standard normal noise. The cosine is between v_j and u_j. If `can_fail`, each run fails
-    with probability 1/2 and does not insert canaries.
+    is mu w_j plus standard normal noise. We return the cosine between v_j and u_j. If `can_fail`, each run
+    fails with probability 1/2 and does not insert canaries.
     """
     shape = (setting.runs, setting.canaries)
     # The number of dimensions orthogonal to all directions of a run.
@@ -137,8 +137,8 @@ def _draw_gaussian(rng: Generator, setting: KnownMechanism, can_fail: bool = Fal
 def _draw_laplace(rng: Generator, setting: KnownMechanism) -> Fresh:
     """Draws cosines (R, K) of inserted canaries: a shift of epsilon = mu, hidden by Laplace noise."""
     along = setting.mu + rng.laplace(size=(setting.runs, setting.canaries))
-    # The probability that a left-out canary has a larger value. We return the cosine with this tail
-    # probability, by symmetry around 0.
+    # The probability that a left-out canary has a larger value. By symmetry around 0, minus its quantile is
+    # the cosine with this tail probability.
     tail_out = scipy.stats.laplace.sf(along)
     return _make_evidence(-cosine_law.quantile(tail_out, setting.dimension), setting)
 

@@ -22,7 +22,7 @@ def planned_method(canaries: int) -> str:
 
 
 def mean_epsilon(setting: KnownMechanism) -> float:
-    """Returns the mean lower bound on epsilon over simulated audits; `planned_method` names the method."""
+    """Returns the mean lower bound on epsilon over simulated audits with `planned_method`."""
     epsilons = []
     for index in range(setting.audits):
         design = draw(setting, index)
@@ -45,17 +45,14 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
 
     Returns:
       The number of runs, rounded up to two significant digits; None if a million runs are not enough.
-
-    Raises:
-      InputError: The true epsilon is 0.
     """
     truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
     require(
         truth > 0,
         f"`mu={setting.mu:g}` gives epsilon = 0 at delta {setting.delta:g}: use a larger mu",
     )
-    # To save time, the audits for a candidate number of runs have about this many runs in total. We simulate
-    # max_audits / 5 to max_audits audits. Audits with several canaries per run take longer.
+    # To save time, the audits for a candidate number of runs have about this many runs in total. Audits with
+    # several canaries per run take longer.
     all_runs = 200_000
     max_audits = 40
     if setting.canaries > 1:
@@ -73,8 +70,8 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
 def first_to_reach(target: float, compute_tightness: Callable[[int], float]) -> int | None:
     """Returns the smallest number of runs with a tightness of at least `target`, rounded up to two digits.
 
-    The tightness, a bound on epsilon as a fraction of the true epsilon, increases with the number of runs;
-    `compute_tightness` maps this number to it.
+    `compute_tightness` maps a number of runs to the tightness: a bound on epsilon as a fraction of the true
+    epsilon. It increases with the number of runs.
 
     Returns:
       The number of runs, above MIN_RUNS; None if it is not below MAX_RUNS.
@@ -83,9 +80,9 @@ def first_to_reach(target: float, compute_tightness: Callable[[int], float]) -> 
         lambda runs: compute_tightness(runs) >= target,
         too_few=MIN_RUNS,
         enough=MAX_RUNS,
-        precision=1.05,  # to within 5%, since we round to two digits
+        precision=1.05,  # 5%, since we round to two digits
     )
-    if enough == MAX_RUNS:  # no smaller number was enough, and the search does not try this one
+    if enough == MAX_RUNS:  # no smaller number was enough, and the search never tries MAX_RUNS
         return None
     unit = 10 ** max(len(str(enough)) - 2, 0)  # the value of the second digit
     return math.ceil(enough / unit) * unit

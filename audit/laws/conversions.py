@@ -33,7 +33,7 @@ def log_delta_from_mu(mu: ArrayLike, epsilon: ArrayLike) -> Array:
         log_first = special.log_ndtr(ratio + half_mu)
         log_second = eps + special.log_ndtr(ratio - half_mu)
     log_delta = log_difference(log_first, log_second)
-    # Without privacy, delta is 1. If mu is 0, delta is 1 - e^epsilon below 0, else 0.
+    # If mu is infinite, delta is 1. If mu is 0, delta is 1 - e^epsilon for epsilon < 0, else 0.
     log_delta = np.where(np.isinf(mu), 0.0, log_delta)
     return np.where(np.equal(mu, 0), log_difference(0.0, np.minimum(eps, 0.0)), log_delta)
 
@@ -60,9 +60,6 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
     """Returns the smallest epsilon >= 0 such that a mu-GDP mechanism is (epsilon, delta)-DP.
 
     It solves delta(epsilon) = delta (Errata H15), and is 0 if delta(0) <= delta.
-
-    Raises:
-      InputError: If mu < 0, or delta is not between 0 and 1.
     """
     require(mu >= 0, f"`mu` must be at least 0, got {mu}")
     require_delta(delta)
@@ -83,11 +80,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
 
 
 def mu_from_epsilon(epsilon: float, delta: float) -> float:
-    """Returns the largest mu such that a mu-GDP mechanism is (epsilon, delta)-DP.
-
-    Raises:
-      InputError: If epsilon < 0, or delta is not between 0 and 1.
-    """
+    """Returns the largest mu such that a mu-GDP mechanism is (epsilon, delta)-DP."""
     require(epsilon >= 0, f"`epsilon` must be at least 0, got {epsilon}")
     require_delta(delta)
     if epsilon == np.inf:

@@ -1,6 +1,6 @@
 """The distribution of the cosine between a fixed direction and a uniformly random direction in R^d.
 
-The cosine has mean 0 and variance 1 / d. Times sqrt(d), it tends to N(0, 1).
+The cosine has mean 0 and variance 1 / d. Multiplied by sqrt(d), it tends to N(0, 1).
 """
 
 from typing import NamedTuple
@@ -20,7 +20,7 @@ def log_sf(cosine: ArrayLike, dimension: int) -> Array:
     """Returns log P(T > t) for the cosine T between a fixed and a uniformly random direction in R^d.
 
     The relative error is at most 1e-9 for probabilities down to 1e-280. Below that, the result is an upper
-    bound. It exceeds the log by at most 0.001, or by float64's rounding error if that is larger.
+    bound. It exceeds the true value by at most 0.001, or by float64's rounding error if that is larger.
 
     Args:
       cosine: t in [-1, 1], any shape.
@@ -64,9 +64,9 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
 
     1. Multiply each row of V by the length of an independent normal vector in R^d. The product has
        independent normal entries.
-    2. So its largest singular value S is at most sqrt(K) + sqrt(d) + g with E[exp(x g)] <= exp(x^2 / 2)
-       (Davidson and Szarek, 2001, Theorem II.13).
-    3. Given V, S is a convex function of the lengths. For lengths equal to their mean m, S = m s. By Jensen's
+    2. So its largest singular value S is at most sqrt(K) + sqrt(d) + g for a random g with E[exp(x g)] <=
+       exp(x^2 / 2) (Davidson and Szarek, 2001, Theorem II.13).
+    3. Given V, S is a convex function of the lengths. If all lengths equal their mean m, S = m s. By Jensen's
        inequality, E[exp(x m s)] <= E[exp(x S)].
     4. By Markov's inequality with the best x,
 
@@ -84,7 +84,7 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
 def limit_left_out_squares(canaries: int, dimension: int, error: float) -> float:
     """Returns an upper bound on the sum of squared leave-one-out cosines of K uniform directions.
 
-    A leave-one-out cosine is between a direction and a vector orthogonal to the other K - 1 directions. Its
+    A leave-one-out cosine is the cosine between a direction and a vector orthogonal to the other K - 1. Its
     square is at most the squared length of the direction's part outside their span. This squared length
     follows the distribution Beta((d - K + 1) / 2, (K - 1) / 2). All K cosines may reach their limits at once,
     so the bound is K times the upper quantile at level error / K (union bound). `limit_squares` describes the
@@ -110,10 +110,10 @@ class AndersonDarling(NamedTuple):
 def anderson_darling(values: ArrayLike) -> AndersonDarling:
     """Tests whether n values are normal with unknown mean and variance, using Anderson and Darling's A^2.
 
-    A^2 = -n - sum_i (2 i - 1) / n (log Phi(z_i) + log Phi(-z_(n + 1 - i))) for the standardised values z_1
-    <= ... <= z_n. The critical values are those of Stephens (1974; Errata O10 of
-    experiments/one_shot/README.md). There must be at least 8 values, because the correction for n breaks down
-    below that, and they must not all be equal.
+    A^2 = -n - sum_i (2 i - 1) / n (log Phi(z_i) + log Phi(-z_(n + 1 - i))) for the standardised values z_1 <=
+    ... <= z_n. The critical values are those of Stephens (1974; Errata O10 of
+    experiments/one_shot/README.md). The values must not all be equal, and there must be at least 8, because
+    the correction for n breaks down below that.
     """
     x = np.sort(np.asarray(values, float))
     n = len(x)
@@ -160,7 +160,7 @@ def draw_cosines(rng: Generator, canaries: Array, dimension: int, sigma: float) 
     """Draws the cosines between k canaries and a release: their sum plus noise sigma N(0, I_d).
 
     `canaries` are (k, k) unit vectors from `draw_canaries`. Outside their span, only the noise's squared
-    length matters. It follows a chi-squared distribution.
+    length matters, which follows a chi-squared distribution.
     """
     size = len(canaries)
     release = canaries.sum(0) + sigma * rng.standard_normal(size)
@@ -177,11 +177,12 @@ def _limit_far_tail(t: Array, dimension: int) -> Array:
 
         (1 - t^2)^(k + 1) / (2 (k + 1) t B(1/2, (d - 1) / 2)).
 
-    Integration by parts shows that it is at most 1 + 1 / (d t^2) times P(T > t), if d t^2 > 1.
+    Integration by parts shows that this is at most (1 + 1 / (d t^2)) P(T > t) if d t^2 > 1.
     """
     half = (dimension - 1) / 2  # k + 1
     with np.errstate(divide="ignore"):
-        # The first formula preserves the digits of t^2 for small t, the second those of 1 - t for t near 1.
+        # The first formula preserves the digits of t^2 for small t. The second preserves those of 1 - t for t
+        # near 1.
         near_0 = np.log1p(-t * t)
         near_1 = np.log((1 - t) * (1 + t))
         log_kernel = np.where(t < 0.5, near_0, near_1)

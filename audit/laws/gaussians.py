@@ -1,7 +1,7 @@
 """The exact (epsilon, delta) between two Gaussians with any means and variances, in log space.
 
-If the variances are equal, a root of the privacy loss minus epsilon is infinite, and its sign depends on that
-of the difference in means (Errata O3 of experiments/one_shot/README.md).
+If the variances are equal, a root of the privacy loss minus epsilon is infinite, with a sign that depends on
+the difference in means (Errata O3 of experiments/one_shot/README.md).
 
 Source: Andrew et al., "One-shot empirical privacy estimation for federated learning" (ICLR 2024), Appendix A.
 """
@@ -26,8 +26,9 @@ class Gaussian(NamedTuple):
 def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
     """Returns the log of the smallest delta such that two Gaussians are (epsilon, delta)-indistinguishable.
 
-    It is the larger of the delta of the first against the second, and the reverse. Means, deviations (above
-    0) and epsilon (at least 0) broadcast to the result's shape. The log is -inf if delta is 0.
+    It is the larger of two deltas: the first against the second, and the second against the first. Means,
+    deviations (above 0) and epsilon (at least 0) broadcast to the result's shape. The log is -inf if delta is
+    0.
     """
     m1, s1 = map(np.asarray, first)
     m2, s2 = map(np.asarray, second)
@@ -43,9 +44,6 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
 
     Means and deviations broadcast to the result's shape. The result has a relative error of about 1e-12 for
     delta down to 1e-200, and is rounded up.
-
-    Raises:
-      InputError: If delta is not between 0 and 1.
     """
     conversions.require_delta(delta)
     target = np.log(delta)
@@ -85,8 +83,8 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
 
         a = (1 / s^2 - 1) / 2,    b = -m / s^2,    c = m^2 / (2 s^2) + log s.
 
-    If a > 0, these x are outside the two roots of a x^2 + b x + c - epsilon, and if a < 0, between the roots.
-    If a = 0, they form a half-line.
+    If a > 0, the event is that x is outside the two roots of a x^2 + b x + c - epsilon. If a < 0, x is
+    between the roots. If a = 0, the event is a half-line.
 
     The arguments broadcast, with epsilon at least 0. The result is -inf if delta is 0.
     """

@@ -62,7 +62,7 @@ def find_bracket(holds: Callable[[Any], Any], first: Array | float) -> tuple[Arr
     Args:
       holds: Maps parameters to booleans: whether each condition is true. All conditions must be true at 0 and
         false at large parameters; otherwise the search never ends.
-      first: The first parameters to try, above 0, of a shape that broadcasts to that of the conditions.
+      first: The first parameters to try, above 0. They broadcast to the shape of the conditions.
     """
     high = np.asarray(first, float)
     low = np.zeros_like(high)
@@ -80,7 +80,8 @@ def find_largest_refuted(is_refuted: Callable[[float], bool], first: float, halv
     The result is never too large.
 
     Args:
-      is_refuted: Returns True if the data refute a parameter. They must then refute all smaller ones too.
+      is_refuted: Returns True if the data refute a parameter. They must then also refute all smaller
+        parameters.
       first: The first parameter to try, above 0. We double it until it is no longer refuted.
       halvings: The number of bisections after that.
     """
@@ -95,7 +96,7 @@ def bisect(
 ) -> tuple[Array, Array]:
     """Returns shorter parameter intervals (low, high) in which conditions become false.
 
-    Each condition is true at `low` and false at a larger `high`, which broadcast to the shape of the
+    Each condition is true at `low` and false at a larger `high`. Both broadcast to the shape of the
     conditions. We halve each interval `halvings` times. `find_bracket` describes `holds`.
     """
     lows = np.asarray(low, float)

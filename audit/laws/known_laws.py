@@ -89,7 +89,7 @@ class ScoreFamily(NamedTuple):
     def quantiles(self, levels: Array, parameter: float) -> Array:
         """Returns quantiles (n,) at levels (n,) of the equal mixture of scores with and without the canary.
 
-        We interpolate them linearly on a grid with a step of 0.03.
+        We interpolate them linearly on a grid.
         """
         x = np.linspace(-_REACH, _REACH, 4_001)
         below_in = self.distribution(x, parameter, inserted=True)
@@ -101,11 +101,8 @@ class ScoreFamily(NamedTuple):
 def compute_epsilon(family: ScoreFamily, parameter: float, delta: float) -> float:
     """Returns the smallest epsilon >= 0 such that both worlds are (epsilon, delta)-indistinguishable.
 
-    We use sums over a fine grid of scores (`densities.epsilon_at`). They are accurate to 1e-6 for moderate
-    parameters and delta from 1e-9 to 0.5.
-
-    Raises:
-      InputError: If delta is not between 0 and 1.
+    Sums over a fine grid of scores (`densities.epsilon_at`) are accurate to 1e-6 for moderate parameters and
+    delta from 1e-9 to 0.5.
     """
     x = np.linspace(-_REACH, _REACH, 400_001)
     density_in = family.density(x, parameter, inserted=True)

@@ -1,14 +1,15 @@
 """Betting tests for the mean of independent values in [0, 1], valid for every n and any distribution.
 
-A gambler bets that the mean is below m, and stakes lambda on each value. The capital grows from 1 to
+A gambler bets that the mean is below m, and stakes lambda on each value. The capital starts at 1 and becomes
 
     C(m) = prod_i (1 + lambda (m - x_i)),    0 <= lambda <= 1 / (1 - m).
 
-If the mean is at least m, the expected capital is at most 1, so it reaches 1 / error with probability at most
-`error` (Markov). The same is true for mixtures of stakes, and for products over independent values. Source:
-Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting" (JRSS B, 2023).
+If the mean is at least m, the expected capital is at most 1, so the capital reaches 1 / error with
+probability at most `error` (Markov). This is also true of mixtures of stakes, and of products over
+independent values. Source: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting"
+(JRSS B, 2023).
 
-`lower_bound` tests privacy parameters, using the average error rates of `audit.evidence.canaries`.
+`lower_bound` applies this test to the average error rates of `audit.evidence.canaries`.
 """
 
 from collections.abc import Callable
@@ -23,12 +24,12 @@ from audit.methods.exact import Family
 
 
 def _make_grid(end: float, points: int) -> Array:
-    """Returns a grid (points + 2,): 0, the values of Phi at `points` numbers from -end to end, and 1."""
+    """Returns a grid (points + 2,): 0, then Phi at `points` evenly spaced values from -end to end, then 1."""
     return special.ndtr([-np.inf, *np.linspace(-end, end, points), np.inf])
 
 
-# Grids of error rates, at the ends of cells, and of means of z. The coarse ones save time; we only use them
-# to choose bets.
+# Grids of error rates (the ends of cells) and of means of z. To save time, we choose bets on the coarse
+# grids.
 _LEVELS = _make_grid(8.0, 3201)
 _COARSE_LEVELS = _make_grid(6.0, 241)
 _MEANS = _make_grid(6.0, 1601)
@@ -37,8 +38,7 @@ _WEIGHTS = 1 / (1 + np.geomspace(1 / 64, 64.0, 25))  # of false negatives in z
 STAKES = np.append(0.0, np.geomspace(0.02, 64.0, 36))
 # Neighbours of the best stake, as offsets in STAKES.
 _NEIGHBOUR_OFFSETS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])
-# The indices in STAKES of the bets on a single error rate: every third stake above 0. These bets gain the
-# most at the ends of a curve.
+# The indices in STAKES of the bets on a single error rate. These bets gain the most at the ends of a curve.
 _SINGLE_INDICES = np.arange(1, STAKES.size, 3)
 
 # A capital of 1 is split among the best bet for the pilot, its neighbours, and bets on a single error rate.
@@ -81,31 +81,30 @@ def compute_log_growth(values: Array, means: Array, stakes: Array, most: float =
 def mix_bets(growth: Array, capital: Array) -> Array:
     """Returns the log of the total capital (G,) of L bets.
 
-    `capital` (L,) is what each bet starts with, and `growth` (L, G) the log of the factor by which it grows.
+    Each bet starts with its part of `capital` (L,). `growth` (L, G) is the log of each bet's growth factor.
     """
     return np.logaddexp.reduce(growth + np.log(capital)[:, None])
 
 
 def lower_bound(family: Family, counted: Counted, error: float) -> float:
-    """Returns the largest parameter t that a betting test rejects, a lower bound on the privacy parameter.
+    """Returns a lower bound on the privacy parameter: the largest parameter t that a betting test rejects.
 
-    Under f_t-DP, the average error rates are on or above the curve f_t. At each point of the curve, a gambler
-    with a capital of 1 bets that they are lower. If not, the capital reaches 1 / error with probability at
-    most `error` (Markov). So we reject t if this happens at every point. The bound is 0 if the observed rates
-    show no leakage.
+    Under f_t-DP, the average error rates lie on or above the curve f_t. At each point of the curve, a gambler
+    starts with a capital of 1 and bets that the rates are lower. If they are not, the capital reaches 1 /
+    error with probability at most `error` (Markov). So we reject t if the capital reaches 1 / error at every
+    point. The bound is 0 if the observed rates show no leakage.
 
     Args:
-      family: The trade-off functions f_t.
       counted: The errors at a threshold, in the pilot (runs used to choose bets) and in the other runs.
       error: The probability that the bound exceeds the truth.
     """
-    target = -np.log(error)  # the log capital that rejects a parameter
-    errors = counted.rest  # those of the runs outside the pilot
+    target = -np.log(error)  # the log capital needed to reject a parameter
+    errors = counted.rest  # in the runs outside the pilot
     # same_runs: every run yields both kinds of errors, since a coin decides whether each canary is in.
     choose_bets = _bet_on_weighted_rates if errors.same_runs else _bet_on_independent_rates
     find_least_capital = choose_bets(family, counted, target)
-    # The search starts at the parameter of the observed rates. Half an error more (Jeffreys' prior) avoids
-    # rates of 0. The scales are 2 for fair coins, because only half of all canaries are in, or out.
+    # The search starts at the parameter of the observed rates. Adding half an error (Jeffreys' prior) avoids
+    # rates of 0. For fair coins, the scales are 2, because each world has only half of the canaries.
     guesses_in, guesses_out = errors.guesses()
     fpr = (errors.scale_out * errors.alarms.sum() + 0.5) / (guesses_out + 1)
     fnr = (errors.scale_in * errors.misses.sum() + 0.5) / (guesses_in + 1)
@@ -125,12 +124,14 @@ def _bet_on_independent_rates(
     """Returns a function from a parameter t to the smallest log capital of bets on the trade-off curve f_t.
 
     If it reaches `target`, the data reject t. At each point of the curve, we bet that both error rates are
-    lower. Some runs give false positives, and others false negatives. So a bet has a stake on each rate, and
-    the growth of its capital is a product. The pilot runs choose bets for the other runs.
+    lower. Some runs measure false positives, and the others measure false negatives. So each bet has a stake
+    on each rate, and the two growth factors of its capital are multiplied. We choose the bets using the pilot
+    runs.
     """
     pilot_fpr, pilot_fnr = counted.pilot.rates()  # of each run
     fpr, fnr = counted.rest.rates()
-    # The log growth of the capital in the pilot, (STAKES, _COARSE_LEVELS), scaled to the other runs.
+    # The log growth of the capital in the pilot, (STAKES, _COARSE_LEVELS), scaled to the number of other
+    # runs.
     predicted_fpr = (
         len(fpr) / len(pilot_fpr) * compute_log_growth(pilot_fpr, _COARSE_LEVELS, STAKES)
     )
@@ -145,9 +146,9 @@ def _bet_on_independent_rates(
     def find_least_capital(parameter: float) -> float:
         """Returns a lower bound on the bets' total log capital at every point of a parameter's curve.
 
-        _LEVELS are the ends of cells of false-positive rates. In each cell, we use the lowest false-positive
-        rate, its first end, and the lowest false-negative rate. There, the capital is smallest, because few
-        errors contradict high rates most.
+        Neighbouring _LEVELS enclose a cell of false-positive rates. In each cell, we use the lowest
+        false-positive rate and the lowest false-negative rate, because the capital grows with both
+        hypothetical rates.
         """
         lowest_fnrs = _find_lowest_fnrs(family, parameter, _LEVELS)  # indices in _LEVELS
         growth = growth_fpr[:, :-1] + growth_fnr[:, lowest_fnrs]  # (bets, cells)
@@ -159,27 +160,27 @@ def _bet_on_independent_rates(
 def _choose_stake_pairs(
     family: Family, growth_fpr: Array, growth_fnr: Array, target: float
 ) -> tuple[Array, Array]:
-    """Chooses a gambler's bets, which are pairs of stakes: on the false-positive and false-negative rates.
+    """Chooses bets, each with a stake on the false-positive rate and one on the false-negative rate.
 
-    Most of the capital is on the best pair, which should reject the largest parameter. The rest is on pairs
-    with both stakes multiplied by a factor, and on bets on a single rate.
+    Most of the capital goes to the pair of stakes that should reject the largest parameter. The rest goes to
+    multiples of this pair, and to bets on a single rate.
 
     Args:
-      family: The trade-off functions f_t.
       growth_fpr: (S, levels) the predicted log growth of the capital for each of STAKES, at the hypothetical
         false-positive rates _COARSE_LEVELS.
       growth_fnr: (S, levels) the same for false negatives.
-      target: The log capital that rejects a parameter if it is reached on its whole trade-off curve.
+      target: The log capital that bets must reach on the whole trade-off curve of a parameter to reject it.
 
     Returns:
-      (the bets' stakes (L,) on false positives, those on false negatives), in the order of STARTING_CAPITAL
+      (the stakes (L,) on false positives, the stakes (L,) on false negatives), in the order of
+      STARTING_CAPITAL
     """
 
     def find_margins(parameter: float) -> Array:
-        """Returns each pair's smallest log capital on a parameter's curve minus the target, (S, S).
+        """Returns a margin for each pair: its smallest log capital on a parameter's curve minus the target.
 
-        At least 0 means that the pair should reject the parameter. The first axis is for the stakes on false
-        positives. We leave out cells of the curve where a bet on a single rate should reach the target.
+        A pair with a margin of at least 0 should reject the parameter. The margins have shape (S, S), with
+        stakes on false positives first. We skip cells of the curve that a bet on a single rate should reject.
         """
         # The log growth of each stake at the lowest rates in each cell, (S, cells).
         lowest_fpr = growth_fpr[:, :-1]
@@ -194,11 +195,12 @@ def _choose_stake_pairs(
         least = growth.min(-1, initial=np.inf)  # infinite if no cell needs a pair
         return least + np.log(_CAPITAL_ON_BEST) - target
 
-    # The first pair that suffices. If no pair does, `argmax` returns the first one, with stakes of 0.
+    # `argmax` returns the first sufficient pair or, if no pair is sufficient, the first pair, with stakes of
+    # 0.
     is_sufficient = _find_margins_at_largest_parameter(find_margins) >= 0
     best_fpr, best_fnr = np.unravel_index(is_sufficient.argmax(), is_sufficient.shape)
     # Stakes above 0 form a geometric grid, so adding an offset to both indices multiplies both stakes by the
-    # same factor. Index 0 is the stake 0.
+    # same factor.
     neighbours_fpr = np.clip(best_fpr + _NEIGHBOUR_OFFSETS, 1, STAKES.size - 1)
     neighbours_fnr = np.clip(best_fnr + _NEIGHBOUR_OFFSETS, 1, STAKES.size - 1)
     no_stake = np.zeros_like(_SINGLE_INDICES)
@@ -208,9 +210,10 @@ def _choose_stake_pairs(
 
 
 def _find_margins_at_largest_parameter(find_margins: Callable[[float], Array]) -> Array:
-    """Returns the margins of bets, of any shape, at the largest parameter that one of them should reject.
+    """Returns the margins of bets at the largest parameter that at least one of them should reject.
 
-    `find_margins` maps a parameter to margins. A bet with a margin of at least 0 should reject the parameter.
+    `find_margins` maps a parameter to an array of margins. A bet should reject the parameter if its margin is
+    at least 0.
     """
     largest = find_largest_refuted(
         lambda parameter: find_margins(parameter).max() >= 0,
@@ -221,10 +224,10 @@ def _find_margins_at_largest_parameter(find_margins: Callable[[float], Array]) -
 
 
 def _find_lowest_fnrs(family: Family, parameter: float, levels: Array) -> Integers:
-    """Returns lower limits on a trade-off curve's false-negative rates, as indices in `levels` (cells,).
+    """Returns a trade-off curve's lowest false-negative rate in each cell, as indices in `levels` (cells,).
 
-    `levels`, (cells + 1,), are the ascending ends of cells of false-positive rates. The curve decreases, so
-    its value is lowest at a cell's upper end. We round it down to one of `levels`.
+    Neighbouring `levels` (cells + 1,), in ascending order, enclose a cell of false-positive rates. The curve
+    decreases, so it is lowest at the upper end of a cell. We round its value down to one of `levels`.
     """
     lowest_rates = family.trade_off(parameter, levels[1:])
     return np.searchsorted(levels, lowest_rates, side="right") - 1
@@ -237,7 +240,7 @@ def _bet_on_weighted_rates(
 
     If it reaches `target`, the data reject t. Coins decide whether canaries are in, so each run gives
     dependent estimates of both error rates, FP and FN. At each point of the curve, we bet that the mean of z
-    = weight * FN + (1 - weight) * FP is lower. The pilot runs choose bets for the other runs.
+    = weight * FN + (1 - weight) * FP is lower. We choose the bets using the pilot runs.
     """
     weights, stakes = _choose_weighted_bets(family, counted, target)  # (bets,) each
     # growth[b, i] is the log growth of the capital on bet b if the mean of its z is _MEANS[i].
@@ -252,7 +255,8 @@ def _bet_on_weighted_rates(
         """Returns a lower bound on the bets' total log capital at every point of a parameter's curve.
 
         Each bet's capital grows with the hypothetical mean of its z = weight * FN + (1 - weight) * FP. In
-        each cell of the curve, the mean is at least that of the smallest FP and the smallest FN.
+        each cell of the curve, we combine the smallest FP with the smallest FN, so this mean is never too
+        large.
         """
         fpr = _LEVELS[:-1]  # (cells,)
         fnr = family.trade_off(parameter, _LEVELS[1:])
@@ -268,10 +272,10 @@ def _bet_on_weighted_rates(
 def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tuple[Array, Array]:
     """Chooses bets on a weighted mean of a run's error rates, z = weight * FN + (1 - weight) * FP.
 
-    Most of a gambler's capital is on the best bet, which should reject the largest parameter. The rest is on
-    other stakes on the same z, and on bets on a single error rate (weight 0 or 1). A bet rejects a mean of z
-    if its log capital reaches `target`, and a parameter if it rejects the mean at every point of its curve.
-    The pilot predicts this.
+    Most of a gambler's capital goes to the bet that should reject the largest parameter. The rest goes to
+    other stakes on the same z, and to bets on a single error rate (weight 0 or 1). A bet rejects a mean of z
+    if its log capital reaches `target`. It rejects a parameter if it rejects the mean at every point of the
+    parameter's curve. We predict this using the pilot.
 
     Returns:
       (the weights in z (L,), the stakes (L,)), in the order of STARTING_CAPITAL
@@ -280,7 +284,7 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
     single_stakes = STAKES[_SINGLE_INDICES]
     needed_from_best = target - np.log(_CAPITAL_ON_BEST)
     needed_from_single = target - np.log(_CAPITAL_ON_SINGLE)
-    # Bets on a single rate should reject all points of a curve with rates of at least these.
+    # Bets on a single rate should reject all points of a curve at or above this rate.
     rejected_fpr = _predict_rejected_means(counted, 0.0, single_stakes, needed_from_single).min()
     rejected_fnr = _predict_rejected_means(counted, 1.0, single_stakes, needed_from_single).min()
     rejected_means = np.array(
@@ -288,10 +292,10 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
     )
 
     def find_margins(parameter: float) -> Array:
-        """Returns by how much each bet, (weights, stakes), should reject a parameter; below 0, it does not.
+        """Returns each bet's margin, (weights, stakes); a bet with a margin >= 0 should reject the parameter.
 
-        This is the smallest mean of z = weight * FN + (1 - weight) * FP on the parameter's trade-off curve,
-        minus the smallest mean that the bet should reject. We leave out points that bets on a single rate
+        A margin is the smallest mean of z = weight * FN + (1 - weight) * FP on the parameter's trade-off
+        curve, minus the smallest mean that the bet should reject. We skip points that bets on a single rate
         should reject.
         """
         fpr = _COARSE_LEVELS[:-1]  # the smallest rates in each cell of the curve
@@ -314,9 +318,9 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
 def _predict_rejected_means(counted: Counted, weight: float, stakes: Array, needed: float) -> Array:
     """Returns the smallest mean of z = weight * FN + (1 - weight) * FP that each bet should reject.
 
-    Bets have the `stakes` (S,), and reject a mean, and all larger ones, if their log capital grows by
-    `needed`. We scale the pilot's growth to the number of other runs. The result (S,) is from _COARSE_MEANS,
-    or 2 if a bet should not reject any of them.
+    A bet with one of the `stakes` (S,) rejects a mean and all larger ones if its log capital grows by
+    `needed`. We scale the growth in the pilot to the number of other runs. The results (S,) are taken from
+    _COARSE_MEANS, or are 2 if a bet should not reject any of these means.
     """
     growth = _compute_weighted_growth(counted.pilot, weight, _COARSE_MEANS, stakes)
     runs_per_pilot_run = len(counted.rest.misses) / len(counted.pilot.misses)
@@ -332,10 +336,11 @@ def _compute_weighted_growth(
 
     In each run, a stake lambda multiplies the capital by 1 + lambda (mean - z). With fair coins, only half of
     the canaries are in. So FN is twice the fraction of all canaries that are missed (`scale_in` is 2), and FP
-    twice the fraction of false alarms.
+    is twice the fraction that cause false alarms.
     """
     fp, fn = errors.rates()
     z = weight * fn + (1 - weight) * fp
-    # Each canary causes at most one error, so z is largest if all cause the one that adds more.
+    # Each canary causes at most one error, so z is largest if all canaries cause the error that adds more to
+    # z.
     largest = max(weight * errors.scale_in, (1 - weight) * errors.scale_out)
     return compute_log_growth(z, means, stakes, most=largest)

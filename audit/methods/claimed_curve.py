@@ -6,8 +6,8 @@ the capital against the claim is a mixture, over thresholds t and stakes c, of
 
     prod_i (1 + c (h_i(t) / m(a(t)) - 1)),    0 < c < 1.
 
-Here h_i(t) is the fraction of run i's canaries above t. Unlike in `exact_null`, canaries must not choose a
-threshold for others: the curve would then allow more than m(a(t)).
+Here h_i(t) is the fraction of run i's canaries above t. Unlike in `exact_null`, we must not use some canaries
+to choose a threshold for others, because the curve would then allow more than m(a(t)).
 """
 
 from bisect import bisect_left
@@ -48,7 +48,7 @@ class Exceedances(NamedTuple):
       fractions: (R, T) the fraction of each run's inserted canaries above each of the first T THRESHOLDS.
       log_rates: (T,) log a(t), the log of the exact probability that a left-out canary exceeds a threshold t.
       in_order: Whether rows are sorted by the start times of their runs.
-      is_only_run: Whether no other run can follow. If so, we stake the whole capital on this run.
+      is_only_run: Whether this is the only run. If so, we stake the whole capital on it.
       first_log_p_values: (K,) the log p-values of the first run's canaries, ascending; empty if we do not bet
         on them.
     """
@@ -65,8 +65,8 @@ class Allowed(NamedTuple):
 
     Attributes:
       above_thresholds: (T,) the fraction above each of the first T of THRESHOLDS.
-      log_rates: (J,) log a for each bet on p-values up to a in the first run; may be empty.
-      at_rates: (J,) an upper limit on the fraction of these p-values.
+      log_rates: (J,) log a for each bet on the first run's p-values up to a; may be empty.
+      at_rates: (J,) an upper limit on the mean fraction of p-values up to each a.
     """
 
     above_thresholds: Array
@@ -125,20 +125,20 @@ def examine_claim(counted: Exceedances, allowed_power: Power, confidence: float)
 def choose_refuting_powers(canaries: int) -> Array:
     """Returns a power m for each of J bets on p-values, such that j = 1, 2, 4, 8 or 16 hits refute a claim.
 
-    Hits are p-values of a run's K `canaries` up to a rate at which the claim allows a power of m. A bet
-    multiplies its stake by (j / K) / m, the observed fraction of hits divided by the largest mean that the
-    claim allows. We choose the m that raises the stake to _REFUTING_CAPITAL.
+    A run has K `canaries`. A hit is a p-value of at most the rate at which the claim allows a power of m. A
+    bet multiplies its stake by (j / K) / m, the observed fraction of hits divided by the largest mean that
+    the claim allows. We choose m such that j hits raise the stake to _REFUTING_CAPITAL.
     """
     stake_per_bet = FIRST_STAKE / _REFUTING_HITS.size
     return stake_per_bet * _REFUTING_HITS / (_REFUTING_CAPITAL * canaries)
 
 
 def tabulate_claim(counted: Exceedances, allowed_power: Power) -> Allowed:
-    """Returns the largest mean fractions of canaries that a claim allows, to bet against them.
+    """Returns the largest mean fractions of canaries that a claim allows, for bets against the claim.
 
-    If `counted` has p-values of the first run, we bet not only on the fraction above each threshold, but also
-    on the fraction of p-values up to some rates. We first choose powers for these bets, and then the largest
-    rates at which the claim allows at most these powers.
+    If `counted` has p-values of the first run, we also bet on the fraction of p-values up to some rates. We
+    first choose a power for each of these bets, and then the largest rate at which the claim allows at most
+    this power.
     """
     log_rates = np.zeros(0)
     chosen_powers = np.zeros(0)
@@ -153,10 +153,10 @@ def tabulate_claim(counted: Exceedances, allowed_power: Power) -> Allowed:
 
 
 def compute_log_capital(counted: Exceedances, allowed: Allowed) -> Array:
-    """Returns the log capital, of shape (R,), of a gambler who bets against a claim, after each of R runs.
+    """Returns the log capital (R,), after each of R runs, of a gambler who bets against a claim.
 
-    A capital of 1 is split among bets: one for each of THRESHOLDS and each of STAKES, the fraction of its
-    capital that the bet stakes on each run. If `counted` has only the first T thresholds, the capital on the
+    A capital of 1 is split among bets: one for each of THRESHOLDS and each of STAKES. In each run, a bet
+    stakes this fraction of its capital. If `counted` has only the first T thresholds, the capital on the
     others is lost. If `counted` has p-values of the first run, each bet stakes FIRST_STAKE of its capital on
     them, and the rest on its threshold.
     """
@@ -191,7 +191,8 @@ def compute_payoff(log_p_values: Array, log_rates: Array, allowed: Array) -> flo
 def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> ClaimTest:
     """Returns the result of testing a claim, given the log capital (R,) against it after each run.
 
-    If runs are in start order, the largest capital decides (Ville's inequality); otherwise, the last.
+    If runs are in start order, the largest capital decides (Ville's inequality); otherwise, the last one
+    does.
     """
     log_capital_needed = -np.log1p(-confidence)  # log(1 / error)
     reached = log_capital[-1]
@@ -208,7 +209,7 @@ def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> Clai
 def find_refuted_mu(counted: Exceedances, confidence: float) -> float:
     """Returns the largest mu such that the runs refute a claim of mu-GDP, or 0 if they refute none.
 
-    It is a lower bound on the true mu with this confidence. The runs also refute all smaller mu, because
+    It is a lower bound on the true mu at this confidence level. The runs also refute all smaller mu, because
     these allow fewer canaries above each threshold.
     """
     return find_largest_refuted(
@@ -219,7 +220,7 @@ def find_refuted_mu(counted: Exceedances, confidence: float) -> float:
 
 
 def trace_refuted_mu(counted: Exceedances, largest: float, confidence: float) -> Array:
-    """Returns the largest mu refuted by the first 1, 2, ..., R runs, of shape (R,), or 0 if there is none.
+    """Returns the largest mu (R,) that the first 1, 2, ..., R runs refute, or 0 if they refute none.
 
     `largest` is the value for all R runs (`find_refuted_mu`). Other values are rounded down to multiples of
     `largest` / 128. The runs must be in start order.
@@ -228,7 +229,8 @@ def trace_refuted_mu(counted: Exceedances, largest: float, confidence: float) ->
     for mu in np.linspace(0.0, largest, 128 + 1):
         test = examine_claim(counted, gaussian_power(mu), confidence)
         if test.refuted:
-            # The first `test.runs` runs suffice. A larger mu never needs fewer, so we may overwrite values.
+            # The first `test.runs` runs suffice. A larger mu never needs fewer runs, so we can overwrite
+            # values.
             path[test.runs - 1 :] = mu
     return path
 
@@ -236,8 +238,8 @@ def trace_refuted_mu(counted: Exceedances, largest: float, confidence: float) ->
 def find_strongest_threshold(counted: Exceedances, allowed_power: Power) -> int:
     """Returns the index of the threshold with the strongest evidence against a claim, for reports.
 
-    It has the most capital after all runs, if a gambler bets that more canaries exceed each threshold than
-    the claim allows.
+    A gambler bets that more canaries exceed each threshold than the claim allows. The result is the threshold
+    with the most capital after all runs.
     """
     allowed = allowed_power(np.exp(counted.log_rates))
     log_growth = _compute_log_factors(counted, allowed).sum(axis=0)  # of each bet, (stakes, T)
@@ -249,8 +251,8 @@ def find_strongest_threshold(counted: Exceedances, allowed_power: Power) -> int:
 def _compute_log_factors(counted: Exceedances, allowed: Array) -> Array:
     """Returns the log of the factor by which each run multiplies the capital of each bet, (R, stakes, T).
 
-    A stake c on a threshold t has the factor 1 + c (h / m - 1) if a fraction h of the run's canaries is above
-    t. `allowed` (T,) holds the m, the largest mean of h that the claim allows.
+    For a stake c on a threshold t, the factor is 1 + c (h / m - 1), where h is the fraction of the run's
+    canaries above t. `allowed` (T,) contains m, the largest mean of h that the claim allows.
     """
     gains = counted.fractions / np.maximum(allowed, 1e-300) - 1  # avoids a division by 0
     # Without later runs, we stake everything.
@@ -273,11 +275,9 @@ class ScoreSummary(NamedTuple):
     Scores are in standard deviations of a left-out score.
 
     Attributes:
-      mean: The mean score.
       std_between_runs: The standard deviation of the runs' true means; 0 for a single run, or with a single
         canary per run.
       std_within_run: The standard deviation of scores in a run; 1 with a single canary per run.
-      runs: The number of runs.
       canaries: The number of inserted canaries in a run.
     """
 
@@ -291,11 +291,11 @@ class ScoreSummary(NamedTuple):
 def find_least_departure(
     scores: ScoreSummary, counted: Exceedances, allowed_power: Power, confidence: float
 ) -> Departure | None:
-    """Returns the smallest reduction of the noise that a claim's test would detect in 9 of 10 audits.
+    """Returns the smallest noise reduction that the test of a claim would detect in 9 of 10 audits.
 
     We estimate it by simulating audits with the design of `counted`, so it is not a confidence bound. If the
     noise is r < 1 times the claimed noise, the mean score is 1 / r times as large as in `scores`. Returns
-    None if fewer than 9 of 10 audits would detect even a tenth of the claimed noise.
+    None if fewer than 9 of 10 audits would detect noise at a tenth of the claimed level.
     """
     thresholds = THRESHOLDS
     if scores.mean < NEAR[-1] - 3:
@@ -304,8 +304,8 @@ def find_least_departure(
         thresholds = NEAR  # the first of THRESHOLDS
     counted = counted._replace(log_rates=counted.log_rates[: thresholds.size])
     allowed = tabulate_claim(counted, allowed_power)
-    # To save time, we simulate fewer audits if they have many runs. If the probability is 0.9, its estimate
-    # has a standard error of 0.02 with 200 audits, and 0.07 with 20.
+    # To save time, we simulate fewer audits if they have many runs. The estimate of a probability of 0.9 has
+    # a standard error of 0.02 with 200 audits, and of 0.07 with 20.
     num_audits = int(np.clip(10_000 // scores.runs, 20, 200))
     std_within_run = max(scores.std_within_run, 1e-9)  # above 0, as `draw_fractions` requires
 
@@ -313,8 +313,8 @@ def find_least_departure(
         """Returns the fraction of simulated audits that refute the claim.
 
         `noise_ratio` is the actual noise divided by the claimed noise. The test bets on fractions of scores
-        above thresholds, and on the first run's p-values if `counted` has any. For simplicity, we draw these
-        independently. The scores in a run are normal, and so are the runs' means.
+        above thresholds, and on the first run's p-values if `counted` has any. For simplicity, we draw the
+        fractions and the p-values independently. The scores in a run and the means of runs are normal.
         """
         rng = np.random.default_rng(0)  # the same draws at every ratio
         deviations = scores.std_between_runs * rng.standard_normal((num_audits, scores.runs, 1))
@@ -332,7 +332,8 @@ def find_least_departure(
             refuted.append(judge_capital(log_capital, counted.in_order, confidence).refuted)
         return float(np.mean(refuted))
 
-    # With less noise, more audits refute the claim, so bisection finds the first ratio that 9 of 10 detect.
+    # With less noise, more audits refute the claim, so bisection finds the largest ratio that 9 of 10 audits
+    # detect.
     noise_ratios = np.append(np.arange(0.995, 0.9, -0.005), np.arange(0.9, 0.09, -0.01))
     index = bisect_left(noise_ratios, 0.9, key=estimate_refutation_probability)
     if index == noise_ratios.size:  # no such ratio

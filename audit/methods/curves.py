@@ -26,18 +26,17 @@ class TradeOffCurve(NamedTuple):
     def band(self, false_positive_rates: ArrayLike) -> Interval:
         """Returns limits (n,) on the lowest false-negative rate of threshold tests at n false-positive rates.
 
-        At a rate a, the best threshold is the lowest one with a true false-positive rate of at most a. If the
-        rate at a threshold is surely above a (its lower limit is), the best threshold is higher, with at
-        least as many false negatives. If the rate is surely at most a (its upper limit is), the best
-        threshold is not higher.
+        At a rate a, the best threshold is the lowest one with a true false-positive rate of at most a. If a
+        threshold's lower limit is above a, the best threshold is higher and has at least as many false
+        negatives. If a threshold's upper limit is at most a, the best threshold is not higher.
         """
         rates = np.asarray(false_positive_rates, float)
         # Thresholds ascend, so false-positive limits descend. We negate them for `searchsorted`.
         num_too_low = np.searchsorted(-self.false_positive_limits.lower, -rates, side="left")
         first_high_enough = np.searchsorted(-self.false_positive_limits.upper, -rates, side="left")
-        # lower[k] is the limit at the last of k low thresholds, or 0 if k = 0.
+        # lower[k] is the limit at the last of k thresholds that are too low, or 0 if k = 0.
         lower = np.append(0.0, self.false_negative_limits.lower)
-        # The last value, 1, is for rates for which no threshold is surely high enough.
+        # The last value, 1, is used if no threshold is surely high enough.
         upper = np.append(self.false_negative_limits.upper, 1.0)
         return Interval(lower[num_too_low], upper[first_high_enough])
 
@@ -45,8 +44,8 @@ class TradeOffCurve(NamedTuple):
 def trade_off_curve(scores_in: Array, scores_out: Array, confidence: float) -> TradeOffCurve:
     """Returns the empirical trade-off curve of threshold tests, with simultaneous confidence limits.
 
-    In-scores have shape (n,), out-scores (m,). The worlds are independent, so the confidence of each world's
-    limits is the square root of `confidence`.
+    In-scores have shape (n,) and out-scores (m,). The worlds are independent, so the confidence of each
+    world's limits is the square root of `confidence`.
     """
     error = 1 - np.sqrt(confidence)
     # Up to 100 scores of each world, at the ranks used by `limit_rates`.
@@ -62,7 +61,7 @@ def trade_off_curve(scores_in: Array, scores_out: Array, confidence: float) -> T
 
 
 def _choose_ranks(trials: int) -> Integers:
-    """Returns up to 100 ranks, from 1 to `trials`, denser in both tails, where rates are close to 0 or 1.
+    """Returns up to 100 ranks, from 1 to `trials`, denser in both tails.
 
     They are the ranks of evenly spaced normal quantiles among `trials` normal values.
     """
@@ -75,7 +74,7 @@ def limit_rates(counts: ArrayLike, trials: int, error: float) -> Interval:
     """Returns limits on a distribution function at k points, given the counts (k,) of scores below each.
 
     With probability at least 1 - error, all limits are valid simultaneously, for any number of points. The
-    `trials` scores must be independent. We limit the function at up to 100 of the scores. Since it is
+    `trials` scores must be independent. We bound the function at up to 100 of the scores. Since it is
     monotone, a score's lower limit is valid at all higher points, and its upper limit at all lower points.
     """
     # At the r-th smallest of n scores, the distribution function follows Beta(r, n + 1 - r).
@@ -110,7 +109,8 @@ def auc(scores_in: Array, scores_out: Array) -> Auc:
 
     The standard error is sqrt((n_in + n_out + 1) / (12 n_in n_out)), for independent scores with the same
     distribution in both worlds (Mann and Whitney, 1947, Section 4). If there are ties, it is an upper bound.
-    Unlike the standard errors of Hanley and McNeil or DeLong, it is not 0 if a few scores separate by chance.
+    Unlike the standard errors of Hanley and McNeil or DeLong, it is not 0 if a few scores are perfectly
+    separated by chance.
     """
     n_in = len(scores_in)
     n_out = len(scores_out)
@@ -125,9 +125,6 @@ def true_positive_rate(scores_in: Array, scores_out: Array, false_positive_rate:
     The threshold is the smallest out-score such that at most a fraction `false_positive_rate` of the
     out-scores (n_out,) is above it. The result is not a bound, because the threshold is chosen using the same
     scores it is evaluated on. Source: Carlini et al., 2022.
-
-    Raises:
-      InputError: If the rate is out of range.
     """
     require(
         0 <= false_positive_rate < 1,
@@ -141,7 +138,7 @@ def true_positive_rate(scores_in: Array, scores_out: Array, false_positive_rate:
 
 
 class Attack(NamedTuple):
-    """How successful an attack's guesses are, in sample: the same scores choose the thresholds.
+    """The in-sample success of an attack's guesses: the same scores are used to choose the thresholds.
 
     Attributes:
       accuracy: The fraction of correct guesses if both worlds are equally likely.
@@ -158,8 +155,8 @@ class Attack(NamedTuple):
 def attack(scores_in: Array, scores_out: Array) -> Attack:
     """Returns an attack's accuracy, and its true-positive rates at 1% and 0.1% false positives.
 
-    For the accuracy, we guess "in" if a score is above the median of the equal mixture of both
-    worlds, "out" if it is below, and at random if it is equal. In-scores have shape (n,), out-scores (m,).
+    For the accuracy, we guess "in" if a score is above the median of the equal mixture of both worlds, "out"
+    if it is below, and at random if it is equal. In-scores have shape (n,) and out-scores (m,).
     """
     middle = _find_median_of_mixture(scores_in, scores_out)
     right_in = (scores_in > middle).mean() + (scores_in == middle).mean() / 2
@@ -172,7 +169,7 @@ def attack(scores_in: Array, scores_out: Array) -> Attack:
 
 
 def _find_point(scores_in: Array, scores_out: Array, false_positive_rate: float) -> float | None:
-    """Returns `true_positive_rate`, or None if the rate allows no false positive."""
+    """Returns `true_positive_rate`, or None if the rate does not allow a single false positive."""
     if false_positive_rate * len(scores_out) < 1:
         return None
     return true_positive_rate(scores_in, scores_out, false_positive_rate)

@@ -1,10 +1,11 @@
 """Bounds and estimates from independent runs with one canary (in) and without it (out).
 
-README.md lists the methods. `if_gaussian` and `in_sample` give mu, which determines epsilon if the trade-off
-curve is Gaussian (Errata H11 of experiments/hidden_state/README.md).
+`if_gaussian` and `in_sample` give mu, which determines epsilon if the trade-off curve is Gaussian (Errata H11
+of experiments/hidden_state/README.md).
 
-A bound depends only on the ranks of the scores. We draw 21 splits into a *pilot*, used to choose a threshold,
-and the rest. With only one split, the bound would depend more on chance.
+A bound depends only on the ranks of the scores. We split the scores at random into a *pilot*, used to choose
+a threshold, and the rest. We use 21 splits, because a single split would make the bound depend more on
+chance.
 """
 
 import dataclasses
@@ -117,12 +118,12 @@ def findings(scores_in: Array, scores_out: Array, delta: float, confidence: floa
 def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Estimate:
     """Returns the estimate from the hidden-state paper (Algorithm 4), which is not a confidence bound.
 
-    Its mu is the largest over all thresholds, at least 0, and its epsilon that of this mu's Gaussian curve.
-    At each threshold, mu is that of the Gaussian trade-off curve through the Clopper-Pearson upper limits on
-    both error rates (Errata H12 of experiments/hidden_state/README.md). Thresholds are midpoints between
-    neighbouring distinct scores. If there are more than 200,000, we only use every k-th to save time.
+    Its mu is the largest over all thresholds, or 0 if all are negative, and determines its epsilon. Each
+    threshold gives the mu of the Gaussian trade-off curve through the Clopper-Pearson upper limits on both
+    error rates (Errata H12 of experiments/hidden_state/README.md). Thresholds are midpoints between
+    neighbouring distinct scores. If there are more than 200,000, we use only every k-th one to save time.
 
-    At least two of all scores must differ. `confidence` is the level of each error rate's two-sided limits.
+    The scores must not all be equal. `confidence` is the level of each error rate's two-sided limits.
     """
     distinct = np.unique(np.concatenate([scores_in, scores_out]))
     points = distinct[:-1] / 2 + distinct[1:] / 2  # the sum of two scores might overflow
@@ -152,9 +153,9 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
 def if_gaussian(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
     """Returns the lower bound on mu from exact tests (see `exact`), and the epsilon of its Gaussian curve.
 
-    In-scores have shape (n,), out-scores (m,). Each of 21 random splits uses a part of the scores to choose a
-    threshold, and tests the rest at 11/21 of the error probability. We report the split with the median
-    bound. It exceeds the truth only if 11 bounds do, so it is valid by Markov's inequality.
+    In-scores have shape (n,), out-scores (m,). In each of 21 random splits, we use some of the scores to
+    choose a threshold, and test the rest at 11/21 of the error probability. We report the split with the
+    median bound. It exceeds the truth only if 11 bounds do, so it is valid by Markov's inequality.
     """
     mu, counts = _test_splits(scores_in, scores_out, exact.GAUSSIAN, confidence)
     return Bound(
@@ -172,7 +173,7 @@ def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidenc
     """Returns the lower bound on epsilon from an exact test of (epsilon, delta)-DP itself (see `exact`).
 
     It is valid for any trade-off curve. With n scores per world, it is at most about log(n / 2).
-    `if_gaussian` describes the arguments and counts.
+    `if_gaussian` describes the arguments and the splits.
     """
     epsilon, counts = _test_splits(scores_in, scores_out, exact.approximate_dp(delta), confidence)
     return Bound(
@@ -188,13 +189,13 @@ def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidenc
 def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: float) -> float:
     """Returns the largest parameter of a family, mu or epsilon, that these numbers of scores can prove.
 
-    The test must make no errors, at the lowest in-score or the highest out-score. Even perfectly separated
-    scores may prove less, because a pilot, scores that we do not count, may choose another threshold.
+    It is proven if a test at the lowest in-score or the highest out-score makes no errors. Even perfectly
+    separated scores may prove less, because we choose the threshold using a pilot of scores that we do not
+    count.
     """
     rest_in = n_in - _find_pilot_size(n_in, family)
     rest_out = n_out - _find_pilot_size(n_out, family)
-    # Without errors, all 21 random splits give the same test, so we run one. If 11 must reject, each may use
-    # 11/21 of the error, by Markov's inequality.
+    # Without errors, all 21 random splits give the same test (`_test_splits`), so we run only one.
     level = (1 - confidence) * _REJECTING / _SPLITS
     bounds = []
     for scores, trials in ((rest_in, rest_out), (rest_out, rest_in)):
@@ -235,7 +236,7 @@ METHODS = {
 def _find_pilot_size(scores: int, family: exact.Family) -> int:
     """Returns how many of a world's scores are in the pilot, which chooses a threshold's rank.
 
-    Any number gives a valid bound. For a Gaussian curve, fewer suffice, because only mu matters.
+    Any number gives a valid bound. A Gaussian curve needs fewer, because we only have to estimate its mu.
     """
     fraction = 0.05 if family is exact.GAUSSIAN else 0.125
     return min(max(round(fraction * scores), 20), scores // 2)
@@ -247,14 +248,14 @@ def _test_splits(
     """Returns the bound on a family's parameter from 21 splits of in-scores (n,) and out-scores (m,).
 
     Each split gives an exact test. To reject a parameter, 11 tests must reject it, each at 11/21 of the total
-    error. By Markov's inequality, this happens to a true parameter with probability at most 1 - confidence.
+    error. By Markov's inequality, they reject a true parameter with probability at most 1 - confidence.
     Source: Meinshausen, Meier and Buehlmann, "p-Values for high-dimensional regression", 2009.
 
     Returns:
       (the bound, the errors of the split that gives it, as fields of `Bound`)
     """
-    # We replace scores by their indices among the distinct scores, so neither the order of runs nor the unit
-    # of scores matters.
+    # We replace scores with their indices among the distinct scores, so neither the order of runs nor the
+    # unit of scores matters.
     pooled = np.concatenate([scores_in, scores_out])
     distinct, indices = np.unique(pooled, return_inverse=True)
     worlds = np.split(indices, [len(scores_in)])  # the in-scores, then the out-scores
@@ -286,8 +287,9 @@ def _count_errors(
 ) -> tuple[exact.Counts, dict[str, Any]]:
     """Splits scores at random, chooses a threshold using the pilot, and counts its errors in the rest.
 
-    The threshold is the r-th lowest in-score or r-th highest out-score of the rest. The pilot chooses its
-    rank r. So r - 1 scores of its own world are always errors, and we test the errors in the other world.
+    The threshold is the r-th lowest in-score or r-th highest out-score of the rest. We choose its rank r
+    using the pilot. So r - 1 scores of its own world are always errors, and we test the number of errors in
+    the other world.
 
     In-scores (n,) and out-scores (m,) are given as ascending indices in `distinct`. Equal scores have
     different fractional parts. Returns (the input of the exact test, the errors as fields of `Bound`).

@@ -4,11 +4,12 @@ The null hypothesis H(t) states that the mechanism is f_t-DP, for a family of sy
 f_t that decrease in t (Gaussian: t = mu; approximate DP: t = epsilon at a fixed delta).
 
 The threshold is the r-th lowest in-score (of inserted canaries), and the errors are the x out-scores (of
-left-out canaries) above it, or the reverse. The rank r must not depend on the scores. For x errors,
-`_compute_p_value` derives a p-value, which increases with t. The bound solves p-value = error.
+left-out canaries) above it, or vice versa. The rank r must not depend on the scores. `_compute_p_value`
+derives a p-value from x. It increases with t, so the bound is the largest t with a p-value of at most the
+error probability.
 
-The caller puts equal scores in random order. A threshold among them is a randomised test, so its error rates
-also satisfy the trade-off function.
+The caller puts equal scores in random order. A threshold among them gives a randomised test, so the trade-off
+function also limits its error rates.
 """
 
 import functools
@@ -24,7 +25,8 @@ from audit.evidence.arrays import Array
 from audit.laws import conversions
 from audit.laws.intervals import find_bracket
 
-# For each cell of values of U: the probability that U is below its upper end, and that U is in the cell.
+# For each cell of values of U: the probability that U is below the cell's upper end, and the probability that
+# U is in the cell.
 _LEVELS = np.append(special.ndtr(np.linspace(-6.0, 6.0, 481)), 1.0)
 _CELL_PROBABILITIES = np.diff(_LEVELS, prepend=0.0)
 
@@ -113,8 +115,8 @@ def lower_bound(
 def _compute_rates(rank: int, scores: int) -> Array:
     """Returns quantiles, at _LEVELS, of U ~ Beta(rank, scores - rank + 1).
 
-    The threshold is the score with this rank in its own world. So the true error rate in this world follows
-    U, or is lower if scores can be equal.
+    The threshold is the score with this rank in its own world. So the true error rate in this world is
+    distributed like U, or lower if scores can be equal.
     """
     return special.betaincinv(rank, scores - rank + 1, _LEVELS)
 

@@ -33,7 +33,7 @@ _NEAR_THRESHOLDS = np.arange(0.5, 9.51, 0.25)
 _FAR_THRESHOLDS = np.arange(10.0, 41.0)
 STUDENT_THRESHOLDS = np.append(_NEAR_THRESHOLDS, _FAR_THRESHOLDS)
 # c, the fraction of its capital that a bet stakes on each run, and the fraction of a threshold's capital that
-# starts on each c. Half of it is on the largest three, because most audits are decided by a few runs.
+# starts on each c. Half of the capital is on the three largest c, because a few runs decide most audits.
 STAKES = np.append(np.geomspace(3e-4, 0.9, 12), [0.97, 0.995])
 _CAPITAL_ON_STAKES = np.append(np.full(11, 0.5 / 11), [0.1, 0.1, 0.3])
 _NUM_THRESHOLD_BETS = STUDENT_THRESHOLDS.size * STAKES.size
@@ -50,15 +50,15 @@ def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
     """Returns the log probability that a left-out canary's cosine exceeds each of the `levels` (any shape).
 
     If M = `design.draws` is not 0, scores are ranks among M fresh draws. Rank r is stored as the cosine with
-    the tail probability r / (M + 1). So the probability of exceeding a level is a multiple of 1 / (M + 1), to
-    which we round down.
+    the tail probability r / (M + 1). So probabilities are multiples of 1 / (M + 1), and we round down to such
+    a multiple.
     """
     log_rates = cosine_law.log_sf(levels, design.dimension)
     if not design.draws:  # scores are cosines
         return log_rates
     num_ranks = design.draws + 1
     ranks = np.floor(np.exp(log_rates) * num_ranks)
-    # Instead of a rate of 0, which has no logarithm, we use an upper limit, the rate of rank 1.
+    # A rate of 0 has no logarithm, so we replace it with an upper limit, the rate of rank 1.
     return np.log(np.maximum(ranks, 1) / num_ranks)
 
 
@@ -79,10 +79,10 @@ def cosine_of(student: Array, dimension: int) -> Array:
 def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
     """Returns the bound "exact_null": the largest epsilon, in steps of 1/64, that a gambler refutes.
 
-    The gambler bets that more inserted canaries have large cosines than epsilon allows. If it is the true
-    epsilon, the capital reaches 1 / (1 - confidence) with probability at most 1 - confidence. If runs are in
-    start order, this is true at any time, and `path` holds the bound after each run. If left-out canaries
-    refute the null distribution, bounds are 0 and `holds` is False.
+    The gambler bets that more inserted canaries have large cosines than epsilon allows. At the true epsilon,
+    the capital reaches 1 / (1 - confidence) with probability at most 1 - confidence. If runs are in start
+    order, the bound is valid at any time, and `path` holds the bound after each run. If left-out canaries
+    refute the null distribution, all bounds are 0 and `holds` is False.
 
     Raises:
       InputError: If no canary was inserted.
@@ -114,12 +114,12 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
 
 
 def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
-    """Returns the bound "exact_null_gdp": the runs refute every GDP guarantee below its mu.
+    """Returns the bound "exact_null_gdp" on mu: the runs refute every GDP guarantee with a smaller mu.
 
     Its epsilon is a bound only if the trade-off curve is Gaussian. If left-out canaries refute the null
     distribution, mu and epsilon are 0 and `holds` is False.
     """
-    counted = compute_exceedances(design)  # the fractions of canaries above thresholds
+    counted = compute_exceedances(design)
     holds = fits_null(design)
     mu = 0.0
     path = np.zeros(0)  # the mu after each run; stays empty if the order is unknown
@@ -130,7 +130,7 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
             path = expand_to_runs(design, mus)
     index = claimed_curve.find_strongest_threshold(counted, claimed_curve.gaussian_power(mu))
     threshold = float(cosine_of(claimed_curve.THRESHOLDS[index], design.dimension))
-    drawing = _choose_assumption(design)  # how canaries were drawn: an assumption on a user's data
+    drawing = _choose_assumption(design)  # how canaries were drawn
     text = _ANY_GDP.text
     if design.from_user:
         text = f"{drawing.text}; {text}"
@@ -141,7 +141,7 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
         delta=delta,
         confidence=confidence,
         **_describe_threshold(design, threshold),
-        # `text` only has assumptions. `sentence`, for a page, always states the drawing.
+        # `text` has only assumptions. `sentence`, for a page, always states how canaries were drawn.
         assumes=_ANY_GDP._replace(text=text, sentence=f"{drawing.sentence}; {_EPSILON_NEEDS_GDP}"),
         holds=holds,
         path=tuple(conversions.epsilon_from_mu(mu_so_far, delta) for mu_so_far in path),
@@ -181,8 +181,8 @@ def fits_null(design: Fresh) -> bool:
 def law_test(cosines: ArrayLike, dimension: int) -> float:
     """Returns the p-value of a test of whether cosines of left-out canaries have their null distribution.
 
-    The cosines, (n,) or (R, K), must be independent: each is between its own uniform direction in R^d and a
-    change of a model that does not depend on these directions.
+    The cosines, (n,) or (R, K), must be independent: each is the cosine between its own uniform direction in
+    R^d and a change in a model that does not depend on these directions.
     """
     values = np.ravel(cosines)
     # Under the null, these deviates are N(0, 1): they have the cosines' tail probabilities and signs.
@@ -194,8 +194,8 @@ def law_test(cosines: ArrayLike, dimension: int) -> float:
 def compute_exceedances(design: Fresh) -> Exceedances:
     """Returns the fraction of each run's inserted canaries above each threshold, and the exact null rates.
 
-    We skip runs without inserted canaries. If the first run is known and has many canaries, we add its
-    p-values, because bets on them can refute a claim in one run.
+    We skip runs without inserted canaries. If we know which run came first and it has many canaries, we add
+    its p-values, because bets on them can refute a claim in one run.
     """
     levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
     fractions = _compute_fractions(_select_present(design), levels)
@@ -209,8 +209,8 @@ def compute_exceedances(design: Fresh) -> Exceedances:
 def summarise_design(design: Fresh) -> ScoreSummary:
     """Summarises the scores of inserted canaries, to simulate runs with normal means and normal scores.
 
-    A score is the cosine t on the scale of Student's T, t sqrt(d - 1) / sqrt(1 - t^2). A failed run counts
-    with scores of -10, below all thresholds.
+    A score is a cosine t converted to the scale of Student's T, t sqrt(d - 1) / sqrt(1 - t^2). A failed run
+    gets scores of -10, below all thresholds.
     """
     remainder = np.maximum(1 - design.cosines**2, _TINY)  # the cosines of a failed run are -1
     student = design.cosines * np.sqrt((design.dimension - 1) / remainder)
@@ -220,7 +220,7 @@ def summarise_design(design: Fresh) -> ScoreSummary:
     deviations = np.concatenate([run - run.mean() for run in runs])
     canaries = round(deviations.size / means.size)  # per run
     degrees = deviations.size - means.size  # degrees of freedom: we fit a mean to each run
-    # With one canary per run, we cannot tell these two apart, and assume the values of left-out canaries.
+    # With one canary per run, we cannot separate these two, so we assume the values of left-out canaries.
     std_within_run = 1.0
     std_between_runs = 0.0
     if degrees > 0:
@@ -244,7 +244,10 @@ def expand_to_runs(design: Fresh, values: Array) -> Array:
 
 
 def _select_present(design: Fresh) -> list[Array]:
-    """Returns the inserted canaries' cosines, (K,) for each run with any; raises InputError if none has."""
+    """Returns the cosines (K,) of inserted canaries, for each run that has any.
+
+    Raises InputError if no run does.
+    """
     rows = zip(design.cosines, design.presence, strict=True)
     runs = [row[bits] for row, bits in rows if bits.any()]
     require(runs, "no canary is in: train more runs")
@@ -252,7 +255,7 @@ def _select_present(design: Fresh) -> list[Array]:
 
 
 def _choose_assumption(design: Fresh) -> Assumption:
-    """Returns the assumption on how canaries were drawn: by this tool, or as a user reports."""
+    """Returns the assumption on how canaries were drawn: by this tool, or as reported by a user."""
     if not design.from_user:
         return _OWN_RANKS if design.draws else _OWN
     return _GIVEN_RANKS if design.draws else _GIVEN
@@ -324,14 +327,14 @@ class Capital:
     """The capital of a gambler who bets against each epsilon; a large capital refutes it.
 
     In each run, a bet on a threshold pays the fraction of cosines above it, and a bet on a likelihood ratio
-    pays its mean over cosines. A capital of 1 is split among T * C bets on thresholds, for each of T
+    pays its mean over cosines. A capital of 1 is split among T * C bets on thresholds, one for each of T
     thresholds and C stakes, grouped by threshold, followed by V bets on ratios (`log_factors`).
     """
 
     def __init__(self, design: Fresh, delta: float) -> None:
         """Counts the cosines above thresholds, and splits a capital of 1 among the bets (`log_factors`).
 
-        They are on each of T thresholds with each of C stakes, and then on each of V likelihood ratios.
+        There is a bet on each of T thresholds with each of C stakes, and then on each of V likelihood ratios.
         """
         runs = _select_present(design)
         self.num_runs = len(runs)  # only runs with an inserted canary
@@ -340,7 +343,6 @@ class Capital:
         self._levels = cosine_of(STUDENT_THRESHOLDS, design.dimension)  # the thresholds, as cosines
         self._log_rates = compute_log_rates(design, self._levels)
         self._fractions = _compute_fractions(runs, self._levels)  # (R, T)
-        # Run i has the fractions _distinct_rows[_row_indices[i]].
         self._distinct_rows, self._row_indices = np.unique(
             self._fractions, axis=0, return_inverse=True
         )
@@ -356,13 +358,13 @@ class Capital:
         """Returns the log factors (n, T * C + V) by which n runs multiply the capital of each bet.
 
         `fractions` (n, T) are h(t), the fractions of each run's cosines above T thresholds t. Under (epsilon,
-        delta)-DP, their means are at most m(t) = e^epsilon a(t) + delta, where left-out canaries exceed t
-        with probability a(t). So these factors have means of at most 1:
+        delta)-DP, their means are at most m(t) = e^epsilon a(t) + delta, where a(t) is the probability that a
+        left-out canary exceeds t. So these factors have means of at most 1:
 
             1 + c (h(t) / m(t) - 1)    for each t and each of C stakes c
             (1 + sum_t b_t h(t)) / (1 + sum_t b_t min(m(t), 1))    for V ratios 1 + sum_t b_t 1{x > t}
 
-        These are likelihood ratios of a cosine x, as step functions.
+        Each ratio is a step function that approximates the likelihood ratio of a cosine x.
         """
         largest_means = _limit_means(epsilon, self._log_rates, self._delta)  # m(t)
         gains = fractions / largest_means - 1
@@ -376,8 +378,8 @@ class Capital:
     def compute_log_capital(self, runs: int, epsilon: float) -> Array:
         """Returns the log capital (T * C + V,) of each bet against epsilon after the first `runs` runs.
 
-        There are T * C bets on thresholds, and V on likelihood ratios. A bet starts with a capital s, and
-        stakes a fraction w of it on `first_bet`. In run i, it has the factor f(i). So its capital is
+        There are T * C bets on thresholds, and V on likelihood ratios. A bet starts with a capital s, stakes
+        a fraction w of it on `first_bet`, and has the factor f(i) in run i. So its capital is
 
             s ((1 - w) f(0) + w payoff(epsilon)) prod_{i = 1}^{runs - 1} f(i).
         """
@@ -393,7 +395,7 @@ class Capital:
     def find_strongest_threshold(self, epsilon: float) -> float:
         """Returns the threshold, as a cosine, with the strongest evidence against epsilon, for reports.
 
-        It has the most capital after all runs. In a single run, it is the threshold chosen using half of the
+        It has the most capital after all runs. For a single run, it is the threshold chosen using half of the
         canaries, if there is one.
         """
         chosen = self.first_bet.chosen
@@ -413,16 +415,16 @@ class Capital:
         """
 
         def is_open(k: int) -> bool:
-            """Returns True if bets on thresholds do not refute k * _EPSILON_STEP without the other bets."""
+            """Returns True if bets on thresholds, without the other bets, do not refute k * _EPSILON_STEP."""
             log_capital = self.compute_log_capital(runs, k * _EPSILON_STEP)[:_NUM_THRESHOLD_BETS]
             return np.logaddexp.reduce(log_capital) < target
 
-        # We bisect to find the first k for which this is true.
+        # We bisect to find the first open k.
         leap = 1
         while not is_open(start + leap):
             leap *= 2
         k = start + bisect_left(range(start, start + leap), True, key=is_open)
-        # All smaller k are refuted. With all bets, we try each k.
+        # All smaller k are refuted. From there, we try each k with all bets.
         while np.logaddexp.reduce(self.compute_log_capital(runs, k * _EPSILON_STEP)) >= target:
             k += 1
         return k
@@ -430,8 +432,8 @@ class Capital:
     def find_path(self, target: float) -> Array:
         """Returns the bound after each run, (R,): the largest multiple of _EPSILON_STEP refuted so far.
 
-        An epsilon is refuted, for all later runs, if the log capital against it reaches `target`. So we only
-        follow the capital against the smallest epsilon that is not refuted.
+        Once the log capital against an epsilon reaches `target`, the epsilon stays refuted. So we only follow
+        the capital against the smallest epsilon that is not yet refuted.
         """
         bounds = []
         first_unrefuted = 0  # this epsilon, as a multiple of _EPSILON_STEP
@@ -468,8 +470,8 @@ def _compute_fractions(runs: list[Array], levels: Array) -> Array:
 def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
     """Returns the bet on the first run, and the split of the capital. Any split gives a valid bound.
 
-    `runs` are the inserted canaries' cosines, (K,) for each run with any. If several runs are in an unknown
-    order, the stake is 0, because any may be the first.
+    `runs` contains the inserted canaries' cosines (K,) of each run that has any. If there are several runs in
+    an unknown order, the stake is 0, because any of them may be the first.
     """
     if design.cosines.shape[1] >= claimed_curve.MIN_P_VALUES:  # enough canaries
         compute_payoff = _bet_on_p_values(_compute_log_p_values(design), delta)
@@ -484,9 +486,9 @@ def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
 
 
 def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
-    """Returns the bet on the first run's cosines (K,), and the split of the capital. Any split is valid.
+    """Returns the bet on the first run's cosines (K,), and the split of the capital.
 
-    The bet is on fixed thresholds and, if possible, on one that half of the canaries choose for the others.
+    The bet is on fixed thresholds and, if possible, on one chosen for half of the canaries using the others.
     """
     # 1.5 to 7 standard deviations of a left-out cosine.
     levels = cosine_of(np.arange(1.5, 7.1, 0.5), design.dimension)
@@ -496,7 +498,7 @@ def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
     def compute_payoff(epsilon: float) -> float:
         """Returns the payoff of a stake of 1 against epsilon, evenly split among fixed thresholds.
 
-        It is the fraction of cosines above a threshold, divided by the largest mean that epsilon allows.
+        A threshold pays the fraction of cosines above it, divided by the largest mean that epsilon allows.
         """
         return (fractions / _limit_means(epsilon, log_rates, delta)).mean()
 
@@ -504,14 +506,14 @@ def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
     if design.cosines.shape[1] < 2 * _MIN_PILOT:
         return FirstBet(capital_on_ratios=0.5, staked=0.1, compute_payoff=compute_payoff)
     bet = FirstBet(capital_on_ratios=0.1, staked=0.3, compute_payoff=compute_payoff)
-    # Canaries can choose a threshold for others only if the others' scores do not depend on them.
+    # We may use canaries to choose a threshold for others only if the others' scores do not depend on them.
     if design.separate and cosines.size >= 2 * _MIN_PILOT:
         return _bet_on_half(bet, cosines, design, delta)
     return bet
 
 
 def _bet_on_p_values(log_p_values: Array, delta: float) -> Callable[[float], float]:
-    """Returns a map from epsilon to the payoff of bets against it, on the first run's p-values.
+    """Returns a function from epsilon to the payoff of bets against it on the first run's p-values.
 
     `log_p_values` (K,) are in ascending order.
     """
@@ -542,13 +544,14 @@ def _bet_on_half(bet: FirstBet, cosines: Array, design: Fresh, delta: float) -> 
     def compute_payoff(epsilon: float) -> float:
         """Returns the payoff of a stake of 1 against epsilon: 80% on the chosen threshold t, 20% on `bet`.
 
-        On t, it is the fraction of hits, cosines above t, divided by L(t), the larger of e^epsilon a(t) / (1
-        - eta) and delta / eta. Left-out canaries exceed t with probability a(t). By (epsilon, delta)-DP,
+        The payoff on t is the fraction of hits (cosines above t) divided by L(t), the larger of e^epsilon
+        a(t) / (1 - eta) and delta / eta. Left-out canaries exceed t with probability a(t). By (epsilon,
+        delta)-DP,
 
             P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t).
 
-        Here d(t) is the part of delta that t uses; these parts sum to at most delta. Dividing by L(t) and
-        adding over t shows that the mean payoff is at most (1 - eta) + eta = 1.
+        Here d(t) is the part of delta used for t; these parts sum to at most delta. Dividing by L(t) and
+        summing over t shows that the mean payoff is at most (1 - eta) + eta = 1.
         """
         eta = 0.1  # any eta and split are valid
         by_epsilon = _limit_means(epsilon, log_rate, delta=0.0)  # e^epsilon a(t)
@@ -587,9 +590,9 @@ def split_pilot(values: Array, size: int) -> tuple[Integers, Integers]:
 def _choose_threshold(pilot: Array, canaries: int, dimension: int) -> float:
     """Returns the threshold, as a cosine, that should prove the largest epsilon for the other `canaries`.
 
-    We model their cosines as normal, with a fit to the pilot's cosines (n,), and maximize log(h / a). Here h
-    is the expected fraction above the threshold minus two standard deviations, and a is the probability that
-    a left-out canary exceeds it.
+    We fit a normal distribution to the pilot's cosines (n,), and maximize log(h / a). Here h is the fraction
+    of cosines expected above the threshold minus two standard deviations, and a is the probability that a
+    left-out canary exceeds it.
     """
     root = np.sqrt(dimension)
     # A grid of cosines times sqrt(d). `geomspace` needs an endpoint above 10, even if the dimension is small.

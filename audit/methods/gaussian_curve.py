@@ -23,7 +23,7 @@ from audit.laws.intervals import bisect
 from audit.laws.known_laws import ScoreFamily
 
 CURVE_LEVEL = 0.05  # a smaller p-value refutes the Gaussian curve
-CURVE_POWER = 0.95  # a test with at least this power that does not reject confirms the curve
+CURVE_POWER = 0.95  # a test with at least this power confirms the curve if it does not reject
 _MAX_MU = 12.0  # |mu| for worlds without overlap, which fit any larger |mu| equally well
 _TINY = 1e-300  # avoids a division by 0
 _SIMULATIONS = 199  # of counts under the fit, and under each alternative
@@ -47,7 +47,6 @@ class _FittedNull(NamedTuple):
 
     Attributes:
       counts: (2, bins) the number of scores in each bin, the world "out" first.
-      fit: The fit to the counts.
       simulated_misfit: (_SIMULATIONS, 3) the statistics of `_measure_misfit` for the simulated counts.
     """
 
@@ -72,9 +71,9 @@ def examine(scores_in: Array, scores_out: Array) -> float:
 def power(scores_in: Array, scores_out: Array) -> float:
     """Returns the test's smallest power against four other curves with the same fitted mu.
 
-    The power is the probability that `examine` returns a p-value below 5% for this many scores, (n,) in and
-    (m,) out. We simulate it with a standard error of at most 0.036, and 0.015 near 95%. It is 0 if no test is
-    possible.
+    The power is the probability that `examine` returns a p-value below 5% for as many scores as given, (n,)
+    in and (m,) out. We simulate it with a standard error of at most 0.036, and 0.015 near 95%. It is 0 if no
+    test is possible.
     """
     null = _fit_null(scores_in, scores_out)
     if null is None:
@@ -103,8 +102,8 @@ def _fit_null(scores_in: Array, scores_out: Array) -> _FittedNull | None:
 def _simulate_misfit(sizes: Array, probabilities: Array, expected_fit: Fit) -> Array:
     """Draws multinomial counts; returns the statistics of `_measure_misfit`, (_SIMULATIONS, 3).
 
-    `sizes` (2,) has the number of scores in each world, and `probabilities` (2, bins) those of bins. To save
-    time, each Gaussian fit starts at `expected_fit`, the fit to the expected counts.
+    `sizes` (2,) has the number of scores in each world, and `probabilities` (2, bins) has the probability of
+    each bin. To save time, each Gaussian fit starts at `expected_fit`, the fit to the expected counts.
     """
     rng = np.random.default_rng(0)
     normalized = probabilities / probabilities.sum(1, keepdims=True)
@@ -119,7 +118,7 @@ def _simulate_misfit(sizes: Array, probabilities: Array, expected_fit: Fit) -> A
 def _measure_misfit(counts: Array, fits: Fit) -> Array:
     """Returns three statistics (..., 3) of how badly Gaussian fits agree with counts (..., 2, bins).
 
-    overall   the likelihood ratio of any two multinomial distributions against the fit
+    overall   the likelihood ratio of unrestricted multinomial distributions against the fit
     spread    the squared Rao score for a quadratic term in the worlds' log-likelihood ratio (two-sided)
     tails     Rao's score for a cubic term, large if far scores reveal less than under a Gaussian curve
     """
@@ -131,10 +130,10 @@ def _measure_misfit(counts: Array, fits: Fit) -> Array:
 def _compute_p_values(misfit: Array, simulated: Array) -> Array:
     """Returns the p-value of a Gaussian fit: the smallest of three, after a Bonferroni correction.
 
-    Each is for one statistic of `misfit` (..., 3), as described by `_measure_misfit`, given its values under
-    the null, `simulated` (n, 3). We fit a gamma distribution to the values of overall and spread, and a
-    normal one to tails. A p-value is the fit's tail probability, or (r + 1) / (n + 1) if that is larger and r
-    > 0 simulated values reach the observed one. If none does, we trust the fit.
+    Each p-value compares one statistic of `misfit` (..., 3) with its `simulated` values (n, 3) under the null
+    (`_measure_misfit`). We fit gamma distributions to the simulated values of `overall` and `spread`, and a
+    normal distribution to those of `tails`. The p-value is the fit's tail probability. If r > 0 simulated
+    values reach the observed one, the p-value is at least (r + 1) / (n + 1).
     """
     mean = simulated.mean(0)
     variance = np.maximum(simulated.var(0), 1e-24)  # avoids a division by 0
@@ -158,8 +157,8 @@ def _compute_p_values(misfit: Array, simulated: Array) -> Array:
 def _simulate_rejection_rate(family: ScoreFamily, null: _FittedNull) -> float:
     """Returns the test's power against a non-Gaussian curve: how often it rejects scores simulated from it.
 
-    We simulate as many scores as observed, from the family's curve whose best Gaussian fit has the |mu| of
-    the observed fit.
+    We simulate as many scores as were observed. The best Gaussian fit to the simulated curve has the same
+    |mu| as the fit to the observed scores.
     """
     bins = null.counts.shape[1]
     sizes = null.counts.sum(1)
@@ -225,8 +224,8 @@ def count_in_bins(scores_in: Array, scores_out: Array) -> Array:
 def approximate_fit(counts: Array) -> Fit:
     """Returns a fit to counts (..., 2, bins) near the maximum-likelihood fit, to initialise `fit_counts`.
 
-    mu is a weighted mean, over cuts, of the distance between both worlds' normal quantiles. Each cut is where
-    the mixture of N(0, 1) and N(mu, 1) has the observed fraction of scores below it.
+    mu is a weighted mean, over cuts, of the distance between both worlds' normal quantiles. Each cut is the
+    point below which the mixture of N(0, 1) and N(mu, 1) has the observed fraction of scores.
     """
     below = counts.cumsum(-1)[..., :-1]  # each cut, (..., 2, bins - 1)
     sizes = counts.sum(-1, keepdims=True)
@@ -235,7 +234,7 @@ def approximate_fit(counts: Array) -> Fit:
     z_out = quantiles[..., 0, :]
     z_in = quantiles[..., 1, :]
     # The variance of a normal quantile z, with probability p below it, is about p (1 - p) / (n density^2). We
-    # only use the density, which varies most: 1 / density^2 is proportional to exp(z^2).
+    # only use the density, which varies the most: 1 / density^2 is proportional to exp(z^2).
     variances = np.exp(z_out**2) + np.exp(z_in**2)
     mu = np.average(z_out - z_in, axis=-1, weights=1 / variances, keepdims=True)
     mu = np.clip(mu, -_MAX_MU, _MAX_MU)
@@ -249,7 +248,7 @@ def approximate_fit(counts: Array) -> Fit:
         below_out = special.ndtr(cuts)
         return fraction_in * below_in + (1 - fraction_in) * below_out < observed
 
-    # Beyond 40 deviations, probabilities are 0 in float64. We bisect to the last digit.
+    # Beyond 40 deviations, probabilities are 0 in float64.
     low, high = bisect(is_too_low, -40.0, 40.0, halvings=60)
     return Fit(mu[..., 0], cuts=(low + high) / 2)
 
@@ -324,8 +323,8 @@ def fit_counts(counts: Array, start: Fit | None = None) -> Fit:
 def _take_step(fit: Fit, step: Array) -> Fit:
     """Returns the fit after a step (..., bins) of Fisher scoring: changes of the bins - 1 cuts, then of mu.
 
-    We shorten steps that close more than 70% of a gap between cuts, which keeps cuts in order, and steps that
-    move a parameter by more than 1.
+    To keep cuts in order, we shorten steps that close more than 70% of a gap between them. We also shorten
+    steps that move a parameter by more than 1.
     """
     gaps = np.diff(fit.cuts)
     closing = -np.diff(step[..., :-1])  # by how much the step shrinks each gap
@@ -340,7 +339,7 @@ def _take_step(fit: Fit, step: Array) -> Fit:
 
 
 def compute_likelihood_ratio(counts: Array, fit: Fit) -> Array:
-    """Returns the likelihood-ratio statistic (...,) of any two multinomial distributions against the fit.
+    """Returns the likelihood-ratio statistic (...,) of unrestricted multinomials against the fit.
 
     It is 2 sum n log(n / e), for observed counts n (..., 2, bins) and counts e expected under the fit.
     """
@@ -352,10 +351,10 @@ def compute_likelihood_ratio(counts: Array, fit: Fit) -> Array:
 def compute_rao_scores(counts: Array, fit: Fit) -> Array:
     """Returns Rao's score statistics (..., 2) for a quadratic and a cubic departure from a Gaussian curve.
 
-    A departure multiplies the fitted density of the world "in" by exp(c f), up to a constant, with a function
-    f of the score (`_differentiate_by_departures`). The fit has c = 0. A statistic is the derivative of the
-    log likelihood of counts (..., 2, bins) with respect to c, divided by its standard deviation. Under the
-    null, it is approximately standard normal if bins contain many scores.
+    A departure multiplies the fitted density of the world "in" by exp(c f), up to a constant. Here f is a
+    function of the score (`_differentiate_by_departures`). The fit has c = 0. A statistic is the derivative
+    of the log likelihood of counts (..., 2, bins) with respect to c, divided by its standard deviation. Under
+    the null, it is approximately standard normal if bins contain many scores.
     """
     bins = _compute_bins(fit)
     derivatives = _differentiate_by_departures(fit, bins)
@@ -378,17 +377,18 @@ def compute_rao_scores(counts: Array, fit: Fit) -> Array:
 def _differentiate_by_departures(fit: Fit, bins: _Bins) -> Array:
     """Returns derivatives (..., 2, bins, 2) of bin probabilities for two departures from a Gaussian curve.
 
-    They give Rao's scores. A Gaussian curve's log-likelihood ratio is linear in the score s. A departure adds
-    c f(s), and we differentiate with respect to c at c = 0:
+    `compute_rao_scores` uses them. A Gaussian curve's log-likelihood ratio is linear in the score s. A
+    departure adds c f(s), and we differentiate with respect to c at c = 0:
 
         quadratic    f(s) = s^2
         cubic        f(s) = -s^3 for mu >= 0, else s^3; if c > 0, far scores reveal less
 
-    Since we only count scores in bins, s is a bin's mean score, measured from the midpoint between both
+    Since we only count scores in bins, s is a bin's mean score, measured from the midpoint between the two
     worlds' means. Rao's score is valid for any f.
     """
-    # Integrals of the score times the density over bins, measured from the mean of "out". For N(0, 1), they
-    # are minus the difference of the density. N(mu, 1) adds mu times the probability.
+    # The integral over each bin of the score times the density, with the score measured from the mean of
+    # "out". For N(0, 1), it is minus the difference in density between the bin's edges. For N(mu, 1), we add
+    # mu times the bin's probability.
     moments = -np.diff(bins.density)
     moments[..., 1, :] += fit.mu[..., None] * bins.probabilities[..., 1, :]
     # Each bin's mean score, (..., bins), in both worlds together, measured from the midpoint mu / 2.

@@ -1,8 +1,8 @@
 """Lower bounds on a privacy parameter from many canaries per run.
 
-README.md lists the methods. The LiDP paper is Pillutla et al. (NeurIPS 2023); its authors' code differs at
-order 4 (Errata L1 in experiments/lidp/README.md). `audit.evidence.canaries` explains why average error rates
-satisfy the trade-off inequality, and `betting` explains how we test it.
+The LiDP paper is Pillutla et al. (NeurIPS 2023); its authors' code differs at order 4 (Errata L1 in
+experiments/lidp/README.md). `audit.evidence.canaries` explains why average error rates satisfy the trade-off
+inequality, and `betting` explains how we test it.
 
 We choose the threshold and the bets using a *pilot*: some of the runs, drawn with a hash of all runs as the
 seed. So neither the order of runs and canaries nor an increasing map of all scores affects a bound.
@@ -70,16 +70,15 @@ class CanaryMethod(Method):
     def bound(self, design: Design, delta: float, confidence: float) -> Bound:
         """Returns the method's lower bound from the scores of a design.
 
-        We choose the threshold and the bets using a pilot, some of the runs, and count errors in the others.
-        A user's coins, which put canaries in or out, may be unfair, so we raise the counted error rates
-        (`Coins.widen`).
+        We choose the threshold and the bets using some of the runs (a pilot), and count errors in the others.
+        A user's coin flips may be unfair, so we raise the counted error rates (`Coins.widen`).
         """
         error = 1 - confidence
         assumes = self.assumes
         family = exact.GAUSSIAN if assumes.gaussian else exact.approximate_dp(delta)
         counted = count(design, family, error)
         errors = counted.rest  # in the runs outside the pilot
-        # Limits for a user's coins use up a part of the error probability.
+        # Limits for a user's coins use up part of the error probability.
         widened, error_left = design.widen(errors, error)
         proven = self.prove(family, counted._replace(rest=widened), error_left)
         mu = None
@@ -88,8 +87,8 @@ class CanaryMethod(Method):
             mu = proven
             epsilon = conversions.epsilon_from_mu(mu, delta)
         if assumes == NOTHING:
-            # Without coins, we compare runs with K canaries to other runs. They differ in one canary only if
-            # the other runs contain K - 1, which we assume (OTHERS_IN).
+            # Without coins, we compare runs with K canaries to other runs. We assume that the other runs
+            # contain K - 1 canaries, so the two kinds differ in only one (OTHERS_IN).
             if not errors.same_runs and errors.canaries_in > 1:
                 assumes = OTHERS_IN
             elif error_left < error:  # a user's coins
@@ -114,10 +113,11 @@ class CanaryMethod(Method):
 def count(design: Design, family: Family, error: float) -> Counted:
     """Chooses a threshold using a pilot of the runs, and counts its errors in the pilot and the other runs.
 
-    The threshold should give the largest bound on the parameter of `family` at error probability `error`.
+    We choose the threshold that should give the largest bound on the parameter of `family` at error
+    probability `error`.
     """
     pilot, rest = design.split()
-    # Only the numbers of runs and guesses are used. They are the same for any threshold, such as 0.
+    # We only use the numbers of runs and guesses, which are the same for any threshold.
     sizes = rest.errors(0.0)
     threshold = _choose_threshold(pilot, sizes, family, error)
     return Counted(threshold, pilot.errors(threshold), rest.errors(threshold))
@@ -128,8 +128,8 @@ def _prove_lidp(
 ) -> float:
     """Returns a lower bound on the parameter of a family of trade-off curves, epsilon or mu.
 
-    Its curve passes through upper limits on both error rates, each with half of the bound's error
-    probability. `exchangeable_limits` describes `order` and `compute_limits`. Source: Pillutla et al., 2023.
+    It belongs to the curve through upper limits on both error rates, each with half of the error probability.
+    `exchangeable_limits` describes `order` and `compute_limits`. Source: Pillutla et al., 2023.
     """
     errors = counted.rest  # in the runs outside the pilot
     # Upper limits on the mean fractions of misses and false alarms among a run's canaries.
@@ -157,7 +157,8 @@ def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANC
     """
     z = -special.ndtri(error)
     low, high = _solve(mean, z * z / n, variance)
-    # `variance` may exceed 1/4, the largest variance in [0, 1]. With 1/4, limits are this far from the mean.
+    # `variance` may exceed 1/4, the largest variance of values in [0, 1]. With 1/4, limits are this far from
+    # the mean.
     largest_width = z / (2 * np.sqrt(n))
     return float(max(low, mean - largest_width, 0)), float(min(high, mean + largest_width, 1))
 
@@ -177,8 +178,8 @@ def bernstein(
     # Squaring |x - mean| - shift = sqrt(...) gives a quadratic equation for each limit.
     low, _ = _solve(lower_mean, factor, variance)
     _, high = _solve(upper_mean, factor, variance)
-    # This only bounds the variance at the true mean. At other x, it may be negative or exceed 1/4, the
-    # largest variance in [0, 1]. With 1/4, the square root is:
+    # `variance` is a bound only at the true mean. At other x, it may be negative or exceed 1/4, the largest
+    # variance of values in [0, 1]. With 1/4, the square root is:
     largest_width = np.sqrt(factor / 4)
     lower = np.clip(low, lower_mean - largest_width, lower_mean)
     upper = np.clip(high, upper_mean, upper_mean + largest_width)
@@ -202,10 +203,10 @@ def _solve(mean: float, factor: float, variance: VarianceBound) -> Limits:
 def exchangeable_limits(
     sums: Array, canaries: int, order: int, error: float, compute_limits: ComputeLimits
 ) -> Limits:
-    """Returns confidence limits (lower, upper) for the mean mu_1 of exchangeable bits, from sums in n runs.
+    """Returns confidence limits (lower, upper) for the mean mu_1 of exchangeable bits, given sums in n runs.
 
-    mu_j is the probability that j random bits of a run are all 1. We limit mu_order, ..., mu_1 in turn.
-    Source: LiDP paper, Algorithm 2 and Appendix.
+    mu_j is the probability that j random bits of a run are all 1. We compute limits for mu_order, ..., mu_1
+    in turn. Source: LiDP paper, Algorithm 2 and Appendix.
 
     Args:
       sums: (n,) the sum of each run's bits.
@@ -243,8 +244,9 @@ def _bound_variance(j: int, canaries: int, limits: dict[int, Limits]) -> Varianc
     """Returns an upper bound on the variance of a run's estimate of the moment mu_j, as a function of mu_j.
 
     mu_j is the probability that j random canaries all yield errors. Two random sets of j canaries share i
-    with probability h(i), and the variance is sum_i h(i) mu_(2 j - i) - mu_j^2. Identical sets (i = j) give
-    the linear term. Other sets give the constant, from the upper `limits` for mu_(j + 1), ..., mu_(2 j).
+    canaries with probability h(i), and the variance is sum_i h(i) mu_(2 j - i) - mu_j^2. Identical sets (i =
+    j) give the linear term. Other sets give the constant, from the upper `limits` for mu_(j + 1), ..., mu_(2
+    j).
     """
     common = np.arange(j + 1)  # i
     subsets = special.comb(j, common) * special.comb(canaries - j, j - common)
@@ -294,15 +296,15 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
 
 
 def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: float) -> float:
-    """Returns the pilot score that should prove the largest parameter, epsilon or mu, as a threshold.
+    """Returns the pilot score that, as a threshold, should prove the largest parameter (epsilon or mu).
 
     At each score, we predict the parameter from three estimates of the error rates (`thresholds.candidates`):
-    from normal distributions, from counts, and from counts plus a margin (`raised`). We choose the best score
-    for normal distributions or, if they predict 0 everywhere, the score with the smallest sum of counted
-    rates. The best score for raised rates replaces this choice if it then predicts more than the choice does
-    from counts. The margin protects against lucky counts.
+    from normal distributions, from counts, and from counts plus a margin (`raised`). We choose the score that
+    is best for normal distributions. If they predict 0 everywhere, we choose the score with the smallest sum
+    of counted rates. The score that is best for raised rates replaces this choice if its prediction exceeds
+    the choice's prediction from counts. The margin protects against lucky counts.
 
-    `pilot` holds the runs used for this choice. `sizes` holds the other runs' errors, but we use only the
+    `pilot` contains the runs used for this choice. From the other runs' errors, `sizes`, we use only the
     numbers of runs and guesses. `error` is the error probability of each rate's limit.
     """
     log_inverse_error = -np.log(error)
@@ -316,10 +318,10 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     def predict(rates: Array) -> Array:
         """Returns the parameter (T,) that we expect to prove if the true error rates are `rates` (2, T).
 
-        It is that of the family's curve through approximate upper limits: the rates plus two margins. First,
-        the estimate of a rate p has the variance scale * p (1 - p) / guesses. Second, some rare runs may have
-        many more errors. With probability `error`, n runs include no run of a kind with frequency log(1 /
-        error) / n. The estimate from such a run is at most `scale`.
+        It belongs to the family's curve through approximate upper limits: the rates plus two margins. The
+        first margin accounts for the variance of a rate p's estimate, scale * p (1 - p) / guesses. The second
+        accounts for rare runs with many more errors. With probability `error`, n runs do not include any run
+        of a kind with frequency log(1 / error) / n. The estimate from such a run is at most `scale`.
         """
         variances = scales * rates * (1 - rates) / guesses
         margin_for_guesses = np.sqrt(2 * log_inverse_error * variances)

@@ -66,7 +66,7 @@ FAIR_COINS_GAUSSIAN = Assumption(
 def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `exact_null` on epsilon for a single run with all canaries inserted.
 
-    `counted` takes the place of the false-positive rate in tables.
+    In tables, `counted` replaces the false-positive rate.
     """
     bound = exact_null.bound_directions(make_design(cosines), delta, confidence)
     hits = bound.n_in - bound.false_negatives  # canaries above the threshold
@@ -98,7 +98,7 @@ def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `one_run_guesses` on epsilon, by Steinke, Nasr and Jagielski (2023).
 
     `design` has a single run. We choose the number of guesses using a pilot: coins that we do not guess. For
-    delta > 0, the bound is only proven for a fixed number (Errata O11).
+    delta > 0, the bound is proven only for a number fixed in advance (Errata O11).
     """
     error = 1 - confidence
     ordered = _split_and_order(design)
@@ -122,8 +122,8 @@ def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
 def gaussian_from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `one_run_gaussian` on mu, by Mahloujifar, Melis and Chaudhuri (2024).
 
-    `design` has a single run. We choose the number of guesses using a pilot, but the bound is only proven for
-    a fixed number (Errata O11). Its epsilon is valid if the trade-off curve is Gaussian.
+    `design` has a single run. We choose the number of guesses using a pilot, but the bound is proven only for
+    a number fixed in advance (Errata O11). Its epsilon is valid if the trade-off curve is Gaussian.
     """
     error = 1 - confidence
     ordered = _split_and_order(design)
@@ -135,7 +135,7 @@ def gaussian_from_guesses(design: Coins, delta: float, confidence: float) -> Bou
         lambda mus: gaussian_refutes(coins, candidates, predicted, mus, error),
         low=0.0,
         high=8.0,  # a larger mu is rare
-        halvings=10,  # to 1/128, which suffices to compare them
+        halvings=10,  # to 1/128, precise enough to compare candidates
     )
     guesses = int(candidates[np.argmax(refuted)])
     right, counts = ordered.count_guesses(guesses)
@@ -175,7 +175,8 @@ class _OrderedCoins(NamedTuple):
     def count_guesses(self, guesses: int) -> tuple[int, dict[str, Any]]:
         """Returns (how many of the most certain `guesses` are correct, the counts as fields of `Bound`).
 
-        `Bound` has no fields for guesses. We report them as in-scores, and wrong ones as false negatives.
+        `Bound` has no fields for guesses, so we report guesses as in-scores, and wrong ones as false
+        negatives.
         """
         right = int(self.cumulative_right[guesses - 1])
         return right, {
@@ -190,7 +191,7 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
     """Draws a pilot of coins, and orders at most 20,000 of the other coins by the certainty of their guesses.
 
     We guess that a canary is inserted if its score is above the median. The certainty is the score's distance
-    from the median. The pilot predicts the fraction of correct guesses.
+    from the median.
     """
     scores = design.scores[0]  # of the single run
     require(
@@ -203,11 +204,10 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
     certainty = np.abs(signed)
     pilot_size = max(round(0.2 * len(certainty)), LEAST_COINS // 2)
     pilot, guessable = exact_null.split_pilot(certainty, pilot_size)
-    # Computing mu takes too long for more coins. `split_pilot` shuffles, so the subset is random.
+    # With more coins, computing mu would take too long. `split_pilot` shuffles, so the subset is random.
     guessable = guessable[:20_000]
     surest_first = guessable[np.argsort(-certainty[guessable], kind="stable")]
     right = np.cumsum(signed[surest_first] > 0)
-    # The numbers of guesses to choose from.
     candidates = np.maximum(np.round(_FRACTIONS * len(right)), 1)
     return _OrderedCoins(right, candidates.astype(np.int64), _predict_right(signed[pilot]))
 
@@ -259,7 +259,7 @@ def log_p_approximate(
 ) -> float:
     """Returns the log of an upper bound on the probability of at least `right` correct guesses.
 
-    It assumes (epsilon, delta)-DP. With W ~ Binomial(r, e^eps / (1 + e^eps)), the bound is
+    The bound assumes (epsilon, delta)-DP. With W ~ Binomial(r, e^eps / (1 + e^eps)), it is
 
         P(W >= v) + 2 m delta max_i P(v > W >= v - i) / i.
 
@@ -270,7 +270,7 @@ def log_p_approximate(
       guesses: r, the number of guessed coins.
       right: v, the number of correct guesses.
     """
-    # W is the number of correct guesses if each has the largest probability that epsilon allows.
+    # W is the number of correct guesses if each is correct with the largest probability that epsilon allows.
     law = scipy.stats.binom(guesses, special.expit(epsilon))
     below = np.arange(right - 1, -1, -1)  # v - 1, ..., 0
     masses = np.cumsum(law.pmf(below))  # P(v > W >= v - i) for i = 1, ..., v
@@ -288,13 +288,13 @@ def gaussian_refutes(
     """Returns, for each element, whether a number of correct guesses refutes mu-GDP at the level `error`.
 
     Let q_j be the probability of at least j correct guesses, and S_j = q_j + q_(j+1) + ... Suppose that q_v,
-    and so S_v, is at least the error. Then mu-GDP limits q_j from below, for j = v - 1, ..., 0 (see the
+    and so S_v, is at least the error. Then mu-GDP bounds q_j from below, for j = v - 1, ..., 0 (see the
     module's docstring):
 
         q_j >= (m g(x) + S_(j+1)) / (r - j),    x = (j q_(j+1) + S_(j+1)) / m,    g(x) = Phi(Phi^-1(x) - mu).
 
-    The limits grow with q_(j+1) and S_(j+1), so we start at the least values, q_v = S_v = error. If q_0 must
-    exceed 1, the supposition is false: under mu-GDP, q_v is below the error. So we refute mu.
+    The limits grow with q_(j+1) and S_(j+1), so we start at the smallest values, q_v = S_v = error. If q_0
+    would have to exceed 1, the supposition is false: under mu-GDP, q_v is below the error. So we refute mu.
     Source: Mahloujifar, Melis and Chaudhuri, 2024.
 
     Args:

@@ -11,7 +11,7 @@ These are not confidence bounds. The first two ignore the error of the fit. The 
 using the canaries that they count (Errata O7, O8 of experiments/one_shot/README.md).
 
 An *observed* canary was inserted, and an *unobserved* canary was left out. We fit the null distribution only
-if it is unknown: if cosines are maxima over rounds. Means and deviations are in units of 1/sqrt(d).
+if cosines are maxima over rounds, because it is then unknown. Means and deviations are in units of 1/sqrt(d).
 """
 
 import functools
@@ -64,8 +64,8 @@ FITTED = {
 def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
     """Returns all estimates of epsilon from a run's cosines; these estimates are not confidence bounds.
 
-    Those in FITTED compare fitted normal distributions. Those in PRIORS use limits on error rates with level
-    `confidence`, and differ in the limits' Beta prior.
+    The methods in FITTED compare fitted normal distributions. The methods in PRIORS use limits on error rates
+    at the level `confidence`, and differ in the Beta prior of these limits.
     """
     rows = [estimate_from_fit(name, run, delta) for name in FITTED]
     rows += [
@@ -86,9 +86,9 @@ def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
 def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
     """Returns an estimate that depends only on the means and standard deviations of a run's cosines.
 
-    `name` is a key of FITTED. The null distribution, of cosines of left-out canaries, is fitted to the
-    unobserved cosines. If there are none, it is N(0, 1/d), in units of 1/sqrt(d). The standard error comes
-    from 2,000 simulated fits to samples from the fitted distributions.
+    `name` is a key of FITTED. We fit the null distribution to the cosines of unobserved (left-out) canaries.
+    If there are none, the null is N(0, 1/d). The standard error comes from 2,000 simulated fits to samples
+    from the fitted distributions.
     """
     observed = len(run.observed)
     unobserved = len(run.unobserved)
@@ -150,9 +150,9 @@ def _draw_fits(rng: np.random.Generator, law: Gaussian, canaries: int) -> Gaussi
 def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
     """Returns the in-sample estimate of epsilon, the largest over all thresholds, called eps_lo in papers.
 
-    At each threshold, epsilon is that of the trade-off curve through upper limits on both error rates
-    (`conversions.epsilon_from_rates`). If no cosine is unobserved, the false-positive rate is known.
-    Otherwise, even at a fixed threshold, both limits are only valid with probability 1 - 2 error (Errata O8
+    Each threshold gives the epsilon of the trade-off curve through upper limits on both error rates
+    (`conversions.epsilon_from_rates`). If there are no unobserved cosines, the false-positive rate is known.
+    Otherwise, even at a fixed threshold, both limits are valid only with probability 1 - 2 error (Errata O8
     of experiments/one_shot/README.md).
 
     `error` is the one-sided error of each rate's limit. `prior` is 1/2 for Jeffreys limits, and 1 for

@@ -15,9 +15,10 @@ from audit.methods.exact import GAUSSIAN, Family
 
 # These constants are tuned to give large bounds. Bounds are valid for any values.
 _PRIOR = 5.0  # the number of normal pseudo-scores added to a pilot's counts
-_MIN_RELIABLE = 8  # the pilot's own scores within a rank, for reliable counts
+# A count is reliable if at least this many of the pilot's own scores are at or below the threshold.
+_MIN_RELIABLE = 8
 _MAX_Z_SCORE = 1.8  # a count with a larger |z-score| contradicts normal distributions
-_RELATIVE_ERROR = 1.7  # times sqrt(n), for a bound predicted from the counts of n scores per world
+_RELATIVE_ERROR = 1.7  # of a bound predicted from the counts of n scores per world, times sqrt(n)
 _RAISE = 1.5  # standard deviations added to rates
 
 
@@ -59,11 +60,11 @@ def choose_on_pilot(
 
     The aim is to prove the largest lower bound on a privacy parameter. We predict the bound for the ranks 1,
     2, 4, ... of each world in two ways: from normal distributions with the pilot's area under the ROC curve,
-    which varies little between pilots, and from the pilot's error counts. We choose the best rank for normal
-    distributions. Unless we assume a Gaussian curve, the best rank for counts replaces it if counts
-    contradict normal distributions, or predict a clearly larger bound.
+    which varies little between pilots, and from the pilot's error counts. We choose the rank that is best for
+    normal distributions. Unless we assume a Gaussian curve, the rank that is best for counts replaces it if
+    the counts contradict normal distributions or predict a clearly larger bound.
 
-    A poor choice makes the bound weaker, but not invalid. The constants are tuned to give large bounds.
+    A poor choice makes the bound weaker, but not invalid.
 
     Args:
       pilot_in, pilot_out: The pilot's scores (n,) and (m,).
@@ -121,9 +122,9 @@ def _predict_bounds(
 ) -> _Predictions:
     """Predicts the bounds for thresholds at ranks 1, 2, 4, ... among the scores of a world.
 
-    A threshold of rank r is the r-th lowest score in its own world, in or out. We guess that lower scores are
-    from the other world. So the errors are the r - 1 lower scores, and the other world's scores above the
-    threshold. We predict the latter from normal distributions, and from the pilot's counts at the score
+    A threshold of rank r is the r-th lowest score in its own world. We guess that lower scores are from the
+    other world. So the errors are the r - 1 lower scores in its own world, and the other world's scores above
+    the threshold. We predict the latter from normal distributions, and from the pilot's counts at the score
     nearest to the threshold.
 
     Args:
@@ -145,8 +146,8 @@ def _predict_bounds(
     # The fractions of the other world below the pilot's score and the threshold, if both worlds are normal.
     normal_at_pilot = special.ndtr(mu + special.ndtri(pilot_ranks / gaps))
     normal_at_threshold = special.ndtr(mu + special.ndtri(levels))
-    # The same fractions from counts, with normal pseudo-scores because counts vary. The second one is the
-    # first, times the ratio of the normal fractions.
+    # The same fractions from counts, with normal pseudo-scores because counts vary. The second fraction is
+    # the first one times the ratio of the normal fractions.
     size = len(other)
     counted_at_pilot = (below + _PRIOR * normal_at_pilot) / (size + _PRIOR)
     counted_at_threshold = counted_at_pilot * normal_at_threshold / normal_at_pilot
@@ -158,9 +159,9 @@ def _predict_bounds(
     # We round the bounds, so all platforms choose the same rank.
     from_normal, from_counts = np.round(family.parameter(other_limits, own_limit), 9)
 
-    # The z-score of the count `below` for normal distributions. Its variance has two parts: a binomial one,
-    # and one due to the random position of the pilot's own score, with a relative error of about 1 / sqrt(its
-    # rank), as for a Poisson count.
+    # The z-score of the count `below` if both worlds are normal. The variance of the count is the sum of a
+    # binomial variance and one due to the random position of the pilot's own score. This position has a
+    # relative error of about 1 / sqrt(rank), as for a Poisson count.
     expected = size * normal_at_pilot
     from_other = expected * (1 - normal_at_pilot)
     from_own = expected**2 / pilot_ranks
@@ -217,8 +218,8 @@ def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
     n_out = len(pilot_out)
     distinct, counts = np.unique(np.concatenate([pilot_in, pilot_out]), return_counts=True)
 
-    # We model out-scores as N(0, 1) and in-scores as N(mu, 1). Each threshold corresponds to a z such that
-    # the fraction of the mixture below z is the fraction of the pilot's scores below the threshold, k / (n +
+    # We model out-scores as N(0, 1) and in-scores as N(mu, 1). Each threshold corresponds to a z: the
+    # fraction of the mixture below z equals the fraction of the pilot's scores below the threshold, k / (n +
     # 1) for the k-th lowest of n.
     mu = _estimate_separation(pilot_in, pilot_out)
     total = n_in + n_out

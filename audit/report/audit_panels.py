@@ -115,7 +115,7 @@ def _label_row(row: BoundRow, conclusion: Conclusion) -> str:
 
 
 def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws histograms of the in and out scores, and lines at the thresholds of the verdict's bounds."""
+    """Draws histograms of in-scores and out-scores, and lines at the thresholds of the verdict's bounds."""
     unit = "runs" if conclusion.has_one_canary else "scores"
     scores_in, scores_out = conclusion.worlds
     all_scores = np.concatenate(conclusion.worlds)
@@ -218,7 +218,7 @@ def draw_trade_off(
     if upper is not None and math.isfinite(upper):
         _draw_gaussian(axis, grid, upper, f"mu ≤ {at_most(upper, 2)}", color=UPPER, ls=":")
     claim = conclusion.claim
-    # GIVEN means that the claim comes from another accountant. Without a mu, it is (epsilon, delta).
+    # GIVEN means that the claim comes from another accountant. Without a mu, it is an (epsilon, delta) claim.
     if claim is not None and claim.assumes == GIVEN and upper is None:
         false_negative_rates = 1 - claim.power(grid)
         smallest = grid[0]  # the smallest rate that the axes show
@@ -239,8 +239,8 @@ def _draw_gaussian(axis: Axes, grid: Array, mu: float, label: str, **look: Any) 
 def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | None = None) -> None:
     """Plots trade-off curves on normal-deviate axes, which show Gaussian curves as lines of slope -1.
 
-    These axes show a rate r at Phi^-1(r). Both extend from the rate of half an error among the scores (at
-    most 0.1) to 1 minus it. `predicted_mu` is the mu of an ideal attack; None if unknown.
+    These axes show a rate r at Phi^-1(r). Both extend from s to 1 - s. Here s is the rate of half an error
+    among the scores, at most 0.1. `predicted_mu` is the mu of an ideal attack; None if unknown.
     """
     smallest = min(0.5 / max(map(len, conclusion.worlds)), 0.1)
     end = special.ndtri(smallest)

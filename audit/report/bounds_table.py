@@ -35,7 +35,7 @@ class BoundRow(NamedTuple):
       assumes: The assumption of a bound; for other values, why they are not bounds.
       sign: "≥" for a lower bound, "≤" for an upper bound, empty for other values.
       show: A function from epsilon or mu to text. It rounds values computed from scores down, and others up.
-      counts: The threshold and both errors as text (one text for a single run); otherwise empty.
+      counts: The threshold and both errors as text (one text for a single run); empty for upper bounds.
       finding: The lower bound or the estimate; None for other rows.
       upper: The upper bound; None for other rows.
     """
@@ -63,8 +63,8 @@ class BoundRow(NamedTuple):
 def list_rows(conclusion: Conclusion) -> list[BoundRow]:
     """Returns a table's rows: lower and upper bounds, estimates, and the epsilon if losses were linear.
 
-    The last is a heuristic. For a single run, we leave out the last two, because its estimates have a
-    separate table.
+    The last is a heuristic. For a single run, we list only bounds, because its estimates have a separate
+    table.
     """
     rows = [_make_row(bound, conclusion, bound.assumes) for bound in conclusion.ranked()]
     rows += [
@@ -111,7 +111,7 @@ def _make_row(finding: Finding, conclusion: Conclusion, assumes: Assumption) -> 
 
 
 def show_floor(floor: NoiseFloor) -> str:
-    """Returns an estimate's mean and 95% quantile without a leak, "0.100 (0.250)"; "-" if not simulated."""
+    """Returns an estimate's mean and 95% quantile without a leak, "0.100 (0.250)", or "-" if unknown."""
     if not floor.audits:
         return "-"
     return f"{floor.mean:.3f} ({floor.quantile_95:.3f})"
@@ -179,7 +179,8 @@ def _count(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
 def _show_errors(errors: int, scores: int, as_counts: bool) -> str:
     """Returns errors as "errors/scores", or as a percentage of scores, at most 100%.
 
-    Fair coins insert half of all canaries on average, so `scores` is half of them. Errors may outnumber it.
+    Fair coins insert half of all canaries on average, so `scores` is half of their number. There may be more
+    errors than this.
     """
     if as_counts:
         return f"{errors}/{scores}"
@@ -194,7 +195,7 @@ def _show_assumption(row: BoundRow) -> str:
 
 
 def _show_mu(row: BoundRow) -> str:
-    """Returns mu with three decimals; empty if it is None, and for upper bounds on all models."""
+    """Returns mu with three decimals; empty if it is None, and for upper bounds that cover all models."""
     if row.mu is None or (row.upper is not None and not row.upper.last_model_only):
         return ""
     return row.show(row.mu)
@@ -229,7 +230,7 @@ def make_note(word: str, text: str) -> str:
 
 
 def _make_notes(word: str, statements: Iterable[str]) -> Iterator[str]:
-    """Yields a note for each statement. Only the first note has the word."""
+    """Yields a note for each statement; only the first has the word."""
     for statement in statements:
         yield make_note(word, statement)
         word = ""
@@ -238,8 +239,8 @@ def _make_notes(word: str, statements: Iterable[str]) -> Iterator[str]:
 def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
     """Returns clauses about the test of the claim; an empty list if no claim is known or scores are invalid.
 
-    The first clause is the test's result, or why it was not tested. Unless the claim is rejected, the second
-    is the probability that this audit would have rejected it, had there been less noise than claimed.
+    The first clause is the test's result, or why the claim was not tested. Unless the claim is rejected, the
+    second is the probability that this audit would have rejected it, had there been less noise than claimed.
     """
     test = conclusion.claim_test
     upper = conclusion.tightest
@@ -248,8 +249,7 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
             return []
         if conclusion.is_reversed:
             return ["not tested: scores are reversed"]
-        # A single run's test needs a known distribution of left-out cosines, or enough canaries that a coin
-        # inserted or left out.
+        # A single run's test needs a known distribution of left-out cosines, or enough coin flips.
         if conclusion.is_one_run:
             return [f"not tested: the null is fitted, and there are fewer than {LEAST_COINS} coins"]
         return []
@@ -258,7 +258,8 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
     # If the test does not bet, but compares lower bounds with the claim, the e-value only repeats the result.
     if conclusion.bets_on_curve:
         result += f" (e-value {at_least_digits(test.e_value, digits=2)})"
-    # `seen` is the smallest reduction of the noise that the test would detect, and `seen.noise` what remains.
+    # `seen` is the smallest noise reduction that the test would detect. `seen.noise` is the fraction that
+    # remains.
     if test.seen is None or test.refuted:
         return [result]
     probability = math.floor(100 * test.seen.probability) / 100  # rounded down

@@ -28,14 +28,7 @@ _HASHED_FIELDS = ("dp_variant", "privacy_loss", "implementation", "method", "con
 
 
 class StoredCard(NamedTuple):
-    """A card read from a file, and the inputs needed to recompute it.
-
-    Attributes:
-      card: The content of the file.
-      claim: The claim, or None.
-      level: The delta and the confidence.
-      runs: The number of runs.
-    """
+    """A card read from a file, and the inputs needed to recompute it."""
 
     card: dict[str, Any]
     claim: Claim | None
@@ -87,7 +80,7 @@ def _commit(card: dict[str, Any]) -> str:
 def read_card(path: Path) -> StoredCard:
     """Reads a card from a file; raises InputError if the file is not a card.
 
-    The field "mechanisms" (OpenDP's name) names the claim's class.
+    The field "mechanisms" (OpenDP's name for it) contains the name of the claim's class.
     """
     # `Claim.__subclasses__` omits the subclasses of GaussianClaim.
     claims = [*Claim.__subclasses__(), *GaussianClaim.__subclasses__()]
@@ -141,9 +134,12 @@ def _compare(place: str, stated: Any, recomputed: Any) -> str:
 
 
 def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the fields about the claim: the variant of DP, its parameters, and its class and arguments."""
+    """Returns the fields about the claim.
+
+    They state the variant of DP, the privacy parameters, and the claim's class and arguments.
+    """
     claim = conclusion.claim
-    # Bounds for random allocation replace the example's gradient by zero.
+    # Bounds for random allocation replace the example's gradient with zero.
     unit = ZERO_OUT if isinstance(claim, RandomAllocation) else _ADD_OR_REMOVE
     mu = conclusion.mu_upper_bound
     variant = "Approximate DP" if mu is None else "Gaussian DP"
@@ -163,7 +159,7 @@ def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
 def _describe_method(conclusion: Conclusion) -> dict[str, Any]:
     """Returns the method of the first bound without a Gaussian assumption, and how often it looks at scores.
 
-    It looks once, or after each run if its bound is valid after any number of runs.
+    A method looks once, or after each run if its bound is valid after any number of runs.
     """
     for bound in conclusion.ranked():
         if not bound.assumes.gaussian:

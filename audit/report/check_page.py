@@ -19,7 +19,6 @@ class _Figure(NamedTuple):
 
     Attributes:
       key: The key of the drawn values in the report's "figures".
-      caption: The caption.
       unit: The axis label.
       limit: The largest value that counts as correct: 1 plus a tolerance.
     """
@@ -75,8 +74,8 @@ def check_page(report: Mapping[str, Any]) -> bytes:
 def draw_bars(axes: Axes, values: Mapping[str, float], limit: float) -> None:
     """Draws the 24 largest values as horizontal bars with their names, and a line at 1, the stated value.
 
-    Values above `limit`, 1 plus a tolerance, are red. Those that are not finite come first, with the width of
-    the largest finite value (at least 1).
+    Values above `limit`, 1 plus a tolerance, are red. Values that are not finite come first. Their bars are
+    as wide as the largest finite value (at least 1).
     """
     names = list(values)
     sizes = np.nan_to_num(list(values.values()), nan=np.inf, posinf=np.inf)

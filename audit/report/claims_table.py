@@ -29,7 +29,7 @@ def show_claims(claims: SamplerClaims) -> str:
         if row.last_model.tail is not None:  # training ends with noise-only steps
             record[f"and {claims.tail} noise-\nonly steps"] = _show_upper(row.last_model.tail)
         records.append(record)
-    epsilons = tuple(records[0])[1:]  # all columns except the sampler
+    epsilons = tuple(records[0])[1:]
     title = f"epsilon at delta {claims.delta:g}, noise multiplier {claims.noise_multiplier:.4g}"
     lines = [title, "", format_table(records, right=epsilons), ""]
     notes = [f"{row.sampler}: {row.every_model.accountant}. {row.advice}" for row in claims.rows]
@@ -82,5 +82,5 @@ def show_noise_claims(records: Sequence[dict[str, Any]], title: str) -> str:
             }
         )
     note = textwrap.fill(_IF_LINEAR, _WIDTH)
-    right = tuple(rows[0])[1:]  # all columns of numbers
+    right = tuple(rows[0])[1:]
     return format_table(rows, right, before=[title, ""], after=["", note])

@@ -50,8 +50,8 @@ def _draw_line(axis: Axes, rows: pd.DataFrame, label: str, color: str, marker: s
     """Plots proven epsilons as a line and upper bounds as a dotted line, against a frame's column "x".
 
     Each point is the mean over rows with the same x, with a bar from the smallest to the largest epsilon.
-    Upper bounds over three times the largest proven epsilon would flatten the bars, so only the legend shows
-    them.
+    Upper bounds above three times the largest proven epsilon would flatten the bars, so they appear only in
+    the legend.
     """
     proven = rows.groupby("x", sort=False)["epsilon"].agg(["mean", "min", "max"])
     mean = proven["mean"]

@@ -50,7 +50,10 @@ _GREEK = re.compile(r"(?<![\w\\$])(epsilon|delta|mu|sigma)(?!\w)")
 
 
 def insert_symbols(text: str) -> str:
-    """Returns a figure's text with TeX for Greek letters, powers of ten (1e-05), and "delta 1e-05"."""
+    """Returns a figure's text with TeX for Greek letters and powers of ten, such as 1e-05.
+
+    We also insert "=" between "delta" and a number.
+    """
     text = re.sub(r"\bdelta (?=\d)", "delta = ", text)
     text = _GREEK.sub(r"$\\\1$", text)
     text = text.replace(r"$\epsilon$", r"$\varepsilon$")  # as in papers

@@ -31,10 +31,8 @@ class Subject(NamedTuple):
     """An audit, and the facts on its page.
 
     Attributes:
-      title: The page's heading.
       facts: Facts about the audited training, keyed by topic, such as "Model".
       threats: Sentences about the threat model, keyed by topic, such as "sees".
-      conclusion: The conclusion of the audit.
       provenance: Facts about the conclusion's origin, keyed by topic, such as "Seed".
       config: The content of the setting's file; None if the file is missing.
     """
@@ -87,7 +85,7 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
         "Versions": f"audit {__version__}, python {platform.python_version()}, {libraries}",
         "Date": f"{datetime.now(UTC):%Y-%m-%d}",
     }
-    # Audits that we trained have other topics, such as "sees".
+    # If we trained the models ourselves, there are other topics, such as "sees".
     threats = {"given": _UNKNOWN_THREAT}
     return Subject(name, facts, threats, conclusion, provenance)
 
@@ -127,7 +125,7 @@ def describe_setting(
     )
     setting = audited.setting
     is_own_model = audited.model is not None
-    constants = lipschitz.find_current(store)  # Lipschitz constants of the steps, or None
+    constants = lipschitz.find_current(store)
     conclusion = conclude_setting(store.load(runs), setting, level, is_own_model, constants)
 
     notes = last_result.provenance

@@ -31,7 +31,7 @@ class Column(NamedTuple):
       key: The column's name in CSV and JSON; None if only text shows the column.
       value: A function from a row to the column's value; CSV shows None as an empty cell.
       head: The column's name in text, on one or more lines; None if only CSV and JSON show the column.
-      show: A function from a value other than None to the cell's text.
+      show: A function that converts a value other than None to the cell's text.
       width: The column's width in characters; 0 to fit the widest cell.
       left: True to align cells to the left.
       none: The text of a cell whose value is None.
@@ -70,7 +70,6 @@ class Table(Generic[Row]):
     """A table: rows, and the columns that show them.
 
     Attributes:
-      columns: The columns from left to right.
       rows: Any objects from which the columns read their values.
       section: A function from a row to the heading of its section. Consecutive rows with the same heading
         form a section, under a rule and the heading (if not empty).
