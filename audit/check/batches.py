@@ -130,7 +130,7 @@ def _recognise_kind(drawn: _DrawnBatches) -> str:
     between passes. If all sizes are equal, the batches have a fixed size. The probability that Poisson
     batches look like this is below 1e-9.
     """
-    epochs = [batches[: drawn.epoch] for batches in drawn.passes]
+    epochs = [batches[: drawn.epoch_length] for batches in drawn.passes]
     is_once = not any(_is_repeated(np.concatenate(epoch)) for epoch in epochs)
     # log of the probability that Poisson batches use no example twice in an epoch
     log_of_epochs = stats.binom.logcdf(1, list(map(len, epochs)), drawn.measured_rate)
@@ -163,7 +163,7 @@ def _report(draw: Draw, drawn: _DrawnBatches, assumed: str) -> CheckReport:
         kind = POISSON
     figures: dict[str, Any] = {}
     if kind in (SHUFFLED, BALLS_IN_BINS):
-        order = examine_order(draw, drawn.examples, drawn.epoch)
+        order = examine_order(draw, drawn.examples, drawn.epoch_length)
         figures["order"] = order._asdict()
         if order.repeats:
             kind = CYCLIC

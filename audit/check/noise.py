@@ -41,7 +41,8 @@ class StepNoise(NamedTuple):
     Attributes:
       draws: (n, k) how far each step moves these parameters, in stated deviations.
       deviations: (layers,) the standard deviation of the noise in each layer, in stated deviations.
-      freedom: (layers,) the degrees of freedom of these deviations; 0 in layers that are not trained.
+      freedom: (layers,) the degrees of freedom of these deviations; 0 in layers that are not trained, or
+        whose noise is hidden by rounding.
       silent: (layers,) the number of parameters that depend on the batch but not on the seed, although they
         are rounded finely enough to show noise.
       still: (layers,) the number of such parameters that do not depend on the batch either.
@@ -209,7 +210,9 @@ def _draw_at(
         draws,
         deviations,
         freedom,
+        # Examples move these parameters, but seeds do not.
         silent=probe.sum_layers(is_silent & probe.is_trained),
+        # These never move, but others in their layer do. They may be frozen.
         still=probe.sum_layers(is_silent & ~probe.is_trained) * probe.is_layer_trained,
         not_finite=not_finite,
         reference=reference[is_kept],
@@ -345,21 +348,20 @@ def _compute_covariance_p_value(noise: Vector) -> float:
 
     The statistic is tr(S1 S2) for the covariance matrices S1 and S2 of two halves of the seeds. It estimates
     tr(S^2) for the true covariance matrix S, which is smallest if the parameters are independent. Shared
-    draws increase it, regardless of their positions and signs. `noise` (n, p) has variance 1 in every
-    parameter.
+    draws increase it, regardless of their positions and signs. `noise` (n, p) has variance 1 over all seeds.
     """
     half = min(len(noise) // 2, 500)  # at most 500, to limit the time
     first = noise[:half] - noise[:half].mean(axis=0)
     second = noise[half : 2 * half] - noise[half : 2 * half].mean(axis=0)
-    statistic = np.sum((first @ second.T) ** 2) / np.mean(second**2)
-    # Without its mean, `second` has variance (half - 1) / half. The last line cancels this factor.
+    variance = np.mean(np.var(second, axis=0, ddof=1))  # in the second half, it is only about 1
+    statistic = np.sum((first @ second.T) ** 2) / variance
     # Given the first half, the statistic is a weighted sum of chi-square variables with half - 1 degrees of
     # freedom each. The weights are the eigenvalues of first @ first.T. Satterthwaite's approximation is one
     # scaled chi-square variable with the same mean and variance.
     sum_of_weights = np.sum(first**2)
     scale = np.sum((first @ first.T) ** 2) / sum_of_weights
     freedom = (half - 1) * sum_of_weights / scale
-    return float(stats.chi2.sf(statistic * (half - 1) / half / scale, freedom))
+    return float(stats.chi2.sf(statistic / scale, freedom))
 
 
 def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) -> Any:
@@ -388,7 +390,7 @@ def find_ties(drawn: DrawnNoise) -> str:
     columns = drawn.has_noise
     draws = drawn.given.draws[:, columns]
     seeds, size = draws.shape
-    # Two draws tie if they are at most one floating-point spacing apart; 1e-9 covers float64 errors.
+    # Two draws tie if they are at most one floating-point spacing apart. Half a spacing and 1e-9 cover errors.
     tolerances = 1.5 * drawn.rounding[columns] + 1e-9
     # The probability of a chance tie is the width of the tolerance times the density at 0 of the difference
     # between two normal draws, 1 / sqrt(4 pi) / deviation. A float32 generator repeats a number with
@@ -407,22 +409,34 @@ def find_ties(drawn: DrawnNoise) -> str:
         return AT_ENDS
     if count < 3 * by_chance + _MIN_TIES:
         return ""
-    # At one value: about one for each parameter, not two, and sometimes for three seeds or more.
+    # If noise is sometimes missing, each parameter has one tied value, and some values are tied for more than
+    # two seeds. There are then fewer tied values than ties.
     num_values = count - np.count_nonzero(is_tie[1:] & is_tie[:-1])
     if num_values < min(1.5 * size, 0.9 * count):
         return AT_ONE
-    # Smaller features change the sum. If it is on the grid of the noise, it changes by multiples of the gap.
+    spacings = np.min(gaps, axis=0, where=~is_tie, initial=np.inf)
+    return "" if _is_sum_on_grid(drawn, spacings) else GRID
+
+
+def _is_sum_on_grid(drawn: DrawnNoise, spacings: Vector) -> Any:
+    """Returns True if, in most parameters with noise, smaller features move the step by multiples of a spacing.
+
+    `spacings` are those between different values of the noise, in stated deviations.
+    """
     other = drawn.others.get(SMALL_FEATURES, drawn.given)
-    shift = (other.reference - drawn.given.reference)[columns] / drawn.probe.settings.deviation
-    multiples = shift / np.min(gaps, axis=0, where=~is_tie, initial=np.inf)
+    # Both steps have seed 0, so the noise cancels.
+    shift = other.reference - drawn.given.reference
+    shift = shift[drawn.has_noise] / drawn.probe.settings.deviation
+    multiples = shift / spacings
     is_on_grid = np.abs(multiples - np.rint(multiples)) < 0.02
-    return "" if np.mean(is_on_grid[shift != 0]) > 0.5 else GRID
+    return np.mean(is_on_grid[shift != 0]) > 0.5
 
 
 def count_repeats(drawn: DrawnNoise) -> int:
     """Returns how many seeds exactly repeat another seed's noise; 0 if this may be due to chance."""
     values = drawn.given.values
-    # Fewer than eight 16-bit numbers may all repeat by chance.
+    # Fewer than eight numbers may all repeat by chance if they are 16-bit. If no number varies, all seeds
+    # repeat one step.
     if 0 < np.sum(np.any(values, axis=0)) < 8:
         return 0
     return len(values) - len(np.unique(values, axis=0))

@@ -123,7 +123,7 @@ class StepProbe:
         self.base = self._read_numbers(leaves)
         spacings = np.array([trees.get_spacing(leaves[name]) for name in self.layer_names])
         self.spacings = spacings[self.layer]
-        self._coarsest = max(*spacings, *map(trees.get_spacing, layers.values()))
+        self._coarsest_epsilon = max(*spacings, *map(trees.get_spacing, layers.values()))
         self.is_trained = np.zeros(self.start.size, bool)
 
     def run(self, rows: Columns, seed: int) -> Vector:
@@ -203,6 +203,7 @@ class StepProbe:
           RefusedError: the step fails.
         """
         changed = copy.copy(self)
+        # `run` updates `is_trained` in place.
         vars(changed).update(attributes, is_trained=self.is_trained.copy())
         changed.base = changed.run(self.rows, seed=0)
         return changed
@@ -215,7 +216,7 @@ class StepProbe:
         Args:
           added: one or two vectors (p,) of parameters after steps.
           subtracted: the same number of vectors.
-          rows: the batch of the first step in `subtracted`.
+          rows: the batch of the first step in `subtracted`. We assume that rounding is similar in all steps.
           factor: the factor.
 
         Returns:
@@ -235,14 +236,15 @@ class StepProbe:
         variance = steps * self.compute_rounding(subtracted[0], rows) ** 2 / 12
         norm = float(np.sqrt(max(np.sum(squares) - np.sum(variance), 0)))
         # The error depends on the true norm. For two steps, we use the measured norm or C, whichever is
-        # larger. For an interaction (four steps), we use 0, as in a correct step.
+        # larger. Four steps measure an interaction, which is 0 in a correct step.
         true_norm = max(norm, 1.0) if steps == 2 else 0.0
         # The variance of |v + e|^2 for |v| = true_norm and independent normal errors e is largest if v is 0
         # except in the parameter with the largest error.
         deviation = np.sqrt(4 * true_norm**2 * np.max(variance) + 2 * np.sum(variance**2))
         tolerance = np.sqrt(true_norm**2 + 6 * deviation) - true_norm
-        # The margins cover other rounding errors, including those of norms when the step clips.
-        tolerance += (steps / 2) ** 2 * 5e-4 + 4 * self._coarsest
+        # Margins for other rounding errors, such as those of norms in clipping: 5e-4 for two steps, four
+        # times as much for an interaction; and relative errors of the coarsest floating-point type.
+        tolerance += (steps / 2) ** 2 * 5e-4 + 4 * self._coarsest_epsilon
         return Movement(norm, float(tolerance), layer_norms, vector)
 
     def compute_rounding(self, after: Vector, rows: Columns) -> Vector:

@@ -143,7 +143,7 @@ def _describe_signal(tried: TriedExamples) -> CheckOutcome:
     names = np.array(tried.probe.layer_names)
     is_trained = tried.probe.is_layer_trained
     # Layer norms are NaN for steps with NaN or infinity. `fmax` ignores NaN unless all norms are NaN.
-    peaks = np.fmax.reduce([movement.layer_norms for movement in tried.described.values()])
+    peaks = np.fmax.reduce([movement.layer_norms for movement in tried.all_movements.values()])
     dead = names[is_trained & ~(peaks > 0)]  # includes NaN
     if len(dead):
         return _untried(
@@ -159,8 +159,8 @@ def _describe_signal(tried: TriedExamples) -> CheckOutcome:
 
 
 def _describe_sensitivity(tried: TriedExamples) -> CheckOutcome:
-    """Describes how far examples move the step, in units of eta C / B, and whether clipping stops them."""
-    norms = {name: movement.norm for name, movement in tried.described.items()}
+    """Describes the largest movement, in units of eta C / B, and whether clipping limits movements."""
+    norms = {name: movement.norm for name, movement in tried.all_movements.items()}
     if not tried.violations:  # to pass, we must have seen clipping
         if tried.tolerance > COARSE:
             return _describe_rounding(tried.tolerance)
@@ -188,7 +188,7 @@ def _describe_separation(m: Measured) -> CheckOutcome:
     """Describes whether the joint movement of two parts of a batch is the sum of their separate movements."""
     measured = m.interaction
     if isinstance(measured, str):  # the reason why it was not measured
-        if len(m.probe.rows[0]) == 1 and m.tried.refusal:  # the step rejects an added example
+        if len(m.probe.rows[0]) == 1 and m.tried.why_not_added:  # the step rejects an added example
             return CheckOutcome("the step accepts only batches of one row")
         return _untried(measured)
     if not np.isfinite(measured.norm):
@@ -201,8 +201,8 @@ def _describe_separation(m: Measured) -> CheckOutcome:
         "the joint effect of two parts of a batch differs from the sum of their effects by "
         f"{measured.norm:.2g} C (tolerance {measured.tolerance:.2g})"
     )
-    if m.tried.refusal:
-        text += f"; rows were replaced, since {m.tried.refusal}"
+    if m.tried.why_not_added:
+        text += f"; rows were replaced, since {m.tried.why_not_added}"
     return CheckOutcome(text)
 
 
@@ -219,23 +219,27 @@ def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
             outcomes[row] = CheckOutcome(text, p_values=tested)
 
     text = f"deviation {given.deviation:.4g} times eta sigma C / B with {len(given.draws):,} seeds"
+    # False for layers that are not trained or whose rounding hides the noise.
     is_measured = given.freedom > 0
-    # Rounding hides the noise in these layers. Any of them may lack noise, so the row cannot pass.
     hidden = np.flatnonzero(m.probe.is_layer_trained & ~is_measured)
-    is_hidden = not np.any(is_measured) or len(hidden) > 0
     still = np.flatnonzero(given.still)
-    if is_hidden:
+    obstacle = ""  # a layer may lack noise, so the row cannot pass
+    if len(hidden) or not np.any(is_measured):
         where = m.name_layers(hidden) or "the parameters"
-        text = f"the noise is below the rounding of {where}: use float64 or a larger learning rate; {text}"
+        obstacle = (
+            f"the noise is below the rounding of {where}: use float64 or a larger learning rate; "
+        )
     elif len(still):
-        is_hidden = True
-        text = (
+        obstacle = (
             f"a part of {m.name_layers(still)} never moves, as if it were frozen, or had no noise: leave it "
-            f"out of `params`, or give a batch that uses it; {text}"
+            "out of `params`, or give a batch that uses it; "
         )
     names = np.array(m.probe.layer_names)[is_measured].tolist()
     deviations = dict(zip(names, given.deviations[is_measured].tolist(), strict=True))
     outcomes["noise"] = CheckOutcome(
-        text, tried=not is_hidden, p_values=m.p_values["noise"], figures={"noise": deviations}
+        obstacle + text,
+        tried=not obstacle,
+        p_values=m.p_values["noise"],
+        figures={"noise": deviations},
     )
     return outcomes
