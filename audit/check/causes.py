@@ -143,8 +143,7 @@ def _fit_size(m: Measured) -> tuple[float, str] | tuple[()]:
     deviation = m.drawn.given.deviation
     # Four standard errors of the deviation, and 0.5%.
     error = 4 / (2 * np.sum(m.drawn.given.freedom)) ** 0.5 + 0.005
-    # Movements below C may be due to short gradients, so a factor below 1 needs proof of clipping. A factor
-    # above 1 needs a margin: here, twice the tolerance.
+    # Movements below C may be due to short gradients, so a factor below 1 needs proof of clipping.
     is_larger = factor > 1 + SAME + 2 * tried.tolerance
     is_smaller = factor < 1 - error and tried.is_clipped
     # The noise must fit the factor, and better than it fits 1.
@@ -161,7 +160,7 @@ def _fit_size(m: Measured) -> tuple[float, str] | tuple[()]:
     return factor, "; or ".join(fits)
 
 
-def _fit_clipping_norm(m: Measured) -> tuple[str, str] | tuple[()]:
+def _fit_clipping_norm(m: Measured) -> tuple[str, ...]:
     """Returns the best explanation of the observed clipping norm, and all of them; () if there is none.
 
     That norm is `common_norm`, which the largest movements share. If no mistake in our tables explains it, we
@@ -219,14 +218,13 @@ def _find_left_out(m: Measured) -> str:
         return ""
     norms = m.tried.collect("layer_norms")
     exceeds = m.tried.collect("norm") > 1 + m.tried.tolerance
-    count = norms.shape[1]
-    candidates = [[layer] for layer in range(count)]
-    candidates.append(np.flatnonzero(m.probe.dimensions <= 1).tolist())
-    for layers in candidates:
-        others = np.linalg.norm(np.delete(norms, layers, axis=1), axis=1)
+    layers = np.arange(norms.shape[1])
+    vectors = layers[m.probe.dimensions <= 1]
+    for left_out in [*layers[:, np.newaxis], vectors]:
+        others = np.linalg.norm(np.delete(norms, left_out, axis=1), axis=1)
         is_within_c = np.max(others) <= 1 + m.tried.tolerance
         if is_within_c and np.sum(others[exceeds] >= 0.96) >= 2:
-            return m.name_layers(layers)
+            return m.name_layers(left_out)
     return ""
 
 
@@ -237,7 +235,7 @@ def _find_missing(m: Measured) -> str:
     return "steps" if noise.count_repeats(m.drawn) else "parameters in some steps"
 
 
-def _find_repeats(m: Measured) -> tuple[str, int, int] | tuple[()]:
+def _find_repeats(m: Measured) -> tuple[Any, ...]:
     """Returns "several seeds" or "every seed", how many seeds repeat noise, and the number of seeds.
 
     Returns () if noise does not repeat. If all seeds give the same step, the noise z is constant or 0. We
@@ -264,7 +262,7 @@ def _find_silent(m: Measured) -> Any:
     return layers and (layers, np.sum(silent))
 
 
-def _fit_deviation(m: Measured) -> tuple[Any, str, Any] | tuple[()]:
+def _fit_deviation(m: Measured) -> tuple[Any, ...]:
     """Returns the noise's wrong deviation, a text with its range and the mistakes that fit, and sigma.
 
     The deviation is over the layers with a rejected test or, if there are none, all layers with measured

@@ -390,7 +390,7 @@ def find_ties(drawn: DrawnNoise) -> str:
     columns = drawn.has_noise
     draws = drawn.given.draws[:, columns]
     seeds, size = draws.shape
-    # Two draws tie if they are at most one floating-point spacing apart. Half a spacing and 1e-9 cover errors.
+    # Two draws tie if they are at most one floating-point spacing apart. The rest covers errors.
     tolerances = 1.5 * drawn.rounding[columns] + 1e-9
     # The probability of a chance tie is the width of the tolerance times the density at 0 of the difference
     # between two normal draws, 1 / sqrt(4 pi) / deviation. A float32 generator repeats a number with
@@ -401,8 +401,9 @@ def find_ties(drawn: DrawnNoise) -> str:
     gaps = np.diff(draws, axis=0)  # between neighbours
     is_tie = gaps <= tolerances
     count = np.count_nonzero(is_tie)
-    num_at_ends = np.sum(draws - draws[0] <= tolerances) + np.sum(draws[-1] - draws <= tolerances)
-    num_at_ends -= 2 * size  # without the ends themselves
+    is_smallest = draws[1:] - draws[0] <= tolerances  # equal to another draw at this end
+    is_largest = draws[-1] - draws[:-1] <= tolerances
+    num_at_ends = np.sum(is_smallest) + np.sum(is_largest)
     # Clamped noise has few draws at the ends, but two-valued noise has all draws there. The probability that
     # a Poisson number of ties exceeds three times its mean plus 4 is below 1e-4.
     if 3 * by_chance + 4 < num_at_ends < 0.5 * draws.size and num_at_ends > 0.5 * count:
@@ -419,9 +420,9 @@ def find_ties(drawn: DrawnNoise) -> str:
 
 
 def _is_sum_on_grid(drawn: DrawnNoise, spacings: Vector) -> Any:
-    """Returns True if, in most parameters with noise, smaller features move the step by multiples of a spacing.
+    """Returns True if smaller features change most noisy parameters by multiples of `spacings`.
 
-    `spacings` are those between different values of the noise, in stated deviations.
+    These are the spacings (p,) of each parameter's noise, in stated deviations.
     """
     other = drawn.others.get(SMALL_FEATURES, drawn.given)
     # Both steps have seed 0, so the noise cancels.

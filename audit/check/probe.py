@@ -229,7 +229,7 @@ class StepProbe:
         squares = vector**2
         layer_norms = np.sqrt(self.sum_layers(squares))
         if not np.all(np.isfinite(squares)):
-            return Movement(norm=np.inf, tolerance=0.0, layer_norms=layer_norms, vector=vector)
+            return Movement(np.inf, 0.0, layer_norms, vector)
 
         # Rounding errors are uniform over a spacing h, with variance h^2 / 12, and increase the squared norm
         # by the sum of their variances.
