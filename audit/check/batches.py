@@ -105,10 +105,9 @@ def check_batches(
 
 
 def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
-    """Draws at least 8 passes, to compare them, with at least 320 batches, for the tests.
+    """Draws at least 8 passes and 320 batches, and enough to measure the rate to 0.5%.
 
-    The measured rate has a relative standard error of 0.5% if the total size, which is binomial, is 40,000
-    (1 - rate). We draw enough batches for this, within limits that bound the time.
+    The rate has this relative standard error if the total size, which is binomial, is 40,000 (1 - rate).
     """
     needed = min(max(320, 40_000 * (1 - rate) / (examples * rate)), _MAX_BATCHES)
     passes: list[list[Integers]] = []
@@ -118,7 +117,7 @@ def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
         drawn = loaders.draw_pass(draw, len(passes), examples, most=_MAX_BATCHES // 4)
         passes.append(drawn.batches)
         batches += drawn.batches
-        # If we did not read all batches of the pass, we compute their number from the rate.
+        # If we did not read the whole pass, the rate gives its length.
         length = len(drawn.batches) if drawn.is_whole else count_batches(rate)
         epoch_length = max(epoch_length, length)
     sizes = np.array(list(map(len, batches)))
@@ -216,8 +215,8 @@ def _drop_poisson_tests(
     if np.min(np.abs(rates / drawn.sampling_rate - 1)) <= 0.01:
         rows["batch size"] = CheckOutcome(rows["batch size"].text)
     elif kind != BALLS_IN_BINS:
-        # Without p-values, the wrong rate is a certain finding. Only balls in bins have random sizes, for
-        # which we keep the test.
+        # Sizes are not random (the test remains for balls in bins). Without p-values, the wrong rate is a
+        # certain finding.
         rows["batch size"] = rows["batch size"]._replace(p_values={})
     rows["spread of sizes"] = CheckOutcome(rows["spread of sizes"].text)
     if not kind == assumed == FIXED:  # fixed-size batches must use all examples equally often
@@ -287,7 +286,7 @@ def _test_spread(counts: Any, law: Any) -> float:
     The law's mean must be estimated from the counts, which costs one degree of freedom.
     """
     mean, variance, excess_kurtosis = law.stats("mvk")
-    # A squared standardized count has mean 1 and variance 2 + excess_kurtosis. Multiplied by `freedom`, it has
+    # The square of a standardized count has mean 1 and variance 2 + excess_kurtosis. Times `freedom`, it has
     # the mean and variance of a chi-square variable with `freedom` degrees of freedom.
     freedom = 2 / (2 + excess_kurtosis)
     statistic = freedom * np.sum((counts - mean) ** 2) / variance

@@ -13,7 +13,7 @@ import numpy as np
 from audit.check import noise
 from audit.check.measured import Measured
 from audit.check.movements import COARSE, SAME
-from audit.check.noise import AT_ENDS, AT_ONE, FOURFOLD, GRID, OTHER_ROWS, QUARTER
+from audit.check.noise import AT_ENDS, AT_ONE, FOURFOLD, GRID, LAGS, OTHER_ROWS, QUARTER
 from audit.check.report import CheckFinding
 
 _NORM_TOLERANCE = 5e-3  # norms count as equal up to this relative difference
@@ -57,7 +57,7 @@ def explain(m: Measured) -> Iterator[CheckFinding]:
     """Yields the bugs: for each symptom that no other bug explains, the first cause that fits.
 
     Most symptoms are rows of the report. If movements or noise cannot be judged (an obstacle), we skip their
-    rows. A cause fits if its signature returns True or values for its texts.
+    rows.
     """
     done = set()  # symptoms that need no cause, as they are absent, hidden or explained
     if m.movement_obstacle:
@@ -133,9 +133,7 @@ def _fit_size(m: Measured) -> tuple[float, str] | tuple[()]:
     A wrong learning rate or batch size multiplies both movements and noise by such a factor.
     """
     tried = m.tried
-    factor = (
-        tried.common_norm
-    )  # of the largest movements; they are clipped to C, which is 1 if all is correct
+    factor = tried.common_norm  # 1 if gradients are clipped to the stated C
     # If examples change each other's gradients (`interacts`), movements do not reveal a factor.
     is_hidden = m.movement_obstacle or m.noise_obstacle or m.interacts or tried.tolerance > COARSE
     if is_hidden or not factor:
@@ -163,8 +161,8 @@ def _fit_size(m: Measured) -> tuple[float, str] | tuple[()]:
 def _fit_clipping_norm(m: Measured) -> tuple[str, ...]:
     """Returns the best explanation of the observed clipping norm, and all of them; () if there is none.
 
-    That norm is `common_norm`, which the largest movements share. If no mistake in our tables explains it, we
-    report it only if movements exceed C, because a smaller norm loses no privacy.
+    The largest movements share this norm. If no mistake in our tables explains it, we report it only if
+    movements exceed C, because a smaller norm loses no privacy.
     """
     tried = m.tried
     candidates = _CLIPPING_MISTAKES | _SIZE_MISTAKES
@@ -182,7 +180,7 @@ def _find_rows(m: Measured) -> str:
     """Names the rows in which examples exceed C, if other rows and added examples do not; otherwise ""."""
     by_row = m.tried.by_row
     rows = [row for row in by_row if by_row[row].excess > 1]  # over C, even without the tolerance
-    # `violations` are all changes that exceed C, also by added examples.
+    # `violations` also has added examples that exceed C.
     is_only_in_rows = len(m.tried.violations) == len(rows) < len(by_row)
     return f"{len(rows)} of {len(by_row)} rows tried: {sorted(rows)}" if is_only_in_rows else ""
 
@@ -249,7 +247,7 @@ def _find_repeats(m: Measured) -> tuple[Any, ...]:
         if FOURFOLD not in m.drawn.others:
             return ()
         z = (4 * given.draws[0] - m.drawn.others[FOURFOLD].draws[0]) / 3
-        # In stated deviations, the largest number of a noise vector is rarely below 0.3.
+        # In stated deviations, the largest of several normal numbers is rarely below 0.3.
         if not np.max(np.abs(z), initial=0) > 0.3:
             return ()
     return (seeds, repeats, len(given.draws)) if repeats else ()
@@ -363,7 +361,6 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
         "include all parameters?",
     ),
 ]
-# For each symptom, the most specific causes come first.
 CAUSES = [
     Cause(
         "separation",
@@ -433,7 +430,8 @@ CAUSES = [
     Cause(
         "independence",
         "noise shared by several parameters",
-        lambda m: "; ".join(m.related),
+        # The test LAGS compares steps, not parameters.
+        lambda m: "; ".join(test for test in m.rejected["independence"] if test != LAGS),
         "Some sums or differences of parameters have less noise than the accountant assumes: see {0}.",
         "draw a number for every parameter, with a different key in every layer and a different generator on "
         "every worker; do not subtract their mean. If the step smooths or projects the noisy sum, return it",

@@ -101,7 +101,6 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
         f"Undoing the strategy leaves noise of {ratio:.4g} eta sigma C / B.",
         "state the deviation of the raw noise for S as given, without scaling its columns to norm 1",
     )
-    explained = CheckFinding("whiteness", *_explain_correlations(strategy, noise, correlations))
     # The report shows the findings of a row only if its test rejects.
     outcomes = {
         "size": CheckOutcome(
@@ -112,7 +111,9 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
         ),
         "whiteness": CheckOutcome(
             f"test of correlated steps: p {p_independent:.2g}",
-            findings=[explained],
+            findings=[
+                CheckFinding("whiteness", *_explain_correlations(strategy, noise, correlations))
+            ],
             p_values={"correlations": p_independent},
         ),
     }

@@ -7,7 +7,7 @@ import numpy as np
 
 from audit.check import examples, movements, noise
 from audit.check.movements import CHANGED, COARSE, SCALED, TriedExamples, find_seed_effect
-from audit.check.noise import FEATURES, FOURFOLD, LAGS
+from audit.check.noise import FEATURES, FOURFOLD
 from audit.check.probe import Movement, StepProbe
 from audit.check.report import LEVEL, find_rejected_tests
 
@@ -104,11 +104,6 @@ class Measured(NamedTuple):
             f"{by_layer}."
         )
 
-    @property
-    def related(self) -> list[str]:
-        """The names of the rejected tests of independence between the parameters of one step."""
-        return [name for name in self.rejected["independence"] if name != LAGS]
-
     def name_layers(self, layers: Any) -> str:
         """Returns the names of the first four layers with these indices, and how many more there are."""
         names = ", ".join(self.probe.layer_names[i] for i in layers[:4])
@@ -134,19 +129,19 @@ def measure_step(
     tell(f"{len(tried.movements)} examples tried, and {len(tried.by_row)} rows")
     drawn = None
     ties = ""
-    extreme_seeds = [1, 2, 3]
+    other_seeds = [1, 2, 3]
     if probe.settings.noise_multiplier:
         drawn = noise.draw_noise(probe, seeds, seconds)
         tell(f"noise drawn with {len(drawn.given.draws)} seeds")
         ties = noise.find_ties(drawn)
-        extreme_seeds = drawn.extreme_seeds
+        other_seeds = drawn.seeds_of_largest_draws
     m = Measured(probe, tried, drawn, ties)
-    effect = find_seed_effect(probe, probe.rows, extreme_seeds)
+    effect = find_seed_effect(probe, probe.rows, other_seeds)
     if effect == CHANGED and drawn and drawn.given.deviation > 1.1:
-        # The reason may be noise drawn for each part of a batch, which is too large. The seed then changes
-        # the effect of a batch, but not that of one row. Unlike for CHANGED, we can test this noise.
+        # Noise drawn for each part of a batch is too large. Its seed changes the effect of a batch, but not
+        # that of one row. Such noise can be tested, so we treat it as SCALED.
         first_row = examples.take(probe.rows, [0])
-        effect = find_seed_effect(probe, first_row, extreme_seeds) or SCALED
+        effect = find_seed_effect(probe, first_row, other_seeds) or SCALED
     movement_obstacle, noise_obstacle = _find_obstacles(m, effect)
     m = m._replace(movement_obstacle=movement_obstacle, noise_obstacle=noise_obstacle)
     if not movement_obstacle:
@@ -192,9 +187,9 @@ def _test_noise(m: Measured, effect: str) -> dict[str, dict[str, float]]:
     tests = p_values["noise and data"]
     if not effect and min(tests.values(), default=1.0) < LEVEL:
         batches = noise.make_batches(m.probe.rows)
-        # These two batches have larger sums. The seeds with the largest noise make them still larger.
+        # These batches have larger sums.
         for name in (FEATURES, FOURFOLD):
-            if find_seed_effect(m.probe, batches[name], m.drawn.extreme_seeds) == CHANGED:
+            if find_seed_effect(m.probe, batches[name], m.drawn.seeds_of_largest_draws) == CHANGED:
                 tests.clear()
     return p_values
 

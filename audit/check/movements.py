@@ -1,7 +1,7 @@
 """Measures how far examples move the result of a step, and whether clipping bounds these movements.
 
 Movements are in units of eta C / B (learning rate, clipping norm, batch size). If an example replaces a row,
-its movement is half of the difference, because a replacement removes one example and adds another.
+its movement is half of the difference.
 """
 
 import math
@@ -18,7 +18,7 @@ from audit.check.trees import Columns, Vector
 
 COARSE = 0.05  # above this tolerance, a movement of C cannot be distinguished from a smaller one
 SAME = 3e-3  # the largest relative difference between norms that count as equal
-# Results of `find_seed_effect`, besides "".
+# Results of `find_seed_effect`.
 CHANGED = "changed"
 SCALED = "scaled"
 _PARALLEL = 0.98  # the absolute cosine above which two vectors count as parallel
@@ -35,8 +35,8 @@ class TriedExamples:
       movements: how far each example moves the step, by name.
       by_row: how far the step moves if a row's example is swapped for a very different one, keyed by row
         index.
-      why_not_added: why examples could not be added to the batch, so they replaced the first row instead;
-        "" if they were added.
+      why_not_added: why examples were not added to the batch, but replaced the first row; "" if they were
+        added.
     """
 
     probe: StepProbe
@@ -80,7 +80,7 @@ class TriedExamples:
     @cached_property
     def violations(self) -> list[str]:
         """Descriptions of the changes that move the step by more than C plus the movement's tolerance."""
-        return [name for name in self.all_movements if self.all_movements[name].excess > 1]
+        return [name for name, item in self.all_movements.items() if item.excess > 1]
 
     @cached_property
     def common_norm(self) -> float:
@@ -102,8 +102,8 @@ class TriedExamples:
         algorithm of Badoiu and Clarkson (2003) moves the center towards the farthest point; 1,000 steps give
         the radius to about 0.1%.
         """
-        norms = [item.norm for item in self.all_movements.values() if item.norm < np.inf]
-        largest = max(norms, default=0.0)
+        norms = [item.norm for item in self.all_movements.values()]
+        largest = max(filter(np.isfinite, norms), default=0.0)
         if not self.why_not_added or not self.finite:
             return largest
         # A movement is half of an example's contribution minus the replaced row's, which we take as the
@@ -136,8 +136,7 @@ class TriedExamples:
     @property
     def is_clipping_seen(self) -> bool:
         """True if an example moves the step by nearly C, or if clipping explains equal movements."""
-        # Adding one clipped example moves the step by C. If examples replace a row, we observe a radius of C
-        # only if their gradients point in opposite directions, so we accept less.
+        # If examples replace a row, a reach of C requires opposite gradients, so we accept less.
         least = 0.9 if self.why_not_added else 0.985
         return self.reach >= least or self.is_clipped
 
@@ -164,8 +163,8 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
     """Measures how far extreme examples move a step if they join its batch or replace rows.
 
     If the step rejects or ignores an additional row, each example replaces the first row instead. Finally,
-    two examples with opposite movements replace several rows, in case a step does not clip some rows. The
-    duration of a step in `seconds` limits the number of these rows.
+    two examples with opposite movements replace other rows; the duration of a step in `seconds` limits their
+    number.
     """
     tried_examples = examples.make_extreme_examples(probe.rows)
     tried = _measure_each(probe, tried_examples)
@@ -215,7 +214,7 @@ def _measure_each(
         factor = 1.0
         if not copies:
             batch = replace_rows(probe.rows, {0: example})
-            factor = 0.5  # a replacement removes one example and adds another
+            factor = 0.5  # since a replacement removes one example and adds another
         try:
             after = probe.run(batch, seed=0)  # with the seed of `base`, whose noise then cancels
         except RefusedError as error:
@@ -226,11 +225,10 @@ def _measure_each(
 
 
 def _search_threshold(tried: TriedExamples) -> TriedExamples:
-    """Searches for an example with a gradient above C that is not clipped.
+    """Searches for an example that moves the step by more than C, in case clipping starts above C.
 
-    A step may clip to C, but only gradients above a larger threshold. Gradients just below this threshold
-    then move the step most. To find one, we scale the features of the example with the largest movement, and
-    bisect the scale ten times. Returns `tried`, with the example that was found, if any.
+    Gradients just below the clipping threshold are the largest that are not clipped. To find one, we bisect a
+    scale of the features of the example with the largest movement. Returns `tried`, with the example found.
     """
     most = tried.largest_and_opposite[0]
     low = 1e-6
@@ -250,7 +248,7 @@ def _search_threshold(tried: TriedExamples) -> TriedExamples:
 
 
 def _add_until_moved(tried: TriedExamples) -> TriedExamples:
-    """Adds an example again and again, up to 64 times, in case a step drops incomplete groups of examples.
+    """Adds an example up to 64 times, in case a step drops incomplete groups of examples.
 
     The copy that first changes the step must move it by at most C. Returns `tried`, with this movement if it
     is larger.
@@ -267,7 +265,7 @@ def _add_until_moved(tried: TriedExamples) -> TriedExamples:
 def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | str:
     """Measures the joint movement of two parts of a batch minus the sum of their separate movements.
 
-    The noise cancels. In a correct step, the difference is 0 up to rounding.
+    In a correct step, the difference is 0 up to rounding.
 
     Returns:
       The difference that exceeds its tolerance most, among several choices of the parts; or the last error of
@@ -277,14 +275,12 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
     reason = tried.why_not_added
     for joint, first, second in _list_parts(tried, probe.rows):
         try:
-            both = probe.run(joint, seed=0)
-            separately = [probe.run(part, seed=0) for part in (first, second)]
+            both, *separately = [probe.run(rows, seed=0) for rows in (joint, first, second)]
         except RefusedError as error:
             reason = f"the step refused a changed batch: {error}"
             continue
         movement = probe.measure([both, probe.base], separately, first)
-        # A step may use no more rows than it has space for. It then ignores a part of `joint`, which also
-        # gives a difference, but is not a bug.
+        # If a step has no space for all rows of `joint`, it ignores some, which is not an interaction.
         if tried.why_not_added or movement.excess <= 0 or not _ignores_added(probe, joint, both):
             measured.append(movement)
     return max(measured, key=lambda movement: movement.excess, default=reason)
@@ -303,8 +299,7 @@ def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:
 
     If the step accepts larger batches, parts are added to the batch: only six examples, because steps may
     ignore more rows than they have space for. Parts also replace rows: two random halves detect operations
-    on all rows, such as a norm of the whole batch or a mean over all tokens; the first two rows detect
-    operations on neighbours.
+    on all rows, such as a mean over all tokens; the first two rows detect operations on neighbours.
     """
     columns = list(tried.examples.values())
     if not tried.why_not_added:

@@ -42,7 +42,7 @@ class StepNoise(NamedTuple):
       draws: (n, k) how far each step moves these parameters, in stated deviations.
       deviations: (layers,) the standard deviation of the noise in each layer, in stated deviations.
       freedom: (layers,) the degrees of freedom of these deviations; 0 in layers that are not trained, or
-        whose noise is hidden by rounding.
+        whose rounding hides the noise.
       silent: (layers,) the number of parameters that depend on the batch but not on the seed, although they
         are rounded finely enough to show noise.
       still: (layers,) the number of such parameters that do not depend on the batch either.
@@ -96,14 +96,13 @@ class DrawnNoise(NamedTuple):
     def tolerance(self) -> float:
         """The largest relative error of a deviation due to rounding.
 
-        Machine epsilons (`spacings`) are relative. Four of them cover the rounding of the noise's factors,
-        such as sigma C, eta and 1 / B.
+        Four machine epsilons cover the rounding of the noise's factors, such as sigma C, eta and 1 / B.
         """
         return 4 * float(np.max(self.probe.spacings))
 
     @property
-    def extreme_seeds(self) -> list[int]:
-        """The seeds of the eight steps that move a parameter most, which an operation may have clamped."""
+    def seeds_of_largest_draws(self) -> list[int]:
+        """The eight seeds whose steps move a parameter most, which an operation may have clamped."""
         largest = np.max(np.abs(self.given.draws), axis=1, initial=0)
         return [self.first_seed + int(i) for i in np.argsort(-largest)[:8]]
 
@@ -144,7 +143,7 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     fit into 20 seconds if a step takes `seconds`. Raises RefusedError if the step fails on this batch.
     """
     # Each seed adds one degree of freedom per parameter. We want 320 in each layer and 20,000 in total, with
-    # 64 to 2,000 seeds. If this takes over 20 seconds, we use fewer seeds, but at least 12.
+    # 64 to 2,000 seeds (12 if steps are slow).
     needed = max(320 / min(probe.sizes), 20_000 / probe.start.size, 64)
     count = seeds or int(max(min(needed, 2000, 20 / seconds), 12))
 
@@ -162,7 +161,7 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     place_in_layer = np.arange(probe.start.size) - np.searchsorted(probe.layer, probe.layer)
     is_kept = is_fine & probe.is_trained & (place_in_layer < num_stored)
 
-    # The seeds are consecutive, like step numbers. The first depends on the step, since with fixed seeds, a
+    # The seeds are consecutive. The first depends on the step, since with fixed seeds, a
     # chance correlation in a generator would make every step fail.
     numbers = repr(probe.settings).encode() + probe.start.tobytes()
     first_seed = zlib.crc32(numbers) % 2**30
@@ -304,14 +303,14 @@ def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
 
 def _test_independence(name: str, values: Vector) -> dict[str, float]:
     """Tests whether a group's noise (n, p) is correlated between parameters."""
-    p_values = {}
     noise = stats.zscore(values)
     seeds, size = noise.shape
-    p_values[f"the covariance of {name}"] = _compute_covariance_p_value(noise)
     # The sum of p independent numbers with variance 1 has variance p.
     ratio = np.mean(np.sum(noise, axis=1) ** 2) / size
-    p_values[f"the sum of {name}"] = _test_variance(ratio, seeds)
-    return p_values
+    return {
+        f"the covariance of {name}": _compute_covariance_p_value(noise),
+        f"the sum of {name}": _test_variance(ratio, seeds),
+    }
 
 
 def _test_copies(noise: Vector) -> float:
@@ -401,17 +400,16 @@ def find_ties(drawn: DrawnNoise) -> str:
     gaps = np.diff(draws, axis=0)  # between neighbours
     is_tie = gaps <= tolerances
     count = np.count_nonzero(is_tie)
-    is_smallest = draws[1:] - draws[0] <= tolerances  # equal to another draw at this end
-    is_largest = draws[-1] - draws[:-1] <= tolerances
-    num_at_ends = np.sum(is_smallest) + np.sum(is_largest)
+    num_at_ends = np.sum(draws[1:] - draws[0] <= tolerances)
+    num_at_ends += np.sum(draws[-1] - draws[:-1] <= tolerances)
     # Clamped noise has few draws at the ends, but two-valued noise has all draws there. The probability that
     # a Poisson number of ties exceeds three times its mean plus 4 is below 1e-4.
     if 3 * by_chance + 4 < num_at_ends < 0.5 * draws.size and num_at_ends > 0.5 * count:
         return AT_ENDS
     if count < 3 * by_chance + _MIN_TIES:
         return ""
-    # If noise is sometimes missing, each parameter has one tied value, and some values are tied for more than
-    # two seeds. There are then fewer tied values than ties.
+    # Missing noise gives each parameter one tied value, sometimes for three seeds or more. There are then
+    # fewer tied values than ties.
     num_values = count - np.count_nonzero(is_tie[1:] & is_tie[:-1])
     if num_values < min(1.5 * size, 0.9 * count):
         return AT_ONE
@@ -426,9 +424,8 @@ def _is_sum_on_grid(drawn: DrawnNoise, spacings: Vector) -> Any:
     """
     other = drawn.others.get(SMALL_FEATURES, drawn.given)
     # Both steps have seed 0, so the noise cancels.
-    shift = other.reference - drawn.given.reference
-    shift = shift[drawn.has_noise] / drawn.probe.settings.deviation
-    multiples = shift / spacings
+    shift = (other.reference - drawn.given.reference)[drawn.has_noise]
+    multiples = shift / drawn.probe.settings.deviation / spacings
     is_on_grid = np.abs(multiples - np.rint(multiples)) < 0.02
     return np.mean(is_on_grid[shift != 0]) > 0.5
 

@@ -1,4 +1,4 @@
-"""Evaluates a step as a function from a batch and a seed to a vector, and estimates rounding errors."""
+"""Evaluates a step, and estimates rounding errors."""
 
 import copy
 import functools
@@ -216,8 +216,7 @@ class StepProbe:
         Args:
           added: one or two vectors (p,) of parameters after steps.
           subtracted: the same number of vectors.
-          rows: the batch of the first step in `subtracted`. We assume that rounding is similar in all steps.
-          factor: the factor.
+          rows: the batch of the first step in `subtracted`; we assume similar rounding in all steps.
 
         Returns:
           The movement. Its tolerance is how much the norm changes if rounding changes its square by six
@@ -242,8 +241,8 @@ class StepProbe:
         # except in the parameter with the largest error.
         deviation = np.sqrt(4 * true_norm**2 * np.max(variance) + 2 * np.sum(variance**2))
         tolerance = np.sqrt(true_norm**2 + 6 * deviation) - true_norm
-        # Margins for other rounding errors, such as those of norms in clipping: 5e-4 for two steps, four
-        # times as much for an interaction; and relative errors of the coarsest floating-point type.
+        # Margins for other rounding errors, also of norms in clipping: 5e-4 for two steps, four times as much
+        # for four, plus a relative error of the coarsest floating-point type.
         tolerance += (steps / 2) ** 2 * 5e-4 + 4 * self._coarsest_epsilon
         return Movement(norm, float(tolerance), layer_norms, vector)
 

@@ -48,8 +48,7 @@ def check_step(
         private gradient instead of the parameters, with learning_rate=1.
       params: the parameters before the step, as arrays or tensors in dicts, lists or tuples. The step
         receives copies.
-      batch: likewise, with one row per example and labels last. The check adds the first 16 examples again,
-        and the first and the last also with scaled features.
+      batch: likewise, with one row per example and labels last.
       clipping_norm, noise_multiplier, learning_rate: the stated C, sigma and eta; the noise on the sum of
         clipped gradients has standard deviation sigma C.
       batch_size: B, the constant by which the sum is divided; for Poisson sampling, the expected batch size.
@@ -193,8 +192,8 @@ def _describe_separation(m: Measured) -> CheckOutcome:
         return _untried(measured)
     if not np.isfinite(measured.norm):
         return _untried("the step is not finite")
-    # COARSE is the largest useful tolerance of a difference between two steps. The interaction combines four:
-    # with both parts, each part and neither. A difference above its tolerance is a bug, however coarse.
+    # COARSE is the largest useful tolerance of a difference between two steps. The interaction combines four.
+    # A difference above its tolerance is a bug, however coarse.
     if measured.tolerance > 2 * COARSE and not m.interacts:
         return _describe_rounding(measured.tolerance)
     text = (
@@ -234,8 +233,9 @@ def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
             f"a part of {m.name_layers(still)} never moves, as if it were frozen, or had no noise: leave it "
             "out of `params`, or give a batch that uses it; "
         )
-    names = np.array(m.probe.layer_names)[is_measured].tolist()
-    deviations = dict(zip(names, given.deviations[is_measured].tolist(), strict=True))
+    deviations = {
+        m.probe.layer_names[i]: float(given.deviations[i]) for i in np.flatnonzero(is_measured)
+    }
     outcomes["noise"] = CheckOutcome(
         obstacle + text,
         tried=not obstacle,
