@@ -133,10 +133,10 @@ def _fit_size(m: Measured) -> tuple[float, str] | tuple[()]:
     A wrong learning rate or batch size multiplies both movements and noise by such a factor.
     """
     tried = m.tried
-    factor = tried.common_norm  # 1 if gradients are clipped to the stated C
+    factor = tried.common_norm  # of the largest movements; 1 if clipped to C
     # If examples change each other's gradients (`interacts`), movements do not reveal a factor.
-    is_hidden = m.movement_obstacle or m.noise_obstacle or m.interacts or tried.tolerance > COARSE
-    if is_hidden or not factor:
+    is_unknown = m.movement_obstacle or m.noise_obstacle or m.interacts or tried.tolerance > COARSE
+    if is_unknown or not factor:
         return ()
     deviation = m.drawn.given.deviation
     # Four standard errors of the deviation, and 0.5%.
@@ -145,9 +145,9 @@ def _fit_size(m: Measured) -> tuple[float, str] | tuple[()]:
     is_larger = factor > 1 + SAME + 2 * tried.tolerance
     is_smaller = factor < 1 - error and tried.is_clipped
     # The noise must fit the factor, and better than it fits 1.
-    is_nearer = abs(factor / deviation - 1) < min(error, abs(deviation - 1))
+    fits_noise = abs(factor / deviation - 1) < min(error, abs(deviation - 1))
     # `reach`, the largest movement, must be at most 1% larger than the factor.
-    if not ((is_larger or is_smaller) and is_nearer and tried.reach < 1.01 * factor):
+    if not ((is_larger or is_smaller) and fits_noise and tried.reach < 1.01 * factor):
         return ()
     stated = m.probe.settings
     fits = [
@@ -159,15 +159,17 @@ def _fit_size(m: Measured) -> tuple[float, str] | tuple[()]:
 
 
 def _fit_clipping_norm(m: Measured) -> tuple[str, ...]:
-    """Returns the best explanation of the observed clipping norm, and all of them; () if there is none.
+    """Returns the best explanation of the observed clipping norm, and all of them; otherwise ().
 
     The largest movements share this norm. If no mistake in our tables explains it, we report it only if
     movements exceed C, because a smaller norm loses no privacy.
     """
     tried = m.tried
-    candidates = _CLIPPING_MISTAKES | _SIZE_MISTAKES
     fits = _find_factors(
-        m, candidates, tried.common_norm, tolerance=_NORM_TOLERANCE + tried.tolerance
+        m,
+        _CLIPPING_MISTAKES | _SIZE_MISTAKES,
+        tried.common_norm,
+        tolerance=_NORM_TOLERANCE + tried.tolerance,
     )
     if tried.violations and not fits:
         fits = [f"clipped to {tried.common_norm:.4g} times the stated C"]

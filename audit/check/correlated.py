@@ -139,7 +139,7 @@ def _explain_correlations(
     threshold = stats.norm.isf(LEVEL / steps**2) / np.sqrt(size)
     is_correlated = np.any(np.triu(np.abs(correlations)) > threshold, axis=0)
     restart = max(int(np.argmax(is_correlated)), 1)  # at least one step precedes the restart
-    # If the mechanism restarted at the first step that is correlated with an earlier one, each part of the
+    # If the mechanism restarted at the first step that is correlated with an earlier step, each part of the
     # noise has the strategy's correlations. Undoing the strategy for each part removes them.
     parts = [strategy.multiply(noise[:restart]), strategy.multiply(noise[restart:])]
     p_joined, joined = _test_steps(np.concatenate(parts))

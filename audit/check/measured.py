@@ -203,7 +203,7 @@ def _measure_interaction(m: Measured) -> Measured:
     norms = m.tried.collect("norm")
     is_clipped = norms > 1 - COARSE
     is_hidden = is_clipped | (norms < COARSE)
-    # If examples replaced a row, movements are differences, whose norms do not show clipping.
+    # If examples replaced a row, movements are differences. Their norms do not show clipping.
     is_all_clipped = not m.tried.why_not_added and is_hidden.all() and is_clipped.any()
     larger = m.probe.with_larger_norm() if is_all_clipped else None
     m = m._replace(interaction=movements.measure_interactions(larger or m.probe, m.tried))

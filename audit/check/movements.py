@@ -163,8 +163,8 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
     """Measures how far extreme examples move a step if they join its batch or replace rows.
 
     If the step rejects or ignores an additional row, each example replaces the first row instead. Finally,
-    two examples with opposite movements replace other rows; the duration of a step in `seconds` limits their
-    number.
+    two examples with opposite movements replace several rows. The duration of a step in `seconds` limits
+    their number.
     """
     tried_examples = examples.make_extreme_examples(probe.rows)
     tried = _measure_each(probe, tried_examples)
@@ -228,7 +228,7 @@ def _search_threshold(tried: TriedExamples) -> TriedExamples:
     """Searches for an example that moves the step by more than C, in case clipping starts above C.
 
     Gradients just below the clipping threshold are the largest that are not clipped. To find one, we bisect a
-    scale of the features of the example with the largest movement. Returns `tried`, with the example found.
+    scale of the features of the example with the largest movement. Returns `tried`, with this example.
     """
     most = tried.largest_and_opposite[0]
     low = 1e-6

@@ -42,7 +42,7 @@ class StepNoise(NamedTuple):
       draws: (n, k) how far each step moves these parameters, in stated deviations.
       deviations: (layers,) the standard deviation of the noise in each layer, in stated deviations.
       freedom: (layers,) the degrees of freedom of these deviations; 0 in layers that are not trained, or
-        whose rounding hides the noise.
+        if rounding hides the noise.
       silent: (layers,) the number of parameters that depend on the batch but not on the seed, although they
         are rounded finely enough to show noise.
       still: (layers,) the number of such parameters that do not depend on the batch either.
@@ -102,7 +102,7 @@ class DrawnNoise(NamedTuple):
 
     @property
     def seeds_of_largest_draws(self) -> list[int]:
-        """The eight seeds whose steps move a parameter most, which an operation may have clamped."""
+        """The seeds of the eight steps that move a parameter most, which an operation may have clamped."""
         largest = np.max(np.abs(self.given.draws), axis=1, initial=0)
         return [self.first_seed + int(i) for i in np.argsort(-largest)[:8]]
 
@@ -161,8 +161,8 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     place_in_layer = np.arange(probe.start.size) - np.searchsorted(probe.layer, probe.layer)
     is_kept = is_fine & probe.is_trained & (place_in_layer < num_stored)
 
-    # The seeds are consecutive. The first depends on the step, since with fixed seeds, a
-    # chance correlation in a generator would make every step fail.
+    # The seeds are consecutive. The first depends on the step, since with fixed seeds, a chance correlation
+    # in a generator would make every step fail.
     numbers = repr(probe.settings).encode() + probe.start.tobytes()
     first_seed = zlib.crc32(numbers) % 2**30
     end = first_seed + count

@@ -218,7 +218,7 @@ def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
             outcomes[row] = CheckOutcome(text, p_values=tested)
 
     text = f"deviation {given.deviation:.4g} times eta sigma C / B with {len(given.draws):,} seeds"
-    # False for layers that are not trained or whose rounding hides the noise.
+    # False for layers that are not trained, or if rounding hides the noise.
     is_measured = given.freedom > 0
     hidden = np.flatnonzero(m.probe.is_layer_trained & ~is_measured)
     still = np.flatnonzero(given.still)
