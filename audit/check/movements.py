@@ -228,7 +228,8 @@ def _search_threshold(tried: TriedExamples) -> TriedExamples:
     """Searches for an example that moves the step by more than C, in case clipping starts above C.
 
     Gradients just below the clipping threshold are the largest that are not clipped. To find one, we bisect a
-    scale of the features of the example with the largest movement. Returns `tried`, with this example.
+    scale of the features of the example with the largest movement. Returns `tried`, with this example if it
+    exists.
     """
     most = tried.largest_and_opposite[0]
     low = 1e-6
