@@ -93,11 +93,14 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
     outcome = CheckOutcome(text, figures={"accounted": accounted})
     if not _is_too_low(claimed, accounted):
         return outcome
-    # A mistake fits if its epsilon is within 2% of the claim, and at most half as far from the claim as the
-    # correct epsilon.
+    # A mistake fits if its epsilon differs from the claim by less than 2%, and by less than half of the
+    # claim's relative difference from the correct epsilon.
     close = min(0.02, (1 - claimed / accounted) / 2) * claimed
-    mistakes = _account_mistakes(composition, delta)
-    fitting = [name for name, mistaken in mistakes if abs(claimed - mistaken) < close]
+    fitting = [
+        name
+        for name, mistaken in _account_mistakes(composition, delta)
+        if abs(claimed - mistaken) < close
+    ]
     why = f" It fits if {', or if '.join(fitting)}." if fitting else ""
     finding = CheckFinding(
         "epsilon",
@@ -116,9 +119,10 @@ def _is_too_low(claimed: float, accounted: float) -> bool:
 def _account_finely(composition: Composition, coarse: float, delta: float) -> float:
     """Returns dp-accounting's epsilon on a fine grid of privacy losses; `coarse` is that on a coarse grid.
 
-    A coarse grid makes epsilon too large. The largest privacy losses of a step are about 10 / sigma, so the
-    fine grid has at most about 2 million values.
+    Rounding privacy losses up to a coarse grid makes epsilon too large.
     """
+    # The spacing is small relative to epsilon, but at least 5e-6 / sigma. As a step's largest privacy losses
+    # are about 10 / sigma, the grid has at most about 2 million values.
     grid = _GRID * max(coarse, 1 / composition.noise_multiplier)
     accountant = accounting.account_sampled(composition, min(grid, accounting.COARSEST_GRID))
     return float(accountant.get_epsilon(delta))

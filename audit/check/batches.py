@@ -44,7 +44,8 @@ class _DrawnBatches(NamedTuple):
       examples: the size of the data set.
       sampling_rate: the assumed probability that a batch includes an example.
       measured_rate: the measured probability, clipped to [1e-12, 1 - 1e-12] so its logarithms are finite.
-      epoch: the largest number of batches in a pass; if a pass was not read to the end, 1 / sampling_rate.
+      epoch_length: the largest number of batches in a pass; if a pass was not read to the end, 1 /
+        sampling_rate.
     """
 
     passes: list[list[Integers]]
@@ -53,7 +54,7 @@ class _DrawnBatches(NamedTuple):
     examples: int
     sampling_rate: float
     measured_rate: float
-    epoch: int
+    epoch_length: int
 
 
 def check_batches(
@@ -104,23 +105,24 @@ def check_batches(
 
 
 def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
-    """Draws at least 8 passes with enough batches for the tests.
+    """Draws at least 8 passes and 320 batches, and enough to measure the rate to 0.5%.
 
-    The tests need 320 batches. The rate has a relative standard error of 0.5% if the total size, which is
-    binomial, is 40,000 (1 - rate).
+    The rate has this relative standard error if the total size, which is binomial, is 40,000 (1 - rate).
     """
     needed = min(max(320, 40_000 * (1 - rate) / (examples * rate)), _MAX_BATCHES)
     passes: list[list[Integers]] = []
     batches: list[Integers] = []
-    epoch = 0
+    epoch_length = 0
     while len(passes) < 8 or len(batches) < needed:
         drawn = loaders.draw_pass(draw, len(passes), examples, most=_MAX_BATCHES // 4)
         passes.append(drawn.batches)
         batches += drawn.batches
-        epoch = max(epoch, len(drawn.batches) if drawn.is_whole else count_batches(rate))
+        # If we did not read the whole pass, the rate gives its length.
+        length = len(drawn.batches) if drawn.is_whole else count_batches(rate)
+        epoch_length = max(epoch_length, length)
     sizes = np.array(list(map(len, batches)))
     measured = float(np.clip(sizes.mean() / examples, 1e-12, 1 - 1e-12))
-    return _DrawnBatches(passes, batches, sizes, examples, rate, measured, epoch)
+    return _DrawnBatches(passes, batches, sizes, examples, rate, measured, epoch_length)
 
 
 def _recognise_kind(drawn: _DrawnBatches) -> str:
@@ -130,7 +132,7 @@ def _recognise_kind(drawn: _DrawnBatches) -> str:
     between passes. If all sizes are equal, the batches have a fixed size. The probability that Poisson
     batches look like this is below 1e-9.
     """
-    epochs = [batches[: drawn.epoch] for batches in drawn.passes]
+    epochs = [batches[: drawn.epoch_length] for batches in drawn.passes]
     is_once = not any(_is_repeated(np.concatenate(epoch)) for epoch in epochs)
     # log of the probability that Poisson batches use no example twice in an epoch
     log_of_epochs = stats.binom.logcdf(1, list(map(len, epochs)), drawn.measured_rate)
@@ -163,7 +165,7 @@ def _report(draw: Draw, drawn: _DrawnBatches, assumed: str) -> CheckReport:
         kind = POISSON
     figures: dict[str, Any] = {}
     if kind in (SHUFFLED, BALLS_IN_BINS):
-        order = examine_order(draw, drawn.examples, drawn.epoch)
+        order = examine_order(draw, drawn.examples, drawn.epoch_length)
         figures["order"] = order._asdict()
         if order.repeats:
             kind = CYCLIC
@@ -206,17 +208,18 @@ def _drop_poisson_tests(
 ) -> None:
     """Removes the tests of Poisson sampling from `rows`, if batches are not or need not be Poisson.
 
-    Measurements stay. The stated rate may differ by 1%, and fixed-size batches must still use all examples
-    equally often.
+    A row `CheckOutcome(text)` passes: it has only measurements, without tests or findings.
     """
     # If only the last batch of a pass is smaller, the largest size gives the rate; otherwise, the mean does.
     rates = np.array([drawn.sizes.max(), drawn.sizes.mean()]) / drawn.examples
     if np.min(np.abs(rates / drawn.sampling_rate - 1)) <= 0.01:
         rows["batch size"] = CheckOutcome(rows["batch size"].text)
-    elif kind != BALLS_IN_BINS:  # sizes are not random
+    elif kind != BALLS_IN_BINS:
+        # Sizes are not random (the test remains for balls in bins). Without p-values, the wrong rate is a
+        # certain finding.
         rows["batch size"] = rows["batch size"]._replace(p_values={})
     rows["spread of sizes"] = CheckOutcome(rows["spread of sizes"].text)
-    if not kind == assumed == FIXED:
+    if not kind == assumed == FIXED:  # fixed-size batches must use all examples equally often
         rows["every example"] = CheckOutcome(rows["every example"].text)
     del rows["together"]
 
@@ -278,12 +281,13 @@ def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
 
 
 def _test_spread(counts: Any, law: Any) -> float:
-    """Tests whether counts vary like draws from `law`, a scipy.stats distribution; returns the p-value.
+    """Returns the p-value of a test whether counts vary like draws from `law`, a scipy.stats distribution.
 
-    The scaled sum of squares is treated as chi-square, with degrees of freedom chosen to match its variance,
-    which depends on the law's kurtosis.
+    The law's mean must be estimated from the counts, which costs one degree of freedom.
     """
     mean, variance, excess_kurtosis = law.stats("mvk")
+    # The square of a standardized count has mean 1 and variance 2 + excess_kurtosis. Times `freedom`, it has
+    # the mean and variance of a chi-square variable with `freedom` degrees of freedom.
     freedom = 2 / (2 + excess_kurtosis)
     statistic = freedom * np.sum((counts - mean) ** 2) / variance
     return float(compute_two_sided_p_value(stats.chi2(freedom * (len(counts) - 1)), statistic))

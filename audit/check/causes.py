@@ -13,10 +13,10 @@ import numpy as np
 from audit.check import noise
 from audit.check.measured import Measured
 from audit.check.movements import COARSE, SAME
-from audit.check.noise import AT_ENDS, AT_ONE, FOURFOLD, GRID, OTHER_ROWS, QUARTER
+from audit.check.noise import AT_ENDS, AT_ONE, FOURFOLD, GRID, LAGS, OTHER_ROWS, QUARTER
 from audit.check.report import CheckFinding
 
-_AT_C = 5e-3  # a norm counts as C up to this relative difference
+_NORM_TOLERANCE = 5e-3  # norms count as equal up to this relative difference
 _ALL_NOISE = {"noise", "deviation", *OTHER_ROWS}  # symptoms
 _EXCESS = "an example that moves the step by more than C"
 _BY_SIZE = "normalised by the batch's actual size"
@@ -57,7 +57,7 @@ def explain(m: Measured) -> Iterator[CheckFinding]:
     """Yields the bugs: for each symptom that no other bug explains, the first cause that fits.
 
     Most symptoms are rows of the report. If movements or noise cannot be judged (an obstacle), we skip their
-    rows. A cause fits if its signature returns True or values for its texts.
+    rows.
     """
     done = set()  # symptoms that need no cause, as they are absent, hidden or explained
     if m.movement_obstacle:
@@ -78,7 +78,7 @@ def explain(m: Measured) -> Iterator[CheckFinding]:
 # Mistakes that multiply a size by a power of a quantity, as {name: (quantity, power)}. In names, {k} is the
 # value of the quantity.
 _Factors = dict[str, tuple[str, float]]
-_ANY_SIZE: _Factors = {
+_SIZE_MISTAKES: _Factors = {
     "C is left out": ("clipping_norm", -1),
     "divided by the batch size twice": ("batch_size", -1),
     "not divided by the batch size": ("batch_size", 1),
@@ -87,11 +87,11 @@ _ANY_SIZE: _Factors = {
     "divided by {k} accumulated batches or workers": ("k", -1),
     "a loss scale of {k:,} that is not divided out": ("scale", 1),
 }
-_MOVEMENTS: _Factors = {
+_CLIPPING_MISTAKES: _Factors = {
     "clipping in {k} pieces or more, or an example that counts {k} times": ("k", 1),
     "clipping in {k} pieces (layers, subspaces, views of an example, tied uses)": ("k", 0.5),
 }
-_NOISE: _Factors = {
+_NOISE_MISTAKES: _Factors = {
     "divided by an extra sqrt(B)": ("batch_size", -0.5),
     "divided by sqrt(B), or drawn for every example": ("batch_size", 0.5),
     "sigma is squared: a variance mistaken for a deviation": ("noise_multiplier", 1),
@@ -105,7 +105,7 @@ _NOISE: _Factors = {
 def _find_factors(m: Measured, factors: _Factors, factor: float, tolerance: float) -> list[str]:
     """Returns the names of the mistakes that explain a wrong factor, best fit first.
 
-    `factors` are the candidates, in the form of `_ANY_SIZE`. `factor` is the measured size divided by the
+    `factors` are the candidates, such as `_SIZE_MISTAKES`. `factor` is the measured size divided by the
     stated size, and `tolerance` is the largest relative error of a fit.
     """
     stated = m.probe.settings
@@ -128,15 +128,15 @@ def _find_factors(m: Measured, factors: _Factors, factor: float, tolerance: floa
 
 
 def _fit_size(m: Measured) -> tuple[float, str] | tuple[()]:
-    """Returns a wrong factor that movements and noise share, and the mistakes that fit; () if there is none.
+    """Returns a wrong factor of the whole step, and the mistakes that fit; () if there is none.
 
-    The factor is the plateau, the norm of the largest movements.
+    A wrong learning rate or batch size multiplies both movements and noise by such a factor.
     """
     tried = m.tried
-    factor = tried.plateau
+    factor = tried.common_norm  # of the largest movements; 1 if clipped to C
     # If examples change each other's gradients (`interacts`), movements do not reveal a factor.
-    is_hidden = m.movement_obstacle or m.noise_obstacle or m.interacts or tried.tolerance > COARSE
-    if is_hidden or not factor:
+    is_unknown = m.movement_obstacle or m.noise_obstacle or m.interacts or tried.tolerance > COARSE
+    if is_unknown or not factor:
         return ()
     deviation = m.drawn.given.deviation
     # Four standard errors of the deviation, and 0.5%.
@@ -144,37 +144,45 @@ def _fit_size(m: Measured) -> tuple[float, str] | tuple[()]:
     # Movements below C may be due to short gradients, so a factor below 1 needs proof of clipping.
     is_larger = factor > 1 + SAME + 2 * tried.tolerance
     is_smaller = factor < 1 - error and tried.is_clipped
-    # The factor explains the noise, and better than the stated size does. No example exceeds it by over 1%.
-    is_nearer = abs(factor / deviation - 1) < min(error, abs(deviation - 1))
-    if not ((is_larger or is_smaller) and is_nearer and tried.reach < 1.01 * factor):
+    # The noise must fit the factor, and better than it fits 1.
+    fits_noise = abs(factor / deviation - 1) < min(error, abs(deviation - 1))
+    # `reach`, the largest movement, must be at most 1% larger than the factor.
+    if not ((is_larger or is_smaller) and fits_noise and tried.reach < 1.01 * factor):
         return ()
     stated = m.probe.settings
     fits = [
         f"B = {stated.batch_size / factor:.4g} instead of the stated {stated.batch_size:g}",
         f"a learning rate of {stated.learning_rate * factor:.4g} instead of {stated.learning_rate:g}",
-        *_find_factors(m, _ANY_SIZE, factor, tolerance=_AT_C),
+        *_find_factors(m, _SIZE_MISTAKES, factor, tolerance=_NORM_TOLERANCE),
     ]
     return factor, "; or ".join(fits)
 
 
-def _fit_plateau(m: Measured) -> Any:
-    """Returns the best explanation of the observed clipping norm, and all of them; or a falsy value.
+def _fit_clipping_norm(m: Measured) -> tuple[str, ...]:
+    """Returns the best explanation of the observed clipping norm, and all of them; otherwise ().
 
-    That norm is the plateau, which the largest movements share. If nothing explains it, we report it only if
+    The largest movements share this norm. If no mistake in our tables explains it, we report it only if
     movements exceed C, because a smaller norm loses no privacy.
     """
     tried = m.tried
-    candidates = _MOVEMENTS | _ANY_SIZE
-    fits = _find_factors(m, candidates, tried.plateau, tolerance=_AT_C + tried.tolerance)
+    fits = _find_factors(
+        m,
+        _CLIPPING_MISTAKES | _SIZE_MISTAKES,
+        tried.common_norm,
+        tolerance=_NORM_TOLERANCE + tried.tolerance,
+    )
     if tried.violations and not fits:
-        fits = [f"clipped to {tried.plateau:.4g} times the stated C"]
-    return fits and tried.is_clipped and (fits[0], "; or ".join(fits))
+        fits = [f"clipped to {tried.common_norm:.4g} times the stated C"]
+    if not fits or not tried.is_clipped:
+        return ()
+    return fits[0], "; or ".join(fits)
 
 
 def _find_rows(m: Measured) -> str:
     """Names the rows in which examples exceed C, if other rows and added examples do not; otherwise ""."""
     by_row = m.tried.by_row
-    rows = [row for row in by_row if by_row[row].excess > 1]
+    rows = [row for row in by_row if by_row[row].excess > 1]  # over C, even without the tolerance
+    # `violations` also has added examples that exceed C.
     is_only_in_rows = len(m.tried.violations) == len(rows) < len(by_row)
     return f"{len(rows)} of {len(by_row)} rows tried: {sorted(rows)}" if is_only_in_rows else ""
 
@@ -182,7 +190,7 @@ def _find_rows(m: Measured) -> str:
 def _is_clipped_in_part(m: Measured) -> bool:
     """Returns True if some examples exceed C by over 2%, but at least four of the others are clipped to C."""
     norms = m.tried.collect("norm")
-    is_at_c = (norms > 1 - _AT_C) & (norms <= 1 + m.tried.tolerance)
+    is_at_c = (norms > 1 - _NORM_TOLERANCE) & (norms <= 1 + m.tried.tolerance)
     return bool(np.sum(is_at_c) >= 4 and norms[0] > 1.02)
 
 
@@ -192,7 +200,7 @@ def _find_separate_layers(m: Measured) -> str:
     Returns "" if any example moves a layer by more than C.
     """
     norms = m.tried.collect("layer_norms")
-    error = _AT_C + m.tried.tolerance
+    error = _NORM_TOLERANCE + m.tried.tolerance
     exceeds = m.tried.collect("norm") > 1 + error
     is_at_c = np.any(np.abs(norms[exceeds] - 1) < error, axis=0)
     return m.name_layers(np.flatnonzero(is_at_c)) if np.max(norms) < 1 + error else ""
@@ -201,23 +209,22 @@ def _find_separate_layers(m: Measured) -> str:
 def _find_left_out(m: Measured) -> str:
     """Returns the names of the layers that make examples exceed C, if all others stay within C; otherwise "".
 
-    We try each layer, and all vectors (biases). In the other layers, two of these examples must reach nearly
-    C, as they do if those layers are clipped.
+    We try each layer, and all vectors (biases). In the other layers, two of these examples must move the step
+    by nearly C (0.96), which is unlikely without clipping.
     """
-    # Differences between examples do not show which layers are clipped. If all examples are clipped to
-    # slightly more than C, all but one small layer may stay within C.
-    if m.tried.refusal or (m.tried.is_clipped and m.tried.plateau < 1.1):
+    # If examples replaced a row, differences do not show which layers are clipped. If whole gradients are
+    # clipped to slightly more than C (`common_norm`), they may be within C without some small layer.
+    if m.tried.why_not_added or (m.tried.is_clipped and m.tried.common_norm < 1.1):
         return ""
     norms = m.tried.collect("layer_norms")
     exceeds = m.tried.collect("norm") > 1 + m.tried.tolerance
-    count = norms.shape[1]
-    candidates = [[layer] for layer in range(count)]
-    candidates.append(np.flatnonzero(m.probe.dimensions <= 1).tolist())
-    for layers in candidates:
-        others = np.linalg.norm(np.delete(norms, layers, axis=1), axis=1)
+    layers = np.arange(norms.shape[1])
+    vectors = layers[m.probe.dimensions <= 1]
+    for left_out in [*layers[:, np.newaxis], vectors]:
+        others = np.linalg.norm(np.delete(norms, left_out, axis=1), axis=1)
         is_within_c = np.max(others) <= 1 + m.tried.tolerance
         if is_within_c and np.sum(others[exceeds] >= 0.96) >= 2:
-            return m.name_layers(layers)
+            return m.name_layers(left_out)
     return ""
 
 
@@ -228,22 +235,24 @@ def _find_missing(m: Measured) -> str:
     return "steps" if noise.count_repeats(m.drawn) else "parameters in some steps"
 
 
-def _find_repeats(m: Measured) -> Any:
+def _find_repeats(m: Measured) -> tuple[Any, ...]:
     """Returns "several seeds" or "every seed", how many seeds repeat noise, and the number of seeds.
 
-    The result is falsy if noise does not repeat. If all seeds give the same step, we use each example four
-    times: for the sum of gradients g and noise z, the two batches move the step by g + z and 4 g + z.
+    Returns () if noise does not repeat. If all seeds give the same step, the noise z is constant or 0. We
+    find z by using each example four times: this moves the step by 4 g + z instead of g + z.
     """
     given = m.drawn.given
     repeats = noise.count_repeats(m.drawn)
-    if np.any(given.values):
-        return repeats and ("several seeds", repeats, len(given.draws))
-    if FOURFOLD not in m.drawn.others:
-        return ()
-    constant = (
-        4 * given.draws[0] - m.drawn.others[FOURFOLD].draws[0]
-    ) / 3  # z, in stated deviations
-    return np.max(np.abs(constant), initial=0) > 0.3 and ("every seed", repeats, len(given.draws))
+    seeds = "several seeds"
+    if not np.any(given.values):  # all seeds give the same step
+        seeds = "every seed"
+        if FOURFOLD not in m.drawn.others:
+            return ()
+        z = (4 * given.draws[0] - m.drawn.others[FOURFOLD].draws[0]) / 3
+        # In stated deviations, the largest of several normal numbers is rarely below 0.3.
+        if not np.max(np.abs(z), initial=0) > 0.3:
+            return ()
+    return (seeds, repeats, len(given.draws)) if repeats else ()
 
 
 def _find_silent(m: Measured) -> Any:
@@ -256,22 +265,22 @@ def _find_silent(m: Measured) -> Any:
 def _fit_deviation(m: Measured) -> tuple[Any, ...]:
     """Returns the noise's wrong deviation, a text with its range and the mistakes that fit, and sigma.
 
-    The deviation is over the layers with a rejected test or, if there are none, all trained layers. Sigma is
-    that of the layer with the least noise. Returns () if the deviation is right.
+    The deviation is over the layers with a rejected test or, if there are none, all layers with measured
+    noise. Sigma is that of the layer with the least noise. Returns () if the deviation is right.
     """
     if not m.rejected["noise"]:
         return ()
     given = m.drawn.given
-    trained = np.flatnonzero(given.freedom)
-    layers = [i for i in trained if m.probe.layer_names[i] in m.rejected["noise"]] or trained
+    measured = np.flatnonzero(given.freedom)
+    layers = [i for i in measured if m.probe.layer_names[i] in m.rejected["noise"]] or measured
     freedom = given.freedom[layers]
     deviation = np.average(given.deviations[layers] ** 2, weights=freedom) ** 0.5
     # 1% plus four standard errors, each 1 / sqrt(2 freedom); at most 5%.
     error = min(0.01 + 4 / (2 * np.sum(freedom)) ** 0.5, 0.05)
-    fits = _find_factors(m, _NOISE | _ANY_SIZE, deviation, tolerance=error)
-    low = np.min(given.deviations[trained])
+    fits = _find_factors(m, _NOISE_MISTAKES | _SIZE_MISTAKES, deviation, tolerance=error)
+    low = np.min(given.deviations[measured])
     text = (
-        f"{low:.3g} to {np.max(given.deviations):.3g} times eta sigma C / B, and wrong in "
+        f"{low:.3g} to {np.max(given.deviations[measured]):.3g} times eta sigma C / B, and wrong in "
         f"{m.name_layers(layers)}. Possible explanation: {'; or '.join(fits) or 'none known'}."
     )
     if low > 1:
@@ -327,8 +336,8 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     ),
     (
         "{0}",
-        _fit_plateau,
-        "Movements are limited to {m.tried.plateau:.4g} times the stated clipping norm. Possible "
+        _fit_clipping_norm,
+        "Movements are limited to {m.tried.common_norm:.4g} times the stated clipping norm. Possible "
         "explanation: {1}.",
     ),
     (
@@ -354,7 +363,6 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
         "include all parameters?",
     ),
 ]
-# For each symptom, the most specific causes come first.
 CAUSES = [
     Cause(
         "separation",
@@ -379,8 +387,8 @@ CAUSES = [
     Cause(
         "sensitivity",
         "{0}",
-        lambda m: not m.tried.violations and _fit_plateau(m),
-        "Movements are limited to {m.tried.plateau:.4g} times eta C / B, but the stated noise assumes 1. "
+        lambda m: not m.tried.violations and _fit_clipping_norm(m),
+        "Movements are limited to {m.tried.common_norm:.4g} times eta C / B, but the stated noise assumes 1. "
         "This loses no privacy, but noise hides more of the gradient. Possible explanation: {1}.",
         "divide the clipped sum once, by the stated B",
     ),
@@ -424,7 +432,8 @@ CAUSES = [
     Cause(
         "independence",
         "noise shared by several parameters",
-        lambda m: "; ".join(m.related),
+        # The test LAGS compares steps, not parameters.
+        lambda m: "; ".join(test for test in m.rejected["independence"] if test != LAGS),
         "Some sums or differences of parameters have less noise than the accountant assumes: see {0}.",
         "draw a number for every parameter, with a different key in every layer and a different generator on "
         "every worker; do not subtract their mean. If the step smooths or projects the noisy sum, return it",

@@ -88,11 +88,8 @@ def _test_steps(noise: Array) -> tuple[float, Array]:
 
 
 def _report(strategy: Strategy, noise: Array) -> CheckReport:
-    """Returns the report on noise (T, d), in stated deviations.
-
-    If steps are correlated, this explains a wrong size, so we do not report the size.
-    """
-    raw = strategy.multiply(noise)
+    """Returns the report on noise (T, d), in stated deviations."""
+    raw = strategy.multiply(noise)  # undoes the strategy
     p_independent, correlations = _test_steps(raw)
     ratio = np.sqrt(np.mean(raw**2))
     p_size = compute_two_sided_p_value(stats.chi2(raw.size), ratio**2 * raw.size)
@@ -104,16 +101,19 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
         f"Undoing the strategy leaves noise of {ratio:.4g} eta sigma C / B.",
         "state the deviation of the raw noise for S as given, without scaling its columns to norm 1",
     )
-    explained = CheckFinding("whiteness", *_explain_correlations(strategy, noise, correlations))
+    # The report shows the findings of a row only if its test rejects.
     outcomes = {
         "size": CheckOutcome(
             f"{name} ({steps} steps, {size:,} parameters)",
+            # Correlated steps explain a wrong size.
             findings=[wrong_size] if p_independent > LEVEL else [],
             p_values={"chi-square": p_size},
         ),
         "whiteness": CheckOutcome(
             f"test of correlated steps: p {p_independent:.2g}",
-            findings=[explained],
+            findings=[
+                CheckFinding("whiteness", *_explain_correlations(strategy, noise, correlations))
+            ],
             p_values={"correlations": p_independent},
         ),
     }
@@ -125,10 +125,8 @@ def _explain_correlations(
 ) -> tuple[str, str, str]:
     """Returns the name, meaning and fix of the bug that explains correlated steps.
 
-    If a mechanism lost its state, it restarted at the first step that is correlated with an earlier step. If
-    we then undo the strategy separately before this step and from it on, steps are independent, or two of
-    them share their noise. `correlations` (T, T) are those between steps of `noise` (T, d) after undoing the
-    strategy for all steps together.
+    `correlations` (T, T) are those between the steps of `noise` (T, d) after undoing the strategy, which
+    should make steps independent.
     """
     if _test_steps(noise)[0] > LEVEL:
         return (
@@ -141,9 +139,11 @@ def _explain_correlations(
     threshold = stats.norm.isf(LEVEL / steps**2) / np.sqrt(size)
     is_correlated = np.any(np.triu(np.abs(correlations)) > threshold, axis=0)
     restart = max(int(np.argmax(is_correlated)), 1)  # at least one step precedes the restart
+    # If the mechanism restarted at the first step that is correlated with an earlier step, each part of the
+    # noise has the strategy's correlations. Undoing the strategy for each part removes them.
     parts = [strategy.multiply(noise[:restart]), strategy.multiply(noise[restart:])]
     p_joined, joined = _test_steps(np.concatenate(parts))
-    # The largest correlation between a step before the restart and a step after it.
+    # If the generator also restarted, two steps of different parts have the same noise: correlation 1.
     if np.max(np.abs(joined[:restart, restart:])) > 0.9:
         return (
             f"noise of earlier steps is reused from step {restart + 1}",

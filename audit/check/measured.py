@@ -7,7 +7,7 @@ import numpy as np
 
 from audit.check import examples, movements, noise
 from audit.check.movements import CHANGED, COARSE, SCALED, TriedExamples, find_seed_effect
-from audit.check.noise import FEATURES, FOURFOLD, LAGS
+from audit.check.noise import FEATURES, FOURFOLD
 from audit.check.probe import Movement, StepProbe
 from audit.check.report import LEVEL, find_rejected_tests
 
@@ -104,11 +104,6 @@ class Measured(NamedTuple):
             f"{by_layer}."
         )
 
-    @property
-    def related(self) -> list[str]:
-        """The names of the rejected tests of independence between the parameters of one step."""
-        return [name for name in self.rejected["independence"] if name != LAGS]
-
     def name_layers(self, layers: Any) -> str:
         """Returns the names of the first four layers with these indices, and how many more there are."""
         names = ", ".join(self.probe.layer_names[i] for i in layers[:4])
@@ -134,22 +129,23 @@ def measure_step(
     tell(f"{len(tried.movements)} examples tried, and {len(tried.by_row)} rows")
     drawn = None
     ties = ""
-    extreme_seeds = [1, 2, 3]
+    other_seeds = [1, 2, 3]
     if probe.settings.noise_multiplier:
         drawn = noise.draw_noise(probe, seeds, seconds)
         tell(f"noise drawn with {len(drawn.given.draws)} seeds")
         ties = noise.find_ties(drawn)
-        extreme_seeds = drawn.extreme_seeds
+        other_seeds = drawn.seeds_of_largest_draws
     m = Measured(probe, tried, drawn, ties)
-    effect = find_seed_effect(probe, probe.rows, extreme_seeds)
+    effect = find_seed_effect(probe, probe.rows, other_seeds)
     if effect == CHANGED and drawn and drawn.given.deviation > 1.1:
-        # If noise is drawn for each part of a batch, it is too large, but does not change one row's effect.
+        # Noise drawn for each part of a batch is too large. Its seed changes the effect of a batch, but not
+        # that of one row. Such noise can be tested, so we treat it as SCALED.
         first_row = examples.take(probe.rows, [0])
-        effect = find_seed_effect(probe, first_row, extreme_seeds) or SCALED
+        effect = find_seed_effect(probe, first_row, other_seeds) or SCALED
     movement_obstacle, noise_obstacle = _find_obstacles(m, effect)
     m = m._replace(movement_obstacle=movement_obstacle, noise_obstacle=noise_obstacle)
     if not movement_obstacle:
-        m = m._replace(interaction=_measure_interaction(m))
+        m = _measure_interaction(m)
     if noise_obstacle:
         return m
     p_values = _test_noise(m, effect)
@@ -157,9 +153,10 @@ def measure_step(
 
 
 def _find_obstacles(m: Measured, effect: str) -> tuple[str, str]:
-    """Returns why movements do not show sensitivity, and why noise cannot be tested; "" if they do or it can.
+    """Returns the obstacles to measuring sensitivity and to testing noise: two reasons, or "" for none.
 
-    `effect` describes how the seed changes the effect of features (see `find_seed_effect`).
+    `effect` is how the seed changes the effect of features (see `find_seed_effect`): "" (not at all), SCALED
+    (the noise depends on the batch) or CHANGED (for another reason).
     """
     noise_obstacle = ""
     if not m.drawn:
@@ -175,7 +172,7 @@ def _find_obstacles(m: Measured, effect: str) -> tuple[str, str]:
         return reason, noise_obstacle or reason
     if not m.tried.is_any_moved:
         return "no example changes anything: does the step use its batch?", noise_obstacle
-    if effect:
+    if effect == SCALED:
         return "noise that changes with the batch hides movements", noise_obstacle
     return "", noise_obstacle
 
@@ -183,32 +180,33 @@ def _find_obstacles(m: Measured, effect: str) -> tuple[str, str]:
 def _test_noise(m: Measured, effect: str) -> dict[str, dict[str, float]]:
     """Returns the p-values of the noise tests, by row and test.
 
-    If `effect` (see `_find_obstacles`) is "" and the noise differs only on larger batches, the cause may be
-    an operation after the noise that changes only large sums, such as a projection. We then omit the tests,
-    since the noise may be correct.
+    If an operation after the noise changes only large sums, as a projection does, noise may differ between
+    batches although it is correct. We then omit the comparison of batches. `effect`: see `_find_obstacles`.
     """
     p_values = noise.run_tests(m.drawn)
     tests = p_values["noise and data"]
     if not effect and min(tests.values(), default=1.0) < LEVEL:
         batches = noise.make_batches(m.probe.rows)
+        # These batches have larger sums.
         for name in (FEATURES, FOURFOLD):
-            if find_seed_effect(m.probe, batches[name], m.drawn.extreme_seeds) == CHANGED:
+            if find_seed_effect(m.probe, batches[name], m.drawn.seeds_of_largest_draws) == CHANGED:
                 tests.clear()
     return p_values
 
 
-def _measure_interaction(m: Measured) -> Movement | str:
-    """Measures the joint movement of two parts of a batch minus the sum of their separate movements.
+def _measure_interaction(m: Measured) -> Measured:
+    """Returns the measurements with their `interaction`.
 
-    Interactions are not visible if every example is clipped or has no effect. We then use a larger clipping
-    norm if we can.
+    Clipping hides interactions if the movements of all examples are about C or 0. We then use a larger
+    clipping norm if the step takes it as an argument.
     """
     norms = m.tried.collect("norm")
     is_clipped = norms > 1 - COARSE
     is_hidden = is_clipped | (norms < COARSE)
-    is_all_clipped = not m.tried.refusal and is_hidden.all() and is_clipped.any()
+    # If examples replaced a row, movements are differences. Their norms do not show clipping.
+    is_all_clipped = not m.tried.why_not_added and is_hidden.all() and is_clipped.any()
     larger = m.probe.with_larger_norm() if is_all_clipped else None
-    interaction = movements.measure_interactions(larger or m.probe, m.tried)
-    if is_all_clipped and not larger and not m._replace(interaction=interaction).interacts:
-        return _ALL_CLIPPED
-    return interaction
+    m = m._replace(interaction=movements.measure_interactions(larger or m.probe, m.tried))
+    if is_all_clipped and not larger and not m.interacts:
+        return m._replace(interaction=_ALL_CLIPPED)
+    return m

@@ -1,7 +1,7 @@
 """Measures how far examples move the result of a step, and whether clipping bounds these movements.
 
 Movements are in units of eta C / B (learning rate, clipping norm, batch size). If an example replaces a row,
-its movement is half of the difference, because a replacement removes one example and adds another.
+its movement is half of the difference.
 """
 
 import math
@@ -35,14 +35,15 @@ class TriedExamples:
       movements: how far each example moves the step, by name.
       by_row: how far the step moves if a row's example is swapped for a very different one, keyed by row
         index.
-      refusal: why examples replaced the first row; "" if they were added to the batch.
+      why_not_added: why examples were not added to the batch, but replaced the first row; "" if they were
+        added.
     """
 
     probe: StepProbe
     examples: dict[str, Columns]
     movements: dict[str, Movement]
     by_row: dict[int, Movement]
-    refusal: str = ""
+    why_not_added: str = ""
 
     @cached_property
     def tolerance(self) -> float:
@@ -50,7 +51,7 @@ class TriedExamples:
         return max((movement.tolerance for movement in self.movements.values()), default=0.0)
 
     @cached_property
-    def described(self) -> dict[str, Movement]:
+    def all_movements(self) -> dict[str, Movement]:
         """`movements` and `by_row` together, keyed by a description of the change."""
         rows = {f"two examples in place of row {row}": self.by_row[row] for row in self.by_row}
         return self.movements | rows
@@ -74,39 +75,39 @@ class TriedExamples:
     @cached_property
     def largest(self) -> tuple[str, Movement]:
         """The change that moves the step most, as a description and a movement."""
-        return max(self.described.items(), key=lambda item: item[1].norm)
+        return max(self.all_movements.items(), key=lambda item: item[1].norm)
 
     @cached_property
     def violations(self) -> list[str]:
         """Descriptions of the changes that move the step by more than C plus the movement's tolerance."""
-        return [name for name in self.described if self.described[name].excess > 1]
+        return [name for name, item in self.all_movements.items() if item.excess > 1]
 
     @cached_property
-    def plateau(self) -> float:
-        """The norm of the four largest movements; 0 if they differ in norm, or if examples replaced a row.
+    def common_norm(self) -> float:
+        """The norm that the four largest movements share; 0 if they differ, or if examples replaced a row.
 
         Clipping gives all large gradients the same norm, but differences between clipped gradients vary.
         """
         norms = self.collect("norm")
-        if self.refusal or len(norms) < 4 or norms[0] > norms[3] * (1 + SAME):
+        if self.why_not_added or len(norms) < 4 or norms[0] > norms[3] * (1 + SAME):
             return 0.0
         return norms[0]
 
     @cached_property
     def reach(self) -> float:
-        """The largest finite distance by which an example moves the step.
+        """The largest finite distance by which adding an example moves the step.
 
         If examples replace a row, we only observe differences between their contributions to the sum. Clipped
         contributions lie in a ball of radius C, so we return the radius of their smallest enclosing ball. The
         algorithm of Badoiu and Clarkson (2003) moves the center towards the farthest point; 1,000 steps give
         the radius to about 0.1%.
         """
-        norms = [item.norm for item in self.described.values() if item.norm < np.inf]
-        largest = max(norms, default=0.0)
-        if not self.refusal or not self.finite:
+        norms = [item.norm for item in self.all_movements.values()]
+        largest = max(filter(np.isfinite, norms), default=0.0)
+        if not self.why_not_added or not self.finite:
             return largest
-        # With the replaced row's contribution as the origin, the others are twice the movements. The factor R
-        # of a QR decomposition preserves their distances in fewer coordinates.
+        # A movement is half of an example's contribution minus the replaced row's, which we take as the
+        # origin. The factor R of a QR decomposition preserves distances in fewer coordinates.
         factor = np.linalg.qr(2 * self.collect("vector").T, mode="r")
         points = np.insert(factor, 0, 0, axis=1).T
         center = np.mean(points, axis=0)
@@ -117,11 +118,11 @@ class TriedExamples:
 
     @cached_property
     def is_clipped(self) -> bool:
-        """True if the plateau, the norm of the largest movements, is the same at random parameters.
+        """True if the largest movements share a norm, which is the same at random parameters.
 
         It is then due to clipping, because other bounds on gradient norms depend on the parameters.
         """
-        if not self.plateau or self.tolerance > COARSE:
+        if not self.common_norm or self.tolerance > COARSE:
             return False
         # Frozen parameters stay as they are, since some, such as variances, must be positive.
         shift = self.probe.is_trained * np.random.default_rng(0).normal(size=self.probe.start.size)
@@ -129,21 +130,18 @@ class TriedExamples:
             elsewhere = self.probe.change(start=self.probe.start + shift)
         except RefusedError:
             return False
-        plateau = _measure_each(elsewhere, self.examples).plateau
-        return abs(plateau / self.plateau - 1) < SAME + self.tolerance
+        norm_elsewhere = _measure_each(elsewhere, self.examples).common_norm
+        return abs(norm_elsewhere / self.common_norm - 1) < SAME + self.tolerance
 
     @property
     def is_clipping_seen(self) -> bool:
-        """True if an example moves the step by nearly C, or if clipping explains equal movements.
-
-        If examples replace a row, `reach` may be 10% too small, because we try few directions. Otherwise, we
-        allow errors of 1.5%.
-        """
-        least = 0.9 if self.refusal else 0.985
+        """True if an example moves the step by nearly C, or if clipping explains equal movements."""
+        # If examples replace a row, a reach of C requires opposite gradients, so we accept less.
+        least = 0.9 if self.why_not_added else 0.985
         return self.reach >= least or self.is_clipped
 
     @cached_property
-    def opposites(self) -> tuple[str, str]:
+    def largest_and_opposite(self) -> tuple[str, str]:
         """The names of the examples with the largest movement and with the movement farthest from it."""
         # `finite` begins with the largest movement.
         names = list(self.finite)
@@ -164,20 +162,21 @@ class TriedExamples:
 def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
     """Measures how far extreme examples move a step if they join its batch or replace rows.
 
-    If the step rejects or ignores an additional row, each example replaces the first row instead. The
-    duration of a step in `seconds` limits the number of rows to try.
+    If the step rejects or ignores an additional row, each example replaces the first row instead. Finally,
+    two examples with opposite movements replace several rows. The duration of a step in `seconds` limits
+    their number.
     """
     tried_examples = examples.make_extreme_examples(probe.rows)
     tried = _measure_each(probe, tried_examples)
-    is_one_ignored = not tried.refusal and not tried.is_any_moved
-    if tried.refusal or is_one_ignored:
-        refusal = tried.refusal or "the step ignores an additional example"
-        tried = replace(_measure_each(probe, tried_examples, copies=0), refusal=refusal)
+    is_one_ignored = not tried.why_not_added and not tried.is_any_moved
+    if tried.why_not_added or is_one_ignored:
+        reason = tried.why_not_added or "the step ignores an additional example"
+        tried = replace(_measure_each(probe, tried_examples, copies=0), why_not_added=reason)
     if not tried.is_any_moved or not tried.finite:
         return tried
-    if is_one_ignored:
+    if is_one_ignored:  # perhaps only because a group of examples is incomplete
         tried = _add_until_moved(tried)
-    elif not tried.refusal and not tried.violations:
+    elif not tried.why_not_added and not tried.violations:
         tried = _search_threshold(tried)
 
     num_rows = len(probe.rows[0])
@@ -191,7 +190,7 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
         try:
             first, second = [
                 probe.run(replace_rows(probe.rows, {row: tried.examples[name]}), seed=0)
-                for name in tried.opposites
+                for name in tried.largest_and_opposite
             ]
         except RefusedError:
             break
@@ -205,35 +204,34 @@ def _measure_each(
 ) -> TriedExamples:
     """Measures how far each example moves the step if copies of it are added to the batch.
 
-    With no copies, the example replaces the first row. The result's `refusal` is the error for the last batch
-    that the step rejects.
+    With no copies, the example replaces the first row. The result's `why_not_added` is the error for the last
+    batch that the step rejects.
     """
     movements = {}
-    refusal = ""
+    reason = ""
     for name, example in tried_examples.items():
         batch = examples.join(probe.rows, *[example] * copies)
         factor = 1.0
         if not copies:
             batch = replace_rows(probe.rows, {0: example})
-            factor = 0.5  # a replacement removes one example and adds another
+            factor = 0.5  # since a replacement removes one example and adds another
         try:
             after = probe.run(batch, seed=0)  # with the seed of `base`, whose noise then cancels
         except RefusedError as error:
-            refusal = f"the step refused a changed batch: {error}"
+            reason = f"the step refused a changed batch: {error}"
             continue
         movements[name] = probe.measure([after], [probe.base], batch, factor)
-    return TriedExamples(probe, tried_examples, movements, by_row={}, refusal=refusal)
+    return TriedExamples(probe, tried_examples, movements, by_row={}, why_not_added=reason)
 
 
 def _search_threshold(tried: TriedExamples) -> TriedExamples:
-    """Scales the features of the example that moves a step most, in case clipping starts above C.
+    """Searches for an example that moves the step by more than C, in case clipping starts above C.
 
-    Gradients just below the clipping threshold are the largest that are not clipped. Ten bisections find such
-    a scale, if it exists and the threshold is well above C. We return `tried`, with this example if it moves
-    the step by more than C.
+    Gradients just below the clipping threshold are the largest that are not clipped. To find one, we bisect a
+    scale of the features of the example with the largest movement. Returns `tried`, with this example if it
+    exists.
     """
-    most = tried.opposites[0]
-    # The factor of the features, and its bounds.
+    most = tried.largest_and_opposite[0]
     low = 1e-6
     high = 1.0
     for _ in range(10):
@@ -243,7 +241,7 @@ def _search_threshold(tried: TriedExamples) -> TriedExamples:
         measured = _measure_each(tried.probe, {name: scaled})
         if measured.violations:
             return tried.add(measured)
-        if measured.reach < 1 - SAME:  # not clipped
+        if measured.reach < 1 - SAME:  # below C, so not clipped
             low = scale
         else:
             high = scale
@@ -251,16 +249,16 @@ def _search_threshold(tried: TriedExamples) -> TriedExamples:
 
 
 def _add_until_moved(tried: TriedExamples) -> TriedExamples:
-    """Adds an example again and again, up to 64 times, in case a step drops incomplete groups of examples.
+    """Adds an example up to 64 times, in case a step drops incomplete groups of examples.
 
     The copy that first changes the step must move it by at most C. Returns `tried`, with this movement if it
     is larger.
     """
-    name = tried.opposites[0]
+    name = tried.largest_and_opposite[0]
     for copies in range(2, 65):
         change = f"{name}, added {copies} times (fewer copies have no effect)"
         measured = _measure_each(tried.probe, {change: tried.examples[name]}, copies)
-        if measured.is_any_moved or measured.refusal:
+        if measured.is_any_moved or measured.why_not_added:
             break
     return tried.add(measured) if measured.violations else tried
 
@@ -268,28 +266,29 @@ def _add_until_moved(tried: TriedExamples) -> TriedExamples:
 def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | str:
     """Measures the joint movement of two parts of a batch minus the sum of their separate movements.
 
-    The noise cancels. In a correct step, the difference is 0 up to rounding.
+    In a correct step, the difference is 0 up to rounding.
 
     Returns:
       The difference that exceeds its tolerance most, among several choices of the parts; or the last error of
       the step if it rejects all parts.
     """
     measured = []
-    reason = tried.refusal
-    for batches in _list_parts(tried, probe.rows):
+    reason = tried.why_not_added
+    for joint, first, second in _list_parts(tried, probe.rows):
         try:
-            both, *separately = [probe.run(batch, seed=0) for batch in batches]
+            both, *separately = [probe.run(rows, seed=0) for rows in (joint, first, second)]
         except RefusedError as error:
             reason = f"the step refused a changed batch: {error}"
             continue
-        movement = probe.measure([both, probe.base], separately, batches[1])
-        if tried.refusal or movement.excess <= 0 or not _is_full(probe, batches[0], both):
+        movement = probe.measure([both, probe.base], separately, first)
+        # If a step has no space for all rows of `joint`, it ignores some, which is not an interaction.
+        if tried.why_not_added or movement.excess <= 0 or not _ignores_added(probe, joint, both):
             measured.append(movement)
     return max(measured, key=lambda movement: movement.excess, default=reason)
 
 
-def _is_full(probe: StepProbe, rows: Columns, after: Vector) -> bool:
-    """Returns True if a step on `rows` still gives the parameters `after` with more rows: it ignores them."""
+def _ignores_added(probe: StepProbe, rows: Columns, after: Vector) -> bool:
+    """Returns True if a step ignores more rows: with them, it still gives `after`, the result of `rows`."""
     try:
         return np.array_equal(probe.run(examples.join(rows, probe.rows), seed=0), after)
     except RefusedError:
@@ -301,11 +300,10 @@ def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:
 
     If the step accepts larger batches, parts are added to the batch: only six examples, because steps may
     ignore more rows than they have space for. Parts also replace rows: two random halves detect operations
-    on all rows, such as a norm of the whole batch or a mean over all tokens; the first two rows detect
-    operations on neighbours.
+    on all rows, such as a mean over all tokens; the first two rows detect operations on neighbours.
     """
     columns = list(tried.examples.values())
-    if not tried.refusal:
+    if not tried.why_not_added:
         # Each part has an odd length, so a step that clips pairs of examples forms a pair across the parts.
         first = columns[:3]
         second = columns[3:6]

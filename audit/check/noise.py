@@ -41,7 +41,8 @@ class StepNoise(NamedTuple):
     Attributes:
       draws: (n, k) how far each step moves these parameters, in stated deviations.
       deviations: (layers,) the standard deviation of the noise in each layer, in stated deviations.
-      freedom: (layers,) the degrees of freedom of these deviations; 0 in layers that are not trained.
+      freedom: (layers,) the degrees of freedom of these deviations; 0 in layers that are not trained, or
+        if rounding hides the noise.
       silent: (layers,) the number of parameters that depend on the batch but not on the seed, although they
         are rounded finely enough to show noise.
       still: (layers,) the number of such parameters that do not depend on the batch either.
@@ -95,13 +96,12 @@ class DrawnNoise(NamedTuple):
     def tolerance(self) -> float:
         """The largest relative error of a deviation due to rounding.
 
-        Machine epsilons (`spacings`) are relative. Four of them cover the rounding of the noise's factors,
-        such as sigma C, eta and 1 / B.
+        Four machine epsilons cover the rounding of the noise's factors, such as sigma C, eta and 1 / B.
         """
         return 4 * float(np.max(self.probe.spacings))
 
     @property
-    def extreme_seeds(self) -> list[int]:
+    def seeds_of_largest_draws(self) -> list[int]:
         """The seeds of the eight steps that move a parameter most, which an operation may have clamped."""
         largest = np.max(np.abs(self.given.draws), axis=1, initial=0)
         return [self.first_seed + int(i) for i in np.argsort(-largest)[:8]]
@@ -143,7 +143,7 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     fit into 20 seconds if a step takes `seconds`. Raises RefusedError if the step fails on this batch.
     """
     # Each seed adds one degree of freedom per parameter. We want 320 in each layer and 20,000 in total, with
-    # 64 to 2,000 seeds. If this takes over 20 seconds, we use fewer seeds, but at least 12.
+    # 64 to 2,000 seeds (12 if steps are slow).
     needed = max(320 / min(probe.sizes), 20_000 / probe.start.size, 64)
     count = seeds or int(max(min(needed, 2000, 20 / seconds), 12))
 
@@ -161,8 +161,8 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     place_in_layer = np.arange(probe.start.size) - np.searchsorted(probe.layer, probe.layer)
     is_kept = is_fine & probe.is_trained & (place_in_layer < num_stored)
 
-    # The seeds are consecutive, like step numbers. The first depends on the step, since with fixed seeds, a
-    # chance correlation in a generator would make every step fail.
+    # The seeds are consecutive. The first depends on the step, since with fixed seeds, a chance correlation
+    # in a generator would make every step fail.
     numbers = repr(probe.settings).encode() + probe.start.tobytes()
     first_seed = zlib.crc32(numbers) % 2**30
     end = first_seed + count
@@ -209,7 +209,9 @@ def _draw_at(
         draws,
         deviations,
         freedom,
+        # Examples move these parameters, but seeds do not.
         silent=probe.sum_layers(is_silent & probe.is_trained),
+        # These never move, but others in their layer do. They may be frozen.
         still=probe.sum_layers(is_silent & ~probe.is_trained) * probe.is_layer_trained,
         not_finite=not_finite,
         reference=reference[is_kept],
@@ -301,14 +303,14 @@ def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
 
 def _test_independence(name: str, values: Vector) -> dict[str, float]:
     """Tests whether a group's noise (n, p) is correlated between parameters."""
-    p_values = {}
     noise = stats.zscore(values)
     seeds, size = noise.shape
-    p_values[f"the covariance of {name}"] = _compute_covariance_p_value(noise)
     # The sum of p independent numbers with variance 1 has variance p.
     ratio = np.mean(np.sum(noise, axis=1) ** 2) / size
-    p_values[f"the sum of {name}"] = _test_variance(ratio, seeds)
-    return p_values
+    return {
+        f"the covariance of {name}": _compute_covariance_p_value(noise),
+        f"the sum of {name}": _test_variance(ratio, seeds),
+    }
 
 
 def _test_copies(noise: Vector) -> float:
@@ -345,21 +347,20 @@ def _compute_covariance_p_value(noise: Vector) -> float:
 
     The statistic is tr(S1 S2) for the covariance matrices S1 and S2 of two halves of the seeds. It estimates
     tr(S^2) for the true covariance matrix S, which is smallest if the parameters are independent. Shared
-    draws increase it, regardless of their positions and signs. `noise` (n, p) has variance 1 in every
-    parameter.
+    draws increase it, regardless of their positions and signs. `noise` (n, p) has variance 1 over all seeds.
     """
     half = min(len(noise) // 2, 500)  # at most 500, to limit the time
     first = noise[:half] - noise[:half].mean(axis=0)
     second = noise[half : 2 * half] - noise[half : 2 * half].mean(axis=0)
-    statistic = np.sum((first @ second.T) ** 2) / np.mean(second**2)
-    # Without its mean, `second` has variance (half - 1) / half. The last line cancels this factor.
+    variance = np.mean(np.var(second, axis=0, ddof=1))  # in the second half, it is only about 1
+    statistic = np.sum((first @ second.T) ** 2) / variance
     # Given the first half, the statistic is a weighted sum of chi-square variables with half - 1 degrees of
     # freedom each. The weights are the eigenvalues of first @ first.T. Satterthwaite's approximation is one
     # scaled chi-square variable with the same mean and variance.
     sum_of_weights = np.sum(first**2)
     scale = np.sum((first @ first.T) ** 2) / sum_of_weights
     freedom = (half - 1) * sum_of_weights / scale
-    return float(stats.chi2.sf(statistic * (half - 1) / half / scale, freedom))
+    return float(stats.chi2.sf(statistic / scale, freedom))
 
 
 def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) -> Any:
@@ -388,7 +389,7 @@ def find_ties(drawn: DrawnNoise) -> str:
     columns = drawn.has_noise
     draws = drawn.given.draws[:, columns]
     seeds, size = draws.shape
-    # Two draws tie if they are at most one floating-point spacing apart; 1e-9 covers float64 errors.
+    # Two draws tie if they are at most one floating-point spacing apart. The rest covers errors.
     tolerances = 1.5 * drawn.rounding[columns] + 1e-9
     # The probability of a chance tie is the width of the tolerance times the density at 0 of the difference
     # between two normal draws, 1 / sqrt(4 pi) / deviation. A float32 generator repeats a number with
@@ -399,30 +400,41 @@ def find_ties(drawn: DrawnNoise) -> str:
     gaps = np.diff(draws, axis=0)  # between neighbours
     is_tie = gaps <= tolerances
     count = np.count_nonzero(is_tie)
-    num_at_ends = np.sum(draws - draws[0] <= tolerances) + np.sum(draws[-1] - draws <= tolerances)
-    num_at_ends -= 2 * size  # without the ends themselves
+    num_at_ends = np.sum(draws[1:] - draws[0] <= tolerances)
+    num_at_ends += np.sum(draws[-1] - draws[:-1] <= tolerances)
     # Clamped noise has few draws at the ends, but two-valued noise has all draws there. The probability that
     # a Poisson number of ties exceeds three times its mean plus 4 is below 1e-4.
     if 3 * by_chance + 4 < num_at_ends < 0.5 * draws.size and num_at_ends > 0.5 * count:
         return AT_ENDS
     if count < 3 * by_chance + _MIN_TIES:
         return ""
-    # At one value: about one for each parameter, not two, and sometimes for three seeds or more.
+    # Missing noise gives each parameter one tied value, sometimes for three seeds or more. There are then
+    # fewer tied values than ties.
     num_values = count - np.count_nonzero(is_tie[1:] & is_tie[:-1])
     if num_values < min(1.5 * size, 0.9 * count):
         return AT_ONE
-    # Smaller features change the sum. If it is on the grid of the noise, it changes by multiples of the gap.
+    spacings = np.min(gaps, axis=0, where=~is_tie, initial=np.inf)
+    return "" if _is_sum_on_grid(drawn, spacings) else GRID
+
+
+def _is_sum_on_grid(drawn: DrawnNoise, spacings: Vector) -> Any:
+    """Returns True if smaller features change most noisy parameters by multiples of `spacings`.
+
+    These are the spacings (p,) of each parameter's noise, in stated deviations.
+    """
     other = drawn.others.get(SMALL_FEATURES, drawn.given)
-    shift = (other.reference - drawn.given.reference)[columns] / drawn.probe.settings.deviation
-    multiples = shift / np.min(gaps, axis=0, where=~is_tie, initial=np.inf)
+    # Both steps have seed 0, so the noise cancels.
+    shift = (other.reference - drawn.given.reference)[drawn.has_noise]
+    multiples = shift / drawn.probe.settings.deviation / spacings
     is_on_grid = np.abs(multiples - np.rint(multiples)) < 0.02
-    return "" if np.mean(is_on_grid[shift != 0]) > 0.5 else GRID
+    return np.mean(is_on_grid[shift != 0]) > 0.5
 
 
 def count_repeats(drawn: DrawnNoise) -> int:
     """Returns how many seeds exactly repeat another seed's noise; 0 if this may be due to chance."""
     values = drawn.given.values
-    # Fewer than eight 16-bit numbers may all repeat by chance.
+    # Fewer than eight numbers may all repeat by chance if they are 16-bit. If no number varies, all seeds
+    # repeat one step.
     if 0 < np.sum(np.any(values, axis=0)) < 8:
         return 0
     return len(values) - len(np.unique(values, axis=0))

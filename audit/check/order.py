@@ -136,11 +136,14 @@ def _test_pairs(steps: Integers) -> list[Observation]:
     # The approximation needs about 1,000 pairs that are together twice, and batches smaller than a pass.
     if rate >= 0.6 or len(together) * pairs_of_passes * rate**2 < 1000:
         return [closest]
+    # Let Y be 1 for a pair that is together in a pass, with variance V = rate (1 - rate). The excess is 2 /
+    # (passes V len(together)) times the sum of (Y - rate) (Y' - rate) over pairs of passes and pairs of
+    # examples: uncorrelated products of variance V^2.
     excess = together.var() / (passes * rate * (1 - rate)) - 1
     deviation = 2 * math.sqrt(pairs_of_passes / len(together)) / passes
-    # We use the chi-square distribution with the same skewness, which is mainly due to triples of examples
-    # that are together in two passes.
+    # We use the chi-square distribution with the same skewness, sqrt(8 / freedom), which is mainly due to
+    # triples of examples that are together in two passes.
     freedom = pairs_of_passes * (1 / rate - 1) ** 2
     p_value = stats.chi2.sf(freedom + math.sqrt(2 * freedom) * excess / deviation, freedom)
-    uneven = Observation(p_value, "Some examples are drawn together more often than others.")
-    return [closest, uneven]
+    sentence = "Some examples are drawn together more often than others."
+    return [closest, Observation(p_value, sentence)]

@@ -77,8 +77,6 @@ class FindingsError(AssertionError):
 class CheckReport(NamedTuple):
     """A report on a step, batches, the noise of many steps or a claimed epsilon.
 
-    `str` returns a table of the checks, followed by the bugs.
-
     Attributes:
       subject: "step", "batches", "noise" or "accounting".
       checks: the rows of the table.

@@ -48,8 +48,7 @@ def check_step(
         private gradient instead of the parameters, with learning_rate=1.
       params: the parameters before the step, as arrays or tensors in dicts, lists or tuples. The step
         receives copies.
-      batch: likewise, with one row per example and labels last. The check adds the first 16 examples again,
-        and the first and the last also with scaled features.
+      batch: likewise, with one row per example and labels last.
       clipping_norm, noise_multiplier, learning_rate: the stated C, sigma and eta; the noise on the sum of
         clipped gradients has standard deviation sigma C.
       batch_size: B, the constant by which the sum is divided; for Poisson sampling, the expected batch size.
@@ -143,7 +142,7 @@ def _describe_signal(tried: TriedExamples) -> CheckOutcome:
     names = np.array(tried.probe.layer_names)
     is_trained = tried.probe.is_layer_trained
     # Layer norms are NaN for steps with NaN or infinity. `fmax` ignores NaN unless all norms are NaN.
-    peaks = np.fmax.reduce([movement.layer_norms for movement in tried.described.values()])
+    peaks = np.fmax.reduce([movement.layer_norms for movement in tried.all_movements.values()])
     dead = names[is_trained & ~(peaks > 0)]  # includes NaN
     if len(dead):
         return _untried(
@@ -159,8 +158,8 @@ def _describe_signal(tried: TriedExamples) -> CheckOutcome:
 
 
 def _describe_sensitivity(tried: TriedExamples) -> CheckOutcome:
-    """Describes how far examples move the step, in units of eta C / B, and whether clipping stops them."""
-    norms = {name: movement.norm for name, movement in tried.described.items()}
+    """Describes the largest movement, in units of eta C / B, and whether clipping limits movements."""
+    norms = {name: movement.norm for name, movement in tried.all_movements.items()}
     if not tried.violations:  # to pass, we must have seen clipping
         if tried.tolerance > COARSE:
             return _describe_rounding(tried.tolerance)
@@ -188,21 +187,21 @@ def _describe_separation(m: Measured) -> CheckOutcome:
     """Describes whether the joint movement of two parts of a batch is the sum of their separate movements."""
     measured = m.interaction
     if isinstance(measured, str):  # the reason why it was not measured
-        if len(m.probe.rows[0]) == 1 and m.tried.refusal:  # the step rejects an added example
+        if len(m.probe.rows[0]) == 1 and m.tried.why_not_added:  # the step rejects an added example
             return CheckOutcome("the step accepts only batches of one row")
         return _untried(measured)
     if not np.isfinite(measured.norm):
         return _untried("the step is not finite")
-    # COARSE is the largest useful tolerance of a difference between two steps. The interaction combines four:
-    # with both parts, each part and neither. A difference above its tolerance is a bug, however coarse.
+    # COARSE is the largest useful tolerance of a difference between two steps. The interaction combines four.
+    # A difference above its tolerance is a bug, however coarse.
     if measured.tolerance > 2 * COARSE and not m.interacts:
         return _describe_rounding(measured.tolerance)
     text = (
         "the joint effect of two parts of a batch differs from the sum of their effects by "
         f"{measured.norm:.2g} C (tolerance {measured.tolerance:.2g})"
     )
-    if m.tried.refusal:
-        text += f"; rows were replaced, since {m.tried.refusal}"
+    if m.tried.why_not_added:
+        text += f"; rows were replaced, since {m.tried.why_not_added}"
     return CheckOutcome(text)
 
 
@@ -219,23 +218,28 @@ def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
             outcomes[row] = CheckOutcome(text, p_values=tested)
 
     text = f"deviation {given.deviation:.4g} times eta sigma C / B with {len(given.draws):,} seeds"
+    # False for layers that are not trained, or if rounding hides the noise.
     is_measured = given.freedom > 0
-    # Rounding hides the noise in these layers. Any of them may lack noise, so the row cannot pass.
     hidden = np.flatnonzero(m.probe.is_layer_trained & ~is_measured)
-    is_hidden = not np.any(is_measured) or len(hidden) > 0
     still = np.flatnonzero(given.still)
-    if is_hidden:
+    obstacle = ""  # a layer may lack noise, so the row cannot pass
+    if len(hidden) or not np.any(is_measured):
         where = m.name_layers(hidden) or "the parameters"
-        text = f"the noise is below the rounding of {where}: use float64 or a larger learning rate; {text}"
-    elif len(still):
-        is_hidden = True
-        text = (
-            f"a part of {m.name_layers(still)} never moves, as if it were frozen, or had no noise: leave it "
-            f"out of `params`, or give a batch that uses it; {text}"
+        obstacle = (
+            f"the noise is below the rounding of {where}: use float64 or a larger learning rate; "
         )
-    names = np.array(m.probe.layer_names)[is_measured].tolist()
-    deviations = dict(zip(names, given.deviations[is_measured].tolist(), strict=True))
+    elif len(still):
+        obstacle = (
+            f"a part of {m.name_layers(still)} never moves, as if it were frozen, or had no noise: leave it "
+            "out of `params`, or give a batch that uses it; "
+        )
+    deviations = {
+        m.probe.layer_names[i]: float(given.deviations[i]) for i in np.flatnonzero(is_measured)
+    }
     outcomes["noise"] = CheckOutcome(
-        text, tried=not is_hidden, p_values=m.p_values["noise"], figures={"noise": deviations}
+        obstacle + text,
+        tried=not obstacle,
+        p_values=m.p_values["noise"],
+        figures={"noise": deviations},
     )
     return outcomes

@@ -96,7 +96,7 @@ def compute_ulp(values: Vector, spacings: Vector) -> Vector:
     """Returns the distance from each number to the next number of its floating-point type.
 
     `spacings` has the machine epsilon of each number's type. For 0, the result is half the machine epsilon,
-    as for a number just below 1, although the true distance is much smaller.
+    as for a number just below 1.
     """
     # frexp writes a number as m 2^e with 0.5 <= m < 1. The spacing in [2^(e-1), 2^e) is 2^(e-1) times the
     # machine epsilon, which is the spacing in [1, 2).
