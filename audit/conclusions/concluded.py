@@ -8,6 +8,7 @@ import numpy as np
 from audit.adversaries.sphere import SphereFields
 from audit.claims.accounting import Composition, mu_upper_bound
 from audit.claims.claim import Claim, DpSgd, RandomAllocation
+from audit.claims.hidden_state import HiddenState
 from audit.claims.linear_losses import expected_epsilon
 from audit.claims.matrix import MatrixMechanism
 from audit.claims.strategies import INDEPENDENT
@@ -84,7 +85,10 @@ def _analyze(evidence: Evidence, level: Level) -> tuple[Sequence[Finding], Verdi
 
 
 def _begin_conclusion(evidence: Evidence, claim: Claim | None, level: Level) -> Conclusion:
-    """Returns a conclusion with lower bounds, the curve test and upper bounds; `finish` adds the verdict."""
+    """Returns a conclusion with lower bounds, the test for a Gaussian curve, notes and upper bounds.
+
+    `finish` adds the other fields, such as the verdict.
+    """
     conversions.require_levels(*level)
     findings, verdict_methods = _analyze(evidence, level)
     worlds = evidence.pooled()  # the scores of inserted canaries, and of left-out canaries
@@ -114,18 +118,29 @@ def _begin_conclusion(evidence: Evidence, claim: Claim | None, level: Level) -> 
         composition=composition,
         hidden_state=hidden_state,
     )
-    if composition is None or composition.sampling_rate == 1:  # canaries are not sampled
-        return concluded
-    # The hidden-state bound ignores sampling. So we add the epsilon expected for linear losses.
+    if composition is not None and composition.sampling_rate != 1:
+        # The hidden-state bound ignores sampling. So we add the epsilon expected for linear losses.
+        if_linear = _expect_sampled_linear_losses(composition, hidden_state, level.delta)
+        concluded = concluded._replace(epsilon_if_linear=if_linear)
+    return concluded
+
+
+def _expect_sampled_linear_losses(
+    composition: Composition, hidden_state: HiddenState | None, delta: float
+) -> float:
+    """Returns the epsilon that the last model would have with linear losses, if canaries are sampled.
+
+    Without a hidden-state bound, we assume that every step may insert the canary.
+    """
     periodicity = 1
     if hidden_state is not None:
         periodicity = hidden_state.periods.k  # one step of k may insert the canary
     steps = composition.insertions * periodicity
-    return concluded._replace(epsilon_if_linear=expected_epsilon(composition, steps, level.delta))
+    return expected_epsilon(composition, steps, delta)
 
 
 def _make_notes(evidence: Evidence) -> Iterator[str]:
-    """Yields notes on failed runs, on how we read an ambiguous shape, and on tests of a user's directions."""
+    """Yields notes on failed runs, on an ambiguous shape of the scores, and on a user's fresh canaries."""
     if isinstance(evidence, OneRun):
         return
     if evidence.failed:
@@ -141,9 +156,13 @@ def _make_notes(evidence: Evidence) -> Iterator[str]:
             f"read as {runs:,} independent training runs; if all canaries are from one run, use shape "
             f"(1, {runs}) or --one_run"
         )
-    if not isinstance(evidence, Fresh) or not evidence.from_user:
-        return
-    if evidence.draws:
+    if isinstance(evidence, Fresh) and evidence.from_user:
+        yield from _make_notes_on_fresh(evidence)
+
+
+def _make_notes_on_fresh(evidence: Fresh) -> Iterator[str]:
+    """Yields notes on a user's scores of canaries drawn afresh in every run: tests, shape and order."""
+    if evidence.draws:  # ranks among this number of fresh draws
         yield describe_draws(evidence)
     else:
         yield describe_dimension(evidence)
@@ -183,36 +202,38 @@ def conclude_setting(
         f"{bad} of {scores.scores.size} stored scores are not finite: move them away and train again",
     )
     claim = make_claim(setting)
-    evidence: Evidence
-    why_gaussian = ""  # why we expect a Gaussian trade-off curve
-    if setting.adversary.has_fresh_canaries:  # drawn anew in each run
-        evidence = read_directions(scores)
-    else:
-        evidence = read_evidence(scores)
-        if not own_model and predicted_mu(setting) is not None:
-            why_gaussian = "expected here: Gaussian noise on one crafted coordinate"
+    has_fresh_canaries = setting.adversary.has_fresh_canaries  # drawn anew in each run
+    evidence = read_directions(scores) if has_fresh_canaries else read_evidence(scores)
     # The leakage with linear losses depends on the optimizer, which a claim does not include. So we compute
     # it from the setting.
     if_linear = _expect_linear_losses(setting, claim, level.delta)
     concluded = _begin_conclusion(evidence, claim, level)
-    concluded = concluded._replace(why_gaussian=why_gaussian, epsilon_if_linear=if_linear)
+    concluded = concluded._replace(epsilon_if_linear=if_linear)
+    if not has_fresh_canaries and not own_model and predicted_mu(setting) is not None:
+        why_gaussian = "expected here: Gaussian noise on one crafted coordinate"
+        concluded = concluded._replace(why_gaussian=why_gaussian)
     last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
     if isinstance(last_model, str):  # why there is no bound
         concluded = concluded._replace(uncovered=last_model)
     else:
         concluded = concluded._replace(hidden_state=last_model)
-    if len(scores.scores) == 1 and isinstance(setting.adversary, SphereFields):
-        note = (
-            "scores use the difference between the final model and the initial model: a rehearsal, an extra "
-            "training run without noise or canaries, would hardly raise them"
-        )
-        if setting.is_rehearsed(scores.dimension):
-            note = (
-                "scores use the difference between the final model and that of a rehearsal, an extra "
-                "training run without noise or canaries"
-            )
+    if len(scores.scores) == 1 and isinstance(setting.adversary, SphereFields):  # random directions
+        note = _describe_reference_model(setting.is_rehearsed(scores.dimension))
         concluded = concluded._replace(notes=(*concluded.notes, note))
     return finish(concluded)
+
+
+def _describe_reference_model(is_rehearsed: bool) -> str:
+    """Returns a note on the model that scores subtract from the final model."""
+    if is_rehearsed:
+        return (
+            "scores use the difference between the final model and that of a rehearsal, an extra "
+            "training run without noise or canaries"
+        )
+    return (
+        "scores use the difference between the final model and the initial model: a rehearsal, an extra "
+        "training run without noise or canaries, would hardly raise them"
+    )
 
 
 def make_claim(setting: Setting) -> Claim:
@@ -306,22 +327,21 @@ def predicted_mu(setting: Setting) -> float | None:
     only a weighted sum of insertions and noise (`compute_mu_along_one_direction`, and
     experiments/hidden_state/README.md).
 
-    The prediction requires SGD, independent noise and insertions that are not sampled. The adversary must
-    know the initial model, which would otherwise add to the variance of the scores (Errata H14 in that file).
+    The adversary must know the initial model, which would otherwise add to the variance of the scores (Errata
+    H14 in that file).
     """
     mechanism = setting.mechanism
     task = find_task(setting.model)  # None for a custom model
-    is_predicted = (
-        mechanism.optimizer == "sgd"
-        and mechanism.noise == INDEPENDENT
-        and mechanism.noise_multiplier > 0
-        and not setting.unknown_initialisation
-        and setting.sampling.name == EVERY
+    is_over_parameterised = task is not None and task.over_parameterised
+    has_independent_noise = mechanism.noise == INDEPENDENT and mechanism.noise_multiplier > 0
+    if (
+        is_over_parameterised
+        and mechanism.optimizer == "sgd"
+        and has_independent_noise
+        and setting.sampling.name == EVERY  # insertions are not sampled
         and setting.adversary.biased  # inserts along a single coordinate
-        and task is not None
-        and task.over_parameterised
-    )
-    if is_predicted:
+        and not setting.unknown_initialisation
+    ):
         return lipschitz.compute_mu_along_one_direction(setting)
     return None
 
