@@ -33,33 +33,36 @@ def finish(conclusion: Conclusion) -> Conclusion:
 def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> Conclusion:
     """Returns a conclusion that is valid whether equal rows of scores are independent runs or pasted copies.
 
-    The conclusion from all rows is valid for independent runs. The one that counts equal rows once is valid
-    for copies. So each method keeps the smaller of its two bounds, and the claim is rejected only if both
-    reject it. Scores and estimates come from the conclusion that proves less.
+    Each method keeps the smaller of its two bounds, and the claim is rejected only if both conclusions reject
+    it. Scores and estimates come from the conclusion that proves less.
 
     Args:
-      all_rows, once: both conclusions, before `finish`; `once` is None if too few rows remain.
+      all_rows: the conclusion from all rows, which is valid for independent runs, before `finish`.
+      once: the one that counts equal rows once, which is valid for copies; None if too few rows remain.
       remark: the number of repeated rows, in words.
     """
-    weaker = all_rows
+    if once is None:
+        zeros = _take_smaller_bounds(all_rows.bounds, ())
+        note = f"{remark}; counted once, they are too few for a bound"
+        unproven = all_rows._replace(bounds=zeros, notes=(*all_rows.notes, note))
+        return _add_verdict(_derive_fields(unproven), None)
+    finished_all = finish(all_rows)
+    finished_once = finish(once)
+    weaker = all_rows  # the conclusion that proves less
+    note = f"{remark}; the bound counts all of them, which proves less"
+    if finished_once.epsilon <= finished_all.epsilon:
+        weaker = once
+        note = f"{remark}; the bound counts them once"
+    weaker = weaker._replace(
+        curve=once.curve,  # valid for independent rows and for copies
+        bounds=_take_smaller_bounds(all_rows.bounds, once.bounds),
+        notes=(*all_rows.notes, note),
+    )
     test = None
-    bounds_once: tuple[Bound, ...] = ()
-    note = "counted once, they are too few for a bound"
-    if once is not None:
-        finished_all = finish(all_rows)
-        finished_once = finish(once)
-        note = "the bound counts all of them, which proves less"
-        if finished_once.epsilon <= finished_all.epsilon:
-            weaker = once
-            note = "the bound counts them once"
-        weaker = weaker._replace(curve=once.curve)  # valid for independent rows and for copies
-        bounds_once = once.bounds
-        tests = (finished_all.claim_test, finished_once.claim_test)
-        if None not in tests:
-            # A test that does not reject sorts first.
-            test = min(tests, key=attrgetter("refuted", "e_value"))
-    smaller = _take_smaller_bounds(all_rows.bounds, bounds_once)
-    weaker = weaker._replace(bounds=smaller, notes=(*all_rows.notes, f"{remark}; {note}"))
+    tests = (finished_all.claim_test, finished_once.claim_test)
+    if None not in tests:
+        # A test that does not reject sorts first.
+        test = min(tests, key=attrgetter("refuted", "e_value"))
     # With the smaller bounds, other fields change too.
     return _add_verdict(_derive_fields(weaker), test)
 
@@ -89,13 +92,16 @@ def _add_verdict(conclusion: Conclusion, claim_test: ClaimTest | None) -> Conclu
 
 
 def _derive_fields(conclusion: Conclusion) -> Conclusion:
-    """Returns a conclusion with all fields that `finish` computes, except the claim test and the verdict."""
+    """Returns a conclusion with all fields that follow from its scores, bounds and upper bounds.
+
+    Only the test of the claim and the verdict remain.
+    """
     evidence = conclusion.evidence
-    is_refuted = conclusion.curve is not None and conclusion.curve.is_refuted
+    refutes_gaussian = conclusion.curve is not None and conclusion.curve.is_refuted
     bounds = []
     for bound in conclusion.bounds:
-        holds = bound.holds and not (is_refuted and bound.assumes.gaussian)
-        bounds.append(dataclasses.replace(bound, holds=holds))
+        is_invalid = refutes_gaussian and bound.assumes.gaussian
+        bounds.append(dataclasses.replace(bound, holds=bound.holds and not is_invalid))
     upper_bounds = _list_upper_bounds(conclusion)
     mus = [upper.mu for upper in upper_bounds if upper.mu is not None]
     derived = conclusion._replace(
@@ -103,7 +109,7 @@ def _derive_fields(conclusion: Conclusion) -> Conclusion:
         has_one_canary=conclusion.verdict_methods == ONE_CANARY,
         law_is_known=isinstance(evidence, Fresh),  # we know how its canaries are drawn
         scores_may_depend=conclusion.verdict_methods == MANY_CANARIES,  # within a run
-        refutes_gaussian=is_refuted,
+        refutes_gaussian=refutes_gaussian,
         bounds=tuple(bounds),
         upper_bounds=upper_bounds,
         tightest=next(iter(upper_bounds), None),  # the smallest comes first
@@ -297,9 +303,9 @@ def _refutes(upper: UpperBound, epsilon: float, mu: float | None) -> bool:
 def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
     """Returns the test that bets, in every run, that more canaries exceed a threshold than the claim allows.
 
-    If the claim is true, the gambler's capital has mean at most 1, so a large capital refutes it
-    (`claimed_curve`). Returns None if no curve is claimed, or if the left-out canaries are inconsistent with
-    their known distribution.
+    If the claim is true, the capital after these bets has mean at most 1, so a large capital refutes the
+    claim (`claimed_curve`). Returns None without a claimed trade-off curve, or if the left-out canaries are
+    inconsistent with their known distribution.
     """
     power = _combine_claimed_curves(conclusion, upper)
     # For several runs, the bound for any curve holds unless left-out canaries refute their distribution.
@@ -311,15 +317,16 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
         assert conclusion.one_run.cosines is not None  # other scores have no known distribution
         design = one_run_bounds.make_design(conclusion.one_run.cosines)
     exceedances = exact_null.compute_exceedances(design)
-    # Without later runs to bet on, the only bet stakes the whole capital.
+    # If this is the only bet, it stakes the whole capital.
     exceedances = exceedances._replace(is_only_run=conclusion.is_one_run)
     allowed = claimed_curve.tabulate_claim(exceedances, power)
-    # The capital after each run with inserted canaries; other runs leave it unchanged.
     log_capital = claimed_curve.compute_log_capital(exceedances, allowed)
+    # Runs without inserted canaries leave the capital unchanged.
     log_capital = exact_null.expand_to_runs(design, log_capital)
     confidence = conclusion.confidence
     test = claimed_curve.judge_capital(log_capital, exceedances.in_order, confidence)
-    # For reports, we simulate how far the noise must be below the claimed noise for the test to detect it.
+
+    # For reports, we also simulate how far the noise must be below the claimed noise for a rejection.
     summary = exact_null.summarise_design(design)
     if upper.mu is not None:
         # With the claimed noise, the mean score, in standard deviations of a left-out score, is at most mu.
