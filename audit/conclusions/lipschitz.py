@@ -275,10 +275,10 @@ def _find_constant(setting: Setting, curvature: task.Curvature) -> float:
 
 
 def _why_uncovered(setting: Setting, own_model: bool) -> str:
-    """Returns why a setting's hidden-state bound is invalid for any model; empty if it may be valid.
+    """Returns why a setting cannot have an upper bound for the last model; empty if it may have one.
 
-    Apart from the canary and noise, a step must depend only on the previous model and must be computed
-    exactly.
+    The bound requires steps that depend only on the previous model, the canary and independent noise. They
+    must use float32.
     """
     mechanism = setting.mechanism
     adversary = setting.adversary
@@ -307,15 +307,14 @@ _MIN_REHEARSALS = 2  # one with the canary and one without
 def count_rehearsals(
     setting: Setting, requested: str | None = None, rehearsals: int | None = None
 ) -> int | None:
-    """Returns the number of rehearsals that measure a catalogue model's steps; None if we do not measure.
+    """Returns the number of rehearsals for a catalogue model; None if we do not measure its steps.
 
-    A rehearsal is a training run that measures Lipschitz constants. If the result is 0 (`USUAL`), the number
-    depends on the model's size. By default, we measure smooth models without proven constants, unless the
-    last model cannot have a bound or every step inserts the canary. In the latter case, the bound would
-    rarely improve on composition.
+    A rehearsal is a training run that measures the steps' Lipschitz constants, for an upper bound on how much
+    the last model leaks. If the result is 0 (`USUAL`), the number depends on the model's size.
 
     Args:
-      requested: "measured" or "none", to measure or not; None for the default.
+      requested: "measured" or "none", to measure or not. By default (None), we measure if we expect an upper
+        bound below that of composition.
       rehearsals: the number of rehearsals; None for `USUAL`.
 
     Raises:
@@ -336,6 +335,7 @@ def count_rehearsals(
             f"`lipschitz={MEASURED}` is for a bound on the last model's leakage, but {why_not}: drop it",
         )
     elif requested is None:
+        # If every step inserts the canary (k = 1), the bound rarely improves on composition.
         is_wanted = row.smooth and setting.schedule.periodicity > 1 and not why_not
     if row.curvature is not None or not is_wanted:  # with `curvature`, constants are proven
         return None
