@@ -59,33 +59,32 @@ def measure(
 def measure_steps(
     setting: Setting, game: Game, clipped_sum: ClippedSum, effort: Effort, has_kinks: bool
 ) -> Steps:
-    """Returns Lipschitz constants of a setting's steps, measured in training runs, and shows a progress bar.
+    """Returns Lipschitz constants of a setting's steps, measured in training runs.
 
     A constant is the largest singular value of a step's Jacobian. It is valid only for smooth steps. To
-    detect kinks, like those of a ReLU, we measure secants: the distance between two models after a step,
-    divided by their distance before it. If a secant exceeds the singular value, the steps have kinks
-    (`Steps.kink`).
+    detect kinks, like those of a ReLU, we also measure secants: the distance between two models after a step,
+    divided by their distance before it. A secant above the singular value proves a kink (`Steps.kink`).
 
-    `effort` gives the numbers of runs, steps and secants to measure. `has_kinks` is True if the model is
-    known to have kinks.
+    Args:
+      effort: the numbers of runs, steps and secants to measure.
+      has_kinks: True if the model is known to have kinks.
     """
     begun = time.monotonic()
     if has_kinks:
-        # One step suffices to describe known kinks.
-        effort = effort._replace(secant_steps=1)
+        effort = effort._replace(secant_steps=1)  # one step is enough to describe known kinks
     count = rehearsal.count_measured(setting.schedule.steps, effort)
     with (
-        # By default, some devices compute matrix products in lower precision than float32.
+        # By default, some devices use lower precision.
         jax.default_matmul_precision("float32"),
-        machine.bar(count, lambda: "measuring", unit="steps") as line,
+        machine.bar(count, lambda: "measuring", unit="steps") as line,  # the progress bar
     ):
         # We measure secants at the distances between the two models that the hidden-state bound compares.
         distances = lipschitz.coupling_distances(setting)
         measured = rehearsal.rehearse(game, clipped_sum, effort, distances, line)
-    constants = measured.constants
 
     worst = max(measured.secants, key=lambda secant: expansion.compute_excess(*secant))
     kink = _describe_kink(worst, has_kinks)
+    constants = measured.constants
     seconds = math.ceil(time.monotonic() - begun)
     reason = (
         f"measured at {count:,} of {setting.schedule.steps:,} steps, mean {np.mean(constants):.6g}, "
