@@ -34,9 +34,8 @@ def at_most(value: float) -> str:
 def judge(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a conclusion whose other fields are all set.
 
-    We compare the upper bounds with two lower bounds. `any_curve` is the largest for any trade-off curve.
-    `largest` may also assume a Gaussian curve, unless the scores refute it. We first look for violations that
-    need no such assumption, since even reversed scores can prove them.
+    We first look for violations without an assumption on the trade-off curve, since even reversed scores can
+    prove them. Then we compare the largest lower bound, which may assume a Gaussian curve.
     """
     if conclusion.doubt:
         return _judge_doubt(conclusion.doubt)
@@ -51,17 +50,9 @@ def judge(conclusion: Conclusion) -> Verdict:
     if not conclusion.refutes_gaussian:  # else bounds for a Gaussian curve are invalid
         largest = max(bounds, key=attrgetter("epsilon"))
 
-    broken = conclusion.exceeded(any_curve.epsilon)
+    broken = conclusion.exceeded(any_curve.epsilon)  # an upper bound, or None
     if broken is not None:
-        headline = (
-            f"The guarantee is violated: epsilon is at least {at_least(any_curve.epsilon)}, "
-            f"but the {broken.name} allows {at_most(broken.epsilon)}."
-        )
-        explanation = (
-            f"{_state_bound(any_curve)}, more than {_name_upper_bound(broken)}. {_BUG}"
-            f"{_name_other_reasons(broken, conclusion)}"
-        )
-        return Verdict(VIOLATED, VIOLATED, headline, explanation)
+        return _judge_violation(conclusion, any_curve, broken)
     if conclusion.claim_test is not None and conclusion.claim_test.refuted:
         headline = "The guarantee is violated."
         return Verdict(VIOLATED, VIOLATED, headline, _explain_refutation(conclusion))
@@ -96,6 +87,19 @@ def _judge_estimates(conclusion: Conclusion) -> Verdict:
     sentence = "There are only estimates, not bounds: save the coin flips or use more canaries."
     sentence += _describe_upper_bounds(conclusion)
     return Verdict(NOTHING, "nothing proven", _NO_LEAK, sentence)
+
+
+def _judge_violation(conclusion: Conclusion, any_curve: Bound, broken: UpperBound) -> Verdict:
+    """Returns the verdict if a lower bound for any trade-off curve exceeds the upper bound `broken`."""
+    headline = (
+        f"The guarantee is violated: epsilon is at least {at_least(any_curve.epsilon)}, "
+        f"but the {broken.name} allows {at_most(broken.epsilon)}."
+    )
+    explanation = (
+        f"{_state_bound(any_curve)}, more than {_name_upper_bound(broken)}. {_BUG}"
+        f"{_name_other_reasons(broken, conclusion)}"
+    )
+    return Verdict(VIOLATED, VIOLATED, headline, explanation)
 
 
 def _judge_if_gaussian(
@@ -139,15 +143,22 @@ def _judge_leak(conclusion: Conclusion, any_curve: Bound, largest: Bound) -> Ver
             f"leakage.{curve_test}{upper_bounds}"
         )
         return Verdict(LEAKS, "leaks, if Gaussian", headline, sentence)
+    return _judge_no_leak(conclusion)
+
+
+def _judge_no_leak(conclusion: Conclusion) -> Verdict:
+    """Returns the verdict if all lower bounds are 0."""
     scores = f"scores ({conclusion.evidence})"
     if conclusion.has_one_canary:
         scores = f"{conclusion.runs:,} runs"
-    if not conclusion.refutes_gaussian:
-        curve_test = ""  # bounds are 0 even with a Gaussian curve
+    curve_test = ""
+    if conclusion.refutes_gaussian:  # else bounds are 0 even with a Gaussian curve
+        curve_test = _describe_curve_test(conclusion)
     sentence = (
         f"At {show_percent(conclusion.confidence)} confidence {_these_prove(conclusion, scores)} no leakage "
         f"at delta = {show_level(conclusion.delta)}: the lower bounds are 0. This does not prove privacy: "
-        f"a stronger adversary or more runs may find a leak.{curve_test}{upper_bounds}"
+        f"a stronger adversary or more runs may find a leak.{curve_test}"
+        f"{_describe_upper_bounds(conclusion)}"
     )
     return Verdict(NOTHING, "nothing proven", _NO_LEAK, sentence)
 
@@ -180,15 +191,7 @@ def _make_headline(conclusion: Conclusion) -> str:
     all_models = conclusion.upper_bound  # from composition, or a stated claim
     tightest = conclusion.tightest
     if tightest is not None and tightest.last_model_only and math.isfinite(tightest.epsilon):
-        gaussian = conclusion.gaussian
-        if gaussian.holds and gaussian.epsilon > conclusion.epsilon:
-            proven += f" ({at_least(gaussian.epsilon)} if the curve is Gaussian)"
-        last_model = at_most(tightest.epsilon)
-        if tightest.is_measured:
-            last_model += " if steps stretch as measured"
-        assert all_models is not None  # the last model's bound also comes from a claim
-        guarantee = f"composition allows {at_most(all_models)}"
-        return f"Epsilon is between {proven} and {last_model}; {guarantee}."
+        return _make_last_model_headline(conclusion, tightest)
     if all_models is None or math.isinf(all_models):
         return f"Proven: epsilon is at least {proven}."
     allows = f"accounting allows {at_most(all_models)}"
@@ -197,6 +200,20 @@ def _make_headline(conclusion: Conclusion) -> str:
         if conclusion.is_beyond_reach:
             allows = f"no scores from so few runs could reject {at_most(all_models)}"
     return f"Proven: epsilon is at least {proven}; {allows}."
+
+
+def _make_last_model_headline(conclusion: Conclusion, last_model: UpperBound) -> str:
+    """Returns the headline for a proven leak if there is an upper bound for the last model."""
+    proven = at_least(conclusion.epsilon)
+    gaussian = conclusion.gaussian
+    if gaussian.holds and gaussian.epsilon > conclusion.epsilon:
+        proven += f" ({at_least(gaussian.epsilon)} if the curve is Gaussian)"
+    most = at_most(last_model.epsilon)
+    if last_model.is_measured:
+        most += " if steps stretch as measured"
+    all_models = conclusion.upper_bound
+    assert all_models is not None  # the last model's bound also comes from a claim
+    return f"Epsilon is between {proven} and {most}; composition allows {at_most(all_models)}."
 
 
 def _explain_refutation(conclusion: Conclusion) -> str:
@@ -289,12 +306,13 @@ def _name_upper_bound(upper: UpperBound) -> str:
 
 
 def _name_other_reasons(broken: UpperBound, conclusion: Conclusion, condition: str = "") -> str:
-    """Returns the end of a sentence about a possible bug: other reasons why leakage may exceed `broken`.
+    """Returns the end of a sentence "There is a bug, ": other reasons why leakage may exceed `broken`.
 
     For example: "or the upper bound is for a different training run (...); a correct implementation gets this
-    verdict by chance in at most 5% of audits." `condition` follows the word "implementation", as in " with a
-    Gaussian curve". For the last model, we add larger Lipschitz constants as a reason, and state whether
-    composition is violated.
+    verdict by chance in at most 5% of audits." `condition` follows the word "implementation".
+
+    For the last model, larger Lipschitz constants are another reason. We then report whether composition is
+    also violated.
     """
     other = (
         f"or the {broken.name} is for a different training run (perhaps it counts on sampling, but canaries "
