@@ -443,7 +443,8 @@ def _draw_pilots(*sets: Integers) -> tuple[list[Integers], list[Integers]]:
     Raises:
       InputError: if a set has fewer than 8 runs.
     """
-    orders = []  # for each set, the indices of its runs in sorted order
+    # Sort the canaries of each run, and then the runs of each set.
+    orders = []  # each set's runs in sorted order
     sorted_sets = []
     for ranks in sets:
         sorted_ranks = np.sort(ranks, axis=1)
@@ -451,6 +452,7 @@ def _draw_pilots(*sets: Integers) -> tuple[list[Integers], list[Integers]]:
         orders.append(order)
         sorted_sets.append(sorted_ranks[order])
     rng = np.random.default_rng(hash_ranks(*sorted_sets))
+    # Shuffle each set's runs and take the first ones.
     pilot = []
     rest = []
     least = 2 * _MIN_PILOT
