@@ -53,8 +53,8 @@ def cosines(
 ) -> Fresh | OneRun:
     """Returns the evidence from cosines with uniform directions, drawn afresh and inserted in every run.
 
-    For a single run, (1, K), the result is a `OneRun` unless `leave_one_out` is True, because its bounds
-    assume that a cosine does not depend on other canaries' directions. Otherwise, the result is a `Fresh`.
+    The result is a `Fresh`, or a `OneRun` for a single run, (1, K), without `leave_one_out`. Bounds for a
+    `OneRun` assume that a cosine does not depend on other canaries' directions.
 
     Args:
       values: (R, K), cosines of K canaries in each of R runs; (R,) for one canary per run; (1, K) for a
