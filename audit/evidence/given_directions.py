@@ -123,8 +123,8 @@ def require_dimension(dimension: Any) -> int:
 def columns_p_value(cosines: Array, presence: Bits) -> float:
     """Returns the p-value of an F-test (analysis of variance) that all canaries have the same mean.
 
-    The test subtracts each run's mean first. The p-value is 1 if there are fewer than 3 runs or 10 canaries,
-    or too few cosines to use, or if cosines do not vary within any run.
+    The test subtracts each run's mean first. The p-value is 1 if there is too little data, or if cosines do
+    not vary within any run.
 
     Args:
       cosines: (R, K), the cosines of K canaries in each of R runs.
@@ -234,21 +234,9 @@ def _require_spread(design: Fresh) -> None:
     squares, freedom = measure_spread(design)
     if len(design.out()) >= MIN_COSINES or freedom < MIN_COSINES - 1:
         return
-    # The degrees of freedom of Fisher's F. With a huge denominator, it is a chi-squared test.
-    numerator = float(freedom)
-    denominator = 1e12
     dimension = design.dimension
-    canaries = design.cosines.shape[1]
-    runs = np.count_nonzero(_find_inserted(design).any(1))
-    # Leave-one-out cosines of a run depend on each other. With several runs, we always allow for this. Bounds
-    # from a single run trust the user that cosines are not leave-one-out (`separate`), so we do too.
-    if runs > 1 or not design.separate:
-        # Degrees of freedom that fit simulations of leave-one-out cosines, with limits for K above d.
-        independent_fraction = max(1 - canaries / dimension, 1 / dimension)
-        numerator = max(freedom * independent_fraction, 1.0)
-        denominator = max(runs * (dimension - canaries), 1)
     ratio = squares * dimension / freedom  # the variance, in units of 1 / d
-    if special.fdtrc(numerator, denominator, ratio) >= LEVEL:
+    if _spread_p_value(design, freedom, ratio) >= LEVEL:
         return
     suggested = max(round(freedom / squares), 1)
     # The spread also grows if training uses some canaries more often, which increases their cosines.
@@ -257,3 +245,23 @@ def _require_spread(design: Fresh) -> None:
         f"as for uniform directions; this suggests that d is about {suggested:,}: count only trained "
         "parameters, or use coins to leave out some canaries if they are used unequally"
     )
+
+
+def _spread_p_value(design: Fresh, freedom: int, ratio: float) -> float:
+    """Returns the p-value of an F-test that cosines have variance 1 / d.
+
+    `ratio` is their variance in units of 1 / d, with `freedom` degrees of freedom.
+    """
+    dimension = design.dimension
+    canaries = design.cosines.shape[1]
+    runs = np.count_nonzero(_find_inserted(design).any(1))
+    # Leave-one-out cosines of a run depend on each other. With several runs, we always allow for this. Bounds
+    # from a single run trust the user that cosines are not leave-one-out (`separate`), so we do too.
+    if runs == 1 and design.separate:
+        # With a huge denominator, Fisher's F is a chi-squared test.
+        return special.fdtrc(freedom, 1e12, ratio)
+    # Degrees of freedom that fit simulations of leave-one-out cosines, with limits for K above d.
+    independent_fraction = max(1 - canaries / dimension, 1 / dimension)
+    numerator = max(freedom * independent_fraction, 1.0)
+    denominator = max(runs * (dimension - canaries), 1)
+    return special.fdtrc(numerator, denominator, ratio)
