@@ -14,15 +14,15 @@ def cosines(gram: Array, products: Array, squared_length: float) -> Array:
     """Returns the leave-one-out cosines cos(v_j, u_j), (K,) in [-1, 1], for K directions v_j.
 
     u is the change in the parameters. u_j is u minus its projection onto the span of the other K - 1
-    directions. Let the rows of V be the directions, let G = V V', w = G^-1 V u, and let g be the diagonal of
-    G^-1. Let r = |u|^2 - (V u)' w, the squared length of the part of u outside the span of all directions.
-    Then
+    directions. If the rows of V are the directions and G = V V', then
 
-        cos(v_j, u_j) = (w_j / g_j) / sqrt(r + w_j^2 / g_j).
+        cos(v_j, u_j) = (w_j / g_j) / sqrt(r + w_j^2 / g_j), with
 
-    Here 1 / g_j is the squared length of the part of v_j outside the span of the other directions, and w_j is
-    the coefficient of v_j in the projection of u onto the span of all directions. So v_j' u_j = w_j / g_j,
-    and |u_j|^2 = r + w_j^2 / g_j.
+        w = G^-1 V u: w_j is the coefficient of v_j in the projection of u onto the span of all directions.
+        g = diag(G^-1): 1 / g_j is the squared length of the part of v_j outside the span of the others.
+        r = |u|^2 - (V u)' w: the squared length of the part of u outside the span of all directions.
+
+    This follows from v_j' u_j = w_j / g_j and |u_j|^2 = r + w_j^2 / g_j.
 
     Args:
       gram: G (K, K), the Gram matrix of directions with unit length; K is less than the dimension.
