@@ -40,7 +40,6 @@ def ranks(
     examples are drawn. The same function scores all of them on the released model, without knowing which were
     inserted. Do not drop any of them.
 
-
     Args:
       scores: (R, K) scores of K canaries in R runs; higher means in. NaN for a failed run, here and in
         `fresh`.
@@ -73,7 +72,8 @@ def ranks(
     has_failed = np.isnan(ranked).all(axis=1, keepdims=True)  # (R, 1)
     require_few_failed("rows of scores", has_failed)
     present = check_bits(presence, canary_scores.shape)
-    ranked = np.where(has_failed, 0.0, ranked)  # a placeholder: failed runs get their cosines below
+    # Ranks need numbers. The cosines of failed runs replace theirs below.
+    ranked = np.where(has_failed, 0.0, ranked)
     ranks_of_runs = rank_among(ranked[:, :canaries], ranked[:, canaries:])
     return Fresh(
         cosines=np.where(has_failed, FAILED, convert_to_cosines(ranks_of_runs, draws)),
