@@ -81,14 +81,10 @@ def _find_repeats(table: Rows) -> Bits:
         values = np.concatenate([values, table.presence], axis=1)
     if values.shape[1] == 1:  # much faster than comparing rows
         values = values[:, 0]
-    # `groups` (n,) numbers the different rows: equal rows have the same number. `counts` (m,) is how many
-    # times each number occurs, and `before` (n,) how many equal rows precede each row.
+    # Equal rows form a group. `groups` (n,) has each row's group, and `counts` (m,) has each group's size.
     _, groups, counts = np.unique(values, axis=0, return_inverse=True, return_counts=True)
-    order = np.argsort(groups, kind="stable")  # equal rows follow each other, the earliest first
-    group_starts = np.cumsum(counts) - counts  # the place of each group's first row in this order
-    before = np.empty(len(groups), np.int64)
-    before[order] = np.arange(len(groups)) - np.repeat(group_starts, counts)
-    is_repeated = before > 0
+    num_before = _count_before(groups, counts)
+    is_repeated = num_before > 0
     if not is_repeated.any():
         return is_repeated
     if not _look_pasted(counts):  # repeats may be due to chance
@@ -97,8 +93,20 @@ def _find_repeats(table: Rows) -> Bits:
     # the file.
     copies = int(np.gcd.reduce(counts))
     if copies > 1:
-        return before >= counts[groups] // copies
+        return num_before >= counts[groups] // copies
     return is_repeated
+
+
+def _count_before(groups: Integers, counts: Integers) -> Integers:
+    """Returns how many earlier rows are in each row's group (n,).
+
+    `groups` (n,) has each row's group, and `counts` (m,) has each group's size.
+    """
+    order = np.argsort(groups, kind="stable")  # group by group, the earliest row first
+    group_starts = np.cumsum(counts) - counts  # the place of each group's first row in this order
+    before = np.empty(len(groups), np.int64)
+    before[order] = np.arange(len(groups)) - np.repeat(group_starts, counts)
+    return before
 
 
 def _look_pasted(counts: Integers) -> bool:
