@@ -105,9 +105,9 @@ def audit(
       settings: other flags of the command, such as adversary="gc_r", seed=1, or k=5, which inserts the canary
         every five steps. `adversary` may also be a custom `audit.adversaries.base.Adversary`. `vary` audits
         all combinations of values, as in vary={"k": [1, 5], "seed": [0, 1, 2]}. lipschitz="measured"
-        measures, in `rehearsals` additional runs, how much training steps increase distances between models.
-        This gives an upper bound for the last model. It is the default for smooth models with k > 1;
-        lipschitz="none" disables it.
+        measures the Lipschitz constants of training steps in `rehearsals` additional runs, for an upper bound
+        on the last model's leakage. It is the default for smooth models with k > 1; lipschitz="none" disables
+        it.
 
     Returns:
       A `Result`; its `folder` has the scores and the conclusion. With `vary`, a `Grid`.
@@ -124,9 +124,9 @@ def audit(
 
 
 def _request_task(model: str, fields: dict[str, Any], runs: int, level: Level) -> "Request":
-    """Returns the request for an audit of one of the repository's models.
+    """Returns the request for an audit of one of the repository's models, with the arguments of `audit`.
 
-    `fields`, which this function changes, has the other arguments of `audit`.
+    `fields` has all other arguments. This function changes it.
     """
     from audit.adversaries.base import Adversary
     from audit.conclusions.lipschitz import count_rehearsals
@@ -181,10 +181,10 @@ def audit_model(
       out: the folder for results.
       settings: training settings, such as steps=100, noise_multiplier=2, k=5. `delta` and `confidence` of the
         bounds default to 1e-5 and 0.95. `model` is the model's name in the report. `lipschitz` is a
-        guaranteed Lipschitz constant for all training steps, or a list with one per step; the upper bound for
-        the last model is then smaller (`audit.hidden_state_epsilon`). lipschitz="measured" measures the
-        constants in `rehearsals` additional runs, assumes that they are valid for all runs, and stores them
-        in `out`. `vary` audits a grid, as in `audit`.
+        guaranteed Lipschitz constant of all training steps, or a list with one per step. It lowers the upper
+        bound for the last model (`audit.hidden_state_epsilon`). lipschitz="measured" measures the constants
+        in `rehearsals` additional runs and assumes that they are valid for all runs. `vary` audits a grid, as
+        in `audit`.
 
     Returns:
       A `Result`; its `folder` has the scores, the figure and the report. With `vary`, a `Grid`.
