@@ -101,7 +101,7 @@ class TorchStep:
         return {name: parameter.grad for name, parameter in self._trained.items()}
 
     def _restore(self, params: Any) -> None:
-        """Sets the parameters by name, and everything else to its state at construction."""
+        """Sets the parameters to `params`, keyed by name, and all other state to that at construction."""
         with sys.modules[
             "torch"
         ].no_grad():  # not `load_state_dict`: it lists tied parameters twice
