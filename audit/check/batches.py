@@ -177,17 +177,20 @@ def _report(draw: Draw, drawn: _DrawnBatches, assumed: str) -> CheckReport:
     findings = []
     # If the kind is unrecognised, the rejected tests of Poisson sampling are the findings.
     if kind != assumed and (kind != UNRECOGNISED or assumed != POISSON):
-        title = _TITLES.get(kind, "other")
-        findings.append(
-            CheckFinding(
-                "every example",
-                f"{title} batches, not {_TITLES[assumed]}",
-                f"The accountant assumes {_TITLES[assumed]} batches, but these are {title}.",
-                f"sample {_TITLES[assumed]} batches, or account for {title} batches: claim "
-                "(audit.sampler_claims) prints their epsilon",
-            )
-        )
+        findings = [_describe_kind(kind, assumed)]
     return make_report("batches", rows, findings)._replace(figures=figures | {"kind": kind})
+
+
+def _describe_kind(kind: str, assumed: str) -> CheckFinding:
+    """Returns the bug that batches are of a different kind than the accountant assumes."""
+    title = _TITLES.get(kind, "other")
+    return CheckFinding(
+        "every example",
+        f"{title} batches, not {_TITLES[assumed]}",
+        f"The accountant assumes {_TITLES[assumed]} batches, but these are {title}.",
+        f"sample {_TITLES[assumed]} batches, or account for {title} batches: claim "
+        "(audit.sampler_claims) prints their epsilon",
+    )
 
 
 def _describe_order(order: OrderTest) -> CheckOutcome:

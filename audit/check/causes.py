@@ -12,8 +12,8 @@ import numpy as np
 
 from audit.check import noise
 from audit.check.measured import Measured
-from audit.check.movements import COARSE, SAME
-from audit.check.noise import AT_ENDS, AT_ONE, FOURFOLD, GRID, LAGS, OTHER_ROWS, QUARTER
+from audit.check.movements import COARSE, SAME, TriedExamples
+from audit.check.noise import AT_ENDS, AT_ONE, FOURFOLD, GRID, LAGS, OTHER_ROWS, QUARTER, StepNoise
 from audit.check.report import CheckFinding
 
 _NORM_TOLERANCE = 5e-3  # norms count as equal up to this relative difference
@@ -136,18 +136,7 @@ def _fit_size(m: Measured) -> tuple[float, str] | tuple[()]:
     factor = tried.common_norm  # of the largest movements; 1 if clipped to C
     # If examples change each other's gradients (`interacts`), movements do not reveal a factor.
     is_unknown = m.movement_obstacle or m.noise_obstacle or m.interacts or tried.tolerance > COARSE
-    if is_unknown or not factor:
-        return ()
-    deviation = m.drawn.given.deviation
-    # Four standard errors of the deviation, and 0.5%.
-    error = 4 / (2 * np.sum(m.drawn.given.freedom)) ** 0.5 + 0.005
-    # Movements below C may be due to short gradients, so a factor below 1 needs proof of clipping.
-    is_larger = factor > 1 + SAME + 2 * tried.tolerance
-    is_smaller = factor < 1 - error and tried.is_clipped
-    # The noise must fit the factor, and better than it fits 1.
-    fits_noise = abs(factor / deviation - 1) < min(error, abs(deviation - 1))
-    # `reach`, the largest movement, must be at most 1% larger than the factor.
-    if not ((is_larger or is_smaller) and fits_noise and tried.reach < 1.01 * factor):
+    if is_unknown or not factor or not _is_scaled(tried, m.drawn.given, factor):
         return ()
     stated = m.probe.settings
     fits = [
@@ -156,6 +145,20 @@ def _fit_size(m: Measured) -> tuple[float, str] | tuple[()]:
         *_find_factors(m, _SIZE_MISTAKES, factor, tolerance=_NORM_TOLERANCE),
     ]
     return factor, "; or ".join(fits)
+
+
+def _is_scaled(tried: TriedExamples, given: StepNoise, factor: float) -> Any:
+    """Returns True if both the movements and the noise are `factor` times their stated size, and not 1."""
+    # Four standard errors of the deviation, and 0.5%.
+    error = 4 / (2 * np.sum(given.freedom)) ** 0.5 + 0.005
+    # Movements below C may be due to short gradients, so a factor below 1 needs proof of clipping.
+    is_larger = factor > 1 + SAME + 2 * tried.tolerance
+    is_smaller = factor < 1 - error and tried.is_clipped
+    is_not_one = is_larger or is_smaller
+    # The noise must fit the factor, and better than it fits 1.
+    fits_noise = abs(factor / given.deviation - 1) < min(error, abs(given.deviation - 1))
+    # `reach` is the largest movement.
+    return is_not_one and fits_noise and tried.reach < 1.01 * factor
 
 
 def _fit_clipping_norm(m: Measured) -> tuple[str, ...]:
@@ -263,10 +266,10 @@ def _find_silent(m: Measured) -> Any:
 
 
 def _fit_deviation(m: Measured) -> tuple[Any, ...]:
-    """Returns the noise's wrong deviation, a text with its range and the mistakes that fit, and sigma.
+    """Returns the noise's wrong deviation, a text that explains it, and the sigma that all layers reach.
 
-    The deviation is over the layers with a rejected test or, if there are none, all layers with measured
-    noise. Sigma is that of the layer with the least noise. Returns () if the deviation is right.
+    The deviation is over the layers whose tests reject or, if only the test of all layers rejects, all layers
+    with measured noise. Returns () if no test rejects.
     """
     if not m.rejected["noise"]:
         return ()
@@ -289,28 +292,25 @@ def _fit_deviation(m: Measured) -> tuple[Any, ...]:
 
 
 def _find_change(m: Measured, row: str) -> tuple[Any, ...]:
-    """Returns the bug, the batch, the ratio of deviations and a fix for the first batch with different noise.
+    """Returns (bug, batch, ratio of deviations, fix) for the first batch in a row with different noise.
 
-    Compares only batches in the report row `row`. Returns () if their noise does not differ.
+    Returns () if the report row `row` has no such batch.
     """
     for batch, other in m.drawn.others.items():
         if noise.row_of(batch) != row or not (other.not_finite or batch in m.rejected[row]):
             continue
         ratio = other.deviation / m.drawn.given.deviation
+        if other.not_finite:
+            return NOT_FINITE, batch, ratio, KEEP_FINITE
+        if ratio == 0:
+            fix = "add noise even if the batch is empty and the sum is zero: a step must not reveal that"
+            return "steps with an empty batch are skipped", batch, ratio, fix
         # Relative to the given batch; 0 for other batches, since their size does not explain the ratio.
         size = {QUARTER: 0.25, FOURFOLD: 4.0}.get(batch, 0)
-        name = "noise that depends on the batch"
+        if abs(ratio * size - 1) < 0.15:  # the noise is proportional to 1 / size
+            return _BY_SIZE, batch, ratio, _DIVIDE
         fix = "compute the noise's deviation from only sigma, C and B, and add the noise once per step"
-        if other.not_finite:
-            name = NOT_FINITE
-            fix = KEEP_FINITE
-        elif ratio == 0:
-            name = "steps with an empty batch are skipped"
-            fix = "add noise even if the batch is empty and the sum is zero: a step must not reveal that"
-        elif abs(ratio * size - 1) < 0.15:  # the noise is proportional to 1 / size
-            name = _BY_SIZE
-            fix = _DIVIDE
-        return name, batch, ratio, fix
+        return "noise that depends on the batch", batch, ratio, fix
     return ()
 
 

@@ -111,25 +111,21 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
         ),
         "whiteness": CheckOutcome(
             f"test of correlated steps: p {p_independent:.2g}",
-            findings=[
-                CheckFinding("whiteness", *_explain_correlations(strategy, noise, correlations))
-            ],
+            findings=[_explain_correlations(strategy, noise, correlations)],
             p_values={"correlations": p_independent},
         ),
     }
     return make_report("noise", outcomes)
 
 
-def _explain_correlations(
-    strategy: Strategy, noise: Array, correlations: Array
-) -> tuple[str, str, str]:
-    """Returns the name, meaning and fix of the bug that explains correlated steps.
+def _explain_correlations(strategy: Strategy, noise: Array, correlations: Array) -> CheckFinding:
+    """Returns the bug that explains why the steps of noise (T, d) are correlated after undoing the strategy.
 
-    `correlations` (T, T) are those between the steps of `noise` (T, d) after undoing the strategy, which
-    should make steps independent.
+    `correlations` (T, T) are these correlations, which should be 0.
     """
     if _test_steps(noise)[0] > LEVEL:
-        return (
+        return CheckFinding(
+            "whiteness",
             "independent noise, not that of the strategy",
             "Different steps have independent noise.",
             "add the strategy's noise, or account for DP-SGD",
@@ -145,19 +141,22 @@ def _explain_correlations(
     p_joined, joined = _test_steps(np.concatenate(parts))
     # If the generator also restarted, two steps of different parts have the same noise: correlation 1.
     if np.max(np.abs(joined[:restart, restart:])) > 0.9:
-        return (
+        return CheckFinding(
+            "whiteness",
             f"noise of earlier steps is reused from step {restart + 1}",
             "The difference of two steps with the same noise reveals gradients.",
             "create the generator once, and restore both its state and the step when training resumes",
         )
     if p_joined > LEVEL:
-        return (
+        return CheckFinding(
+            "whiteness",
             f"the noise's state is lost at step {restart + 1}",
             "The noise before this step and the noise from this step on are each as stated, but not "
             "correlated as the strategy requires: the accountant's sensitivity does not apply.",
             "store the state of the noise in checkpoints, and restore it when training resumes",
         )
-    return (
+    return CheckFinding(
+        "whiteness",
         "noise of a different strategy",
         "After undoing the strategy, different steps are still correlated.",
         "compare the coefficients: are they those of S, or of its inverse? Does training start with an empty "

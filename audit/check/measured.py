@@ -137,9 +137,10 @@ def measure_step(
         other_seeds = drawn.seeds_of_largest_draws
     m = Measured(probe, tried, drawn, ties)
     effect = find_seed_effect(probe, probe.rows, other_seeds)
-    if effect == CHANGED and drawn and drawn.given.deviation > 1.1:
-        # Noise drawn for each part of a batch is too large. Its seed changes the effect of a batch, but not
-        # that of one row. Such noise can be tested, so we treat it as SCALED.
+    is_too_large = drawn and drawn.given.deviation > 1.1
+    if effect == CHANGED and is_too_large:
+        # If each part of a batch gets its own noise, the seed changes the effect of a batch, but not that of
+        # one row. Such noise can be tested, so we treat it as SCALED.
         first_row = examples.take(probe.rows, [0])
         effect = find_seed_effect(probe, first_row, other_seeds) or SCALED
     movement_obstacle, noise_obstacle = _find_obstacles(m, effect)

@@ -163,8 +163,7 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
     """Measures how far extreme examples move a step if they join its batch or replace rows.
 
     If the step rejects or ignores an additional row, each example replaces the first row instead. Finally,
-    two examples with opposite movements replace several rows. The duration of a step in `seconds` limits
-    their number.
+    two examples with opposite movements replace other rows, for about six seconds; a step takes `seconds`.
     """
     tried_examples = examples.make_extreme_examples(probe.rows)
     tried = _measure_each(probe, tried_examples)
@@ -178,12 +177,20 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
         tried = _add_until_moved(tried)
     elif not tried.why_not_added and not tried.violations:
         tried = _search_threshold(tried)
+    return replace(tried, by_row=_try_rows(tried, seconds))
 
+
+def _try_rows(tried: TriedExamples, seconds: float) -> dict[int, Movement]:
+    """Returns how far the step moves, by row, if one example in a row is exchanged for another.
+
+    These are `tried.largest_and_opposite`. Stops if the step rejects a batch. A step takes `seconds`.
+    """
+    probe = tried.probe
     num_rows = len(probe.rows[0])
     order = np.random.default_rng(_SEED).permutation(num_rows).tolist()
     # We try both ends, then 16 rows to detect a bug in every m-th row for m up to 16, then random rows.
     ranked = dict.fromkeys([0, num_rows - 1, *range(min(16, num_rows)), *order])
-    # Each row takes two steps, so all of them take about six seconds.
+    # Each row takes two steps, so this takes about six seconds.
     count = int(np.clip(3 / seconds, 4, 64))
     by_row = {}
     for row in list(ranked)[:count]:
@@ -196,7 +203,7 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
             break
         # Exchanging one clipped example for another moves the sum by up to 2 C.
         by_row[row] = probe.measure([second], [first], probe.rows, factor=0.5)
-    return replace(tried, by_row=by_row)
+    return by_row
 
 
 def _measure_each(
@@ -325,10 +332,10 @@ def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:
 def find_seed_effect(probe: StepProbe, rows: Columns, seeds: Iterable[int]) -> str:
     """Returns how a seed changes the effect of scaling a batch's features by 0.001: SCALED, CHANGED or "".
 
-    Noise with a fixed scale cancels in this effect. SCALED means that the effect changes by a multiple of the
-    noise in every layer, as if examples scaled the noise. CHANGED means any other change, due to dropout,
-    augmentation, or an operation after the noise, such as rounding or clamping. Each of `seeds` is compared
-    with seed 0. The result is "" if the step rejects the scaled batch.
+    Compares each of `seeds` with seed 0. Returns "" if the effect does not change, because noise with a fixed
+    scale cancels, or if the step rejects the scaled batch. SCALED means that the effect changes by a multiple
+    of the noise in every layer, as if examples scaled the noise. CHANGED means any other change, due to
+    dropout, augmentation, or an operation after the noise, such as rounding.
     """
     kind = ""
     scaled_rows = examples.scale_features(rows, 1e-3, rows)
@@ -340,10 +347,12 @@ def find_seed_effect(probe: StepProbe, rows: Columns, seeds: Iterable[int]) -> s
             movement = probe.measure([scaled, other], [given, probe.run(scaled_rows, seed)], rows)
             if movement.excess > 0:
                 noise = given - other
-                products = np.abs(probe.sum_layers(movement.vector * noise))  # by layer
+                # In each layer, product / length is the absolute cosine of the change and the noise. A layer
+                # that does not change has product and length 0, and counts as parallel.
+                products = np.abs(probe.sum_layers(movement.vector * noise))
                 lengths = movement.layer_norms * np.sqrt(probe.sum_layers(noise**2))
-                # A layer that does not change has product and length 0, and counts as parallel.
-                if not np.any(lengths) or np.any(products < _PARALLEL * lengths):
+                is_not_parallel = products < _PARALLEL * lengths
+                if not np.any(lengths) or np.any(is_not_parallel):
                     return CHANGED
                 kind = SCALED
     except RefusedError:

@@ -147,15 +147,7 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     needed = max(320 / min(probe.sizes), 20_000 / probe.start.size, 64)
     count = seeds or int(max(min(needed, 2000, 20 / seconds), 12))
 
-    # We leave out parameters for which one standard deviation spans fewer than 32 floating-point steps, since
-    # the tests would detect the rounding. We take the step size six deviations away, because selecting by
-    # drawn values would cut off the noise's tails. If noise is much larger than stated, coarser rounding is
-    # fine; two draws differ by up to about ten deviations.
-    deviation = probe.settings.deviation
-    difference = probe.run(probe.rows, seed=1) - probe.base
-    larger_deviation = max(deviation, 0.1 * np.max(np.abs(difference)))
-    spacing = trees.compute_ulp(np.abs(probe.base) + 6 * larger_deviation, probe.spacings)
-    is_fine = spacing <= larger_deviation / 32
+    spacing, is_fine = _compute_spacing(probe)
     # To limit memory, we store only the first parameters of each layer, about 60,000 in total.
     num_stored = max(60_000 // len(probe.layer_names), 256)
     place_in_layer = np.arange(probe.start.size) - np.searchsorted(probe.layer, probe.layer)
@@ -177,8 +169,22 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
             others[name] = _draw_at(probe, batch, other_seeds, is_fine, is_kept)
         except RefusedError as error:
             refused[name] = str(error)
-    rounding = spacing[is_kept] / deviation
+    rounding = spacing[is_kept] / probe.settings.deviation
     return DrawnNoise(probe, first_seed, probe.layer[is_kept], rounding, given, others, refused)
+
+
+def _compute_spacing(probe: StepProbe) -> tuple[Vector, Mask]:
+    """Returns the spacing (p,) of each parameter's floating-point numbers, and whether it is fine (p,).
+
+    It is fine if the noise's standard deviation spans 32 spacings. Otherwise, tests would detect rounding.
+    """
+    # Noise may be larger than stated. Two draws differ by up to about ten deviations.
+    difference = probe.run(probe.rows, seed=1) - probe.base
+    deviation = max(probe.settings.deviation, 0.1 * np.max(np.abs(difference)))
+    # We take the spacing six deviations away, because selecting by drawn values would cut off the noise's
+    # tails.
+    spacing = trees.compute_ulp(np.abs(probe.base) + 6 * deviation, probe.spacings)
+    return spacing, spacing <= deviation / 32
 
 
 def _draw_at(
@@ -186,8 +192,8 @@ def _draw_at(
 ) -> StepNoise:
     """Takes steps on the batch `rows` with these seeds, and measures their noise.
 
-    `is_fine` (p,) is True for parameters whose rounding is fine enough that noise changes them for every
-    seed, and `is_kept` (p,) for those whose draws are stored.
+    `is_fine` (p,) is False for parameters whose rounding may hide noise. `is_kept` (p,) is True for those
+    whose draws are stored.
     """
     reference = probe.run(rows, seed=0)
     differs = np.zeros(probe.start.size, bool)
@@ -379,8 +385,6 @@ def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) 
 def find_ties(drawn: DrawnNoise) -> str:
     """Finds noise that is equal (tied) for different seeds more often than chance and rounding explain.
 
-    Continuous noise rarely ties, unlike clamped noise or noise on a grid.
-
     Returns:
       AT_ENDS if most ties are at a parameter's smallest and largest values, as in clamped noise; AT_ONE if
       they are at one value of each parameter, as when noise is sometimes missing; GRID if they are elsewhere;
@@ -388,33 +392,39 @@ def find_ties(drawn: DrawnNoise) -> str:
     """
     columns = drawn.has_noise
     draws = drawn.given.draws[:, columns]
-    seeds, size = draws.shape
     # Two draws tie if they are at most one floating-point spacing apart. The rest covers errors.
     tolerances = 1.5 * drawn.rounding[columns] + 1e-9
-    # The probability of a chance tie is the width of the tolerance times the density at 0 of the difference
-    # between two normal draws, 1 / sqrt(4 pi) / deviation. A float32 generator repeats a number with
-    # probability 2^-22.
-    rates = 2 * tolerances / np.sqrt(4 * np.pi) / np.std(draws, axis=0) + 2.0**-22
-    by_chance = np.sum(rates) * math.comb(seeds, 2)
+    by_chance = _count_ties_by_chance(draws, tolerances)
     draws = np.sort(draws, axis=0)
     gaps = np.diff(draws, axis=0)  # between neighbours
     is_tie = gaps <= tolerances
     count = np.count_nonzero(is_tie)
     num_at_ends = np.sum(draws[1:] - draws[0] <= tolerances)
     num_at_ends += np.sum(draws[-1] - draws[:-1] <= tolerances)
-    # Clamped noise has few draws at the ends, but two-valued noise has all draws there. The probability that
-    # a Poisson number of ties exceeds three times its mean plus 4 is below 1e-4.
-    if 3 * by_chance + 4 < num_at_ends < 0.5 * draws.size and num_at_ends > 0.5 * count:
+    # The probability that a Poisson number exceeds three times its mean plus 4 is below 1e-4.
+    is_above_chance = num_at_ends > 3 * by_chance + 4
+    # Clamped noise has few draws at the ends, but two-valued noise has all draws there.
+    is_clamped = 0.5 * count < num_at_ends < 0.5 * draws.size
+    if is_clamped and is_above_chance:
         return AT_ENDS
     if count < 3 * by_chance + _MIN_TIES:
         return ""
     # Missing noise gives each parameter one tied value, sometimes for three seeds or more. There are then
     # fewer tied values than ties.
     num_values = count - np.count_nonzero(is_tie[1:] & is_tie[:-1])
-    if num_values < min(1.5 * size, 0.9 * count):
+    if num_values < min(1.5 * len(tolerances), 0.9 * count):
         return AT_ONE
     spacings = np.min(gaps, axis=0, where=~is_tie, initial=np.inf)
     return "" if _is_sum_on_grid(drawn, spacings) else GRID
+
+
+def _count_ties_by_chance(draws: Vector, tolerances: Vector) -> Any:
+    """Returns how many pairs of normal draws (n, k) differ by at most the tolerances (k,), on average."""
+    # The probability for a pair is the width of the tolerance times the density at 0 of the difference
+    # between two normal draws, 1 / sqrt(4 pi) / deviation. A float32 generator repeats a number with
+    # probability 2^-22.
+    rates = 2 * tolerances / np.sqrt(4 * np.pi) / np.std(draws, axis=0) + 2.0**-22
+    return np.sum(rates) * math.comb(len(draws), 2)
 
 
 def _is_sum_on_grid(drawn: DrawnNoise, spacings: Vector) -> Any:

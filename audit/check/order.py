@@ -120,9 +120,7 @@ def _test_places(steps: Integers) -> Observation:
 def _test_pairs(steps: Integers) -> list[Observation]:
     """Tests how often examples are in the same batch, for the most frequent pair and for all pairs.
 
-    The statistic for all pairs is the variance of how often two of about 1,500 examples are together. Under
-    the null hypothesis, the number is nearly binomial. `steps` (passes, examples) has the batch index of each
-    example.
+    We use about 1,500 examples. `steps` (passes, examples) has the batch index of each example.
     """
     passes, examples = steps.shape
     observed = choose_neighbours(examples)
@@ -132,10 +130,19 @@ def _test_pairs(steps: Integers) -> list[Observation]:
     rate = together.mean() / passes
     closest = examine_pairs(counts, observed, rate, passes)
 
-    pairs_of_passes = math.comb(passes, 2)
-    # The approximation needs about 1,000 pairs that are together twice, and batches smaller than a pass.
-    if rate >= 0.6 or len(together) * pairs_of_passes * rate**2 < 1000:
+    num_together_twice = len(together) * math.comb(passes, 2) * rate**2
+    # The approximation needs about 1,000 of them, and batches smaller than a pass.
+    if rate >= 0.6 or num_together_twice < 1000:
         return [closest]
+    return [closest, _test_variance(together, passes, rate)]
+
+
+def _test_variance(together: Integers, passes: int, rate: float) -> Observation:
+    """Tests the variance of how often two examples are together in `passes` passes.
+
+    Under the null hypothesis, the numbers `together` (pairs,) are nearly binomial with probability `rate`.
+    """
+    pairs_of_passes = math.comb(passes, 2)
     # Let Y be 1 for a pair that is together in a pass, with variance V = rate (1 - rate). The excess is 2 /
     # (passes V len(together)) times the sum of (Y - rate) (Y' - rate) over pairs of passes and pairs of
     # examples: uncorrelated products of variance V^2.
@@ -146,4 +153,4 @@ def _test_pairs(steps: Integers) -> list[Observation]:
     freedom = pairs_of_passes * (1 / rate - 1) ** 2
     p_value = stats.chi2.sf(freedom + math.sqrt(2 * freedom) * excess / deviation, freedom)
     sentence = "Some examples are drawn together more often than others."
-    return [closest, Observation(p_value, sentence)]
+    return Observation(p_value, sentence)

@@ -219,9 +219,7 @@ class StepProbe:
           rows: the batch of the first step in `subtracted`; we assume similar rounding in all steps.
 
         Returns:
-          The movement. Its tolerance is how much the norm changes if rounding changes its square by six
-          standard deviations, plus a margin. If the difference is not finite, the norm is infinite and the
-          tolerance is 0.
+          The movement. If the difference is not finite, its norm is infinite and its tolerance is 0.
         """
         steps = len(added) + len(subtracted)
         vector = factor * (np.sum(added, axis=0) - np.sum(subtracted, axis=0)) / self.settings.unit
@@ -234,8 +232,17 @@ class StepProbe:
         # by the sum of their variances.
         variance = steps * self.compute_rounding(subtracted[0], rows) ** 2 / 12
         norm = float(np.sqrt(max(np.sum(squares) - np.sum(variance), 0)))
+        tolerance = self._compute_tolerance(norm, variance, steps)
+        return Movement(norm, tolerance, layer_norms, vector)
+
+    def _compute_tolerance(self, norm: float, variance: Vector, steps: int) -> float:
+        """Returns how much the norm changes if rounding changes its square by six deviations, plus a margin.
+
+        `norm` is that of the difference of two steps or, if `steps` is 4, of an interaction, a difference of
+        two such differences. `variance` (p,) is that of the rounding errors. The unit is eta C / B.
+        """
         # The error depends on the true norm. For two steps, we use the measured norm or C, whichever is
-        # larger. Four steps measure an interaction, which is 0 in a correct step.
+        # larger. An interaction is 0 in a correct step.
         true_norm = max(norm, 1.0) if steps == 2 else 0.0
         # The variance of |v + e|^2 for |v| = true_norm and independent normal errors e is largest if v is 0
         # except in the parameter with the largest error.
@@ -244,7 +251,7 @@ class StepProbe:
         # Margins for other rounding errors, also of norms in clipping: 5e-4 for two steps, four times as much
         # for four, plus a relative error of the coarsest floating-point type.
         tolerance += (steps / 2) ** 2 * 5e-4 + 4 * self._coarsest_epsilon
-        return Movement(norm, float(tolerance), layer_norms, vector)
+        return float(tolerance)
 
     def compute_rounding(self, after: Vector, rows: Columns) -> Vector:
         """Returns the effective spacing (p,) to which a step rounds each parameter, in units of eta C / B.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from audit.check import causes, noise
-from audit.check.measured import Measured, find_phrases, measure_step
+from audit.check.measured import Measured, Phrases, find_phrases, measure_step
 from audit.check.movements import COARSE, TriedExamples
 from audit.check.probe import RefusedError, Step, StepProbe, StepSettings
 from audit.check.report import CheckFinding, CheckOutcome, CheckReport, make_report
@@ -95,21 +95,7 @@ def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
     replay = probe.measure([again], [probe.base], probe.rows)
     # For a huge difference, the tolerance may be infinite.
     if replay.norm > min(replay.tolerance, 1e100):
-        phrases = find_phrases(probe)
-        finding = CheckFinding(
-            "replay",
-            "a step that keeps state between calls, or noise that does not follow the seed",
-            f"Two calls with the same seed and batch differ by {replay.norm:.3g} eta C / B.",
-            "restore parameters, optimizer and generators before each call, and draw all noise from "
-            f"{phrases.generator}; with Adam, {phrases.gradient}",
-        )
-        if replay.norm == np.inf:
-            finding = CheckFinding(
-                "replay",
-                causes.NOT_FINITE,
-                "The step gives NaN or infinity with the given batch.",
-                causes.KEEP_FINITE,
-            )
+        finding = _explain_difference(replay.norm, find_phrases(probe))
         outcomes = dict.fromkeys(ROWS, _untried(finding.meaning))
         outcomes["replay"] = CheckOutcome(finding.meaning)
         return make_report("step", outcomes, [finding], NEEDED)
@@ -127,6 +113,24 @@ def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
     if not m.noise_obstacle:
         outcomes |= _describe_noise(m)
     return make_report("step", outcomes, causes.explain(m), NEEDED)
+
+
+def _explain_difference(norm: float, phrases: Phrases) -> CheckFinding:
+    """Returns the bug that makes two steps with the same seed and batch differ by `norm` eta C / B."""
+    if norm == np.inf:
+        return CheckFinding(
+            "replay",
+            causes.NOT_FINITE,
+            "The step gives NaN or infinity with the given batch.",
+            causes.KEEP_FINITE,
+        )
+    return CheckFinding(
+        "replay",
+        "a step that keeps state between calls, or noise that does not follow the seed",
+        f"Two calls with the same seed and batch differ by {norm:.3g} eta C / B.",
+        "restore parameters, optimizer and generators before each call, and draw all noise from "
+        f"{phrases.generator}; with Adam, {phrases.gradient}",
+    )
 
 
 def _untried(reason: str, **figures: Any) -> CheckOutcome:
@@ -218,11 +222,10 @@ def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
             outcomes[row] = CheckOutcome(text, p_values=tested)
 
     text = f"deviation {given.deviation:.4g} times eta sigma C / B with {len(given.draws):,} seeds"
-    # False for layers that are not trained, or if rounding hides the noise.
-    is_measured = given.freedom > 0
+    is_measured = given.freedom > 0  # False if not trained, or if rounding hides the noise
     hidden = np.flatnonzero(m.probe.is_layer_trained & ~is_measured)
     still = np.flatnonzero(given.still)
-    obstacle = ""  # a layer may lack noise, so the row cannot pass
+    obstacle = ""  # the reason why a layer may lack noise; the row then cannot pass
     if len(hidden) or not np.any(is_measured):
         where = m.name_layers(hidden) or "the parameters"
         obstacle = (

@@ -78,14 +78,7 @@ class TorchStep:
           AttributeError: `clipping_norm` is given, and the optimizer has no `max_grad_norm`.
         """
         torch = sys.modules["torch"]  # loaded, since the model is a torch module
-        with torch.no_grad():  # not `load_state_dict`: state dicts list tied parameters twice
-            for name, buffer in self._model.named_buffers():
-                buffer.copy_(self._buffers[name])
-            for name, parameter in self._trained.items():
-                parameter.copy_(params[name])
-        self._optimizer.load_state_dict(copy.deepcopy(self._optimizer_state))
-        _forget_failed_call(self._model, self._optimizer)
-        self._steps.clear()
+        self._restore(params)
         torch.manual_seed(seed)
         with ExitStack() as stack:
             for module, name in _list_dropout(self._model):
@@ -106,6 +99,19 @@ class TorchStep:
             if buffer.is_floating_point() and not torch.equal(buffer, first):
                 self.changed_buffers.add(name)
         return {name: parameter.grad for name, parameter in self._trained.items()}
+
+    def _restore(self, params: Any) -> None:
+        """Sets the parameters to `params`, keyed by name, and all other state to that at construction."""
+        with sys.modules[
+            "torch"
+        ].no_grad():  # not `load_state_dict`: it lists tied parameters twice
+            for name, buffer in self._model.named_buffers():
+                buffer.copy_(self._buffers[name])
+            for name, parameter in self._trained.items():
+                parameter.copy_(params[name])
+        self._optimizer.load_state_dict(copy.deepcopy(self._optimizer_state))
+        _forget_failed_call(self._model, self._optimizer)
+        self._steps.clear()
 
 
 def _forget_failed_call(model: Any, optimizer: Any) -> None:

@@ -119,14 +119,13 @@ def _find_plays(text: str) -> Iterator[tuple[str, list[str]]]:
 def _find_speeches(play: list[str]) -> list[tuple[str, list[str]]]:
     """Returns (speaker, lines) for each speech in a play's lines, without stage directions.
 
-    A speech begins with its speaker's name, indented by one or two spaces, and continues while lines are
-    indented further. In one play, names are in capitals and not indented. Stage directions are lines that
-    begin with a word such as Enter or Exit, lines that are indented further than verse, and the rest of a
-    line after three or more spaces.
+    A speech begins with its speaker's name, and continues while lines are indented further. Stage directions
+    are lines that begin with a word such as Enter or Exit, lines that are indented further than verse, and
+    the rest of a line after three or more spaces.
     """
-    name_pattern = _NAME
+    name_pattern = _NAME  # indented by one or two spaces
     max_name_indent = 2
-    # The play uses the form of names that more lines match.
+    # In one play, names are in capitals and not indented. Each play uses the form that more lines match.
     if len(list(filter(_CAPITALS.match, play))) > len(list(filter(_NAME.match, play))):
         name_pattern = _CAPITALS
         max_name_indent = 0
