@@ -261,8 +261,7 @@ def _estimate_mu(below: Array, sizes: Array) -> Array:
     """
     # Adding half a score below and above each cut keeps the quantiles finite.
     quantiles = special.ndtri((below + 0.5) / (sizes + 1))
-    z_out = quantiles[..., 0, :]
-    z_in = quantiles[..., 1, :]
+    z_out, z_in = np.moveaxis(quantiles, -2, 0)
     # The variance of a normal quantile z, with probability p below it, is about p (1 - p) / (n density^2). We
     # only use the density, which varies the most: 1 / density^2 is proportional to exp(z^2).
     variances = np.exp(z_out**2) + np.exp(z_in**2)
