@@ -23,7 +23,7 @@ from audit.conclusions.lipschitz import Steps
 from audit.errors import InputError, require, shown
 from audit.evidence import arrays
 from audit.mechanism.base import Examples
-from audit.mechanism.clipping.base import Batch, per_example
+from audit.mechanism.clipping.base import per_example
 from audit.mechanism.ensemble import MAX_PROGRAMS
 from audit.settings.adversaries import OwnAdversary
 from audit.settings.make import make_setting
@@ -316,7 +316,7 @@ def _find_strategy(model: Model, dataset: Dataset) -> str:
     and 100% of a few examples.
     """
     features = jnp.asarray(dataset.features[:_NUM_PROBED])
-    batch: Batch = (features, jnp.asarray(dataset.labels[:_NUM_PROBED]))
+    batch = (features, jnp.asarray(dataset.labels[:_NUM_PROBED]))
     theta = model.init(jax.random.key(0))
     per_example_gradients = jax.jit(jax.vmap(jax.grad(model.loss), (None, 0)))
     lengths = jnp.linalg.norm(per_example_gradients(theta, batch), axis=1)
@@ -333,8 +333,10 @@ def _find_strategy(model: Model, dataset: Dataset) -> str:
             difference = clipped_sum(theta, batch, norm) - right_sum(theta, batch, norm)
             # About a hundred times the rounding error of these sums in float32.
             allowed = 1e-3 * jnp.minimum(lengths, norm).sum()
-            is_right = jnp.linalg.norm(difference) <= allowed
-            require(is_right, f"{name} differs from per-example gradients")
+            require(
+                jnp.linalg.norm(difference) <= allowed,
+                f"{name} differs from per-example gradients",
+            )
 
     reason = ""
     for name in names:
@@ -402,8 +404,10 @@ def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
     # Only the shapes and types of arguments matter.
     theta = _vector(parameters)
     step = jax.ShapeDtypeStruct((), jnp.int32)
-    facts = str((adversary.crafts_constant, adversary.null))
-    return _fingerprint([(play, (_key(), _CLIPPING_NORM, step, theta, theta))], facts)
+    return _fingerprint(
+        [(play, (_key(), _CLIPPING_NORM, step, theta, theta))],
+        str((adversary.crafts_constant, adversary.null)),
+    )
 
 
 def _find_shapes(adversary: Adversary, parameters: int) -> Shapes:

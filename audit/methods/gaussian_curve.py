@@ -135,8 +135,9 @@ def _compute_p_values(misfit: Array, simulated: Array) -> Array:
     """
     reaching = (simulated >= misfit[..., None, :]).sum(-2)  # r
     empirical = (reaching + 1) / (len(simulated) + 1)
-    smallest = np.where(reaching, empirical, 0.0)
-    p_values = np.maximum(_compute_tail_probabilities(misfit, simulated), smallest)
+    p_values = np.maximum(
+        _compute_tail_probabilities(misfit, simulated), np.where(reaching, empirical, 0.0)
+    )
     # The third statistic gets most of the significance level, since a misfit of tails makes the epsilon
     # computed from mu too large.
     corrected = p_values / [0.2, 0.2, 0.6]

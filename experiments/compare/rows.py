@@ -131,10 +131,9 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
         charges.append(_charge_round(attacked, measured, count))
         sum_of_squares += count * conversions.mu_from_epsilon(measured.exact, attacked.delta) ** 2
     common = {"method": "CANIFE", "sees": ALL, "runs": 1, "seconds": seconds, "assumes": ESTIMATE}
-    published = rounds.composed(charges, attacked.delta)
     exact = conversions.epsilon_from_mu(float(np.sqrt(sum_of_squares)), attacked.delta)
     return [
-        {**common, "value": "as published", "epsilon": published},
+        {**common, "value": "as published", "epsilon": rounds.composed(charges, attacked.delta)},
         {**common, "value": "exact laws", "epsilon": exact},
     ]
 
