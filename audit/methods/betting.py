@@ -187,7 +187,7 @@ def _choose_stake_pairs(
         A pair with a margin of at least 0 should reject the parameter. The margins have shape (S, S), with
         stakes on false positives first. We skip cells of the curve that a bet on a single rate should reject.
         """
-        # The log growth of each stake at the lowest rates in each cell, (S, cells).
+        # The log growth of each stake at the lowest rates in each cell between levels, (S, cells).
         lowest_fpr = growth_fpr[:, :-1]
         lowest_fnr = growth_fnr[:, _find_lowest_fnrs(family, parameter, _COARSE_LEVELS)]
         # The log growth of the best bet on a single rate, (cells,).
@@ -209,8 +209,8 @@ def _choose_stake_pairs(
 def _list_stake_pairs(best_fpr: np.intp, best_fnr: np.intp) -> tuple[Array, Array]:
     """Returns the stakes (L,) of all bets on false positives, and on false negatives.
 
-    The first bet is the best pair of stakes, given by its indices in STAKES. Then come multiples of this
-    pair, and bets on a single error rate.
+    The first bet is the best pair, given as indices in STAKES. Then come multiples of this pair, and bets on
+    a single error rate.
     """
     # Stakes above 0 form a geometric grid, so adding an offset to both indices multiplies both stakes by the
     # same factor.
@@ -286,9 +286,9 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
     """Chooses bets on a weighted mean of a run's error rates, z = weight * FN + (1 - weight) * FP.
 
     Most of a gambler's capital goes to the bet that should reject the largest parameter. The rest goes to
-    other stakes on the same z, and to bets on a single error rate (weight 0 or 1). A bet rejects a mean of z
-    if its log capital reaches `target`. It rejects a parameter if it rejects the mean at every point of the
-    parameter's curve. We predict this using the pilot.
+    other stakes on the same z, and to bets on a single error rate (weight 0 or 1). A bet rejects a parameter
+    if its log capital reaches `target` at every point of the parameter's curve. We predict this using the
+    pilot.
 
     Returns:
       (the weights in z (L,), the stakes (L,)), in the order of STARTING_CAPITAL

@@ -71,14 +71,13 @@ class CanaryMethod(Method):
         """Returns the method's lower bound from the scores of a design.
 
         We choose the threshold and the bets using some of the runs (a pilot), and count errors in the others.
-        A user's coin flips may be unfair, so we raise the counted error rates (`Coins.widen`).
         """
         error = 1 - confidence
         assumes = self.assumes
         family = exact.GAUSSIAN if assumes.gaussian else exact.approximate_dp(delta)
         counted = count(design, family, error)
         errors = counted.rest  # in the runs outside the pilot
-        # Limits for a user's coins use up part of the error probability.
+        # A user's coins may be unfair. So we raise the error rates, at the cost of some error probability.
         widened, error_left = design.widen(errors, error)
         proven = self.prove(family, counted._replace(rest=widened), error_left)
         mu = None
@@ -106,7 +105,7 @@ class CanaryMethod(Method):
 
 
 def _choose_assumption(errors: RunErrors, user_coins: bool) -> Assumption:
-    """Returns what a bound assumes if it is valid for any trade-off curve and any number of runs."""
+    """Returns the assumption of a bound that is valid for any trade-off curve and number of runs."""
     # Without coins, we compare runs with K canaries to other runs. We assume that the other runs contain
     # K - 1 canaries, so the two kinds differ in only one (OTHERS_IN).
     if not errors.same_runs and errors.canaries_in > 1:

@@ -120,12 +120,11 @@ def _predict_bounds(
     family: Family,
     error: float,
 ) -> _Predictions:
-    """Predicts the bounds for thresholds at ranks 1, 2, 4, ... among the scores of a world.
+    """Predicts the bounds for thresholds at ranks 1, 2, 4, ... among the scores of a world, in or out.
 
-    A threshold of rank r is the r-th lowest score in its own world. We guess that lower scores are from the
-    other world. So the errors are the r - 1 lower scores in its own world, and the other world's scores above
-    the threshold. We predict the latter from normal distributions, and from the pilot's counts at the score
-    nearest to the threshold.
+    A threshold of rank r is the r-th lowest score of this world, its own world. We guess that lower scores
+    are from the other world. So the errors are the r - 1 lower scores, and the other world's scores above the
+    threshold. We predict the latter in two ways: from normal distributions, and from the pilot's counts.
 
     Args:
       own: The pilot's scores in the threshold's own world.

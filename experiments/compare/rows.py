@@ -139,7 +139,7 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
 
 
 def _charge_round(attacked: Attacked, measured: canife_measured.Measured, count: int) -> Charge:
-    """Returns `count` Gaussian releases whose epsilon is the estimate for a measured round, as in CANIFE."""
+    """Returns `count` Gaussian releases with the estimated epsilon of a measured round, as in CANIFE."""
     delta = 1 / attacked.scores  # the paper's choice; a round has `scores` scores
     estimate = rounds.best_epsilon(measured.scores_in, measured.scores_out, delta)
     # If the estimate is infinite, `find_renyi_noise` returns the mechanism's own noise multiplier.
