@@ -23,7 +23,7 @@ from audit.conclusions.lipschitz import Steps
 from audit.errors import InputError, require, shown
 from audit.evidence import arrays
 from audit.mechanism.base import Examples
-from audit.mechanism.clipping.base import Batch, per_example
+from audit.mechanism.clipping.base import per_example
 from audit.mechanism.ensemble import MAX_PROGRAMS
 from audit.settings.adversaries import OwnAdversary
 from audit.settings.make import make_setting
@@ -199,8 +199,8 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
     """Returns the request to audit a custom model with the settings `fields`, which this function changes.
 
     In `fields`, `adversary` is a name or an `Adversary`. `lipschitz` has the training steps' Lipschitz
-    constants, guaranteed by the user, or is "measured", to measure them in `rehearsals` additional runs. They
-    lower the upper bound for the last model.
+    constants, which lower the upper bound for the last model. The user guarantees them, or passes "measured"
+    to measure them in `rehearsals` additional runs.
 
     Raises:
       InputError: a setting is invalid or does not fit the model or the data.
@@ -219,20 +219,8 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
         is_random or not setting.unknown_initialisation,
         "`unknown_initialisation` needs random initialisation, but every run begins at `params`",
     )
-    is_measured = isinstance(constants, str) and constants == MEASURED
-    lipschitz.require_rehearsals(is_measured, rehearsals)
-
     training = _Training(own, setting, adversary)
-    # Maps the setting's store to the constants; by default, to those that an earlier audit measured.
-    find_constants: Callable[[Store], Steps | None] = _reuse_measured_constants
-    if is_measured:
-        # Refuse before measuring. Whether a bound exists does not depend on the constants.
-        training.require_bound(level.delta, constants=1.0)
-        find_constants = partial(training.measure, rehearsals=rehearsals or lipschitz.USUAL)
-    elif constants is not None:
-        training.require_bound(level.delta, constants)
-        guaranteed = Steps(constants, reason="as its author vouches")
-        find_constants = partial(lipschitz.keep, steps=guaranteed)  # writes and returns them
+    find_constants = training.plan_constants(constants, rehearsals, level.delta)
     recipe = driver.GameRecipe(own.fingerprint, training.make_game, training.describe)
     return driver.Request(
         setting, own.dataset, runs, recipe, level, find_constants, model=own.fingerprint
@@ -272,6 +260,25 @@ class _Training:
             described["view"] = describe_view(self.adversary.observer is not None)
         return described
 
+    def plan_constants(
+        self, constants: Any, rehearsals: Any, delta: float
+    ) -> Callable[[Store], Steps | None]:
+        """Returns a function that finds the steps' Lipschitz constants, given the setting's store.
+
+        `make_request` describes the arguments. By default, it finds those that an earlier audit measured.
+        """
+        is_measured = isinstance(constants, str) and constants == MEASURED
+        lipschitz.require_rehearsals(is_measured, rehearsals)
+        if constants is None:
+            return _reuse_measured_constants
+        if is_measured:
+            # Refuse before measuring. Whether a bound exists does not depend on the constants.
+            self.require_bound(delta, constants=1.0)
+            return partial(self.measure, rehearsals=rehearsals or lipschitz.USUAL)
+        self.require_bound(delta, constants)
+        # `keep` writes and returns the constants.
+        return partial(lipschitz.keep, steps=Steps(constants, reason="as its author vouches"))
+
     def require_bound(self, delta: float, constants: ArrayLike) -> None:
         """Raises InputError unless Lipschitz constants give an upper bound for the last model."""
         steps = Steps(constants, reason="")  # only reports show the reason
@@ -309,7 +316,7 @@ def _find_strategy(model: Model, dataset: Dataset) -> str:
     and 100% of a few examples.
     """
     features = jnp.asarray(dataset.features[:_NUM_PROBED])
-    batch: Batch = (features, jnp.asarray(dataset.labels[:_NUM_PROBED]))
+    batch = (features, jnp.asarray(dataset.labels[:_NUM_PROBED]))
     theta = model.init(jax.random.key(0))
     per_example_gradients = jax.jit(jax.vmap(jax.grad(model.loss), (None, 0)))
     lengths = jnp.linalg.norm(per_example_gradients(theta, batch), axis=1)
@@ -318,16 +325,23 @@ def _find_strategy(model: Model, dataset: Dataset) -> str:
     names = ["unfolded"]
     if features.ndim == 2:  # one vector per example, so we try the fastest strategy first
         names = ["book_keeping", "unfolded"]
+
+    def require_right_sums(name: str) -> None:
+        """Raises an error if a strategy's sums are wrong, or if it does not support the model's layers."""
+        clipped_sum = jax.jit(build.make_clipped_sum(name, model))
+        for norm in map(jnp.float32, clipping_norms):
+            difference = clipped_sum(theta, batch, norm) - right_sum(theta, batch, norm)
+            # About a hundred times the rounding error of these sums in float32.
+            allowed = 1e-3 * jnp.minimum(lengths, norm).sum()
+            require(
+                jnp.linalg.norm(difference) <= allowed,
+                f"{name} differs from per-example gradients",
+            )
+
     reason = ""
     for name in names:
-        clipped_sum = jax.jit(build.make_clipped_sum(name, model))
         try:
-            for norm in map(jnp.float32, clipping_norms):
-                difference = clipped_sum(theta, batch, norm) - right_sum(theta, batch, norm)
-                # About a hundred times the rounding error of these sums in float32.
-                allowed = 1e-3 * jnp.minimum(lengths, norm).sum()
-                is_right = jnp.linalg.norm(difference) <= allowed
-                require(is_right, f"{name} differs from per-example gradients")
+            require_right_sums(name)
             return name
         # ValueError: the sums differ. Any of these: the strategy does not support the model's layers.
         except (TypeError, ValueError, IndexError, FlaxError) as error:
@@ -390,8 +404,10 @@ def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
     # Only the shapes and types of arguments matter.
     theta = _vector(parameters)
     step = jax.ShapeDtypeStruct((), jnp.int32)
-    facts = str((adversary.crafts_constant, adversary.null))
-    return _fingerprint([(play, (_key(), _CLIPPING_NORM, step, theta, theta))], facts)
+    return _fingerprint(
+        [(play, (_key(), _CLIPPING_NORM, step, theta, theta))],
+        str((adversary.crafts_constant, adversary.null)),
+    )
 
 
 def _find_shapes(adversary: Adversary, parameters: int) -> Shapes:
@@ -439,29 +455,36 @@ def _vector(parameters: int) -> jax.ShapeDtypeStruct:
 def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
     """Returns features and labels, both (N, ...), as a data set.
 
-    Floats become float32, and integers except uint8 become int32. Raises InputError for invalid values and
-    for arrays that are empty or have different lengths.
+    Raises InputError for invalid arrays (`_standardize`), or if their lengths differ.
     """
-    canonical: dict[str, NDArray[Any]] = {}
-    for name, values in (("features", features), ("labels", labels)):
-        array = arrays.real(name, values)
-        kind: type = np.float32
-        limit = float(np.finfo(np.float32).max)
-        if array.dtype.kind in "biu":  # booleans and whole numbers
-            kind = np.int32
-            limit = 2**31
-        is_valid = np.abs(array.astype(np.float64)) < limit  # also False for NaN
-        bad = np.sum(~is_valid)
-        require(not bad, f"{name} have {bad} values that are infinite, NaN or too large: fix them")
-        require(
-            array.size and array.ndim,
-            f"{name} have shape {array.shape}: give a row for each example",
-        )
-        canonical[name] = array if array.dtype == np.uint8 else array.astype(kind)
-    num_features = len(canonical["features"])
-    num_labels = len(canonical["labels"])
+    standard = {
+        "features": _standardize("features", features),
+        "labels": _standardize("labels", labels),
+    }
+    num_features, num_labels = map(len, standard.values())
     require(
         num_features == num_labels,
         f"there are {num_features} features and {num_labels} labels: give one label per example",
     )
-    return Dataset(**canonical, source="custom arrays", checksum=checksum_of(canonical))
+    return Dataset(**standard, source="custom arrays", checksum=checksum_of(standard))
+
+
+def _standardize(name: str, values: ArrayLike) -> NDArray[Any]:
+    """Returns values as an array (N, ...) of float32, uint8 or, for other integers, int32.
+
+    Raises InputError if the array is empty or has values that are not finite or too large.
+    """
+    array = arrays.real(name, values)
+    kind: type = np.float32
+    limit = float(np.finfo(np.float32).max)
+    if array.dtype.kind in "biu":  # booleans and whole numbers
+        kind = np.int32
+        limit = 2**31
+    is_valid = np.abs(array.astype(np.float64)) < limit  # also False for NaN
+    bad = np.sum(~is_valid)
+    require(not bad, f"{name} have {bad} values that are infinite, NaN or too large: fix them")
+    require(
+        array.size and array.ndim,
+        f"{name} have shape {array.shape}: give a row for each example",
+    )
+    return array if array.dtype == np.uint8 else array.astype(kind)

@@ -103,12 +103,7 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     # same_runs: every run yields both kinds of errors, since a coin decides whether each canary is in.
     choose_bets = _bet_on_weighted_rates if errors.same_runs else _bet_on_independent_rates
     find_least_capital = choose_bets(family, counted, target)
-    # The search starts at the parameter of the observed rates. Adding half an error (Jeffreys' prior) avoids
-    # rates of 0. For fair coins, the scales are 2, because each world has only half of the canaries.
-    guesses_in, guesses_out = errors.guesses()
-    fpr = (errors.scale_out * errors.alarms.sum() + 0.5) / (guesses_out + 1)
-    fnr = (errors.scale_in * errors.misses.sum() + 0.5) / (guesses_in + 1)
-    observed = float(family.parameter(min(fpr, 1.0), min(fnr, 1.0)))
+    observed = _estimate_parameter(family, errors)
     if observed <= 0:
         return 0.0
     return find_largest_refuted(
@@ -116,6 +111,16 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
         first=observed,
         halvings=24,  # to 1e-7 of the search interval
     )
+
+
+def _estimate_parameter(family: Family, errors: RunErrors) -> float:
+    """Returns the parameter of the trade-off curve through the observed error rates."""
+    guesses_in, guesses_out = errors.guesses()
+    # Adding half an error (Jeffreys' prior) avoids rates of 0. For fair coins, the scales are 2, because each
+    # world has only half of the canaries.
+    fpr = (errors.scale_out * errors.alarms.sum() + 0.5) / (guesses_out + 1)
+    fnr = (errors.scale_in * errors.misses.sum() + 0.5) / (guesses_in + 1)
+    return float(family.parameter(min(fpr, 1.0), min(fnr, 1.0)))
 
 
 def _bet_on_independent_rates(
@@ -163,7 +168,7 @@ def _choose_stake_pairs(
     """Chooses bets, each with a stake on the false-positive rate and one on the false-negative rate.
 
     Most of the capital goes to the pair of stakes that should reject the largest parameter. The rest goes to
-    multiples of this pair, and to bets on a single rate.
+    other bets (`_list_stake_pairs`).
 
     Args:
       growth_fpr: (S, levels) the predicted log growth of the capital for each of STAKES, at the hypothetical
@@ -182,7 +187,7 @@ def _choose_stake_pairs(
         A pair with a margin of at least 0 should reject the parameter. The margins have shape (S, S), with
         stakes on false positives first. We skip cells of the curve that a bet on a single rate should reject.
         """
-        # The log growth of each stake at the lowest rates in each cell, (S, cells).
+        # The log growth of each stake at the lowest rates in each cell between levels, (S, cells).
         lowest_fpr = growth_fpr[:, :-1]
         lowest_fnr = growth_fnr[:, _find_lowest_fnrs(family, parameter, _COARSE_LEVELS)]
         # The log growth of the best bet on a single rate, (cells,).
@@ -198,7 +203,15 @@ def _choose_stake_pairs(
     # `argmax` returns the first sufficient pair or, if no pair is sufficient, the first pair, with stakes of
     # 0.
     is_sufficient = _find_margins_at_largest_parameter(find_margins) >= 0
-    best_fpr, best_fnr = np.unravel_index(is_sufficient.argmax(), is_sufficient.shape)
+    return _list_stake_pairs(*np.unravel_index(is_sufficient.argmax(), is_sufficient.shape))
+
+
+def _list_stake_pairs(best_fpr: np.intp, best_fnr: np.intp) -> tuple[Array, Array]:
+    """Returns the stakes (L,) of all bets on false positives, and on false negatives.
+
+    The first bet is the best pair, given as indices in STAKES. Then come multiples of this pair, and bets on
+    a single error rate.
+    """
     # Stakes above 0 form a geometric grid, so adding an offset to both indices multiplies both stakes by the
     # same factor.
     neighbours_fpr = np.clip(best_fpr + _NEIGHBOUR_OFFSETS, 1, STAKES.size - 1)
@@ -273,9 +286,9 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
     """Chooses bets on a weighted mean of a run's error rates, z = weight * FN + (1 - weight) * FP.
 
     Most of a gambler's capital goes to the bet that should reject the largest parameter. The rest goes to
-    other stakes on the same z, and to bets on a single error rate (weight 0 or 1). A bet rejects a mean of z
-    if its log capital reaches `target`. It rejects a parameter if it rejects the mean at every point of the
-    parameter's curve. We predict this using the pilot.
+    other stakes on the same z, and to bets on a single error rate (weight 0 or 1). A bet rejects a parameter
+    if its log capital reaches `target` at every point of the parameter's curve. We predict this using the
+    pilot.
 
     Returns:
       (the weights in z (L,), the stakes (L,)), in the order of STARTING_CAPITAL

@@ -297,11 +297,10 @@ def find_least_departure(
     noise is r < 1 times the claimed noise, the mean score is 1 / r times as large as in `scores`. Returns
     None if fewer than 9 of 10 audits would detect noise at a tenth of the claimed level.
     """
-    thresholds = THRESHOLDS
-    if scores.mean < NEAR[-1] - 3:
-        # Scores rarely exceed their mean by more than 3 standard deviations, so bets on the far thresholds
-        # would lose. To save time, we omit them, and count their starting capital as lost.
-        thresholds = NEAR  # the first of THRESHOLDS
+    # Scores rarely exceed their mean by more than 3 standard deviations. If bets on the far thresholds would
+    # lose, we omit them to save time, and count their starting capital as lost.
+    # NEAR is the first part of THRESHOLDS.
+    thresholds = NEAR if scores.mean < NEAR[-1] - 3 else THRESHOLDS
     counted = counted._replace(log_rates=counted.log_rates[: thresholds.size])
     allowed = tabulate_claim(counted, allowed_power)
     # To save time, we simulate fewer audits if they have many runs. The estimate of a probability of 0.9 has

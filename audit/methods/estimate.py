@@ -118,10 +118,10 @@ def findings(scores_in: Array, scores_out: Array, delta: float, confidence: floa
 def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Estimate:
     """Returns the estimate from the hidden-state paper (Algorithm 4), which is not a confidence bound.
 
-    Its mu is the largest over all thresholds, or 0 if all are negative, and determines its epsilon. Each
-    threshold gives the mu of the Gaussian trade-off curve through the Clopper-Pearson upper limits on both
-    error rates (Errata H12 of experiments/hidden_state/README.md). Thresholds are midpoints between
-    neighbouring distinct scores. If there are more than 200,000, we use only every k-th one to save time.
+    Each threshold gives the mu of the Gaussian trade-off curve through the Clopper-Pearson upper limits on
+    both error rates (Errata H12 of experiments/hidden_state/README.md). We return the largest mu, or 0 if all
+    are negative, and its epsilon. Thresholds are midpoints between neighbouring distinct scores. To save
+    time, we use at most 200,000 of them, evenly spaced.
 
     The scores must not all be equal. `confidence` is the level of each error rate's two-sided limits.
     """

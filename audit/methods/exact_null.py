@@ -130,10 +130,6 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
             path = expand_to_runs(design, mus)
     index = claimed_curve.find_strongest_threshold(counted, claimed_curve.gaussian_power(mu))
     threshold = float(cosine_of(claimed_curve.THRESHOLDS[index], design.dimension))
-    drawing = _choose_assumption(design)  # how canaries were drawn
-    text = _ANY_GDP.text
-    if design.from_user:
-        text = f"{drawing.text}; {text}"
     return Bound(
         method=EXACT_NULL_GDP,
         epsilon=conversions.epsilon_from_mu(mu, delta),
@@ -141,11 +137,19 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
         delta=delta,
         confidence=confidence,
         **_describe_threshold(design, threshold),
-        # `text` has only assumptions. `sentence`, for a page, always states how canaries were drawn.
-        assumes=_ANY_GDP._replace(text=text, sentence=f"{drawing.sentence}; {_EPSILON_NEEDS_GDP}"),
+        assumes=_describe_gdp_assumption(design),
         holds=holds,
         path=tuple(conversions.epsilon_from_mu(mu_so_far, delta) for mu_so_far in path),
     )
+
+
+def _describe_gdp_assumption(design: Fresh) -> Assumption:
+    """Returns the assumption of a GDP guarantee, with a description of how canaries were drawn."""
+    drawing = _choose_assumption(design)
+    text = _ANY_GDP.text
+    if design.from_user:  # drawn as the user reports, which we also assume
+        text = f"{drawing.text}; {text}"
+    return _ANY_GDP._replace(text=text, sentence=f"{drawing.sentence}; {_EPSILON_NEEDS_GDP}")
 
 
 def _describe_threshold(design: Fresh, cosine: float) -> dict[str, Any]:

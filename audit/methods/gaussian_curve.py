@@ -130,10 +130,25 @@ def _measure_misfit(counts: Array, fits: Fit) -> Array:
 def _compute_p_values(misfit: Array, simulated: Array) -> Array:
     """Returns the p-value of a Gaussian fit: the smallest of three, after a Bonferroni correction.
 
-    Each p-value compares one statistic of `misfit` (..., 3) with its `simulated` values (n, 3) under the null
-    (`_measure_misfit`). We fit gamma distributions to the simulated values of `overall` and `spread`, and a
-    normal distribution to those of `tails`. The p-value is the fit's tail probability. If r > 0 simulated
-    values reach the observed one, the p-value is at least (r + 1) / (n + 1).
+    Each p-value compares a statistic of `_measure_misfit`, in `misfit` (..., 3), with n values `simulated`
+    (n, 3) under the null. If r > 0 of them reach the observed one, the p-value is at least (r + 1) / (n + 1).
+    """
+    reaching = (simulated >= misfit[..., None, :]).sum(-2)  # r
+    empirical = (reaching + 1) / (len(simulated) + 1)
+    p_values = np.maximum(
+        _compute_tail_probabilities(misfit, simulated), np.where(reaching, empirical, 0.0)
+    )
+    # The third statistic gets most of the significance level, since a misfit of tails makes the epsilon
+    # computed from mu too large.
+    corrected = p_values / [0.2, 0.2, 0.6]
+    return np.minimum(corrected.min(-1), 1.0)
+
+
+def _compute_tail_probabilities(misfit: Array, simulated: Array) -> Array:
+    """Returns the probabilities (..., 3) that statistics exceed their values in `misfit` (..., 3).
+
+    We fit distributions to the `simulated` values (n, 3): gamma distributions for the first two statistics,
+    which are never negative, and a normal distribution for the third.
     """
     mean = simulated.mean(0)
     variance = np.maximum(simulated.var(0), 1e-24)  # avoids a division by 0
@@ -143,15 +158,7 @@ def _compute_p_values(misfit: Array, simulated: Array) -> Array:
     # At least 1, the value for many scores, to be conservative.
     deviation = max(np.sqrt(variance[2]), 1.0)
     normal_tail = special.ndtr((mean[2] - misfit[..., 2:]) / deviation)
-    smooth = np.append(gamma_tails, normal_tail, axis=-1)
-
-    reaching = (simulated >= misfit[..., None, :]).sum(-2)
-    empirical = (reaching + 1) / (len(simulated) + 1)
-    p_values = np.maximum(smooth, np.where(reaching, empirical, 0.0))
-    # Most of the significance level is allotted to tails, since this misfit makes the epsilon computed from
-    # mu too large.
-    corrected = p_values / [0.2, 0.2, 0.6]
-    return np.minimum(corrected.min(-1), 1.0)
+    return np.append(gamma_tails, normal_tail, axis=-1)
 
 
 def _simulate_rejection_rate(family: ScoreFamily, null: _FittedNull) -> float:
@@ -224,21 +231,12 @@ def count_in_bins(scores_in: Array, scores_out: Array) -> Array:
 def approximate_fit(counts: Array) -> Fit:
     """Returns a fit to counts (..., 2, bins) near the maximum-likelihood fit, to initialise `fit_counts`.
 
-    mu is a weighted mean, over cuts, of the distance between both worlds' normal quantiles. Each cut is the
-    point below which the mixture of N(0, 1) and N(mu, 1) has the observed fraction of scores.
+    Given an estimate of mu, each cut is the point below which the mixture of N(0, 1) and N(mu, 1) has the
+    observed fraction of scores.
     """
     below = counts.cumsum(-1)[..., :-1]  # each cut, (..., 2, bins - 1)
     sizes = counts.sum(-1, keepdims=True)
-    # Adding half a score below and above each cut keeps the quantiles finite.
-    quantiles = special.ndtri((below + 0.5) / (sizes + 1))
-    z_out = quantiles[..., 0, :]
-    z_in = quantiles[..., 1, :]
-    # The variance of a normal quantile z, with probability p below it, is about p (1 - p) / (n density^2). We
-    # only use the density, which varies the most: 1 / density^2 is proportional to exp(z^2).
-    variances = np.exp(z_out**2) + np.exp(z_in**2)
-    mu = np.average(z_out - z_in, axis=-1, weights=1 / variances, keepdims=True)
-    mu = np.clip(mu, -_MAX_MU, _MAX_MU)
-
+    mu = _estimate_mu(below, sizes)
     observed = below.sum(-2) / sizes.sum(-2)  # the fraction of all scores below each cut
     fraction_in = sizes[..., 1, :] / sizes.sum(-2)  # of all scores
 
@@ -251,6 +249,25 @@ def approximate_fit(counts: Array) -> Fit:
     # Beyond 40 deviations, probabilities are 0 in float64.
     low, high = bisect(is_too_low, -40.0, 40.0, halvings=60)
     return Fit(mu[..., 0], cuts=(low + high) / 2)
+
+
+def _estimate_mu(below: Array, sizes: Array) -> Array:
+    """Returns the distance mu (..., 1) between the means of two normal worlds with variance 1.
+
+    At each cut, the distance between the worlds' normal quantiles estimates mu. We return a weighted mean.
+
+    Args:
+      below: (..., 2, cuts) the number of each world's scores below each cut, the world "out" first.
+      sizes: (..., 2, 1) each world's number of scores.
+    """
+    # Adding half a score below and above each cut keeps the quantiles finite.
+    quantiles = special.ndtri((below + 0.5) / (sizes + 1))
+    z_out, z_in = np.moveaxis(quantiles, -2, 0)
+    # The variance of a normal quantile z, with probability p below it, is about p (1 - p) / (n density^2). We
+    # only use the density, which varies the most: 1 / density^2 is proportional to exp(z^2).
+    variances = np.exp(z_out**2) + np.exp(z_in**2)
+    mu = np.average(z_out - z_in, axis=-1, weights=1 / variances, keepdims=True)
+    return np.clip(mu, -_MAX_MU, _MAX_MU)
 
 
 class _Bins(NamedTuple):
@@ -351,54 +368,66 @@ def compute_likelihood_ratio(counts: Array, fit: Fit) -> Array:
 def compute_rao_scores(counts: Array, fit: Fit) -> Array:
     """Returns Rao's score statistics (..., 2) for a quadratic and a cubic departure from a Gaussian curve.
 
-    A departure multiplies the fitted density of the world "in" by exp(c f), up to a constant. Here f is a
-    function of the score (`_differentiate_by_departures`). The fit has c = 0. A statistic is the derivative
-    of the log likelihood of counts (..., 2, bins) with respect to c, divided by its standard deviation. Under
-    the null, it is approximately standard normal if bins contain many scores.
+    A departure multiplies the fitted density of the world "in" by exp(c f(score)), up to a constant. The fit
+    has c = 0. A statistic is the derivative of the log likelihood of counts (..., 2, bins) with respect to c,
+    divided by its standard deviation. Under the null, it is approximately standard normal if bins contain
+    many scores.
     """
     bins = _compute_bins(fit)
     derivatives = _differentiate_by_departures(fit, bins)
     weights = counts.sum(-1, keepdims=True) / bins.probabilities  # of the Fisher information
-    # Axes: w world, b bin, d departure, p parameter of the fit (a cut or mu).
+    # Axes: w world, b bin, d departure.
     score = np.einsum("...wbd,...wb->...d", derivatives, counts / bins.probabilities)
-    # The cuts and mu are fitted to the same counts. So the variance of the score is the efficient
-    # information: the information about c minus the part explained by the cuts and mu.
+    variance = _compute_efficient_information(derivatives, bins.jacobian, weights)
+    return score / np.sqrt(np.maximum(variance, _TINY))
+
+
+def _compute_efficient_information(derivatives: Array, jacobian: Array, weights: Array) -> Array:
+    """Returns the efficient Fisher information (..., d) about the coefficient c of each of d departures.
+
+    It is the information about c minus the part explained by p parameters fitted to the same counts.
+
+    Args:
+      derivatives: (..., 2, bins, d) the derivatives of bin probabilities with respect to each c.
+      jacobian: (..., 2, bins, p) the same for the fitted parameters.
+      weights: (..., 2, bins) each world's number of scores, divided by the bin's probability.
+    """
+    # Axes: w world, b bin, d departure, p fitted parameter.
     information = np.einsum("...wbd,...wb->...d", derivatives**2, weights)
-    shared_information = np.einsum(
-        "...wbp,...wb,...wbd->...pd", bins.jacobian, weights, derivatives, optimize=True
-    )
-    fit_information = _compute_information(bins.jacobian, weights)
-    coefficients = np.linalg.solve(fit_information, shared_information)
-    explained = (shared_information * coefficients).sum(-2)
-    remaining = np.maximum(information - explained, 1e-9 * information)  # above 0 despite rounding
-    return score / np.sqrt(np.maximum(remaining, _TINY))
+    shared = np.einsum("...wbp,...wb,...wbd->...pd", jacobian, weights, derivatives, optimize=True)
+    coefficients = np.linalg.solve(_compute_information(jacobian, weights), shared)
+    explained = (shared * coefficients).sum(-2)
+    return np.maximum(information - explained, 1e-9 * information)  # above 0 despite rounding
 
 
 def _differentiate_by_departures(fit: Fit, bins: _Bins) -> Array:
     """Returns derivatives (..., 2, bins, 2) of bin probabilities for two departures from a Gaussian curve.
 
-    `compute_rao_scores` uses them. A Gaussian curve's log-likelihood ratio is linear in the score s. A
-    departure adds c f(s), and we differentiate with respect to c at c = 0:
+    A Gaussian curve's log-likelihood ratio is linear in the score s. A departure adds c f(s), and we
+    differentiate with respect to c at c = 0:
 
         quadratic    f(s) = s^2
         cubic        f(s) = -s^3 for mu >= 0, else s^3; if c > 0, far scores reveal less
 
     Since we only count scores in bins, s is a bin's mean score, measured from the midpoint between the two
-    worlds' means. Rao's score is valid for any f.
+    worlds' means.
     """
-    # The integral over each bin of the score times the density, with the score measured from the mean of
-    # "out". For N(0, 1), it is minus the difference in density between the bin's edges. For N(mu, 1), we add
-    # mu times the bin's probability.
-    moments = -np.diff(bins.density)
-    moments[..., 1, :] += fit.mu[..., None] * bins.probabilities[..., 1, :]
-    # Each bin's mean score, (..., bins), in both worlds together, measured from the midpoint mu / 2.
-    s = moments.sum(-2) / bins.probabilities.sum(-2) - fit.mu[..., None] / 2
+    s = _compute_mean_scores(fit.mu, bins) - fit.mu[..., None] / 2  # (..., bins)
     sign = np.where(fit.mu < 0, 1.0, -1.0)[..., None]
     f = np.stack([s**2, sign * s**3], -1)
     # A departure changes only the world "in". The derivative of a bin's probability is the probability times
-    # (f minus the mean of f).
+    # (f minus the mean of f): normalizing the density subtracts the mean.
     in_bins = bins.probabilities[..., 1, :, None]
     mean_f = (in_bins * f).sum(-2, keepdims=True)
     derivatives = np.zeros((*bins.probabilities.shape, 2))
     derivatives[..., 1, :, :] = in_bins * (f - mean_f)
     return derivatives
+
+
+def _compute_mean_scores(mu: Array, bins: _Bins) -> Array:
+    """Returns each bin's mean score (..., bins) in both worlds together: N(0, 1) and N(mu, 1)."""
+    # A moment is the integral over a bin of the score times the density. For N(0, 1), it is minus the
+    # difference in density between the bin's edges. For N(mu, 1), we add mu times the bin's probability.
+    moments = -np.diff(bins.density)
+    moments[..., 1, :] += mu[..., None] * bins.probabilities[..., 1, :]
+    return moments.sum(-2) / bins.probabilities.sum(-2)

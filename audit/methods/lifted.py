@@ -71,14 +71,13 @@ class CanaryMethod(Method):
         """Returns the method's lower bound from the scores of a design.
 
         We choose the threshold and the bets using some of the runs (a pilot), and count errors in the others.
-        A user's coin flips may be unfair, so we raise the counted error rates (`Coins.widen`).
         """
         error = 1 - confidence
         assumes = self.assumes
         family = exact.GAUSSIAN if assumes.gaussian else exact.approximate_dp(delta)
         counted = count(design, family, error)
         errors = counted.rest  # in the runs outside the pilot
-        # Limits for a user's coins use up part of the error probability.
+        # A user's coins may be unfair. So we raise the error rates, at the cost of some error probability.
         widened, error_left = design.widen(errors, error)
         proven = self.prove(family, counted._replace(rest=widened), error_left)
         mu = None
@@ -87,12 +86,7 @@ class CanaryMethod(Method):
             mu = proven
             epsilon = conversions.epsilon_from_mu(mu, delta)
         if assumes == NOTHING:
-            # Without coins, we compare runs with K canaries to other runs. We assume that the other runs
-            # contain K - 1 canaries, so the two kinds differ in only one (OTHERS_IN).
-            if not errors.same_runs and errors.canaries_in > 1:
-                assumes = OTHERS_IN
-            elif error_left < error:  # a user's coins
-                assumes = COINS
+            assumes = _choose_assumption(errors, user_coins=error_left < error)
         guesses_in, guesses_out = errors.guesses()
         return Bound(
             method=self.name,
@@ -108,6 +102,15 @@ class CanaryMethod(Method):
             n_out=round(guesses_out / errors.scale_out),
             assumes=assumes,
         )
+
+
+def _choose_assumption(errors: RunErrors, user_coins: bool) -> Assumption:
+    """Returns the assumption of a bound that is valid for any trade-off curve and number of runs."""
+    # Without coins, we compare runs with K canaries to other runs. We assume that the other runs contain
+    # K - 1 canaries, so the two kinds differ in only one (OTHERS_IN).
+    if not errors.same_runs and errors.canaries_in > 1:
+        return OTHERS_IN
+    return COINS if user_coins else NOTHING
 
 
 def count(design: Design, family: Family, error: float) -> Counted:
@@ -299,13 +302,33 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     """Returns the pilot score that, as a threshold, should prove the largest parameter (epsilon or mu).
 
     At each score, we predict the parameter from three estimates of the error rates (`thresholds.candidates`):
-    from normal distributions, from counts, and from counts plus a margin (`raised`). We choose the score that
-    is best for normal distributions. If they predict 0 everywhere, we choose the score with the smallest sum
-    of counted rates. The score that is best for raised rates replaces this choice if its prediction exceeds
-    the choice's prediction from counts. The margin protects against lucky counts.
+    from normal distributions, from counts, and from counts plus a margin against lucky counts (`raised`).
 
-    `pilot` contains the runs used for this choice. From the other runs' errors, `sizes`, we use only the
-    numbers of runs and guesses. `error` is the error probability of each rate's limit.
+    Args:
+      pilot: The runs used for this choice.
+      sizes: The other runs; only the numbers of runs and guesses matter.
+      error: The error probability of each rate's limit.
+    """
+    predict = functools.partial(_predict_parameter, sizes, family, error)
+    candidates = thresholds.candidates(*pilot.pooled())
+    normal = predict(candidates.normal)
+    raised = predict(candidates.raised)
+    choice = normal.argmax()
+    if normal.max() <= 0:  # no score is good for normal distributions
+        choice = candidates.counted.sum(0).argmin()  # false positives plus false negatives
+    # Counts replace this choice if they predict more elsewhere, even with the margin.
+    if raised.max() > max(predict(candidates.counted)[choice], 0.0):
+        choice = raised.argmax()
+    return float(candidates.thresholds[choice])
+
+
+def _predict_parameter(sizes: RunErrors, family: Family, error: float, rates: Array) -> Array:
+    """Returns the parameter (T,) that runs should prove if the true error rates are `rates` (2, T).
+
+    It belongs to the family's curve through approximate upper limits: the rates plus two margins. The first
+    margin accounts for the variance of a rate p's estimate, scale * p (1 - p) / guesses. The second accounts
+    for rare runs with many more errors. With probability `error`, n runs do not include any run of a kind
+    with frequency log(1 / error) / n. The estimate from such a run is at most `scale`.
     """
     log_inverse_error = -np.log(error)
     guesses_in, guesses_out = sizes.guesses()
@@ -314,27 +337,8 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     guesses = np.array([[guesses_out], [guesses_in]])
     scales = np.array([[sizes.scale_out], [sizes.scale_in]])
     runs = np.array([[len(sizes.alarms)], [len(sizes.misses)]])
-
-    def predict(rates: Array) -> Array:
-        """Returns the parameter (T,) that we expect to prove if the true error rates are `rates` (2, T).
-
-        It belongs to the family's curve through approximate upper limits: the rates plus two margins. The
-        first margin accounts for the variance of a rate p's estimate, scale * p (1 - p) / guesses. The second
-        accounts for rare runs with many more errors. With probability `error`, n runs do not include any run
-        of a kind with frequency log(1 / error) / n. The estimate from such a run is at most `scale`.
-        """
-        variances = scales * rates * (1 - rates) / guesses
-        margin_for_guesses = np.sqrt(2 * log_inverse_error * variances)
-        margin_for_runs = scales * log_inverse_error / runs
-        limits = np.minimum(rates + margin_for_guesses + margin_for_runs, 1.0)
-        return family.parameter(*limits)
-
-    candidates = thresholds.candidates(*pilot.pooled())
-    normal = predict(candidates.normal)
-    raised = predict(candidates.raised)
-    choice = normal.argmax()
-    if normal.max() <= 0:
-        choice = candidates.counted.sum(0).argmin()  # false positives plus false negatives
-    if raised.max() > max(predict(candidates.counted)[choice], 0.0):
-        choice = raised.argmax()
-    return float(candidates.thresholds[choice])
+    variances = scales * rates * (1 - rates) / guesses
+    margin_for_guesses = np.sqrt(2 * log_inverse_error * variances)
+    margin_for_runs = scales * log_inverse_error / runs
+    limits = np.minimum(rates + margin_for_guesses + margin_for_runs, 1.0)
+    return family.parameter(*limits)

@@ -287,15 +287,15 @@ def gaussian_refutes(
 ) -> Bits:
     """Returns, for each element, whether a number of correct guesses refutes mu-GDP at the level `error`.
 
-    Let q_j be the probability of at least j correct guesses, and S_j = q_j + q_(j+1) + ... Suppose that q_v,
-    and so S_v, is at least the error. Then mu-GDP bounds q_j from below, for j = v - 1, ..., 0 (see the
-    module's docstring):
+    It does if, under mu-GDP, at least v correct guesses have a probability below the error. We prove this by
+    contradiction. Let q_j be the probability of at least j correct guesses, and S_j = q_j + q_(j+1) + ... If
+    q_v is at least the error, mu-GDP bounds q_j from below, for j = v - 1, ..., 0 (see the module's
+    docstring):
 
         q_j >= (m g(x) + S_(j+1)) / (r - j),    x = (j q_(j+1) + S_(j+1)) / m,    g(x) = Phi(Phi^-1(x) - mu).
 
-    The limits grow with q_(j+1) and S_(j+1), so we start at the smallest values, q_v = S_v = error. If q_0
-    would have to exceed 1, the supposition is false: under mu-GDP, q_v is below the error. So we refute mu.
-    Source: Mahloujifar, Melis and Chaudhuri, 2024.
+    The limits grow with q_(j+1) and S_(j+1), so we start at the smallest values, q_v = S_v = error. A limit
+    above 1 is a contradiction. Source: Mahloujifar, Melis and Chaudhuri, 2024.
 
     Args:
       canaries: m, the number of coins.

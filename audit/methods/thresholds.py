@@ -81,14 +81,14 @@ def choose_on_pilot(
     ranks, from_normal, from_counts, pilot_ranks, z_scores = np.hstack([by_in, by_out])
     best = np.argmax(from_normal)
     if family is not GAUSSIAN:
-        is_reliable = pilot_ranks >= _MIN_RELIABLE
+        is_reliable = pilot_ranks >= _MIN_RELIABLE  # ranks with enough counts
+        counts_contradict_normal = np.abs(z_scores[is_reliable]).max(initial=0.0) > _MAX_Z_SCORE
         # The error of a bound predicted from counts.
         relative_error = _RELATIVE_ERROR / np.sqrt(min(len(pilot_in), len(pilot_out)))
-        if np.abs(z_scores[is_reliable]).max(initial=0.0) > _MAX_Z_SCORE:
-            # Counts contradict normal distributions.
+        clearly_larger = (1 + relative_error) * max(from_counts[best], 0.0)
+        if counts_contradict_normal:
             best = np.argmax(np.where(is_reliable, from_counts, -np.inf))
-        elif from_counts.max() > (1 + relative_error) * max(from_counts[best], 0.0):
-            # Counts predict a clearly larger bound.
+        elif from_counts.max() > clearly_larger:
             best = np.argmax(from_counts)
     return Rank(is_in=bool(best < by_in.ranks.size), rank=int(ranks[best]))
 
@@ -120,12 +120,11 @@ def _predict_bounds(
     family: Family,
     error: float,
 ) -> _Predictions:
-    """Predicts the bounds for thresholds at ranks 1, 2, 4, ... among the scores of a world.
+    """Predicts the bounds for thresholds at ranks 1, 2, 4, ... among the scores of a world, in or out.
 
-    A threshold of rank r is the r-th lowest score in its own world. We guess that lower scores are from the
-    other world. So the errors are the r - 1 lower scores in its own world, and the other world's scores above
-    the threshold. We predict the latter from normal distributions, and from the pilot's counts at the score
-    nearest to the threshold.
+    A threshold of rank r is the r-th lowest score of this world, its own world. We guess that lower scores
+    are from the other world. So the errors are the r - 1 lower scores, and the other world's scores above the
+    threshold. We predict the latter in two ways: from normal distributions, and from the pilot's counts.
 
     Args:
       own: The pilot's scores in the threshold's own world.

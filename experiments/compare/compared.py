@@ -134,8 +134,8 @@ class TrainedMethod(NamedTuple):
 def list_methods(compared: Compared) -> list[TrainedMethod]:
     """Returns the methods that train models: fresh directions, and those of three papers.
 
-    Each uses its paper's adversary, and bounds for many runs with one canary (hidden state), many runs with K
-    canaries (LiDP), or a single run (one-shot). CANIFE has its own training code.
+    Each uses its paper's adversary, and bounds for many runs with one canary (hidden state) or K canaries
+    (LiDP), or for a single run (one-shot). CANIFE has its own training code.
     """
 
     def make(name: str, runs: int, shown: tuple[str, ...], **fields: Any) -> TrainedMethod:
