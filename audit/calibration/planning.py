@@ -53,15 +53,15 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
     )
     # To save time, the audits for a candidate number of runs have about this many runs in total. Audits with
     # several canaries per run take longer.
-    all_runs = 200_000
+    total_runs = 200_000
     max_audits = 40
     if setting.canaries > 1:
-        all_runs = 4_000
+        total_runs = 4_000
         max_audits = 12
 
     def compute_tightness(runs: int) -> float:
         """Returns the mean bound from this number of runs, as a fraction of the true epsilon."""
-        audits = int(np.clip(all_runs // runs, max_audits // 5, max_audits))
+        audits = int(np.clip(total_runs // runs, max_audits // 5, max_audits))
         return mean_epsilon(setting._replace(runs=runs, audits=audits)) / truth
 
     return first_to_reach(tightness, compute_tightness)

@@ -166,7 +166,7 @@ def _draw_step_noise(
     if of_raw_noise.ndim == 2:  # a row for each step
         of_raw_noise = of_raw_noise[state.step]
 
-    def add(total: Array, term: tuple[Array, Array]) -> tuple[Array, None]:
+    def add_raw_noise(total: Array, term: tuple[Array, Array]) -> tuple[Array, None]:
         """Redraws the raw noise z_{t-j} and adds A_j z_{t-j} to the total, for `term` (j, A_j).
 
         Adds 0 if there is no step t - j.
@@ -178,7 +178,7 @@ def _draw_step_noise(
         return total + jnp.where(lag <= state.step, coefficient, 0) * raw, None
 
     lags = jnp.arange(len(of_raw_noise))
-    total, _ = jax.lax.scan(add, jnp.zeros_like(theta), (lags, of_raw_noise))
+    total, _ = jax.lax.scan(add_raw_noise, jnp.zeros_like(theta), (lags, of_raw_noise))
     if len(of_noise) == 1:  # no earlier n_{t-j} contributes
         return total / of_noise[0], ()
     noise = (total - of_noise[1:] @ state.noise) / of_noise[0]

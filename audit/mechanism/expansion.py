@@ -255,7 +255,7 @@ def largest_expansion(
     Args:
       start: (p,) a guess at the most stretched direction, such as that of an earlier step, to save
         iterations. A wrong guess does no harm.
-      seed: The seed for the random half of the starting vector.
+      seed: The seed for the random start. We add the guess to it.
     """
     p = theta.size
     if p <= MAX_WHOLE:
@@ -275,7 +275,7 @@ def largest_expansion(
 
     vector = np.random.default_rng(seed).normal(size=p)
     if start is not None:
-        # The random half has a length of about sqrt(p). We scale the other half to the same length.
+        # The random vector has a length of about sqrt(p). We scale the guess to the same length.
         vector += math.sqrt(p) / np.linalg.norm(start) * start
     max_iterations = _MAX_ITERATIONS if p < _LARGE else _MAX_ITERATIONS_OF_LARGE
     eigenvalue, direction, is_close = _find_largest_eigenvalue(
@@ -314,26 +314,21 @@ def _find_largest_eigenvalue(
 ) -> tuple[float, Vector, bool]:
     """Finds the largest eigenvalue of a symmetric matrix with Lanczos iterations, or an upper bound on it.
 
-    Iterations may miss an eigenvalue x if c, the start's dot product with its unit eigenvector, is tiny. But
-    because the start is random, |c| is below q = 0.0038 only with probability _MISSED. Iterations 1 to k give
-    polynomials p_0, ..., p_k such that the vectors p_j(matrix) start / |start| are orthonormal. Their dot
-    products with the eigenvector are p_j(x) c / |start|, and the squares of these add up to at most 1
-    (Bessel's inequality). Hence x is not an eigenvalue if sum_j p_j(x)^2 exceeds (|start| / q)^2. Above the
-    largest eigenvalue found, and thus above all roots of the p_j, this sum increases with x.
+    Iterations end once no eigenvalue exceeds the largest one found plus a tolerance, except with probability
+    _MISSED (`_limit_at_eigenvalues`).
 
     Args:
       multiply: Returns the product of the matrix and a vector of shape (p,).
-      start: (p,) independent N(0, 1) numbers, plus any fixed vector, which only makes a tiny c less likely.
+      start: (p,) independent N(0, 1) numbers, plus any fixed vector.
       max_iterations: At most p.
-      add_tolerance: Maps the largest eigenvalue found to a limit. Iterations end once no eigenvalue exceeds
-        the limit.
+      add_tolerance: Adds the tolerance to an eigenvalue.
 
     Returns:
       (the largest eigenvalue found, its unit eigenvector (p,), True) if iterations end this way; else (an
-      upper bound, valid except with probability _MISSED, the same vector, False).
+      upper bound on all eigenvalues, the same vector, False).
     """
     squared_length = float(start @ start)
-    largest_sum = squared_length / norm.ppf((1 + _MISSED) / 2) ** 2  # (|start| / q)^2
+    limit_at_eigenvalues = _limit_at_eigenvalues(squared_length)
     basis = np.empty((max_iterations, len(start)))
     # In this basis, the matrix is tridiagonal.
     diagonal: list[float] = []
@@ -349,32 +344,47 @@ def _find_largest_eigenvalue(
         length = float(np.linalg.norm(product))
         off_diagonal.append(length)
         # Larger matrices take longer, so we compute their eigenvalues less often.
-        if k % (1 + k // 16) == 0 or length == 0 or k == max_iterations:
+        is_due = k % (1 + k // 16) == 0
+        if is_due or length == 0 or k == max_iterations:
             last = (k - 1, k - 1)
             values, vectors = eigh_tridiagonal(
                 diagonal, off_diagonal[:-1], select="i", select_range=last
             )
             largest = values[0]
             eigenvector = known.T @ vectors[:, 0]
-            limit = add_tolerance(largest)
-            # The sum is infinite if the length is 0.
-            if _sum_squared_polynomials(diagonal, off_diagonal, limit) > largest_sum:
+            bound = add_tolerance(largest)
+            # The sum increases above `largest`, so this excludes all eigenvalues above `bound`. The sum is
+            # infinite if the length is 0.
+            if _sum_squared_polynomials(diagonal, off_diagonal, bound) > limit_at_eigenvalues:
                 return largest, eigenvector, True
         vector = product / length
-    # We raise the limit, by a tenth of its distance from the eigenvalue, until no eigenvalue can exceed it.
-    while _sum_squared_polynomials(diagonal, off_diagonal, limit) <= largest_sum:
-        limit += 0.1 * (limit - largest)
-    return limit, eigenvector, False
+    # We raise the bound, by a tenth of its distance from `largest`, until no eigenvalue can exceed it.
+    while _sum_squared_polynomials(diagonal, off_diagonal, bound) <= limit_at_eigenvalues:
+        bound += 0.1 * (bound - largest)
+    return bound, eigenvector, False
+
+
+def _limit_at_eigenvalues(squared_length: float) -> float:
+    """Returns a limit on sum_j p_j(x)^2 at every eigenvalue x, valid except with probability _MISSED.
+
+    Lanczos iterations from a vector s give polynomials p_0, ..., p_k with orthonormal vectors p_j(matrix) s /
+    |s|. Let c be the dot product of s and the unit eigenvector of x. That of p_j(matrix) s / |s| is p_j(x) c
+    / |s|. The squares of these add up to at most 1 (Bessel's inequality), so sum_j p_j(x)^2 <= (|s| / c)^2.
+    The entries of s are independent N(0, 1) numbers, so |c| is below q = 0.0038 only with probability
+    _MISSED. Adding a fixed vector to s makes a tiny c less likely. `squared_length` is |s|^2.
+    """
+    q = norm.ppf((1 + _MISSED) / 2)
+    return squared_length / q**2
 
 
 def _sum_squared_polynomials(diagonal: list[float], off_diagonal: list[float], x: float) -> float:
     """Returns the sum of p_j(x)^2 over the orthonormal polynomials p_0, ..., p_k of k Lanczos iterations.
 
     If it is large, x is an eigenvalue only if its eigenvector is almost orthogonal to the starting vector
-    (see `_find_largest_eigenvalue`). `diagonal` and `off_diagonal` (k,) are the coefficients a_j and b_j of
-    the recurrence b_j p_(j+1)(x) = (x - a_j) p_j(x) - b_(j-1) p_(j-1)(x) with p_0 = 1. The result is infinite
-    if the sum might overflow, or if the last b_j is 0, because all other eigenvectors are then orthogonal to
-    the starting vector.
+    (see `_limit_at_eigenvalues`). `diagonal` and `off_diagonal` (k,) are the coefficients a_j and b_j of the
+    recurrence b_j p_(j+1)(x) = (x - a_j) p_j(x) - b_(j-1) p_(j-1)(x) with p_0 = 1. The result is infinite if
+    the sum might overflow, or if the last b_j is 0, because all other eigenvectors are then orthogonal to the
+    starting vector.
     """
     previous = 0.0  # p_(j-1)
     value = 1.0  # p_j

@@ -43,8 +43,8 @@ def draw_by_epochs(batches: int, shuffles: bool) -> Join:
 
     def join(presence: Array, run_key: Array, step: Array) -> Array:
         """Returns an array (K,): 1 for an inserted canary that joins the step, else 0."""
-        # All steps of an epoch use the key of its first step, so they draw the same `places`: each canary's
-        # step in the epoch.
+        # All steps of an epoch use the key of its first step, so they draw the same `own_steps`: each
+        # canary's step in the epoch.
         first_step = step // batches * batches
         step_key = jax.random.fold_in(run_key, first_step)
         key = jax.random.fold_in(step_key, _PLACES)  # the step's noise uses `step_key`
@@ -52,9 +52,9 @@ def draw_by_epochs(batches: int, shuffles: bool) -> Join:
         if shuffles:
             slots = batches * math.ceil(canaries / batches)
             own_slots = jax.random.permutation(key, slots)[:canaries]
-            places = own_slots % batches
+            own_steps = own_slots % batches
         else:
-            places = jax.random.randint(key, (canaries,), 0, batches)
-        return presence * (places == step % batches)
+            own_steps = jax.random.randint(key, (canaries,), 0, batches)
+        return presence * (own_steps == step % batches)
 
     return join

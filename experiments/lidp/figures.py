@@ -240,7 +240,7 @@ def _make_record(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> R
 
     Returns:
       panel, heading: The panel, and a line with its epsilons.
-      x: The audit's field on the horizontal axis; all fields are also in the record.
+      x: The audit's field on the horizontal axis. The record also has all fields under their own names.
       exact: The mechanism's epsilon.
       window: The largest epsilon that the paper can show with thresholds in its window of scores (Errata L2).
       <method>, <method>_deviation, <method>_error: For each method, the mean epsilon over seeds, its standard

@@ -181,8 +181,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 def _list_mechanisms(size: Extent) -> list[Cell]:
     """Returns the audits of the Gaussian mechanism, for panels over runs n, canaries K and dimension d.
 
-    The panel over n has epsilon 1, with K = 1 and with K = sqrt(n), rounded down. The others have epsilon 4.
-    The panel over d has K = sqrt(n). The others have d = 10,000.
+    Epsilon is 4, d is 10,000 and K is sqrt(n), rounded down, unless the panel varies them. The panel over n
+    has epsilon 1, and also K = 1.
     """
     runs = size.mechanism_runs
     base = MechanismAudit(

@@ -177,8 +177,8 @@ def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
 def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
     """Yields a record for each point, with the fields for `make_table`. Each point must have a conclusion.
 
-    Columns are named after methods for runs with one canary. The counterpart of a method in other audits
-    shares its column if it makes the same assumptions.
+    Each method for runs with one canary has a column. In other audits, the column has the method's
+    counterpart, if this makes the same assumptions.
     """
     for point in points:
         cells = point.cells

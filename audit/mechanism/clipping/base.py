@@ -144,11 +144,11 @@ def book_keeping(
         features, labels = batch
         columns = features.T  # one example per column
         params = unravel(theta)
-        zeros = {}
+        zeros = {}  # by layer
         for path, value in flatten_dict(params).items():
             if path[-1] == "kernel":
                 zeros[path[:-1]] = jnp.zeros((value.shape[-1], len(labels)), value.dtype)
-        # Layers whose input is the features, which all thetas share if callers `vmap` over thetas.
+        # The layers with the features as input. If callers `vmap` over thetas, all thetas share this input.
         first_layers: set[Path] = set()
 
         def total_loss(perturbations: dict[Path, Array]) -> tuple[Array, dict[Path, Array]]:
@@ -167,18 +167,18 @@ def book_keeping(
             return jnp.sum(losses), inputs
 
         # This traces `total_loss`, which completes `first_layers`.
-        gradients, inputs = jax.grad(total_loss, has_aux=True)(zeros)
+        at_outputs, inputs = jax.grad(total_loss, has_aux=True)(zeros)
         squared_norms = jnp.zeros(len(labels), theta.dtype)
-        for path in gradients:
-            gradient_squares = _sum_rows(gradients[path] ** 2)
+        for path in at_outputs:
+            gradient_squares = _sum_rows(at_outputs[path] ** 2)
             input_squares = _sum_rows(inputs[path] ** 2)
             # The norm of an outer product is the product of the norms. The 1 is the bias's input.
             squared_norms += gradient_squares * (1 + input_squares)
         scales = scale_to_norm(squared_norms, clipping_norm)  # (B,)
 
         sums = {}
-        for path, gradient in gradients.items():
-            scaled = gradient * scales
+        for path, gradients in at_outputs.items():
+            scaled = gradients * scales
             if path in first_layers:
                 # One product gives both sums, with a row of ones as the bias's input. All thetas share these
                 # inputs. In other layers, joining would copy the inputs for each theta.

@@ -88,23 +88,15 @@ def pass_through(layer: Any, x: Array) -> Call | None:
         output = product.reshape(*x.shape[:-1], -1) + bias
         return Call(output, rows, channels_last=True)
 
-    if is_exactly(layer, nn.Conv) and _is_plain(layer, x):
+    if is_exactly(layer, nn.Conv) and _is_plain_convolution(layer, x):
         patches = _patch_rows(layer, x)
         kernel = params["kernel"].reshape(-1, layer.features)
         output = patches @ kernel + bias
         rows = patches.reshape(-1, patches.shape[-1])  # (L, K)
         return Call(output, rows, channels_last=True)
 
-    # The output of a module with these methods is kernel.T @ unfold(x) + bias, (O, L), reshaped to
-    # output_shape(x) with channels first.
     if all(hasattr(layer, name) for name in ("unfold", "fold", "output_shape")):
-        columns = layer.unfold(x)  # (K, L)
-        kernel = params["kernel"].reshape(columns.shape[0], -1)
-        product = _multiply_columns(layer, kernel, x, columns)
-        # Without this barrier, a GPU would write the bias to memory once per place.
-        product = jax.lax.optimization_barrier(product)
-        output = product + bias[:, None]
-        return Call(output.reshape(layer.output_shape(x)), columns, channels_last=False)
+        return _pass_through_unfold(layer, x, params["kernel"], bias)
 
     is_norm = is_exactly(layer, nn.GroupNorm) or is_exactly(layer, nn.LayerNorm)
     # The layer's parameters must vary only along the last axis, and it must not average over devices.
@@ -119,6 +111,16 @@ def pass_through(layer: Any, x: Array) -> Call | None:
         return Call(output, saved, channels_last=True)
 
     return None
+
+
+def _pass_through_unfold(layer: Any, x: Array, kernel: Array, bias: Array) -> Call:
+    """Computes kernel.T @ layer.unfold(x) + bias, reshaped to layer.output_shape(x), with channels first."""
+    columns = layer.unfold(x)  # (K, L)
+    product = _multiply_columns(layer, kernel.reshape(columns.shape[0], -1), x, columns)
+    # Without this barrier, a GPU would write the bias to memory once per place.
+    product = jax.lax.optimization_barrier(product)
+    output = product + bias[:, None]
+    return Call(output.reshape(layer.output_shape(x)), columns, channels_last=False)
 
 
 def find_gradients(names: set[str], calls: Call, at_output: Array) -> dict[str, ExampleGradients]:
@@ -143,36 +145,13 @@ def find_gradients(names: set[str], calls: Call, at_output: Array) -> dict[str, 
 
 
 def _multiply_columns(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
-    """Returns kernel.T (O, K) @ columns (K, L), for columns = layer.unfold(x), with two custom rules.
-
-    The derivative gets the gradient at x from layer.fold(kernel, gradient at the product, x), so it need not
-    store the gradient at the columns, which are several times larger than x.
+    """Returns kernel.T (O, K) @ columns (K, L), for columns = layer.unfold(x).
 
     Under `vmap` over examples, we compute a batched product with contiguous rows. JAX's default, one large
     product, would first copy the columns into a different order. Because of this rule, JAX can compute
     grad(vmap(f)), but not vmap(grad(f)).
     """
-
-    @jax.custom_vjp
-    def multiply(kernel: Array, x: Array, columns: Array) -> Array:
-        """Returns kernel.T @ columns (..., K, L). Only the derivative uses x."""
-        shape = (*columns.shape[:-2], *kernel.T.shape)
-        rows = jnp.broadcast_to(kernel.T, shape)
-        return rows @ columns
-
-    def forward(
-        kernel: Array, x: Array, columns: Array
-    ) -> tuple[Array, tuple[Array, Array, Array]]:
-        """Returns the product, and the arguments for `backward`."""
-        return multiply(kernel, x, columns), (kernel, x, columns)
-
-    def backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, None]:
-        """Returns the gradients for the kernel and x; None for the columns, which depend on x."""
-        kernel, x, columns = saved
-        at_kernel = jnp.einsum("...kl,...ol->ko", columns, gradient)
-        return at_kernel, layer.fold(kernel, gradient, x), None
-
-    multiply.defvjp(forward, backward)
+    multiply = _make_product(layer)
     product = jax.custom_batching.custom_vmap(multiply)
 
     @product.def_vmap
@@ -188,6 +167,34 @@ def _multiply_columns(layer: Any, kernel: Array, x: Array, columns: Array) -> Ar
         return jax.vmap(multiply, axes)(*arguments), True
 
     return product(kernel, x, columns)
+
+
+def _make_product(layer: Any) -> Callable[[Array, Array, Array], Array]:
+    """Returns the function (kernel, x, columns) -> kernel.T @ columns, for columns = layer.unfold(x).
+
+    Its derivative gets the gradient at x from `layer.fold`, so it need not store the gradient at the columns,
+    which are several times larger than x.
+    """
+
+    @jax.custom_vjp
+    def multiply(kernel: Array, x: Array, columns: Array) -> Array:
+        """Returns kernel.T @ columns (..., K, L). Only the derivative uses x."""
+        shape = (*columns.shape[:-2], *kernel.T.shape)
+        rows = jnp.broadcast_to(kernel.T, shape)
+        return rows @ columns
+
+    def forward(*arguments: Array) -> tuple[Array, tuple[Array, ...]]:
+        """Returns the product, and the arguments for `backward`."""
+        return multiply(*arguments), arguments
+
+    def backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, None]:
+        """Returns the gradients for the kernel and x; None for the columns, which depend on x."""
+        kernel, x, columns = saved
+        at_kernel = jnp.einsum("...kl,...ol->ko", columns, gradient)
+        return at_kernel, layer.fold(kernel, gradient, x), None
+
+    multiply.defvjp(forward, backward)
+    return multiply
 
 
 def _from_vectors(vectors: Array) -> ExampleGradients:
@@ -226,18 +233,29 @@ def _find_kernel_gradients(
             squared_norms, lambda weights: jnp.einsum(f"b,{formed}->ko", weights, gradients)
         )
 
+    return _from_ghost_norms(inputs, at_output, ins, outs)
+
+
+def _from_ghost_norms(inputs: Array, at_output: Array, ins: str, outs: str) -> ExampleGradients:
+    """Returns the gradients of B examples for a kernel (K, O), without forming them.
+
+    An example's gradient is the sum over places l of a_l g_l', for inputs a_l and gradients g_l at the
+    output. So its squared norm is the sum over l, m of (a_l . a_m)(g_l . g_m).
+
+    `ins` and `outs` name the axes of the arrays: "blk" and "blo", or "bkl" and "bol".
+    """
+
     def dot_places(matrices: Array, axes: str) -> Array:
         """Returns the dot products of all pairs of places l and m, of shape (B, L, L)."""
         other_axes = axes.replace("l", "m")
         return jnp.einsum(f"{axes},{other_axes}->blm", matrices, matrices)
 
-    def weighted_sum(weights: Array) -> Array:
-        """Returns the weighted sum of the gradients, of shape (K, O), for weights (B,)."""
-        return jnp.einsum(f"{ins},{outs}->ko", inputs, at_output * weights[:, None, None])
-
-    # The squared norm is the sum over l, m of (a_l . a_m)(g_l . g_m) for inputs a and gradients g.
     products = dot_places(inputs, ins) * dot_places(at_output, outs)
-    return ExampleGradients(jnp.sum(products, axis=(1, 2)), weighted_sum)
+    squared_norms = jnp.sum(products, axis=(1, 2))
+    return ExampleGradients(
+        squared_norms,
+        lambda weights: jnp.einsum(f"{ins},{outs}->ko", inputs, at_output * weights[:, None, None]),
+    )
 
 
 def _from_outer_products(inputs: Array, at_output: Array) -> ExampleGradients:
@@ -252,7 +270,7 @@ def _from_outer_products(inputs: Array, at_output: Array) -> ExampleGradients:
     )
 
 
-def _is_plain(layer: nn.Conv, x: Array) -> bool:
+def _is_plain_convolution(layer: nn.Conv, x: Array) -> bool:
     """Returns True for a zero-padded convolution of an image (H, W, C) without dilation, groups or a mask."""
     undilated = (1, (1, 1), None)  # the values that mean this in Flax
     pads_zeros = not isinstance(layer.padding, str) or layer.padding in ("SAME", "VALID")
