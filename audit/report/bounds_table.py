@@ -63,8 +63,7 @@ class BoundRow(NamedTuple):
 def list_rows(conclusion: Conclusion) -> list[BoundRow]:
     """Returns a table's rows: lower and upper bounds, estimates, and the epsilon if losses were linear.
 
-    The last is a heuristic. For a single run, we list only bounds, because its estimates have a separate
-    table.
+    A single run has rows only for bounds, because its estimates have a separate table.
     """
     rows = [_make_row(bound, conclusion, bound.assumes) for bound in conclusion.ranked()]
     rows += [
@@ -237,20 +236,19 @@ def _make_notes(word: str, statements: Iterable[str]) -> Iterator[str]:
 
 
 def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
-    """Returns clauses about the test of the claim; an empty list if no claim is known or scores are invalid.
+    """Returns clauses about the test of the claim: its result or why there is none, and its sensitivity.
 
-    The first clause is the test's result, or why the claim was not tested. Unless the claim is rejected, the
-    second is the probability that this audit would have rejected it, had there been less noise than claimed.
+    The sensitivity is the probability that the test would have rejected the claim if there had been less
+    noise. A rejected claim has no second clause. Without a claim or with invalid scores, the list is empty.
     """
     test = conclusion.claim_test
-    upper = conclusion.tightest
     if test is None:
-        if upper is None or math.isinf(upper.epsilon):
-            return []
-        if conclusion.is_reversed:
+        upper = conclusion.tightest
+        is_claimed = upper is not None and not math.isinf(upper.epsilon)
+        if is_claimed and conclusion.is_reversed:
             return ["not tested: scores are reversed"]
         # A single run's test needs a known distribution of left-out cosines, or enough coin flips.
-        if conclusion.is_one_run:
+        if is_claimed and conclusion.is_one_run:
             return [f"not tested: the null is fitted, and there are fewer than {LEAST_COINS} coins"]
         return []
     result = "rejected by " if test.refuted else "not rejected by "
@@ -258,16 +256,16 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
     # If the test does not bet, but compares lower bounds with the claim, the e-value only repeats the result.
     if conclusion.bets_on_curve:
         result += f" (e-value {at_least_digits(test.e_value, digits=2)})"
-    # `seen` is the smallest noise reduction that the test would detect. `seen.noise` is the fraction that
-    # remains.
+    # `seen` is the smallest noise reduction that the test would detect.
     if test.seen is None or test.refuted:
         return [result]
     probability = math.floor(100 * test.seen.probability) / 100  # rounded down
-    sharpness = (
-        f"with {100 * (1 - test.seen.noise):.3g}% less noise than claimed, this audit would have "
+    reduction = 1 - test.seen.noise  # `noise` is the fraction that remains
+    sensitivity = (
+        f"with {100 * reduction:.3g}% less noise than claimed, this audit would have "
         f"rejected the claim with probability {probability:g}"
     )
-    return [result, sharpness]
+    return [result, sensitivity]
 
 
 def _describe_attack(conclusion: Conclusion) -> Iterator[str]:
