@@ -20,11 +20,11 @@ from audit.conclusions import lipschitz
 from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion, method_of
 from audit.errors import InputError
-from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
+from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, Bound
 from audit.methods.exact_null import EXACT_NULL, EXACT_NULL_GDP
 from audit.methods.lifted import LIFTED, LIFTED_GAUSSIAN
 from audit.report.style import BLACK, BLUE, BOUND, FADED, FREE, GREEN, PREDICTED, UPPER, VERMILION
-from audit.report.table import at_least, at_most
+from audit.report.table import Column, at_least, at_most
 from audit.settings.setting import Setting, identity
 from audit.written import show_level
 from experiments.hidden_state.correlated import ACCOUNTED_EPSILON, STRATEGIES
@@ -95,10 +95,17 @@ def draw_bracket(
         ylabel=f"epsilon at delta {show_level(evidence.levels.delta)}",
         sharey=True,
     )
+    columns = _list_bracket_columns(x_axis.symbol)
+    title = f"{sweep.title}\nepsilon at {evidence.levels}"
+    return figure, own_table(title, columns, rows, [_NOTES], section="panel", gap=" ")
+
+
+def _list_bracket_columns(x_symbol: str) -> list[Column]:
+    """Returns the table's columns for the rows of `make_rows`, which has their fields."""
     nearest = ".2f"  # for predictions and intervals; bounds are rounded up or down
-    columns = [
+    return [
         field("panel"),
-        field("x", x_axis.symbol, "g"),
+        field("x", x_symbol, "g"),
         # Fresh directions: a lower bound on epsilon, and on the epsilon of any mu-GDP claim.
         field("proven", "proven", at_least),
         field("gdp_limit", "GDP", at_least),
@@ -116,8 +123,6 @@ def draw_bracket(
         field("expansion", "mean c", ".5f"),
         field("composition", "composed", at_most),
     ]
-    title = f"{sweep.title}\nepsilon at {evidence.levels}"
-    return figure, own_table(title, columns, rows, [_NOTES], section="panel", gap=" ")
 
 
 def list_measured(sweep: Sweep) -> list[Setting]:
@@ -143,18 +148,9 @@ def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list
 def gather_rows(points: Sequence[Point]) -> list[Record]:
     """Returns a row for each panel, noise strategy and x, in order of first occurrence.
 
-    A row combines up to two audits, one of fresh directions and one of canaries along coordinates. If an
-    audit is missing, so are its fields. All points must have a conclusion.
-
-    Returns:
-      Rows with `panel`, `x`, the `setting` of the first audit, and these epsilons:
-
-      composition: The accountant's epsilon for all models together.
-      proven, gdp_limit: From fresh directions, lower bounds on epsilon and on the epsilon of any mu-GDP
-        guarantee. They make no assumptions.
-      interval_low, interval_high, if_gaussian: From coordinates, a two-sided interval if scores are normal,
-        and a lower bound if the trade-off curve is Gaussian.
-      constant_direction: The prediction if all other gradients are 0 along a coordinate.
+    A row has `panel`, `x`, the `setting` of its first audit, and `composition`, the accountant's epsilon for
+    all models together. It combines up to two audits: one of fresh directions (`_read_fresh`), and one of
+    canaries along coordinates (`_read_coordinates`). All points must have a conclusion.
     """
     rows: dict[tuple[str, str, float], Record] = {}
     for point in points:
@@ -169,21 +165,37 @@ def gather_rows(points: Sequence[Point]) -> list[Record]:
         row = rows.setdefault(place, shared)
         conclusion = point.conclusions[0]
         # Only for fresh directions do we know the distribution of scores without a canary.
-        if conclusion.law_is_known:
-            row |= {
-                "proven": conclusion.epsilon,
-                "gdp_limit": conclusion.finding(EXACT_NULL_GDP).epsilon,
-            }
-        else:
-            low, high = point.interval()
-            mean, _min, _max = point.spread(IF_GAUSSIAN)
-            row |= {
-                "interval_low": low,
-                "interval_high": high,
-                IF_GAUSSIAN: mean,
-                "constant_direction": point.predicted(),
-            }
+        row |= _read_fresh(conclusion) if conclusion.law_is_known else _read_coordinates(point)
     return list(rows.values())
+
+
+def _read_fresh(conclusion: Conclusion) -> Record:
+    """Returns two lower bounds from fresh directions, which make no assumptions.
+
+    `proven` is on epsilon, and `gdp_limit` on the epsilon of any mu-GDP guarantee.
+    """
+    return {
+        "proven": conclusion.epsilon,
+        "gdp_limit": conclusion.finding(EXACT_NULL_GDP).epsilon,
+    }
+
+
+def _read_coordinates(point: Point) -> Record:
+    """Returns the epsilons from audits along coordinates.
+
+    Returns:
+      interval_low, interval_high: A two-sided interval if scores are normal.
+      if_gaussian: A lower bound if the trade-off curve is Gaussian.
+      constant_direction: The prediction if all other gradients are 0 along a coordinate.
+    """
+    low, high = point.interval()
+    mean, _min, _max = point.spread(IF_GAUSSIAN)
+    return {
+        "interval_low": low,
+        "interval_high": high,
+        IF_GAUSSIAN: mean,
+        "constant_direction": point.predicted(),
+    }
 
 
 def _describe_training(setting: Setting) -> Hashable:
@@ -199,11 +211,7 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
     `composition`, the accountant's epsilon for all models together.
 
     Returns:
-      at_most: The bound.
-      word: Its assumption as one word, such as MEASURED; COMPOSITION if it only uses `composition`; ESTIMATE
-        if steps have kinks (ReLU), since measured derivatives then do not bound the expansion.
-      margin: The bound if steps expand ten times as much.
-      expansion: The mean Lipschitz constant of the steps; missing for COMPOSITION.
+      The fields of `_make_upper`. If `composition` is the bound, there is no `expansion`.
     """
     delta = evidence.levels.delta
     upper = lipschitz.hidden_state(setting, delta)  # a text with the reason if no bound is proven
@@ -213,15 +221,26 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
     if setting.schedule.periodicity == 1 and not is_lower:
         return {"at_most": composition, "word": COMPOSITION, "margin": composition}
     if isinstance(upper, HiddenState):
-        word = upper.assumes.word
-    else:
-        steps = read_expansion(evidence, setting)
-        if steps is None:
-            return {}
-        word = ESTIMATE if steps.kink else MEASURED
-        # If steps have kinks, `hidden_state` only returns a text. We clear `kink` to get the estimate.
-        upper = lipschitz.hidden_state(setting, delta, steps._replace(kink=""))
-        assert isinstance(upper, HiddenState)
+        return _make_upper(upper, upper.assumes.word)
+    steps = read_expansion(evidence, setting)
+    if steps is None:
+        return {}
+    # If steps have kinks, `hidden_state` only returns a text. We clear `kink` to get the estimate.
+    upper = lipschitz.hidden_state(setting, delta, steps._replace(kink=""))
+    assert isinstance(upper, HiddenState)
+    return _make_upper(upper, word=ESTIMATE if steps.kink else MEASURED)
+
+
+def _make_upper(upper: HiddenState, word: str) -> Record:
+    """Returns a row's fields about an upper bound on the last model's epsilon.
+
+    Returns:
+      at_most: The bound.
+      word: Its assumption, such as MEASURED. It is ESTIMATE if steps have kinks (ReLU), since measured
+        derivatives then do not bound the expansion.
+      margin: The bound if steps expand ten times as much.
+      expansion: The mean Lipschitz constant of the steps.
+    """
     return {
         "at_most": upper.bound.epsilon,
         "word": word,
@@ -306,24 +325,16 @@ def _draw_proven_panel(axis: Axes, records: Records) -> None:
 def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
     """Returns a row for each method and number of training runs, with the lower bound on epsilon.
 
-    Audits of fresh directions yield a bound after every run; the table shows some (`is_shown`). Audits along
-    coordinates yield a bound for each run count in _SHOWN_RUNS and for all runs.
+    Figures show all rows, and tables those with `is_shown`.
     """
     (cell,) = point.cells  # there is one seed
     (conclusion,) = point.conclusions
-    by_runs = {}
-    if not conclusion.law_is_known:
-        by_runs = _conclude_first_runs(point, evidence)
+    bounds = [bound for bound in conclusion.bounds if bound.method in _METHODS]
+    by_method = _list_epsilons(bounds, point, evidence)
     rows = []
-    for bound in conclusion.bounds:
-        if bound.method not in _METHODS:
-            continue
+    for bound in bounds:
         method = method_of(bound)
-        if conclusion.law_is_known:  # fresh directions
-            epsilons = dict(enumerate(bound.path, start=1))  # keyed by number of runs
-        else:
-            epsilons = {runs: first.finding(method.name).epsilon for runs, first in by_runs.items()}
-        for runs, epsilon in epsilons.items():
+        for runs, epsilon in by_method[method.name].items():
             rows.append(
                 {
                     "x": runs,
@@ -341,6 +352,23 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
                 }
             )
     return rows
+
+
+def _list_epsilons(
+    bounds: Sequence[Bound], point: Point, evidence: Evidence
+) -> dict[str, dict[int, float]]:
+    """Returns the lower bounds of an audit's methods from its first n runs, as {method: {n: epsilon}}.
+
+    `bounds` are those from all runs. Fresh directions yield a bound for every n.
+    """
+    (conclusion,) = point.conclusions
+    if conclusion.law_is_known:  # fresh directions
+        return {bound.method: dict(enumerate(bound.path, start=1)) for bound in bounds}
+    by_runs = _conclude_first_runs(point, evidence)
+    return {
+        bound.method: {n: first.finding(bound.method).epsilon for n, first in by_runs.items()}
+        for bound in bounds
+    }
 
 
 def _conclude_first_runs(point: Point, evidence: Evidence) -> dict[int, Conclusion]:
@@ -364,22 +392,9 @@ def _conclude_first_runs(point: Point, evidence: Evidence) -> dict[int, Conclusi
 def draw_correlated(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence
 ) -> tuple[Figure, OwnTable]:
-    """Plots the last model's epsilon against k for each noise strategy, and tabulates it.
-
-    It adds a prediction for linear losses to the audits from `gather_rows`.
-    """
+    """Plots the last model's epsilon against k for each noise strategy, and tabulates it."""
     delta = evidence.levels.delta
-    rows = gather_rows(points)
-    for row in rows:
-        mechanism = row["setting"].mechanism
-        schedule = row["setting"].schedule
-        sigma = mechanism.noise_multiplier
-        claim = MatrixMechanism(mechanism.noise, sigma, schedule.steps, schedule.periodicity)
-        row |= {
-            "strategy": mechanism.noise,
-            "noise_multiplier": sigma,
-            "linear": claim.last_model_if_linear(delta),
-        }
+    rows = _make_correlated_rows(points, delta)
     figure = draw_panels_of(
         rows,
         sweep.title,
@@ -401,6 +416,22 @@ def draw_correlated(
     ]
     title = f"{sweep.title}\nepsilon at {evidence.levels}"
     return figure, own_table(title, columns, rows, [_CORRELATED_NOTES], section="panel", gap="  ")
+
+
+def _make_correlated_rows(points: Sequence[Point], delta: float) -> list[Record]:
+    """Returns the rows from `gather_rows`, with each row's noise and the epsilon if losses were linear."""
+    rows = gather_rows(points)
+    for row in rows:
+        mechanism = row["setting"].mechanism
+        schedule = row["setting"].schedule
+        sigma = mechanism.noise_multiplier
+        claim = MatrixMechanism(mechanism.noise, sigma, schedule.steps, schedule.periodicity)
+        row |= {
+            "strategy": mechanism.noise,
+            "noise_multiplier": sigma,
+            "linear": claim.last_model_if_linear(delta),
+        }
+    return rows
 
 
 def _draw_strategies(axis: Axes, records: Records) -> None:
