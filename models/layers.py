@@ -103,11 +103,8 @@ def _shift_down(pixels: Array, shifts: int, height: int, width: int) -> list[Arr
     margin = (shifts - 1) * width
     zeros = jnp.zeros((*pixels.shape[:-1], margin), pixels.dtype)
     padded = jnp.concatenate([zeros, pixels, zeros], axis=-1)  # such as 0ab0
-    shifted = []
-    for i in range(shifts):
-        start = margin - i * width
-        shifted.append(padded[..., start : start + height * width])
-    return shifted
+    starts = [margin - i * width for i in range(shifts)]
+    return [padded[..., start : start + height * width] for start in starts]
 
 
 @jax.custom_vjp

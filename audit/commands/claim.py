@@ -103,7 +103,13 @@ def _print_noise_claims() -> None:
     """
     require(FLAGS.steps is not None, "--steps is missing: give the number of steps")
     k = 1 if FLAGS.k is None else FLAGS.k
-    claim = _make_noise_claim(k)
+    sigma = 1.0  # any number, if --claim determines the noise
+    if FLAGS.claim is None:
+        sigma = FLAGS.noise_multiplier
+        require(sigma > 0, f"--noise_multiplier={sigma:g}: give a number above 0")
+    claim = MatrixMechanism(FLAGS.noise, sigma, FLAGS.steps, k)
+    if FLAGS.claim is not None:
+        claim = claim.with_epsilon(FLAGS.claim, FLAGS.delta)
     claims = [claim]
     if FLAGS.noise != INDEPENDENT:
         dp_sgd = dataclasses.replace(claim, strategy=INDEPENDENT)
@@ -115,19 +121,6 @@ def _print_noise_claims() -> None:
     else:
         steps = f"{FLAGS.steps:,} steps, canary in 1 of {k}"
         print(show_noise_claims(records, f"epsilon at delta {FLAGS.delta:g}, {steps}"))
-
-
-def _make_noise_claim(k: int) -> MatrixMechanism:
-    """Returns the mechanism with the strategy in --noise and a canary every k steps.
-
-    Its noise has the multiplier in --noise_multiplier, or gives the epsilon in --claim.
-    """
-    if FLAGS.claim is not None:
-        unit_noise = MatrixMechanism(FLAGS.noise, 1.0, FLAGS.steps, k)
-        return unit_noise.with_epsilon(FLAGS.claim, FLAGS.delta)
-    sigma = FLAGS.noise_multiplier
-    require(sigma > 0, f"--noise_multiplier={sigma:g}: give a number above 0")
-    return MatrixMechanism(FLAGS.noise, sigma, FLAGS.steps, k)
 
 
 def _print_sampler_claims() -> None:
@@ -192,8 +185,8 @@ def _read_user_loader() -> _Sampler:
 def _recognize_loader(user_file: UserFile) -> _Sampler:
     """Returns the sampler of a user's loader, recognized by the check of its batches.
 
-    Raises InputError if the size of the data set is unknown, a pass has too many batches, or there is no
-    bound for such batches.
+    Raises InputError if the size of the data set is unknown, if a pass has too many batches, or if no bound
+    is known for the sampler.
     """
     loader = user_file.definitions[user_file.name]
     examples = count_examples(loader, user_file.definitions.get("examples"))
@@ -217,7 +210,7 @@ def _recognize_loader(user_file: UserFile) -> _Sampler:
 def _find_kind(report: CheckReport) -> str:
     """Returns the name of the sampler that a check of batches recognized, such as "poisson".
 
-    Raises InputError if there is no bound for it, or if batches have a different sampling rate.
+    Raises InputError if no bound is known for it, or if the sampling rate is different.
     """
     # Other findings only mean that the batches are not Poisson samples.
     for finding in report.findings:
@@ -247,7 +240,7 @@ def _judge_order(kind: str, batches: int, is_even: bool, order: Mapping[str, Any
     passes = f"{order['passes']} passes"
     tested = f"tested over {passes}, p {order['p_value']:.2g}"
     uniform = f"uniform order ({tested})"
-    seems_uniform = order["p_value"] > LEVEL
+    seems_uniform = order["p_value"] > LEVEL  # the tests do not reject it
     # The bounds for "shuffled" assume equal batches. If the last one is smaller, an example is more often in
     # an earlier batch. This lowers the leakage, unless later steps expand the example's effect.
     expands = FLAGS.lipschitz is not None and FLAGS.lipschitz > 1

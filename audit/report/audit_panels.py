@@ -121,8 +121,7 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     all_scores = np.concatenate(conclusion.worlds)
     low = all_scores.min()
     high = all_scores.max()
-    is_too_narrow = high - low <= 1e-9 * abs(high)  # for float64 to separate the bars' edges
-    if is_too_narrow:
+    if high - low <= 1e-9 * abs(high):  # too narrow for float64 to separate the bars' edges
         margin = max(0.5, 1e-6 * abs(high))
         low -= margin
         high += margin

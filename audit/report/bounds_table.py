@@ -236,19 +236,20 @@ def _make_notes(word: str, statements: Iterable[str]) -> Iterator[str]:
 
 
 def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
-    """Returns clauses about the test of the claim: its result or why there is none, and its sensitivity.
+    """Returns clauses about the test of the claim; an empty list if no claim is known or scores are invalid.
 
-    The sensitivity is the probability that the test would have rejected the claim if there had been less
-    noise. A rejected claim has no second clause. Without a claim or with invalid scores, the list is empty.
+    The first clause is the test's result, or why it did not run. If the claim is not rejected, the second is
+    the test's sensitivity: the probability that it would have rejected the claim at a lower noise level.
     """
     test = conclusion.claim_test
     if test is None:
         upper = conclusion.tightest
-        is_claimed = upper is not None and not math.isinf(upper.epsilon)
-        if is_claimed and conclusion.is_reversed:
+        if upper is None or math.isinf(upper.epsilon):
+            return []
+        if conclusion.is_reversed:
             return ["not tested: scores are reversed"]
         # A single run's test needs a known distribution of left-out cosines, or enough coin flips.
-        if is_claimed and conclusion.is_one_run:
+        if conclusion.is_one_run:
             return [f"not tested: the null is fitted, and there are fewer than {LEAST_COINS} coins"]
         return []
     result = "rejected by " if test.refuted else "not rejected by "

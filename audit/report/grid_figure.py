@@ -39,18 +39,19 @@ def draw_grid(frame: pd.DataFrame, varied: Sequence[str], width: float) -> Figur
             pairs = zip(others, values, strict=True)
             label = ", ".join(f"{name} = {value}" for name, value in pairs)
             color, marker = next(looks)
-            _draw_proven(axis, rows, label, color, marker)
-            _draw_upper_bounds(axis, rows, label, color)
+            _draw_line(axis, rows, label, color, marker)
         axis.set(xlabel=x_name.replace("_", " "), ylim=(0, None))
         axis.set_ylabel(f"epsilon at delta {show_level(frame['delta'].iloc[0])}")
         axis.legend(fontsize=7)
     return figure
 
 
-def _draw_proven(axis: Axes, rows: pd.DataFrame, label: str, color: str, marker: str) -> None:
-    """Plots proven epsilons as a line against the column "x".
+def _draw_line(axis: Axes, rows: pd.DataFrame, label: str, color: str, marker: str) -> None:
+    """Plots proven epsilons as a line and upper bounds as a dotted line, against a frame's column "x".
 
     Each point is the mean over rows with the same x, with a bar from the smallest to the largest epsilon.
+    Upper bounds above three times the largest proven epsilon would flatten the bars, so they appear only in
+    the legend.
     """
     proven = rows.groupby("x", sort=False)["epsilon"].agg(["mean", "min", "max"])
     mean = proven["mean"]
@@ -71,15 +72,9 @@ def _draw_proven(axis: Axes, rows: pd.DataFrame, label: str, color: str, marker:
         label=f"{what} {label}".strip(),
     )
 
-
-def _draw_upper_bounds(axis: Axes, rows: pd.DataFrame, label: str, color: str) -> None:
-    """Plots the tightest upper bounds as a dotted line against the column "x".
-
-    Bounds above three times the largest proven epsilon would flatten its line, so only the legend has them.
-    """
     tightest = rows[["upper_bound", "hidden_state_bound"]].astype(float).min(axis=1)
     upper = tightest.groupby(rows["x"], sort=False).max()
-    if upper.min() > 3 * rows["epsilon"].max():
+    if upper.min() > 3 * proven["max"].max():
         axis.plot([], ":", color=color, label=f"at most {at_most(upper.max())} {label}".strip())
     elif upper.notna().any():
         axis.plot(upper.index, upper, ":", color=color, label=f"at most {label}".strip())

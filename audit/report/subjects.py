@@ -216,7 +216,7 @@ def _describe_insertions(setting: Setting) -> str:
 
 
 def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> dict[str, str]:
-    """Returns sentences on the threat model, keyed by topic, such as "sees" for what the adversary sees.
+    """Returns sentences on the threat model, keyed by topic, such as "sees".
 
     `notes` is the provenance that the last audit stored.
     """
@@ -239,20 +239,15 @@ def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> dict[str, s
         "inserts": setting.adversary.description,
     }
     if setting.canaries > 1:
-        sentences["canaries"] = _describe_canaries(setting)
+        presence = "each inserted or not by its own coin flip, unknown to the adversary"
+        if setting.adversary.inserts_all:
+            presence = "all inserted"
+        sentences["canaries"] = (
+            f"Every run has {setting.canaries} such canaries, {presence}. For each canary, the others are "
+            "random data: neighbouring data sets differ in one canary."
+        )
     sentences["neighbours"] = (
         "Its canary is clipped to norm C like an example's gradient; the worlds differ only by the canary "
         "(add or remove one)."
     )
     return {**sentences, "accounting": accounting}
-
-
-def _describe_canaries(setting: Setting) -> str:
-    """Returns sentences about several canaries per run: which are inserted, and what neighbours are."""
-    presence = "each inserted or not by its own coin flip, unknown to the adversary"
-    if setting.adversary.inserts_all:
-        presence = "all inserted"
-    return (
-        f"Every run has {setting.canaries} such canaries, {presence}. For each canary, the others are "
-        "random data: neighbouring data sets differ in one canary."
-    )

@@ -20,11 +20,11 @@ from audit.conclusions import lipschitz
 from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion, method_of
 from audit.errors import InputError
-from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, Bound
+from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
 from audit.methods.exact_null import EXACT_NULL, EXACT_NULL_GDP
 from audit.methods.lifted import LIFTED, LIFTED_GAUSSIAN
 from audit.report.style import BLACK, BLUE, BOUND, FADED, FREE, GREEN, PREDICTED, UPPER, VERMILION
-from audit.report.table import Column, at_least, at_most
+from audit.report.table import at_least, at_most
 from audit.settings.setting import Setting, identity
 from audit.written import show_level
 from experiments.hidden_state.correlated import ACCOUNTED_EPSILON, STRATEGIES
@@ -95,17 +95,10 @@ def draw_bracket(
         ylabel=f"epsilon at delta {show_level(evidence.levels.delta)}",
         sharey=True,
     )
-    columns = _list_bracket_columns(x_axis.symbol)
-    title = f"{sweep.title}\nepsilon at {evidence.levels}"
-    return figure, own_table(title, columns, rows, [_NOTES], section="panel", gap=" ")
-
-
-def _list_bracket_columns(x_symbol: str) -> list[Column]:
-    """Returns the table's columns for the rows of `make_rows`, which has their fields."""
     nearest = ".2f"  # for predictions and intervals; bounds are rounded up or down
-    return [
+    columns = [
         field("panel"),
-        field("x", x_symbol, "g"),
+        field("x", x_axis.symbol, "g"),
         # Fresh directions: a lower bound on epsilon, and on the epsilon of any mu-GDP claim.
         field("proven", "proven", at_least),
         field("gdp_limit", "GDP", at_least),
@@ -123,6 +116,8 @@ def _list_bracket_columns(x_symbol: str) -> list[Column]:
         field("expansion", "mean c", ".5f"),
         field("composition", "composed", at_most),
     ]
+    title = f"{sweep.title}\nepsilon at {evidence.levels}"
+    return figure, own_table(title, columns, rows, [_NOTES], section="panel", gap=" ")
 
 
 def list_measured(sweep: Sweep) -> list[Setting]:
@@ -149,8 +144,8 @@ def gather_rows(points: Sequence[Point]) -> list[Record]:
     """Returns a row for each panel, noise strategy and x, in order of first occurrence.
 
     A row has `panel`, `x`, the `setting` of its first audit, and `composition`, the accountant's epsilon for
-    all models together. It combines up to two audits: one of fresh directions (`_read_fresh`), and one of
-    canaries along coordinates (`_read_coordinates`). All points must have a conclusion.
+    all models together. It also has the epsilons of up to two audits (`_read_epsilons`): one of fresh
+    directions, and one of canaries along coordinates. All points must have a conclusion.
     """
     rows: dict[tuple[str, str, float], Record] = {}
     for point in points:
@@ -163,31 +158,27 @@ def gather_rows(points: Sequence[Point]) -> list[Record]:
             "composition": point.upper_bound(),
         }
         row = rows.setdefault(place, shared)
-        conclusion = point.conclusions[0]
-        # Only for fresh directions do we know the distribution of scores without a canary.
-        row |= _read_fresh(conclusion) if conclusion.law_is_known else _read_coordinates(point)
+        row |= _read_epsilons(point)
     return list(rows.values())
 
 
-def _read_fresh(conclusion: Conclusion) -> Record:
-    """Returns two lower bounds from fresh directions, which make no assumptions.
+def _read_epsilons(point: Point) -> Record:
+    """Returns the epsilons from audits of fresh directions or along coordinates.
 
-    `proven` is on epsilon, and `gdp_limit` on the epsilon of any mu-GDP guarantee.
+    For fresh directions, these are lower bounds without assumptions: `proven` on epsilon, and `gdp_limit` on
+    the epsilon of any mu-GDP guarantee.
+
+    Along coordinates, they are a two-sided interval if scores are normal, `interval_low` to `interval_high`;
+    a lower bound if the trade-off curve is Gaussian, `if_gaussian`; and `constant_direction`, the prediction
+    if all other gradients are 0 along a coordinate.
     """
-    return {
-        "proven": conclusion.epsilon,
-        "gdp_limit": conclusion.finding(EXACT_NULL_GDP).epsilon,
-    }
-
-
-def _read_coordinates(point: Point) -> Record:
-    """Returns the epsilons from audits along coordinates.
-
-    Returns:
-      interval_low, interval_high: A two-sided interval if scores are normal.
-      if_gaussian: A lower bound if the trade-off curve is Gaussian.
-      constant_direction: The prediction if all other gradients are 0 along a coordinate.
-    """
+    conclusion = point.conclusions[0]
+    # Only for fresh directions do we know the distribution of scores without a canary.
+    if conclusion.law_is_known:
+        return {
+            "proven": conclusion.epsilon,
+            "gdp_limit": conclusion.finding(EXACT_NULL_GDP).epsilon,
+        }
     low, high = point.interval()
     mean, _min, _max = point.spread(IF_GAUSSIAN)
     return {
@@ -211,7 +202,8 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
     `composition`, the accountant's epsilon for all models together.
 
     Returns:
-      The fields of `_make_upper`. If `composition` is the bound, there is no `expansion`.
+      The fields of `_make_upper`. If `composition` is the bound, `word` is COMPOSITION, and `expansion` is
+      missing.
     """
     delta = evidence.levels.delta
     upper = lipschitz.hidden_state(setting, delta)  # a text with the reason if no bound is proven
@@ -325,16 +317,24 @@ def _draw_proven_panel(axis: Axes, records: Records) -> None:
 def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
     """Returns a row for each method and number of training runs, with the lower bound on epsilon.
 
-    Figures show all rows, and tables those with `is_shown`.
+    Fresh directions yield a bound after every run, and coordinates for some run counts. Tables only contain
+    the rows with `is_shown`.
     """
     (cell,) = point.cells  # there is one seed
     (conclusion,) = point.conclusions
-    bounds = [bound for bound in conclusion.bounds if bound.method in _METHODS]
-    by_method = _list_epsilons(bounds, point, evidence)
+    by_runs = {}
+    if not conclusion.law_is_known:
+        by_runs = _conclude_first_runs(point, evidence)
     rows = []
-    for bound in bounds:
+    for bound in conclusion.bounds:
+        if bound.method not in _METHODS:
+            continue
         method = method_of(bound)
-        for runs, epsilon in by_method[method.name].items():
+        if conclusion.law_is_known:  # fresh directions
+            epsilons = dict(enumerate(bound.path, start=1))  # keyed by number of runs
+        else:
+            epsilons = {runs: first.finding(method.name).epsilon for runs, first in by_runs.items()}
+        for runs, epsilon in epsilons.items():
             rows.append(
                 {
                     "x": runs,
@@ -352,23 +352,6 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
                 }
             )
     return rows
-
-
-def _list_epsilons(
-    bounds: Sequence[Bound], point: Point, evidence: Evidence
-) -> dict[str, dict[int, float]]:
-    """Returns the lower bounds of an audit's methods from its first n runs, as {method: {n: epsilon}}.
-
-    `bounds` are those from all runs. Fresh directions yield a bound for every n.
-    """
-    (conclusion,) = point.conclusions
-    if conclusion.law_is_known:  # fresh directions
-        return {bound.method: dict(enumerate(bound.path, start=1)) for bound in bounds}
-    by_runs = _conclude_first_runs(point, evidence)
-    return {
-        bound.method: {n: first.finding(bound.method).epsilon for n, first in by_runs.items()}
-        for bound in bounds
-    }
 
 
 def _conclude_first_runs(point: Point, evidence: Evidence) -> dict[int, Conclusion]:
@@ -392,9 +375,22 @@ def _conclude_first_runs(point: Point, evidence: Evidence) -> dict[int, Conclusi
 def draw_correlated(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence
 ) -> tuple[Figure, OwnTable]:
-    """Plots the last model's epsilon against k for each noise strategy, and tabulates it."""
+    """Plots the last model's epsilon against k for each noise strategy, and tabulates it.
+
+    It adds a prediction for linear losses to the audits from `gather_rows`.
+    """
     delta = evidence.levels.delta
-    rows = _make_correlated_rows(points, delta)
+    rows = gather_rows(points)
+    for row in rows:
+        mechanism = row["setting"].mechanism
+        schedule = row["setting"].schedule
+        sigma = mechanism.noise_multiplier
+        claim = MatrixMechanism(mechanism.noise, sigma, schedule.steps, schedule.periodicity)
+        row |= {
+            "strategy": mechanism.noise,
+            "noise_multiplier": sigma,
+            "linear": claim.last_model_if_linear(delta),
+        }
     figure = draw_panels_of(
         rows,
         sweep.title,
@@ -416,22 +412,6 @@ def draw_correlated(
     ]
     title = f"{sweep.title}\nepsilon at {evidence.levels}"
     return figure, own_table(title, columns, rows, [_CORRELATED_NOTES], section="panel", gap="  ")
-
-
-def _make_correlated_rows(points: Sequence[Point], delta: float) -> list[Record]:
-    """Returns the rows from `gather_rows`, with each row's noise and the epsilon if losses were linear."""
-    rows = gather_rows(points)
-    for row in rows:
-        mechanism = row["setting"].mechanism
-        schedule = row["setting"].schedule
-        sigma = mechanism.noise_multiplier
-        claim = MatrixMechanism(mechanism.noise, sigma, schedule.steps, schedule.periodicity)
-        row |= {
-            "strategy": mechanism.noise,
-            "noise_multiplier": sigma,
-            "linear": claim.last_model_if_linear(delta),
-        }
-    return rows
 
 
 def _draw_strategies(axis: Axes, records: Records) -> None:

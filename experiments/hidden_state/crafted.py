@@ -132,11 +132,12 @@ def bound_latch_epsilon(sigma: float, batches: int, epochs: int, delta: float) -
 
 
 def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Record:
-    """Compares the epsilon of a latch, a crafted loss, with shuffled batches to that of Poisson sampling.
+    """Compares a latch's epsilon for shuffled batches with the accountant's epsilon for Poisson sampling.
+
+    A latch is a crafted loss (`compute_latch_rate`).
 
     Returns:
-      A record with sigma, batches and epochs; `epsilon`, a lower bound on the latch's epsilon at delta; and
-      `poisson`, the accountant's epsilon.
+      A record with sigma, batches and epochs; `epsilon`, a lower bound for the latch; and `poisson`.
     """
     # With Poisson sampling, a step includes the target with probability 1 / b.
     steps = Composition(sigma, batches * epochs, 1 / batches)

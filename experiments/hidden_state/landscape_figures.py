@@ -1,6 +1,6 @@
 """Draws figures of the crafted landscape: exact epsilons next to those claimed by Gaussian conversions."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -35,53 +35,43 @@ def draw(audits: Records, searches: Records, study: Study) -> Iterator[tuple[str
     `audits` come from `landscape.audit` for the same number of steps, and `searches` from `landscape.search`.
     """
     sigmas = sorted({audit["noise_multiplier"] for audit in audits})
-    middle = sigmas[(len(sigmas) - 1) // 2]  # by default 4, as in the paper
-    yield "figure_3a", _draw_all_steps(audits, (sigmas[0], sigmas[-1]), study)
-    yield "figure_14", _draw_all_steps(audits, sigmas, study)
+    across = len({audit["batch_size"] for audit in audits})
+    label = f"epsilon at delta {show_level(study.delta)}"
+    # Figure 14 shows all noise multipliers, and Figure 3a only the smallest and the largest.
+    for name, shown in (("figure_3a", (sigmas[0], sigmas[-1])), ("figure_14", sigmas)):
+        figure = draw_panels_of(
+            [_add_panel(audit) for audit in audits if audit["noise_multiplier"] in shown],
+            "",
+            partial(_draw_steps, study=study),
+            size=(2.1, 1.4),
+            across=across,
+            ylabel=label,
+            sharex=True,
+            sharey="row",
+        )
+        yield name, figure
     yield "figure_3b", _draw_heat_maps(audits, study)
-    yield "figure_6b", _draw_trade_offs(audits, middle)
+    sigma = sigmas[(len(sigmas) - 1) // 2]  # the middle sigma: by default 4, as in the paper
+    with_sigma = select(audits, noise_multiplier=sigma)
+    figure = draw_panels_of(
+        [{**audit, "panel": f"B = {audit['batch_size']}"} for audit in with_sigma],
+        f"Trade-off curves, sigma = {sigma:g}, T = {audits[0]['steps']}",
+        _draw_trade_off,
+        size=(1.7, 1.7),
+        across=across,
+        ylabel="false-negative rate\nabove the upper bound's",
+        legend_columns=3,
+        sharey=True,
+    )
+    yield "figure_6b", figure
     figure = draw_panels_of(
         list(map(_add_panel, searches)),
         "Algorithm 6: epsilon after two steps, by the threshold of the crafted landscape",
         partial(_draw_search, study=study),
         size=(3.5, 2.6),
-        ylabel=f"epsilon at delta {show_level(study.delta)}",
+        ylabel=label,
     )
     yield "algorithm_6", figure
-
-
-def _draw_all_steps(audits: Records, sigmas: Collection[float], study: Study) -> Figure:
-    """Plots epsilon after each step, in a panel for each audit with one of these noise multipliers."""
-    return draw_panels_of(
-        [_add_panel(audit) for audit in audits if audit["noise_multiplier"] in sigmas],
-        "",
-        partial(_draw_steps, study=study),
-        size=(2.1, 1.4),
-        across=_count_batch_sizes(audits),
-        ylabel=f"epsilon at delta {show_level(study.delta)}",
-        sharex=True,
-        sharey="row",
-    )
-
-
-def _draw_trade_offs(audits: Records, sigma: float) -> Figure:
-    """Plots trade-off curves, in a panel for each audit with the noise multiplier sigma."""
-    with_sigma = select(audits, noise_multiplier=sigma)
-    return draw_panels_of(
-        [{**audit, "panel": f"B = {audit['batch_size']}"} for audit in with_sigma],
-        f"Trade-off curves, sigma = {sigma:g}, T = {audits[0]['steps']}",
-        _draw_trade_off,
-        size=(1.7, 1.7),
-        across=_count_batch_sizes(audits),
-        ylabel="false-negative rate\nabove the upper bound's",
-        legend_columns=3,
-        sharey=True,
-    )
-
-
-def _count_batch_sizes(audits: Records) -> int:
-    """Returns the number of batch sizes in a figure, which has a column of panels for each."""
-    return len({audit["batch_size"] for audit in audits})
 
 
 def make_table(audits: Records) -> Table[Record]:
@@ -165,10 +155,10 @@ def _draw_heat_maps(audits: Records, study: Study) -> Figure:
     for audit in audits:
         for panel, rate in _compute_rates(audit, study.runs).items():
             records.append({**audit, "panel": panel, "rate": rate})
-    rate = f"epsilon (T = {audits[0]['steps']}) / epsilon (1)"
+    ratio = f"epsilon (T = {audits[0]['steps']}) / epsilon (1)"
     return draw_panels_of(
         records,
-        f"Amplification rate, {rate} at delta {show_level(study.delta)}",
+        f"Amplification rate, {ratio} at delta {show_level(study.delta)}",
         _draw_rates,
         size=(3.3, 3.3),
         across=2,
@@ -185,13 +175,12 @@ def _compute_rates(audit: Record, runs: int) -> dict[str, float]:
     """
     upper = audit["upper"]  # step 1 is a Gaussian release, so this is also its exact epsilon
     solved = audit["by_adversary"]
-    simulated = audit["simulated"]
-    converted = solved["half"]["claimed"][-1]
+    epsilons = audit["simulated"]
+    simulated = epsilons[-1] / (epsilons[0] or np.nan)  # avoids a division by 0
+    converted = solved["half"]["claimed"][-1] / upper
     rates = {
-        f"Gaussian conversion, simulated\n(the paper's; {runs:,} runs)": (
-            simulated[-1] / (simulated[0] or np.nan)  # avoids a division by 0
-        ),
-        "Gaussian conversion of the exact mu\nh = C / 2": converted / upper,
+        f"Gaussian conversion, simulated\n(the paper's; {runs:,} runs)": simulated,
+        "Gaussian conversion of the exact mu\nh = C / 2": converted,
     }
     for name, title in _EXACT_PANELS.items():
         rates[title] = solved[name]["epsilon"][-1] / upper

@@ -424,15 +424,15 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
         # Figures with upper bounds on the last model have the series COORDINATE, and `fresh_runs` has each of
         # their k. One series is enough, because constants do not depend on the adversary.
         has_bounds = series == COORDINATE and k in size.fresh_runs
-        is_proven = model.curvature is not None  # the model has a proven Lipschitz constant
-        if has_bounds and not is_proven and k > 1:  # for k = 1, composition is the bound
+        is_unproven = model.curvature is None  # no Lipschitz constant is proven
+        if has_bounds and is_unproven and k > 1:  # for k = 1, composition is the bound
             yield expansion_cell(setting)
 
 
 def _make_setting(
     lines: Lines, adversary: AdversaryFields, x: float, seed: int, size: Size
 ) -> Setting:
-    """Returns the setting of an audit whose varied field, `lines.field`, is x.
+    """Returns an audit's setting, with x as the value of `lines.field`.
 
     Other fields come from the adversary and from `size`, unless `lines.fields` replaces them.
     """
