@@ -177,10 +177,9 @@ def _compute_rates(audit: Record, runs: int) -> dict[str, float]:
     solved = audit["by_adversary"]
     epsilons = audit["simulated"]
     simulated = epsilons[-1] / (epsilons[0] or np.nan)  # avoids a division by 0
-    converted = solved["half"]["claimed"][-1] / upper
     rates = {
         f"Gaussian conversion, simulated\n(the paper's; {runs:,} runs)": simulated,
-        "Gaussian conversion of the exact mu\nh = C / 2": converted,
+        "Gaussian conversion of the exact mu\nh = C / 2": solved["half"]["claimed"][-1] / upper,
     }
     for name, title in _EXACT_PANELS.items():
         rates[title] = solved[name]["epsilon"][-1] / upper
