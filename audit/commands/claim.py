@@ -185,8 +185,8 @@ def _read_user_loader() -> _Sampler:
 def _recognize_loader(user_file: UserFile) -> _Sampler:
     """Returns the sampler of a user's loader, recognized by the check of its batches.
 
-    Raises InputError if the size of the data set is unknown, if a pass has too many batches, or if no bound
-    is known for the sampler.
+    Raises InputError if the data set's size is unknown, a pass has too many batches, or the sampler has no
+    known bound.
     """
     loader = user_file.definitions[user_file.name]
     examples = count_examples(loader, user_file.definitions.get("examples"))

@@ -150,7 +150,7 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
 def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     """Draws a bar with its value for each lower bound and estimate, and a line at each upper bound.
 
-    Bars are light if the bound needs an assumption that the audit does not ensure. The title names these.
+    Bars are light if the bound needs an assumption that the audit does not ensure.
     """
     labels: list[str] = []
     assumptions: list[str] = []  # of light bars
