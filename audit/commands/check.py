@@ -96,14 +96,7 @@ def check_user_file(subject: str, value: str) -> None:
         others = [name for name in names if name not in _FLAGS_OF_SUBJECT[subject]]
         cli.refuse(others, f"does not apply to --{subject}: leave it out")
     file = run_user_file(subject, value)
-    checks = {"step": _check_step, "batches": _check_batches, "noise": _check_noise}
-    try:
-        report = checks[subject](file)
-    except InputError as error:
-        # Replaces the argument names of `check_batches` and `check_noise` with those of the flags.
-        message = str(error).replace("`noise=", "`strategy=").replace("`draw", f"`{subject}")
-        raise InputError(message) from error
-
+    report = _run_check(subject, file)
     source = {
         f"SHA-256 of {file.path.name}": files.compute_sha256(file.path),
         "command": shlex.join(["./run.sh", "check", *sys.argv[1:]]),
@@ -115,6 +108,19 @@ def check_user_file(subject: str, value: str) -> None:
     if not report.passed:
         sys.stdout.flush()
         sys.exit(FAILED if report.findings else INCOMPLETE)
+
+
+def _run_check(subject: str, file: UserFile) -> CheckReport:
+    """Runs the check for a subject, "step", "batches" or "noise", which a user's file defines.
+
+    Error messages name this command's flags, not the arguments of `check_batches` and `check_noise`.
+    """
+    checks = {"step": _check_step, "batches": _check_batches, "noise": _check_noise}
+    try:
+        return checks[subject](file)
+    except InputError as error:
+        message = str(error).replace("`noise=", "`strategy=").replace("`draw", f"`{subject}")
+        raise InputError(message) from error
 
 
 def _check_step(file: UserFile) -> CheckReport:

@@ -24,7 +24,7 @@ from absl import flags
 
 from audit.check.batches import ANOTHER_RATE, check_batches
 from audit.check.loaders import MAX_BATCHES, count_examples, draw_pass, make_draw
-from audit.check.report import LEVEL
+from audit.check.report import LEVEL, CheckReport
 from audit.claims.matrix import MatrixMechanism
 from audit.claims.sampler_claims import (
     SAMPLERS,
@@ -127,11 +127,10 @@ def _print_sampler_claims() -> None:
     """Prints the valid claims for a sampler or a loader."""
     require(FLAGS.batches, "--batches is missing: give batches per epoch, or mine.py:loader")
     require(FLAGS.epochs is not None, "--epochs is missing: give a number")
-    # A loader is given as file:name.
-    read = _read_user_loader if ":" in FLAGS.batches else _read_sampler
-    sampler, batches, order = read()
+    is_loader = ":" in FLAGS.batches  # such as mine.py:loader
+    sampler, batches, order = _read_user_loader() if is_loader else _read_sampler()
     sigma = FLAGS.noise_multiplier
-    if sigma is None:
+    if sigma is None:  # only --claim was given
         sigma = find_noise_multiplier(FLAGS.claim, batches, FLAGS.epochs, FLAGS.delta)
         if not FLAGS.json:
             claimed = f"claim of {FLAGS.claim:g} without a noise multiplier"
@@ -186,41 +185,49 @@ def _read_user_loader() -> _Sampler:
 def _recognize_loader(user_file: UserFile) -> _Sampler:
     """Returns the sampler of a user's loader, recognized by the check of its batches.
 
-    The pass with seed 0 determines the number of batches in an epoch. Raises InputError if the size of the
-    data set is unknown, or if the batches have a different sampling rate or come from a sampler without a
-    proven bound.
+    Raises InputError if the data set's size is unknown, a pass has too many batches, or the sampler has no
+    known bound.
     """
     loader = user_file.definitions[user_file.name]
     examples = count_examples(loader, user_file.definitions.get("examples"))
     draw = make_draw(loader)
-    drawn = draw_pass(draw, 0, examples, MAX_BATCHES)
+    first_pass = draw_pass(draw, 0, examples, MAX_BATCHES)  # with seed 0
     require(
-        drawn.is_whole,
+        first_pass.is_whole,
         f"it yields more than {MAX_BATCHES:,} batches with seed 0: let a pass over the data end, or name "
         "the sampler (--sampler) and the number of batches (--batches)",
     )
-    batches = len(drawn.batches)
+    batches = len(first_pass.batches)
     report = check_batches(draw, examples, sampling_rate=1 / batches)
+    kind = _find_kind(report)
+    order = report.figures.get("order")
+    if order is None:  # passes do not use every example once
+        return _Sampler(kind, batches)
+    is_even = max(map(len, first_pass.batches)) * batches <= examples
+    return _judge_order(kind, batches, is_even, order)
+
+
+def _find_kind(report: CheckReport) -> str:
+    """Returns the name of the sampler that a check of batches recognized, such as "poisson".
+
+    Raises InputError if no bound is known for it, or if the sampling rate is different.
+    """
     # Other findings only mean that the batches are not Poisson samples.
     for finding in report.findings:
         require(finding.name != ANOTHER_RATE, f"{finding.name}: {finding.meaning}")
-    kind = report.figures["kind"]  # such as "poisson"; "" if not recognized
+    kind: str = report.figures["kind"]  # "" if not recognized
     require(
         kind in SAMPLERS,
         f"{kind or 'these'} batches do not come from a sampler with a bound: sample Poisson batches, or "
         "shuffle once an epoch",
     )
-    order = report.figures.get("order")
-    if order is None:  # passes do not use every example once
-        return _Sampler(kind, batches)
-    is_even = max(map(len, drawn.batches)) * batches <= examples
-    return _judge_order(kind, batches, is_even, order)
+    return kind
 
 
 def _judge_order(kind: str, batches: int, is_even: bool, order: Mapping[str, Any]) -> _Sampler:
     """Returns the sampler for batches that use every example once per pass, judged by tests of their order.
 
-    Bounds are amplified only if the tests do not reject a uniform order.
+    If the tests reject a uniform order, bounds must not assume one: the sampler is "cyclic" or "any_order".
 
     Args:
       kind: The name of the sampler if the order is uniform, such as "shuffled".
@@ -232,15 +239,17 @@ def _judge_order(kind: str, batches: int, is_even: bool, order: Mapping[str, Any
     batches = min(batches, order["batches"])  # the smallest number in any pass
     passes = f"{order['passes']} passes"
     tested = f"tested over {passes}, p {order['p_value']:.2g}"
-    if order["p_value"] > LEVEL:  # the tests do not reject a uniform order
-        uniform = f"uniform order ({tested})"
-        # The bounds for "shuffled" assume equal batches. If the last one is smaller, an example is more often
-        # in an earlier batch. This lowers the leakage, unless later steps expand the example's effect.
-        expands = FLAGS.lipschitz is not None and FLAGS.lipschitz > 1
-        if kind == "shuffled" and expands and not is_even:
-            why = "batches differ in size and steps may expand; the bounds take the order as known"
-            return _Sampler("any_order", batches, f"{uniform}, but {why}")
+    uniform = f"uniform order ({tested})"
+    seems_uniform = order["p_value"] > LEVEL  # the tests do not reject it
+    # The bounds for "shuffled" assume equal batches. If the last one is smaller, an example is more often in
+    # an earlier batch. This lowers the leakage, unless later steps expand the example's effect.
+    expands = FLAGS.lipschitz is not None and FLAGS.lipschitz > 1
+    bounds_apply = is_even or kind != "shuffled" or not expands
+    if seems_uniform and bounds_apply:
         return _Sampler(kind, batches, uniform)
+    if seems_uniform:
+        why = "batches differ in size and steps may expand; the bounds take the order as known"
+        return _Sampler("any_order", batches, f"{uniform}, but {why}")
     known = "the bounds take it as known"
     if order["repeats"]:  # all passes have the same order
         return _Sampler("cyclic", batches, f"the same in all of {passes}; {known}")

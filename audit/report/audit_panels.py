@@ -127,10 +127,10 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
         high += margin
     bars = min(math.isqrt(len(all_scores)) + 1, _MAX_BARS)
     edges = np.linspace(low, high, bars + 1).tolist()
-    out_label = f"out ({len(scores_out)} {unit})"
-    if conclusion.law_is_known:
-        out_label = "out (known distribution)"
     if len(scores_out):  # a single run may have none
+        out_label = f"out ({len(scores_out)} {unit})"
+        if conclusion.law_is_known:
+            out_label = "out (known distribution)"
         axis.hist(scores_out, edges, color=OUT, alpha=0.6, label=out_label)
     in_label = f"in ({len(scores_in)} {unit})"
     axis.hist(scores_in, edges, color=IN, alpha=0.6, hatch="///", label=in_label)
@@ -148,7 +148,10 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
 
 
 def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws a bar with its value for each lower bound and estimate, and a line at each upper bound."""
+    """Draws a bar with its value for each lower bound and estimate, and a line at each upper bound.
+
+    Bars are light if the bound needs an assumption that the audit does not ensure.
+    """
     labels: list[str] = []
     assumptions: list[str] = []  # of light bars
     for row in list_rows(conclusion):
@@ -214,12 +217,12 @@ def draw_trade_off(
     if predicted_mu is not None:
         label = f"predicted mu = {predicted_mu:.2f}"
         _draw_gaussian(axis, grid, predicted_mu, label, color=PREDICTED)
-    upper = conclusion.tightest_mu
-    if upper is not None and math.isfinite(upper):
-        _draw_gaussian(axis, grid, upper, f"mu ≤ {at_most(upper, 2)}", color=UPPER, ls=":")
+    upper_mu = conclusion.tightest_mu
+    if upper_mu is not None and math.isfinite(upper_mu):
+        _draw_gaussian(axis, grid, upper_mu, f"mu ≤ {at_most(upper_mu, 2)}", color=UPPER, ls=":")
     claim = conclusion.claim
-    # GIVEN means that the claim comes from another accountant. Without a mu, it is an (epsilon, delta) claim.
-    if claim is not None and claim.assumes == GIVEN and upper is None:
+    # An (epsilon, delta) claim from another accountant (GIVEN) has no mu.
+    if claim is not None and claim.assumes == GIVEN and upper_mu is None:
         false_negative_rates = 1 - claim.power(grid)
         smallest = grid[0]  # the smallest rate that the axes show
         # For a large epsilon, the whole curve may lie below the axes.

@@ -63,8 +63,7 @@ class BoundRow(NamedTuple):
 def list_rows(conclusion: Conclusion) -> list[BoundRow]:
     """Returns a table's rows: lower and upper bounds, estimates, and the epsilon if losses were linear.
 
-    The last is a heuristic. For a single run, we list only bounds, because its estimates have a separate
-    table.
+    A single run has rows only for bounds, because its estimates have a separate table.
     """
     rows = [_make_row(bound, conclusion, bound.assumes) for bound in conclusion.ranked()]
     rows += [
@@ -239,12 +238,12 @@ def _make_notes(word: str, statements: Iterable[str]) -> Iterator[str]:
 def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
     """Returns clauses about the test of the claim; an empty list if no claim is known or scores are invalid.
 
-    The first clause is the test's result, or why the claim was not tested. Unless the claim is rejected, the
-    second is the probability that this audit would have rejected it, had there been less noise than claimed.
+    The first clause is the test's result, or why it did not run. If the claim is not rejected, the second is
+    the test's sensitivity: the probability that it would have rejected the claim at a lower noise level.
     """
     test = conclusion.claim_test
-    upper = conclusion.tightest
     if test is None:
+        upper = conclusion.tightest
         if upper is None or math.isinf(upper.epsilon):
             return []
         if conclusion.is_reversed:
@@ -258,16 +257,16 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
     # If the test does not bet, but compares lower bounds with the claim, the e-value only repeats the result.
     if conclusion.bets_on_curve:
         result += f" (e-value {at_least_digits(test.e_value, digits=2)})"
-    # `seen` is the smallest noise reduction that the test would detect. `seen.noise` is the fraction that
-    # remains.
+    # `seen` is the smallest noise reduction that the test would detect.
     if test.seen is None or test.refuted:
         return [result]
     probability = math.floor(100 * test.seen.probability) / 100  # rounded down
-    sharpness = (
-        f"with {100 * (1 - test.seen.noise):.3g}% less noise than claimed, this audit would have "
+    reduction = 1 - test.seen.noise  # `noise` is the fraction that remains
+    sensitivity = (
+        f"with {100 * reduction:.3g}% less noise than claimed, this audit would have "
         f"rejected the claim with probability {probability:g}"
     )
-    return [result, sharpness]
+    return [result, sensitivity]
 
 
 def _describe_attack(conclusion: Conclusion) -> Iterator[str]:

@@ -71,6 +71,7 @@ def _draw_line(axis: Axes, rows: pd.DataFrame, label: str, color: str, marker: s
         clip_on=False,
         label=f"{what} {label}".strip(),
     )
+
     tightest = rows[["upper_bound", "hidden_state_bound"]].astype(float).min(axis=1)
     upper = tightest.groupby(rows["x"], sort=False).max()
     if upper.min() > 3 * proven["max"].max():

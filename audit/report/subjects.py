@@ -116,7 +116,6 @@ def describe_setting(
     """
     store, audited = make.open_audit(folder)
     last_result = store.result()
-
     runs = runs or last_result.runs or store.runs_held()
     require(runs >= 1, f"{folder} has no finished runs: train it again")
     level = Level(
@@ -129,17 +128,16 @@ def describe_setting(
     conclusion = conclude_setting(store.load(runs), setting, level, is_own_model, constants)
 
     notes = last_result.provenance
-    provenance = {}
+    provenance = {"Setting": folder.name, **_describe_training(audited, notes)}
     command = make_command(setting, runs, level)  # empty if no command line can repeat the audit
     if command and not is_own_model:
-        provenance["Command"] = command
-    provenance["Setting"] = folder.name
+        provenance = {"Command": command, **provenance}
     return Subject(
         title=summary(setting, runs),
-        facts=_describe_setting(setting, conclusion, is_own_model),
+        facts=_list_facts(setting, conclusion, is_own_model),
         threats=_describe_threats(setting, notes),
         conclusion=conclusion,
-        provenance=provenance | _describe_training(audited, notes),
+        provenance=provenance,
         config=store.text,
     )
 
@@ -164,15 +162,16 @@ def _describe_training(audited: make.StoredConfig, notes: Mapping[str, str]) -> 
     return texts
 
 
-def _describe_setting(
-    setting: Setting, conclusion: Conclusion, is_own_model: bool
-) -> dict[str, str]:
-    """Returns facts about a setting's model, mechanism and runs, keyed by topic, such as "Model"."""
+def _list_facts(setting: Setting, conclusion: Conclusion, is_own_model: bool) -> dict[str, str]:
+    """Returns facts about a setting's model, mechanism and runs, keyed by topic, such as "Model".
+
+    `is_own_model` is True for a user's model, which has no description.
+    """
     mechanism = setting.mechanism
     model = setting.model
-    row = task.find_task(model)
-    if not is_own_model and row is not None:
-        model = row.description
+    known = task.find_task(model)
+    if not is_own_model and known is not None:
+        model = known.description
     optimizer = (
         f"{mechanism.optimizer} on the private mean, learning rate {mechanism.learning_rate:g}"
     )
@@ -217,13 +216,22 @@ def _describe_insertions(setting: Setting) -> str:
 
 
 def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> dict[str, str]:
-    """Returns sentences on the threat model, keyed by topic: the adversary's view, knowledge and canaries.
+    """Returns sentences on the threat model, keyed by topic, such as "sees".
 
     `notes` is the provenance that the last audit stored.
     """
     knows = "It knows the initial model."
     if setting.unknown_initialisation:
         knows = "It does not know the initial model: every run draws one, and the adversary a different one."
+    accounting = (
+        "The upper bound counts the steps with an insertion, without amplification by sampling, because the "
+        "adversary knows the mini-batches."
+    )
+    if setting.sampling.is_hidden:
+        accounting = (
+            "The adversary does not see which steps insert the canary; the upper bound is for "
+            f"{setting.sampling.name} sampling."
+        )
     sentences = {
         "sees": notes.get("view", setting.adversary.view),
         "knows": f"{knows} It knows the data, the mini-batches and their order, and all hyperparameters; it "
@@ -242,13 +250,4 @@ def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> dict[str, s
         "Its canary is clipped to norm C like an example's gradient; the worlds differ only by the canary "
         "(add or remove one)."
     )
-    sentences["accounting"] = (
-        "The upper bound counts the steps with an insertion, without amplification by sampling, because the "
-        "adversary knows the mini-batches."
-    )
-    if setting.sampling.is_hidden:
-        sentences["accounting"] = (
-            "The adversary does not see which steps insert the canary; the upper bound is for "
-            f"{setting.sampling.name} sampling."
-        )
-    return sentences
+    return {**sentences, "accounting": accounting}

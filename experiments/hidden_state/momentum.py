@@ -136,10 +136,13 @@ def simulate(landscape: Landscape, runs: int, seed: int) -> tuple[Array, Array]:
 def make_rows(study: Study) -> list[Record]:
     """Returns a record for each of LANDSCAPES, convex losses that leak more with momentum.
 
-    Records have the curvatures, the number of steps per period `k`, the last model's `mu` and `epsilon`, and
-    `simulated`, a lower bound from simulated runs. For SGD with the same k, `linear` is the epsilon on linear
-    losses, and `sgd_bound` is an upper bound for any convex loss. `composition` is the accountant's epsilon
-    for all models together.
+    Returns:
+      Records with the fields of the landscape, the number of steps per period `k`, and
+      mu, epsilon: How much the last model leaks with momentum.
+      simulated: A lower bound on this epsilon from simulated runs.
+      linear: The epsilon of SGD without momentum on linear losses.
+      sgd_bound: An upper bound on the epsilon of SGD for any convex loss.
+      composition: The accountant's epsilon for all models together.
     """
     composed_mu = np.sqrt(INSERTIONS) / NOISE_MULTIPLIER
     composition = conversions.epsilon_from_mu(composed_mu, study.delta)
