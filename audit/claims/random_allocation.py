@@ -211,8 +211,9 @@ def _find_high(ratio: _RatioPmf) -> float:
 def _find_losses(ratio: _RatioPmf, epochs: int, pessimistic: bool) -> "PrivacyLossDistribution":
     """Returns the distribution of the privacy loss of all epochs, from the density ratio X of an epoch.
 
-    With the example, the loss is log X. Without it, the loss is -log X. We move both losses to a grid. This
-    raises delta if `pessimistic`, and lowers it otherwise. Then dp-accounting composes the epochs.
+    With the example, the loss is log X, and its masses are X times the masses without the example. Without
+    the example, the loss is -log X. We move both losses to a grid. This raises delta if `pessimistic`, and
+    lowers it otherwise. Then dp-accounting composes the epochs.
     """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -227,49 +228,27 @@ def _find_losses(ratio: _RatioPmf, epochs: int, pessimistic: bool) -> "PrivacyLo
     spacing = max(min(0.001, 0.005 / epochs), float(np.ptp(logs)) / _MAX_LOSSES)
     first = math.floor(logs[0] / spacing) - 1
     last = math.ceil(logs[-1] / spacing) + 1
-    indices = np.arange(first, last + 1)
+    size = last + 1 - first
 
     # The masses of finite and infinite losses, with the example (in) and without it (out).
     if pessimistic:
-        masses_in, masses_out = _spread_losses(logs, masses, spacing * indices)
+        # Delta is convex in X. Splitting each atom between adjacent points keeps its mean and raises delta.
+        points = np.exp(spacing * (first + np.arange(size)))  # values of X
+        masses_out, _ = _spread(np.exp(logs), masses, points)
+        masses_in = masses_out * points
         # With the example, the mass of dropped values of X counts as an infinite loss. This mass is
         # `dropped_mean`, or 1 minus the other masses. If rounding makes the two differ, the larger one is
         # safe. Without the example, the loss is infinite at X = 0.
         infinite_in = max(1.0 - float(masses_in.sum()), ratio.dropped_mean)
         infinite_out = float(ratio.masses[~is_positive].sum())
     else:
-        masses_in, masses_out = _round_losses_down(logs, masses, spacing, indices)
+        # Rounding both losses down lowers delta.
+        below = np.floor(logs / spacing).astype(np.intp) - first
+        masses_in = _sum_by_place(below, masses * np.exp(logs), size)
+        masses_out = _sum_by_place(below + 1, masses, size)  # rounds log X up and -log X down
         infinite_in = infinite_out = 0.0  # dropped, which lowers delta too
 
     losses_in = pld_pmf.DensePLDPmf(spacing, first, masses_in, infinite_in, pessimistic)
     # The losses without the example are -log X, so their order is reversed.
     losses_out = pld_pmf.DensePLDPmf(spacing, -last, masses_out[::-1], infinite_out, pessimistic)
     return PrivacyLossDistribution(losses_in, losses_out).self_compose(epochs)
-
-
-def _spread_losses(logs: Array, masses: Array, grid: Array) -> tuple[Array, Array]:
-    """Returns the masses (m,) of log X at the points of a grid, with and without the example.
-
-    The density ratio X has atoms with logarithms `logs` (n,) and `masses` (n,) without the example. With the
-    example, masses are X times as large. We split each atom between adjacent points. This keeps the mean of X
-    and raises delta, which is convex in X.
-    """
-    ratios = np.exp(grid)
-    masses_out, _ = _spread(np.exp(logs), masses, ratios)
-    return masses_out * ratios, masses_out
-
-
-def _round_losses_down(
-    logs: Array, masses: Array, spacing: float, indices: NDArray[np.intp]
-) -> tuple[Array, Array]:
-    """Returns the masses (m,) of log X at the grid points `spacing * indices`, with and without the example.
-
-    The density ratio X has atoms with logarithms `logs` (n,) and `masses` (n,) without the example. With the
-    example, the loss is log X, and masses are X times as large. Without it, the loss is -log X. Rounding
-    both losses down lowers delta.
-    """
-    size = len(indices)
-    below = np.floor(logs / spacing).astype(np.intp) - indices[0]
-    masses_in = _sum_by_place(below, masses * np.exp(logs), size)
-    masses_out = _sum_by_place(below + 1, masses, size)  # rounds log X up and -log X down
-    return masses_in, masses_out

@@ -252,13 +252,11 @@ def bound_one_of_each_epoch(
       simulated: The approximate number of patterns to simulate; at least 50 in each stratum.
     """
     sigma, batches, epochs, weights = schedule
-    # There are batches**epochs equally likely patterns.
-    if epochs * math.log(batches) <= math.log(max_enumerated):
-        places = np.array(list(itertools.product(range(batches), repeat=epochs)))
-        first_steps = batches * np.arange(epochs)  # of each epoch
-        mus = compute_pattern_mus(weights, places + first_steps) / sigma
-        probabilities = np.full(len(mus), 1 / len(mus))
-        return MixtureBound(mix_epsilon(mus, probabilities, delta), error=0.0, mu=float(mus.max()))
+    is_enumerable = epochs * math.log(batches) <= math.log(
+        max_enumerated
+    )  # batches**epochs patterns
+    if is_enumerable:
+        return _mix_all_patterns(schedule, delta)
 
     strata = _stratify_by_last_epochs(batches, epochs, min(_MAX_STRATA, max_enumerated))
     draws = max(simulated // len(strata.probabilities), 50)
@@ -266,6 +264,16 @@ def bound_one_of_each_epoch(
     worst = _compute_worst_mus(schedule, strata) / sigma
     epsilon = _bound_simulated(mus / sigma, worst, strata.probabilities, delta)
     return MixtureBound(epsilon, ERROR, mu=float(worst.max()))
+
+
+def _mix_all_patterns(schedule: Schedule, delta: float) -> MixtureBound:
+    """Returns the bound from all participation patterns with one step per epoch, all equally likely."""
+    sigma, batches, epochs, weights = schedule
+    places = np.array(list(itertools.product(range(batches), repeat=epochs)))
+    first_steps = batches * np.arange(epochs)  # of each epoch
+    mus = compute_pattern_mus(weights, places + first_steps) / sigma
+    probabilities = np.full(len(mus), 1 / len(mus))
+    return MixtureBound(mix_epsilon(mus, probabilities, delta), error=0.0, mu=float(mus.max()))
 
 
 class _Strata(NamedTuple):
@@ -313,19 +321,23 @@ def _stratify_by_last_epochs(batches: int, epochs: int, max_strata: int) -> _Str
     while last_epochs < epochs and intervals ** (last_epochs + 1) <= max_strata:
         last_epochs += 1
 
-    # Distances from the epoch's end, plus 1, since a geometric grid cannot begin at 0.
-    distances = np.unique(np.geomspace(1, batches + 1, intervals + 1).round().astype(np.int64))
-    if batches == intervals:  # rounding would merge some distances
-        distances = np.arange(1, batches + 2)
-    edges = np.sort(batches + 1 - distances)
+    edges = _divide_epoch(batches, intervals)
     lows = edges[:-1]
     highs = edges[1:]
-
     # Each of S strata chooses an interval in each of L epochs. If L is 0, the only combination is empty.
     combinations = list(itertools.product(range(len(lows)), repeat=last_epochs))
     chosen = np.array(combinations, np.intp).reshape(len(combinations), last_epochs)  # (S, L)
     probabilities = ((highs - lows) / batches)[chosen].prod(axis=1)
     return _Strata(lows[chosen], highs[chosen], probabilities)
+
+
+def _divide_epoch(batches: int, intervals: int) -> Steps:
+    """Returns the edges, from 0 to `batches`, of at most `intervals` intervals that get shorter."""
+    if batches == intervals:  # all have length 1
+        return np.arange(batches + 1)
+    # Distances from the epoch's end, plus 1, since a geometric grid cannot begin at 0.
+    distances = np.unique(np.geomspace(1, batches + 1, intervals + 1).round().astype(np.int64))
+    return np.sort(batches + 1 - distances)
 
 
 def _compute_worst_mus(schedule: Schedule, strata: _Strata) -> Array:
@@ -454,23 +466,26 @@ def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: floa
 def bound_mean(values: Array, largest: float, log_inverse_error: float) -> float:
     """Returns an upper bound on the mean of a distribution on [0, largest], from R independent values.
 
-    It is the smaller of two bounds. Each is below the mean with probability at most `error`;
-    `log_inverse_error` is log(1 / error). The first is the empirical Bernstein inequality (Maurer and Pontil,
-    2009, Theorem 11). The second is the relative-entropy form of Hoeffding's inequality (1963, Theorem 1):
-    the smallest m above the mean with R * KL(mean / largest || m / largest) >= log_inverse_error.
+    It is the smaller of the empirical Bernstein bound (Maurer and Pontil, 2009, Theorem 11) and Hoeffding's
+    bound. Each is below the mean with probability at most `error`; `log_inverse_error` is log(1 / error).
     """
     if largest == 0:
         return 0.0
     draws = len(values)
     mean = float(values.mean())
+    log_inverse = log_inverse_error + math.log(2)  # Bernstein's bound has log(2 / error)
+    spread = math.sqrt(2 * float(values.var(ddof=1)) * log_inverse / draws)
+    bernstein = mean + spread + 7 * largest * log_inverse / (3 * (draws - 1))
+    fraction = min(mean / largest, 1.0)  # despite rounding errors
+    hoeffding = largest * _bound_fraction(fraction, draws, log_inverse_error)
+    return min(bernstein, hoeffding, largest)
 
-    # The empirical Bernstein inequality.
-    bernstein_log = log_inverse_error + math.log(2)  # the theorem has log(2 / error)
-    spread = math.sqrt(2 * float(values.var(ddof=1)) * bernstein_log / draws)
-    bernstein = mean + spread + 7 * largest * bernstein_log / (3 * (draws - 1))
 
-    # Hoeffding's inequality, by bisection from the mean up to 1, in units of `largest`.
-    observed = min(mean / largest, 1.0)  # despite rounding errors
+def _bound_fraction(observed: float, draws: int, log_inverse_error: float) -> float:
+    """Returns Hoeffding's upper bound on the mean of values from 0 to 1 (1963, Theorem 1).
+
+    It is the largest mean m with draws * KL(observed || m) <= log_inverse_error, given the `observed` mean.
+    """
 
     def is_possible(expected: float) -> bool:
         """Returns True if the observed mean is consistent with this expected value."""
@@ -478,5 +493,5 @@ def bound_mean(values: Array, largest: float, log_inverse_error: float) -> float
         divergence += special.rel_entr(1 - observed, 1 - expected)
         return draws * divergence < log_inverse_error
 
-    _, hoeffding = bisect(is_possible, observed, 1.0, _HALVINGS)
-    return min(bernstein, largest * float(hoeffding), largest)
+    _, bound = bisect(is_possible, observed, 1.0, _HALVINGS)
+    return float(bound)
