@@ -97,7 +97,7 @@ class HiddenState(NamedTuple):
         note = f"{steps}, {schedule}"
         sentence = f"the adversary sees only the last model; {note}; sensitivity C, Gaussian noise"
         word = "Lipschitz"
-        if self.runs:  # of rehearsals
+        if self.runs:  # the constants were measured
             margins = ", ".join(map(self._describe_margin, self.margins))
             source = f"in {self.runs} rehearsals, not proven ({margins})"
             word = MEASURED
@@ -306,11 +306,10 @@ def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Integers,
     """Returns the parts a_t of the distance that noise should mask to minimize mu, the norm of a / n.
 
     Later steps stretch a distance at step t by a factor of at most W_t, the product of all c_j with j > t. So
-    in the last model, the shifts are W_t s_t, and noise must mask parts W_t a_t with the same sum. If noise
-    could mask any shift, |a / n| would be smallest if x_t = a_t / (W_t n_t^2) were the same for all steps.
-    But noise cannot mask later shifts. The best x_t therefore come from an isotonic regression (derived in
-    audit/methods/README.md). They increase from one block of steps to the next, and each block's noise masks
-    the block's own shifts:
+    in the last model, the shifts are W_t s_t, and noise must mask parts W_t a_t with the same sum. Without
+    other constraints, x_t = a_t / (W_t n_t^2) would be the same for all steps. But noise cannot mask later
+    shifts. So we divide the steps into blocks by isotonic regression (derived in audit/methods/README.md).
+    Each block's noise masks the block's own shifts, with a single x that increases from block to block:
 
         x = sum W_t s_t / sum (W_t n_t)^2,    a_t / n_t = W_t n_t x.
 
@@ -331,14 +330,15 @@ def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Integers,
     with np.errstate(divide="ignore"):  # -inf without noise
         log_wn = log_w + np.log(n)
 
-    # The regression has P points: each shift, with the noise from its step until the next shift.
+    # Find the blocks. The regression has P points: each shift, with the noise until the next shift.
     shifted = np.flatnonzero(s > 0)  # (P,)
     log_sums = log_w[shifted] + np.log(s[shifted])
     log_weights = np.logaddexp.reduceat(2 * log_wn, shifted)
     starts = shifted[_find_blocks(log_sums.tolist(), log_weights.tolist())]  # of B blocks, (B,)
     sizes = np.diff([*starts, len(s)])
 
-    # Scaling W_t n_t down and x up by the same factor avoids overflow without changing a_t / n_t.
+    # Compute x and a_t / n_t. Scaling W_t n_t down and x up by the same factor changes only x, and avoids
+    # overflow.
     log_scales = np.maximum.reduceat(log_wn, starts)
     scaled_wn = np.exp(log_wn - np.repeat(log_scales, sizes))
     s_over_n = np.divide(s, n, out=np.zeros(len(s)), where=n > 0)

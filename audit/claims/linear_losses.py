@@ -67,6 +67,34 @@ class _Observation(NamedTuple):
             return float(conversions.log_difference(log_p, log_q + log_r))
         return float(conversions.log_difference(log_q, log_p - log_r))  # Q(event) - P(event) / r
 
+    def compute_epsilon(self, delta: float, sign: int) -> float:
+        """Returns the epsilon at delta for adding the canary (sign 1) or for removing it (sign -1).
+
+        Each threshold t has an epsilon, sign * log r(t), and a delta (`compute_log_delta`). We search for the
+        threshold with the given delta.
+        """
+
+        def compute_difference(threshold: float) -> float:
+            """Returns log delta at a threshold, at least -1e6, minus the log of the given `delta`."""
+            return max(self.compute_log_delta(threshold, sign), -1e6) - math.log(delta)
+
+        # The threshold with r = 1 gives epsilon 0. We search between two points: at the lower one, all terms
+        # of r are at most 1, and at the upper one at least 1.
+        counts, _, deviation = self
+        equal = scipy.optimize.brentq(
+            self.compute_log_ratio, counts[0] / 2 - deviation, counts[-1] / 2 + deviation
+        )
+        if compute_difference(equal) <= 0:
+            return 0.0
+
+        # From there, delta falls as the threshold increases (sign 1) or decreases (sign -1). At `end`, 40
+        # deviations beyond all means, it is nearly 0.
+        end = -_FAR * deviation
+        if sign == 1:
+            end = counts[-1] + _FAR * deviation
+        threshold = scipy.optimize.brentq(compute_difference, equal, end, rtol=1e-13)
+        return sign * self.compute_log_ratio(threshold)
+
 
 def expected_epsilon(composition: Composition, steps: int, delta: float) -> float:
     """Returns the epsilon at delta that the last model would leak about a canary if losses were linear.
@@ -91,37 +119,6 @@ def expected_epsilon(composition: Composition, steps: int, delta: float) -> floa
     counts = np.arange(fewest, most + 1)
     observation = _Observation(counts, insertions.logpmf(counts), sigma * math.sqrt(steps))
     return max(
-        _compute_epsilon(observation, delta, sign)
+        observation.compute_epsilon(delta, sign)
         for sign in (1, -1)  # adding and removing
     )
-
-
-def _compute_epsilon(observation: _Observation, delta: float, sign: int) -> float:
-    """Returns the epsilon at delta for adding the canary (sign 1) or for removing it (sign -1).
-
-    Each threshold t has an epsilon, sign * log r(t), and a delta (`_Observation`). We search for the
-    threshold with the given delta.
-    """
-    compute_log_ratio = observation.compute_log_ratio
-
-    def compute_difference(threshold: float) -> float:
-        """Returns log delta at a threshold, at least -1e6, minus the log of the given `delta`."""
-        log_delta = observation.compute_log_delta(threshold, sign)
-        return max(log_delta, -1e6) - math.log(delta)  # finite even if delta is 0
-
-    # The threshold with r = 1 gives epsilon 0. We search between two points: at the lower one, all terms of r
-    # are at most 1, and at the upper one at least 1.
-    counts, _, deviation = observation
-    equal = scipy.optimize.brentq(
-        compute_log_ratio, counts[0] / 2 - deviation, counts[-1] / 2 + deviation
-    )
-    if compute_difference(equal) <= 0:
-        return 0.0
-
-    # From there, delta falls as the threshold increases (sign 1) or decreases (sign -1). At `end`, 40
-    # deviations beyond all means, it is nearly 0.
-    end = -_FAR * deviation
-    if sign == 1:
-        end = counts[-1] + _FAR * deviation
-    threshold = scipy.optimize.brentq(compute_difference, equal, end, rtol=1e-13)
-    return sign * compute_log_ratio(threshold)

@@ -147,21 +147,21 @@ def _move_to_grid(
         grid = np.append(0.0, edges)
         atoms, lost_mean = _spread(values, masses, grid)
         return _RatioPmf(grid, atoms, dropped_mean + lost_mean, terms)
-    means, totals = _concentrate(values, masses, edges)
-    return _RatioPmf(means, totals, 0.0, terms)
+    return _concentrate(values, masses, edges, terms)
 
 
-def _concentrate(values: Array, masses: Array, edges: Array) -> tuple[Array, Array]:
-    """Returns the mean and the mass of the atoms between adjacent edges, for each interval with mass.
+def _concentrate(values: Array, masses: Array, edges: Array, terms: int) -> _RatioPmf:
+    """Moves the mass of the atoms in each cell to their mean.
 
-    The first interval begins at 0, and the last one extends to infinity.
+    The cells are the intervals between 0, the edges and infinity.
     """
     num_cells = len(edges) + 1
     cells = np.searchsorted(edges, values, side="right")
     totals = _sum_by_place(cells, masses, num_cells)
     totals_times_mean = _sum_by_place(cells, masses * values, num_cells)
     is_kept = totals > 0
-    return totals_times_mean[is_kept] / totals[is_kept], totals[is_kept]
+    means = totals_times_mean[is_kept] / totals[is_kept]
+    return _RatioPmf(means, totals[is_kept], 0.0, terms)
 
 
 def _spread(values: Array, masses: Array, grid: Array) -> tuple[Array, float]:

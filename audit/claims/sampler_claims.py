@@ -201,8 +201,9 @@ def _find_sampler(sampler: str | TruncatedPoisson) -> tuple[str, _Sampler]:
     """Returns a sampler's name and its accounting functions; raises InputError if it is unknown."""
     if isinstance(sampler, TruncatedPoisson):
         name = "truncated_poisson"
-        method = _SAMPLERS[name]
-        return name, method._replace(bound_every_model=partial(_bracket_truncated, sampler))
+        return name, _SAMPLERS[name]._replace(
+            bound_every_model=partial(_bracket_truncated, sampler)
+        )
     is_known = isinstance(sampler, str) and sampler in SAMPLERS
     require(is_known, f"`sampler={shown(sampler)}`: give {', '.join(SAMPLERS)}")
     return sampler, _SAMPLERS[sampler]

@@ -251,11 +251,9 @@ def bound_one_of_each_epoch(
       max_enumerated: The maximum number of patterns to enumerate, and the maximum number of strata.
       simulated: The approximate number of patterns to simulate; at least 50 in each stratum.
     """
-    sigma, batches, epochs, weights = schedule
-    is_enumerable = epochs * math.log(batches) <= math.log(
-        max_enumerated
-    )  # batches**epochs patterns
-    if is_enumerable:
+    sigma, batches, epochs, _ = schedule
+    # There are batches**epochs patterns.
+    if epochs * math.log(batches) <= math.log(max_enumerated):
         return _mix_all_patterns(schedule, delta)
 
     strata = _stratify_by_last_epochs(batches, epochs, min(_MAX_STRATA, max_enumerated))
@@ -321,23 +319,19 @@ def _stratify_by_last_epochs(batches: int, epochs: int, max_strata: int) -> _Str
     while last_epochs < epochs and intervals ** (last_epochs + 1) <= max_strata:
         last_epochs += 1
 
-    edges = _divide_epoch(batches, intervals)
+    # Distances from the epoch's end, plus 1, since a geometric grid cannot begin at 0.
+    distances = np.unique(np.geomspace(1, batches + 1, intervals + 1).round().astype(np.int64))
+    if batches == intervals:  # rounding would merge some distances
+        distances = np.arange(1, batches + 2)
+    edges = np.sort(batches + 1 - distances)
     lows = edges[:-1]
     highs = edges[1:]
+
     # Each of S strata chooses an interval in each of L epochs. If L is 0, the only combination is empty.
     combinations = list(itertools.product(range(len(lows)), repeat=last_epochs))
     chosen = np.array(combinations, np.intp).reshape(len(combinations), last_epochs)  # (S, L)
     probabilities = ((highs - lows) / batches)[chosen].prod(axis=1)
     return _Strata(lows[chosen], highs[chosen], probabilities)
-
-
-def _divide_epoch(batches: int, intervals: int) -> Steps:
-    """Returns the edges, from 0 to `batches`, of at most `intervals` intervals that get shorter."""
-    if batches == intervals:  # all have length 1
-        return np.arange(batches + 1)
-    # Distances from the epoch's end, plus 1, since a geometric grid cannot begin at 0.
-    distances = np.unique(np.geomspace(1, batches + 1, intervals + 1).round().astype(np.int64))
-    return np.sort(batches + 1 - distances)
 
 
 def _compute_worst_mus(schedule: Schedule, strata: _Strata) -> Array:
@@ -370,9 +364,9 @@ def bound_poisson(
 ) -> MixtureBound:
     """Returns an upper bound on the last model's epsilon for Poisson sampling at the same rate in each step.
 
-    We simulate some participation patterns. For a valid bound, `_bound_simulated` also needs an upper bound
-    on their mu. We use the mu of a hypothetical pattern that is worse than nearly all others, and reserve
-    `delta` / 1000 for the exceptions.
+    We simulate some participation patterns. `_bound_simulated` also needs an upper bound on their mu. We use
+    the mu of a hypothetical pattern that is worse than nearly all others, and reserve `delta` / 1000 for the
+    exceptions.
 
     Args:
       simulated: The number of patterns to simulate, rounded up to a multiple of _CHUNK.
@@ -389,24 +383,36 @@ def bound_poisson(
     largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
     worst = compute_pattern_mus(weights, latest[None], log_shifts=largest_log_w[latest][None])
 
-    rng = np.random.default_rng(seed)
-    mus = []
-    for _ in range(0, simulated, _CHUNK):
-        # The gaps between participations follow a geometric distribution. Patterns with more than len(latest)
-        # participations are exceptions.
-        gaps = rng.geometric(rate, (_CHUNK, len(latest)))
-        patterns = np.cumsum(gaps, axis=1) - 1  # the first step is 0
-        patterns[patterns >= steps] = weights.no_participation
-        mus.append(compute_pattern_mus(weights, patterns))
-    # Patterns with a larger mu than `worst` are exceptions too, so we may cap their mu.
-    capped = np.minimum(np.concatenate(mus), worst)
+    # Patterns with more participations than `latest` or a larger mu than `worst` are exceptions, so we may
+    # drop further participations and cap the mu.
+    mus = _simulate_poisson(weights, steps, rate, len(latest), simulated, seed)
     remaining_delta = (1 - _RESERVED) * delta
-    mus_in_stratum = capped[:, None] / sigma  # all patterns are in one stratum, with probability 1
+    # All patterns are in one stratum, with probability 1.
+    mus_in_stratum = np.minimum(mus, worst)[:, None] / sigma
     epsilon = _bound_simulated(mus_in_stratum, worst / sigma, np.ones(1), remaining_delta)
     # No pattern has a larger mu than the one that participates in every step.
     every_step = np.arange(steps)[None]
     largest = compute_pattern_mus(weights, every_step, log_shifts=largest_log_w[None])
     return MixtureBound(epsilon, error=ERROR, mu=float(largest[0]) / sigma)
+
+
+def _simulate_poisson(
+    weights: StepWeights, steps: int, rate: float, participations: int, simulated: int, seed: int
+) -> Array:
+    """Returns the mu (N,) of random participation patterns for Poisson sampling, for noise N(0, I).
+
+    Each of the first `steps` steps uses the example with probability `rate`. We keep a pattern's first
+    `participations`. N is `simulated`, rounded up to a multiple of _CHUNK.
+    """
+    rng = np.random.default_rng(seed)
+    mus = []
+    for _ in range(0, simulated, _CHUNK):
+        # The gaps between participations follow a geometric distribution.
+        gaps = rng.geometric(rate, (_CHUNK, participations))
+        patterns = np.cumsum(gaps, axis=1) - 1  # the first step is 0
+        patterns[patterns >= steps] = weights.no_participation
+        mus.append(compute_pattern_mus(weights, patterns))
+    return np.concatenate(mus)
 
 
 def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
@@ -476,8 +482,8 @@ def bound_mean(values: Array, largest: float, log_inverse_error: float) -> float
     log_inverse = log_inverse_error + math.log(2)  # Bernstein's bound has log(2 / error)
     spread = math.sqrt(2 * float(values.var(ddof=1)) * log_inverse / draws)
     bernstein = mean + spread + 7 * largest * log_inverse / (3 * (draws - 1))
-    fraction = min(mean / largest, 1.0)  # despite rounding errors
-    hoeffding = largest * _bound_fraction(fraction, draws, log_inverse_error)
+    # Rounding errors may raise the observed fraction above 1.
+    hoeffding = largest * _bound_fraction(min(mean / largest, 1.0), draws, log_inverse_error)
     return min(bernstein, hoeffding, largest)
 
 
