@@ -154,8 +154,8 @@ def hidden_state_bound(
     c = spread_over_steps("lipschitz", lipschitz, steps)
     n = spread_over_steps("noise", noise, steps)
 
-    if not n[s > 0].all():  # a step has a shift but no noise
-        # Without noise, the shift leaks completely, for any parts and slopes.
+    if not n[s > 0].all():
+        # A shift without noise leaks completely, for any parts and slopes.
         return HiddenStateBound(mu=np.inf, epsilon=np.inf, masked=s, worst_slopes=c)
 
     a_over_n = np.zeros(steps)  # 0 before `first`, since earlier shifts do not reach the last model
@@ -337,8 +337,7 @@ def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Integers,
     starts = shifted[_find_blocks(log_sums.tolist(), log_weights.tolist())]  # of B blocks, (B,)
     sizes = np.diff([*starts, len(s)])
 
-    # Compute x and a_t / n_t. Scaling W_t n_t down and x up by the same factor changes only x, and avoids
-    # overflow.
+    # Scaling W_t n_t down and x up by the same factor avoids overflow without changing a_t / n_t.
     log_scales = np.maximum.reduceat(log_wn, starts)
     scaled_wn = np.exp(log_wn - np.repeat(log_scales, sizes))
     s_over_n = np.divide(s, n, out=np.zeros(len(s)), where=n > 0)

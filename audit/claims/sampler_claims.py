@@ -180,11 +180,13 @@ def sampler_claims(
     with_tail = None
     if tail:
         with_tail = min(method.bound_last_model(make_schedule(tail), delta).epsilon, upper)
+
     assumes = f"holds {condition}, and nobody sees {method.must_stay_secret}"
     if bound.error:
         assumes += f"; a simulated upper bound, too low with probability {bound.error:g}"
     last_model = LastModel(upper, with_tail, assumes)
     advice = method.advice or _advise_changes(epochs, delta, poisson.upper, last_model)
+
     rows = [SamplerClaim(name, every_model, last_model, advice, yours=True)]
     if name != "poisson":
         upper = poisson.upper  # also valid for the last model, even with a tail

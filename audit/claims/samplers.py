@@ -164,7 +164,7 @@ def _minimize_mu_squared(
     """
     num_patterns, participations = log_shifts.shape
     heights = np.zeros(num_patterns, np.intp)  # the number of blocks on each pattern's stack
-    # For each block, from the bottom up, log S and log V.
+    # Log S and log V of each block on each pattern's stack, from the bottom up.
     stacks = np.zeros((2, participations, num_patterns))
     for i in range(participations):
         patterns = np.flatnonzero(reaches_last_model[:, i])
