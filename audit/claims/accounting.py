@@ -75,9 +75,9 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     if not counts_sampling(composition):
         return unsampled
     require_sampled(composition, delta)
-    # The spacing should be epsilon * relative_grid, but epsilon is still unknown. So the first grid assumes
-    # that epsilon is `unsampled` for small noise, and `unsampled` / 100 otherwise. If the result shows that
-    # this grid was too coarse, we use a finer one. dp-accounting exponentiates the spacing, so we limit it.
+    # The spacing should be relative_grid * epsilon. Epsilon is unknown, so the first grid uses a guess:
+    # `unsampled` for small noise, and `unsampled` / 100 otherwise. If the guess was too high, we compute
+    # again with a finer grid. dp-accounting exponentiates the spacing, so it is at most COARSEST_GRID.
     if sigma < _SMALL_NOISE:
         relative_grid = _RELATIVE_GRID
         least_grid = 1e-3
@@ -88,7 +88,7 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
         first_grid = max(least_grid, 1e-7 * unsampled)  # relative_grid / 100 is 1e-7
     epsilon = float(account_sampled(composition, first_grid).get_epsilon(delta))
     fine_grid = min(max(least_grid, relative_grid * epsilon), COARSEST_GRID)
-    if fine_grid < first_grid:
+    if fine_grid < first_grid:  # the guess was too high
         fine = float(account_sampled(composition, fine_grid).get_epsilon(delta))
         epsilon = min(epsilon, fine)  # both are upper bounds
     return min(unsampled, epsilon)

@@ -97,7 +97,7 @@ class HiddenState(NamedTuple):
         note = f"{steps}, {schedule}"
         sentence = f"the adversary sees only the last model; {note}; sensitivity C, Gaussian noise"
         word = "Lipschitz"
-        if self.runs:  # of rehearsals
+        if self.runs:  # the constants were measured
             margins = ", ".join(map(self._describe_margin, self.margins))
             source = f"in {self.runs} rehearsals, not proven ({margins})"
             word = MEASURED
@@ -154,8 +154,8 @@ def hidden_state_bound(
     c = spread_over_steps("lipschitz", lipschitz, steps)
     n = spread_over_steps("noise", noise, steps)
 
-    if not n[s > 0].all():  # a step has a shift but no noise
-        # Without noise, the shift leaks completely, for any parts and slopes.
+    if not n[s > 0].all():
+        # A shift without noise leaks completely, for any parts and slopes.
         return HiddenStateBound(mu=np.inf, epsilon=np.inf, masked=s, worst_slopes=c)
 
     a_over_n = np.zeros(steps)  # 0 before `first`, since earlier shifts do not reach the last model
@@ -306,11 +306,10 @@ def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Integers,
     """Returns the parts a_t of the distance that noise should mask to minimize mu, the norm of a / n.
 
     Later steps stretch a distance at step t by a factor of at most W_t, the product of all c_j with j > t. So
-    in the last model, the shifts are W_t s_t, and noise must mask parts W_t a_t with the same sum. If noise
-    could mask any shift, |a / n| would be smallest if x_t = a_t / (W_t n_t^2) were the same for all steps.
-    But noise cannot mask later shifts. The best x_t therefore come from an isotonic regression (derived in
-    audit/methods/README.md). They increase from one block of steps to the next, and each block's noise masks
-    the block's own shifts:
+    in the last model, the shifts are W_t s_t, and noise must mask parts W_t a_t with the same sum. Without
+    other constraints, x_t = a_t / (W_t n_t^2) would be the same for all steps. But noise cannot mask later
+    shifts. So we divide the steps into blocks by isotonic regression (derived in audit/methods/README.md).
+    Each block's noise masks the block's own shifts, with a single x that increases from block to block:
 
         x = sum W_t s_t / sum (W_t n_t)^2,    a_t / n_t = W_t n_t x.
 
@@ -331,7 +330,7 @@ def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Integers,
     with np.errstate(divide="ignore"):  # -inf without noise
         log_wn = log_w + np.log(n)
 
-    # The regression has P points: each shift, with the noise from its step until the next shift.
+    # Find the blocks. The regression has P points: each shift, with the noise until the next shift.
     shifted = np.flatnonzero(s > 0)  # (P,)
     log_sums = log_w[shifted] + np.log(s[shifted])
     log_weights = np.logaddexp.reduceat(2 * log_wn, shifted)

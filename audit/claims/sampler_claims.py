@@ -160,14 +160,7 @@ def sampler_claims(
     >>> round(claims.rows[0].every_model.upper, 2), round(claims.rows[0].last_model.upper, 2)
     (6.57, 4.98)
     """
-    if isinstance(sampler, TruncatedPoisson):
-        name = "truncated_poisson"
-        method = _SAMPLERS[name]._replace(bound_every_model=partial(_bracket_truncated, sampler))
-    else:
-        is_known = isinstance(sampler, str) and sampler in SAMPLERS
-        require(is_known, f"`sampler={shown(sampler)}`: give {', '.join(SAMPLERS)}")
-        name = sampler
-        method = _SAMPLERS[name]
+    name, method = _find_sampler(sampler)
     sigma = read_noise_multiplier(noise_multiplier)
     whole_number("tail", tail, 0, _MAX_STEPS)
     delta = _check_training(batches, epochs, delta)
@@ -177,34 +170,45 @@ def sampler_claims(
     if lipschitz is not None:
         constants = spread_over_steps("lipschitz", lipschitz, batches * epochs)
         condition = f"if steps are Lipschitz with constants up to {constants.max():g}"
-    schedule = samplers.make_schedule(sigma, batches, epochs, constants)
+    make_schedule = partial(samplers.make_schedule, sigma, batches, epochs, constants)
 
     poisson = _bracket_poisson(sigma, batches, epochs, delta)
     every_model = method.bound_every_model(sigma, batches, epochs, delta)
-    bound = method.bound_last_model(schedule, delta)
-    assumes = f"holds {condition}, and nobody sees {method.must_stay_secret}"
-    if bound.error:
-        assumes += f"; a simulated upper bound, too low with probability {bound.error:g}"
+    bound = method.bound_last_model(make_schedule(), delta)
     # The last model leaks at most as much as all models. The noise-only steps (`tail`) cannot increase this.
     upper = min(bound.epsilon, every_model.upper)
     with_tail = None
     if tail:
-        longer = samplers.make_schedule(sigma, batches, epochs, constants, tail)
-        with_tail = min(method.bound_last_model(longer, delta).epsilon, upper)
+        with_tail = min(method.bound_last_model(make_schedule(tail), delta).epsilon, upper)
+
+    assumes = f"holds {condition}, and nobody sees {method.must_stay_secret}"
+    if bound.error:
+        assumes += f"; a simulated upper bound, too low with probability {bound.error:g}"
     last_model = LastModel(upper, with_tail, assumes)
     advice = method.advice or _advise_changes(epochs, delta, poisson.upper, last_model)
+
     rows = [SamplerClaim(name, every_model, last_model, advice, yours=True)]
     if name != "poisson":
-        # A bound for all models is also valid for the last one, even with a tail.
-        with_tail = poisson.upper if tail else None
-        last_model = LastModel(poisson.upper, with_tail, "no more than all models leak")
-        advice = _SAMPLERS["poisson"].advice
-        rows.append(SamplerClaim("poisson", poisson, last_model, advice))
+        upper = poisson.upper  # also valid for the last model, even with a tail
+        last_model = LastModel(upper, upper if tail else None, "no more than all models leak")
+        rows.append(SamplerClaim("poisson", poisson, last_model, _SAMPLERS["poisson"].advice))
     # ZERO_OUT replaces the example's gradient with 0. With Poisson batches, this is equivalent to removing
     # it.
     return SamplerClaims(
         sigma, delta, tail, neighbours=ZERO_OUT, order=method.order, rows=tuple(rows)
     )
+
+
+def _find_sampler(sampler: str | TruncatedPoisson) -> tuple[str, _Sampler]:
+    """Returns a sampler's name and its accounting functions; raises InputError if it is unknown."""
+    if isinstance(sampler, TruncatedPoisson):
+        name = "truncated_poisson"
+        return name, _SAMPLERS[name]._replace(
+            bound_every_model=partial(_bracket_truncated, sampler)
+        )
+    is_known = isinstance(sampler, str) and sampler in SAMPLERS
+    require(is_known, f"`sampler={shown(sampler)}`: give {', '.join(SAMPLERS)}")
+    return sampler, _SAMPLERS[sampler]
 
 
 def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: float) -> float:

@@ -164,7 +164,7 @@ def _minimize_mu_squared(
     """
     num_patterns, participations = log_shifts.shape
     heights = np.zeros(num_patterns, np.intp)  # the number of blocks on each pattern's stack
-    # For each block, from the bottom up, log S and log V.
+    # Log S and log V of each block on each pattern's stack, from the bottom up.
     stacks = np.zeros((2, participations, num_patterns))
     for i in range(participations):
         patterns = np.flatnonzero(reaches_last_model[:, i])
@@ -251,14 +251,10 @@ def bound_one_of_each_epoch(
       max_enumerated: The maximum number of patterns to enumerate, and the maximum number of strata.
       simulated: The approximate number of patterns to simulate; at least 50 in each stratum.
     """
-    sigma, batches, epochs, weights = schedule
-    # There are batches**epochs equally likely patterns.
+    sigma, batches, epochs, _ = schedule
+    # There are batches**epochs patterns.
     if epochs * math.log(batches) <= math.log(max_enumerated):
-        places = np.array(list(itertools.product(range(batches), repeat=epochs)))
-        first_steps = batches * np.arange(epochs)  # of each epoch
-        mus = compute_pattern_mus(weights, places + first_steps) / sigma
-        probabilities = np.full(len(mus), 1 / len(mus))
-        return MixtureBound(mix_epsilon(mus, probabilities, delta), error=0.0, mu=float(mus.max()))
+        return _mix_all_patterns(schedule, delta)
 
     strata = _stratify_by_last_epochs(batches, epochs, min(_MAX_STRATA, max_enumerated))
     draws = max(simulated // len(strata.probabilities), 50)
@@ -266,6 +262,16 @@ def bound_one_of_each_epoch(
     worst = _compute_worst_mus(schedule, strata) / sigma
     epsilon = _bound_simulated(mus / sigma, worst, strata.probabilities, delta)
     return MixtureBound(epsilon, ERROR, mu=float(worst.max()))
+
+
+def _mix_all_patterns(schedule: Schedule, delta: float) -> MixtureBound:
+    """Returns the bound from all participation patterns with one step per epoch, all equally likely."""
+    sigma, batches, epochs, weights = schedule
+    places = np.array(list(itertools.product(range(batches), repeat=epochs)))
+    first_steps = batches * np.arange(epochs)  # of each epoch
+    mus = compute_pattern_mus(weights, places + first_steps) / sigma
+    probabilities = np.full(len(mus), 1 / len(mus))
+    return MixtureBound(mix_epsilon(mus, probabilities, delta), error=0.0, mu=float(mus.max()))
 
 
 class _Strata(NamedTuple):
@@ -358,9 +364,9 @@ def bound_poisson(
 ) -> MixtureBound:
     """Returns an upper bound on the last model's epsilon for Poisson sampling at the same rate in each step.
 
-    We simulate some participation patterns. For a valid bound, `_bound_simulated` also needs an upper bound
-    on their mu. We use the mu of a hypothetical pattern that is worse than nearly all others, and reserve
-    `delta` / 1000 for the exceptions.
+    We simulate some participation patterns. `_bound_simulated` also needs an upper bound on their mu. We use
+    the mu of a hypothetical pattern that is worse than nearly all others, and reserve `delta` / 1000 for the
+    exceptions.
 
     Args:
       simulated: The number of patterns to simulate, rounded up to a multiple of _CHUNK.
@@ -377,24 +383,36 @@ def bound_poisson(
     largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
     worst = compute_pattern_mus(weights, latest[None], log_shifts=largest_log_w[latest][None])
 
-    rng = np.random.default_rng(seed)
-    mus = []
-    for _ in range(0, simulated, _CHUNK):
-        # The gaps between participations follow a geometric distribution. Patterns with more than len(latest)
-        # participations are exceptions.
-        gaps = rng.geometric(rate, (_CHUNK, len(latest)))
-        patterns = np.cumsum(gaps, axis=1) - 1  # the first step is 0
-        patterns[patterns >= steps] = weights.no_participation
-        mus.append(compute_pattern_mus(weights, patterns))
-    # Patterns with a larger mu than `worst` are exceptions too, so we may cap their mu.
-    capped = np.minimum(np.concatenate(mus), worst)
+    # Patterns with more participations than `latest` or a larger mu than `worst` are exceptions, so we may
+    # drop further participations and cap the mu.
+    mus = _simulate_poisson(weights, steps, rate, len(latest), simulated, seed)
     remaining_delta = (1 - _RESERVED) * delta
-    mus_in_stratum = capped[:, None] / sigma  # all patterns are in one stratum, with probability 1
+    # All patterns are in one stratum, with probability 1.
+    mus_in_stratum = np.minimum(mus, worst)[:, None] / sigma
     epsilon = _bound_simulated(mus_in_stratum, worst / sigma, np.ones(1), remaining_delta)
     # No pattern has a larger mu than the one that participates in every step.
     every_step = np.arange(steps)[None]
     largest = compute_pattern_mus(weights, every_step, log_shifts=largest_log_w[None])
     return MixtureBound(epsilon, error=ERROR, mu=float(largest[0]) / sigma)
+
+
+def _simulate_poisson(
+    weights: StepWeights, steps: int, rate: float, participations: int, simulated: int, seed: int
+) -> Array:
+    """Returns the mu (N,) of random participation patterns for Poisson sampling, for noise N(0, I).
+
+    Each of the first `steps` steps uses the example with probability `rate`. We keep a pattern's first
+    `participations`. N is `simulated`, rounded up to a multiple of _CHUNK.
+    """
+    rng = np.random.default_rng(seed)
+    mus = []
+    for _ in range(0, simulated, _CHUNK):
+        # The gaps between participations follow a geometric distribution.
+        gaps = rng.geometric(rate, (_CHUNK, participations))
+        patterns = np.cumsum(gaps, axis=1) - 1  # the first step is 0
+        patterns[patterns >= steps] = weights.no_participation
+        mus.append(compute_pattern_mus(weights, patterns))
+    return np.concatenate(mus)
 
 
 def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
@@ -454,23 +472,26 @@ def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: floa
 def bound_mean(values: Array, largest: float, log_inverse_error: float) -> float:
     """Returns an upper bound on the mean of a distribution on [0, largest], from R independent values.
 
-    It is the smaller of two bounds. Each is below the mean with probability at most `error`;
-    `log_inverse_error` is log(1 / error). The first is the empirical Bernstein inequality (Maurer and Pontil,
-    2009, Theorem 11). The second is the relative-entropy form of Hoeffding's inequality (1963, Theorem 1):
-    the smallest m above the mean with R * KL(mean / largest || m / largest) >= log_inverse_error.
+    It is the smaller of the empirical Bernstein bound (Maurer and Pontil, 2009, Theorem 11) and Hoeffding's
+    bound. Each is below the mean with probability at most `error`; `log_inverse_error` is log(1 / error).
     """
     if largest == 0:
         return 0.0
     draws = len(values)
     mean = float(values.mean())
+    log_inverse = log_inverse_error + math.log(2)  # Bernstein's bound has log(2 / error)
+    spread = math.sqrt(2 * float(values.var(ddof=1)) * log_inverse / draws)
+    bernstein = mean + spread + 7 * largest * log_inverse / (3 * (draws - 1))
+    # Rounding errors may raise the observed fraction above 1.
+    hoeffding = largest * _bound_fraction(min(mean / largest, 1.0), draws, log_inverse_error)
+    return min(bernstein, hoeffding, largest)
 
-    # The empirical Bernstein inequality.
-    bernstein_log = log_inverse_error + math.log(2)  # the theorem has log(2 / error)
-    spread = math.sqrt(2 * float(values.var(ddof=1)) * bernstein_log / draws)
-    bernstein = mean + spread + 7 * largest * bernstein_log / (3 * (draws - 1))
 
-    # Hoeffding's inequality, by bisection from the mean up to 1, in units of `largest`.
-    observed = min(mean / largest, 1.0)  # despite rounding errors
+def _bound_fraction(observed: float, draws: int, log_inverse_error: float) -> float:
+    """Returns Hoeffding's upper bound on the mean of values from 0 to 1 (1963, Theorem 1).
+
+    It is the largest mean m with draws * KL(observed || m) <= log_inverse_error, given the `observed` mean.
+    """
 
     def is_possible(expected: float) -> bool:
         """Returns True if the observed mean is consistent with this expected value."""
@@ -478,5 +499,5 @@ def bound_mean(values: Array, largest: float, log_inverse_error: float) -> float
         divergence += special.rel_entr(1 - observed, 1 - expected)
         return draws * divergence < log_inverse_error
 
-    _, hoeffding = bisect(is_possible, observed, 1.0, _HALVINGS)
-    return min(bernstein, largest * float(hoeffding), largest)
+    _, bound = bisect(is_possible, observed, 1.0, _HALVINGS)
+    return float(bound)

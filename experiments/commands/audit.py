@@ -75,24 +75,23 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     engine = grid_flags.engine()  # a context that starts it when needed
     out = cli.folder()
     adversary = setting.adversary
-    number = runs or adversary.usual_runs
-    # The decision to stop depends on the scores. Only bets on one run after another allow this, and they need
-    # fresh canaries in each run.
+    num_models = runs or adversary.usual_runs
+    # If scores decide when to stop, only sequential tests are valid. They need fresh canaries in each run.
     require(
         until is None or adversary.has_fresh_canaries,
         "--until requires --adversary=sphere, examples or --afresh: drop it",
     )
-    validate(setting, number, level.delta)
+    validate(setting, num_models, level.delta)
 
     from audit.conclusions import lipschitz, results
     from audit.report import bounds_table
     from audit.storage.store import FIGURE, RESULT
     from audit.training import driver
 
-    # Rehearsals are further training runs that measure the steps' Lipschitz constants.
+    # Rehearsals are additional runs that measure the steps' Lipschitz constants.
     num_rehearsals = lipschitz.count_rehearsals(setting, FLAGS.lipschitz)
     dataset = task(setting.model).data.load(FLAGS.data)
-    request = driver.make_request(setting, dataset, number, level, num_rehearsals, until)
+    request = driver.make_request(setting, dataset, num_models, level, num_rehearsals, until)
     finished = driver.audit(request, out, engine)
     if FLAGS.json:
         print(results.result_json(finished.conclusion, **finished.circumstances()))

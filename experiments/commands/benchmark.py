@@ -34,7 +34,10 @@ cli.define_out("Folder for results, which go into the subfolder benchmark.")
 
 
 def main() -> None:
-    """Measures the missing cells, prints the summary, and writes the tables and the figure."""
+    """Measures the missing cells, prints the summary, and writes the tables and the figure.
+
+    A cell has some audits of a mechanism with the same estimator.
+    """
     # Imported here, because --help must not load SciPy and pandas.
     from experiments.benchmark import tables
     from experiments.benchmark.cells import (
@@ -64,14 +67,14 @@ def main() -> None:
             f"{package} is not installed, skipping its estimators: {installed.pip_install(package)}",
             file=sys.stderr,
         )
-    # These cells measure how many runs each estimator needs to refute a false claim.
-    claims = list_claims(dict.fromkeys(cell.estimator for cell in cells), scale, FLAGS.seed)
 
+    # More cells measure how many runs each estimator needs to refute a false claim.
+    claims = list_claims(dict.fromkeys(cell.estimator for cell in cells), scale, FLAGS.seed)
     stored = folder / "cells"
     all_cells: list[Cell] = [*cells, *claims]
-    n_done = len(load_measured(all_cells, stored))
+    num_done = len(load_measured(all_cells, stored))
     finished = measure_missing(all_cells, stored, cores())
-    for _ in tqdm(finished, "benchmark", len(all_cells), initial=n_done, unit="cell"):
+    for _ in tqdm(finished, "benchmark", len(all_cells), initial=num_done, unit="cell"):
         pass
 
     from audit.report import style

@@ -52,14 +52,14 @@ def main() -> None:
     clients = federation.clients
     most_rounds = build_federated.rounds(setting, clients).most  # in which any client takes part
     # The noise multiplier covers a whole round, even if the round also releases a noisy count.
-    of_client = Composition(setting.noise_multiplier, most_rounds)
-    of_canary = Composition(setting.noise_multiplier, setting.repetitions)  # rounds per canary
+    client_rounds = Composition(setting.noise_multiplier, most_rounds)
+    canary_rounds = Composition(setting.noise_multiplier, setting.repetitions)
     store = open_store(out, setting, federation)
     with machine.bar(count_runs(store.missing(runs))) as progress:
         train([setting], runs, out, federation, progress)
     scores = store.load(runs)
 
-    claim = DpSgd(*of_canary)
+    claim = DpSgd(*canary_rounds)
     each = conclude_each_run(
         scores,
         dimension=task.make().n_parameters,
@@ -70,8 +70,8 @@ def main() -> None:
     )
     audit = federated_table.FederatedAudit(
         runs=each,
-        canary=of_canary,
-        client=of_client,
+        canary=canary_rounds,
+        client=client_rounds,
         accuracies=read_accuracies(store, runs),
         together=conclude_together(scores, level, claim),
     )

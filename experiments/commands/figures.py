@@ -31,7 +31,8 @@ cli.define_out("Folder with stored cells; figures go into its subfolder figures.
 def main() -> None:
     """Draws figures from stored cells, and prints the tables and how many cells are missing from each sweep.
 
-    Raises InputError if a flag is out of range or no figure can be drawn.
+    A sweep has the cells of a figure, such as audits of a setting. Raises InputError if a flag is out of
+    range or no figure can be drawn.
     """
     from audit.report import style
     from experiments.sweeps import points

@@ -142,17 +142,21 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
     """Yields a record of the paper's estimates for each observer of each stored training run in a plan.
 
     Yields:
-      Records with these fields for the run: its `plan`, the `noise` multiplier, a canary's number of rounds
-      (`repetitions`), the `analytical` epsilon of one of these rounds, the `accounted` epsilon of all of
-      them, the model's `accuracy` with canaries, and its `plain_accuracy` without them (None if not stored).
-      These fields describe the observer:
+      Records with these fields:
 
-          observer     one of _OBSERVERS
-          cosines      the cosines of inserted canaries ("observed") and of others ("unobserved")
-          estimate     the estimate of epsilon from normal distributions fitted to the cosines
-          error        its standard error
-          floor        its mean and 95% quantile without leakage
-          in_sample    eps_lo, the paper's lower value, which is not a bound (Errata O7)
+          plan              the plan
+          noise             the noise multiplier
+          repetitions       the number of rounds that a canary takes part in
+          analytical        the epsilon of one of these rounds
+          accounted         the epsilon of all of them
+          accuracy          the model's accuracy with canaries
+          plain_accuracy    the accuracy without canaries; None if not stored
+          observer          one of _OBSERVERS
+          cosines           the cosines of inserted canaries ("observed") and of others ("unobserved")
+          estimate          the estimate of epsilon from normal distributions fitted to the cosines
+          error             its standard error
+          floor             its mean and 95% quantile without leakage
+          in_sample         eps_lo, the paper's lower value, which is not a bound (Errata O7)
     """
     for setting, observe in itertools.product(plan.audit_settings(), _OBSERVERS):
         noise = setting.noise_multiplier
@@ -165,7 +169,7 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
         is_inserted = stored.scores.presence[0]
         not_inserted = None  # for the final model, the distribution without leakage is known
         if observe == "all":
-            # The distribution of a maximum is unknown, so we estimate it.
+            # The distribution of a largest cosine is unknown, so we estimate it.
             not_inserted = values[~is_inserted]
         cosines = one_run_evidence.make_cosines(values[is_inserted], not_inserted, plan.dimension)
         by_method = {found.method: found for found in one_shot.estimates(cosines, *levels)}
@@ -435,6 +439,7 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
             field("accuracy", "with", ".3f", 7, none="-"),
             field("plain_accuracy", "without", ".3f", 8, none="-"),
         ]
+
     columns = [  # fields without a heading are only in the CSV
         field("noise", "noise", ".3g", 6, left=True),
         field("accounted", "accounted", ".4g", 10),
@@ -444,12 +449,14 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
         field("error"),
         field("in_sample", "in-sample", ".3f", 10),
     ]
+
     # The numbers of canaries and the noise floors hardly vary between runs, so we show the first.
     cosines = first["cosines"]
     canaries = f"{len(cosines.observed):,} + {len(cosines.unobserved):,} canaries"
     clients = f"{plan.setting.rounds:,} x {plan.setting.cohort} clients"
     before = f"{title}\n{canaries}, {clients}"
-    headings: dict[str, str] = {}  # observer -> heading
+
+    headings: dict[str, str] = {}  # of each observer's section, from its first run
     records = []
     for run in sorted(runs, key=itemgetter("observer")):
         floor = _show_pair(run["floor"].mean, run["floor"].quantile_95)
