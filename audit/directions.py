@@ -104,29 +104,41 @@ def cosines(
         f"`count={count}`: leave-one-out needs fewer canaries than the {size} coordinates",
     )
 
-    # The matrix D (count, dimension) of all directions may not fit in memory. So we draw a block of columns
-    # at a time and add up its contribution to each sum. Leave-one-out needs all inner products; plain cosines
-    # need only the directions' lengths.
-    products = np.zeros(count)  # D @ unit
-    squared_lengths = np.zeros(count)
-    gram = np.zeros((count, count) if leave_one_out else (0, 0))  # D @ D.T
     block_streams = [_draw_blocks(seed, run, index, size) for index in range(count)]
-    for start in range(0, size, _BLOCK):
-        columns = np.stack([next(blocks) for blocks in block_streams])
+    compute = _compute_leave_one_out if leave_one_out else _compute_cosines
+    return compute(block_streams, unit)
+
+
+def _compute_cosines(block_streams: list[Iterator[Array]], unit: Array) -> Array:
+    """Returns the cosines (count,) between directions and a unit vector `unit` (dimension,).
+
+    Each direction is a stream of its blocks of coordinates, because all directions may not fit in memory.
+    """
+    products = np.zeros(len(block_streams))  # with `unit`
+    squared_lengths = np.zeros(len(block_streams))
+    for start in range(0, len(unit), _BLOCK):
+        columns = np.stack([next(blocks) for blocks in block_streams])  # (count, up to _BLOCK)
         products += columns @ unit[start : start + _BLOCK]
-        if leave_one_out:
-            gram += columns @ columns.T
-        else:
-            squared_lengths += np.square(columns).sum(1)
+        squared_lengths += np.square(columns).sum(1)
+    return products / np.sqrt(squared_lengths)
 
-    if not leave_one_out:
-        return products / np.sqrt(squared_lengths)
-    from audit.evidence import leave_one_out as projection  # loads SciPy
 
+def _compute_leave_one_out(block_streams: list[Iterator[Array]], unit: Array) -> Array:
+    """Returns the cosines (count,) after projecting the other directions out of `unit` (dimension,).
+
+    Each direction is a stream of its blocks of coordinates, because all directions may not fit in memory.
+    """
+    from audit.evidence import leave_one_out  # loads SciPy
+
+    products = np.zeros(len(block_streams))  # with `unit`
+    gram = np.zeros((len(products), len(products)))  # the directions' inner products
+    for start in range(0, len(unit), _BLOCK):
+        columns = np.stack([next(blocks) for blocks in block_streams])  # (count, up to _BLOCK)
+        products += columns @ unit[start : start + _BLOCK]
+        gram += columns @ columns.T
     lengths = np.sqrt(np.diagonal(gram))
     unit_gram = gram / np.outer(lengths, lengths)
-    # The displacement was divided by its length.
-    return projection.cosines(unit_gram, products / lengths, squared_length=1.0)
+    return leave_one_out.cosines(unit_gram, products / lengths, squared_length=1.0)
 
 
 def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
