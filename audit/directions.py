@@ -30,7 +30,7 @@ and needs a different seed for noise and batches.
 True
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -104,37 +104,38 @@ def cosines(
         f"`count={count}`: leave-one-out needs fewer canaries than the {size} coordinates",
     )
 
-    block_streams = [_draw_blocks(seed, run, index, size) for index in range(count)]
+    # The matrix (count, dimension) of all directions may not fit in memory, so we draw blocks of its columns.
+    streams = [_draw_blocks(seed, run, index, size) for index in range(count)]
+    blocks = map(np.stack, zip(*streams, strict=True))
+    parts = np.split(unit, range(_BLOCK, size, _BLOCK))
     compute = _compute_leave_one_out if leave_one_out else _compute_cosines
-    return compute(block_streams, unit)
+    return compute(count, zip(blocks, parts, strict=True))
 
 
-def _compute_cosines(block_streams: list[Iterator[Array]], unit: Array) -> Array:
-    """Returns the cosines (count,) between directions and a unit vector `unit` (dimension,).
+def _compute_cosines(count: int, blocks: Iterable[tuple[Array, Array]]) -> Array:
+    """Returns the cosines between the `count` rows of a matrix and a unit vector.
 
-    Each direction is a stream of its blocks of coordinates, because all directions may not fit in memory.
+    A block is some columns of the matrix, and the vector's entries for these columns.
     """
-    products = np.zeros(len(block_streams))  # with `unit`
-    squared_lengths = np.zeros(len(block_streams))
-    for start in range(0, len(unit), _BLOCK):
-        columns = np.stack([next(blocks) for blocks in block_streams])  # (count, up to _BLOCK)
-        products += columns @ unit[start : start + _BLOCK]
+    products = np.zeros(count)
+    squared_lengths = np.zeros(count)
+    for columns, part in blocks:
+        products += columns @ part
         squared_lengths += np.square(columns).sum(1)
     return products / np.sqrt(squared_lengths)
 
 
-def _compute_leave_one_out(block_streams: list[Iterator[Array]], unit: Array) -> Array:
-    """Returns the cosines (count,) after projecting the other directions out of `unit` (dimension,).
+def _compute_leave_one_out(count: int, blocks: Iterable[tuple[Array, Array]]) -> Array:
+    """Returns the cosine of each matrix row with a unit vector, after projecting the other rows out of it.
 
-    Each direction is a stream of its blocks of coordinates, because all directions may not fit in memory.
+    The matrix has `count` rows. A block is some of its columns, and the vector's entries for these columns.
     """
     from audit.evidence import leave_one_out  # loads SciPy
 
-    products = np.zeros(len(block_streams))  # with `unit`
-    gram = np.zeros((len(products), len(products)))  # the directions' inner products
-    for start in range(0, len(unit), _BLOCK):
-        columns = np.stack([next(blocks) for blocks in block_streams])  # (count, up to _BLOCK)
-        products += columns @ unit[start : start + _BLOCK]
+    products = np.zeros(count)  # of each row and the vector
+    gram = np.zeros((count, count))  # the rows' inner products
+    for columns, part in blocks:
+        products += columns @ part
         gram += columns @ columns.T
     lengths = np.sqrt(np.diagonal(gram))
     unit_gram = gram / np.outer(lengths, lengths)

@@ -92,37 +92,29 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
         square = s * s
         a = (1 - s) * (1 + s) / (2 * square)
         b = -m / square
-        roots = _find_roots(a, b, m * m / (2 * square) + np.log(s) - eps)
+        c_minus_eps = m * m / (2 * square) + np.log(s) - eps
+        discriminant = b * b - 4 * a * c_minus_eps
+        low, high = _find_roots(a, b, c_minus_eps, discriminant)
         is_outside = a >= 0
-        log_p = _compute_log_probability(is_outside, roots.low, roots.high)
-        log_q = _compute_log_probability(is_outside, (roots.low - m) / s, (roots.high - m) / s)
+        log_p = _compute_log_probability(is_outside, low, high)
+        log_q = _compute_log_probability(is_outside, (low - m) / s, (high - m) / s)
         log_difference = conversions.log_difference(log_p, eps + log_q)
     # Without roots, the loss never exceeds epsilon, since P cannot exceed Q everywhere.
-    return np.where(roots.exist, log_difference, -np.inf)
+    return np.where(discriminant > 0, log_difference, -np.inf)
 
 
-class _Roots(NamedTuple):
-    """The two real roots of quadratic polynomials; arbitrary numbers if they do not `exist`."""
-
-    low: Array
-    high: Array
-    exist: NDArray[np.bool_]
-
-
-def _find_roots(a: Array, b: Array, c: Array) -> _Roots:
-    """Returns the roots of a x^2 + b x + c without cancellation.
+def _find_roots(a: Array, b: Array, c: Array, discriminant: Array) -> tuple[Array, Array]:
+    """Returns the smaller and the larger root of a x^2 + b x + c if its discriminant is above 0.
 
     If a = 0, one of them is infinite, on the side where b x decreases.
     """
-    discriminant = b * b - 4 * a * c
     # The roots are q / a and c / q, where q = -(b +- sqrt(discriminant)) / 2. Choosing the sign of b avoids
     # cancellation.
     sign = np.where(b < 0, -1.0, 1.0)
     q = -(b + sign * np.sqrt(np.maximum(discriminant, 0.0))) / 2
     far_root = np.where(a == 0, -sign * np.inf, q / a)
     near_root = c / q
-    low = np.minimum(far_root, near_root)
-    return _Roots(low, np.maximum(far_root, near_root), discriminant > 0)
+    return np.minimum(far_root, near_root), np.maximum(far_root, near_root)
 
 
 def _compute_log_probability(is_outside: NDArray[np.bool_], low: Array, high: Array) -> Array:
