@@ -83,12 +83,10 @@ def cosines(
 ) -> Array:
     """Returns the cosines between a run's directions and the model's displacement, of shape (count,).
 
-    This takes `count` times 64 kB of memory, plus a few matrices (count, count) for leave-one-out.
-
     Args:
       displacement: (dimension,) the change in the parameters, signed so that inserting a canary increases its
         cosine: theta_0 - theta_T + drift if steps subtract gradients, otherwise theta_T - theta_0 - drift.
-        The drift is the change theta_T - theta_0 in a run without noise or canaries.
+        The drift is theta_T - theta_0 in a run without noise or canaries.
       seed, run, count: as in `canaries`.
       leave_one_out: True to project the other directions out of the displacement before each cosine
         (`audit.evidence.leave_one_out`). `count` must be less than the dimension.
@@ -104,7 +102,8 @@ def cosines(
         f"`count={count}`: leave-one-out needs fewer canaries than the {size} coordinates",
     )
 
-    # The matrix (count, dimension) of all directions may not fit in memory, so we draw blocks of its columns.
+    # The matrix (count, size) of all directions may not fit in memory, so we draw blocks of its columns.
+    # They take `count` times 64 kB of memory, and leave-one-out a few matrices (count, count).
     streams = [_draw_blocks(seed, run, index, size) for index in range(count)]
     blocks = map(np.stack, zip(*streams, strict=True))
     parts = np.split(unit, range(_BLOCK, size, _BLOCK))
@@ -126,9 +125,9 @@ def _compute_cosines(count: int, blocks: Iterable[tuple[Array, Array]]) -> Array
 
 
 def _compute_leave_one_out(count: int, blocks: Iterable[tuple[Array, Array]]) -> Array:
-    """Returns the cosine of each matrix row with a unit vector, after projecting the other rows out of it.
+    """Returns the cosine of each of `count` matrix rows and a unit vector, projecting out the other rows.
 
-    The matrix has `count` rows. A block is some of its columns, and the vector's entries for these columns.
+    A block is some columns of the matrix, and the vector's entries for these columns.
     """
     from audit.evidence import leave_one_out  # loads SciPy
 

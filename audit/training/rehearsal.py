@@ -139,16 +139,14 @@ def rehearse(
 
 
 class _Meter(NamedTuple):
-    """Measures how much the steps of a game stretch distances, and collects the results of all its runs.
+    """Measures how much the steps of a game stretch distances, and collects the results.
 
     Attributes:
-      game: The game, which trains by plain SGD.
-      step_map: A training step as a function of the model.
-      lengths: The length of secants, keyed by step, for steps with secants.
+      lengths: The secants' length, keyed by step; only for steps with secants.
       reach: The number of secants on each side of the model along a line.
-      constants: The largest singular value of a step's Jacobian over all runs, keyed by measured step.
+      constants: The largest singular value of a step's Jacobian over all runs, keyed by step.
       secants: For each run and each step with secants, the secant that most exceeds the derivative.
-      most_stretched: The direction (p,) that each run's last measured step stretched most, keyed by run.
+      most_stretched: The direction (p,) that a run's last measured step stretched most, keyed by run.
     """
 
     game: Game
@@ -160,10 +158,7 @@ class _Meter(NamedTuple):
     most_stretched: dict[int, NDArray[np.float64]]
 
     def measure(self, step: int, thetas: Array, inserted: Array) -> None:
-        """Measures a step's constant and, for some steps, secants, at the runs' models (R, p) before it.
-
-        `inserted` (R, p) is a canary's contribution to each run's step.
-        """
+        """Measures a step at the runs' models (R, p) before it; `inserted` is as in `_find_secants`."""
         indices = self.game.schedule.batches[step]
         features, labels = self.game.data
         batch = (features[indices], labels[indices])
@@ -191,8 +186,8 @@ class _Meter(NamedTuple):
         """Yields, for each run's model before a step, the secant that most exceeds the derivative.
 
         Secants are on lines through the model, in directions in which the audit's models may differ from
-        these. Earlier insertions moved the model in roughly the direction of `inserted` (R, p), a canary's
-        contribution to each run's step.
+        these. One is `inserted` (R, p), a canary's contribution to each run's step, because earlier
+        insertions moved the model in roughly this direction.
         """
         line = Line(
             length=self.lengths[step],

@@ -176,6 +176,22 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
     `address` is "host:port", "auto", or "local" to start a cluster on this machine. Raises InputError if Ray
     is not installed or no cluster answers.
     """
+    ray = _connect(address)
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")  # leaves the accelerators to the workers
+    try:
+        cluster = Cluster(ray)
+        yield work.TrainingEngine(
+            trainer=functools.partial(RayTrainer, cluster),
+            do_all=functools.partial(do_all, cluster),
+        )
+    finally:
+        ray.shutdown()
+
+
+def _connect(address: str) -> Any:
+    """Connects this process to a cluster and returns the imported module `ray`; `address` as in `join`."""
     options: dict[str, Any] = {}
     if address == "local":
         options = {"num_cpus": cores(), "include_dashboard": False}
@@ -197,17 +213,7 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
             f"`ray_address={address}`: no Ray cluster there ({reason}): see ray start; if it asks for a "
             "token, set RAY_AUTH_MODE=token"
         ) from None
-    import jax
-
-    jax.config.update("jax_platforms", "cpu")  # leaves the accelerators to the workers
-    try:
-        cluster = Cluster(ray)
-        yield work.TrainingEngine(
-            trainer=functools.partial(RayTrainer, cluster),
-            do_all=functools.partial(do_all, cluster),
-        )
-    finally:
-        ray.shutdown()
+    return ray
 
 
 def _require_answer(address: str) -> None:
