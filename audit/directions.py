@@ -43,6 +43,9 @@ MAX_DIMENSION = 10**10  # such a canary takes 80 GB
 MAX_COUNT = 20_000  # the Gram matrix then takes 3 GB
 _BLOCK = 1 << 13  # coordinates of each canary in memory
 
+# Blocks of columns of a matrix (count, n), each with a vector's entries for these columns.
+_Blocks = Iterable[tuple[Array, Array]]
+
 
 def canaries(seed: int, run: int, count: int, dimension: int) -> Iterator[Array]:
     """Yields a run's canaries, `count` uniformly random unit vectors (dimension,), one by one to save memory.
@@ -111,11 +114,8 @@ def cosines(
     return compute(count, zip(blocks, parts, strict=True))
 
 
-def _compute_cosines(count: int, blocks: Iterable[tuple[Array, Array]]) -> Array:
-    """Returns the cosines between the `count` rows of a matrix and a unit vector.
-
-    A block is some columns of the matrix, and the vector's entries for these columns.
-    """
+def _compute_cosines(count: int, blocks: _Blocks) -> Array:
+    """Returns the cosines between the `count` rows of a matrix and a unit vector, both given in blocks."""
     products = np.zeros(count)
     squared_lengths = np.zeros(count)
     for columns, part in blocks:
@@ -124,11 +124,8 @@ def _compute_cosines(count: int, blocks: Iterable[tuple[Array, Array]]) -> Array
     return products / np.sqrt(squared_lengths)
 
 
-def _compute_leave_one_out(count: int, blocks: Iterable[tuple[Array, Array]]) -> Array:
-    """Returns the cosine of each of `count` matrix rows and a unit vector, projecting out the other rows.
-
-    A block is some columns of the matrix, and the vector's entries for these columns.
-    """
+def _compute_leave_one_out(count: int, blocks: _Blocks) -> Array:
+    """Returns the same as `_compute_cosines`, but projects the other rows out of the vector for each row."""
     from audit.evidence import leave_one_out  # loads SciPy
 
     products = np.zeros(count)  # of each row and the vector

@@ -117,12 +117,11 @@ def compute_log_density(dots: Array, cohort: int, sigma: float, extra: float) ->
 
 
 def _find_tilt(dots: Array, cohort: int, sigma: float, mean: float, max_tilt: float) -> float:
-    """Returns the tilt, from -max_tilt to max_tilt, at which the tilted score has this mean."""
+    """Returns the tilt, from -max_tilt to max_tilt, that gives the score this mean."""
 
     def compute_excess(tilt: float) -> float:
-        """Returns the tilted score's mean, which increases with the tilt, minus `mean`."""
-        noise_mean = sigma**2 * tilt
-        return float(_tilt(dots, cohort, tilt).joins @ dots + noise_mean - mean)
+        """Returns the tilted score's mean, including the noise, minus `mean`; it increases with the tilt."""
+        return float(_tilt(dots, cohort, tilt).joins @ dots + sigma**2 * tilt - mean)
 
     return scipy.optimize.brentq(compute_excess, -max_tilt, max_tilt, xtol=1e-6)
 
