@@ -146,8 +146,7 @@ def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
     for block, start in enumerate(range(0, size, _BLOCK)):
         # The prefix 2 separates these random streams from all others.
         rng = np.random.default_rng([2, seed, run, index, block])
-        length = min(_BLOCK, size - start)
-        yield rng.standard_normal(length)
+        yield rng.standard_normal(min(_BLOCK, size - start))
 
 
 def _check_numbers(seed: int, run: int, count: int, dimension: int) -> tuple[int, int, int, int]:

@@ -6,7 +6,7 @@ steps. A step between two measured steps gets the larger of their values.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -105,7 +105,6 @@ def rehearse(
         learning rate * clipping norm / batch size.
       progress: Called with 1.0 after each measured step.
     """
-    runs = effort.runs
     steps = len(game.schedule.mask)
     meter = _Meter(
         game,
@@ -118,7 +117,7 @@ def rehearse(
     )
     compute_insertion = _make_inserter(game, clipped_sum)
     # An audit's runs have indices below MAX_RUNS, so these runs have different randomness.
-    indices_of_runs = np.arange(MAX_RUNS, MAX_RUNS + runs)
+    indices_of_runs = MAX_RUNS + np.arange(effort.runs)
     canary_keys = game.run_keys("own", indices_of_runs)
 
     def watch(midway: Midway) -> None:
@@ -134,7 +133,7 @@ def rehearse(
     progress(1.0)
     # Segments end just before measured steps.
     rehearsed = game._replace(segment_steps=_choose_interval(steps, effort))
-    games.Player(rehearsed, chunk=runs, watch=watch).play(MAX_RUNS, runs)
+    games.Player(rehearsed, effort.runs, watch=watch).play(MAX_RUNS, effort.runs)
     return Rehearsal(_fill_steps(meter.constants, steps), meter.secants)
 
 
@@ -165,7 +164,7 @@ class _Meter(NamedTuple):
         models = jnp.asarray(np.asarray(thetas))  # copied to a single device
         self.constants[step] = self._find_constant(step, models, batch)
         if step in self.lengths:
-            self.secants.extend(self._find_secants(step, models, batch, inserted))
+            self._find_secants(step, models, batch, inserted)
 
     def _find_constant(self, step: int, models: Array, batch: Batch) -> float:
         """Returns the largest singular value of a step's Jacobian, over the runs' models (R, p)."""
@@ -180,10 +179,8 @@ class _Meter(NamedTuple):
             constants_of_runs.append(found.constant)
         return max(constants_of_runs)
 
-    def _find_secants(
-        self, step: int, models: Array, batch: Batch, inserted: Array
-    ) -> Iterator[Stretch]:
-        """Yields, for each run's model before a step, the secant that most exceeds the derivative.
+    def _find_secants(self, step: int, models: Array, batch: Batch, inserted: Array) -> None:
+        """Adds to `secants`, for each run's model before a step, the one that most exceeds the derivative.
 
         Secants are on lines through the model, in directions in which the audit's models may differ from
         these. One is `inserted` (R, p), a canary's contribution to each run's step, because earlier
@@ -206,7 +203,8 @@ class _Meter(NamedTuple):
         )
         for run, theta in enumerate(models):
             directions = np.stack([of_runs[run] for of_runs in line_directions])
-            yield expansion.worst_on_lines(self.step_map, theta, batch, directions, line)
+            worst = expansion.worst_on_lines(self.step_map, theta, batch, directions, line)
+            self.secants.append(worst)
 
 
 def _make_inserter(

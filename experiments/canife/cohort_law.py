@@ -118,12 +118,13 @@ def compute_log_density(dots: Array, cohort: int, sigma: float, extra: float) ->
 
 def _find_tilt(dots: Array, cohort: int, sigma: float, mean: float, max_tilt: float) -> float:
     """Returns the tilt, from -max_tilt to max_tilt, that gives the score this mean."""
-
-    def compute_excess(tilt: float) -> float:
-        """Returns the tilted score's mean, including the noise, minus `mean`; it increases with the tilt."""
-        return float(_tilt(dots, cohort, tilt).joins @ dots + sigma**2 * tilt - mean)
-
-    return scipy.optimize.brentq(compute_excess, -max_tilt, max_tilt, xtol=1e-6)
+    # The tilted score's mean increases with the tilt. The noise contributes sigma^2 * tilt.
+    return scipy.optimize.brentq(
+        lambda tilt: _tilt(dots, cohort, tilt).joins @ dots + sigma**2 * tilt - mean,
+        -max_tilt,
+        max_tilt,
+        xtol=1e-6,
+    )
 
 
 def score_densities(

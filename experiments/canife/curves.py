@@ -236,7 +236,7 @@ def _compose_perfect_canary(setting: Attacked, sampling_rate: float, count: int)
     rng = np.random.default_rng(setting.seed)
     estimates = rounds.estimate_perfect_canary(rng, sigma, setting.scores)
     paper_delta = 1 / setting.scores
-    noise = rounds.find_renyi_noise(float(np.median(estimates)), paper_delta, true_noise=sigma)
+    noise = rounds.find_renyi_noise(float(np.median(estimates)), paper_delta, sigma)
     return rounds.composed([Charge(noise, sampling_rate, count)], setting.delta)
 
 

@@ -147,7 +147,7 @@ def divergences(sigma: float, sampling_rate: float) -> Array:
     return np.maximum(_integrate_log_moments(sigma, sampling_rate) / (orders - 1), 0.0)
 
 
-def _integrate_log_moments(sigma: float, sampling_rate: float) -> Array:
+def _integrate_log_moments(sigma: float, sampling_rate: float) -> list[float]:
     """Returns (a - 1) times the Renyi divergence at each order a of ORDERS, computed by quadrature.
 
     At sampling rate q, it is log E[((1 - q) + q e^((2 x - 1) / (2 sigma^2)))^a] for x ~ N(0, sigma^2)
@@ -165,9 +165,7 @@ def _integrate_log_moments(sigma: float, sampling_rate: float) -> Array:
     log_mixture = np.logaddexp(
         np.log1p(-sampling_rate), np.log(sampling_rate) + log_likelihood_ratio
     )
-    return np.array(
-        [special.logsumexp(log_density + order * log_mixture) + np.log(step) for order in ORDERS]
-    )
+    return [special.logsumexp(log_density + order * log_mixture) + np.log(step) for order in ORDERS]
 
 
 def count_rounds(

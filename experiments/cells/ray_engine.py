@@ -119,8 +119,8 @@ class Cluster:
             cores_of_nodes = [
                 node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]
             ]
-            with_cores = filter(None, cores_of_nodes)  # without nodes that have 0 cores
-            smallest = int(min(with_cores, default=0))
+            # `filter` removes nodes without cores.
+            smallest = int(min(filter(None, cores_of_nodes), default=0))
             require(smallest, "the Ray cluster has neither GPUs nor cores: start nodes with some")
             self._devices_of_task = smallest
             self._resources = {"num_cpus": smallest}
