@@ -230,7 +230,7 @@ epsilon over {charged:,} rounds at delta {setting.delta:g}, charged {direction}:
 def _compose_perfect_canary(setting: Attacked, sampling_rate: float, count: int) -> float:
     """Returns the published method's epsilon over `count` rounds for a perfect canary (Errata C9).
 
-    Each round has the median of many simulated estimates.
+    Each round's estimate is the median of many simulated ones.
     """
     sigma = setting.noise_multiplier
     rng = np.random.default_rng(setting.seed)
