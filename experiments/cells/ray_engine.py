@@ -191,7 +191,7 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
 
 
 def _connect(address: str) -> Any:
-    """Connects to a Ray cluster at "host:port" or "auto", or starts a "local" one; returns the module `ray`."""
+    """Connects to a cluster at "host:port" or "auto", or starts a "local" one; returns the module `ray`."""
     options: dict[str, Any] = {}
     if address == "local":
         options = {"num_cpus": cores(), "include_dashboard": False}
