@@ -30,7 +30,7 @@ and needs a different seed for noise and batches.
 True
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -42,6 +42,9 @@ MAX_SEED = 2**63 - 1
 MAX_DIMENSION = 10**10  # such a canary takes 80 GB
 MAX_COUNT = 20_000  # the Gram matrix then takes 3 GB
 _BLOCK = 1 << 13  # coordinates of each canary in memory
+
+# Blocks of columns of a matrix (count, n), each with a vector's entries for these columns.
+_Blocks = Iterable[tuple[Array, Array]]
 
 
 def canaries(seed: int, run: int, count: int, dimension: int) -> Iterator[Array]:
@@ -83,12 +86,10 @@ def cosines(
 ) -> Array:
     """Returns the cosines between a run's directions and the model's displacement, of shape (count,).
 
-    This takes `count` times 64 kB of memory, plus a few matrices (count, count) for leave-one-out.
-
     Args:
       displacement: (dimension,) the change in the parameters, signed so that inserting a canary increases its
         cosine: theta_0 - theta_T + drift if steps subtract gradients, otherwise theta_T - theta_0 - drift.
-        The drift is the change theta_T - theta_0 in a run without noise or canaries.
+        The drift is theta_T - theta_0 in a run without noise or canaries.
       seed, run, count: as in `canaries`.
       leave_one_out: True to project the other directions out of the displacement before each cosine
         (`audit.evidence.leave_one_out`). `count` must be less than the dimension.
@@ -104,29 +105,37 @@ def cosines(
         f"`count={count}`: leave-one-out needs fewer canaries than the {size} coordinates",
     )
 
-    # The matrix D (count, dimension) of all directions may not fit in memory. So we draw a block of columns
-    # at a time and add up its contribution to each sum. Leave-one-out needs all inner products; plain cosines
-    # need only the directions' lengths.
-    products = np.zeros(count)  # D @ unit
+    # The matrix (count, size) of all directions may not fit in memory, so we draw blocks of its columns.
+    # They take `count` times 64 kB of memory, and leave-one-out a few matrices (count, count).
+    streams = [_draw_blocks(seed, run, index, size) for index in range(count)]
+    blocks = map(np.stack, zip(*streams, strict=True))
+    parts = np.split(unit, range(_BLOCK, size, _BLOCK))
+    compute = _compute_leave_one_out if leave_one_out else _compute_cosines
+    return compute(count, zip(blocks, parts, strict=True))
+
+
+def _compute_cosines(count: int, blocks: _Blocks) -> Array:
+    """Returns the cosines between the `count` rows of a matrix and a unit vector, both given in blocks."""
+    products = np.zeros(count)
     squared_lengths = np.zeros(count)
-    gram = np.zeros((count, count) if leave_one_out else (0, 0))  # D @ D.T
-    block_streams = [_draw_blocks(seed, run, index, size) for index in range(count)]
-    for start in range(0, size, _BLOCK):
-        columns = np.stack([next(blocks) for blocks in block_streams])
-        products += columns @ unit[start : start + _BLOCK]
-        if leave_one_out:
-            gram += columns @ columns.T
-        else:
-            squared_lengths += np.square(columns).sum(1)
+    for columns, part in blocks:
+        products += columns @ part
+        squared_lengths += np.square(columns).sum(1)
+    return products / np.sqrt(squared_lengths)
 
-    if not leave_one_out:
-        return products / np.sqrt(squared_lengths)
-    from audit.evidence import leave_one_out as projection  # loads SciPy
 
+def _compute_leave_one_out(count: int, blocks: _Blocks) -> Array:
+    """Returns the same as `_compute_cosines`, but projects the other rows out of the vector for each row."""
+    from audit.evidence import leave_one_out  # loads SciPy
+
+    products = np.zeros(count)  # of each row and the vector
+    gram = np.zeros((count, count))  # the rows' inner products
+    for columns, part in blocks:
+        products += columns @ part
+        gram += columns @ columns.T
     lengths = np.sqrt(np.diagonal(gram))
     unit_gram = gram / np.outer(lengths, lengths)
-    # The displacement was divided by its length.
-    return projection.cosines(unit_gram, products / lengths, squared_length=1.0)
+    return leave_one_out.cosines(unit_gram, products / lengths, squared_length=1.0)
 
 
 def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
@@ -137,8 +146,7 @@ def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
     for block, start in enumerate(range(0, size, _BLOCK)):
         # The prefix 2 separates these random streams from all others.
         rng = np.random.default_rng([2, seed, run, index, block])
-        length = min(_BLOCK, size - start)
-        yield rng.standard_normal(length)
+        yield rng.standard_normal(min(_BLOCK, size - start))
 
 
 def _check_numbers(seed: int, run: int, count: int, dimension: int) -> tuple[int, int, int, int]:

@@ -182,7 +182,7 @@ def _describe_training(
     if batches:
         probability = 1 / batches
     # Coin flips insert half of the canaries.
-    weights = jnp.full(setting.canaries, 0.5 * probability)
+    mean_presence = jnp.full(setting.canaries, 0.5 * probability)
     arrays = jax.tree.map(jnp.float32, hyper)
     return Knowledge(
         model=trained.model,
@@ -191,7 +191,7 @@ def _describe_training(
         data=data,
         simulate=simulate,
         canaries=setting.canaries,
-        predict_final=partial(_rehearse, mechanism, arrays, data, schedule, weights),
+        predict_final=partial(_rehearse, mechanism, arrays, data, schedule, mean_presence),
         insertions=setting.insertions,
         noise_steps=setting.noise_steps,
         is_rehearsed=setting.is_rehearsed,

@@ -164,8 +164,7 @@ def _choose_for_devices(setting: FederatedSetting, model: Model, clients: Client
     A device trains a block of clients at once. On an accelerator, the block is the largest that fits into
     memory; on a CPU, it has the default size of `FedAvg`.
     """
-    choices = choose(setting, model, int(clients.counts.max()))
-    choices = choices._replace(
+    choices = choose(setting, model, int(clients.counts.max()))._replace(
         optimizer=partial(optax.sgd, momentum=setting.momentum),
         spreads=True,  # devices share the clients of a round
     )
@@ -185,12 +184,13 @@ def accuracy(
 ) -> Callable[[Array], Array]:
     """Returns a compiled function that computes the accuracy of R models, (R, p) -> (R,).
 
-    Accuracy is the fraction of correctly predicted labels, excluding padding. To save time, the function uses
-    only every n-th test example. Without test data, it uses the clients' data.
+    Accuracy is the fraction of correctly predicted labels, excluding padding. Without test data, the function
+    uses the clients' data.
     """
     task = federated_task(setting.model)
     model = task.make()
     features, labels = test or (clients.features, clients.labels)
+    # To save time, we use only every n-th example. An example may have several labels, such as characters.
     n = max(
         math.ceil(len(labels) / _MAX_TEST_EXAMPLES),
         math.ceil(labels.size / _MAX_TEST_LABELS),

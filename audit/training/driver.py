@@ -293,20 +293,20 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
     With a stopping rule `until`, it trains in stages and returns only the scores of the first runs that
     suffice. Their number does not depend on the stage size, because the rule sees the bound after each run.
     """
-    most = request.runs
-    stage = most  # without a rule, one stage trains all runs
+    max_runs = request.runs
+    stage_size = max_runs  # without a rule, one stage trains all runs
     if request.until is not None:
-        stage = min(trainer.stage(most), most)
-    missing = count_runs(store.missing(most))
+        stage_size = min(trainer.stage(max_runs), max_runs)
+    missing = count_runs(store.missing(max_runs))
     trained_runs = 0
     seconds = 0.0
-    runs = 0  # after the last stage
+    runs = 0  # how many runs have scores after a stage
     status = "training"  # the progress bar shows the latest value
     with nullcontext(report) if report else machine.bar(missing, lambda: status) as advance:
         while True:
-            # One stage more than the stored runs, some of which another process may have added.
-            runs = min(max(runs, store.runs_held()) + stage, most)
-            trained = trainer.train(store, runs, max_chunk=stage, progress=advance)
+            # Another process may have added stored runs.
+            runs = min(max(runs, store.runs_held()) + stage_size, max_runs)
+            trained = trainer.train(store, runs, max_chunk=stage_size, progress=advance)
             trained_runs += trained.trained_runs
             seconds += trained.seconds
             trained = trained._replace(trained_runs=trained_runs, seconds=seconds)
@@ -319,5 +319,5 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
             sufficient = request.until(conclusion)
             if sufficient is not None:
                 return trained._replace(scores=store.load(sufficient))
-            if runs == most:
+            if runs == max_runs:
                 return trained

@@ -264,12 +264,12 @@ class Player:
         name = self._name_chunk(first)
         checkpoints = self._checkpoints
 
-        done = 0  # completed segments
+        resumed = 0  # segments completed before an interruption
         if checkpoints is not None:
-            done, states = checkpoints.resume(name, states)
+            resumed, states = checkpoints.resume(name, states)
             states = self._placement.by_run(states)
         all_steps = len(self._game.schedule.mask)
-        for number, segment in enumerate(self._segments[done:], done + 1):
+        for completed, segment in enumerate(self._segments[resumed:], resumed + 1):
             states = self._train(self._hyper, states, self._data, segment, self._state, draws)
             jax.block_until_ready(states)  # JAX calls return before the computation ends
             self._progress(size * len(segment.mask) / all_steps)
@@ -282,8 +282,8 @@ class Player:
                         state=self._state,
                     )
                 )
-            if checkpoints is not None and number < len(self._segments):
-                checkpoints.offer(name, number, states)
+            if checkpoints is not None and completed < len(self._segments):
+                checkpoints.offer(name, completed, states)
         scores = self._score(
             self._state, draws.canary_keys, states.seen, states.theta, self._guessed_theta_0
         )

@@ -6,7 +6,7 @@ steps. A step between two measured steps gets the larger of their values.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -105,80 +105,106 @@ def rehearse(
         learning rate * clipping norm / batch size.
       progress: Called with 1.0 after each measured step.
     """
-    runs = effort.runs
     steps = len(game.schedule.mask)
-    step_map = expansion.make_step_map(clipped_sum, game.hyper)
+    meter = _Meter(
+        game,
+        expansion.make_step_map(clipped_sum, game.hyper),
+        _choose_lengths(game, distances, effort),
+        effort.reach,
+        constants={},
+        secants=[],
+        most_stretched={},
+    )
     compute_insertion = _make_inserter(game, clipped_sum)
-    lengths = _choose_lengths(game, distances, effort)  # only for steps with secants
     # An audit's runs have indices below MAX_RUNS, so these runs have different randomness.
-    indices_of_runs = np.arange(MAX_RUNS, MAX_RUNS + runs)
+    indices_of_runs = MAX_RUNS + np.arange(effort.runs)
     canary_keys = game.run_keys("own", indices_of_runs)
-    constants: dict[int, float] = {}  # keyed by measured step
-    secants: list[Stretch] = []
-    # The direction (p,) that each run's last measured step stretched most, keyed by run.
-    most_stretched: dict[int, NDArray[np.float64]] = {}
-
-    def find_constant(step: int, models: Array, batch: Batch) -> float:
-        """Returns the largest singular value of a step's Jacobian, over the runs' models (R, p)."""
-        constants_of_runs = []
-        for run, theta in enumerate(models):
-            # We start from the last measured step's direction, which is often close.
-            found = expansion.largest_expansion(
-                step_map, theta, batch, start=most_stretched.get(run), seed=(step, run)
-            )
-            most_stretched[run] = found.direction
-            constants_of_runs.append(found.constant)
-        return max(constants_of_runs)
-
-    def find_secants(step: int, models: Array, batch: Batch, inserted: Array) -> Iterator[Stretch]:
-        """Yields, for each run's model before a step, the secant that most exceeds the derivative.
-
-        Secants are on lines through the model. `inserted` (R, p) is a canary's contribution to each run's
-        step. Earlier insertions moved the model in roughly this direction.
-        """
-        line = Line(
-            length=lengths[step],
-            reach=effort.reach,
-            stretch_at_models=constants[step],
-            # Derivatives that are far larger than this count as jumps.
-            largest_stretch_at_models=max(constants.values()),
-        )
-        # Directions in which the audit's models may differ from these.
-        line_directions = (
-            most_stretched,
-            inserted,
-            # To the next run's model. With a single canary, one of the two runs has it.
-            jnp.roll(models, -1, axis=0) - models,
-            [step_map.descend(theta, batch) for theta in models],
-            np.random.default_rng(step).normal(size=models.shape),
-        )
-        for run, theta in enumerate(models):
-            directions = np.stack([of_runs[run] for of_runs in line_directions])
-            yield expansion.worst_on_lines(step_map, theta, batch, directions, line)
-
-    def measure(step: int, thetas: Array, inserted: Array) -> None:
-        """Measures a step's constant and, for some steps, secants, at the runs' models (R, p) before it."""
-        indices = game.schedule.batches[step]
-        batch = (game.data[0][indices], game.data[1][indices])
-        models = jnp.asarray(np.asarray(thetas))  # copied to a single device
-        constants[step] = find_constant(step, models, batch)
-        if step in lengths:
-            secants.extend(find_secants(step, models, batch, inserted))
-        progress(1.0)
 
     def watch(midway: Midway) -> None:
         """Measures the step after a segment, if any, at a chunk's models."""
         if midway.steps < steps:
             inserted = compute_insertion(midway.state, canary_keys, midway.thetas, midway.steps)
-            measure(midway.steps, midway.thetas, inserted)
+            meter.measure(midway.steps, midway.thetas, inserted)
+            progress(1.0)
 
     thetas = games.initial_models(game, indices_of_runs)
     # Before the first step, no insertion has moved a model.
-    measure(0, thetas, jnp.zeros_like(thetas))
+    meter.measure(0, thetas, jnp.zeros_like(thetas))
+    progress(1.0)
     # Segments end just before measured steps.
     rehearsed = game._replace(segment_steps=_choose_interval(steps, effort))
-    games.Player(rehearsed, chunk=runs, watch=watch).play(MAX_RUNS, runs)
-    return Rehearsal(_fill_steps(constants, steps), secants)
+    games.Player(rehearsed, effort.runs, watch=watch).play(MAX_RUNS, effort.runs)
+    return Rehearsal(_fill_steps(meter.constants, steps), meter.secants)
+
+
+class _Meter(NamedTuple):
+    """Measures how much the steps of a game stretch distances, and collects the results.
+
+    Attributes:
+      lengths: The secants' length, keyed by step; only for steps with secants.
+      reach: The number of secants on each side of the model along a line.
+      constants: The largest singular value of a step's Jacobian over all runs, keyed by step.
+      secants: For each run and each step with secants, the secant that most exceeds the derivative.
+      most_stretched: The direction (p,) that a run's last measured step stretched most, keyed by run.
+    """
+
+    game: Game
+    step_map: expansion.StepMap
+    lengths: dict[int, float]
+    reach: int
+    constants: dict[int, float]
+    secants: list[Stretch]
+    most_stretched: dict[int, NDArray[np.float64]]
+
+    def measure(self, step: int, thetas: Array, inserted: Array) -> None:
+        """Measures a step at the runs' models (R, p) before it; `inserted` is as in `_find_secants`."""
+        indices = self.game.schedule.batches[step]
+        features, labels = self.game.data
+        batch = (features[indices], labels[indices])
+        models = jnp.asarray(np.asarray(thetas))  # copied to a single device
+        self.constants[step] = self._find_constant(step, models, batch)
+        if step in self.lengths:
+            self._find_secants(step, models, batch, inserted)
+
+    def _find_constant(self, step: int, models: Array, batch: Batch) -> float:
+        """Returns the largest singular value of a step's Jacobian, over the runs' models (R, p)."""
+        constants_of_runs = []
+        for run, theta in enumerate(models):
+            # We start from the last measured step's direction, which is often close.
+            start = self.most_stretched.get(run)
+            found = expansion.largest_expansion(
+                self.step_map, theta, batch, start, seed=(step, run)
+            )
+            self.most_stretched[run] = found.direction
+            constants_of_runs.append(found.constant)
+        return max(constants_of_runs)
+
+    def _find_secants(self, step: int, models: Array, batch: Batch, inserted: Array) -> None:
+        """Adds to `secants`, for each run's model before a step, the one that most exceeds the derivative.
+
+        Secants are on lines through the model, in directions in which the audit's models may differ from
+        these. One is `inserted` (R, p), a canary's contribution to each run's step, because earlier
+        insertions moved the model in roughly this direction.
+        """
+        line = Line(
+            length=self.lengths[step],
+            reach=self.reach,
+            stretch_at_models=self.constants[step],
+            # Derivatives that are far larger than this count as jumps.
+            largest_stretch_at_models=max(self.constants.values()),
+        )
+        line_directions = (
+            self.most_stretched,
+            inserted,
+            # To the next run's model. With a single canary, one of the two runs has it.
+            jnp.roll(models, -1, axis=0) - models,
+            [self.step_map.descend(theta, batch) for theta in models],
+            np.random.default_rng(step).normal(size=models.shape),
+        )
+        for run, theta in enumerate(models):
+            directions = np.stack([of_runs[run] for of_runs in line_directions])
+            worst = expansion.worst_on_lines(self.step_map, theta, batch, directions, line)
+            self.secants.append(worst)
 
 
 def _make_inserter(

@@ -108,10 +108,7 @@ def compute_log_density(dots: Array, cohort: int, sigma: float, extra: float) ->
     targets, distance = np.linspace(low, high, num_tilts, retstep=True)
     log_density = np.empty(len(points))
     for target in targets:
-        # The mean of the tilted score increases with the tilt, so it equals the target at exactly one tilt.
-        tilt = scipy.optimize.brentq(
-            _exceed_target, -max_tilt, max_tilt, args=(dots, cohort, sigma, target), xtol=1e-6
-        )
+        tilt = _find_tilt(dots, cohort, sigma, target, max_tilt)
         # Slightly more than half the distance, in case rounding moves a midpoint.
         is_near = np.abs(points - target) < 0.51 * distance
         tilted = _tilt(dots, cohort, tilt)
@@ -119,9 +116,15 @@ def compute_log_density(dots: Array, cohort: int, sigma: float, extra: float) ->
     return LogDensity(points, log_density)
 
 
-def _exceed_target(tilt: float, dots: Array, cohort: int, sigma: float, target: float) -> float:
-    """Returns the mean of the tilted score minus a target. The tilted noise has mean sigma^2 * tilt."""
-    return float(_tilt(dots, cohort, tilt).joins @ dots + sigma**2 * tilt - target)
+def _find_tilt(dots: Array, cohort: int, sigma: float, mean: float, max_tilt: float) -> float:
+    """Returns the tilt, from -max_tilt to max_tilt, that gives the score this mean."""
+    # The tilted score's mean increases with the tilt. The noise contributes sigma^2 * tilt.
+    return scipy.optimize.brentq(
+        lambda tilt: _tilt(dots, cohort, tilt).joins @ dots + sigma**2 * tilt - mean,
+        -max_tilt,
+        max_tilt,
+        xtol=1e-6,
+    )
 
 
 def score_densities(

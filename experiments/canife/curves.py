@@ -202,26 +202,17 @@ def show_texts(measured: Sequence[Measured]) -> str:
 def show_totals(setting: Attacked, frame: pd.DataFrame, is_backward: bool) -> str:
     """Formats the training run's epsilon, with a line for each way of computing it.
 
-    Most lines show the last row of `frame`, from `compose` with the same `is_backward`. We compute the other
-    two here: the published method's epsilon for a perfect canary, from the median of many simulated estimates
-    (Errata C9), and the accountant's epsilon if the simulated (mock) rounds are also released (Errata C4).
+    Most lines show the last row of `frame`, from `compose` with the same `is_backward`.
     """
     last = frame.iloc[-1]
     charged = int(last["charged_to"])
+    perfect = _compose_perfect_canary(setting, last["rate"], charged)
+    # The accountant's epsilon if the simulated (mock) rounds are also released (Errata C4). They draw cohorts
+    # from fewer clients, so their sampling rate is higher.
     sigma = setting.noise_multiplier
-    composed_rounds = Charge(sigma, sampling_rate=last["rate"], rounds=charged)
-    rng = np.random.default_rng(setting.seed)
-    estimates = rounds.estimate_perfect_canary(rng, sigma, setting.scores)
-    paper_delta = 1 / setting.scores
-    noise = rounds.find_renyi_noise(float(np.median(estimates)), paper_delta, true_noise=sigma)
-    perfect = rounds.composed([composed_rounds._replace(noise_multiplier=noise)], setting.delta)
-
-    training = composed_rounds._replace(rounds=setting.rounds)
-    # Mock rounds draw cohorts from fewer clients, so their sampling rate is higher.
-    mock_rounds = len(frame) * setting.scores
-    mock = training._replace(sampling_rate=last["mock_rate"], rounds=mock_rounds)
+    training = Charge(sigma, last["rate"], setting.rounds)
+    mock = Charge(sigma, last["mock_rate"], rounds=len(frame) * setting.scores)
     released = rounds.composed([training, mock], setting.delta)
-
     direction = "backward" if is_backward else "forward"
     published = (
         f"{last['training']:.2f} [{last['training_lower']:.2f}, {last['training_upper']:.2f}]"
@@ -234,6 +225,19 @@ epsilon over {charged:,} rounds at delta {setting.delta:g}, charged {direction}:
   from the canaries' exact laws              {last["training_law"]:>20.2f}
   from the accountant                        {last["accountant"]:>20.2f}
   the same if mock rounds were released      {released:>20.2f}"""
+
+
+def _compose_perfect_canary(setting: Attacked, sampling_rate: float, count: int) -> float:
+    """Returns the published method's epsilon over `count` rounds for a perfect canary (Errata C9).
+
+    Each round's estimate is the median of many simulated ones.
+    """
+    sigma = setting.noise_multiplier
+    rng = np.random.default_rng(setting.seed)
+    estimates = rounds.estimate_perfect_canary(rng, sigma, setting.scores)
+    paper_delta = 1 / setting.scores
+    noise = rounds.find_renyi_noise(float(np.median(estimates)), paper_delta, sigma)
+    return rounds.composed([Charge(noise, sampling_rate, count)], setting.delta)
 
 
 def make_curves_table(sweep: AblationSweep, averages: pd.DataFrame) -> OwnTable:

@@ -137,16 +137,22 @@ def find_gaussian_noise(epsilon: float, delta: float, true_noise: float) -> floa
 
 @functools.lru_cache(maxsize=4096)
 def divergences(sigma: float, sampling_rate: float) -> Array:
-    """Returns a round's Renyi divergence at each of ORDERS, (orders,); infinite for noise multiplier 0.
-
-    At sampling rate q and order a, it is log E[((1 - q) + q e^((2 x - 1) / (2 sigma^2)))^a] / (a - 1) for x ~
-    N(0, sigma^2) (Mironov, Talwar and Zhang, 2019, Theorem 4).
-    """
+    """Returns a round's Renyi divergence at each of ORDERS; infinite for noise multiplier 0."""
     orders = np.array(ORDERS)
     if sigma == 0:
         return np.full(len(orders), np.inf)
     if sampling_rate == 1:
         return orders / (2 * sigma**2)
+    # Rounding can make a divergence near 0 negative.
+    return np.maximum(_integrate_log_moments(sigma, sampling_rate) / (orders - 1), 0.0)
+
+
+def _integrate_log_moments(sigma: float, sampling_rate: float) -> list[float]:
+    """Returns (a - 1) times the Renyi divergence at each order a of ORDERS, computed by quadrature.
+
+    At sampling rate q, it is log E[((1 - q) + q e^((2 x - 1) / (2 sigma^2)))^a] for x ~ N(0, sigma^2)
+    (Mironov, Talwar and Zhang, 2019, Theorem 4).
+    """
     # We integrate with the trapezoidal rule. The integrand is a sum of terms: for k from 0 to the order, the
     # density of x times the k-th power of the likelihood ratio. Each term is proportional to the density of
     # N(k, sigma^2), so we integrate from below 0 to above the largest order. The density varies on the scale
@@ -159,11 +165,7 @@ def divergences(sigma: float, sampling_rate: float) -> Array:
     log_mixture = np.logaddexp(
         np.log1p(-sampling_rate), np.log(sampling_rate) + log_likelihood_ratio
     )
-    log_moments = [
-        special.logsumexp(log_density + order * log_mixture) + np.log(step) for order in ORDERS
-    ]
-    # Rounding can make a divergence near 0 negative.
-    return np.maximum(log_moments / (orders - 1), 0.0)
+    return [special.logsumexp(log_density + order * log_mixture) + np.log(step) for order in ORDERS]
 
 
 def count_rounds(

@@ -119,8 +119,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     # A design starts from a random sample or an example (`start`), and uses the updates of a pool of clients.
     by_pool = {"start": STARTS, "pool": size.pools[1:]}  # the smallest is for Figure 8a
     by_steps = {"start": STARTS, "design_steps": size.design_steps}
-    # One penalty is on the product with the mean update, the other on the products with each update. As in
-    # the paper, Figure 8a has more seeds. To save time, we use only every second pool.
+    # One penalty is on the product with the mean update, the other on the products with each update. To save
+    # time, we use only every second pool.
     by_penalty = {"penalty": ("of_the_mean", "as_printed"), "pool": size.pools[::2]}
     seeds = size.seeds
     made = (
@@ -142,8 +142,7 @@ def _make_sweep(
     field.
     """
     fields = [*varied, ROUND]
-    curve = fields[0]
-    x = fields[1]
+    curve, x = fields[:2]
     cells = []
     for *values, seed in itertools.product(*varied.values(), range(seeds)):
         changes: dict[str, Any] = dict(zip(varied, values, strict=True))

@@ -36,8 +36,7 @@ def audit_cell(audited: Audited) -> Cell:
         driver.keep(driver.audit(request, root_of_stores, report=progress))
 
     name = f"{audited.series}, seed {setting.seed}, {audited.panel}"
-    cell = setting_cell(name, setting, runs, is_complete, do)
-    return cell._replace(audited=audited)
+    return setting_cell(name, setting, runs, is_complete, do)._replace(audited=audited)
 
 
 def setting_cell(

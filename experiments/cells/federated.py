@@ -128,17 +128,20 @@ def train(
     clients = federation.clients
     participation = build_federated.rounds(settings[0], clients)
     measure_accuracy = build_federated.accuracy(settings[0], clients, federation.test)
-    pairs = []  # a setting's game (training and adversary), and its store
-    for setting in settings:
-        game = build_federated.build(setting, clients, participation)
-        pairs.append((game, open_store(out, setting, federation)))
+    # Each setting's game (training and adversary), and its store.
+    pairs = [
+        (
+            build_federated.build(setting, clients, participation),
+            open_store(out, setting, federation),
+        )
+        for setting in settings
+    ]
 
     def watch(trained: Store, others: Sequence[tuple["Game", Store]], midway: "Midway") -> None:
         """Stores the accuracies of a chunk's final models in all stores, and their scores in the `others`.
 
-        The settings differ only in what the adversary sees, so they share these models. `games.train` calls
-        this function during training, and afterwards stores the scores in `trained`. We store accuracies
-        first, so each run with a score has an accuracy even if the process dies.
+        `games.train` calls this function during training, and afterwards stores the scores in `trained`. We
+        store accuracies first, so each run with a score has an accuracy even if the process dies.
         """
         if midway.steps < settings[0].rounds:  # not the final models
             return
