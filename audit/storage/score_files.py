@@ -1,7 +1,7 @@
 """Reads scores from a table, an .npz file, two files (with and without the canary), or standard input."""
 
 import itertools
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,10 @@ def read_files(
     names, signs = _parse_columns(columns or {})
     first = files[0]
     if len(files) == 1 and (tables.is_table(first) or first.suffix.lower() == ".npz"):
-        return _read_one_file(first, names, signs, one_run)
+        read = tables.read_table if tables.is_table(first) else _read_npz
+        cells = read(first, Wanted(_FORMS, names))
+        with naming(name_file(first)):
+            return _make_evidence(cells, signs, one_run)
     if len(files) == 2 and all(map(_can_be_one_of_two, files)):
         require(not one_run, _ONE_RUN_FIX)
         scores_in, scores_out = (_read_one_world(path, names, signs) for path in files)
@@ -70,19 +73,6 @@ def read_files(
     given_files = ",".join(map(str, files))
     kinds = "a .npz, .csv, .tsv, .json, .xlsx or .parquet file, two .npy files, in.npy,out.npy"
     raise InputError(f"`scores={given_files}`: give {kinds}, or - for standard input")
-
-
-def _read_one_file(
-    path: Path, names: Mapping[str, str], signs: Mapping[str, int], one_run: bool
-) -> Evidence:
-    """Returns the evidence in a table or an .npz file.
-
-    `names` and `signs` come from `_parse_columns`. `one_run` is True if the scores are from a single run.
-    """
-    read = tables.read_table if tables.is_table(path) else _read_npz
-    columns = read(path, Wanted(_FORMS, names))
-    with naming(name_file(path)):
-        return _make_evidence(columns, signs, one_run)
 
 
 def _can_be_one_of_two(path: Path) -> bool:
@@ -167,13 +157,13 @@ def read_cosines(
         return given.cosines(cosines, dimension, presence, leave_one_out, in_order)
 
 
-def _find_cosines(names: Container[str]) -> str:
-    """Returns which of a file's arrays contains the cosines of canaries; raises InputError if none does."""
-    if "scores" in names and "presence" in names:
+def _find_cosines(found: Columns) -> str:
+    """Returns the name of the array of canaries' cosines; raises InputError if a file has no such array."""
+    if "scores" in found and "presence" in found:
         return "scores"
-    if "observed" in names:
+    if "observed" in found:
         return "observed"
-    require("in" in names, "it has no array observed: save observed=, or scores= and presence=")
+    require("in" in found, "it has no array observed: save observed=, or scores= and presence=")
     return "in"
 
 

@@ -377,12 +377,16 @@ class Checkpoints:
 
         If writing fails, training continues.
         """
+        import jax
+
         begin = time.monotonic()
         if begin < self._due:
             return
         path = self._folder / f"{chunk}_{done:06d}.npz"
         try:
-            _write_states(path, states)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with files.replacing(path) as temporary, open(temporary, "wb") as file:
+                np.savez(file, *map(np.asarray, jax.tree.leaves(states)))
         except OSError as error:
             self._report_once(error)
         else:
@@ -419,12 +423,3 @@ class Checkpoints:
             if segments.isdigit():
                 checkpoints.append((int(segments), path))
         return sorted(checkpoints, reverse=True)
-
-
-def _write_states(path: Path, states: Any) -> None:
-    """Writes the arrays of a pytree to an .npz file, and creates its folder if needed."""
-    import jax
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with files.replacing(path) as temporary, open(temporary, "wb") as file:
-        np.savez(file, *map(np.asarray, jax.tree.leaves(states)))

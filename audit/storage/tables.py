@@ -242,7 +242,6 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
     Args:
       names: the names of its columns.
       column: a function from a name to the values of that column, (runs,) or (runs, canaries).
-      wanted: the requested columns.
 
     Raises:
       InputError: columns are missing, or only one of the columns `in` and `out` ends in NaN.
@@ -264,12 +263,11 @@ def _reject_padding(columns: Columns) -> None:
 
     This NaN may be padding, and bounds would be too high if padding were counted as failed runs.
     """
-    has_two_sets = "out" in columns
     padded = []
     for name, values in columns.items():
         last = values[-1:]
-        # Lists, from JSON, need no padding. Only NaN differs from itself; objects have no `isnan`.
-        if has_two_sets and not isinstance(values, list) and np.any(last != last):
+        # Lists, from JSON, need no padding. Only NaN differs from itself.
+        if "out" in columns and not isinstance(values, list) and np.any(last != last):
             padded.append(name)
     if len(padded) == 1:
         raise InputError(
