@@ -101,13 +101,13 @@ def _apply_block(layers: Iterator[Parameters], x: Array, expansion: int, stride:
 
 
 def _convolve(layer: Parameters, x: Array, stride: int = 1) -> Array:
-    """Applies a convolution to x (B, H, W, in). Its kind depends on the kernel's number of axes.
+    """Applies a convolution to x (B, H, W, in). The shape of its kernel determines its kind.
 
-    A 1x1 convolution has a kernel (in, out) and ignores the stride. The kernel is (3, 3, in) for a depthwise
+    The kernel is (in, out) for a 1x1 convolution, which ignores the stride, (3, 3, in) for a depthwise
     convolution, and (3, 3, in, out) for a full one.
     """
     kernel, bias = layer
-    if kernel.ndim == 2:
+    if kernel.ndim == 2:  # 1x1
         return x @ kernel + bias
     if kernel.ndim == 4:
         full = lax.conv_general_dilated(
@@ -119,7 +119,7 @@ def _convolve(layer: Parameters, x: Array, stride: int = 1) -> Array:
         )
         return full + bias
 
-    # On a CPU, these nine shifted products are seven times faster than XLA's depthwise convolution.
+    # Depthwise. On a CPU, nine shifted products are seven times faster than XLA's depthwise convolution.
     _, height, width, _ = x.shape
     padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))  # one pixel on each side
     total = bias

@@ -147,12 +147,12 @@ class Shapes(NamedTuple):
 
 
 def check_shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
-    """Checks and returns the shapes of an adversary's results, without running its functions.
+    """Returns the shapes of an adversary's results, without running its functions, and checks them.
 
-    `state` is from its `init`, and `parameters` is p.
+    `state` is from its `init`, and `parameters` is p, the number of model parameters.
 
     Raises:
-      InputError: craft or score returns a shape that violates the contract.
+      InputError: craft does not return K canaries with p parameters, or score does not return K scores.
     """
     theta = jax.ShapeDtypeStruct((parameters,), jnp.float32)
     step = jax.ShapeDtypeStruct((), jnp.int32)
@@ -166,7 +166,7 @@ def check_shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
     crafted = jax.eval_shape(adversary.craft, state, step, theta)
     scores = jax.eval_shape(adversary.score, state, seen, theta, theta)
 
-    # If a result is not an array, the message shows its type.
+    # The message shows this shape, or the result's type if it is not an array.
     crafted_shape = getattr(crafted, "shape", type(crafted).__name__)
     if isinstance(crafted, mechanism.Coordinates | mechanism.Directions | mechanism.Examples):
         # These represent an array (K, p). The leading axis of their first field has length K.

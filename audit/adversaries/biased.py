@@ -166,8 +166,8 @@ def at_coordinates(
     """Returns the adversary that inserts K canaries C e_d and scores each by reference[d] - final[d].
 
     Here e_d is the unit vector along coordinate d. A step subtracts the canary, so an inserted canary
-    increases its score. Several canaries need a predicted reference, because training moves some of their
-    coordinates much further than the noise does.
+    increases its score. The reference is theta_0 for a single canary, as in the paper. For several, it is the
+    predicted final model, because training moves some of their coordinates much further than the noise does.
 
     Args:
       choose: (key, theta_0) -> the distinct coordinates d (K,).
@@ -178,7 +178,6 @@ def at_coordinates(
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
         """Chooses the coordinates, and makes the canaries and the coordinates' reference values.
 
-        The reference is theta_0 for a single canary, as in the paper, and the predicted final model for more.
         Raises InputError if there are more canaries than coordinates, since each needs its own.
         """
         most = theta_0.size

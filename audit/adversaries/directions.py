@@ -256,8 +256,8 @@ class OneShot(NamedTuple):
 def largest_cosines(canaries: int, momentum: float = 0.0) -> Adversary:
     """Returns the one-shot adversary that scores each canary by its largest cosine with any step's move.
 
-    The move of step t is theta_{t-1} - theta_t, as in the public code of Andrew et al. (2024). Algorithm 3 of
-    that paper instead uses the noisy mean of the step's updates, which is the gradient in the server's SGD.
+    The move of step t is theta_{t-1} - theta_t, as in the public code of Andrew et al. (2024). Their
+    Algorithm 3 instead uses the noisy mean of the step's updates, which is the gradient in the server's SGD.
 
     Args:
       canaries: K.

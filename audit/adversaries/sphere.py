@@ -79,14 +79,6 @@ class SphereFields(AdversaryFields):
         )
         indices = _find_indices(knowledge.model, canaries, self.within)
         parameters = knowledge.model.n_parameters if indices is None else len(indices)
-        # The noise and the other canaries move the model along a canary's direction by random amounts. In
-        # units of learning rate * C / batch size, the noise has variance noise_steps * sigma^2. Another
-        # canary moves the model by `insertions` along its own direction, with variance insertions^2 /
-        # parameters along this one. We multiply both variances by `parameters`.
-        sigma = float(knowledge.hyper.noise_multiplier)
-        from_noise = parameters * knowledge.noise_steps * sigma**2
-        from_canaries = canaries * knowledge.insertions**2
-        interferes = from_canaries > _MAX_INTERFERENCE * from_noise
         compute_reference: ComputeReference = initial_model
         if knowledge.is_rehearsed(parameters):
             # Training may move the model further than the noise does, which would reduce all cosines.
@@ -94,10 +86,25 @@ class SphereFields(AdversaryFields):
         return fresh_directions(
             canaries,
             compute_reference,
-            leave_one_out=canaries > 1 and interferes,
+            leave_one_out=canaries > 1 and _do_canaries_interfere(knowledge, parameters),
             null=NullLaw(self.inserts_all, dimension=parameters),
             indices=indices,
         )
+
+
+def _do_canaries_interfere(knowledge: Knowledge, parameters: int) -> bool:
+    """Returns True if other canaries increase a score's variance noticeably, relative to the noise.
+
+    Directions are uniformly random in `parameters` dimensions.
+    """
+    # Both move the model along a canary's direction by random amounts. In units of learning rate * C / batch
+    # size, the noise has variance noise_steps * sigma^2. Another canary moves the model by `insertions` along
+    # its own direction, with variance insertions^2 / parameters along this one. We multiply both variances
+    # by `parameters`.
+    sigma = float(knowledge.hyper.noise_multiplier)
+    from_noise = parameters * knowledge.noise_steps * sigma**2
+    from_canaries = knowledge.canaries * knowledge.insertions**2
+    return from_canaries > _MAX_INTERFERENCE * from_noise
 
 
 def _find_indices(model: Model, canaries: int, within: str) -> Array | None:
@@ -110,9 +117,8 @@ def _find_indices(model: Model, canaries: int, within: str) -> Array | None:
     names = choose_tensors(tensors, canaries, within).names
     if within == ALL:
         return None
-    is_chosen = []  # for each parameter of each tensor
-    for name, tensor in tensors.items():
-        is_chosen.append(jnp.full(tensor.size, name in names))
+    # For each tensor, an array with a value per parameter.
+    is_chosen = [jnp.full(tensor.size, name in names) for name, tensor in tensors.items()]
     return jnp.flatnonzero(jnp.concatenate(is_chosen))
 
 
@@ -154,9 +160,9 @@ class Sphere(NamedTuple):
 
             cos_k = (w_k / H_kk) / sqrt(|u|^2 - (V u)' w + w_k^2 / H_kk),
 
-        or 0 if that part of u is 0. The projection of u onto all directions is V' w, with squared length
-        (V u)' w. The part of direction k orthogonal to the others has squared length 1 / H_kk and dot product
-        w_k / H_kk with u. So the component of u along that part has squared length w_k^2 / H_kk.
+        or 0 if that part of u is 0. The projection of u onto all directions has squared length (V u)' w. The
+        part of direction k orthogonal to the others has squared length 1 / H_kk and dot product w_k / H_kk
+        with u. So the component of u along that part has squared length w_k^2 / H_kk.
         """
         u = self.reference - self.canaries.select(final)
         keys = self.canaries.keys

@@ -66,11 +66,12 @@ def choose_tensors(
     problems = {name: _find_problem(parameters, name) for name in parameters}  # "" if suitable
     usable = [name for name in parameters if not problems[name]]
     sizes = {name: math.prod(tensor.shape) for name, tensor in parameters.items()}
-    names = usable  # for "all"
     if within == AUTO:
         require(usable, f"no tensor is suitable for directions: {next(iter(problems.values()))}")
         names = [max(usable, key=sizes.__getitem__)]  # the largest
-    elif within != ALL:
+    elif within == ALL:
+        names = usable
+    else:
         patterns = [within] if isinstance(within, str) else within
         names = _find_names(parameters, patterns)
     for name in names:

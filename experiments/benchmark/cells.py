@@ -48,7 +48,7 @@ class AuditedCell(NamedTuple):
     def measure(self) -> Record:
         """Runs the cell's audits and returns their summary.
 
-        A mechanism's law draws the evidence of an audit, and computes epsilons from it.
+        A mechanism's law draws an audit's evidence and computes epsilons from it.
 
         The record has the cell's fields, the estimator's version, delta and confidence, and
 

@@ -113,9 +113,9 @@ class BenchmarkedMechanism(NamedTuple):
     def make_known(self, seed: int, n: int, audits: int = 1) -> KnownMechanism:
         """Returns the mechanism for `audits` audits of size n.
 
-        The size counts runs per world (with and without the canary) for ONE_CANARY, runs for SEVERAL, and
-        canaries for designs with a single run. The evidence depends only on the seed, the mechanism's name
-        and n, so it is the same for all estimators.
+        `n` counts runs per world (with and without the canary) for ONE_CANARY, runs for SEVERAL, and canaries
+        for designs with a single run. The evidence depends only on the seed, the mechanism's name and n, so
+        it is the same for all estimators.
         """
         runs = 1
         canaries = n

@@ -111,9 +111,8 @@ class ClaimCell(NamedTuple):
         estimator = ESTIMATORS[self.estimator]
         # Our estimators for directions test the claimed trade-off curve instead of an epsilon.
         audit = _audit_curve if _is_ours_for_directions(estimator) else estimator.audit
-        # A law draws an audit's evidence and computes an epsilon. `calibrate` finds the fraction of audits
-        # with an epsilon above the truth. We pass the claimed epsilon as the truth, so these audits refute
-        # the claim.
+        # `calibrate` finds the fraction of audits with an epsilon above the truth. With the claimed epsilon
+        # as the truth, these audits refute the claim.
         law, size = _AUDITS[estimator.design]
         claimed_epsilon = conversions.epsilon_from_mu(CLAIMED_MU, DELTA)
         tested = law._replace(truth=lambda setting: claimed_epsilon, audit=audit)

@@ -46,8 +46,7 @@ def _summarize(estimator: Estimator, cells: Records, tests: int) -> Record:
     """Returns an estimator's row of the table, without the column for refuted claims.
 
     `cells` are the estimator's records (`AuditedCell.measure`); their `broken` field lists the assumptions
-    that the mechanism violates. `tests` is the number of `exceeds_level` tests for all estimators. Each tests
-    whether more than 5% of a cell's audits exceed the true epsilon.
+    that the mechanism violates. `tests` is the number of `exceeds_level` tests for all estimators.
     """
     meeting = [cell for cell in cells if not cell["broken"]]
     violating = [cell for cell in cells if cell["broken"]]
