@@ -56,7 +56,7 @@ class Cause(NamedTuple):
 def explain(m: Measured) -> Iterator[CheckFinding]:
     """Yields the bugs: for each symptom that no other bug explains, the first cause that fits.
 
-    Most symptoms are rows of the report. If movements or noise cannot be judged (an obstacle), we skip their
+    Most symptoms are names of report rows. If movements or noise cannot be judged (an obstacle), we skip their
     rows.
     """
     done = set()  # symptoms that need no cause, as they are absent, hidden or explained
@@ -162,7 +162,7 @@ def _is_scaled(tried: TriedExamples, given: StepNoise, factor: float) -> Any:
 
 
 def _fit_clipping_norm(m: Measured) -> tuple[str, ...]:
-    """Returns the best explanation of the observed clipping norm, and all of them; otherwise ().
+    """Returns the best explanation of the observed clipping norm, and a list of all; otherwise ().
 
     The largest movements share this norm. If no mistake in our tables explains it, we report it only if
     movements exceed C, because a smaller norm loses no privacy.

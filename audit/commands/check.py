@@ -71,7 +71,7 @@ _FLAGS_OF_SUBJECT = {
 
 
 def main() -> None:
-    """Checks the step, batches or noise that the flags name."""
+    """Checks the step, the batches or the noise, as the flags specify."""
     given = list(filter(cli.is_given, _FLAGS_OF_SUBJECT))
     require(
         len(given) == 1,

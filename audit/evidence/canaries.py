@@ -202,7 +202,7 @@ class Sets(NamedTuple):
 
     @property
     def canaries(self) -> tuple[int, int]:
-        """Returns (K, M), the number of canaries that each run of the two sets scores."""
+        """Returns (K, M), the number of canaries scored in each run of each set."""
         return self.inserted.shape[1], self.fresh.shape[1]
 
     def rows(self) -> list[Rows]:

@@ -119,7 +119,7 @@ def _look_pasted(counts: Integers) -> bool:
 
     which holds for independent rows: if their number is Poisson, a row with l expected occurrences occurs k
     times with probability e^-l l^k / k!, and the Cauchy-Schwarz inequality applies to the sum over rows. We
-    allow each f_k to be two standard deviations from its mean by chance.
+    allow each f_k to differ from its mean by up to two standard deviations.
     """
     f = np.append(np.bincount(counts, minlength=2), 0)  # f_0, f_1, ...; f_0 is unknown and set to 0
     slack = 2 * np.sqrt(f)  # f_k is about Poisson, so its standard deviation is about sqrt(f_k)

@@ -120,7 +120,7 @@ def auc(scores_in: Array, scores_out: Array) -> Auc:
 
 
 def true_positive_rate(scores_in: Array, scores_out: Array, false_positive_rate: float) -> float:
-    """Returns the true-positive rate at a false-positive rate: a point on the ROC curve.
+    """Returns the true-positive rate at a given false-positive rate: a point on the ROC curve.
 
     The threshold is the smallest out-score such that at most a fraction `false_positive_rate` of the
     out-scores (n_out,) is above it. The result is not a bound, because the threshold is chosen using the same

@@ -25,9 +25,9 @@ from audit.methods.method import FRESH_DIRECTIONS, Assumption
 
 EXACT_NULL = FRESH_DIRECTIONS.any_curve
 EXACT_NULL_GDP = "exact_null_gdp"
-LAW_LEVEL = 1e-6  # the null distribution is refuted if left-out canaries have a smaller p-value
+LAW_LEVEL = 1e-6  # the null distribution is rejected if left-out canaries have a smaller p-value
 
-# Thresholds on the scale of Student's T: dense around the scores expected for common claims, and sparse
+# Thresholds on the scale of Student's t: dense around the scores expected for common claims, and sparse
 # beyond.
 _NEAR_THRESHOLDS = np.arange(0.5, 9.51, 0.25)
 _FAR_THRESHOLDS = np.arange(10.0, 41.0)
@@ -72,7 +72,7 @@ def _limit_means(epsilon: float, log_rates: Array, delta: float) -> Array:
 
 
 def cosine_of(student: Array, dimension: int) -> Array:
-    """Returns the cosine t / sqrt(d - 1 + t^2) for a value t of Student's T with d - 1 degrees of freedom."""
+    """Returns the cosine t / sqrt(d - 1 + t^2) for a value t of Student's t with d - 1 degrees of freedom."""
     return student / np.sqrt(dimension - 1 + student * student)
 
 
@@ -213,7 +213,7 @@ def compute_exceedances(design: Fresh) -> Exceedances:
 def summarise_design(design: Fresh) -> ScoreSummary:
     """Summarises the scores of inserted canaries, to simulate runs with normal means and normal scores.
 
-    A score is a cosine t converted to the scale of Student's T, t sqrt(d - 1) / sqrt(1 - t^2). A failed run
+    A score is a cosine t converted to the scale of Student's t, t sqrt(d - 1) / sqrt(1 - t^2). A failed run
     gets scores of -10, below all thresholds.
     """
     remainder = np.maximum(1 - design.cosines**2, _TINY)  # the cosines of a failed run are -1
