@@ -289,8 +289,8 @@ def _test_spread(counts: Any, law: Any) -> float:
     The law's mean must be estimated from the counts, which costs one degree of freedom.
     """
     mean, variance, excess_kurtosis = law.stats("mvk")
-    # The square of a standardized count has mean 1 and variance 2 + excess_kurtosis. Times `freedom`, it has
-    # the mean and variance of a chi-square variable with `freedom` degrees of freedom.
+    # The square of a standardized count has mean 1 and variance 2 + excess_kurtosis. Multiplied by `freedom`,
+    # it has the mean and variance of a chi-square variable with `freedom` degrees of freedom.
     freedom = 2 / (2 + excess_kurtosis)
     statistic = freedom * np.sum((counts - mean) ** 2) / variance
     return float(compute_two_sided_p_value(stats.chi2(freedom * (len(counts) - 1)), statistic))

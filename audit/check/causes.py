@@ -56,8 +56,8 @@ class Cause(NamedTuple):
 def explain(m: Measured) -> Iterator[CheckFinding]:
     """Yields the bugs: for each symptom that no other bug explains, the first cause that fits.
 
-    Most symptoms are names of report rows. If movements or noise cannot be judged (an obstacle), we skip their
-    rows.
+    Most symptoms are names of report rows. If movements or noise cannot be judged (an obstacle), we skip
+    their rows.
     """
     done = set()  # symptoms that need no cause, as they are absent, hidden or explained
     if m.movement_obstacle:

@@ -145,7 +145,7 @@ class EpsilonDelta(Claim):
         epsilon = number("epsilon", epsilon, float)
         delta = number("delta", delta, float)
         require(epsilon >= 0, f"`epsilon={epsilon:g}`: give a number of at least 0")
-        require(0 <= delta < 1, f"`delta={delta:g}`: give a number of at least 0 and below 1")
+        require(0 <= delta < 1, f"`delta={delta:g}`: give at least 0 and less than 1")
         self._store(stated_epsilon=epsilon, stated_delta=delta)
 
     def __repr__(self) -> str:

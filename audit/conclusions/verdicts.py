@@ -66,7 +66,7 @@ def judge(conclusion: Conclusion) -> Verdict:
 
 
 def _judge_doubt(doubt: str) -> Verdict:
-    """Returns the verdict on scores that cannot come from independent runs; `doubt` says why."""
+    """Returns the verdict on scores that cannot be from independent runs; `doubt` says why."""
     explanation = (
         f"{doubt[0].upper()}{doubt[1:]}. Independent noisy training runs would not produce scores like "
         "these, and the bounds are valid only for independent runs, so the scores do not show whether "

@@ -208,7 +208,7 @@ class Canaries(NamedTuple):
       presence: (K,), traced: 1 for an inserted canary, 0 for a held-out canary, or a probability for `join`.
       observe: (seen, step, iterate after the step) -> the next State.seen; None to see only the last iterate.
       crafts_constant: True if craft returns the same canaries for every step and theta.
-      join: draws the canaries that join a step; None if they join all steps that the mask allows.
+      join: draws the canaries that join a step; None if they take part in all steps that the mask allows.
     """
 
     craft: Callable[[Array, Array], Crafted]

@@ -142,9 +142,9 @@ class Attack(NamedTuple):
 
     Attributes:
       accuracy: The fraction of correct guesses if both worlds are equally likely.
-      found_at_1_percent: The true-positive rate at a false-positive rate of 1%; None with fewer than 100
+      found_at_1_percent: The true-positive rate at a false-positive rate of 1%; None for fewer than 100
         out-scores.
-      found_at_01_percent: The same at 0.1%; None with fewer than 1,000 out-scores.
+      found_at_01_percent: The same at 0.1%; None for fewer than 1,000 out-scores.
     """
 
     accuracy: float

@@ -313,8 +313,8 @@ class FirstBet(NamedTuple):
     """The bet on the first run, and the split of the initial capital.
 
     Attributes:
-      capital_on_ratios: The fraction of the capital that starts on likelihood ratios; the rest starts on
-        thresholds (`Capital`).
+      capital_on_ratios: The fraction of the initial capital for bets on likelihood ratios; the rest is for
+        bets on thresholds (`Capital`).
       staked: The fraction of the capital that is staked on this bet.
       compute_payoff: Maps epsilon to the payoff of a stake of 1; its mean is at most 1 under (epsilon,
         delta)-DP.

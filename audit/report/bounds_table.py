@@ -194,7 +194,7 @@ def _show_assumption(row: BoundRow) -> str:
 
 
 def _show_mu(row: BoundRow) -> str:
-    """Returns mu with three decimals; empty if it is None, and for upper bounds that cover all models."""
+    """Returns mu to three decimal places; empty if it is None, and for upper bounds that cover all models."""
     if row.mu is None or (row.upper is not None and not row.upper.last_model_only):
         return ""
     return row.show(row.mu)

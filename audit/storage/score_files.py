@@ -42,7 +42,7 @@ def read_files(
 ) -> Evidence:
     """Returns the scores in files as validated evidence.
 
-    Arrays are (runs,) or (runs, canaries).
+    Arrays have shape (runs,) or (runs, canaries).
 
     Args:
       files: one of

@@ -70,7 +70,7 @@ def epsilon_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
 
 
 def _find_highest(points: Sequence[Point]) -> float:
-    """Returns the largest finite epsilon of any point's bounds and prediction, and at least 0.1.
+    """Returns the largest finite epsilon among all points' bounds and predictions, or 0.1 if it is smaller.
 
     Intervals may extend far above these, so we ignore them.
     """
