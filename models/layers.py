@@ -56,9 +56,9 @@ class Convolution(nn.Module):
     def fold(self, kernel: Array, gradient: Array, x: Array) -> Array:
         """Returns the gradient with respect to images x (..., C, H, W), given that for kernel.T @ unfold(x).
 
-        Each gradient is multiplied by the kernel and added at the w x w pixels that its window reads. This is
-        the transpose of `unfold`, applied to kernel @ gradient. To save memory, the product sums over the
-        window's rows, and we sum over its columns afterwards.
+        This is the transpose of `unfold`, applied to kernel @ gradient: each gradient is multiplied by the
+        kernel and added at the w x w pixels that its window reads. To save memory, we sum over the window's
+        rows within the product, and over its columns afterwards.
 
         Args:
           kernel: (K, O). Its rows are ordered by (window row, window column, channel).
@@ -70,9 +70,17 @@ class Convolution(nn.Module):
         channels, height, width = x.shape[-3:]
         output_width = width - window + 1
 
-        # Row i of the window reads the image i rows below an output pixel.
-        row_shifts = _shift_down(gradient, window, height, output_width)
-        gradients = jnp.concatenate(row_shifts, axis=-2)  # (..., w O, H (W - w + 1))
+        # Row i of the window reads the image i rows below an output pixel. So for each i we move the gradient
+        # down by i rows of `output_width` pixels, and pad it to the image's H rows. With w = 2 and two rows a
+        # and b of output pixels, `padded` is 0ab0, and the shifted gradients are ab0 and 0ab.
+        margin = (window - 1) * output_width
+        zeros = jnp.zeros((*gradient.shape[:-1], margin), gradient.dtype)
+        padded = jnp.concatenate([zeros, gradient, zeros], axis=-1)
+        shifted = []
+        for i in range(window):
+            start = margin - i * output_width
+            shifted.append(padded[..., start : start + height * output_width])
+        gradients = jnp.concatenate(shifted, axis=-2)  # (..., w O, H (W - w + 1))
 
         # The product sums over the window's rows i and the O channels. We repeat the kernel for each image,
         # because XLA then computes a batched product without transpositions.
@@ -92,19 +100,6 @@ class Convolution(nn.Module):
         """Returns the output's shape for images (..., C, H, W): (features, H - w + 1, W - w + 1)."""
         height, width = x.shape[-2:]
         return self.features, height - self.window + 1, width - self.window + 1
-
-
-def _shift_down(pixels: Array, shifts: int, height: int, width: int) -> list[Array]:
-    """Returns flat images shifted down by 0 to `shifts` - 1 rows, and padded with zeros to `height` rows.
-
-    Images (..., L) have L = (height - shifts + 1) * width pixels. For example, two rows a and b with two
-    shifts become ab0 and 0ab.
-    """
-    margin = (shifts - 1) * width
-    zeros = jnp.zeros((*pixels.shape[:-1], margin), pixels.dtype)
-    padded = jnp.concatenate([zeros, pixels, zeros], axis=-1)  # such as 0ab0
-    starts = [margin - i * width for i in range(shifts)]
-    return [padded[..., start : start + height * width] for start in starts]
 
 
 @jax.custom_vjp

@@ -153,8 +153,8 @@ class ClipBkd(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns the ClipBKD adversary (Jagielski et al., 2020), which inserts one poisoned example.
 
-        The example differs from the data's mean in the direction of smallest variance. Raises InputError for
-        multiple canaries or unsuitable data or labels.
+        The example differs from the data's mean in the direction of smallest variance, along which other
+        examples hardly move the model. Raises InputError for multiple canaries or unsuitable data or labels.
         """
         require(
             knowledge.canaries == 1,
@@ -264,7 +264,7 @@ class Principal(NamedTuple):
 def principal(examples: NDArray[np.float32]) -> Principal:
     """Returns the mean and the principal directions of N examples (N, ...), computed in float64.
 
-    Directions of zero variance come last. They are arbitrary orthogonal vectors.
+    Directions of zero variance come last, as an arbitrary basis of their span.
     """
     shape = examples.shape[1:]
     rows = examples.reshape(len(examples), -1)
@@ -272,22 +272,19 @@ def principal(examples: NDArray[np.float32]) -> Principal:
 
     block_sums = [block.sum(0, np.float64) for block in blocks]
     mean = np.sum(block_sums, axis=0) / len(rows)
-    scatter = np.zeros((len(mean), len(mean)))  # N times the covariance matrix
+    scatter = np.zeros((len(mean), len(mean)))
     for block in blocks:
         centred = block - mean
         scatter += centred.T @ centred
 
     # `eigh` returns eigenvectors as columns, largest eigenvalue last.
     _, eigenvectors = np.linalg.eigh(scatter)
-    directions = _fix_signs(eigenvectors.T[::-1])
+    directions = eigenvectors.T[::-1]
+    # The sign of an eigenvector is arbitrary, so we make its largest entry positive.
+    largest = np.abs(directions).argmax(axis=1, keepdims=True)  # its index in each row
+    signs = np.sign(np.take_along_axis(directions, largest, axis=1))
+    directions = directions * signs
     return Principal(mean.reshape(shape), directions.reshape(-1, *shape))
-
-
-def _fix_signs(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns the rows of `vectors`, with signs that make each row's largest entry in magnitude positive."""
-    largest = np.abs(vectors).argmax(axis=1, keepdims=True)  # an index per row
-    signs = np.sign(np.take_along_axis(vectors, largest, axis=1))
-    return vectors * signs
 
 
 def find_principal(knowledge: Knowledge) -> Principal:

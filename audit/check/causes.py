@@ -5,19 +5,18 @@ are in units of eta C / B, noise in eta sigma C / B.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from audit.check import noise
 from audit.check.measured import Measured
-from audit.check.movements import COARSE, SAME, TriedExamples
-from audit.check.noise import AT_ENDS, AT_ONE, FOURFOLD, GRID, LAGS, OTHER_ROWS, QUARTER, StepNoise
+from audit.check.movements import COARSE, SAME
+from audit.check.noise import AT_ENDS, AT_ONE, EMPTY, FOURFOLD, GRID, OTHER_ROWS, QUARTER
 from audit.check.report import CheckFinding
 
-_NORM_TOLERANCE = 5e-3  # norms count as equal up to this relative difference
-_ALL_NOISE = {"noise", "deviation", *OTHER_ROWS}  # symptoms
+_AT_C = 5e-3  # a norm counts as C up to this relative difference
 _EXCESS = "an example that moves the step by more than C"
 _BY_SIZE = "normalised by the batch's actual size"
 _DIVIDE = "divide by the stated batch size, a constant, not by the number of examples"
@@ -50,14 +49,14 @@ class Cause(NamedTuple):
     signature: Callable[[Measured], Any]
     meaning: str
     fix: str
-    explains: Iterable[str] = ()
+    explains: tuple[str, ...] = ()
 
 
 def explain(m: Measured) -> Iterator[CheckFinding]:
     """Yields the bugs: for each symptom that no other bug explains, the first cause that fits.
 
-    Most symptoms are names of report rows. If movements or noise cannot be judged (an obstacle), we skip
-    their rows.
+    Most symptoms are rows of the report. If movements or noise cannot be judged (an obstacle), we skip their
+    rows. A cause fits if its signature returns True or values for its texts.
     """
     done = set()  # symptoms that need no cause, as they are absent, hidden or explained
     if m.movement_obstacle:
@@ -65,7 +64,7 @@ def explain(m: Measured) -> Iterator[CheckFinding]:
     if not m.tried.violations:  # no example moves the step by more than C
         done.add("excess")
     if m.noise_obstacle:
-        done |= _ALL_NOISE
+        done |= {"noise", *OTHER_ROWS}
     for cause in CAUSES:  # the most specific causes of a symptom come first
         fit = cause.symptom not in done and cause.signature(m)
         if fit:
@@ -77,36 +76,47 @@ def explain(m: Measured) -> Iterator[CheckFinding]:
 
 # Mistakes that multiply a size by a power of a quantity, as {name: (quantity, power)}. In names, {k} is the
 # value of the quantity.
-_Factors = dict[str, tuple[str, float]]
-_SIZE_MISTAKES: _Factors = {
+_ANY_SIZE = {
     "C is left out": ("clipping_norm", -1),
     "divided by the batch size twice": ("batch_size", -1),
     "not divided by the batch size": ("batch_size", 1),
     "the learning rate is left out": ("learning_rate", -1),
-    "C sqrt({k}) of {k} layers, each clipped to C": ("layers", 0.5),
-    "divided by {k} accumulated batches or workers": ("k", -1),
-    "a loss scale of {k:,} that is not divided out": ("scale", 1),
 }
-_CLIPPING_MISTAKES: _Factors = {
-    "clipping in {k} pieces or more, or an example that counts {k} times": ("k", 1),
-    "clipping in {k} pieces (layers, subspaces, views of an example, tied uses)": ("k", 0.5),
-}
-_NOISE_MISTAKES: _Factors = {
-    "divided by an extra sqrt(B)": ("batch_size", -0.5),
-    "divided by sqrt(B), or drawn for every example": ("batch_size", 0.5),
-    "sigma is squared: a variance mistaken for a deviation": ("noise_multiplier", 1),
-    "sigma is left out": ("noise_multiplier", -1),
-    "the root of sigma C: a deviation mistaken for a variance": ("sigma C", -0.5),
-    "noise added {k} times, by accumulated batches or workers": ("k", 0.5),
-    "one draw added {k} times, by workers with one generator, or for {k} C": ("k", 1),
+FACTORS: dict[str, dict[str, tuple[str, float]]] = {
+    "movements": {
+        "clipping in {k} pieces or more, or an example that counts {k} times": ("k", 1),
+        **_ANY_SIZE,
+        "clipping in {k} pieces (subspaces, views of an example, tied uses)": ("k", 0.5),
+        "divided by {k} accumulated batches or workers": ("k", -1),
+        "a loss scale of {k:,} divided out after clipping": ("scale", -1),
+    },
+    "movements and noise": {
+        **_ANY_SIZE,
+        "C sqrt({k}) of {k} layers, each clipped to C": ("layers", 0.5),
+        "divided by {k} accumulated batches or workers again": ("k", -1),
+        "a loss scale of {k:,} that is not divided out": ("scale", 1),
+    },
+    "noise": {
+        **_ANY_SIZE,
+        "divided by an extra sqrt(B)": ("batch_size", -0.5),
+        "divided by sqrt(B), or drawn for every example": ("batch_size", 0.5),
+        "sigma is squared: a variance mistaken for a deviation": ("noise_multiplier", 1),
+        "sigma is left out": ("noise_multiplier", -1),
+        "the root of sigma C: a deviation mistaken for a variance": ("sigma C", -0.5),
+        "made for C sqrt({k}), of {k} layers each clipped to C": ("layers", 0.5),
+        "noise added {k} times, by accumulated batches or workers": ("k", 0.5),
+        "one draw added {k} times, by workers with one generator, or for {k} C": ("k", 1),
+        "the noise of one of {k} accumulated batches or workers": ("k", -0.5),
+        "divided by {k} accumulated batches or workers": ("k", -1),
+    },
 }
 
 
-def _find_factors(m: Measured, factors: _Factors, factor: float, tolerance: float) -> list[str]:
-    """Returns the names of the mistakes that explain a wrong factor, best fit first.
+def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> list[str]:
+    """Returns the names of the mistakes in `FACTORS` that explain a wrong factor, best fit first.
 
-    `factors` are the candidates, such as `_SIZE_MISTAKES`. `factor` is the measured size divided by the
-    stated size, and `tolerance` is the largest relative error of a fit.
+    `size` is "movements", "noise" or, if both have the same wrong size, "movements and noise". `factor` is
+    the measured size divided by the stated size, and `tolerance` is the largest relative error of a fit.
     """
     stated = m.probe.settings
     quantities = stated._asdict() | {
@@ -116,7 +126,7 @@ def _find_factors(m: Measured, factors: _Factors, factor: float, tolerance: floa
         "scale": 2 ** np.arange(5, 25),  # loss scales of mixed-precision training
     }
     errors = {}
-    for name, (quantity, power) in factors.items():
+    for name, (quantity, power) in FACTORS[size].items():
         for k in np.atleast_1d(quantities[quantity]).tolist():
             predicted = k**power
             # Mistakes that fit equally well, up to rounding, stay in the order of the table.
@@ -128,106 +138,110 @@ def _find_factors(m: Measured, factors: _Factors, factor: float, tolerance: floa
 
 
 def _fit_size(m: Measured) -> tuple[float, str] | tuple[()]:
-    """Returns a wrong factor of the whole step, and the mistakes that fit; () if there is none.
+    """Returns a wrong factor that movements and noise share, and the mistakes that fit; () if there is none.
 
-    A wrong learning rate or batch size multiplies both movements and noise by such a factor.
+    The factor is the plateau, the norm of the largest movements. If examples replace a row (`refusal`), it is
+    the reach (the largest movement), or about the noise's deviation if that is larger, because the reach may
+    be too small by a tenth.
     """
     tried = m.tried
-    factor = tried.common_norm  # of the largest movements; 1 if clipped to C
     # If examples change each other's gradients (`interacts`), movements do not reveal a factor.
-    is_unknown = m.movement_obstacle or m.noise_obstacle or m.interacts or tried.tolerance > COARSE
-    if is_unknown or not factor or not _is_scaled(tried, m.drawn.given, factor):
+    if m.movement_obstacle or m.noise_obstacle or m.interacts or tried.tolerance > COARSE:
+        return ()
+    deviation = m.drawn.given.deviation
+    # Four standard errors of the deviation, and 0.5%.
+    error = 4 / (2 * np.sum(m.drawn.given.freedom)) ** 0.5 + 0.005
+    factor = tried.plateau
+    if tried.refusal:
+        factor = max(tried.reach, deviation * (1 - error))
+    # Movements below C may be due to short gradients, so a factor below 1 needs proof of clipping.
+    is_larger = factor > 1 + SAME + 2 * tried.tolerance
+    is_smaller = factor < 1 - error and tried.is_clipped
+    # No example exceeds the factor (up to 1%), and one comes within a tenth of the noise's deviation.
+    agrees_with_noise = 0.9 * deviation < tried.reach < 1.01 * factor
+    # The factor explains the noise, and better than the stated size does.
+    is_nearer = abs(factor / deviation - 1) < min(error, abs(deviation - 1))
+    if not ((is_larger or is_smaller) and agrees_with_noise and is_nearer):
         return ()
     stated = m.probe.settings
     fits = [
         f"B = {stated.batch_size / factor:.4g} instead of the stated {stated.batch_size:g}",
         f"a learning rate of {stated.learning_rate * factor:.4g} instead of {stated.learning_rate:g}",
-        *_find_factors(m, _SIZE_MISTAKES, factor, tolerance=_NORM_TOLERANCE),
+        *find_factors(m, "movements and noise", factor, tolerance=_AT_C),
     ]
     return factor, "; or ".join(fits)
 
 
-def _is_scaled(tried: TriedExamples, given: StepNoise, factor: float) -> Any:
-    """Returns True if both the movements and the noise are `factor` times their stated size, and not 1."""
-    # Four standard errors of the deviation, and 0.5%.
-    error = 4 / (2 * np.sum(given.freedom)) ** 0.5 + 0.005
-    # Movements below C may be due to short gradients, so a factor below 1 needs proof of clipping.
-    is_larger = factor > 1 + SAME + 2 * tried.tolerance
-    is_smaller = factor < 1 - error and tried.is_clipped
-    is_not_one = is_larger or is_smaller
-    # The noise must fit the factor, and better than it fits 1.
-    fits_noise = abs(factor / given.deviation - 1) < min(error, abs(given.deviation - 1))
-    # `reach` is the largest movement.
-    return is_not_one and fits_noise and tried.reach < 1.01 * factor
+def _fit_plateau(m: Measured) -> Any:
+    """Returns the best explanation of the observed clipping norm, and all of them; or a falsy value.
 
-
-def _fit_clipping_norm(m: Measured) -> tuple[str, ...]:
-    """Returns the best explanation of the observed clipping norm, and a list of all; otherwise ().
-
-    The largest movements share this norm. If no mistake in our tables explains it, we report it only if
+    That norm is the plateau, which the largest movements share. If nothing explains it, we report it only if
     movements exceed C, because a smaller norm loses no privacy.
     """
     tried = m.tried
-    fits = _find_factors(
-        m,
-        _CLIPPING_MISTAKES | _SIZE_MISTAKES,
-        tried.common_norm,
-        tolerance=_NORM_TOLERANCE + tried.tolerance,
-    )
+    fits = find_factors(m, "movements", tried.plateau, _AT_C + tried.tolerance)
     if tried.violations and not fits:
-        fits = [f"clipped to {tried.common_norm:.4g} times the stated C"]
-    if not fits or not tried.is_clipped:
-        return ()
-    return fits[0], "; or ".join(fits)
+        fits = [f"clipped to {tried.plateau:.4g} times the stated C"]
+    return fits and tried.is_clipped and (fits[0], "; or ".join(fits))
 
 
 def _find_rows(m: Measured) -> str:
     """Names the rows in which examples exceed C, if other rows and added examples do not; otherwise ""."""
     by_row = m.tried.by_row
-    rows = [row for row in by_row if by_row[row].excess > 1]  # over C, even without the tolerance
-    # `violations` also has added examples that exceed C.
-    is_only_in_rows = len(m.tried.violations) == len(rows) < len(by_row)
-    return f"{len(rows)} of {len(by_row)} rows tried: {sorted(rows)}" if is_only_in_rows else ""
+    rows = [row for row in sorted(by_row) if by_row[row].excess > 1]
+    listed = ", ".join(map(str, rows[:8]))
+    text = f"{len(rows)} of {len(by_row)} rows tried: {listed}"
+    is_only_in_rows = len(m.tried.violations) == len(rows)
+    return text if is_only_in_rows and len(rows) < len(by_row) else ""
 
 
 def _is_clipped_in_part(m: Measured) -> bool:
     """Returns True if some examples exceed C by over 2%, but at least four of the others are clipped to C."""
     norms = m.tried.collect("norm")
-    is_at_c = (norms > 1 - _NORM_TOLERANCE) & (norms <= 1 + m.tried.tolerance)
+    is_at_c = (norms > 1 - _AT_C) & (norms <= 1 + m.tried.tolerance)
     return bool(np.sum(is_at_c) >= 4 and norms[0] > 1.02)
 
 
-def _find_separate_layers(m: Measured) -> str:
-    """Returns the names of the layers that an example moves by C while it moves the step by more than C.
+def _find_separate_layers(m: Measured, least: int) -> str:
+    """Returns the names of the layers that a single example moves by C.
 
-    Returns "" if any example moves a layer by more than C.
+    We choose the example with the most such layers. Returns "" if there are fewer than `least`, or if any
+    example moves a layer by more than C.
     """
     norms = m.tried.collect("layer_norms")
-    error = _NORM_TOLERANCE + m.tried.tolerance
+    error = _AT_C + m.tried.tolerance
     exceeds = m.tried.collect("norm") > 1 + error
-    is_at_c = np.any(np.abs(norms[exceeds] - 1) < error, axis=0)
-    return m.name_layers(np.flatnonzero(is_at_c)) if np.max(norms) < 1 + error else ""
+    is_at_c = (np.abs(norms - 1) < error) & exceeds[:, None]
+    layers = np.flatnonzero(is_at_c[np.argmax(np.sum(is_at_c, axis=1))])
+    if len(layers) < least or np.max(norms) >= 1 + error:
+        return ""
+    return m.name_layers(layers)
 
 
 def _find_left_out(m: Measured) -> str:
     """Returns the names of the layers that make examples exceed C, if all others stay within C; otherwise "".
 
-    We try each layer, and all vectors (biases). In the other layers, two of these examples must move the step
-    by nearly C (0.96), which is unlikely without clipping.
+    We try each layer, all vectors (biases), and the 2, 3, ... layers that move most, up to half of the
+    layers. In the other layers, two of these examples must reach nearly C, as they do if those layers are
+    clipped.
     """
-    # If examples replaced a row, differences do not show which layers are clipped. If whole gradients are
-    # clipped to slightly more than C (`common_norm`), they may be within C without some small layer.
-    if m.tried.why_not_added or (m.tried.is_clipped and m.tried.common_norm < 1.1):
+    # Differences between examples do not show which layers are clipped. If all examples are clipped to
+    # slightly more than C, all but one small layer may stay within C.
+    if m.tried.refusal or (m.tried.is_clipped and m.tried.plateau < 1.1):
         return ""
     norms = m.tried.collect("layer_norms")
     exceeds = m.tried.collect("norm") > 1 + m.tried.tolerance
-    layers = np.arange(norms.shape[1])
-    vectors = layers[m.probe.dimensions <= 1]
-    for left_out in [*layers[:, np.newaxis], vectors]:
-        others = np.linalg.norm(np.delete(norms, left_out, axis=1), axis=1)
+    count = norms.shape[1]
+    ranked = np.argsort(-np.max(norms, axis=0)).tolist()
+    candidates = [[layer] for layer in ranked]
+    candidates.append(np.flatnonzero(m.probe.dimensions <= 1).tolist())
+    candidates += [ranked[:size] for size in range(2, count // 2 + 1)]
+    for layers in candidates:
+        others = np.linalg.norm(np.delete(norms, layers, axis=1), axis=1)
         is_within_c = np.max(others) <= 1 + m.tried.tolerance
-        if is_within_c and np.sum(others[exceeds] >= 0.96) >= 2:
-            return m.name_layers(left_out)
+        are_clipped = np.sum(others[exceeds] >= 0.96) >= 2
+        if 0 < len(layers) < count and is_within_c and are_clipped:
+            return m.name_layers(layers)
     return ""
 
 
@@ -238,96 +252,119 @@ def _find_missing(m: Measured) -> str:
     return "steps" if noise.count_repeats(m.drawn) else "parameters in some steps"
 
 
-def _find_repeats(m: Measured) -> tuple[Any, ...]:
+def _find_repeats(m: Measured) -> Any:
     """Returns "several seeds" or "every seed", how many seeds repeat noise, and the number of seeds.
 
-    Returns () if noise does not repeat. If all seeds give the same step, the noise z is constant or 0. We
-    find z by using each example four times: this moves the step by 4 g + z instead of g + z.
+    The result is falsy if noise does not repeat. If all seeds give the same step, an empty batch shows
+    whether the step has noise. If the step rejects an empty batch, we use each example four times instead:
+    for the sum of gradients g and noise z, the two batches move the step by g + z and 4 g + z.
     """
-    given = m.drawn.given
+    others = m.drawn.others
+    draws = m.drawn.given.draws
     repeats = noise.count_repeats(m.drawn)
-    seeds = "several seeds"
-    if not np.any(given.values):  # all seeds give the same step
-        seeds = "every seed"
-        if FOURFOLD not in m.drawn.others:
-            return ()
-        z = (4 * given.draws[0] - m.drawn.others[FOURFOLD].draws[0]) / 3
-        # In stated deviations, the largest of several normal numbers is rarely below 0.3.
-        if not np.max(np.abs(z), initial=0) > 0.3:
-            return ()
-    return (seeds, repeats, len(given.draws)) if repeats else ()
+    if np.any(m.drawn.given.values):
+        return repeats and ("several seeds", repeats, len(draws))
+    constant = np.zeros(1)  # the part of the step without gradients
+    if EMPTY in others:
+        constant = others[EMPTY].draws[0]
+    elif FOURFOLD in others:
+        constant = (4 * draws[0] - others[FOURFOLD].draws[0]) / 3
+    # The largest draw of plausible noise, in stated deviations.
+    is_noise = 0.3 < np.max(np.abs(constant), initial=0) < 10
+    return is_noise and ("every seed", repeats, len(draws))
 
 
-def _find_silent(m: Measured) -> Any:
-    """Returns the layers with trained parameters that do not depend on the seed, and how many there are."""
-    silent = m.drawn.given.silent
-    layers = m.name_layers(np.flatnonzero(silent))
-    return layers and (layers, np.sum(silent))
+def _find_silent(m: Measured) -> str:
+    """Returns the names of trained layers with parameters that do not depend on the seed."""
+    given = m.drawn.given
+    layers = np.flatnonzero((given.freedom > 0) & (given.silent > 0))
+    is_part = np.any(given.silent[layers] < np.array(m.probe.sizes)[layers])
+    return f"{'a part of ' if is_part else ''}{m.name_layers(layers)}"
 
 
 def _fit_deviation(m: Measured) -> tuple[Any, ...]:
-    """Returns the noise's wrong deviation, a text that explains it, and the sigma that all layers reach.
+    """Returns the noise's wrong deviation, a text with its range and the mistakes that fit, and sigma.
 
-    The deviation is over the layers whose tests reject or, if only the test of all layers rejects, all layers
-    with measured noise. Returns () if no test rejects.
+    The deviation is over the layers with a rejected test or, if there are none, all trained layers. Sigma is
+    that of the layer with the least noise. Returns () if the deviation is right, or if another bug explains
+    it.
     """
-    if not m.rejected["noise"]:
-        return ()
     given = m.drawn.given
-    measured = np.flatnonzero(given.freedom)
-    layers = [i for i in measured if m.probe.layer_names[i] in m.rejected["noise"]] or measured
+    # The test assumes independent numbers. So shared noise may explain a rejection, but not a factor of 2.
+    is_shared = m.related and 0.5 < given.deviation < 2
+    if not m.rejected["noise"] or is_shared or _fit_size(m):
+        return ()
+    trained = np.flatnonzero(given.freedom)
+    wrong = [i for i in trained if m.probe.layer_names[i] in m.rejected["noise"]]
+    layers = wrong or trained
+    deviations = given.deviations[layers]
     freedom = given.freedom[layers]
-    deviation = np.average(given.deviations[layers] ** 2, weights=freedom) ** 0.5
+    deviation = np.average(deviations**2, weights=freedom) ** 0.5
     # 1% plus four standard errors, each 1 / sqrt(2 freedom); at most 5%.
     error = min(0.01 + 4 / (2 * np.sum(freedom)) ** 0.5, 0.05)
-    fits = _find_factors(m, _NOISE_MISTAKES | _SIZE_MISTAKES, deviation, tolerance=error)
-    low = np.min(given.deviations[measured])
+    fits = find_factors(m, "noise", deviation, error)
+    if not m.tried.is_clipping_seen:
+        fits.append("the whole step has a different size than stated: clipping was not seen")
+    low = np.min(deviations)
     text = (
-        f"{low:.3g} to {np.max(given.deviations[measured]):.3g} times eta sigma C / B, and wrong in "
-        f"{m.name_layers(layers)}. Possible explanation: {'; or '.join(fits) or 'none known'}."
+        f"{low:.3g} to {np.max(deviations):.3g} times eta sigma C / B in {m.name_layers(layers)}. Possible "
+        f"explanation: {'; or '.join(fits) or 'none known'}."
     )
     if low > 1:
         text += " Excess noise does not weaken privacy."
-    return deviation, text, low * m.probe.settings.noise_multiplier
+    multiplier = np.min(given.deviations[trained]) * m.probe.settings.noise_multiplier
+    return deviation, text, multiplier
 
 
 def _find_change(m: Measured, row: str) -> tuple[Any, ...]:
-    """Returns (bug, batch, ratio of deviations, fix) for the first batch in a row with different noise.
+    """Returns the bug, the batch, the ratio of deviations and a fix for the first batch with different noise.
 
-    Returns () if the report row `row` has no such batch.
+    Compares only batches in the report row `row`. Returns () if their noise does not differ.
     """
     for batch, other in m.drawn.others.items():
         if noise.row_of(batch) != row or not (other.not_finite or batch in m.rejected[row]):
             continue
         ratio = other.deviation / m.drawn.given.deviation
-        if other.not_finite:
-            return NOT_FINITE, batch, ratio, KEEP_FINITE
-        if ratio == 0:
-            fix = "add noise even if the batch is empty and the sum is zero: a step must not reveal that"
-            return "steps with an empty batch are skipped", batch, ratio, fix
-        # Relative to the given batch; 0 for other batches, since their size does not explain the ratio.
-        size = {QUARTER: 0.25, FOURFOLD: 4.0}.get(batch, 0)
-        if abs(ratio * size - 1) < 0.15:  # the noise is proportional to 1 / size
-            return _BY_SIZE, batch, ratio, _DIVIDE
+        # Relative to the given batch. Steps with an empty batch may divide by 1 instead of 0. A batch of the
+        # given size gets 0, since its size does not explain the ratio.
+        size = {QUARTER: 0.25, FOURFOLD: 4.0, EMPTY: 1 / len(m.probe.rows[0])}.get(batch, 0)
+        name = "noise that depends on the batch"
         fix = "compute the noise's deviation from only sigma, C and B, and add the noise once per step"
-        return "noise that depends on the batch", batch, ratio, fix
+        if other.not_finite:
+            name = NOT_FINITE
+            fix = KEEP_FINITE
+        elif ratio == 0:
+            name = "steps with an empty batch are skipped"
+            fix = "add noise even if the batch is empty and the sum is zero: a step must not reveal that"
+        elif abs(ratio * size - 1) < 0.15:  # the noise is proportional to 1 / size
+            name = _BY_SIZE
+            fix = _DIVIDE
+        return name, batch, ratio, fix
     return ()
 
 
+def _is_due_to_size(m: Measured) -> bool:
+    """Returns True if division by the batch's actual size explains why added examples exceed C.
+
+    With B clipped examples, an added example then moves the step by less than 2 C. Exchanging two examples
+    in a row does not change the size, so these movements must stay within C.
+    """
+    tried = m.tried
+    is_by_size = not m.noise_obstacle and _BY_SIZE in _find_change(m, "noise and data")
+    is_added = not tried.refusal and tried.movements.keys() >= set(tried.violations)
+    return is_by_size and is_added and tried.largest[1].norm < 2
+
+
 # The report row of each symptom that is not itself a row name.
-_ROW_OF_SYMPTOM = {
-    "excess": "sensitivity",
-    "noise that is not finite": "noise",
-    "deviation": "noise",
-    "buffers": "noise",
-}
+_ROW_OF_SYMPTOM = {"excess": "sensitivity", "noise that is not finite": "noise", "buffers": "noise"}
 # Mistakes in clipping: name, signature, and a text to append to the description of the largest movement.
 _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     ("rows of the batch that are not clipped", _find_rows, "This happens in {0}."),
+    (_EXCESS, lambda m: m.interacts, "First look for an operation that mixes examples."),
     (
-        _EXCESS,
-        lambda m: m.interacts or (not m.noise_obstacle and _find_change(m, "noise and data")),
-        "First look for an operation that mixes examples, or that depends on the batch.",
+        "layers clipped separately",
+        functools.partial(_find_separate_layers, least=2),
+        "Several layers reach exactly C with one example: {0}.",
     ),
     (
         "{0} left out of the clipping norm, or of clipping",
@@ -336,13 +373,13 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     ),
     (
         "{0}",
-        _fit_clipping_norm,
-        "Movements are limited to {m.tried.common_norm:.4g} times the stated clipping norm. Possible "
+        _fit_plateau,
+        "Movements are limited to {m.tried.plateau:.4g} times the stated clipping norm. Possible "
         "explanation: {1}.",
     ),
     (
         "{0} clipped separately from other layers",
-        _find_separate_layers,
+        functools.partial(_find_separate_layers, least=1),
         "Its norm is at most C while other layers move too.",
     ),
     (
@@ -363,7 +400,25 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
         "include all parameters?",
     ),
 ]
+# For each symptom, the most specific causes come first.
 CAUSES = [
+    Cause(
+        "replay",
+        "noise that does not follow the seed",
+        lambda m: not m.replays and m.replays_like_noise,
+        "Two calls with the same seed differ by as much as two draws of the noise: the seed does not "
+        "determine the noise.",
+        "draw the noise from {m.phrases.generator}; until then, only the noise can be checked",
+    ),
+    Cause(
+        "replay",
+        "a step that keeps state between calls",
+        lambda m: not m.replays,
+        "Two calls with the same seed and batch differ by {m.replay.norm:.3g} eta C / B. The noise does not "
+        "explain this.",
+        "restore parameters, optimizer and generators before each call; with Adam "
+        "{m.phrases.gradient}",
+    ),
     Cause(
         "separation",
         "examples change each other's gradients",
@@ -382,13 +437,13 @@ CAUSES = [
         "explanation: {1}.",
         "state the learning rate, clipping norm and batch size that the step uses, or divide by the stated "
         "batch size",
-        explains=("excess", "deviation"),
+        explains=("excess",),
     ),
     Cause(
         "sensitivity",
         "{0}",
-        lambda m: not m.tried.violations and _fit_clipping_norm(m),
-        "Movements are limited to {m.tried.common_norm:.4g} times eta C / B, but the stated noise assumes 1. "
+        lambda m: not m.tried.violations and not m.tried.clips_by_layer and _fit_plateau(m),
+        "Movements are limited to {m.tried.plateau:.4g} times eta C / B, but the stated noise assumes 1. "
         "This loses no privacy, but noise hides more of the gradient. Possible explanation: {1}.",
         "divide the clipped sum once, by the stated B",
     ),
@@ -398,6 +453,13 @@ CAUSES = [
         lambda m: m.tried.largest[1].norm == np.inf,
         "{m.largest} The model then reveals whether the batch contains this example.",
         KEEP_FINITE,
+    ),
+    Cause(
+        "excess",
+        _BY_SIZE,
+        _is_due_to_size,
+        "{m.largest} No example does so if it replaces another.",
+        _DIVIDE,
     ),
     *(
         Cause("excess", name, signature, f"{{m.largest}} {text}", _CLIP)
@@ -418,7 +480,7 @@ CAUSES = [
         _find_missing,
         "These {0} are often identical for two seeds, so they reveal the sum of gradients.",
         "add noise to all parameters at every step: look for a condition, a mask or a skipped call",
-        explains=_ALL_NOISE,
+        explains=OTHER_ROWS,
     ),
     Cause(
         "independence",
@@ -427,17 +489,16 @@ CAUSES = [
         "{1} of {2} seeds produce exactly the same noise as another seed: two steps reveal the gradients.",
         "create the generator once, before training, or seed it with the step's full seed: "
         "{m.phrases.generator}",
-        explains=_ALL_NOISE,
+        explains=("noise", *OTHER_ROWS),
     ),
     Cause(
         "independence",
         "noise shared by several parameters",
-        # The test LAGS compares steps, not parameters.
-        lambda m: "; ".join(test for test in m.rejected["independence"] if test != LAGS),
+        lambda m: "; ".join(m.related),
         "Some sums or differences of parameters have less noise than the accountant assumes: see {0}.",
         "draw a number for every parameter, with a different key in every layer and a different generator on "
         "every worker; do not subtract their mean. If the step smooths or projects the noisy sum, return it",
-        explains=_ALL_NOISE,  # whose tests assume independent numbers
+        explains=OTHER_ROWS,  # whose tests assume independent numbers
     ),
     Cause(
         "independence",
@@ -450,13 +511,13 @@ CAUSES = [
         "noise",
         "no noise in {0}",
         _find_silent,
-        "{1:g} of these parameters are the same for every seed.",
+        "These parameters are the same for every seed.",
         "add noise of deviation sigma C to all entries of the sum, including embedding rows that no example "
         "uses; leave parameters that are not trained out of `params`",
-        explains=("deviation", "noise and data", "empty batch"),
+        explains=("noise and data", "empty batch"),
     ),
     Cause(
-        "deviation",
+        "noise",
         "noise of {0:.3g} times the stated deviation",
         _fit_deviation,
         "It is {1}",

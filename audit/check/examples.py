@@ -72,6 +72,15 @@ def scale_features(examples: Columns, scale: float, batch: Columns) -> Columns:
     return result
 
 
+def mix(first: Columns, second: Columns, share: float) -> Columns:
+    """Returns share * first + (1 - share) * second, with integers (such as labels) from `first`."""
+    mixed = []
+    for own, other in zip(first, second, strict=True):
+        column = share * own + (1 - share) * other
+        mixed.append(column if own.dtype.kind == "f" else own)
+    return mixed
+
+
 def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
     """Returns examples that test a step's clipping, each as a batch of one row, keyed by description.
 

@@ -1,16 +1,18 @@
 """Measures a step, for the report and to find the causes of bugs."""
 
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from audit.check import examples, movements, noise
-from audit.check.movements import CHANGED, COARSE, SCALED, TriedExamples, find_seed_effect
-from audit.check.noise import FEATURES, FOURFOLD
+from audit.check.movements import COARSE, SeedEffect, TriedExamples
+from audit.check.noise import CLAMPED_SUM, FEATURES, FOURFOLD, LAGS
 from audit.check.probe import Movement, StepProbe
 from audit.check.report import LEVEL, find_rejected_tests
 
+_ADAM = "this looks like Adam, or the sign of the gradient (all parameters move equally far): "
 _ALL_CLIPPED = (
     "every example with an effect is clipped, which hides interactions: state a larger clipping norm, or let "
     "the step take clipping_norm="
@@ -51,16 +53,12 @@ _PHRASES = {
 }
 
 
-def find_phrases(probe: StepProbe) -> Phrases:
-    """Returns the phrases for the array library of a step's parameters."""
-    return _PHRASES.get(probe.library, _NUMPY)
-
-
 class Measured(NamedTuple):
     """The measurements of a step.
 
     Attributes:
       probe: the step.
+      replay: the difference between two calls with the same batch and seed.
       tried: how far each example moves the step.
       drawn: the noise, a DrawnNoise; None if the stated noise is 0.
       ties: the kind of repeated values in the noise (see `find_ties`); otherwise "".
@@ -73,6 +71,7 @@ class Measured(NamedTuple):
     """
 
     probe: StepProbe
+    replay: Movement
     tried: TriedExamples
     drawn: Any
     ties: str
@@ -85,7 +84,24 @@ class Measured(NamedTuple):
     @property
     def phrases(self) -> Phrases:
         """The phrases for the parameters' array library."""
-        return find_phrases(self.probe)
+        return _PHRASES.get(self.probe.library, _NUMPY)
+
+    @property
+    def replays(self) -> bool:
+        """True if two calls with the same seed give the same parameters, up to rounding."""
+        # For a huge difference, the tolerance may be infinite.
+        return self.replay.norm <= min(self.replay.tolerance, 1e100)
+
+    @property
+    def replays_like_noise(self) -> bool:
+        """True if two calls with the same seed differ like two draws of the noise.
+
+        Their difference then has standard deviation sqrt(2) sigma in each trained parameter, and its norm has
+        standard deviation sigma. We test at level 0.001 (3.3 standard deviations).
+        """
+        sigma = self.probe.settings.noise_multiplier
+        expected = sigma * (2 * np.sum(self.probe.is_trained)) ** 0.5
+        return abs(self.replay.norm - expected) < 3.3 * sigma
 
     @property
     def interacts(self) -> bool:
@@ -104,6 +120,11 @@ class Measured(NamedTuple):
             f"{by_layer}."
         )
 
+    @property
+    def related(self) -> list[str]:
+        """The names of the rejected tests of independence between the parameters of one step."""
+        return [name for name in self.rejected["independence"] if name != LAGS]
+
     def name_layers(self, layers: Any) -> str:
         """Returns the names of the first four layers with these indices, and how many more there are."""
         names = ", ".join(self.probe.layer_names[i] for i in layers[:4])
@@ -112,14 +133,15 @@ class Measured(NamedTuple):
         return names
 
 
-def measure_step(
-    probe: StepProbe, seconds: float, seeds: int | None, tell: Callable[[str], object]
-) -> Measured:
-    """Tries examples in a step, draws its noise, and tests the noise.
+def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], object]) -> Measured:
+    """Replays a step, tries examples, draws its noise, and tests the noise.
 
-    A step takes `seconds`. `seeds` is the number of noise draws, or None for the default. `tell` receives
-    progress lines. Raises RefusedError if the step fails on the given batch.
+    `seeds` is the number of noise draws, or None for the default. `tell` receives progress lines. Raises
+    RefusedError if the step fails on the given batch.
     """
+    began = time.perf_counter()
+    again = probe.run(probe.rows, seed=0)  # already compiled by the probe's first call
+    seconds = time.perf_counter() - began
     # About 50 steps for examples, and 250 for seeds.
     tell(
         f"a step takes {1000 * seconds:.0f} ms; about {300 * seconds:.0f} s for all checks (less if it is "
@@ -127,87 +149,99 @@ def measure_step(
     )
     tried = movements.try_examples(probe, seconds)
     tell(f"{len(tried.movements)} examples tried, and {len(tried.by_row)} rows")
+    effect = movements.measure_seed_effect(tried, probe.rows, seeds=4)
     drawn = None
     ties = ""
-    other_seeds = [1, 2, 3]
     if probe.settings.noise_multiplier:
         drawn = noise.draw_noise(probe, seeds, seconds)
         tell(f"noise drawn with {len(drawn.given.draws)} seeds")
         ties = noise.find_ties(drawn)
-        other_seeds = drawn.seeds_of_largest_draws
-    m = Measured(probe, tried, drawn, ties)
-    effect = find_seed_effect(probe, probe.rows, other_seeds)
-    is_too_large = drawn and drawn.given.deviation > 1.1
-    if effect == CHANGED and is_too_large:
-        # If each part of a batch gets its own noise, the seed changes the effect of a batch, but not that of
-        # one row. Such noise can be tested, so we treat it as SCALED.
-        first_row = examples.take(probe.rows, [0])
-        effect = find_seed_effect(probe, first_row, other_seeds) or SCALED
+    replay = probe.measure([again], [probe.base], probe.rows)
+    m = Measured(probe, replay, tried, drawn, ties)
     movement_obstacle, noise_obstacle = _find_obstacles(m, effect)
     m = m._replace(movement_obstacle=movement_obstacle, noise_obstacle=noise_obstacle)
     if not movement_obstacle:
-        m = _measure_interaction(m)
+        m = m._replace(interaction=_measure_interaction(m))
     if noise_obstacle:
         return m
     p_values = _test_noise(m, effect)
     return m._replace(p_values=p_values, rejected=find_rejected_tests(p_values))
 
 
-def _find_obstacles(m: Measured, effect: str) -> tuple[str, str]:
-    """Returns the obstacles to measuring sensitivity and to testing noise: two reasons, or "" for none.
+def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
+    """Returns why movements do not show sensitivity, and why noise cannot be tested; "" if they do or it can.
 
-    `effect` is how the seed changes the effect of features (see `find_seed_effect`): "" (not at all), SCALED
-    (the noise depends on the batch) or CHANGED (for another reason).
+    `effect` describes how the seed changes the effect of exchanging two examples.
     """
     noise_obstacle = ""
     if not m.drawn:
         noise_obstacle = "noise_multiplier=0: no noise is expected"
     elif m.drawn.given.not_finite:
         noise_obstacle = "the step is not finite for some seeds"
-    if effect == CHANGED:
+    elif not (m.replays or m.replays_like_noise):
+        # The state may be an optimizer's running means, which also rescale the noise.
+        noise_obstacle = "the step keeps state, which hides the noise"
+    if m.replays and m.drawn and m.drawn.is_sign_step():
+        reason = _ADAM + m.phrases.gradient
+        return reason, reason
+    if m.ties == CLAMPED_SUM or (m.replays and _is_changed_after_noise(m, effect)):
         reason = (
             "something happens after the noise, such as rounding, clamping, projection or top-k: return the "
-            f"noisy sum; with Adam, {m.phrases.gradient}. Or the seed changes the effect of an example: "
+            f"noisy sum; with Adam {m.phrases.gradient}. Or the seed changes the effect of an example: "
             f"{m.phrases.random}"
         )
         return reason, noise_obstacle or reason
-    if not m.tried.is_any_moved:
+    if m.replays and not m.tried.is_any_moved:
         return "no example changes anything: does the step use its batch?", noise_obstacle
-    if effect == SCALED:
-        return "noise that changes with the batch hides movements", noise_obstacle
+    if not m.replays or effect.excess > 0:
+        return "noise that changes with the call or the batch hides movements", noise_obstacle
     return "", noise_obstacle
 
 
-def _test_noise(m: Measured, effect: str) -> dict[str, dict[str, float]]:
+def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
     """Returns the p-values of the noise tests, by row and test.
 
-    If an operation after the noise changes only large sums, as a projection does, noise may differ between
-    batches although it is correct. We then omit the comparison of batches. `effect`: see `_find_obstacles`.
+    If the noise differs only on larger batches, the cause may be an operation after the noise that changes
+    only large sums, such as a projection. The seed then changes an example's effect on these batches, but not
+    on the given batch. We omit the tests, since the noise may be correct.
     """
     p_values = noise.run_tests(m.drawn)
     tests = p_values["noise and data"]
-    if not effect and min(tests.values(), default=1.0) < LEVEL:
+    if min(tests.values(), default=1.0) < LEVEL and not effect.excess > 0:
         batches = noise.make_batches(m.probe.rows)
-        # These batches have larger sums.
         for name in (FEATURES, FOURFOLD):
-            if find_seed_effect(m.probe, batches[name], m.drawn.seeds_of_largest_draws) == CHANGED:
+            other_effect = movements.measure_seed_effect(m.tried, batches[name])
+            if _is_changed_after_noise(m, other_effect):
                 tests.clear()
     return p_values
 
 
-def _measure_interaction(m: Measured) -> Measured:
-    """Returns the measurements with their `interaction`.
+def _is_changed_after_noise(m: Measured, effect: SeedEffect) -> bool:
+    """Returns True if a seed changes an example's effect through dropout or an operation after the noise.
 
-    Clipping hides interactions if the movements of all examples are about C or 0. We then use a larger
-    clipping norm if the step takes it as an argument.
+    Other causes are noise scaled by an example, and noise drawn for each part of a batch. The latter makes
+    the noise larger than stated, but has no effect for a batch of one row.
+    """
+    if effect.scales_noise or not effect.excess > 0:
+        return False
+    first_row = examples.take(m.probe.rows, [0])
+    needs_several_rows = movements.measure_seed_effect(m.tried, first_row, seeds=8).excess <= 0
+    has_more_noise = m.drawn and m.drawn.given.deviation > 1.1
+    return not (needs_several_rows and has_more_noise)
+
+
+def _measure_interaction(m: Measured) -> Movement | str:
+    """Measures the joint movement of two parts of a batch minus the sum of their separate movements.
+
+    Interactions are not visible if every example is clipped or has no effect. We then use a larger clipping
+    norm if we can.
     """
     norms = m.tried.collect("norm")
     is_clipped = norms > 1 - COARSE
     is_hidden = is_clipped | (norms < COARSE)
-    # If examples replaced a row, movements are differences. Their norms do not show clipping.
-    is_all_clipped = not m.tried.why_not_added and is_hidden.all() and is_clipped.any()
+    is_all_clipped = not m.tried.refusal and is_hidden.all() and is_clipped.any()
     larger = m.probe.with_larger_norm() if is_all_clipped else None
-    m = m._replace(interaction=movements.measure_interactions(larger or m.probe, m.tried))
-    if is_all_clipped and not larger and not m.interacts:
-        return m._replace(interaction=_ALL_CLIPPED)
-    return m
+    interaction = movements.measure_interactions(larger or m.probe, m.tried)
+    if is_all_clipped and not larger and not m._replace(interaction=interaction).interacts:
+        return _ALL_CLIPPED
+    return interaction

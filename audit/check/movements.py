@@ -1,13 +1,14 @@
 """Measures how far examples move the result of a step, and whether clipping bounds these movements.
 
 Movements are in units of eta C / B (learning rate, clipping norm, batch size). If an example replaces a row,
-its movement is half of the difference.
+its movement is half of the difference, because a replacement removes one example and adds another.
 """
 
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,9 +19,6 @@ from audit.check.trees import Columns, Vector
 
 COARSE = 0.05  # above this tolerance, a movement of C cannot be distinguished from a smaller one
 SAME = 3e-3  # the largest relative difference between norms that count as equal
-# Results of `find_seed_effect`.
-CHANGED = "changed"
-SCALED = "scaled"
 _PARALLEL = 0.98  # the absolute cosine above which two vectors count as parallel
 _SEED = 20_240_101  # for the random choice of rows
 
@@ -35,15 +33,14 @@ class TriedExamples:
       movements: how far each example moves the step, by name.
       by_row: how far the step moves if a row's example is swapped for a very different one, keyed by row
         index.
-      why_not_added: why examples were not added to the batch, but replaced the first row; "" if they were
-        added.
+      refusal: why examples replaced the first row; "" if they were added to the batch.
     """
 
     probe: StepProbe
     examples: dict[str, Columns]
     movements: dict[str, Movement]
     by_row: dict[int, Movement]
-    why_not_added: str = ""
+    refusal: str = ""
 
     @cached_property
     def tolerance(self) -> float:
@@ -51,7 +48,7 @@ class TriedExamples:
         return max((movement.tolerance for movement in self.movements.values()), default=0.0)
 
     @cached_property
-    def all_movements(self) -> dict[str, Movement]:
+    def described(self) -> dict[str, Movement]:
         """`movements` and `by_row` together, keyed by a description of the change."""
         rows = {f"two examples in place of row {row}": self.by_row[row] for row in self.by_row}
         return self.movements | rows
@@ -75,39 +72,39 @@ class TriedExamples:
     @cached_property
     def largest(self) -> tuple[str, Movement]:
         """The change that moves the step most, as a description and a movement."""
-        return max(self.all_movements.items(), key=lambda item: item[1].norm)
+        return max(self.described.items(), key=lambda item: item[1].norm)
 
     @cached_property
     def violations(self) -> list[str]:
         """Descriptions of the changes that move the step by more than C plus the movement's tolerance."""
-        return [name for name, item in self.all_movements.items() if item.excess > 1]
+        return [name for name in self.described if self.described[name].excess > 1]
 
     @cached_property
-    def common_norm(self) -> float:
-        """The norm that the four largest movements share; 0 if they differ, or if examples replaced a row.
+    def plateau(self) -> float:
+        """The norm of the four largest movements; 0 if they differ in norm, or if examples replaced a row.
 
         Clipping gives all large gradients the same norm, but differences between clipped gradients vary.
         """
         norms = self.collect("norm")
-        if self.why_not_added or len(norms) < 4 or norms[0] > norms[3] * (1 + SAME):
+        if self.refusal or len(norms) < 4 or norms[0] > norms[3] * (1 + SAME):
             return 0.0
         return norms[0]
 
     @cached_property
     def reach(self) -> float:
-        """The largest finite distance by which adding an example moves the step.
+        """The largest finite distance by which an example moves the step.
 
         If examples replace a row, we only observe differences between their contributions to the sum. Clipped
         contributions lie in a ball of radius C, so we return the radius of their smallest enclosing ball. The
         algorithm of Badoiu and Clarkson (2003) moves the center towards the farthest point; 1,000 steps give
         the radius to about 0.1%.
         """
-        norms = [item.norm for item in self.all_movements.values()]
-        largest = max(filter(np.isfinite, norms), default=0.0)
-        if not self.why_not_added or not self.finite:
+        norms = [item.norm for item in self.described.values() if item.norm < np.inf]
+        largest = max(norms, default=0.0)
+        if not self.refusal or not self.finite:
             return largest
-        # A movement is half of an example's contribution minus the replaced row's, which we take as the
-        # origin. The factor R of a QR decomposition preserves distances in fewer coordinates.
+        # With the replaced row's contribution as the origin, the others are twice the movements. The factor R
+        # of a QR decomposition preserves their distances in fewer coordinates.
         factor = np.linalg.qr(2 * self.collect("vector").T, mode="r")
         points = np.insert(factor, 0, 0, axis=1).T
         center = np.mean(points, axis=0)
@@ -118,11 +115,11 @@ class TriedExamples:
 
     @cached_property
     def is_clipped(self) -> bool:
-        """True if the largest movements share a norm, which is the same at random parameters.
+        """True if the plateau, the norm of the largest movements, is the same at random parameters.
 
         It is then due to clipping, because other bounds on gradient norms depend on the parameters.
         """
-        if not self.common_norm or self.tolerance > COARSE:
+        if not self.plateau or self.tolerance > COARSE:
             return False
         # Frozen parameters stay as they are, since some, such as variances, must be positive.
         shift = self.probe.is_trained * np.random.default_rng(0).normal(size=self.probe.start.size)
@@ -130,18 +127,36 @@ class TriedExamples:
             elsewhere = self.probe.change(start=self.probe.start + shift)
         except RefusedError:
             return False
-        norm_elsewhere = _measure_each(elsewhere, self.examples).common_norm
-        return abs(norm_elsewhere / self.common_norm - 1) < SAME + self.tolerance
+        plateau = _measure_each(elsewhere, self.examples, is_added=True).plateau
+        return abs(plateau / self.plateau - 1) < SAME + self.tolerance
+
+    @property
+    def clips_by_layer(self) -> bool:
+        """True if each trained layer seems to be clipped to its share of C, C / sqrt(trained layers).
+
+        Four examples must reach this norm in the same layer, and none may exceed it in any layer.
+        """
+        is_trained = self.probe.is_layer_trained
+        num_layers = np.sum(is_trained)
+        if self.refusal or num_layers < 2 or len(self.finite) < 4:
+            return False
+        # (examples, trained layers) the norms, divided by each layer's share of C, with each column sorted.
+        norms = np.sort(self.collect("layer_norms")[:, is_trained] * np.sqrt(num_layers), axis=0)
+        error = SAME + self.tolerance
+        return np.max(norms) < 1 + error and np.max(norms[-4]) > 1 - error
 
     @property
     def is_clipping_seen(self) -> bool:
-        """True if an example moves the step by nearly C, or if clipping explains equal movements."""
-        # If examples replace a row, a reach of C requires opposite gradients, so we accept less.
-        least = 0.9 if self.why_not_added else 0.985
-        return self.reach >= least or self.is_clipped
+        """True if an example moves the step by nearly C, or if clipping explains equal movements.
+
+        If examples replace a row, `reach` may be 10% too small, because we try few directions. Otherwise, we
+        allow errors of 1.5%.
+        """
+        least = 0.9 if self.refusal else 0.985
+        return self.reach >= least or self.clips_by_layer or self.is_clipped
 
     @cached_property
-    def largest_and_opposite(self) -> tuple[str, str]:
+    def opposites(self) -> tuple[str, str]:
         """The names of the examples with the largest movement and with the movement farthest from it."""
         # `finite` begins with the largest movement.
         names = list(self.finite)
@@ -150,152 +165,184 @@ class TriedExamples:
         farthest = np.argmax(np.round(distances, 3))  # the first of equals, as in `finite`
         return names[0], names[farthest]
 
-    def add(self, other: "TriedExamples") -> "TriedExamples":
-        """Returns these examples and those of `other`."""
+    def add(self, name: str, example: Columns, movement: Movement) -> "TriedExamples":
+        """Returns these examples plus another one, a batch of one row."""
         return replace(
             self,
-            examples=self.examples | other.examples,
-            movements=self.movements | other.movements,
+            examples=self.examples | {name: example},
+            movements=self.movements | {name: movement},
         )
+
+    def run_in_place(
+        self, names: Iterable[str], rows: Columns, row: int, seed: int
+    ) -> list[Vector]:
+        """Returns the parameters (p,) after a step with each of these examples in row `row` of `rows`."""
+        return [
+            self.probe.run(replace_rows(rows, {row: self.examples[name]}), seed) for name in names
+        ]
+
+
+class SeedEffect(NamedTuple):
+    """How the seed changes the effect of exchanging two examples.
+
+    Attributes:
+      excess: the norm of the change minus its tolerance: positive if significant, NaN if unknown.
+      scales_noise: True if the change is a multiple of the noise in every layer, as if an example scaled the
+        noise.
+    """
+
+    excess: float
+    scales_noise: bool
 
 
 def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
     """Measures how far extreme examples move a step if they join its batch or replace rows.
 
-    If the step rejects or ignores an additional row, each example replaces the first row instead. Finally,
-    two examples with opposite movements replace other rows, for about six seconds; a step takes `seconds`.
+    If the step rejects or ignores an additional row, each example replaces the first row instead. The
+    duration of a step in `seconds` limits the number of rows to try.
     """
     tried_examples = examples.make_extreme_examples(probe.rows)
-    tried = _measure_each(probe, tried_examples)
-    is_one_ignored = not tried.why_not_added and not tried.is_any_moved
-    if tried.why_not_added or is_one_ignored:
-        reason = tried.why_not_added or "the step ignores an additional example"
-        tried = replace(_measure_each(probe, tried_examples, copies=0), why_not_added=reason)
+    tried = _measure_each(probe, tried_examples, is_added=True)
+    is_one_ignored = not tried.refusal and not tried.is_any_moved
+    if tried.refusal or is_one_ignored:
+        refusal = tried.refusal or "the step ignores an additional example"
+        tried = replace(_measure_each(probe, tried_examples, is_added=False), refusal=refusal)
     if not tried.is_any_moved or not tried.finite:
         return tried
-    if is_one_ignored:  # perhaps only because a group of examples is incomplete
+    if is_one_ignored:
         tried = _add_until_moved(tried)
-    elif not tried.why_not_added and not tried.violations:
+    elif not tried.refusal and not tried.violations:
         tried = _search_threshold(tried)
-    return replace(tried, by_row=_try_rows(tried, seconds))
 
-
-def _try_rows(tried: TriedExamples, seconds: float) -> dict[int, Movement]:
-    """Returns how far the step moves, by row, if one example in a row is exchanged for another.
-
-    These are `tried.largest_and_opposite`. Stops if the step rejects a batch. A step takes `seconds`.
-    """
-    probe = tried.probe
     num_rows = len(probe.rows[0])
     order = np.random.default_rng(_SEED).permutation(num_rows).tolist()
     # We try both ends, then 16 rows to detect a bug in every m-th row for m up to 16, then random rows.
     ranked = dict.fromkeys([0, num_rows - 1, *range(min(16, num_rows)), *order])
-    # Each row takes two steps, so this takes about six seconds.
+    # Each row takes two steps, so all of them take about six seconds.
     count = int(np.clip(3 / seconds, 4, 64))
     by_row = {}
     for row in list(ranked)[:count]:
         try:
-            first, second = [
-                probe.run(replace_rows(probe.rows, {row: tried.examples[name]}), seed=0)
-                for name in tried.largest_and_opposite
-            ]
+            first, second = tried.run_in_place(tried.opposites, probe.rows, row, seed=0)
         except RefusedError:
             break
         # Exchanging one clipped example for another moves the sum by up to 2 C.
         by_row[row] = probe.measure([second], [first], probe.rows, factor=0.5)
-    return by_row
+    return replace(tried, by_row=by_row)
 
 
 def _measure_each(
-    probe: StepProbe, tried_examples: dict[str, Columns], copies: int = 1
+    probe: StepProbe, tried_examples: dict[str, Columns], is_added: bool
 ) -> TriedExamples:
-    """Measures how far each example moves the step if copies of it are added to the batch.
+    """Measures how far each example moves the step if it is added to the batch or replaces its first row.
 
-    With no copies, the example replaces the first row. The result's `why_not_added` is the error for the last
-    batch that the step rejects.
+    The result's `refusal` is the error for the last batch that the step rejects.
     """
     movements = {}
-    reason = ""
+    refusal = ""
     for name, example in tried_examples.items():
-        batch = examples.join(probe.rows, *[example] * copies)
-        factor = 1.0
-        if not copies:
-            batch = replace_rows(probe.rows, {0: example})
-            factor = 0.5  # since a replacement removes one example and adds another
+        batch = replace_rows(probe.rows, {0: example})
+        factor = 0.5  # a replacement removes one example and adds another
+        if is_added:
+            batch = examples.join(probe.rows, example)
+            factor = 1.0
         try:
             after = probe.run(batch, seed=0)  # with the seed of `base`, whose noise then cancels
         except RefusedError as error:
-            reason = f"the step refused a changed batch: {error}"
+            refusal = f"the step refused a changed batch: {error}"
             continue
         movements[name] = probe.measure([after], [probe.base], batch, factor)
-    return TriedExamples(probe, tried_examples, movements, by_row={}, why_not_added=reason)
+    return TriedExamples(probe, tried_examples, movements, by_row={}, refusal=refusal)
 
 
 def _search_threshold(tried: TriedExamples) -> TriedExamples:
-    """Searches for an example that moves the step by more than C, in case clipping starts above C.
+    """Tries mixtures of the examples that move a step most and least, in case clipping starts above C.
 
-    Gradients just below the clipping threshold are the largest that are not clipped. To find one, we bisect a
-    scale of the features of the example with the largest movement. Returns `tried`, with this example if it
-    exists.
+    Gradients just below the clipping threshold are the largest that are not clipped. Ten bisections find such
+    a mixture, if it exists and the threshold is well above C. We return `tried`, with this mixture if it
+    moves the step by more than C.
     """
-    most = tried.largest_and_opposite[0]
+    names = list(tried.finite)
+    most = tried.examples[names[0]]
+    least = tried.examples[names[-1]]
+    # The share of the example that moves the step most, and its bounds.
     low = 1e-6
     high = 1.0
     for _ in range(10):
-        scale = math.sqrt(low * high)
-        scaled = examples.scale_features(tried.examples[most], scale, tried.probe.rows)
-        name = f"{most}, features times {scale:.2g}"
-        measured = _measure_each(tried.probe, {name: scaled})
+        share = math.sqrt(low * high)
+        name = f"a mixture of {names[0]} ({share:.2g}) and {names[-1]}"
+        columns = examples.mix(most, least, share)
+        measured = _measure_each(tried.probe, {name: columns}, is_added=True)
         if measured.violations:
-            return tried.add(measured)
-        if measured.reach < 1 - SAME:  # below C, so not clipped
-            low = scale
+            return tried.add(name, columns, measured.movements[name])
+        if measured.reach < 1 - SAME:  # not clipped
+            low = share
         else:
-            high = scale
+            high = share
     return tried
 
 
 def _add_until_moved(tried: TriedExamples) -> TriedExamples:
-    """Adds an example up to 64 times, in case a step drops incomplete groups of examples.
+    """Adds an example again and again, up to 64 times, in case a step drops incomplete groups of examples.
 
     The copy that first changes the step must move it by at most C. Returns `tried`, with this movement if it
     is larger.
     """
-    name = tried.largest_and_opposite[0]
-    for copies in range(2, 65):
-        change = f"{name}, added {copies} times (fewer copies have no effect)"
-        measured = _measure_each(tried.probe, {change: tried.examples[name]}, copies)
-        if measured.is_any_moved or measured.why_not_added:
+    probe = tried.probe
+    name = tried.opposites[0]
+    rows = probe.rows
+    for count in range(1, 65):
+        rows = examples.join(rows, tried.examples[name])
+        try:
+            after = probe.run(rows, seed=0)
+        except RefusedError:
             break
-    return tried.add(measured) if measured.violations else tried
+        if np.any(after != probe.base):
+            movement = probe.measure([after], [probe.base], rows)
+            if movement.excess > 1:
+                change = f"{name}, added {count} times (fewer copies have no effect)"
+                return tried.add(change, tried.examples[name], movement)
+            break
+    return tried
 
 
 def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | str:
     """Measures the joint movement of two parts of a batch minus the sum of their separate movements.
 
-    In a correct step, the difference is 0 up to rounding.
+    The noise cancels. In a correct step, the difference is 0 up to rounding. It depends on the seed only if
+    something happens after the noise, such as clamping.
 
     Returns:
-      The difference that exceeds its tolerance most, among several choices of the parts; or the last error of
-      the step if it rejects all parts.
+      The difference that exceeds its tolerance most, among several choices of the parts; or why it is
+      unknown: it depends on the seed, or the step rejects all parts (its last error).
     """
     measured = []
-    reason = tried.why_not_added
-    for joint, first, second in _list_parts(tried, probe.rows):
+    reason = tried.refusal
+    for batches in _list_parts(tried, probe.rows):
         try:
-            both, *separately = [probe.run(rows, seed=0) for rows in (joint, first, second)]
+            both, *separately = [probe.run(batch, seed=0) for batch in batches]
         except RefusedError as error:
             reason = f"the step refused a changed batch: {error}"
             continue
-        movement = probe.measure([both, probe.base], separately, first)
-        # If a step has no space for all rows of `joint`, it ignores some, which is not an interaction.
-        if tried.why_not_added or movement.excess <= 0 or not _ignores_added(probe, joint, both):
-            measured.append(movement)
+        together = [both, probe.base]
+        movement = probe.measure(together, separately, batches[1])
+        if movement.excess > 0 and not tried.refusal and _is_full(probe, batches[0], both):
+            continue
+        measured.append(movement)
+        if movement.excess > 0:
+            # Subtract the same difference with another seed.
+            base, both, *parts = [probe.run(batch, seed=1) for batch in (probe.rows, *batches)]
+            together += parts
+            separately += [base, both]
+            if probe.measure(together, separately, batches[1]).excess > 0:
+                return (
+                    "noise changes the joint effect of two parts of a batch: return the noisy sum"
+                )
     return max(measured, key=lambda movement: movement.excess, default=reason)
 
 
-def _ignores_added(probe: StepProbe, rows: Columns, after: Vector) -> bool:
-    """Returns True if a step ignores more rows: with them, it still gives `after`, the result of `rows`."""
+def _is_full(probe: StepProbe, rows: Columns, after: Vector) -> bool:
+    """Returns True if a step on `rows` still gives the parameters `after` with more rows: it ignores them."""
     try:
         return np.array_equal(probe.run(examples.join(rows, probe.rows), seed=0), after)
     except RefusedError:
@@ -305,16 +352,17 @@ def _ignores_added(probe: StepProbe, rows: Columns, after: Vector) -> bool:
 def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:
     """Yields triples of batches: with two changed parts, with only the first, and with only the second.
 
-    If the step accepts larger batches, parts are added to the batch: only six examples, because steps may
-    ignore more rows than they have space for. Parts also replace rows: two random halves detect operations
-    on all rows, such as a mean over all tokens; the first two rows detect operations on neighbours.
+    If the step accepts larger batches, parts are added to the batch. Parts also replace rows: two random
+    halves detect operations on all rows, such as a norm of the whole batch or a mean over all tokens; the
+    first two rows detect operations on neighbours.
     """
     columns = list(tried.examples.values())
-    if not tried.why_not_added:
-        # Each part has an odd length, so a step that clips pairs of examples forms a pair across the parts.
-        first = columns[:3]
-        second = columns[3:6]
-        yield [examples.join(rows, *part) for part in (first + second, first, second)]
+    if not tried.refusal:
+        # The first part has an odd length, so a step that clips pairs of examples forms a pair across the
+        # parts.
+        half = (len(columns) // 2) | 1
+        parts = columns, columns[:half], columns[half:]
+        yield [examples.join(rows, *part) for part in parts]
     size = len(rows[0])
     if size == 1:
         return
@@ -329,32 +377,35 @@ def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:
         ]
 
 
-def find_seed_effect(probe: StepProbe, rows: Columns, seeds: Iterable[int]) -> str:
-    """Returns how a seed changes the effect of scaling a batch's features by 0.001: SCALED, CHANGED or "".
+def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> SeedEffect:
+    """Measures how the seed changes the effect of exchanging two examples in a batch's first row.
 
-    Compares each of `seeds` with seed 0. Returns "" if the effect does not change, because noise with a fixed
-    scale cancels, or if the step rejects the scaled batch. SCALED means that the effect changes by a multiple
-    of the noise in every layer, as if examples scaled the noise. CHANGED means any other change, due to
-    dropout, augmentation, or an operation after the noise, such as rounding.
+    Noise with a fixed scale cancels. Dropout, augmentation, noise scaled by examples, and operations after
+    the noise, such as rounding or clamping, do not. Seed 0 is compared with each of the other seeds.
+
+    Returns:
+      The change that exceeds its tolerance most. Its excess is NaN if the step rejects these batches.
     """
-    kind = ""
-    scaled_rows = examples.scale_features(rows, 1e-3, rows)
-    try:
-        given = probe.run(rows, seed=0)
-        scaled = probe.run(scaled_rows, seed=0)
-        for seed in seeds:
-            other = probe.run(rows, seed)
-            movement = probe.measure([scaled, other], [given, probe.run(scaled_rows, seed)], rows)
-            if movement.excess > 0:
-                noise = given - other
-                # In each layer, product / length is the absolute cosine of the change and the noise. A layer
-                # that does not change has product and length 0, and counts as parallel.
-                products = np.abs(probe.sum_layers(movement.vector * noise))
-                lengths = movement.layer_norms * np.sqrt(probe.sum_layers(noise**2))
-                is_not_parallel = products < _PARALLEL * lengths
-                if not np.any(lengths) or np.any(is_not_parallel):
-                    return CHANGED
-                kind = SCALED
-    except RefusedError:
-        return ""
-    return kind
+    unknown = SeedEffect(np.nan, scales_noise=False)
+    if not tried.by_row:  # the step rejects replaced rows or ignores examples
+        return unknown
+    probe = tried.probe
+    names = list(tried.finite)
+    effects = []
+    # The median and the smallest movement are less likely to be clipped, which may hide the effect.
+    for pair in (tried.opposites, (names[len(names) // 2], names[-1])):
+        try:
+            steps = [tried.run_in_place(pair, rows, row=0, seed=seed) for seed in range(seeds)]
+        except RefusedError:
+            return unknown
+        first, second = steps[0]
+        for other_first, other_second in steps[1:]:
+            # The effect of exchanging the examples with seed 0, minus the effect with the other seed.
+            movement = probe.measure([second, other_first], [first, other_second], rows)
+            noise = second - other_second
+            products = np.abs(probe.sum_layers(movement.vector * noise))  # inner products by layer
+            lengths = movement.layer_norms * np.sqrt(probe.sum_layers(noise**2))
+            # A layer that does not change has product and length 0, and counts as parallel.
+            is_parallel = np.any(lengths) and np.all(products >= _PARALLEL * lengths)
+            effects.append(SeedEffect(movement.excess, scales_noise=bool(is_parallel)))
+    return max(effects)  # by the excess

@@ -28,11 +28,15 @@ LAGS = "different seeds"
 AT_ENDS = "at ends"
 AT_ONE = "at one value"
 GRID = "on a grid"
+CLAMPED_SUM = "at ends of the sum"
 
 # Rows of the report after "noise".
 OTHER_ROWS = ("independence", "shape", "noise and data", "empty batch")
 _MIN_DEVIATION = 0.01  # anything smaller, in stated deviations, counts as no noise
 _MIN_TIES = 30  # this many ties beyond chance indicate repeated values
+# The sum is on the grid if the given batch shares more than this fraction of the ties that another batch
+# adds.
+_MAX_SHARED = 0.15
 
 
 class StepNoise(NamedTuple):
@@ -41,8 +45,7 @@ class StepNoise(NamedTuple):
     Attributes:
       draws: (n, k) how far each step moves these parameters, in stated deviations.
       deviations: (layers,) the standard deviation of the noise in each layer, in stated deviations.
-      freedom: (layers,) the degrees of freedom of these deviations; 0 in layers that are not trained, or
-        if rounding hides the noise.
+      freedom: (layers,) the degrees of freedom of these deviations; 0 in layers that are not trained.
       silent: (layers,) the number of parameters that depend on the batch but not on the seed, although they
         are rounded finely enough to show noise.
       still: (layers,) the number of such parameters that do not depend on the batch either.
@@ -75,7 +78,6 @@ class DrawnNoise(NamedTuple):
 
     Attributes:
       probe: the step.
-      first_seed: the first of the consecutive seeds for the given batch.
       layer: (k,) the layer index of each parameter.
       rounding: (k,) the spacing of floating-point numbers at the largest plausible values, in stated
         deviations.
@@ -85,7 +87,6 @@ class DrawnNoise(NamedTuple):
     """
 
     probe: StepProbe
-    first_seed: int
     layer: Integers
     rounding: Vector
     given: StepNoise
@@ -96,15 +97,10 @@ class DrawnNoise(NamedTuple):
     def tolerance(self) -> float:
         """The largest relative error of a deviation due to rounding.
 
-        Four machine epsilons cover the rounding of the noise's factors, such as sigma C, eta and 1 / B.
+        Machine epsilons (`spacings`) are relative. Four of them cover the rounding of the noise's factors,
+        such as sigma C, eta and 1 / B.
         """
         return 4 * float(np.max(self.probe.spacings))
-
-    @property
-    def seeds_of_largest_draws(self) -> list[int]:
-        """The seeds of the eight steps that move a parameter most, which an operation may have clamped."""
-        largest = np.max(np.abs(self.given.draws), axis=1, initial=0)
-        return [self.first_seed + int(i) for i in np.argsort(-largest)[:8]]
 
     @property
     def has_noise(self) -> Mask:
@@ -122,6 +118,19 @@ class DrawnNoise(NamedTuple):
         for i in np.flatnonzero(np.bincount(layer) > 1):
             groups[self.probe.layer_names[i]] = values[:, layer == i]
         return groups
+
+    def is_sign_step(self) -> bool:
+        """Returns True if all parameters that move do so equally on every batch, as in Adam's first step.
+
+        We ignore the smallest and largest 5%: Adam moves a parameter less if its gradient is near 0.
+        """
+        quantiles = []
+        for noise in (self.given, *self.others.values()):
+            distances = np.abs(noise.draws[noise.draws != 0])
+            if distances.size:
+                quantiles += np.nanquantile(distances, [0.05, 0.95]).tolist()
+        # A single batch, with two quantiles, is not enough evidence. We allow differences of up to 15%.
+        return len(quantiles) > 2 and np.max(quantiles) < 1.15 * np.min(quantiles)
 
 
 def make_batches(rows: Columns) -> dict[str, Columns]:
@@ -143,18 +152,26 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     fit into 20 seconds if a step takes `seconds`. Raises RefusedError if the step fails on this batch.
     """
     # Each seed adds one degree of freedom per parameter. We want 320 in each layer and 20,000 in total, with
-    # 64 to 2,000 seeds (12 if steps are slow).
+    # 64 to 2,000 seeds. If this takes over 20 seconds, we use fewer seeds, but at least 12.
     needed = max(320 / min(probe.sizes), 20_000 / probe.start.size, 64)
     count = seeds or int(max(min(needed, 2000, 20 / seconds), 12))
 
-    spacing, is_fine = _compute_spacing(probe)
+    # We leave out parameters for which one standard deviation spans fewer than 32 floating-point steps, since
+    # the tests would detect the rounding. We take the step size six deviations away, because selecting by
+    # drawn values would cut off the noise's tails. If noise is much larger than stated, coarser rounding is
+    # fine; two draws differ by up to about ten deviations.
+    deviation = probe.settings.deviation
+    difference = probe.run(probe.rows, seed=1) - probe.base
+    larger_deviation = max(deviation, 0.1 * np.max(np.abs(difference)))
+    spacing = trees.compute_ulp(np.abs(probe.base) + 6 * larger_deviation, probe.spacings)
+    is_fine = spacing <= larger_deviation / 32
     # To limit memory, we store only the first parameters of each layer, about 60,000 in total.
     num_stored = max(60_000 // len(probe.layer_names), 256)
     place_in_layer = np.arange(probe.start.size) - np.searchsorted(probe.layer, probe.layer)
     is_kept = is_fine & probe.is_trained & (place_in_layer < num_stored)
 
-    # The seeds are consecutive. The first depends on the step, since with fixed seeds, a chance correlation
-    # in a generator would make every step fail.
+    # The seeds are consecutive, like step numbers. The first depends on the step, since with fixed seeds, a
+    # chance correlation in a generator would make every step fail.
     numbers = repr(probe.settings).encode() + probe.start.tobytes()
     first_seed = zlib.crc32(numbers) % 2**30
     end = first_seed + count
@@ -169,22 +186,8 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
             others[name] = _draw_at(probe, batch, other_seeds, is_fine, is_kept)
         except RefusedError as error:
             refused[name] = str(error)
-    rounding = spacing[is_kept] / probe.settings.deviation
-    return DrawnNoise(probe, first_seed, probe.layer[is_kept], rounding, given, others, refused)
-
-
-def _compute_spacing(probe: StepProbe) -> tuple[Vector, Mask]:
-    """Returns the spacing (p,) of each parameter's floating-point numbers, and whether it is fine (p,).
-
-    It is fine if the noise's standard deviation spans 32 spacings. Otherwise, tests would detect rounding.
-    """
-    # Noise may be larger than stated. Two draws differ by up to about ten deviations.
-    difference = probe.run(probe.rows, seed=1) - probe.base
-    deviation = max(probe.settings.deviation, 0.1 * np.max(np.abs(difference)))
-    # We take the spacing six deviations away, because selecting by drawn values would cut off the noise's
-    # tails.
-    spacing = trees.compute_ulp(np.abs(probe.base) + 6 * deviation, probe.spacings)
-    return spacing, spacing <= deviation / 32
+    rounding = spacing[is_kept] / deviation
+    return DrawnNoise(probe, probe.layer[is_kept], rounding, given, others, refused)
 
 
 def _draw_at(
@@ -192,8 +195,8 @@ def _draw_at(
 ) -> StepNoise:
     """Takes steps on the batch `rows` with these seeds, and measures their noise.
 
-    `is_fine` (p,) is False for parameters whose rounding may hide noise. `is_kept` (p,) is True for those
-    whose draws are stored.
+    `is_fine` (p,) is True for parameters whose rounding is fine enough that noise changes them for every
+    seed, and `is_kept` (p,) for those whose draws are stored.
     """
     reference = probe.run(rows, seed=0)
     differs = np.zeros(probe.start.size, bool)
@@ -215,9 +218,7 @@ def _draw_at(
         draws,
         deviations,
         freedom,
-        # Examples move these parameters, but seeds do not.
         silent=probe.sum_layers(is_silent & probe.is_trained),
-        # These never move, but others in their layer do. They may be frozen.
         still=probe.sum_layers(is_silent & ~probe.is_trained) * probe.is_layer_trained,
         not_finite=not_finite,
         reference=reference[is_kept],
@@ -242,13 +243,8 @@ def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
         for name, values in groups.items():
             p_values["independence"] |= _test_independence(name, values)
             p_values["shape"] |= _test_shape(name, values)
-        values = groups[ALL_LAYERS]
-        p_values["independence"]["similar parameters"] = _test_copies(values)
-        # Each row has the noise for four consecutive seeds. A generator that is seeded with the seed plus the
-        # layer's index repeats noise within such a row.
-        rows = values[: len(values) // 4 * 4].reshape(-1, 4 * values.shape[1])
-        smallest = min(_test_lags(values), _test_copies(rows))
-        p_values["independence"][LAGS] = min(1, 2 * smallest)  # for two tests
+        p_values["independence"]["similar parameters"] = _test_copies(groups[ALL_LAYERS])
+        p_values["independence"][LAGS] = _test_lags(list(groups.values())[1:])
         for batch, noise in drawn.others.items():
             if not noise.not_finite:  # NaN and infinity are findings even without a test
                 p_values[row_of(batch)][batch] = _test_batch(drawn, noise)
@@ -309,43 +305,55 @@ def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
 
 def _test_independence(name: str, values: Vector) -> dict[str, float]:
     """Tests whether a group's noise (n, p) is correlated between parameters."""
+    p_values = {}
     noise = stats.zscore(values)
     seeds, size = noise.shape
+    p_values[f"the covariance of {name}"] = _compute_covariance_p_value(noise)
     # The sum of p independent numbers with variance 1 has variance p.
     ratio = np.mean(np.sum(noise, axis=1) ** 2) / size
-    return {
-        f"the covariance of {name}": _compute_covariance_p_value(noise),
-        f"the sum of {name}": _test_variance(ratio, seeds),
-    }
+    p_values[f"the sum of {name}"] = _test_variance(ratio, seeds)
+    return p_values
 
 
 def _test_copies(noise: Vector) -> float:
     """Tests whether `noise` (n, p) is correlated between any two parameters, as copies of one draw are.
 
-    Copies have the same size for the first seed, so we sort parameters by this size, and test the correlation
-    of neighbours over the other seeds, with a Bonferroni correction.
+    Copies have the same size for the first seed, so we sort parameters by this size, and test the largest
+    correlation of neighbours over the other seeds, with a Bonferroni correction.
     """
     order = np.argsort(np.abs(noise[0]))
-    others = noise[1:, order]
-    p_values = stats.pearsonr(others[:, 1:], others[:, :-1], axis=0).pvalue
-    return float(min(1, np.nanmin(p_values) * len(p_values)))
+    others = stats.zscore(noise[1:, order])
+    correlations = np.abs(np.mean(others[:, 1:] * others[:, :-1], axis=0))
+    largest = min(np.max(correlations), 1 - 1e-9)  # avoids division by 0
+    freedom = len(others) - 2
+    p_value = 2 * stats.t.sf(largest * np.sqrt(freedom / (1 - largest**2)), freedom)
+    return float(min(1, p_value * len(correlations)))
 
 
-def _test_lags(values: Vector) -> float:
-    """Tests whether noise (n, p) for different seeds is correlated in the same parameters.
+def _test_lags(layers: list[Vector]) -> float:
+    """Tests whether a layer's noise is correlated with that of any layer for a later seed.
 
-    We test the sum of all products at each of up to 64 lags, with a Bonferroni correction.
+    `layers` has the noise (n, p) of each layer with at least two parameters. A generator that is seeded with
+    the seed plus the layer's index repeats noise in this way. We compare up to 500 numbers of a layer with
+    the eight layers on either side, and up to 64 later seeds. Given the noise of the layer, a sum of products
+    with independent normal numbers is normal, and its variance is the sum of squares.
     """
-    noise = stats.zscore(values)
-    seeds, size = noise.shape
-    products = noise @ noise.T
-    lags = range(1, min(seeds // 2, 65))
-    # Subtracting the mean gives two seeds the correlation -1 / (seeds - 1).
-    means = np.array([np.trace(products, lag) / (seeds - lag) / size for lag in lags]) + 1 / (
-        seeds - 1
-    )
-    deviates = np.abs(means) * np.sqrt(size * (seeds - np.array(lags)))
-    return float(min(1, 2 * stats.norm.sf(np.max(deviates)) * len(lags)))
+    deviates = [0.0]
+    noise = [stats.zscore(layer[:, :500]) for layer in layers]
+    for i, first in enumerate(noise):
+        for second in noise[max(i - 8, 0) : i + 9]:
+            size = min(first.shape[1], second.shape[1])
+            products = first[:, :size] @ second[:, :size].T
+            squares = np.cumsum(np.sum(first[:, :size] ** 2, axis=1))
+            seeds = len(first)
+            for lag in range(1, min(seeds // 2, 65)):
+                total = np.trace(products, lag)
+                # Subtracting the mean gives two seeds the correlation -1 / (seeds - 1).
+                if first is second:
+                    total += size * (seeds - lag) / (seeds - 1)
+                deviates.append(total / np.sqrt(squares[seeds - lag - 1]))
+    p_value = 2 * stats.norm.sf(np.max(np.abs(deviates)))
+    return float(min(1, p_value * len(deviates)))
 
 
 def _compute_covariance_p_value(noise: Vector) -> float:
@@ -353,20 +361,21 @@ def _compute_covariance_p_value(noise: Vector) -> float:
 
     The statistic is tr(S1 S2) for the covariance matrices S1 and S2 of two halves of the seeds. It estimates
     tr(S^2) for the true covariance matrix S, which is smallest if the parameters are independent. Shared
-    draws increase it, regardless of their positions and signs. `noise` (n, p) has variance 1 over all seeds.
+    draws increase it, regardless of their positions and signs. `noise` (n, p) has variance 1 in every
+    parameter.
     """
     half = min(len(noise) // 2, 500)  # at most 500, to limit the time
     first = noise[:half] - noise[:half].mean(axis=0)
     second = noise[half : 2 * half] - noise[half : 2 * half].mean(axis=0)
-    variance = np.mean(np.var(second, axis=0, ddof=1))  # in the second half, it is only about 1
-    statistic = np.sum((first @ second.T) ** 2) / variance
+    statistic = np.sum((first @ second.T) ** 2) / np.mean(second**2)
+    # Without its mean, `second` has variance (half - 1) / half. The last line cancels this factor.
     # Given the first half, the statistic is a weighted sum of chi-square variables with half - 1 degrees of
     # freedom each. The weights are the eigenvalues of first @ first.T. Satterthwaite's approximation is one
     # scaled chi-square variable with the same mean and variance.
     sum_of_weights = np.sum(first**2)
     scale = np.sum((first @ first.T) ** 2) / sum_of_weights
     freedom = (half - 1) * sum_of_weights / scale
-    return float(stats.chi2.sf(statistic / scale, freedom))
+    return float(stats.chi2.sf(statistic * (half - 1) / half / scale, freedom))
 
 
 def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) -> Any:
@@ -385,66 +394,100 @@ def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) 
 def find_ties(drawn: DrawnNoise) -> str:
     """Finds noise that is equal (tied) for different seeds more often than chance and rounding explain.
 
+    Continuous noise rarely ties, unlike clamped noise or noise on a grid. If the step instead rounds or
+    clamps the noisy sum, draws on another batch have the same values. The noise may then be correct.
+
     Returns:
       AT_ENDS if most ties are at a parameter's smallest and largest values, as in clamped noise; AT_ONE if
       they are at one value of each parameter, as when noise is sometimes missing; GRID if they are elsewhere;
-      "" if chance explains all ties, or if the noisy sum is on a grid, because the noise may then be correct.
+      CLAMPED_SUM if the noisy sum is clamped or set to one value, such as 0; otherwise "".
     """
     columns = drawn.has_noise
     draws = drawn.given.draws[:, columns]
-    # Two draws tie if they are at most one floating-point spacing apart. The rest covers errors.
+    # Two draws tie if they are at most one floating-point spacing apart; 1e-9 covers float64 errors.
     tolerances = 1.5 * drawn.rounding[columns] + 1e-9
-    by_chance = _count_ties_by_chance(draws, tolerances)
-    draws = np.sort(draws, axis=0)
-    gaps = np.diff(draws, axis=0)  # between neighbours
-    is_tie = gaps <= tolerances
-    count = np.count_nonzero(is_tie)
-    num_at_ends = np.sum(draws[1:] - draws[0] <= tolerances)
-    num_at_ends += np.sum(draws[-1] - draws[:-1] <= tolerances)
-    # The probability that a Poisson number exceeds three times its mean plus 4 is below 1e-4.
-    is_above_chance = num_at_ends > 3 * by_chance + 4
-    # Clamped noise has few draws at the ends, but two-valued noise has all draws there.
-    is_clamped = 0.5 * count < num_at_ends < 0.5 * draws.size
-    if is_clamped and is_above_chance:
-        return AT_ENDS
-    if count < 3 * by_chance + _MIN_TIES:
-        return ""
-    # Missing noise gives each parameter one tied value, sometimes for three seeds or more. There are then
-    # fewer tied values than ties.
-    num_values = count - np.count_nonzero(is_tie[1:] & is_tie[:-1])
-    if num_values < min(1.5 * len(tolerances), 0.9 * count):
-        return AT_ONE
-    spacings = np.min(gaps, axis=0, where=~is_tie, initial=np.inf)
-    return "" if _is_sum_on_grid(drawn, spacings) else GRID
-
-
-def _count_ties_by_chance(draws: Vector, tolerances: Vector) -> Any:
-    """Returns how many pairs of normal draws (n, k) differ by at most the tolerances (k,), on average."""
-    # The probability for a pair is the width of the tolerance times the density at 0 of the difference
+    # The probability of a chance tie is the width of the tolerance times the density at 0 of the difference
     # between two normal draws, 1 / sqrt(4 pi) / deviation. A float32 generator repeats a number with
     # probability 2^-22.
     rates = 2 * tolerances / np.sqrt(4 * np.pi) / np.std(draws, axis=0) + 2.0**-22
-    return np.sum(rates) * math.comb(len(draws), 2)
+    kind = _classify_ties(draws, tolerances, rates)
+    if not kind:
+        return ""
+    # Without another batch, draws share all their ties with themselves: we assume that the sum is rounded or
+    # clamped. Larger features may leave the sum of clipped gradients unchanged, so they prove nothing. Nor do
+    # parameters with the same sum on both batches, such as unused embedding rows; we use them only if there
+    # are no others.
+    batches = [noise for name, noise in drawn.others.items() if name != FEATURES]
+    is_tied = np.any(_mark_ties(draws, tolerances), axis=0)
+    for other in batches or [drawn.given]:
+        moved = is_tied & (other.reference != drawn.given.reference)[columns]
+        if not np.any(moved):
+            moved = is_tied
+        other_draws = other.draws[:, columns][:, moved]
+        if _are_ties_shared(draws[:, moved], other_draws, tolerances[moved], rates[moved], kind):
+            return "" if kind == GRID else CLAMPED_SUM
+    return kind
 
 
-def _is_sum_on_grid(drawn: DrawnNoise, spacings: Vector) -> Any:
-    """Returns True if smaller features change most noisy parameters by multiples of `spacings`.
+def _classify_ties(draws: Vector, tolerances: Vector, rates: Vector) -> str:
+    """Returns AT_ENDS, AT_ONE or GRID as in `find_ties`; "" if chance explains all ties.
 
-    These are the spacings (p,) of each parameter's noise, in stated deviations.
+    `draws` (n, p) are the draws of p parameters with noise. `tolerances` (p,) are the largest differences of
+    tied draws, and `rates` (p,) the probabilities that two draws tie by chance.
     """
-    other = drawn.others.get(SMALL_FEATURES, drawn.given)
-    # Both steps have seed 0, so the noise cancels.
-    shift = (other.reference - drawn.given.reference)[drawn.has_noise]
-    multiples = shift / drawn.probe.settings.deviation / spacings
-    is_on_grid = np.abs(multiples - np.rint(multiples)) < 0.02
-    return np.mean(is_on_grid[shift != 0]) > 0.5
+    seeds, size = draws.shape
+    count = np.count_nonzero(_mark_ties(draws, tolerances))
+    at_ends = draws - draws.min(axis=0) <= tolerances, draws.max(axis=0) - draws <= tolerances
+    num_at_ends = np.sum(at_ends) - 2 * size  # without the ends themselves
+    by_chance = np.sum(rates) * math.comb(seeds, 2)
+    # Clamped noise has few draws at the ends, but two-valued noise has all draws there. The probability that
+    # a Poisson number of ties exceeds three times its mean plus 4 is below 1e-4.
+    if 3 * by_chance + 4 < num_at_ends < 0.5 * draws.size and num_at_ends > 0.5 * count:
+        return AT_ENDS
+    if count < 3 * by_chance + _MIN_TIES:
+        return ""
+    # At one value: about one for each parameter, not two, and sometimes for three seeds or more.
+    num_values = _count_tied_values(draws, tolerances)
+    return AT_ONE if num_values < min(1.5 * size, 0.9 * count) else GRID
+
+
+def _are_ties_shared(
+    draws: Vector, others: Vector, tolerances: Vector, rates: Vector, kind: str
+) -> bool:
+    """Returns True if draws on another batch, `others` (m, p), tie with `draws` (n, p) beyond chance.
+
+    `kind` is the kind of ties within `draws`; see `_classify_ties` for the other arguments.
+    """
+    both = np.concatenate([draws, others])
+    # The other batch adds ties among its own draws, and ties that the batches share.
+    added = np.count_nonzero(_mark_ties(both, tolerances))
+    added -= np.count_nonzero(_mark_ties(draws, tolerances))
+    shared = added - np.count_nonzero(_mark_ties(others, tolerances))
+    # A value in both batches gives one shared tie, however many draws have it. On a grid, few draws have the
+    # same value, so many of the added ties are shared. Otherwise, few are, but it suffices if half of the
+    # tied values are shared.
+    limit = _MAX_SHARED * added
+    if kind != GRID:
+        limit = np.minimum(limit, 0.5 * _count_tied_values(draws, tolerances))
+    by_chance = np.sum(rates) * len(draws) * len(others)
+    return bool(shared > max(limit, stats.poisson.isf(1e-3, by_chance)))
+
+
+def _count_tied_values(draws: Vector, tolerances: Vector) -> int:
+    """Returns the number of different values at which draws tie, over all columns."""
+    is_tie = _mark_ties(draws, tolerances)
+    return np.sum(is_tie, dtype=int) - np.sum(is_tie[1:] & is_tie[:-1], dtype=int)
+
+
+def _mark_ties(draws: Vector, tolerances: Vector) -> Mask:
+    """Sorts each column of draws (n, p), and returns whether neighbours tie, of shape (n - 1, p)."""
+    return np.diff(np.sort(draws, axis=0), axis=0) <= tolerances
 
 
 def count_repeats(drawn: DrawnNoise) -> int:
     """Returns how many seeds exactly repeat another seed's noise; 0 if this may be due to chance."""
     values = drawn.given.values
-    # Fewer than eight numbers may all repeat by chance if they are 16-bit. If no number varies, all seeds
-    # repeat one step.
+    # Fewer than eight 16-bit numbers may all repeat by chance.
     if 0 < np.sum(np.any(values, axis=0)) < 8:
         return 0
     return len(values) - len(np.unique(values, axis=0))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
+from scipy.stats import contingency
 
 from audit.check import loaders
 from audit.check.loaders import Draw
@@ -110,10 +111,14 @@ def _test_single_batch(steps: Integers, batches: int) -> Observation:
 
 
 def _test_places(steps: Integers) -> Observation:
-    """Tests whether an example's batch is correlated with its position in the data."""
+    """Tests whether an example's batch depends on its position in the data, with a chi-square test."""
     passes, examples = steps.shape
-    positions = np.tile(np.arange(examples), passes)
-    p_value = stats.pearsonr(positions, steps.ravel()).pvalue
+    tenth_of_example = np.arange(examples) * 10 // examples
+    table = contingency.crosstab(np.tile(tenth_of_example, passes), steps.ravel())
+    result = stats.chi2_contingency(table.count, correction=False)
+    # Each pass has fixed margins, which multiplies the statistic's mean by examples / (examples - 1).
+    statistic = result.statistic * (examples - 1) / examples
+    p_value = stats.chi2.sf(statistic, max(result.dof, 1))  # dof is 0 for a single batch
     return Observation(p_value, "An example's batch depends on its position in the data.")
 
 

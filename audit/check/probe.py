@@ -1,4 +1,4 @@
-"""Evaluates a step, and estimates rounding errors."""
+"""Evaluates a step as a function from a batch and a seed to a vector, and estimates rounding errors."""
 
 import copy
 import functools
@@ -123,7 +123,7 @@ class StepProbe:
         self.base = self._read_numbers(leaves)
         spacings = np.array([trees.get_spacing(leaves[name]) for name in self.layer_names])
         self.spacings = spacings[self.layer]
-        self._coarsest_epsilon = max(*spacings, *map(trees.get_spacing, layers.values()))
+        self._coarsest = max(*spacings, *map(trees.get_spacing, layers.values()))
         self.is_trained = np.zeros(self.start.size, bool)
 
     def run(self, rows: Columns, seed: int) -> Vector:
@@ -203,7 +203,6 @@ class StepProbe:
           RefusedError: the step fails.
         """
         changed = copy.copy(self)
-        # `run` updates `is_trained` in place.
         vars(changed).update(attributes, is_trained=self.is_trained.copy())
         changed.base = changed.run(self.rows, seed=0)
         return changed
@@ -216,42 +215,35 @@ class StepProbe:
         Args:
           added: one or two vectors (p,) of parameters after steps.
           subtracted: the same number of vectors.
-          rows: the batch of the first step in `subtracted`; we assume similar rounding in all steps.
+          rows: the batch of the first step in `subtracted`.
+          factor: the factor.
 
         Returns:
-          The movement. If the difference is not finite, its norm is infinite and its tolerance is 0.
+          The movement. Its tolerance is how much the norm changes if rounding changes its square by six
+          standard deviations, plus a margin. If the difference is not finite, the norm is infinite and the
+          tolerance is 0.
         """
         steps = len(added) + len(subtracted)
         vector = factor * (np.sum(added, axis=0) - np.sum(subtracted, axis=0)) / self.settings.unit
         squares = vector**2
         layer_norms = np.sqrt(self.sum_layers(squares))
         if not np.all(np.isfinite(squares)):
-            return Movement(np.inf, 0.0, layer_norms, vector)
+            return Movement(norm=np.inf, tolerance=0.0, layer_norms=layer_norms, vector=vector)
 
         # Rounding errors are uniform over a spacing h, with variance h^2 / 12, and increase the squared norm
         # by the sum of their variances.
         variance = steps * self.compute_rounding(subtracted[0], rows) ** 2 / 12
         norm = float(np.sqrt(max(np.sum(squares) - np.sum(variance), 0)))
-        tolerance = self._compute_tolerance(norm, variance, steps)
-        return Movement(norm, tolerance, layer_norms, vector)
-
-    def _compute_tolerance(self, norm: float, variance: Vector, steps: int) -> float:
-        """Returns how much the norm changes if rounding changes its square by six deviations, plus a margin.
-
-        `norm` is that of the difference of two steps or, if `steps` is 4, of an interaction, a difference of
-        two such differences. `variance` (p,) is that of the rounding errors. The unit is eta C / B.
-        """
         # The error depends on the true norm. For two steps, we use the measured norm or C, whichever is
-        # larger. An interaction is 0 in a correct step.
+        # larger. For an interaction (four steps), we use 0, as in a correct step.
         true_norm = max(norm, 1.0) if steps == 2 else 0.0
         # The variance of |v + e|^2 for |v| = true_norm and independent normal errors e is largest if v is 0
         # except in the parameter with the largest error.
         deviation = np.sqrt(4 * true_norm**2 * np.max(variance) + 2 * np.sum(variance**2))
         tolerance = np.sqrt(true_norm**2 + 6 * deviation) - true_norm
-        # Margins for other rounding errors, also of norms in clipping: 5e-4 for two steps, four times as much
-        # for four, plus a relative error of the coarsest floating-point type.
-        tolerance += (steps / 2) ** 2 * 5e-4 + 4 * self._coarsest_epsilon
-        return float(tolerance)
+        # The margins cover other rounding errors, including those of norms when the step clips.
+        tolerance += (steps / 2) ** 2 * 5e-4 + 4 * self._coarsest
+        return Movement(norm, float(tolerance), layer_norms, vector)
 
     def compute_rounding(self, after: Vector, rows: Columns) -> Vector:
         """Returns the effective spacing (p,) to which a step rounds each parameter, in units of eta C / B.

@@ -3,17 +3,17 @@
 Re:cord-play (Cebere et al., 2026, arXiv 2602.17454) is related: it records the inputs of the noise functions.
 """
 
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import stats
 
 from audit.check import causes, noise
-from audit.check.measured import Measured, Phrases, find_phrases, measure_step
+from audit.check.measured import Measured, measure_step
 from audit.check.movements import COARSE, TriedExamples
 from audit.check.probe import RefusedError, Step, StepProbe, StepSettings
-from audit.check.report import CheckFinding, CheckOutcome, CheckReport, make_report
+from audit.check.report import LEVEL, CheckFinding, CheckOutcome, CheckReport, make_report
 from audit.errors import InputError, whole_number
 from audit.written import counted
 
@@ -48,7 +48,8 @@ def check_step(
         private gradient instead of the parameters, with learning_rate=1.
       params: the parameters before the step, as arrays or tensors in dicts, lists or tuples. The step
         receives copies.
-      batch: likewise, with one row per example and labels last.
+      batch: likewise, with one row per example and labels last. The check adds the first 16 examples again,
+        and the first and the last also with scaled features.
       clipping_norm, noise_multiplier, learning_rate: the stated C, sigma and eta; the noise on the sum of
         clipped gradients has standard deviation sigma C.
       batch_size: B, the constant by which the sum is divided; for Poisson sampling, the expected batch size.
@@ -73,7 +74,7 @@ def check_step(
     """
     seeds, tell = StepOptions(**options)
     if seeds is not None:
-        seeds = whole_number("seeds", seeds, 12, 10**5)
+        seeds = whole_number("seeds", seeds, 4, 10**5)
     stated = StepSettings(clipping_norm, noise_multiplier, learning_rate, batch_size).read()
     try:
         with np.errstate(all="ignore"):  # the checks report NaN and infinity
@@ -84,28 +85,27 @@ def check_step(
 
 
 def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], object]) -> CheckReport:
-    """Measures a step, describes and explains the measurements, and returns the report.
-
-    If the step is not finite on the given batch, or does not repeat with the same seed, this is the only
-    finding, because all other checks compare steps with the same seed.
-    """
-    began = time.perf_counter()
-    again = probe.run(probe.rows, seed=0)  # already compiled by the probe's first call
-    seconds = time.perf_counter() - began
-    replay = probe.measure([again], [probe.base], probe.rows)
-    # For a huge difference, the tolerance may be infinite.
-    if replay.norm > min(replay.tolerance, 1e100):
-        finding = _explain_difference(replay.norm, find_phrases(probe))
-        outcomes = dict.fromkeys(ROWS, _untried(finding.meaning))
-        outcomes["replay"] = CheckOutcome(finding.meaning)
+    """Measures a step, describes and explains the measurements, and returns the report."""
+    outcomes = dict.fromkeys(ROWS, _untried("the step is not finite"))
+    if not np.all(np.isfinite(probe.base)):  # the parameters after a step on the given batch
+        outcomes["replay"] = CheckOutcome("not finite")
+        finding = CheckFinding(
+            "replay",
+            causes.NOT_FINITE,
+            "The step gives NaN or infinity with the given batch.",
+            causes.KEEP_FINITE,
+        )
         return make_report("step", outcomes, [finding], NEEDED)
-    m = measure_step(probe, seconds, seeds, tell)
+    m = measure_step(probe, seeds, tell)
     # These outcomes remain only if an obstacle prevents a check.
     outcomes = dict.fromkeys(ROWS, _untried(m.noise_obstacle))
-    outcomes["replay"] = CheckOutcome("same seed, same step")
+    replayed = "same seed, same step"
+    if not m.replays:
+        replayed = f"two calls with the same seed differ by {m.replay.norm:.3g} eta C / B"
+    outcomes["replay"] = CheckOutcome(replayed)
     for row in ("signal", "sensitivity", "separation"):
         outcomes[row] = _untried(m.movement_obstacle)
-    if m.tried.is_any_moved:
+    if m.replays and m.tried.is_any_moved:
         outcomes["signal"] = _describe_signal(m.tried)
     if not m.movement_obstacle:
         outcomes["sensitivity"] = _describe_sensitivity(m.tried)
@@ -113,24 +113,6 @@ def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
     if not m.noise_obstacle:
         outcomes |= _describe_noise(m)
     return make_report("step", outcomes, causes.explain(m), NEEDED)
-
-
-def _explain_difference(norm: float, phrases: Phrases) -> CheckFinding:
-    """Returns the bug that makes two steps with the same seed and batch differ by `norm` eta C / B."""
-    if norm == np.inf:
-        return CheckFinding(
-            "replay",
-            causes.NOT_FINITE,
-            "The step gives NaN or infinity with the given batch.",
-            causes.KEEP_FINITE,
-        )
-    return CheckFinding(
-        "replay",
-        "a step that keeps state between calls, or noise that does not follow the seed",
-        f"Two calls with the same seed and batch differ by {norm:.3g} eta C / B.",
-        "restore parameters, optimizer and generators before each call, and draw all noise from "
-        f"{phrases.generator}; with Adam, {phrases.gradient}",
-    )
 
 
 def _untried(reason: str, **figures: Any) -> CheckOutcome:
@@ -146,7 +128,7 @@ def _describe_signal(tried: TriedExamples) -> CheckOutcome:
     names = np.array(tried.probe.layer_names)
     is_trained = tried.probe.is_layer_trained
     # Layer norms are NaN for steps with NaN or infinity. `fmax` ignores NaN unless all norms are NaN.
-    peaks = np.fmax.reduce([movement.layer_norms for movement in tried.all_movements.values()])
+    peaks = np.fmax.reduce([movement.layer_norms for movement in tried.described.values()])
     dead = names[is_trained & ~(peaks > 0)]  # includes NaN
     if len(dead):
         return _untried(
@@ -162,8 +144,8 @@ def _describe_signal(tried: TriedExamples) -> CheckOutcome:
 
 
 def _describe_sensitivity(tried: TriedExamples) -> CheckOutcome:
-    """Describes the largest movement, in units of eta C / B, and whether clipping limits movements."""
-    norms = {name: movement.norm for name, movement in tried.all_movements.items()}
+    """Describes how far examples move the step, in units of eta C / B, and whether clipping stops them."""
+    norms = {name: movement.norm for name, movement in tried.described.items()}
     if not tried.violations:  # to pass, we must have seen clipping
         if tried.tolerance > COARSE:
             return _describe_rounding(tried.tolerance)
@@ -191,21 +173,21 @@ def _describe_separation(m: Measured) -> CheckOutcome:
     """Describes whether the joint movement of two parts of a batch is the sum of their separate movements."""
     measured = m.interaction
     if isinstance(measured, str):  # the reason why it was not measured
-        if len(m.probe.rows[0]) == 1 and m.tried.why_not_added:  # the step rejects an added example
+        if len(m.probe.rows[0]) == 1 and m.tried.refusal:  # the step rejects an added example
             return CheckOutcome("the step accepts only batches of one row")
         return _untried(measured)
     if not np.isfinite(measured.norm):
         return _untried("the step is not finite")
-    # COARSE is the largest useful tolerance of a difference between two steps. The interaction combines four.
-    # A difference above its tolerance is a bug, however coarse.
+    # COARSE is the largest useful tolerance of a difference between two steps. The interaction combines four:
+    # with both parts, each part and neither. A difference above its tolerance is a bug, however coarse.
     if measured.tolerance > 2 * COARSE and not m.interacts:
         return _describe_rounding(measured.tolerance)
     text = (
         "the joint effect of two parts of a batch differs from the sum of their effects by "
         f"{measured.norm:.2g} C (tolerance {measured.tolerance:.2g})"
     )
-    if m.tried.why_not_added:
-        text += f"; rows were replaced, since {m.tried.why_not_added}"
+    if m.tried.refusal:
+        text += f"; rows were replaced, since {m.tried.refusal}"
     return CheckOutcome(text)
 
 
@@ -221,28 +203,32 @@ def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
             text = f"{counted(len(tested), 'test')}, smallest p-value {min(tested.values()):.2g}"
             outcomes[row] = CheckOutcome(text, p_values=tested)
 
-    text = f"deviation {given.deviation:.4g} times eta sigma C / B with {len(given.draws):,} seeds"
-    is_measured = given.freedom > 0  # False if not trained, or if rounding hides the noise
+    # Deviations in this range pass the joint test of all layers, with a Bonferroni correction.
+    freedom = np.sum(given.freedom)  # 0 if no layer's noise was measured
+    num_tests = sum(map(len, m.p_values.values()))
+    level = LEVEL / num_tests
+    low, high = np.sqrt(stats.chi2.ppf([level / 2, 1 - level / 2], freedom) / freedom)
+    text = (
+        f"deviation {given.deviation:.4g} times eta sigma C / B with {len(given.draws):,} seeds; "
+        f"{low:.3g} to {high:.3g} would pass"
+    )
+    is_measured = given.freedom > 0
+    # Rounding hides the noise in these layers. Any of them may lack noise, so the row cannot pass.
     hidden = np.flatnonzero(m.probe.is_layer_trained & ~is_measured)
+    is_hidden = not freedom or len(hidden) > 0
     still = np.flatnonzero(given.still)
-    obstacle = ""  # the reason why a layer may lack noise; the row then cannot pass
-    if len(hidden) or not np.any(is_measured):
+    if is_hidden:
         where = m.name_layers(hidden) or "the parameters"
-        obstacle = (
-            f"the noise is below the rounding of {where}: use float64 or a larger learning rate; "
-        )
+        text = f"the noise is below the rounding of {where}: use float64 or a larger learning rate; {text}"
     elif len(still):
-        obstacle = (
+        is_hidden = True
+        text = (
             f"a part of {m.name_layers(still)} never moves, as if it were frozen, or had no noise: leave it "
-            "out of `params`, or give a batch that uses it; "
+            f"out of `params`, or give a batch that uses it; {text}"
         )
-    deviations = {
-        m.probe.layer_names[i]: float(given.deviations[i]) for i in np.flatnonzero(is_measured)
-    }
+    names = np.array(m.probe.layer_names)[is_measured].tolist()
+    deviations = dict(zip(names, given.deviations[is_measured].tolist(), strict=True))
     outcomes["noise"] = CheckOutcome(
-        obstacle + text,
-        tried=not obstacle,
-        p_values=m.p_values["noise"],
-        figures={"noise": deviations},
+        text, tried=not is_hidden, p_values=m.p_values["noise"], figures={"noise": deviations}
     )
     return outcomes

@@ -90,39 +90,23 @@ def compute_shuffled_epsilon(
     The bound is 0 if the noise multiplier is below 0.05, since privacy losses are then too large, or if delta
     is below 1e-12, which is close to dp-accounting's rounding errors.
     """
+    from dp_accounting.pld import privacy_loss_distribution
+
     sigma = noise_multiplier
     if sigma < LEAST_PARTICIPANT_NOISE or delta < LEAST_SAMPLED_DELTA:
         return 0.0
-    # The edges between buckets, in units of C, relative to the mean of the other sums. Any edges give a lower
-    # bound. These cover nearly all of the distribution of the largest sum: the largest noise of an epoch is
-    # about sigma * sqrt(2 log(batches)), rarely 6 sigma more, and rarely below -2 sigma.
+    # Any bucket edges give a lower bound. These cover nearly all of the distribution of the largest sum, in
+    # units of C, relative to the mean of the other sums. The largest noise of an epoch is about sigma *
+    # sqrt(2 log(batches)), rarely 6 sigma more, and rarely below -2 sigma.
     highest = 2 + sigma * (6 + np.sqrt(2 * np.log(batches)))
     edges = np.linspace(-2 * sigma, highest, _NUM_EDGES)
     # The largest sum is below an edge if all sums are: the example's and the others.
     log_others = (batches - 1) * special.log_ndtr(edges / sigma)
     with_example = _compute_log_masses(special.log_ndtr((edges - 2) / sigma) + log_others)
     without_example = _compute_log_masses(special.log_ndtr((edges - 1) / sigma) + log_others)
-    return _compose_buckets(with_example, without_example, epochs, delta)
 
-
-def _compute_log_masses(log_cdf: Array) -> Array:
-    """Returns the log probability of each bucket, (n + 1,), from the log CDF at the n edges between them."""
-    cdf = np.concatenate([[0.0], np.exp(log_cdf), [1.0]])
-    with np.errstate(divide="ignore"):  # the log of an impossible bucket is -inf
-        return np.log(np.diff(cdf))
-
-
-def _compose_buckets(
-    with_example: Array, without_example: Array, epochs: int, delta: float
-) -> float:
-    """Returns a lower bound on epsilon at delta if each epoch reveals one of n buckets.
-
-    The buckets have the log probabilities `with_example` (n,) and `without_example` (n,). Three
-    simplifications can only lower epsilon: we round privacy losses down to a grid, drop buckets that are
-    impossible with or without the example, and use only the losses of training with the example.
-    """
-    from dp_accounting.pld import privacy_loss_distribution
-
+    # Three simplifications can only lower epsilon: we round losses down to the grid, drop buckets that are
+    # impossible with or without the example, and use only the losses of training with the example.
     possible = np.isfinite(with_example) & np.isfinite(without_example)
     privacy_loss = privacy_loss_distribution.from_two_probability_mass_functions(
         # Each maps buckets to log probabilities. A bucket's loss is upper - lower.
@@ -134,3 +118,10 @@ def _compose_buckets(
     with np.errstate(over="ignore"):  # exponentials of large losses overflow to infinity
         epsilon = privacy_loss.self_compose(epochs).get_epsilon_for_delta(delta)
     return float(max(0.0, epsilon))
+
+
+def _compute_log_masses(log_cdf: Array) -> Array:
+    """Returns the log probability of each bucket, (n + 1,), from the log CDF at the n edges between them."""
+    cdf = np.concatenate([[0.0], np.exp(log_cdf), [1.0]])
+    with np.errstate(divide="ignore"):  # the log of an impossible bucket is -inf
+        return np.log(np.diff(cdf))

@@ -147,14 +147,7 @@ def _move_to_grid(
         grid = np.append(0.0, edges)
         atoms, lost_mean = _spread(values, masses, grid)
         return _RatioPmf(grid, atoms, dropped_mean + lost_mean, terms)
-    return _concentrate(values, masses, edges, terms)
-
-
-def _concentrate(values: Array, masses: Array, edges: Array, terms: int) -> _RatioPmf:
-    """Moves the mass of the atoms in each cell to their mean.
-
-    The cells are the intervals between 0, the edges and infinity.
-    """
+    # The cells are the intervals between 0, the edges and infinity. We move each cell's mass to its mean.
     num_cells = len(edges) + 1
     cells = np.searchsorted(edges, values, side="right")
     totals = _sum_by_place(cells, masses, num_cells)
@@ -212,8 +205,10 @@ def _find_losses(ratio: _RatioPmf, epochs: int, pessimistic: bool) -> "PrivacyLo
     """Returns the distribution of the privacy loss of all epochs, from the density ratio X of an epoch.
 
     With the example, the loss is log X, and its masses are X times the masses without the example. Without
-    the example, the loss is -log X. We move both losses to a grid. This raises delta if `pessimistic`, and
-    lowers it otherwise. Then dp-accounting composes the epochs.
+    the example, the loss is -log X. Losses lie on a grid, and dp-accounting composes the epochs.
+
+    For a lower bound on delta, we round both losses down. For an upper bound (`pessimistic`), we split each
+    atom of X between adjacent grid points. This keeps its mean and raises delta, which is convex in X.
     """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -232,7 +227,6 @@ def _find_losses(ratio: _RatioPmf, epochs: int, pessimistic: bool) -> "PrivacyLo
 
     # The masses of finite and infinite losses, with the example (in) and without it (out).
     if pessimistic:
-        # Delta is convex in X. Splitting each atom between adjacent points keeps its mean and raises delta.
         points = np.exp(spacing * (first + np.arange(size)))  # values of X
         masses_out, _ = _spread(np.exp(logs), masses, points)
         masses_in = masses_out * points
@@ -242,7 +236,6 @@ def _find_losses(ratio: _RatioPmf, epochs: int, pessimistic: bool) -> "PrivacyLo
         infinite_in = max(1.0 - float(masses_in.sum()), ratio.dropped_mean)
         infinite_out = float(ratio.masses[~is_positive].sum())
     else:
-        # Rounding both losses down lowers delta.
         below = np.floor(logs / spacing).astype(np.intp) - first
         masses_in = _sum_by_place(below, masses * np.exp(logs), size)
         masses_out = _sum_by_place(below + 1, masses, size)  # rounds log X up and -log X down

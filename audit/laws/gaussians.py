@@ -83,8 +83,8 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
 
         a = (1 / s^2 - 1) / 2,    b = -m / s^2,    c = m^2 / (2 s^2) + log s.
 
-    If a < 0, the event is that x is between the two roots of a x^2 + b x + c - epsilon. Otherwise, x is
-    outside them. If a = 0, one root is infinite.
+    If a > 0, the event is that x is outside the two roots of a x^2 + b x + c - epsilon. If a < 0, x is
+    between the roots. If a = 0, the event is a half-line.
 
     The arguments broadcast, with epsilon at least 0. The result is -inf if delta is 0.
     """
@@ -94,27 +94,23 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
         b = -m / square
         c_minus_eps = m * m / (2 * square) + np.log(s) - eps
         discriminant = b * b - 4 * a * c_minus_eps
-        low, high = _find_roots(a, b, c_minus_eps, discriminant)
+        # The roots are q / a and (c - eps) / q, where q = -(b +- sqrt(discriminant)) / 2. Choosing the sign
+        # of b avoids cancellation.
+        sign = np.where(b < 0, -1.0, 1.0)
+        root = np.sqrt(np.maximum(discriminant, 0.0))
+        q = -(b + sign * root) / 2
+        # If a = 0, the interval has an infinite end on the side where b x decreases.
+        far_root = np.where(a == 0, -sign * np.inf, q / a)
+        near_root = c_minus_eps / q
+        low = np.minimum(far_root, near_root)
+        high = np.maximum(far_root, near_root)
+
         is_outside = a >= 0
         log_p = _compute_log_probability(is_outside, low, high)
         log_q = _compute_log_probability(is_outside, (low - m) / s, (high - m) / s)
         log_difference = conversions.log_difference(log_p, eps + log_q)
     # Without roots, the loss never exceeds epsilon, since P cannot exceed Q everywhere.
     return np.where(discriminant > 0, log_difference, -np.inf)
-
-
-def _find_roots(a: Array, b: Array, c: Array, discriminant: Array) -> tuple[Array, Array]:
-    """Returns the smaller and the larger root of a x^2 + b x + c if its discriminant is above 0.
-
-    If a = 0, one of them is infinite, on the side where b x decreases.
-    """
-    # The roots are q / a and c / q, where q = -(b +- sqrt(discriminant)) / 2. Choosing the sign of b avoids
-    # cancellation.
-    sign = np.where(b < 0, -1.0, 1.0)
-    q = -(b + sign * np.sqrt(np.maximum(discriminant, 0.0))) / 2
-    far_root = np.where(a == 0, -sign * np.inf, q / a)
-    near_root = c / q
-    return np.minimum(far_root, near_root), np.maximum(far_root, near_root)
 
 
 def _compute_log_probability(is_outside: NDArray[np.bool_], low: Array, high: Array) -> Array:

@@ -142,7 +142,8 @@ def mechanism(choices: FedAvg) -> Mechanism:
             )
             joining = canaries.joining(step, run_key)
             inserted = sum_canaries(joining, step, before.theta, norm, mask)
-            # Canaries are scaled to norm C_t, so they count as clipped updates, -1/2 each.
+            # To adapt C_t, the server counts 1/2 for each unclipped update and -1/2 for each clipped one.
+            # Canaries are scaled to norm C_t, so they count as clipped.
             centred_count = sums.centred_count - 0.5 * jnp.sum(joining.presence * mask)
             total = Sums(sums.updates + inserted, centred_count)
             after = _update_server(choices, hyper, before, norm, total, key)
@@ -183,9 +184,10 @@ def _update_server(
     sums: Sums,
     key: Array,
 ) -> State:
-    """Adds noise to a round's sums, takes the server's step, and adapts the clipping norm C_t, `norm`.
+    """Adds noise to a round's sums, takes the server's step, and adapts C (Andrew et al., 2021).
 
-    `key` is the round's key, and `state.optimizer` is a `Server`. Returns the state before the next round.
+    `norm` is C_t, `key` is the round's key, and `state.optimizer` is a `Server`. Returns the state before the
+    next round.
     """
     federated: Federated = hyper.mechanism_specific
     normal = jax.random.normal(key, state.theta.shape, state.theta.dtype)
@@ -195,19 +197,14 @@ def _update_server(
     updates, optimizer_state = optimizer.update(mean, state.optimizer.optimizer, state.theta)
     theta: Any = optax.apply_updates(state.theta, updates)
 
-    factor = _adapt_norm(federated, sums.centred_count, key)
-    server = Server(optimizer_state, state.optimizer.norm_scale * factor)
-    return State(theta, server, state.step + 1, state.seen)
-
-
-def _adapt_norm(federated: Federated, centred_count: Array, key: Array) -> Array:
-    """Returns C_{t+1} / C_t (Andrew et al., 2021), given a round's `Sums.centred_count` and its key."""
     count_key = jax.random.fold_in(key, _COUNT)
-    noisy_count = centred_count + federated.count_noise * jax.random.normal(count_key)
+    noisy_count = sums.centred_count + federated.count_noise * jax.random.normal(count_key)
     # An unclipped update counts 1/2 and a clipped one -1/2, so this is the noisy unclipped fraction.
     fraction = 0.5 + noisy_count / federated.denominator
     excess = fraction - federated.target_quantile
-    return jnp.exp(-federated.quantile_rate * excess)
+    scale = state.optimizer.norm_scale * jnp.exp(-federated.quantile_rate * excess)
+    server = Server(optimizer_state, scale)
+    return State(theta, server, state.step + 1, state.seen)
 
 
 def cohort_sums(
@@ -231,7 +228,7 @@ def cohort_sums(
     shuffles = jax.random.fold_in(key, _SHUFFLE)
 
     def add_block(sums: Sums, members: Array) -> tuple[Sums, None]:
-        """Trains the clients (b,) of a block and adds their clipped updates. Clients may be ABSENT."""
+        """Adds the clipped updates of a block's clients (b,), which may be ABSENT, to the sums."""
         is_present = members != ABSENT
         _, _, _, all_counts = data
         counts = jnp.where(is_present, all_counts[members], 0)
@@ -247,7 +244,16 @@ def cohort_sums(
             shuffles=shuffles,
         )
         updates = jax.vmap(train)(members)  # (b, p)
-        return _add_clipped(sums, updates, is_present, norm), None
+
+        squared_norms = jnp.sum(updates**2, axis=1)
+        # If an update's squared norm overflows, clipping would silently turn the update into 0, so we use
+        # NaN.
+        squared_norms = jnp.where(squared_norms < jnp.inf, squared_norms, jnp.nan)
+        weights = is_present.astype(theta.dtype)
+        centred = (squared_norms <= norm**2) - 0.5
+        centred_count = sums.centred_count + jnp.sum(weights * centred)
+        scales = weights * scale_to_norm(squared_norms, norm)
+        return Sums(sums.updates + scales @ updates, centred_count), None
 
     zero = Sums(jnp.zeros_like(theta), jnp.zeros((), theta.dtype))
     blocks = _cut_into_blocks(choices, cohort)
@@ -255,18 +261,6 @@ def cohort_sums(
     if choices.spreads:
         sums = jax.lax.psum(sums, STEP_AXIS)
     return sums
-
-
-def _add_clipped(sums: Sums, updates: Array, is_present: Array, norm: Array) -> Sums:
-    """Adds the clipped updates (b, p) of the clients that are present, and their count, to the sums."""
-    squared_norms = jnp.sum(updates**2, axis=1)
-    # If an update's squared norm overflows, clipping would silently turn the update into 0, so we use NaN.
-    squared_norms = jnp.where(squared_norms < jnp.inf, squared_norms, jnp.nan)
-    weights = is_present.astype(updates.dtype)
-    centred = (squared_norms <= norm**2) - 0.5
-    centred_count = sums.centred_count + jnp.sum(weights * centred)
-    scales = weights * scale_to_norm(squared_norms, norm)
-    return Sums(sums.updates + scales @ updates, centred_count)
 
 
 def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
@@ -315,14 +309,14 @@ def _local_update(
     def advance(i: Array, before: Tree) -> Tree:
         """Returns the parameters after step i of the client's SGD, on its next mini-batch."""
         # The mini-batch is at `places` (batch_size,) in the epoch's order. Places after the client's last
-        # example, and all places in steps after the last epoch, are padding. Their indices may be out of
-        # range, so we clamp them.
+        # example, and all places in steps after the last epoch, are padding. We clamp their indices, which
+        # may be out of range.
         epoch = jnp.minimum(i // per_epoch, choices.epochs - 1)
         places = (i % per_epoch) * choices.batch_size + jnp.arange(choices.batch_size)
         is_example = (places < count) & (i < choices.epochs * per_epoch)
         last_place = order.shape[1] - 1
-        of_client = order[epoch, jnp.minimum(places, last_place)]
-        rows = starts[client] + jnp.where(is_example, of_client, 0)  # among all clients' examples
+        drawn = order[epoch, jnp.minimum(places, last_place)]
+        rows = starts[client] + jnp.where(is_example, drawn, 0)
 
         def mean_loss(parameters: Tree) -> Array:
             """Returns the mean loss over the mini-batch, excluding padding; 0 if there is only padding."""

@@ -42,12 +42,12 @@ def read_files(
 ) -> Evidence:
     """Returns the scores in files as validated evidence.
 
-    Arrays have shape (runs,) or (runs, canaries).
+    Arrays are (runs,) or (runs, canaries).
 
     Args:
       files: one of
-          a .npz with arrays `in` and `out`, or `scores` and `presence`, or `scores` and `fresh` (to rank
-          canaries among fresh draws);
+          a .npz with arrays `in` and `out`, or `scores` and `presence`, or, for ranks among fresh draws,
+          `scores` and `fresh`;
           a table (.csv, .tsv, .json, .xlsx, .parquet) with columns score,in or score,presence or in,out;
           two files, .npy or tables with a column `score`: first scores with the canary, then without;
           STDIN, with CSV or JSON.
@@ -60,19 +60,21 @@ def read_files(
     """
     names, signs = _parse_columns(columns or {})
     first = files[0]
-    if len(files) == 1 and (tables.is_table(first) or first.suffix.lower() == ".npz"):
-        read = tables.read_table if tables.is_table(first) else _read_npz
+    is_npz = first.suffix.lower() == ".npz"
+    if len(files) == 1 and (is_npz or tables.is_table(first)):
+        read = _read_npz if is_npz else tables.read_table
         cells = read(first, Wanted(_FORMS, names))
         with naming(name_file(first)):
             return _make_evidence(cells, signs, one_run)
-    if len(files) == 2 and all(map(_can_be_one_of_two, files)):
-        require(not one_run, _ONE_RUN_FIX)
-        scores_in, scores_out = (_read_one_world(path, names, signs) for path in files)
-        with naming(first):
-            return given.two_worlds(scores_in, scores_out)
-    given_files = ",".join(map(str, files))
-    kinds = "a .npz, .csv, .tsv, .json, .xlsx or .parquet file, two .npy files, in.npy,out.npy"
-    raise InputError(f"`scores={given_files}`: give {kinds}, or - for standard input")
+
+    if len(files) != 2 or not all(map(_can_be_one_of_two, files)):
+        given_files = ",".join(map(str, files))
+        kinds = "a .npz, .csv, .tsv, .json, .xlsx or .parquet file, two .npy files, in.npy,out.npy"
+        raise InputError(f"`scores={given_files}`: give {kinds}, or - for standard input")
+    require(not one_run, _ONE_RUN_FIX)
+    scores_in, scores_out = (_read_one_world(path, names, signs) for path in files)
+    with naming(first):
+        return given.two_worlds(scores_in, scores_out)
 
 
 def _can_be_one_of_two(path: Path) -> bool:
@@ -137,16 +139,23 @@ def read_cosines(
     # `out` is only read to be rejected below.
     names = ("observed", "unobserved", "in", "out", "scores", "presence")
     found = _read_arrays(path, names)
+    name = ""  # of the array of cosines
+    presence = None
+    if "scores" in found and "presence" in found:
+        name = "scores"
+        presence = np.atleast_2d(found.pop("presence"))
+    elif "observed" in found:
+        name = "observed"
+    elif "in" in found:
+        name = "in"
     with naming(path):
-        name = _find_cosines(found)
+        require(name, "it has no array observed: save observed=, or scores= and presence=")
         cosines = found.pop(name)
         if cosines.ndim == 1 and name != "in":  # a flat `in` has one canary per run
             cosines = cosines[None]
-        presence = None
-        unobserved = None  # cosines of directions that a single run did not insert
-        if name == "scores":
-            presence = np.atleast_2d(found.pop("presence"))
-        elif name == "observed" and len(cosines) == 1 and not leave_one_out:
+        unobserved = None
+        # `unobserved` are cosines of directions that the single run did not insert.
+        if name == "observed" and len(cosines) == 1 and not leave_one_out:
             unobserved = found.pop("unobserved", None)
         extra = ", ".join(sorted(found))
         require(
@@ -155,16 +164,6 @@ def read_cosines(
         if unobserved is not None:
             return given.paired_cosines(cosines[0], unobserved, dimension)
         return given.cosines(cosines, dimension, presence, leave_one_out, in_order)
-
-
-def _find_cosines(found: Columns) -> str:
-    """Returns the name of the array of canaries' cosines; raises InputError if a file has no such array."""
-    if "scores" in found and "presence" in found:
-        return "scores"
-    if "observed" in found:
-        return "observed"
-    require("in" in found, "it has no array observed: save observed=, or scores= and presence=")
-    return "in"
 
 
 def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str, int]]:
@@ -231,21 +230,24 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
     """Returns the evidence in the columns of a table or file.
 
     Args:
-      columns: scores and 1 or 0 (`score` and `in`, or `scores` and `presence`); scores `in` and `out`; or
+      columns: two columns under our names, scores first (`score` and `in`, or `in` and `out`), or
         `scores`, `fresh` and perhaps `presence`.
       signs: {our name: -1} for columns to negate.
       one_run: True if the scores are from a single run.
     """
     if "fresh" in columns:
         require(not one_run, _ONE_RUN_FIX)
-        return _make_ranks(columns, signs)
-    if "out" in columns:
+        signed = {name: signs.get(name, 1) * values for name, values in columns.items()}
+        require("scores" in signed, "it has no array scores: save scores= and fresh=")
+        # The canaries of R runs, `scores` (R, K), are ranked among fresh draws (R, M).
+        return given.ranks(signed["scores"], signed["fresh"], signed.get("presence"))
+    first, second = columns
+    if second == "out":
         require(not one_run, _ONE_RUN_FIX)
-        scores_in, scores_out = _read_scores(columns, ["in", "out"], signs)
+        scores_in, scores_out = _read_scores(columns, [first, second], signs)
         return given.two_worlds(scores_in, scores_out)
-    score_name, label_name = columns
-    (scores,) = _read_scores(columns, [score_name], signs)
-    present = _read_labels(label_name, columns[label_name])
+    (scores,) = _read_scores(columns, [first], signs)
+    present = _read_labels(second, columns[second])
     require(
         scores.shape == present.shape,
         f"scores {scores.shape} and presence {present.shape} must both be (runs,) or (runs, canaries)",
@@ -255,16 +257,6 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
         return given.coins(np.atleast_2d(scores), np.atleast_2d(present))
     sets = given.two_worlds(scores[present], scores[~present])
     return sets._replace(labelled=True)  # the report then asks whether all are from one run
-
-
-def _make_ranks(columns: Columns, signs: Mapping[str, int]) -> Evidence:
-    """Returns the ranks of R runs' canaries, `scores` (R, K), among the fresh draws of each, `fresh` (R, M).
-
-    `signs` is {name: -1} for columns to negate. `columns` may include the canaries' `presence`.
-    """
-    signed = {name: signs.get(name, 1) * values for name, values in columns.items()}
-    require("scores" in signed, "it has no array scores: save scores= and fresh=")
-    return given.ranks(signed["scores"], signed["fresh"], signed.get("presence"))
 
 
 def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int]) -> list[Array]:

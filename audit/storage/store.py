@@ -375,7 +375,7 @@ class Checkpoints:
     def offer(self, chunk: str, done: int, states: Any) -> None:
         """Writes the states of a chunk after `done` segments if a checkpoint is due, and removes older ones.
 
-        If writing fails, training continues.
+        If writing fails, training continues. Only the first failure is reported on stderr.
         """
         import jax
 
@@ -388,7 +388,11 @@ class Checkpoints:
             with files.replacing(path) as temporary, open(temporary, "wb") as file:
                 np.savez(file, *map(np.asarray, jax.tree.leaves(states)))
         except OSError as error:
-            self._report_once(error)
+            if not self._has_failed:
+                place = f"no checkpoint in {self._folder} ({error.strerror})"
+                fix = "free some space, or keep results in another folder"
+                print(f"{place}: training continues without it; {fix}", file=sys.stderr)
+            self._has_failed = True
         else:
             self.drop(chunk, keep=path)
         end = time.monotonic()
@@ -396,14 +400,6 @@ class Checkpoints:
         if self._seconds:  # 0 means a checkpoint after each segment
             # Writing may take at most 2% of the time.
             self._due += max(self._seconds, _MIN_TRAINING_RATIO * (end - begin))
-
-    def _report_once(self, error: OSError) -> None:
-        """Reports on stderr that writing a checkpoint failed; later failures are not reported."""
-        if not self._has_failed:
-            place = f"no checkpoint in {self._folder} ({error.strerror})"
-            fix = "free some space, or keep results in another folder"
-            print(f"{place}: training continues without it; {fix}", file=sys.stderr)
-        self._has_failed = True
 
     def drop(self, chunk: str, keep: Path | None = None) -> None:
         """Removes a chunk's checkpoints, except `keep`."""

@@ -244,33 +244,30 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
       column: a function from a name to the values of that column, (runs,) or (runs, canaries).
 
     Raises:
-      InputError: columns are missing, or only one of the columns `in` and `out` ends in NaN.
+      InputError: columns are missing, or only one of the columns `in` and `out` ends in NaN. This NaN may be
+        padding, and bounds would be too high if padding were counted as failed runs.
     """
     columns = {}
-    for ours, index in wanted.locate([str(name) for name in names]).items():
+    places = wanted.locate([str(name) for name in names])
+    # `in` and `out` are both scores, perhaps of different numbers of runs.
+    has_two_sets = "out" in places
+    padded = []  # names of columns that end in NaN
+    for ours, index in places.items():
         values = column(names[index])
-        columns[ours] = values if isinstance(values, list) else np.asarray(values)
-    _reject_padding(columns)
-    for ours, values in columns.items():
-        # Objects and strings (NumPy's codes O, U and T) are parsed cell by cell later.
-        if not isinstance(values, list) and values.dtype.kind in "OUT" and values.ndim == 1:
-            columns[ours] = values.tolist()
-    return columns
-
-
-def _reject_padding(columns: Columns) -> None:
-    """Raises InputError if only one of two columns of scores, `in` and `out`, ends in NaN.
-
-    This NaN may be padding, and bounds would be too high if padding were counted as failed runs.
-    """
-    padded = []
-    for name, values in columns.items():
-        last = values[-1:]
-        # Lists, from JSON, need no padding. Only NaN differs from itself.
-        if "out" in columns and not isinstance(values, list) and np.any(last != last):
-            padded.append(name)
+        # A list, from JSON, has its own length and needs no padding.
+        if not isinstance(values, list):
+            values = np.asarray(values)
+            last = values[-1:]
+            # Only NaN differs from itself. Objects have no `isnan`.
+            if has_two_sets and np.any(last != last):
+                padded.append(ours)
+            # Objects and strings (NumPy's codes O, U and T) are parsed cell by cell later.
+            if values.dtype.kind in "OUT" and values.ndim == 1:
+                values = values.tolist()
+        columns[ours] = values
     if len(padded) == 1:
         raise InputError(
             f"{padded[0]} ends in NaN, for failed runs or as padding to match the other column: give "
             "score,in (1 or 0) in a row for each run"
         )
+    return columns

@@ -100,47 +100,35 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
       canaries: K, the number of canaries in a run.
       error: The error probability of the bound, split equally among the bounds on the four moments.
     """
-    means = moments(sums, canaries, 4)  # means[l] estimates mu_l
+    means = moments(sums, canaries, 4)
     n = len(sums)
     error_each = error / 4
-    _, mu_4 = wilson(means[4], n, error_each)
     _, mu_3 = wilson(means[3], n, error_each)
-    scale = special.ndtri(1 - error_each) ** 2 / n
-    mu_2 = _bound_second_moment(means[2], mu_3, mu_4, canaries, scale)
-    # The variance of a run's counted fraction is at most x / K + (1 - 1 / K) mu_2 - x^2, with x = mu_1.
-    variance = lifted.VarianceBound(linear=1 / canaries, constant=(1 - 1 / canaries) * mu_2)
-    _, mu_1 = wilson(means[1], n, error_each, variance)
-    return mu_1
+    _, mu_4 = wilson(means[4], n, error_each)
 
-
-def _bound_second_moment(
-    mean: float, mu_3: float, mu_4: float, canaries: int, scale: float
-) -> float:
-    """Returns Wilson's upper bound on mu_2, the probability that two random canaries are both counted.
-
-    It is the larger root x of (x - mean)^2 = scale * variance(x), which is a x^2 - 2 b x + c = 0, and at most
-    1. The variance of a run's estimate is bounded by variance(x) = h_2 x + constant - (1 - h_0) x^2.
-
-    Args:
-      mean: The estimate of mu_2.
-      mu_3, mu_4: Upper bounds on the same probabilities for 3 and 4 canaries.
-      canaries: The number of canaries in a run.
-      scale: z^2 / n, for n runs and the normal quantile z of the confidence level.
-    """
     # h_j is the probability that two random pairs of canaries have j canaries in common.
     pairs = canaries * (canaries - 1)
     h_0 = (canaries - 2) * (canaries - 3) / pairs
     h_1 = 4 * (canaries - 2) / pairs
     h_2 = 2 / pairs
+
+    # Wilson's upper bound on mu_2 is the larger root x of (x - mean)^2 = cut * variance(x), with a normal
+    # quantile z, cut = z^2 / n and variance(x) = h_2 x + constant - (1 - h_0) x^2: a x^2 - 2 b x + (mean^2 -
+    # cut * constant) = 0.
+    cut = special.ndtri(1 - error_each) ** 2 / n
     # The public code has mu_3^2 where mu_2^2 is correct (Errata L1).
     constant = h_1 * mu_3 + h_0 * (mu_4 - mu_3**2)
-    a = 1 + scale * (1 - h_0)
-    b = mean + scale * h_2 / 2
-    c = mean**2 - scale * constant
-    discriminant = b * b - a * c
+    a = 1 + cut * (1 - h_0)
+    b = means[2] + cut * h_2 / 2
+    discriminant = b * b - a * (means[2] ** 2 - cut * constant)
+    mu_2 = 1.0
     if discriminant >= 0:
-        return min((b + np.sqrt(discriminant)) / a, 1.0)
-    return 1.0
+        mu_2 = min((b + np.sqrt(discriminant)) / a, 1.0)
+
+    # The variance of a run's counted fraction is at most x / K + (1 - 1 / K) mu_2 - x^2, with x = mu_1.
+    variance = lifted.VarianceBound(linear=1 / canaries, constant=(1 - 1 / canaries) * mu_2)
+    _, mu_1 = wilson(means[1], n, error_each, variance)
+    return mu_1
 
 
 def one_run(

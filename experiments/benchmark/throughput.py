@@ -232,22 +232,6 @@ def _make_torch_network(problem: Problem) -> Any:
     import torch
     from torch import nn
 
-    if problem.setting.model == "fcnn":
-        layers = [nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2)]
-    elif problem.setting.model == "convnet":
-        layers = [nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2)]
-        layers += [nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)]
-        layers += [nn.Flatten(), nn.Linear(400, 120), nn.ReLU()]
-        layers += [nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)]
-    else:
-        layers = _make_resnet18_layers()
-    return nn.Sequential(*layers).to("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def _make_resnet18_layers() -> list[Any]:
-    """Returns the PyTorch layers of a ResNet-18 with group norm for 10 classes of 32x32 images."""
-    from torch import nn
-
     def normed(channels: int, features: int, window: int, stride: int) -> list[Any]:
         """Returns a convolution without bias and its group norm."""
         convolution = nn.Conv2d(channels, features, window, stride, window // 2, bias=False)
@@ -267,29 +251,22 @@ def _make_resnet18_layers() -> list[Any]:
                 self.shortcut = nn.Sequential(*normed(channels, features, 1, stride))
 
         def forward(self, x: Any) -> Any:
-            return nn.functional.relu(self.shortcut(x) + self.body(x))
+            return torch.relu(self.shortcut(x) + self.body(x))
 
-    layers = [*normed(3, 64, 3, 1), nn.ReLU(), Block(64, 64, 1), Block(64, 64, 1)]
-    for channels in (64, 128, 256):
-        features = 2 * channels
-        layers += [Block(channels, features, 2), Block(features, features, 1)]
-    return [*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)]
-
-
-def _make_torch_batches(problem: Problem, device: Any) -> list[Any]:
-    """Returns the problem's mini-batches (features, labels) as tensors on a PyTorch device."""
-    import torch
-
-    batches = []
-    for indices in problem.batches:
-        features = problem.dataset.features[indices]
-        if features.ndim == 4:  # images; PyTorch has channels before height and width
-            normalized = (features / 255 - CIFAR10_MEAN) / CIFAR10_STD
-            features = normalized.transpose(0, 3, 1, 2)
-        inputs = torch.tensor(features, dtype=torch.float32, device=device).contiguous()
-        labels = torch.tensor(problem.dataset.labels[indices], dtype=torch.long, device=device)
-        batches.append((inputs, labels))
-    return batches
+    if problem.setting.model == "fcnn":
+        layers = [nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2)]
+    elif problem.setting.model == "convnet":
+        layers = [nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [nn.Flatten(), nn.Linear(400, 120), nn.ReLU()]
+        layers += [nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)]
+    else:  # resnet18
+        layers = [*normed(3, 64, 3, 1), nn.ReLU(), Block(64, 64, 1), Block(64, 64, 1)]
+        for channels in (64, 128, 256):
+            features = 2 * channels
+            layers += [Block(channels, features, 2), Block(features, features, 1)]
+        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)]
+    return nn.Sequential(*layers).to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _train_in_torch(
@@ -301,15 +278,22 @@ def _train_in_torch(
     """Returns a training run in PyTorch on the problem's mini-batches.
 
     Args:
-      problem: The training problem.
-      models: The number of models that `take_step` trains at once.
+      problem, models: The problem, and the number of models that `take_step` trains at once.
       first_model: The first model's parameter tensors. `take_step` changes them in place.
       take_step: (features (B, ...), labels (B,)) -> None; takes a step on this mini-batch.
     """
     import torch
 
     device = first_model[0].device
-    batches = _make_torch_batches(problem, device)
+    batches = []
+    for indices in problem.batches:
+        features = problem.dataset.features[indices]
+        if features.ndim == 4:  # images; PyTorch has channels before height and width
+            normalized = (features / 255 - CIFAR10_MEAN) / CIFAR10_STD
+            features = normalized.transpose(0, 3, 1, 2)
+        inputs = torch.tensor(features, dtype=torch.float32, device=device).contiguous()
+        labels = torch.tensor(problem.dataset.labels[indices], dtype=torch.long, device=device)
+        batches.append((inputs, labels))
 
     def run() -> int:
         """Trains all models for one step per mini-batch."""
@@ -377,15 +361,16 @@ def make_torch_func(problem: Problem, models: int) -> Training:
     def clipped_sum(theta: Any, features: Any, labels: Any) -> dict[str, Any]:
         """Returns the sum of the examples' clipped gradients for one model, keyed by parameter name.
 
-        Clipping uses the norm over all parameters.
+        An example's gradient is clipped by its norm over all parameters.
         """
         gradients = per_example_gradients(theta, features, labels)  # (B, ...) by parameter name
         squares = [gradient.flatten(1).square().sum(1) for gradient in gradients.values()]
         gradient_norms = torch.sqrt(sum(squares))  # (B,)
         factors = (fields.clipping_norm / gradient_norms).clamp(max=1.0)
-        return {
-            name: torch.tensordot(factors, gradient, dims=1) for name, gradient in gradients.items()
-        }
+        sums = {}
+        for name, gradient in gradients.items():
+            sums[name] = torch.tensordot(factors, gradient, dims=1)
+        return sums
 
     clipped_sums = vmap(clipped_sum, (0, None, None))  # all models, one mini-batch
     thetas = {  # (models, ...) by parameter name
@@ -420,8 +405,8 @@ def measure(
 ) -> list[Record]:
     """Times engines on a model, with a progress bar.
 
-    `model` is a key of `MODELS`, and `engines` are keys of `ENGINES`. Each round times them one after
-    another. An engine may train several copies of the model at once.
+    `model` is a key of `MODELS`, and `engines` are keys of `ENGINES`. In each round, the engines are timed
+    one after another. An engine may train several copies of the model at once.
 
     Returns:
       A record for each engine: the `model`, the `engine`, and its `rates` (steps per second in each round,
@@ -432,29 +417,24 @@ def measure(
     """
     # With `processes` above 1, another process creates the problem, so this one does not start JAX.
     [(_, problem)] = as_completed(partial(make_problem, user_file=user_file), [model], processes=2)
-    records: list[Record] = [{"model": model, "engine": name, "rates": []} for name in engines]
+    records: list[Record] = []
+    teams = []  # the connections to each engine's processes
     with contextlib.ExitStack() as stack:
-        teams = [_start_team(name, problem, stack) for name in engines]
+        for name in engines:
+            team = [stack.enter_context(_start_engine(name, problem))]
+            [device] = _receive(name, team)  # a process that is ready sends its device
+            if ENGINES[name].one_thread and device == "cpu":
+                for _ in range(cores() - 1):
+                    team.append(stack.enter_context(_start_engine(name, problem)))
+                _receive(name, team[1:])  # waits until the others are ready
+            records.append({"model": model, "engine": name, "rates": []})
+            teams.append(team)
         for _ in trange(rounds, desc=model, leave=False):
             for record, team in zip(records, teams, strict=True):
                 for connection in team:  # all processes of an engine train at the same time
                     connection.send(_ROUND_SECONDS)
                 record["rates"].append(sum(_receive(record["engine"], team)))
     return records
-
-
-def _start_team(name: str, problem: Problem, stack: contextlib.ExitStack) -> list[Connection]:
-    """Starts an engine's processes and returns the connections to them; `stack` will close these.
-
-    An engine that uses a single CPU core gets a process for each core. Raises InputError if one fails.
-    """
-    team = [stack.enter_context(_start_engine(name, problem))]
-    [device] = _receive(name, team)  # a process that is ready sends its device
-    if ENGINES[name].one_thread and device == "cpu":
-        for _ in range(cores() - 1):
-            team.append(stack.enter_context(_start_engine(name, problem)))
-        _receive(name, team[1:])  # waits until the others are ready
-    return team
 
 
 def _start_engine(name: str, problem: Problem) -> Connection:

@@ -50,11 +50,11 @@ def measure_missing(
 ) -> Iterator[Measured]:
     """Trains a model, measures the given rounds that are missing, and yields each after storing it.
 
-    A round's measurement uses the model before the round. Rounds can be measured at intervals of
-    `setting.every`, starting with round 1. Training continues from a checkpoint, if there is one. Raises
-    InputError if the model diverges.
+    A round's measurement uses the model from before the round. Rounds 1, 1 + every, 1 + 2 every, ... can be
+    measured, so training proceeds in segments of `setting.every` rounds, which share a compiled program. It
+    continues from a checkpoint, if there is one. Raises InputError if the model diverges.
 
-    `setting` and `store` come from `prepare`.
+    `setting` and `store` come from `prepare`. `numbers` is a subset of `setting.measured()`.
     """
     stored = {known.number for known in measured.read_rounds(store, numbers)}
     missing = sorted(set(numbers) - stored)
@@ -65,7 +65,7 @@ def measure_missing(
         setting = dataclasses.replace(setting, client_learning_rate=1.0, client_epochs=1)
     population = populations.make_population(setting, data)
     checkpoints = Checkpoints(store.checkpoints)
-    # `state` is the state after `trained` rounds: 0, unless there is a checkpoint.
+    # The number of trained rounds and the state after them. If no checkpoint exists: 0, `population.start`.
     trained, state = checkpoints.resume(_CHECKPOINTS, population.start)
     if trained >= missing[0]:  # too late to measure the first missing round
         trained = 0
@@ -109,19 +109,21 @@ def _measure(
     )
 
     # As published, the canary's client does not multiply its gradient by the learning rate (Errata C2). Its
-    # clipped update has the canary's direction, so their dot product is the update's norm. All dot products
-    # are in units of the clipping norm.
+    # clipped update has the canary's direction, so their dot product is the update's norm.
     rate = 1.0 if setting.as_published else setting.client_learning_rate
-    canary_dot = min(rate * gradient_norm / setting.clipping_norm, 1.0)
-    clients = population.split.train
-    members = populations.draw_clients(setting, "population", clients.number, setting.population)
+    canary_dot = min(
+        rate * gradient_norm / setting.clipping_norm, 1.0
+    )  # in units of the clipping norm
+    training_clients = population.split.train
+    num_clients = training_clients.number
+    members = populations.draw_clients(setting, "population", num_clients, setting.population)
     direction = gradient / gradient_norm
-    dots = population.updates(theta, clients.arrays, members, direction)
+    dots = population.updates(theta, training_clients.arrays, members, direction)
     client_dots = np.asarray(dots, np.float64) / setting.clipping_norm
 
     return Measured(
         number=number,
-        clients=clients.number,
+        clients=num_clients,
         accuracy=float(population.accuracy(theta[None])[0]),
         health=health,
         norm=gradient_norm,
@@ -143,11 +145,12 @@ def _simulate_attack(
 
     Returns:
       The scores of the published estimate, a lower bound on epsilon from many more scores (`proven`), and
-      exact epsilons.
+      exact epsilons at `setting.delta` and at the paper's delta (`exact_then`).
     """
+    sigma = setting.noise_multiplier
     # The simulations share this generator, so their order determines the draws.
     rng = populations.make_generator(setting, f"mock {number}")
-    simulate = partial(cohort_law.simulate_scores, rng, client_dots, sigma=setting.noise_multiplier)
+    simulate = partial(cohort_law.simulate_scores, rng, client_dots, sigma=sigma)
     # The canary is added to the cohort or, as published, replaces one of its clients (Errata C1).
     others = setting.cohort
     if setting.as_published:
@@ -160,30 +163,20 @@ def _simulate_attack(
     many_out = simulate(cohort=setting.cohort, rounds=setting.mock_rounds)
     proven = estimate.assumption_free(many_in, many_out, setting.delta, _CONFIDENCE)
 
+    exact = np.inf  # without noise, a score reveals whether the canary is in
+    exact_then = np.inf
+    if sigma:
+        pair = cohort_law.score_densities(
+            client_dots, setting.cohort, sigma, canary_dot, replaces=setting.as_published
+        )
+        exact = densities.epsilon_at(pair, setting.delta)
+        exact_then = densities.epsilon_at(pair, 1 / setting.scores)
     return {
         "scores_in": scores_in,
         "scores_out": scores_out,
         "proven": proven.epsilon,
-        **_compute_exact_epsilons(setting, client_dots, canary_dot),
-    }
-
-
-def _compute_exact_epsilons(
-    setting: Attacked, client_dots: Floats, canary_dot: float
-) -> dict[str, float]:
-    """Returns exact epsilons of a round's score, at `setting.delta` and at the paper's delta (`exact_then`).
-
-    `client_dots` (M,) and `canary_dot` are dot products with the canary's direction, over the clipping norm.
-    """
-    sigma = setting.noise_multiplier
-    if not sigma:  # a score reveals whether the canary is in
-        return {"exact": np.inf, "exact_then": np.inf}
-    pair = cohort_law.score_densities(
-        client_dots, setting.cohort, sigma, canary_dot, replaces=setting.as_published
-    )
-    return {
-        "exact": densities.epsilon_at(pair, setting.delta),
-        "exact_then": densities.epsilon_at(pair, 1 / setting.scores),
+        "exact": exact,
+        "exact_then": exact_then,
     }
 
 
@@ -215,10 +208,12 @@ def _design_canary(
     # step.
     keys = jax.random.split(key, setting.design_steps + 1)
     last, penalties = population.design(theta, first, updates, keys)
-    require(jnp.isfinite(penalties).all(), "the canary's design diverged: lower `design_rate`")
+    is_finite = jnp.isfinite(penalties).all()
+    require(is_finite, "the canary's design diverged: lower `design_rate`")
 
     # An arbitrary constant makes the keys for drawing texts differ from the design's.
-    first_key, last_key = jax.random.split(jax.random.fold_in(key, zlib.crc32(b"settle")))
+    text_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
+    first_key, last_key = jax.random.split(text_key)
     drawn_first = population.samples.draw_text(first, first_key)
     canary = population.samples.draw_text(last, last_key)
     gradient_before = population.gradient(theta, drawn_first)

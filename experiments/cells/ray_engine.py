@@ -119,8 +119,8 @@ class Cluster:
             cores_of_nodes = [
                 node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]
             ]
-            # `filter` removes nodes without cores.
-            smallest = int(min(filter(None, cores_of_nodes), default=0))
+            with_cores = filter(None, cores_of_nodes)  # without nodes that have 0 cores
+            smallest = int(min(with_cores, default=0))
             require(smallest, "the Ray cluster has neither GPUs nor cores: start nodes with some")
             self._devices_of_task = smallest
             self._resources = {"num_cpus": smallest}
@@ -176,22 +176,6 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
     `address` is "host:port", "auto", or "local" to start a cluster on this machine. Raises InputError if Ray
     is not installed or no cluster answers.
     """
-    ray = _connect(address)
-    import jax
-
-    jax.config.update("jax_platforms", "cpu")  # leaves the accelerators to the workers
-    try:
-        cluster = Cluster(ray)
-        yield work.TrainingEngine(
-            trainer=functools.partial(RayTrainer, cluster),
-            do_all=functools.partial(do_all, cluster),
-        )
-    finally:
-        ray.shutdown()
-
-
-def _connect(address: str) -> Any:
-    """Connects to a cluster at "host:port" or "auto", or starts a "local" one; returns the module `ray`."""
     options: dict[str, Any] = {}
     if address == "local":
         options = {"num_cpus": cores(), "include_dashboard": False}
@@ -213,7 +197,17 @@ def _connect(address: str) -> Any:
             f"`ray_address={address}`: no Ray cluster there ({reason}): see ray start; if it asks for a "
             "token, set RAY_AUTH_MODE=token"
         ) from None
-    return ray
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")  # leaves the accelerators to the workers
+    try:
+        cluster = Cluster(ray)
+        yield work.TrainingEngine(
+            trainer=functools.partial(RayTrainer, cluster),
+            do_all=functools.partial(do_all, cluster),
+        )
+    finally:
+        ray.shutdown()
 
 
 def _require_answer(address: str) -> None:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from audit.claims.strategies import INDEPENDENT
 from audit.conclusions.concluded import conclude_each_run
 from audit.laws import conversions
-from audit.methods.estimate import Estimate, Finding
+from audit.methods.estimate import Bound
 from audit.report.style import BLACK, BLUE, FADED, ORANGE, VERMILION
 from audit.report.table import Column, Table, at_least, at_most
 from audit.training import build, driver
@@ -22,7 +22,6 @@ from audit.written import Level, counted, show_level
 from experiments.canife import measured as canife_measured
 from experiments.canife import rounds
 from experiments.canife import training as canife_training
-from experiments.canife.attacked import Attacked
 from experiments.canife.rounds import Charge
 from experiments.cells.work import Workplace
 from experiments.compare.compared import (
@@ -81,7 +80,9 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
     request = driver.make_request(method.setting, dataset, method.runs, level)
     begin = time.perf_counter()
     finished = driver.audit(request, place.out)
-    seconds = None if finished.trained is None else time.perf_counter() - begin
+    seconds = None
+    if finished.trained is not None:
+        seconds = time.perf_counter() - begin
     conclusion = finished.conclusion
     if method.setting.adversary.name == ONE_SHOT:
         # The usual conclusion ignores the fact that scores are cosines with random directions. For the
@@ -90,34 +91,34 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
         (conclusion,) = conclude_each_run(
             finished.scores, dimension, law_holds=method.sees == FINAL, level=level
         )
-    rows = [
-        {
-            "method": method.name,
-            "sees": method.sees,
-            "runs": method.runs,
-            "seconds": seconds,
-            "value": finding.method,
-            "epsilon": finding.epsilon,
-            "assumes": _describe_assumption(finding),
-        }
-        for finding in map(conclusion.finding, method.shown)
-    ]
+    rows = []
+    for name in method.shown:
+        finding = conclusion.finding(name)
+        assumes = ESTIMATE
+        if isinstance(finding, Bound):
+            assumes = finding.assumes.word if finding.holds else REJECTED
+        rows.append(
+            {
+                "method": method.name,
+                "sees": method.sees,
+                "runs": method.runs,
+                "seconds": seconds,
+                "value": finding.method,
+                "epsilon": finding.epsilon,
+                "assumes": assumes,
+            }
+        )
     return sorted(rows, key=lambda row: row["assumes"] == REJECTED)
-
-
-def _describe_assumption(finding: Finding) -> str:
-    """Returns a bound's assumption, REJECTED if the scores refute it, or ESTIMATE for an estimate."""
-    if isinstance(finding, Estimate):
-        return ESTIMATE
-    return finding.assumes.word if finding.holds else REJECTED
 
 
 def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
     """Measures CANIFE's missing rounds and returns two records (see `find_rows`), one for each composition.
 
     Each measured round represents all rounds until the next measured one. "as published" follows the paper's
-    code: it composes estimates of rounds (`_charge_round`) by Renyi DP. "exact laws" converts the exact
-    epsilon of a round's canary to the mu of a Gaussian curve, and sums the squared values of mu.
+    code: it converts a round's estimated epsilon to the noise multiplier of a Gaussian release with this
+    epsilon, and composes these releases (`Charge`) by Renyi DP at sampling rate 1. "exact laws" converts the
+    exact epsilon of the round's canary to the mu of a Gaussian curve with this epsilon, and sums the squared
+    values of mu.
     """
     begin = time.perf_counter()
     attacked, store = canife_training.prepare(make_attacked(compared), place.out, place.data)
@@ -127,24 +128,20 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
     charges = []
     sum_of_squares = 0.0  # of mu over all rounds
     counts = rounds.count_rounds(numbers, attacked.rounds)
+    estimate_delta = 1 / attacked.scores  # the paper's choice; a round has `scores` scores
     for measured, count in zip(canife_measured.read_rounds(store, numbers), counts, strict=True):
-        charges.append(_charge_round(attacked, measured, count))
+        estimate = rounds.best_epsilon(measured.scores_in, measured.scores_out, estimate_delta)
+        # If the estimate is infinite, `find_renyi_noise` returns the mechanism's own noise multiplier.
+        noise = rounds.find_renyi_noise(estimate.epsilon, estimate_delta, attacked.noise_multiplier)
+        charges.append(Charge(noise, sampling_rate=1.0, rounds=count))
         sum_of_squares += count * conversions.mu_from_epsilon(measured.exact, attacked.delta) ** 2
     common = {"method": "CANIFE", "sees": ALL, "runs": 1, "seconds": seconds, "assumes": ESTIMATE}
+    published = rounds.composed(charges, attacked.delta)
     exact = conversions.epsilon_from_mu(float(np.sqrt(sum_of_squares)), attacked.delta)
     return [
-        {**common, "value": "as published", "epsilon": rounds.composed(charges, attacked.delta)},
+        {**common, "value": "as published", "epsilon": published},
         {**common, "value": "exact laws", "epsilon": exact},
     ]
-
-
-def _charge_round(attacked: Attacked, measured: canife_measured.Measured, count: int) -> Charge:
-    """Returns `count` Gaussian releases with the estimated epsilon of a measured round, as in CANIFE."""
-    delta = 1 / attacked.scores  # the paper's choice; a round has `scores` scores
-    estimate = rounds.best_epsilon(measured.scores_in, measured.scores_out, delta)
-    # If the estimate is infinite, `find_renyi_noise` returns the mechanism's own noise multiplier.
-    noise = rounds.find_renyi_noise(estimate.epsilon, delta, attacked.noise_multiplier)
-    return Charge(noise, sampling_rate=1.0, rounds=count)
 
 
 def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Table[Record]:
@@ -215,13 +212,15 @@ def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
                 )
             value = row["value"].replace("_", " ")
             names.append(f"{row['method']}: {value}, {counted(row['runs'], 'model')}")
-        axis.axvline(upper, color=BLACK, ls=(0, (1, 1)), lw=1.6, label="upper bound (accounting)")
+        label = "upper bound (accounting)"
+        axis.axvline(upper, color=BLACK, ls=(0, (1, 1)), lw=1.6, label=label)
         axis.set_yticks(range(len(rows)), names, fontsize=8)
         axis.set(xlim=(0, edge), xlabel=f"epsilon at delta {show_level(delta)}")
         axis.invert_yaxis()
         # Records for the final model come first. The line separates them from the others.
         split = len(select(rows, sees=FINAL)) - 0.5
-        axis.axhline(split, color="0.7", lw=0.8, label="below: methods that see every iterate")
+        label = "below: methods that see every iterate"
+        axis.axhline(split, color="0.7", lw=0.8, label=label)
 
     title = "One mechanism: fresh directions, and the methods of four papers"
     return draw_panels(title, {"": draw_rows}, (7, 0.24 * len(rows)))

@@ -143,9 +143,18 @@ def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list
 def gather_rows(points: Sequence[Point]) -> list[Record]:
     """Returns a row for each panel, noise strategy and x, in order of first occurrence.
 
-    A row has `panel`, `x`, the `setting` of its first audit, and `composition`, the accountant's epsilon for
-    all models together. It also has the epsilons of up to two audits (`_read_epsilons`): one of fresh
-    directions, and one of canaries along coordinates. All points must have a conclusion.
+    A row combines up to two audits, one of fresh directions and one of canaries along coordinates. If an
+    audit is missing, so are its fields. All points must have a conclusion.
+
+    Returns:
+      Rows with `panel`, `x`, the `setting` of the first audit, and these epsilons:
+
+      composition: The accountant's epsilon for all models together.
+      proven, gdp_limit: From fresh directions, lower bounds on epsilon and on the epsilon of any mu-GDP
+        guarantee. They make no assumptions.
+      interval_low, interval_high, if_gaussian: From coordinates, a two-sided interval if scores are normal,
+        and a lower bound if the trade-off curve is Gaussian.
+      constant_direction: The prediction if all other gradients are 0 along a coordinate.
     """
     rows: dict[tuple[str, str, float], Record] = {}
     for point in points:
@@ -158,35 +167,23 @@ def gather_rows(points: Sequence[Point]) -> list[Record]:
             "composition": point.upper_bound(),
         }
         row = rows.setdefault(place, shared)
-        row |= _read_epsilons(point)
+        conclusion = point.conclusions[0]
+        # Only for fresh directions do we know the distribution of scores without a canary.
+        if conclusion.law_is_known:
+            row |= {
+                "proven": conclusion.epsilon,
+                "gdp_limit": conclusion.finding(EXACT_NULL_GDP).epsilon,
+            }
+        else:
+            low, high = point.interval()
+            mean, _min, _max = point.spread(IF_GAUSSIAN)
+            row |= {
+                "interval_low": low,
+                "interval_high": high,
+                IF_GAUSSIAN: mean,
+                "constant_direction": point.predicted(),
+            }
     return list(rows.values())
-
-
-def _read_epsilons(point: Point) -> Record:
-    """Returns the epsilons from audits of fresh directions or along coordinates.
-
-    For fresh directions, these are lower bounds without assumptions: `proven` on epsilon, and `gdp_limit` on
-    the epsilon of any mu-GDP guarantee.
-
-    Along coordinates, they are a two-sided interval if scores are normal, `interval_low` to `interval_high`;
-    a lower bound if the trade-off curve is Gaussian, `if_gaussian`; and `constant_direction`, the prediction
-    if all other gradients are 0 along a coordinate.
-    """
-    conclusion = point.conclusions[0]
-    # Only for fresh directions do we know the distribution of scores without a canary.
-    if conclusion.law_is_known:
-        return {
-            "proven": conclusion.epsilon,
-            "gdp_limit": conclusion.finding(EXACT_NULL_GDP).epsilon,
-        }
-    low, high = point.interval()
-    mean, _min, _max = point.spread(IF_GAUSSIAN)
-    return {
-        "interval_low": low,
-        "interval_high": high,
-        IF_GAUSSIAN: mean,
-        "constant_direction": point.predicted(),
-    }
 
 
 def _describe_training(setting: Setting) -> Hashable:
@@ -202,8 +199,11 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
     `composition`, the accountant's epsilon for all models together.
 
     Returns:
-      The fields of `_make_upper`. If `composition` is the bound, `word` is COMPOSITION, and `expansion` is
-      missing.
+      at_most: The bound.
+      word: Its assumption as one word, such as MEASURED; COMPOSITION if it only uses `composition`; ESTIMATE
+        if steps have kinks (ReLU), since measured derivatives then do not bound the expansion.
+      margin: The bound if steps expand ten times as much.
+      expansion: The mean Lipschitz constant of the steps; missing for COMPOSITION.
     """
     delta = evidence.levels.delta
     upper = lipschitz.hidden_state(setting, delta)  # a text with the reason if no bound is proven
@@ -213,26 +213,15 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
     if setting.schedule.periodicity == 1 and not is_lower:
         return {"at_most": composition, "word": COMPOSITION, "margin": composition}
     if isinstance(upper, HiddenState):
-        return _make_upper(upper, upper.assumes.word)
-    steps = read_expansion(evidence, setting)
-    if steps is None:
-        return {}
-    # If steps have kinks, `hidden_state` only returns a text. We clear `kink` to get the estimate.
-    upper = lipschitz.hidden_state(setting, delta, steps._replace(kink=""))
-    assert isinstance(upper, HiddenState)
-    return _make_upper(upper, word=ESTIMATE if steps.kink else MEASURED)
-
-
-def _make_upper(upper: HiddenState, word: str) -> Record:
-    """Returns a row's fields about an upper bound on the last model's epsilon.
-
-    Returns:
-      at_most: The bound.
-      word: Its assumption, such as MEASURED. It is ESTIMATE if steps have kinks (ReLU), since measured
-        derivatives then do not bound the expansion.
-      margin: The bound if steps expand ten times as much.
-      expansion: The mean Lipschitz constant of the steps.
-    """
+        word = upper.assumes.word
+    else:
+        steps = read_expansion(evidence, setting)
+        if steps is None:
+            return {}
+        word = ESTIMATE if steps.kink else MEASURED
+        # If steps have kinks, `hidden_state` only returns a text. We clear `kink` to get the estimate.
+        upper = lipschitz.hidden_state(setting, delta, steps._replace(kink=""))
+        assert isinstance(upper, HiddenState)
     return {
         "at_most": upper.bound.epsilon,
         "word": word,
@@ -317,8 +306,8 @@ def _draw_proven_panel(axis: Axes, records: Records) -> None:
 def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
     """Returns a row for each method and number of training runs, with the lower bound on epsilon.
 
-    Fresh directions yield a bound after every run, and coordinates for some run counts. Tables only contain
-    the rows with `is_shown`.
+    Audits of fresh directions yield a bound after every run; the table shows some (`is_shown`). Audits along
+    coordinates yield a bound for each run count in _SHOWN_RUNS and for all runs.
     """
     (cell,) = point.cells  # there is one seed
     (conclusion,) = point.conclusions

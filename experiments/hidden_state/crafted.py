@@ -112,11 +112,15 @@ def compute_latch_rate(
     return float(-np.expm1(epochs * log_unlatched))
 
 
-def bound_latch_epsilon(sigma: float, batches: int, epochs: int, delta: float) -> float:
-    """Returns a lower bound on a latch's epsilon at delta for shuffled batches, the best of many thresholds.
+def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Record:
+    """Compares a latch's epsilon for shuffled batches with the accountant's epsilon for Poisson sampling.
 
     A latch is a crafted loss whose last iterate shows whether any step raised theta above a threshold. In
     units of C, one step of each epoch raises theta by 2 with the target (HEIGHT_IN) and by 1 without it.
+
+    Returns:
+      A record with sigma, batches and epochs; `epsilon`, a lower bound on the latch's epsilon at delta, from
+      the best of many thresholds; and `poisson`, the accountant's epsilon.
     """
     # Let P and Q be the probabilities of exceeding a threshold with and without the target. P is at most
     # e^epsilon Q + delta, so epsilon is at least log((P - delta) / Q).
@@ -128,17 +132,6 @@ def bound_latch_epsilon(sigma: float, batches: int, epochs: int, delta: float) -
         false_positives = compute_rate(threshold, HEIGHT_OUT)
         if excess > 0 and false_positives > 0:
             best = max(best, math.log(excess / false_positives))
-    return best
-
-
-def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Record:
-    """Compares a latch's epsilon for shuffled batches with the accountant's epsilon for Poisson sampling.
-
-    A latch is a crafted loss (`compute_latch_rate`).
-
-    Returns:
-      A record with sigma, batches and epochs; `epsilon`, a lower bound for the latch; and `poisson`.
-    """
     # With Poisson sampling, a step includes the target with probability 1 / b.
     steps = Composition(sigma, batches * epochs, 1 / batches)
     poisson = accounting.account_sampled(steps, grid=_GRID).get_epsilon(delta)
@@ -146,7 +139,7 @@ def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Rec
         "sigma": sigma,
         "batches": batches,
         "epochs": epochs,
-        "epsilon": bound_latch_epsilon(sigma, batches, epochs, delta),
+        "epsilon": best,
         "poisson": float(poisson),
     }
 

@@ -22,7 +22,6 @@ from audit.adversaries.examples import Loss
 from audit.adversaries.sphere import SphereFields
 from audit.settings.fields import AUTO
 from audit.settings.make import setting_of
-from audit.settings.setting import Setting
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Cell
 from experiments.hidden_state import correlated
@@ -410,42 +409,31 @@ def _make_norms_sweep(scale: str) -> Sweep:
 def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
     """Yields the cells for one panel's lines, for a model trained and audited as `size` specifies.
 
-    A cell audits one series (a curve) at one x and one seed, if `size` has runs for the periodicity k. Other
-    cells measure the Lipschitz constants of training steps if a figure's upper bounds need them.
+    A cell audits one series (a curve) at one x and one seed, if `size` has runs for the periodicity k.
+
+    Figures with upper bounds on the last model have the series COORDINATE. For k > 1, these bounds need the
+    Lipschitz constants of training steps. If the model has no proven ones, other cells measure them, once for
+    all series because they do not depend on the adversary. `fresh_runs` covers every k in such a figure.
     """
     model = task(lines.model)
+    is_measured = model.curvature is None  # it has no proven Lipschitz constant
     panel = lines.panel or model.label
     for series, x, seed in itertools.product(lines.series, lines.at, range(size.seeds)):
-        runs_by_k, _canaries = size.choose_runs(series.adversary)
-        setting = _make_setting(lines, series.adversary, x, seed, size)
+        runs_by_k, canaries = size.choose_runs(series.adversary)
+        values = {
+            "adversary": series.adversary.name,
+            **dataclasses.asdict(series.adversary),
+            "canaries": canaries,
+            "noise_multiplier": size.noise_multiplier,
+            "batch_size": size.batch_size,
+            lines.field: x,
+            **lines.fields,  # may replace fields of `size`
+        }
+        if "steps" not in values:  # a setting has either steps or insertions
+            values["insertions"] = size.insertions
+        setting = setting_of(lines.model, seed=seed, **values)
         k = setting.schedule.periodicity
         if k in runs_by_k:
             yield audit_cell(Audited(panel, series.label, x, setting, runs_by_k[k]))
-        # Figures with upper bounds on the last model have the series COORDINATE, and `fresh_runs` has each of
-        # their k. One series is enough, because constants do not depend on the adversary.
-        has_bounds = series == COORDINATE and k in size.fresh_runs
-        is_unproven = model.curvature is None  # no Lipschitz constant is proven
-        if has_bounds and is_unproven and k > 1:  # for k = 1, composition is the bound
+        if is_measured and series == COORDINATE and k > 1 and k in size.fresh_runs:
             yield expansion_cell(setting)
-
-
-def _make_setting(
-    lines: Lines, adversary: AdversaryFields, x: float, seed: int, size: Size
-) -> Setting:
-    """Returns an audit's setting, with x as the value of `lines.field`.
-
-    Other fields come from the adversary and from `size`, unless `lines.fields` replaces them.
-    """
-    _runs, canaries = size.choose_runs(adversary)
-    values = {
-        "adversary": adversary.name,
-        **dataclasses.asdict(adversary),
-        "canaries": canaries,
-        "noise_multiplier": size.noise_multiplier,
-        "batch_size": size.batch_size,
-        lines.field: x,
-        **lines.fields,
-    }
-    if "steps" not in values:  # a setting has either steps or insertions
-        values["insertions"] = size.insertions
-    return setting_of(lines.model, seed=seed, **values)

@@ -64,23 +64,16 @@ def epsilon_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
         ylabel=f"epsilon at delta {show_level(points[0].delta)}",
         sharey=True,
     )
-    highest = _find_highest(points)
-    figure.axes[0].set_ylim(-0.04 * highest, 1.2 * highest)  # shared by all panels
-    return figure
-
-
-def _find_highest(points: Sequence[Point]) -> float:
-    """Returns the largest finite epsilon among all points' bounds and predictions, or 0.1 if it is smaller.
-
-    Intervals may extend far above these, so we ignore them.
-    """
-    epsilons = [0.1]
+    # Intervals may extend far above the marks, so we ignore them when setting the limits of the shared axis.
+    epsilons = [0.1]  # the axis covers at least this epsilon
     for point in points:
         epsilons += [point.upper_bound(), point.predicted() or 0.0]
         for method in LOOKS:
             _, _, largest = point.spread(method)
             epsilons.append(largest)
-    return max(filter(math.isfinite, epsilons))
+    highest = max(filter(math.isfinite, epsilons))
+    figure.axes[0].set_ylim(-0.04 * highest, 1.2 * highest)
+    return figure
 
 
 def _draw_panel(axis: Axes, points: Sequence[Point], x_axis: Axis | None) -> None:
@@ -121,9 +114,8 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x_axis: Axis | None) -> Non
 def _draw_point(axis: Axes, position: float, point: Point) -> None:
     """Draws a point's epsilons at a position on the horizontal axis.
 
-    Each method has a mark at the mean over the point's seeds. Several seeds give it an error bar from the
-    smallest epsilon to the largest. A single seed has a vertical bar, the interval for normal scores. The
-    predicted epsilon and the upper bound are horizontal lines.
+    Each method has a mark at the mean over the point's seeds, with an error bar from the smallest epsilon to
+    the largest. For a single seed, a vertical bar shows the two-sided interval for normal scores instead.
     """
     has_one_seed = len(point.conclusions) == 1
     if has_one_seed:

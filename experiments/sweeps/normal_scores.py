@@ -48,23 +48,16 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
     The interval is asymptotically valid in the number of runs, if scores are normal with equal standard
     deviations. The canaries in a run may be dependent, because the standard error is estimated by a jackknife
     over whole runs. The interval is the distance between the worlds' means plus or minus this error times a
-    quantile of Student's t with R - 1 degrees of freedom. It is [0, inf) if the distance is undefined or a
-    set has fewer than two runs.
+    quantile of Student's t with R - 1 degrees of freedom.
 
     If coin flips insert canaries, all R runs form one set. Otherwise, runs with and without canaries form two
-    sets, and R is the size of the smaller set.
+    sets, and R is the size of the smaller set. The interval is [0, inf) if a set has fewer than two runs or
+    the distance is undefined.
     """
     distance = _measure_distance(*design.pooled())
     runs_of_sets = [len(table.scores) for table in design.rows()]
     if min(runs_of_sets) < 2 or not np.isfinite(distance):
         return _UNKNOWN  # [0, inf)
-    quantile = special.stdtrit(min(runs_of_sets) - 1, (1 + confidence) / 2)
-    reach = quantile * np.sqrt(_jackknife(design, runs_of_sets))
-    return Interval(*np.maximum([distance - reach, distance + reach], 0.0))
-
-
-def _jackknife(design: Design, runs_of_sets: list[int]) -> float:
-    """Returns the variance of the distance between the worlds' means, estimated by leaving out each run."""
     variance = 0.0
     for i, runs in enumerate(runs_of_sets):
         distances = []  # each leaves out a run of set i
@@ -76,7 +69,9 @@ def _jackknife(design: Design, runs_of_sets: list[int]) -> float:
         # A set's jackknife variance is its number of runs minus 1, times the variance of these distances. The
         # variances of the sets add up.
         variance += (runs - 1) * float(np.var(distances))
-    return variance
+    quantile = special.stdtrit(min(runs_of_sets) - 1, (1 + confidence) / 2)
+    reach = quantile * np.sqrt(variance)
+    return Interval(*np.maximum([distance - reach, distance + reach], 0.0))
 
 
 def _measure_distance(scores_in: Array, scores_out: Array) -> float:

@@ -6,7 +6,7 @@ ROWS = "rows of the batch that are not clipped"
 INTERACT = "examples change each other's gradients"
 SIZE = "a step of a different size than stated"
 GRID = "noise on a grid, added to a sum that is not"
-ADAM = "with Adam, return"
+ADAM = "this looks like Adam"
 DROPOUT = "is dropout on?"
 NOT_NORMAL = "noise that is not normal"
 NOT_SEEN = "clipping was not seen"
@@ -69,7 +69,7 @@ TORCH_FUNC = [
     ("the sum by 8 workers", "torch.tensordot(factors, gradients[name], 1)", "torch.tensordot(factors, gradients[name], 1) / 8",
      "divided by 8 accumulated batches"),
     ("a tenth of the rate", "0.5 * total", "0.05 * total", "a learning rate of 0.05 instead of 0.5"),
-    ("a row without noise", "        total =", "        noise[0] = 0\n        total =", "of these parameters are the same for every seed"),
+    ("a row without noise", "        total =", "        noise[0] = 0\n        total =", "no noise in a part of"),
     ("a detached head", "    norms = sum", '    gradients["2.weight"] = 0 * gradients["2.weight"]\n    norms = sum',
      "no example moves 2.weight"),
     ("noise with heavy tails", "        total =", "        noise = noise * noise.abs() / 3**0.5\n        total =", NOT_NORMAL),
@@ -100,7 +100,7 @@ JAX_PRIVACY = [
     ("the sum by four batches", "gradients[name] + noise", "gradients[name] / 4 + noise", "divided by 4 accumulated batches"),
     ("the sign", "(gradients[name] + noise)", "jnp.sign(gradients[name] + noise)", ADAM),
     ("Student's noise", "jax.random.normal(key, value.shape)", "0.6**0.5 * jax.random.t(key, 5.0, value.shape)", NOT_NORMAL),
-    ("two rows without noise", "        after[name]", "        noise = noise.at[:2].set(0)\n        after[name]", "no noise in kernel"),
+    ("two rows without noise", "        after[name]", "        noise = noise.at[:2].set(0)\n        after[name]", "no noise in a part of kernel"),
     ("a detached kernel", "gradients[name] + noise", 'gradients[name] * (name == "bias") + noise', "no example moves kernel"),
     ("signs for noise", "jax.random.normal(key, value.shape)", "jax.random.rademacher(key, value.shape)", GRID),
     ("eight keys", "jax.random.key(seed)", "jax.random.key(seed % 8)", SEVERAL_SEEDS),

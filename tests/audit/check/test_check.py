@@ -288,6 +288,14 @@ def test_wrong_noise_may_be_stated(stated):
     assert float(finding.fix.split()[-1]) == pytest.approx(1, rel=0.1)
 
 
+def test_wrong_noise_where_clipping_is_not_seen_may_be_of_a_step_of_another_size():
+    step, batch = make_logistic_step(divide_by_norm, lambda noise: 0.5 * noise, bound=np.inf)
+    report = check_logistic(step, batch, seeds=400)
+    assert "noise of 0." in report.verdict and "or the whole step has a different size" in flatten(
+        report
+    )
+
+
 def divide_by_norm(x):
     """Returns rows of norm 1.86, whose gradients are 0.93 long where every probability is a half."""
     return 1.86 * x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
@@ -548,3 +556,23 @@ def test_layers_that_are_clipped_to_their_shares_are_no_step_of_another_size(see
     params = {"w": np.zeros(8), "b": np.zeros(1), "c": np.zeros(8), "d": np.zeros(8)}
     stated = STATED | {"learning_rate": 1}
     assert not audit.check_step(step, params, batch, **stated, seeds=seeds).findings
+
+
+@pytest.mark.parametrize("share", [0.5**0.5, 1])
+def test_layers_that_stop_at_their_shares_of_the_norm_show_clipping(share):
+    """One of the two layers never moves by as much as its share of C."""
+
+    def step(params, batch, seed):
+        x, y = batch
+        rng = np.random.default_rng(seed)
+        errors = (1 / (1 + np.exp(-np.clip(x @ params["w"], -50, 50))) - y)[:, None]
+        norms = np.linalg.norm(errors * x, axis=1, keepdims=True)
+        clipped = errors * x / np.maximum(1, norms / share)
+        sums = {"w": clipped.sum(axis=0), "b": (0.4 * np.cos(x[:, :1]) * errors).sum(axis=0)}
+        noise = {name: rng.normal(size=value.shape) for name, value in params.items()}
+        return {name: params[name] - (sums[name] + noise[name]) / 32 for name in params}
+
+    _, batch = make_logistic_step()
+    start = {"w": np.zeros(8), "b": np.zeros(1)}
+    report = audit.check_step(step, start, batch, **STATED | {"learning_rate": 1}, seeds=64)
+    assert report.passed == (share < 1), report

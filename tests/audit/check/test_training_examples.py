@@ -58,14 +58,14 @@ BUGS = {
         "lora",
         "    optimizer.step()\n",
         UNCLIPPED_A,
-        "moves the step by more than C",
+        "Movements are not limited to C",
     ),
     "B at zero": ("lora", "in range(3)", "in range(0)", "lora_a"),
     "one seed": (
         "lora",
         "    logits = model(tokens)",
         "    torch.manual_seed(1)\n    logits = model(tokens)",
-        "the same noise for every seed",
+        "are the same for every seed",
     ),
     "no noise on B": (
         "lora",
