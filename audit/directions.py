@@ -125,7 +125,10 @@ def _compute_cosines(count: int, blocks: _Blocks) -> Array:
 
 
 def _compute_leave_one_out(count: int, blocks: _Blocks) -> Array:
-    """Returns the same as `_compute_cosines`, but projects the other rows out of the vector for each row."""
+    """Returns the leave-one-out cosines between the `count` rows of a matrix and a unit vector, in blocks.
+
+    Before each row's cosine, all other rows are projected out of the vector.
+    """
     from audit.evidence import leave_one_out  # loads SciPy
 
     products = np.zeros(count)  # of each row and the vector
@@ -135,7 +138,7 @@ def _compute_leave_one_out(count: int, blocks: _Blocks) -> Array:
         gram += columns @ columns.T
     lengths = np.sqrt(np.diagonal(gram))
     unit_gram = gram / np.outer(lengths, lengths)
-    return leave_one_out.cosines(unit_gram, products / lengths, squared_length=1.0)
+    return leave_one_out.cosines(unit_gram, products / lengths, squared_length=1.0)  # the vector's
 
 
 def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:

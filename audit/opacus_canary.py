@@ -132,7 +132,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
         present: bool = True,
         parameters: Iterable[Tensor] | None = None,
     ) -> None:
-        """Replaces `optimizer`; if `present`, every step inserts the run's `count` directions."""
+        """Replaces `optimizer`, and computes the sum of the run's directions, which every step inserts."""
         super().__init__(optimizer)
         self._chosen = list(self.params if parameters is None else parameters)
         _require_trained(self._chosen, self.params)
@@ -141,6 +141,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
         self._is_moved = False  # `step` checks once that the optimizer moves every chosen parameter
         self._theta_0 = self._read_parameters()
         norm = float(self.max_grad_norm)
+        # One vector: the sum of the directions, each scaled to the clipping norm.
         total = directions.inserted(**self._identity, dimension=self.dimension, norm=norm)
         self._inserted = self._split(torch.from_numpy(total).float())
 

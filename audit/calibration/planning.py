@@ -22,14 +22,14 @@ def planned_method(canaries: int) -> str:
 
 
 def mean_epsilon(setting: KnownMechanism) -> float:
-    """Returns the mean lower bound on epsilon over simulated audits with `planned_method`."""
+    """Returns the mean lower bound on epsilon over simulated audits, if the trade-off curve is Gaussian."""
     epsilons = []
     for index in range(setting.audits):
         design = draw(setting, index)
-        if setting.canaries > 1:
+        if setting.canaries > 1:  # the scores in a run may depend on each other
             method = lifted.METHODS[lifted.LIFTED_GAUSSIAN]
             bound = method.bound(design, setting.delta, setting.confidence)
-        else:
+        else:  # all scores are independent
             scores_in, scores_out = design.pooled()
             bound = estimate.if_gaussian(scores_in, scores_out, setting.delta, setting.confidence)
         epsilons.append(bound.epsilon)

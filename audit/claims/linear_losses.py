@@ -70,28 +70,29 @@ class _Observation(NamedTuple):
     def compute_epsilon(self, delta: float, sign: int) -> float:
         """Returns the epsilon at delta for adding the canary (sign 1) or for removing it (sign -1).
 
-        Each threshold t has an epsilon, sign * log r(t), and a delta (`compute_log_delta`). We search for the
-        threshold with the given delta.
+        With the density ratio r, each threshold t has an epsilon, sign * log r(t), and a delta
+        (`compute_log_delta`). We search for the threshold with the given delta.
         """
 
         def compute_difference(threshold: float) -> float:
             """Returns log delta at a threshold, at least -1e6, minus the log of the given `delta`."""
             return max(self.compute_log_delta(threshold, sign), -1e6) - math.log(delta)
 
-        # The threshold with r = 1 gives epsilon 0. We search between two points: at the lower one, all terms
-        # of r are at most 1, and at the upper one at least 1.
-        counts, _, deviation = self
+        # The threshold with r = 1 gives epsilon 0. r(t) is the mean of exp(c (t - c / 2) / deviation^2) over
+        # the counts c. So it is at most 1 below half of the fewest, and at least 1 above half of the most.
+        fewest = self.counts[0]
+        most = self.counts[-1]
         equal = scipy.optimize.brentq(
-            self.compute_log_ratio, counts[0] / 2 - deviation, counts[-1] / 2 + deviation
+            self.compute_log_ratio, fewest / 2 - self.deviation, most / 2 + self.deviation
         )
         if compute_difference(equal) <= 0:
             return 0.0
 
         # From there, delta falls as the threshold increases (sign 1) or decreases (sign -1). At `end`, 40
         # deviations beyond all means, it is nearly 0.
-        end = -_FAR * deviation
+        end = -_FAR * self.deviation
         if sign == 1:
-            end = counts[-1] + _FAR * deviation
+            end = most + _FAR * self.deviation
         threshold = scipy.optimize.brentq(compute_difference, equal, end, rtol=1e-13)
         return sign * self.compute_log_ratio(threshold)
 

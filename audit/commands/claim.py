@@ -97,13 +97,14 @@ def main() -> None:
 
 
 def _print_noise_claims() -> None:
-    """Prints epsilon for all models and for the last model, for the strategy in --noise and for DP-SGD.
+    """Prints the epsilons of training with the correlated noise in --noise, and of DP-SGD for comparison.
 
-    Both have the same epsilon for all models.
+    Each has an epsilon for an adversary who sees all models, and one for the last model only. We scale
+    DP-SGD's noise such that its epsilon for all models is the same.
     """
     require(FLAGS.steps is not None, "--steps is missing: give the number of steps")
     k = 1 if FLAGS.k is None else FLAGS.k
-    sigma = 1.0  # any number, if --claim determines the noise
+    sigma = 1.0  # with --claim, `with_epsilon` replaces it below
     if FLAGS.claim is None:
         sigma = FLAGS.noise_multiplier
         require(sigma > 0, f"--noise_multiplier={sigma:g}: give a number above 0")

@@ -34,10 +34,11 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
     """Returns a conclusion that is valid whether equal rows of scores are independent runs or pasted copies.
 
     Each method keeps the smaller of its two bounds, and the claim is rejected only if both conclusions reject
-    it. Scores and estimates come from the conclusion that proves less.
+    it. Scores and estimates come from the conclusion that proves less. `finish` has not been called for
+    either conclusion.
 
     Args:
-      all_rows: the conclusion from all rows, which is valid for independent runs, before `finish`.
+      all_rows: the conclusion from all rows, which is valid for independent runs.
       once: the one that counts equal rows once, which is valid for copies; None if too few rows remain.
       remark: the number of repeated rows, in words.
     """
@@ -46,6 +47,8 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
         note = f"{remark}; counted once, they are too few for a bound"
         unproven = all_rows._replace(bounds=zeros, notes=(*all_rows.notes, note))
         return _add_verdict(_derive_fields(unproven), None)
+    # We need `finish` to compare the conclusions' epsilons and tests. The result must derive its fields
+    # again, from the smaller bounds.
     finished_all = finish(all_rows)
     finished_once = finish(once)
     weaker = all_rows  # the conclusion that proves less
@@ -54,7 +57,7 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
         weaker = once
         note = f"{remark}; the bound counts them once"
     weaker = weaker._replace(
-        curve=once.curve,  # valid for independent rows and for copies
+        curve=once.curve,  # a test of the curve's shape that copies cannot distort
         bounds=_take_smaller_bounds(all_rows.bounds, once.bounds),
         notes=(*all_rows.notes, note),
     )
@@ -63,7 +66,6 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
     if None not in tests:
         # A test that does not reject sorts first.
         test = min(tests, key=attrgetter("refuted", "e_value"))
-    # With the smaller bounds, other fields change too.
     return _add_verdict(_derive_fields(weaker), test)
 
 
