@@ -105,17 +105,21 @@ def make_schedule(
 
 
 def weigh_steps(lipschitz: Array) -> StepWeights:
-    """Returns the weights of T steps in the last model: W_t is the product of later Lipschitz constants."""
-    # A constant of 0 erases all earlier shifts. If no constant is 0, `first` is 0.
+    """Returns the weights of T steps in the last model: W_t is the product of later Lipschitz constants.
+
+    In the last model, noise N(0, I) of step t has the variance W_t^2.
+    """
+    # A constant of 0 erases the shifts of all earlier steps, so `first` is the first step that matters.
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     constants = lipschitz.copy()
     constants[: first + 1] = 1.0  # avoids log(0); weights before `first` do not matter
     log_next = np.append(np.log(constants)[1:], 0.0)
     log_w = np.cumsum(log_next[::-1])[::-1]
+    # The logs of sums of W^2: up to each step, and from it to the end.
     from_start = np.logaddexp.accumulate(2 * log_w)
     to_end = np.logaddexp.accumulate(2 * log_w[::-1])[::-1]
     return StepWeights(
-        log_w=np.append(log_w, 0.0),
+        log_w=np.append(log_w, 0.0),  # for "no participation"
         log_variance_before=np.append(-np.inf, from_start),  # the log of an empty sum is -inf
         log_variance_from=np.append(to_end, -np.inf),
         first=first,

@@ -119,7 +119,8 @@ def _begin_conclusion(evidence: Evidence, claim: Claim | None, level: Level) -> 
         hidden_state=hidden_state,
     )
     if composition is not None and composition.sampling_rate != 1:
-        # The hidden-state bound ignores sampling. So we add the epsilon expected for linear losses.
+        # The hidden-state bound ignores sampling. For comparison, we add the epsilon expected for linear
+        # losses, which does not.
         if_linear = _expect_sampled_linear_losses(composition, hidden_state, level.delta)
         concluded = concluded._replace(epsilon_if_linear=if_linear)
     return concluded
@@ -241,8 +242,8 @@ def make_claim(setting: Setting) -> Claim:
     sampling = setting.sampling
     mechanism = setting.mechanism
     sigma = mechanism.noise_multiplier
-    # `RandomAllocation` has one insertion per epoch and needs noise. Without noise, `DpSgd` gives an infinite
-    # epsilon.
+    # Both samplers put an example into one random step of each epoch. `RandomAllocation` needs noise. Without
+    # noise, `DpSgd` gives an infinite epsilon.
     if sampling.name in (BALLS_IN_BINS, RANDOM_ALLOCATION) and sigma:
         return RandomAllocation(sigma, batches=sampling.batches, epochs=setting.insertions)
     if mechanism.noise != INDEPENDENT:

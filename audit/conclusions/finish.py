@@ -34,11 +34,10 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
     """Returns a conclusion that is valid whether equal rows of scores are independent runs or pasted copies.
 
     Each method keeps the smaller of its two bounds, and the claim is rejected only if both conclusions reject
-    it. Scores and estimates come from the conclusion that proves less. `finish` has not been called for
-    either conclusion.
+    it. Scores and estimates come from the conclusion that proves less.
 
     Args:
-      all_rows: the conclusion from all rows, which is valid for independent runs.
+      all_rows: the conclusion from all rows, which is valid for independent runs, before `finish`.
       once: the one that counts equal rows once, which is valid for copies; None if too few rows remain.
       remark: the number of repeated rows, in words.
     """
@@ -47,8 +46,7 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
         note = f"{remark}; counted once, they are too few for a bound"
         unproven = all_rows._replace(bounds=zeros, notes=(*all_rows.notes, note))
         return _add_verdict(_derive_fields(unproven), None)
-    # We need `finish` to compare the conclusions' epsilons and tests. The result must derive its fields
-    # again, from the smaller bounds.
+    # Only to compare: the result derives its fields again, from the smaller bounds.
     finished_all = finish(all_rows)
     finished_once = finish(once)
     weaker = all_rows  # the conclusion that proves less

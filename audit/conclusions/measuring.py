@@ -78,7 +78,8 @@ def measure_steps(
         jax.default_matmul_precision("float32"),
         machine.bar(count, lambda: "measuring", unit="steps") as line,  # the progress bar
     ):
-        # We measure secants at the distances between the two models that the hidden-state bound compares.
+        # The hidden-state bound compares the models with and without the canary. We measure secants at their
+        # distances.
         distances = lipschitz.coupling_distances(setting)
         measured = rehearsal.rehearse(game, clipped_sum, effort, distances, line)
 

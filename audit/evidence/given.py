@@ -37,7 +37,7 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     """
     # For a user's coins, which may be slightly unfair, bounds estimate the probability.
     drawn = canaries.make_coins(scores, presence)._replace(from_user=True)
-    # We also accept coins that are fair if rows that look like pasted copies are counted once.
+    # Repeated coins look unfair. Bounds count rows that look like pasted copies once, so this check may too.
     check_with_or_without_copies(lambda part: fair_coins.require_fair(part.presence), drawn)
     if len(drawn.scores) > 1:
         return drawn

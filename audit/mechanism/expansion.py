@@ -278,6 +278,7 @@ def largest_expansion(
         # The random vector has a length of about sqrt(p). We scale the guess to the same length.
         vector += math.sqrt(p) / np.linalg.norm(start) * start
     max_iterations = _MAX_ITERATIONS if p < _LARGE else _MAX_ITERATIONS_OF_LARGE
+    # Iterations end once no eigenvalue exceeds the largest one found by more than the tolerance.
     eigenvalue, direction, is_close = _find_largest_eigenvalue(
         multiply, vector, min(p, max_iterations), add_tolerance
     )

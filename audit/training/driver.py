@@ -278,7 +278,10 @@ def _count_runs_to_prove(epsilon: float, bounds: Sequence[float]) -> int | None:
 
 
 def _stop_where_proven(request: Request, store: Store) -> Request:
-    """Returns the request, with fewer runs if fewer stored runs satisfy its stopping rule `until`."""
+    """Returns the request, with fewer runs if fewer stored runs satisfy its stopping rule `until`.
+
+    It maps a conclusion, with its bound after each run, to the number of runs that suffice, or to None.
+    """
     stored = min(store.runs_held(), request.runs)
     if not stored or request.until is None:
         return request

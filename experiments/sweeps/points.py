@@ -105,11 +105,11 @@ class Point(NamedTuple):
         """Returns the two-sided interval (low, high) for epsilon from the first seed.
 
         It assumes that scores are normal with the same standard deviation with and without the canary
-        (`normal_scores`). For fresh directions, both ends are NaN, because only the distribution of scores
-        without the canary is known.
+        (`normal_scores`). For directions drawn afresh in each run, both ends are NaN, because only the
+        distribution of scores without the canary is known.
         """
         conclusion = self.conclusions[0]
-        if conclusion.law_is_known:  # fresh directions
+        if conclusion.law_is_known:  # only that without the canary
             return math.nan, math.nan
         confidence = conclusion.confidence
         if conclusion.has_one_canary:
