@@ -165,7 +165,7 @@ def _report(draw: Draw, drawn: _DrawnBatches, assumed: str) -> CheckReport:
         kind = POISSON
     figures: dict[str, Any] = {}
     if kind in (SHUFFLED, BALLS_IN_BINS):
-        order = examine_order(draw, drawn.examples, drawn.epoch_length)
+        order = examine_order(draw, drawn.examples, drawn.epoch_length, kind == BALLS_IN_BINS)
         figures["order"] = order._asdict()
         if order.repeats:
             kind = CYCLIC

@@ -108,8 +108,8 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
 
 def _read_batches(given: Any, most: int) -> DrawnPass:
     """Reads up to `most` batches of the pass `given`; raises InputError unless they are indices."""
-    is_column = getattr(given, "shape", ())[1:] == (1,)  # one batch, as returned by np.argwhere
-    require(not is_column, _SINGLE_BATCH)
+    # np.argwhere returns a single batch as a column.
+    require(getattr(given, "shape", ())[1:] != (1,), _SINGLE_BATCH)
     remaining = iter(given)
     batches = list(map(_to_array, itertools.islice(remaining, most)))
     for batch in batches:

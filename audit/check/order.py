@@ -13,6 +13,7 @@ from scipy.stats import contingency
 
 from audit.check import loaders
 from audit.check.loaders import Draw
+from audit.check.noise import compute_two_sided_p_value
 from audit.check.trees import Array, Integers
 
 
@@ -41,10 +42,11 @@ class Observation(NamedTuple):
     sentence: str
 
 
-def examine_order(draw: Draw, examples: int, batches: int) -> OrderTest:
+def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> OrderTest:
     """Tests whether examples come in a uniform order, redrawn in every pass.
 
-    Reads at most `batches` batches per pass, at least 2, of a data set with `examples` examples. Raises
+    Reads at most `batches` batches per pass, at least 2, of a data set with `examples` examples. If
+    `sizes_vary`, also tests whether each example is in an independent, random batch (balls in bins). Raises
     InputError if `draw` fails or does not return indices of the data set.
     """
     # This limits memory and time.
@@ -57,6 +59,8 @@ def examine_order(draw: Draw, examples: int, batches: int) -> OrderTest:
             steps_of_pass[batch] = k
 
     tests = [_test_single_batch(steps, batches), _test_places(steps), *_test_pairs(steps)]
+    if sizes_vary:
+        tests.append(_test_sizes(steps, batches))
     return OrderTest(
         passes=count,
         batches=min(map(len, passes)),
@@ -64,6 +68,15 @@ def examine_order(draw: Draw, examples: int, batches: int) -> OrderTest:
         p_value=min(1.0, len(tests) * min(tests).p_value),
         seen=min(tests).sentence,
     )
+
+
+def _test_sizes(steps: Integers, batches: int) -> Observation:
+    """Tests whether sizes vary as if each of `steps` (passes, examples) were an independent, random batch."""
+    sizes = np.array([np.bincount(batch, minlength=batches)[:batches] for batch in steps])
+    expected = sizes.mean()
+    law = stats.chi2(sizes.size - len(sizes))  # each pass has a fixed total
+    p_value = compute_two_sided_p_value(law, np.sum((sizes - expected) ** 2) / expected)
+    return Observation(p_value, "Batch sizes vary more or less than for balls-in-bins batches.")
 
 
 def choose_neighbours(examples: int) -> Integers:

@@ -110,8 +110,9 @@ class MatrixMechanism(GaussianClaim):
     def _pattern(self) -> Array:
         """Returns u, of shape (T,): 1 at the steps that insert the canary.
 
-        With `min_separation`, these are the earliest possible steps, which are the worst case
-        (`_require_decreasing`). Raises InputError for values out of range.
+        With `min_separation`, these are the earliest possible steps, which are the worst case if the
+        coefficients of S are non-negative and non-increasing (Kalinin and Lampert, 2024, Theorem 2). Raises
+        InputError for other strategies and for values out of range.
         """
         pattern = np.zeros(self.steps)
         if self.min_separation is None:
@@ -121,16 +122,6 @@ class MatrixMechanism(GaussianClaim):
         count = self.steps  # more than fit; the slice below ends at step T
         if self.participations is not None:
             count = whole_number("participations", self.participations, 1, MAX_STEPS)
-        self._require_decreasing()
-        pattern[: separation * count : separation] = 1
-        return pattern
-
-    def _require_decreasing(self) -> None:
-        """Raises InputError unless the coefficients of S are non-negative and non-increasing.
-
-        For such a strategy S, the worst case inserts the canary in the earliest possible steps (Kalinin and
-        Lampert, 2024, Theorem 2).
-        """
         first_step_only = np.eye(1, self.steps)[0]
         column = self.encoder.multiply(first_step_only)  # the first column of S
         is_decreasing = np.all(column >= 0) and np.all(np.diff(column) <= 0)
@@ -138,6 +129,8 @@ class MatrixMechanism(GaussianClaim):
             is_decreasing,
             "`min_separation` needs a Toeplitz strategy with non-negative, non-increasing coefficients",
         )
+        pattern[: separation * count : separation] = 1
+        return pattern
 
     def _sensitivity(self) -> float:
         """Returns |S u| for the pattern u: the most that the canary can shift all models, in units of C."""

@@ -114,27 +114,23 @@ def _test_dispersion(totals: Integers, width: int, row: str) -> _Test:
     twice the Chernoff bound, the minimum over t in _TILTS of exp(-t x) E[exp(t X)], where x is the observed
     X. Positive t bound the upper tail, negative t the lower.
     """
+    # The possible totals of a row within 40 standard deviations. Others have negligible probability.
+    middle = width // 2
+    fair_deviation = np.sqrt(width) / 2
+    reach = int(40 * fair_deviation) + 1
+    values = np.arange(max(middle - reach, 0), min(middle + reach, width) + 1)
+    log_probabilities = scipy.stats.binom.logpmf(values, width, 0.5)
+    squares = (2 * values - width) ** 2 / width
+    # The log of E[exp(t X)] for a single row and each t of _TILTS: a sum over `values`, the second axis.
+    log_moments = special.logsumexp(log_probabilities + _TILTS[:, None] * squares, axis=1)
+
     rows = len(totals)
     observed = ((2 * totals - width) ** 2 / width).sum()
-    log_bounds = rows * _compute_log_moments(width) - _TILTS * observed
+    log_bounds = rows * log_moments - _TILTS * observed
     log_p = float(log_bounds.min()) + np.log(2)  # two sides
-    fair_deviation = np.sqrt(width) / 2
     deviation = np.sqrt(observed / rows * width) / 2
     message = (
         f"the number of heads per {row} has a standard deviation of {deviation:.3g}, "
         f"but {fair_deviation:.3g} for fair coins"
     )
     return _Test(min(log_p, 0.0), message)
-
-
-def _compute_log_moments(width: int) -> Array:
-    """Returns log E[exp(t (2 S - K)^2 / K)] for each t in _TILTS; S counts heads among K = `width` coins.
-
-    We ignore values of S more than 40 standard deviations from the mean.
-    """
-    middle = width // 2
-    reach = int(40 * np.sqrt(width) / 2) + 1
-    values = np.arange(max(middle - reach, 0), min(middle + reach, width) + 1)
-    log_probabilities = scipy.stats.binom.logpmf(values, width, 0.5)
-    squares = (2 * values - width) ** 2 / width
-    return special.logsumexp(log_probabilities + _TILTS[:, None] * squares, axis=1)

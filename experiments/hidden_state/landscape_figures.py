@@ -149,41 +149,34 @@ def _draw_steps(axis: Axes, records: Records, study: Study) -> None:
 def _draw_heat_maps(audits: Records, study: Study) -> Figure:
     """Draws heat maps of the amplification rate: epsilon after step T divided by epsilon after step 1.
 
-    At a rate of 1, hiding the models of earlier steps does not help.
+    Two panels show the rates claimed by a conversion that assumes a Gaussian trade-off curve, and two the
+    exact rates. Steps of the crafted landscape move theta away from a threshold h. At a rate of 1, hiding the
+    earlier steps does not help. The rate is NaN if the simulated first epsilon is 0.
     """
+    simulated = f"Gaussian conversion, simulated\n(the paper's; {study.runs:,} runs)"
+    converted = "Gaussian conversion of the exact mu\nh = C / 2"
     records = []
     for audit in audits:
-        for panel, rate in _compute_rates(audit, study.runs).items():
+        upper = audit["upper"]  # step 1 is a Gaussian release, so this is also its exact epsilon
+        solved = audit["by_adversary"]
+        first_simulated = audit["simulated"][0] or np.nan  # avoids a division by 0
+        rates = {
+            simulated: audit["simulated"][-1] / first_simulated,
+            converted: solved["half"]["claimed"][-1] / upper,
+        }
+        for name, title in _EXACT_PANELS.items():
+            rates[title] = solved[name]["epsilon"][-1] / upper
+        for panel, rate in rates.items():
             records.append({**audit, "panel": panel, "rate": rate})
-    ratio = f"epsilon (T = {audits[0]['steps']}) / epsilon (1)"
+    rate = f"epsilon (T = {audits[0]['steps']}) / epsilon (1)"
     return draw_panels_of(
         records,
-        f"Amplification rate, {ratio} at delta {show_level(study.delta)}",
+        f"Amplification rate, {rate} at delta {show_level(study.delta)}",
         _draw_rates,
         size=(3.3, 3.3),
         across=2,
         ylabel="noise multiplier sigma",
     )
-
-
-def _compute_rates(audit: Record, runs: int) -> dict[str, float]:
-    """Returns amplification rates, epsilon after step T divided by epsilon after step 1, by panel title.
-
-    Two rates come from a conversion that assumes a Gaussian trade-off curve, and two are exact. The simulated
-    rate, from `runs` runs, is NaN if its first epsilon is 0. Steps of the crafted landscape move theta away
-    from a threshold h.
-    """
-    upper = audit["upper"]  # step 1 is a Gaussian release, so this is also its exact epsilon
-    solved = audit["by_adversary"]
-    epsilons = audit["simulated"]
-    simulated = epsilons[-1] / (epsilons[0] or np.nan)  # avoids a division by 0
-    rates = {
-        f"Gaussian conversion, simulated\n(the paper's; {runs:,} runs)": simulated,
-        "Gaussian conversion of the exact mu\nh = C / 2": solved["half"]["claimed"][-1] / upper,
-    }
-    for name, title in _EXACT_PANELS.items():
-        rates[title] = solved[name]["epsilon"][-1] / upper
-    return rates
 
 
 def _draw_rates(axis: Axes, records: Records) -> None:

@@ -41,7 +41,6 @@ _MIN_BLOCK_PER_PARAMETERS = 4
 
 _Shapes = dict[Path, tuple[int, int]]  # `Call.shape` keyed by layer
 _Block = tuple[Array, Array, Array]  # features (b, ...), labels (b, ...), weights (b,)
-_Gradients = dict[Path, dict[str, ExampleGradients]]  # by layer and parameter name
 _Pass = tuple[Array, dict[Path, Call]]  # (logits or losses, each layer's call by its path)
 
 
@@ -78,43 +77,37 @@ def layerwise_book_keeping(
         by_path = flatten_dict(params)
 
         def add_block(totals: dict[Path, Array], block: _Block) -> tuple[Any, Any]:
-            """Adds a block's clipped gradients to `totals`, by path; see `_add_weighted_sums`."""
+            """Adds the sum of a block's clipped gradients to each parameter's total, keyed by path.
+
+            For dense kernels, the sum is a product of two matrices, its `Factors`. Adding it would read and
+            write the whole kernel in every block. So `scan` stacks the factors of all blocks, and we multiply
+            them at the end.
+            """
             features, labels, weights = block  # weights are 0 for padding, else 1
             by_layer = _find_gradients(module, params, criterion, shapes, (features, labels))
             squared_norms = jnp.zeros(len(weights))  # of examples' gradients, over all parameters
             for by_name in by_layer.values():
                 squared_norms += sum(gradients.squared_norms for gradients in by_name.values())
             scales = weights * scale_to_norm(squared_norms, clipping_norm)
-            return _add_weighted_sums(totals, by_layer, scales)
+
+            factors = {}
+            next_totals = dict(totals)
+            for path, total in totals.items():
+                gradients = by_layer[path[:-1]][path[-1]]
+                summed = gradients.weighted_sum(scales)
+                if isinstance(summed, Factors):
+                    factors[path] = summed
+                else:
+                    next_totals[path] = total + summed.reshape(total.shape)
+            return next_totals, factors
 
         zeros = jax.tree.map(jnp.zeros_like, by_path)
-        # `scan` stacks the factors of all blocks, so we multiply them only once.
         totals, factors = jax.lax.scan(add_block, zeros, blocks)
         for path, factor in factors.items():
             totals[path] = factor.sum().reshape(by_path[path].shape)
         return ravel_pytree(unflatten_dict(totals))[0]
 
     return clipped_sum
-
-
-def _add_weighted_sums(
-    totals: dict[Path, Array], by_layer: _Gradients, weights: Array
-) -> tuple[dict[Path, Array], dict[Path, Factors]]:
-    """Adds the weighted sum of per-example gradients to each parameter's total; returns (totals, `Factors`).
-
-    A dense kernel's sum is the product of two matrices. To save memory accesses, we do not add it, but return
-    its factors. The kernel keeps its total.
-    """
-    factors = {}
-    next_totals = dict(totals)
-    for path, total in totals.items():
-        gradients = by_layer[path[:-1]][path[-1]]
-        summed = gradients.weighted_sum(weights)
-        if isinstance(summed, Factors):
-            factors[path] = summed
-        else:
-            next_totals[path] = total + summed.reshape(total.shape)
-    return next_totals, factors
 
 
 def _count_bytes(tree: Any) -> int:
@@ -140,7 +133,7 @@ def _cut_into_blocks(batch: Batch, max_examples: int) -> _Block:
 
 def _find_gradients(
     module: nn.Module, params: Any, criterion: Criterion, shapes: _Shapes, block: Batch
-) -> _Gradients:
+) -> dict[Path, dict[str, ExampleGradients]]:
     """Returns the per-example gradients of a block of examples, by layer and parameter name.
 
     To obtain the gradients at the layers' outputs, we add zeros (perturbations) to the outputs and

@@ -136,7 +136,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", mostly_slow(OTHERS, quick=6))
 def test_an_order_that_is_not_uniform_is_rejected(name):
-    order = examine_order(OTHERS[name], EXAMPLES, BATCHES)
+    order = examine_order(OTHERS[name], EXAMPLES, BATCHES, sizes_vary=False)
     assert order.p_value < 1e-6
     assert order.repeats == (name == "shuffled once")
 
@@ -152,12 +152,15 @@ def test_what_fails_has_a_finding_below(name, assumed):
     assert "an order that is not uniform" in report.verdict
 
 
-def count_rejected(draw, shape, batches, seeds):
+def count_rejected(draw, shape, batches, seeds, sizes_vary=False):
     """Returns how many of these loaders of uniform orders are rejected; `batches` cuts their passes."""
     rejected = 0
     for first in seeds:
         order = examine_order(
-            lambda seed, first=first: draw([first, seed], *shape)[:batches], shape[0], batches
+            lambda seed, first=first: draw([first, seed], *shape)[:batches],
+            shape[0],
+            batches,
+            sizes_vary,
         )
         rejected += order.p_value <= LEVEL
     return rejected
@@ -174,7 +177,7 @@ def test_uniform_orders_are_accepted(shape, batches):
 
 @pytest.mark.slow
 def test_of_500_loaders_of_uniform_orders_hardly_any_is_rejected():
-    rejected = count_rejected(draw_balls_in_bins, (600, 20), 20, range(100))
+    rejected = count_rejected(draw_balls_in_bins, (600, 20), 20, range(100), sizes_vary=True)
     for shape, batches in SHAPES[:4]:
         rejected += count_rejected(draw_shuffled, shape, batches, range(100, 200))
     assert rejected <= 3  # binomial(500, 0.001): more with a probability of 0.002
@@ -185,6 +188,17 @@ def test_uneven_batches_of_the_same_sizes_in_every_pass_are_shuffled():
         return np.split(permute(seed, 600), np.cumsum([27, 33] * 10)[:-1])
 
     assert audit.check_batches(draw, 600, 0.05).figures["kind"] == "shuffled"
+    assert examine_order(draw, 600, 20, sizes_vary=True).p_value < 1e-6
+    assert examine_order(draw, 600, 20, sizes_vary=False).p_value > LEVEL
+
+
+def test_nearly_equal_random_sizes_are_not_balls_in_bins():
+    def draw(seed):
+        edges = 30 * np.arange(1, 20) + np.random.default_rng(seed).integers(-1, 2, 19)
+        return np.split(permute(seed, 600), edges)
+
+    report = audit.check_batches(draw, 600, 0.05, assumed="balls_in_bins")
+    assert report.verdict == "FAILED: an order that is not uniform"
 
 
 @pytest.mark.parametrize("assumed", mostly_slow(["poisson", "fixed", "shuffled", "balls_in_bins"]))
