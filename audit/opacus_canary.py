@@ -141,7 +141,6 @@ class DirectionsOptimizer(_InsertingOptimizer):
         self._is_moved = False  # `step` checks once that the optimizer moves every chosen parameter
         self._theta_0 = self._read_parameters()
         norm = float(self.max_grad_norm)
-        # One vector: the sum of the directions, each scaled to the clipping norm.
         total = directions.inserted(**self._identity, dimension=self.dimension, norm=norm)
         self._inserted = self._split(torch.from_numpy(total).float())
 

@@ -389,7 +389,7 @@ def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
     """
     _find_shapes(adversary, parameters)  # raises InputError for wrong shapes
 
-    # The compiled program contains this function's name, so renaming it changes the hashes of stored runs.
+    # The hash contains the names of this function and of records' fields. Renaming them orphans stored runs.
     def play(key: Array, clipping_norm: Array, step: Array, theta_0: Array, theta: Array) -> Any:
         """Calls each of the adversary's functions once. We compile it, but never run it."""
         state = adversary.init(key, theta_0, clipping_norm)

@@ -78,7 +78,7 @@ class NullLaw(NamedTuple):
     """What is known about the null distribution, the distribution of held-out canaries' scores.
 
     Attributes:
-      inserts_all: True if every run inserts all canaries. The known distribution then replaces the scores of
+      all_in: True if every run inserts all canaries. The known distribution then replaces the scores of
         held-out canaries.
       dimension: m, if a held-out canary's score is the cosine between a uniformly random direction in m
         parameters and a vector that does not depend on this direction; otherwise 0. Runs may share
@@ -87,7 +87,7 @@ class NullLaw(NamedTuple):
         number of draws that score below it; otherwise 0.
     """
 
-    inserts_all: bool = False
+    all_in: bool = False
     dimension: int = 0
     draws: int = 0
 
@@ -292,7 +292,7 @@ class AdversaryFields:
         return False
 
     @property
-    def inserts_all(self) -> bool:
+    def all_in(self) -> bool:
         """True if every run inserts all canaries, without coin flips."""
         return self.has_fresh_canaries
 

@@ -235,7 +235,7 @@ def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
         crafts_constant=True,
         draw=FreshCoordinates.draw,
         # A held-out canary's rank is known to be uniform, so runs insert all canaries.
-        null=NullLaw(inserts_all=True, draws=others),
+        null=NullLaw(all_in=True, draws=others),
     )
 
 

@@ -123,7 +123,7 @@ def fresh_examples(
         canaries,
         reads_theta=True,
         draw=_DrawExamples(generate, canaries),
-        null=NullLaw(inserts_all=True, draws=fresh),
+        null=NullLaw(all_in=True, draws=fresh),
     )
 
 

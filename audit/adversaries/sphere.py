@@ -64,7 +64,7 @@ class SphereFields(AdversaryFields):
     )
 
     @property
-    def inserts_all(self) -> bool:
+    def all_in(self) -> bool:
         """True if every run inserts all canaries, without coin flips."""
         return not self.coins
 
@@ -74,9 +74,7 @@ class SphereFields(AdversaryFields):
         Raises InputError for an unsuitable tensor or too many canaries.
         """
         canaries = knowledge.canaries
-        require(
-            canaries > 1 or self.inserts_all, "`coins` needs several canaries: increase `canaries`"
-        )
+        require(canaries > 1 or self.all_in, "`coins` needs several canaries: increase `canaries`")
         indices = _find_indices(knowledge.model, canaries, self.within)
         parameters = knowledge.model.n_parameters if indices is None else len(indices)
         compute_reference: ComputeReference = initial_model
@@ -87,7 +85,7 @@ class SphereFields(AdversaryFields):
             canaries,
             compute_reference,
             leave_one_out=canaries > 1 and _do_canaries_interfere(knowledge, parameters),
-            null=NullLaw(self.inserts_all, dimension=parameters),
+            null=NullLaw(self.all_in, dimension=parameters),
             indices=indices,
         )
 

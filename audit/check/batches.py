@@ -8,10 +8,10 @@ from scipy import stats
 
 from audit.check import loaders
 from audit.check.accounting import count_batches, read_sampling_rate
-from audit.check.loaders import Draw
+from audit.check.loaders import Draw, DrawnPass
 from audit.check.noise import compute_two_sided_p_value
 from audit.check.order import OrderTest, choose_neighbours, examine_order, examine_pairs
-from audit.check.report import CheckFinding, CheckOutcome, CheckReport, make_report
+from audit.check.report import LEVEL, CheckFinding, CheckOutcome, CheckReport, make_report
 from audit.check.trees import Integers
 from audit.errors import require, shown
 
@@ -38,23 +38,22 @@ class _DrawnBatches(NamedTuple):
     """The drawn batches and the assumed sampling rate.
 
     Attributes:
-      passes: the batches of each pass, as sorted indices of examples.
-      batches: the batches of all passes.
+      passes: the batches by pass.
+      batches: the example indices of each batch, in all passes.
       sizes: (batches,) their sizes.
       examples: the size of the data set.
       sampling_rate: the assumed probability that a batch includes an example.
       measured_rate: the measured probability, clipped to [1e-12, 1 - 1e-12] so its logarithms are finite.
-      epoch_length: the largest number of batches in a pass; if a pass was not read to the end, 1 /
-        sampling_rate.
+      are_whole: True if every pass was read to the end.
     """
 
-    passes: list[list[Integers]]
+    passes: list[DrawnPass]
     batches: list[Integers]
     sizes: Integers
     examples: int
     sampling_rate: float
     measured_rate: float
-    epoch_length: int
+    are_whole: bool
 
 
 def check_batches(
@@ -69,8 +68,8 @@ def check_batches(
     Args:
       draw: a torch or Opacus loader whose batch sampler yields the indices; a batch sampler; an iterable over
         batches of indices, such as a loader on `range(examples)`; or a function from a seed to the batches of
-        one pass over the loader, such as a list of one batch. A batch is an array of example indices, which
-        start at 0. The seeds are 0, 1, ...; a stateful loader may ignore them.
+        one pass over the loader, or to a single batch. A batch is an array of example indices, which start at
+        0. The seeds are 0, 1, ...; a stateful loader may ignore them.
       examples: the size of the data set; by default, that of the loader.
       sampling_rate: the assumed probability that a batch includes an example.
       assumed: the assumed sampler: "poisson", "fixed" (a fixed number of examples without replacement),
@@ -98,49 +97,70 @@ def check_batches(
     examples = loaders.count_examples(draw, examples)
     rate = read_sampling_rate(sampling_rate)
     require(rate < 1, f"`sampling_rate={rate:g}`: give a number below 1")
-    draw_pass = loaders.make_draw(draw)
+    draw_pass = loaders.join_batches(loaders.make_draw(draw), count_batches(rate))
     drawn = _draw_batches(draw_pass, examples, rate)
+    kind = _recognise_kind(drawn)
+    order = None
+    if kind in (SHUFFLED, BALLS_IN_BINS):
+        batches = max(2, count_batches(rate))  # an epoch, if passes are not read to the end
+        if drawn.are_whole:
+            batches = max(len(drawn_pass.batches) for drawn_pass in drawn.passes)
+        order = examine_order(draw_pass, examples, batches, sizes_vary=kind == BALLS_IN_BINS)
+        if order.repeats:
+            kind = CYCLIC
+        if not order.is_once:  # examples recur later in a pass
+            kind = UNRECOGNISED
     stated = {"examples": examples, "sampling_rate": rate, "assumed": assumed}
-    return _report(draw_pass, drawn, assumed).add_provenance(draw, stated)
+    return _report(drawn, kind, order, assumed).add_provenance(draw, stated)
 
 
 def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
-    """Draws at least 8 passes and 320 batches, and enough to measure the rate to 0.5%.
+    """Draws at least 8 passes with enough batches for the tests, or at least 2 with _MAX_BATCHES in total.
 
-    The rate has this relative standard error if the total size, which is binomial, is 40,000 (1 - rate).
+    The tests need 320 batches. The rate has a relative standard error of 0.5% if the total size, which is
+    binomial, is 40,000 (1 - rate).
     """
-    needed = min(max(320, 40_000 * (1 - rate) / (examples * rate)), _MAX_BATCHES)
-    passes: list[list[Integers]] = []
+    needed = max(320, 40_000 * (1 - rate) / (examples * rate))
+    passes: list[DrawnPass] = []
     batches: list[Integers] = []
-    epoch_length = 0
-    while len(passes) < 8 or len(batches) < needed:
-        drawn = loaders.draw_pass(draw, len(passes), examples, most=_MAX_BATCHES // 4)
-        passes.append(drawn.batches)
-        batches += drawn.batches
-        # If we did not read the whole pass, the rate gives its length.
-        length = len(drawn.batches) if drawn.is_whole else count_batches(rate)
-        epoch_length = max(epoch_length, length)
+    while len(passes) < 2 or len(batches) < _MAX_BATCHES:
+        passes.append(loaders.draw_pass(draw, len(passes), examples, most=_MAX_BATCHES))
+        batches += passes[-1].batches
+        if len(passes) >= 8 and len(batches) >= needed:
+            break
     sizes = np.array(list(map(len, batches)))
     measured = float(np.clip(sizes.mean() / examples, 1e-12, 1 - 1e-12))
-    return _DrawnBatches(passes, batches, sizes, examples, rate, measured, epoch_length)
+    return _DrawnBatches(
+        passes,
+        batches,
+        sizes,
+        examples,
+        sampling_rate=rate,
+        measured_rate=measured,
+        are_whole=all(drawn_pass.is_whole for drawn_pass in passes),
+    )
 
 
 def _recognise_kind(drawn: _DrawnBatches) -> str:
     """Returns the kind of batches if they are clearly not Poisson; otherwise UNRECOGNISED.
 
-    If no example occurs twice in an epoch, the batches are shuffled, or balls in bins if their sizes change
-    between passes. If all sizes are equal, the batches have a fixed size. The probability that Poisson
-    batches look like this is below 1e-9.
+    If no example occurs twice in an epoch, the batches are shuffled, or balls in bins if their sizes vary.
+    If all sizes are equal, the batches have a fixed size. The probability that Poisson batches look like this
+    is below 1e-9.
     """
-    epochs = [batches[: drawn.epoch_length] for batches in drawn.passes]
-    is_once = not any(_is_repeated(np.concatenate(epoch)) for epoch in epochs)
-    # log of the probability that Poisson batches use no example twice in an epoch
-    log_of_epochs = stats.binom.logcdf(1, list(map(len, epochs)), drawn.measured_rate)
-    if is_once and drawn.examples * np.sum(log_of_epochs) < _LOG_CERTAIN:
-        sizes_of_passes = {tuple(map(len, batches)) for batches in drawn.passes}
-        return SHUFFLED if len(sizes_of_passes) == 1 else BALLS_IN_BINS
-
     sizes = drawn.sizes
+    is_once = True
+    log_once = 0.0  # log of the probability that Poisson batches use no example twice in an epoch
+    for drawn_pass in drawn.passes:
+        batches = drawn_pass.batches[: count_batches(drawn.sampling_rate)]
+        is_once &= not _is_repeated(np.concatenate(batches))
+        log_once += drawn.examples * stats.binom.logcdf(1, len(batches), drawn.measured_rate)
+    if is_once and log_once < _LOG_CERTAIN:
+        # Shuffled batches that are not empty have sizes that differ by at most 1. Alternatively, all batches
+        # have the same size, except for the last of a pass, which may be empty.
+        is_shuffled = np.ptp(sizes[sizes > 0]) <= 1 or len(np.unique(sizes)) <= 2
+        return SHUFFLED if is_shuffled else BALLS_IN_BINS
+
     # The probability that all Poisson batches are the same size as the first.
     log_same_size = len(sizes) * stats.binom.logpmf(sizes[0], drawn.examples, drawn.measured_rate)
     return FIXED if np.ptp(sizes) == 0 and log_same_size < _LOG_CERTAIN else UNRECOGNISED
@@ -151,11 +171,13 @@ def _is_repeated(indices: Integers) -> bool:
     return len(np.unique(indices)) < len(indices)
 
 
-def _report(draw: Draw, drawn: _DrawnBatches, assumed: str) -> CheckReport:
-    """Checks the batches `drawn` by `draw` for an accountant that assumes batches of the kind `assumed`."""
-    kind = _recognise_kind(drawn)
+def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: str) -> CheckReport:
+    """Checks batches of the kind `kind` for an accountant that assumes the kind `assumed`.
+
+    `order` is the result of the order test, or None if it does not apply.
+    """
     rows = {
-        "indices": _check_indices(drawn),
+        "indices": _check_indices(drawn, kind),
         "batch size": _test_rate(drawn),
         "spread of sizes": _test_sizes(drawn),
         **_test_members(drawn),
@@ -163,66 +185,63 @@ def _report(draw: Draw, drawn: _DrawnBatches, assumed: str) -> CheckReport:
     # Batches count as Poisson if no other kind was recognised and no test rejects Poisson sampling.
     if kind == UNRECOGNISED and make_report("batches", rows).passed:
         kind = POISSON
-    figures: dict[str, Any] = {}
-    if kind in (SHUFFLED, BALLS_IN_BINS):
-        order = examine_order(draw, drawn.examples, drawn.epoch_length, kind == BALLS_IN_BINS)
+    figures: dict[str, Any] = {"kind": kind}
+    if order is not None:
         figures["order"] = order._asdict()
-        if order.repeats:
-            kind = CYCLIC
-            rows["indices"] = rows["indices"]._replace(findings=())  # batches must repeat
-        else:
-            rows["order"] = _describe_order(order)
-    if assumed != POISSON or kind not in (POISSON, UNRECOGNISED):
+        if not order.repeats:  # otherwise, the batches are cyclic
+            not_uniform = CheckFinding(
+                "order",
+                "an order that is not uniform",
+                f"{order.seen} This order reveals more than a uniform order to an attacker who guesses an "
+                "example's step.",
+                "draw a new uniform permutation of all examples in every pass (no buffer, shards or groups "
+                "by length), or account for any order: see any_order in claim (audit.sampler_claims)",
+            )
+            rows["order"] = _describe_test(
+                f"tested over {order.passes} passes", order.p_value, not_uniform
+            )
+    if assumed != POISSON:
         _drop_poisson_tests(drawn, rows, kind, assumed)
     findings = []
     # If the kind is unrecognised, the rejected tests of Poisson sampling are the findings.
     if kind != assumed and (kind != UNRECOGNISED or assumed != POISSON):
-        findings = [_describe_kind(kind, assumed)]
-    return make_report("batches", rows, findings)._replace(figures=figures | {"kind": kind})
-
-
-def _describe_kind(kind: str, assumed: str) -> CheckFinding:
-    """Returns the bug that batches are of a different kind than the accountant assumes."""
-    title = _TITLES.get(kind, "other")
-    return CheckFinding(
-        "every example",
-        f"{title} batches, not {_TITLES[assumed]}",
-        f"The accountant assumes {_TITLES[assumed]} batches, but these are {title}.",
-        f"sample {_TITLES[assumed]} batches, or account for {title} batches: claim "
-        "(audit.sampler_claims) prints their epsilon",
-    )
-
-
-def _describe_order(order: OrderTest) -> CheckOutcome:
-    """Returns the outcome of the tests of a uniform order."""
-    finding = CheckFinding(
-        "order",
-        "an order that is not uniform",
-        f"{order.seen} This order reveals more than a uniform order to an attacker who guesses an example's "
-        "step.",
-        "draw a new uniform permutation of all examples in every pass (no buffer, shards or groups by "
-        "length), or account for any order: see any_order in claim (audit.sampler_claims)",
-    )
-    return _describe_test(f"tested over {order.passes} passes", order.p_value, finding)
+        title = _TITLES.get(kind, "other")
+        why = ""
+        if kind == CYCLIC:
+            why = " They are the same in every pass."
+            rows.pop("together", None)  # the examples of each batch are always drawn together
+        findings.append(
+            CheckFinding(
+                "every example",
+                f"{title} batches, not {_TITLES[assumed]}",
+                f"The accountant assumes {_TITLES[assumed]} batches, but these are {title}.{why}",
+                f"sample {_TITLES[assumed]} batches, or account for {title} batches: claim "
+                "(audit.sampler_claims) prints their epsilon",
+            )
+        )
+        # The kind of batches explains rejections in these rows.
+        for row in ("spread of sizes", "every example"):
+            rows[row] = rows[row]._replace(findings=())
+    return make_report("batches", rows, findings)._replace(figures=figures)
 
 
 def _drop_poisson_tests(
     drawn: _DrawnBatches, rows: dict[str, CheckOutcome], kind: str, assumed: str
 ) -> None:
-    """Removes the tests of Poisson sampling from `rows`, if batches are not or need not be Poisson.
+    """Removes the tests of Poisson sampling from `rows`, if the accountant assumes different batches.
 
-    A row `CheckOutcome(text)` passes: it has only measurements, without tests or findings.
+    Measurements stay. The stated rate may differ by 1%, and fixed-size batches must still use all examples
+    equally often.
     """
     # If only the last batch of a pass is smaller, the largest size gives the rate; otherwise, the mean does.
-    rates = np.array([drawn.sizes.max(), drawn.sizes.mean()]) / drawn.examples
-    if np.min(np.abs(rates / drawn.sampling_rate - 1)) <= 0.01:
-        rows["batch size"] = CheckOutcome(rows["batch size"].text)
-    elif kind != BALLS_IN_BINS:
-        # Sizes are not random (the test remains for balls in bins). Without p-values, the wrong rate is a
-        # certain finding.
-        rows["batch size"] = rows["batch size"]._replace(p_values={})
+    mean = drawn.sizes.mean()
+    full_size = mean if assumed == BALLS_IN_BINS else drawn.sizes.max()
+    rates = np.array([full_size, mean]) / drawn.examples
+    is_close = np.min(np.abs(rates / drawn.sampling_rate - 1)) <= 0.01
+    another_rate = () if is_close else rows["batch size"].findings
+    rows["batch size"] = CheckOutcome(rows["batch size"].text, findings=another_rate)
     rows["spread of sizes"] = CheckOutcome(rows["spread of sizes"].text)
-    if not kind == assumed == FIXED:  # fixed-size batches must use all examples equally often
+    if not kind == assumed == FIXED:
         rows["every example"] = CheckOutcome(rows["every example"].text)
     del rows["together"]
 
@@ -235,27 +254,39 @@ def _describe_test(text: str, p_value: float, finding: CheckFinding) -> CheckOut
 def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
     """Tests whether the total size is consistent with the stated rate, and describes the test's power.
 
-    The total is binomial, with relative standard deviation sqrt((1 - rate) / (trials * rate)). The test at
-    level LEVEL / 4, for four tests of Poisson batches, detects a difference of 5 standard deviations with
-    probability 0.9.
+    The total is binomial, with relative standard deviation sqrt((1 - rate) / mean). A two-sided normal test
+    detects a difference of z(level / 2) + z(0.1) standard deviations with probability 0.9, where z are upper
+    normal quantiles.
     """
     stated = drawn.sampling_rate
     rate = drawn.measured_rate
     trials = drawn.examples * len(drawn.sizes)
-    p_value = stats.binomtest(int(drawn.sizes.sum()), trials, stated).pvalue
-    visible = 100 * 5 * math.sqrt((1 - stated) / (trials * stated))
+    total = stats.binomtest(int(drawn.sizes.sum()), trials, stated)
+    level = LEVEL / 4  # Bonferroni, for the four tests of Poisson batches
+    deviations = stats.norm.isf(level / 2) + stats.norm.isf(0.1)
+    visible = 100 * deviations * math.sqrt((1 - stated) / (trials * stated))
+    expected = drawn.examples * stated
     mean = f"{drawn.sizes.mean():.4g} examples on average"
-    expected = f"{drawn.examples * stated:.4g}"
 
+    length = len(drawn.passes[0].batches)
+    parts = round(stated / rate)
+    # A mistake fits if its rate is within four standard errors, plus 0.1%, of the measured rate.
+    close = 4 * math.sqrt(rate * (1 - rate) / trials) + 1e-3 * rate
+    why = ""
+    if abs(1 / length - rate) < close:
+        why = f" It is 1 / {length} = {1 / length:.4g}, one over the loader's length."
+    elif parts > 1 and abs(stated / parts - rate) < close:
+        why = f" It is the stated rate divided by {parts}, as for one of {parts} workers or parts of a batch."
     finding = CheckFinding(
         "batch size",
         ANOTHER_RATE,
-        f"Batches have {mean} instead of the stated {expected}: a rate of {rate:.4g}, not {stated:.4g}.",
-        f"give the accountant the rate {rate:.4g}, or draw batches at the stated rate. Is the rate one over "
-        "the loader's length, or that of one worker?",
+        f"Batches have {mean} instead of the stated {expected:.4g}: a rate of {rate:.4g}, not {stated:.4g}."
+        f"{why}",
+        f"give the accountant the rate {rate:.4g}, or draw batches at the stated rate",
     )
     power = f"a rate {visible:.2g}% off would be detected with probability 0.9"
-    return _describe_test(f"{mean}, {expected} expected; {power}", p_value, finding)
+    text = f"{mean}, {expected:.4g} expected; {power}"
+    return _describe_test(text, total.pvalue, finding)
 
 
 def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
@@ -264,33 +295,39 @@ def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
     The tests use the measured rate, so a wrong rate does not make them fail.
     """
     sizes = drawn.sizes
-    smallest = sizes.min()
-    largest = sizes.max()
     law = stats.binom(drawn.examples, drawn.measured_rate)
     # The probabilities that no Poisson batch is larger than the largest, or smaller than the smallest.
-    none_larger = law.cdf(largest) ** len(sizes)
-    none_smaller = law.sf(smallest - 1) ** len(sizes)
-    finding = CheckFinding(
-        "spread of sizes",
-        "sizes that do not vary like Poisson batches",
-        f"{np.sum(sizes == smallest)} batches have exactly {smallest} examples and none has fewer, "
-        f"{np.sum(sizes == largest)} have exactly {largest} and none has more.",
-        "do not cut, fill or skip batches, or account for truncated Poisson batches",
-    )
-    # The factor is for three tests.
-    p_value = min(1.0, 3 * min(none_larger, none_smaller, _test_spread(sizes, law)))
-    text = f"{smallest} to {largest} examples, deviation {sizes.std():.3g}"
+    none_larger = law.cdf(sizes.max()) ** len(sizes)
+    none_smaller = law.sf(sizes.min() - 1) ** len(sizes)
+    cut_p_value = 2 * min(none_larger, none_smaller)
+    name = "sizes that do not vary like Poisson batches"
+    meaning = "The accountant assumes Poisson batches."
+    fix = _SAMPLE
+    if cut_p_value < LEVEL:
+        side = "fewer"
+        edge = sizes.min()
+        if none_larger < none_smaller:
+            side = "more"
+            edge = sizes.max()
+        name = "batches cut or filled to a size"
+        meaning = (
+            f"No batch has {side} than {edge} examples, and {np.sum(sizes == edge)} of {len(sizes)} batches "
+            f"have exactly {edge}. Some Poisson batches would have {side} than that."
+        )
+        fix = "do not cut, fill or skip batches, or account for truncated Poisson batches"
+    finding = CheckFinding("spread of sizes", name, meaning, fix)
+    p_value = min(1.0, 2 * min(cut_p_value, _test_spread(sizes, law)))
+    text = f"{sizes.min()} to {sizes.max()} examples, deviation {sizes.std():.3g}"
     return _describe_test(text, p_value, finding)
 
 
 def _test_spread(counts: Any, law: Any) -> float:
-    """Returns the p-value of a test whether counts vary like draws from `law`, a scipy.stats distribution.
+    """Tests whether counts vary like draws from `law`, a scipy.stats distribution; returns the p-value.
 
-    The law's mean must be estimated from the counts, which costs one degree of freedom.
+    The scaled sum of squares is treated as chi-square, with degrees of freedom chosen to match its variance,
+    which depends on the law's kurtosis.
     """
     mean, variance, excess_kurtosis = law.stats("mvk")
-    # The square of a standardized count has mean 1 and variance 2 + excess_kurtosis. Multiplied by `freedom`,
-    # it has the mean and variance of a chi-square variable with `freedom` degrees of freedom.
     freedom = 2 / (2 + excess_kurtosis)
     statistic = freedom * np.sum((counts - mean) ** 2) / variance
     return float(compute_two_sided_p_value(stats.chi2(freedom * (len(counts) - 1)), statistic))
@@ -310,7 +347,9 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
         "The accountant assumes Poisson batches.",
         _SAMPLE,
     )
-    pairs = examine_pairs(members.T @ members, observed, drawn.measured_rate**2, batches)
+    pairs = examine_pairs(
+        members.T @ members, observed, drawn.measured_rate**2, groups="batches", count=batches
+    )
     together = CheckFinding(
         "together",
         "examples that are drawn together",
@@ -329,13 +368,16 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
     }
 
 
-def _check_indices(drawn: _DrawnBatches) -> CheckOutcome:
+def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
     """Checks that no batch contains an example twice, and that no batch repeats another.
 
-    A repeated batch is a bug only if it is very unlikely for Poisson batches.
+    A repeated batch is a bug only if it is very unlikely for Poisson batches, and never if batches are
+    cyclic.
     """
     batches = len(drawn.batches)
-    text = f"{batches:,} batches in {len(drawn.passes)} passes, at most {_MAX_BATCHES // 4} of each"
+    text = f"{batches:,} batches in {len(drawn.passes)} passes"
+    if not drawn.are_whole:
+        text += f"; at most {_MAX_BATCHES:,} batches are read per pass"
     bugs = []
     with_copies = sum(map(_is_repeated, drawn.batches))
     if with_copies:
@@ -348,13 +390,12 @@ def _check_indices(drawn: _DrawnBatches) -> CheckOutcome:
                 "draw without replacement, or clip the sum of an example's copies",
             )
         )
-    contents = [batch.tobytes() for batch in drawn.batches if len(batch)]
+    contents = [np.sort(batch).tobytes() for batch in drawn.batches if len(batch)]
     repeated = len(contents) - len(set(contents))
-    # The probability p^2 + (1 - p)^2 that both or neither of two batches contain an example is at most
-    # exp(-2 p (1 - p)). A union bound covers all pairs.
-    rate = drawn.measured_rate
-    log_repeats = 2 * (math.log(batches) - drawn.examples * rate * (1 - rate))
-    if repeated and log_repeats < _LOG_CERTAIN:
+    # The probability that both or neither of two batches contain an example. A union bound covers all pairs.
+    log_same_choice = math.log(drawn.measured_rate**2 + (1 - drawn.measured_rate) ** 2)
+    log_repeats = drawn.examples * log_same_choice + math.log(batches**2 / 2)
+    if repeated and kind != CYCLIC and log_repeats < _LOG_CERTAIN:
         bugs.append(
             CheckFinding(
                 "indices",

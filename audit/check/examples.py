@@ -118,7 +118,7 @@ def _list_other_labels(labels: Array, label: Array) -> dict[str, Array]:
         others[", label changed"] = labels[differs][:1]
     if labels.dtype.kind == "f":
         others[", label times 1000"] = 1e3 * label
-    if labels.ndim == 2 and labels.dtype.kind in "iu":  # tokens
+    if labels.ndim == 2 and labels.shape[1] > 1 and labels.dtype.kind in "iu":  # tokens
         # Padding is -100 in most libraries. Otherwise, it is the most frequent last token.
         padding = _IGNORED if _IGNORED in labels else stats.mode(labels[:, -1]).mode
         is_first = np.arange(label.shape[1]) == 0

@@ -18,14 +18,13 @@ _NO_INDICES = (
     "`draw` gave batches that are not vectors of indices, such as columns, dictionaries or ragged rows: "
     "build the loader on range(n) instead of the data to get indices"
 )
-_SINGLE_BATCH = "`draw` gave a single batch: return a list of batches, such as [batch]"
 
 
 class DrawnPass(NamedTuple):
     """The batches of one pass over a loader.
 
     Attributes:
-      batches: the sorted example indices of each batch that was read.
+      batches: the example indices of each batch that was read.
       is_whole: True if the pass has no further batches.
     """
 
@@ -40,9 +39,13 @@ def make_draw(loader: Any) -> Draw:
       loader: such a function, or a loader or an iterable as in `check_batches`.
 
     Raises:
-      InputError: the loader can be iterated only once.
+      InputError: the loader is neither callable nor iterable, or can be iterated only once.
     """
     if not isinstance(loader, Iterable):
+        require(
+            callable(loader),
+            f"`draw={shown(loader)}`: give seed -> batches of indices, or a loader",
+        )
         return loader
     # A batch sampler gives the indices without reading the examples.
     batch_sampler = getattr(loader, "batch_sampler", None)
@@ -64,6 +67,27 @@ def _iterate(loader: Any, sampler: Iterable[Any], seed: int) -> Iterator[Any]:
         if hasattr(part, "set_epoch"):
             part.set_epoch(seed)
     return iter(sampler)
+
+
+def join_batches(draw: Draw, count: int) -> Draw:
+    """Returns `draw` if it draws a pass; if it draws a single batch, a function that draws `count` of them.
+
+    The batches have different seeds. Raises InputError if `draw` fails.
+    """
+    if not _is_single(call_user(lambda: draw(0), " with seed 0")):
+        return draw
+    return lambda seed: [draw(count * seed + place) for place in range(count)]
+
+
+def _is_single(given: Any) -> bool:
+    """Returns True if `draw` returned a single batch of indices instead of a pass."""
+    if not hasattr(given, "__getitem__"):  # an iterator over batches
+        return False
+    if not len(given):
+        return hasattr(given, "dtype")  # an empty array is a batch, but an empty list is a pass
+    is_column = getattr(given, "shape", ())[1:] == (1,)  # as returned by np.argwhere
+    # An index is an int or an array without axes, and a batch is an array or a list.
+    return is_column or isinstance(given[0], int) or getattr(given[0], "ndim", 1) == 0
 
 
 def count_examples(loader: Any, examples: int | None) -> int:
@@ -108,17 +132,17 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
 
 def _read_batches(given: Any, most: int) -> DrawnPass:
     """Reads up to `most` batches of the pass `given`; raises InputError unless they are indices."""
-    # np.argwhere returns a single batch as a column.
-    require(getattr(given, "shape", ())[1:] != (1,), _SINGLE_BATCH)
+    if not isinstance(given, Iterable):  # not `require`, because `shown` is slow for a whole pass
+        raise InputError(f"`draw` gave {shown(given)}: return batches of indices")
     remaining = iter(given)
     batches = list(map(_to_array, itertools.islice(remaining, most)))
     for batch in batches:
         # A batch without examples may be an empty list, which NumPy converts to floats.
         is_index = batch.dtype.kind in "iu" or not batch.size
         require(is_index and batch.ndim < 2, _NO_INDICES)
-        require(batch.ndim, _SINGLE_BATCH)
+        require(batch.ndim, "`draw` gave a single batch: return the batches of a whole pass")
     is_whole = next(remaining, None) is None
-    return DrawnPass([np.sort(batch.astype(np.int64)) for batch in batches], is_whole)
+    return DrawnPass([batch.astype(np.int64) for batch in batches], is_whole)
 
 
 def _to_array(batch: Any) -> Array:

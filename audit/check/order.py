@@ -23,14 +23,20 @@ class OrderTest(NamedTuple):
     Attributes:
       passes: the number of drawn passes.
       batches: the smallest number of batches in a pass.
+      is_once: True if each pass uses an example at most once.
+      is_whole: True if no pass has more batches than were read.
       repeats: True if all passes are identical.
+      is_even: True if no batch is larger than the number of examples over the number of batches.
       p_value: the combined p-value of all tests of a uniform order (Bonferroni).
       seen: the observation of the test with the smallest p-value.
     """
 
     passes: int
     batches: int
+    is_once: bool
+    is_whole: bool
     repeats: bool
+    is_even: bool
     p_value: float
     seen: str
 
@@ -49,34 +55,32 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     `sizes_vary`, also tests whether each example is in an independent, random batch (balls in bins). Raises
     InputError if `draw` fails or does not return indices of the data set.
     """
-    # This limits memory and time.
-    count = max(min(4_000_000 // examples, 20_000 // batches, 64), 8)
-    passes = [loaders.draw_pass(draw, seed, examples, batches).batches for seed in range(count)]
+    # With `least` passes, an example that is always in the same batch has a p-value of 1e-6.
+    least = 1 + math.ceil(math.log(1e6 * examples) / math.log(batches))
+    affordable = min(4_000_000 // examples, 20_000 // batches, 64)  # to limit memory and time
+    count = max(affordable, least, 8)
+    passes = [loaders.draw_pass(draw, seed, examples, batches) for seed in range(count)]
     # (passes, examples) the batch index of each example; for omitted examples, it is `batches`.
     steps = np.full((count, examples), batches, np.int32)
-    for steps_of_pass, drawn in zip(steps, passes, strict=True):
-        for k, batch in enumerate(drawn):
-            steps_of_pass[batch] = k
+    sizes = np.zeros((count, batches), int)
+    for i, drawn in enumerate(passes):
+        for k, batch in enumerate(drawn.batches):
+            sizes[i, k] = len(batch)
+            steps[i, batch] = k
 
-    tests = [_test_single_batch(steps, batches), _test_places(steps), *_test_pairs(steps)]
+    tests = [_test_single_batch(steps, sizes), _test_places(steps), *_test_pairs(steps)]
     if sizes_vary:
-        tests.append(_test_sizes(steps, batches))
+        tests.append(_test_sizes(sizes, examples))
     return OrderTest(
         passes=count,
-        batches=min(map(len, passes)),
+        batches=int((sizes > 0).sum(axis=1).min()),
+        is_once=bool(sizes.sum() == np.sum(steps < batches)),  # `steps` counts each example once
+        is_whole=all(drawn.is_whole for drawn in passes),
         repeats=bool(np.all(steps == steps[0])),
+        is_even=bool(sizes.max() * batches <= examples),
         p_value=min(1.0, len(tests) * min(tests).p_value),
         seen=min(tests).sentence,
     )
-
-
-def _test_sizes(steps: Integers, batches: int) -> Observation:
-    """Tests whether sizes vary as if each of `steps` (passes, examples) were an independent, random batch."""
-    sizes = np.array([np.bincount(batch, minlength=batches)[:batches] for batch in steps])
-    expected = sizes.mean()
-    law = stats.chi2(sizes.size - len(sizes))  # each pass has a fixed total
-    p_value = compute_two_sided_p_value(law, np.sum((sizes - expected) ** 2) / expected)
-    return Observation(p_value, "Batch sizes vary more or less than for balls-in-bins batches.")
 
 
 def choose_neighbours(examples: int) -> Integers:
@@ -88,37 +92,41 @@ def choose_neighbours(examples: int) -> Integers:
     return np.unique([first, first + 1])
 
 
-def examine_pairs(together: Array, examples: Integers, rate: float, count: int) -> Observation:
-    """Tests the two examples that are drawn together most often, with a union bound over all pairs.
+def examine_pairs(
+    together: Array, examples: Integers, rate: float, groups: str, count: int
+) -> Observation:
+    """Tests the two examples that occur together most often, with a union bound over all pairs.
 
     Args:
-      together: (n, n) how often two examples are in the same group, a batch or a batch of a pass.
+      together: (n, n) how often two examples occur together in a group.
       examples: (n,) the indices of the examples.
-      rate: the probability that they are in a group together, under the null hypothesis.
+      rate: the probability that they do so in a group, under the null hypothesis.
+      groups: what the groups are, "batches" or "passes".
       count: the number of groups.
     """
     pairs = np.triu(together, 1)
     most = int(pairs.max())
     first, second = examples[list(np.unravel_index(pairs.argmax(), pairs.shape))]
-    seen = f"{most} times, but {count * rate:.3g} are expected."
+    seen = f"in {most} of {count} {groups}, but {count * rate:.3g} are expected."
     p_value = min(1.0, math.comb(len(examples), 2) * stats.binom.sf(most - 1, count, rate))
     return Observation(p_value, f"Examples {first} and {second} are drawn together {seen}")
 
 
-def _test_single_batch(steps: Integers, batches: int) -> Observation:
+def _test_single_batch(steps: Integers, sizes: Integers) -> Observation:
     """Tests the example that is most often in the same batch, with a union bound over examples and batches.
 
-    `steps` (passes, examples) has the batch index of each example, or `batches` if a pass omits the example.
+    `steps` (passes, examples) has the batch index of each example, or the number of batches if a pass omits
+    the example. `sizes` (passes, batches) has the sizes of the batches.
     """
     passes, examples = steps.shape
+    batches = sizes.shape[1]
     # One number per pair of a batch and an example.
     pairs = steps.astype(np.int64) * examples + np.arange(examples)
     values, counts = np.unique(pairs[steps < batches], return_counts=True)
     most = counts.max()
     example = values[counts.argmax()] % examples
     # The probability for the largest batch is an upper bound for the others.
-    largest = np.bincount(steps[steps < batches]).max() / steps.size
-    p_value = stats.binom.sf(most - 1, passes, largest)
+    p_value = stats.binom.sf(most - 1, passes, sizes.max() / examples)
     sentence = f"Example {example} is in the same batch in {most} of {passes} passes."
     return Observation(examples * batches * p_value, sentence)
 
@@ -135,40 +143,45 @@ def _test_places(steps: Integers) -> Observation:
     return Observation(p_value, "An example's batch depends on its position in the data.")
 
 
+def _test_sizes(sizes: Integers, examples: int) -> Observation:
+    """Tests whether sizes (passes, batches) vary as if examples were put into batches independently."""
+    expected = examples / sizes.shape[1]
+    law = stats.chi2(sizes.size - len(sizes))  # each pass has a fixed total
+    p_value = compute_two_sided_p_value(law, np.sum((sizes - expected) ** 2) / expected)
+    return Observation(p_value, "Batch sizes vary more or less than for balls-in-bins batches.")
+
+
 def _test_pairs(steps: Integers) -> list[Observation]:
     """Tests how often examples are in the same batch, for the most frequent pair and for all pairs.
 
-    We use about 1,500 examples. `steps` (passes, examples) has the batch index of each example.
+    Let x be 1 if two examples are together in a pass, otherwise 0. The statistic for all pairs is the product
+    of two passes' centered x, summed over pairs of passes and over pairs of about 1,500 examples. It is
+    scaled to the mean and deviation of a chi-square distribution. `steps` (passes, examples) has the batch
+    index of each example.
     """
     passes, examples = steps.shape
+    pairs = sum(np.sum(sizes * (sizes - 1)) for sizes in map(np.bincount, steps))
+    rate = pairs / (passes * examples * (examples - 1))
     observed = choose_neighbours(examples)
     # How often each pair is in the same batch.
     counts = sum(np.equal.outer(of_pass, of_pass) for of_pass in steps[:, observed])
+    closest = examine_pairs(counts, observed, rate, groups="passes", count=passes)
+
     together = counts[np.triu_indices(len(observed), 1)]
-    rate = together.mean() / passes
-    closest = examine_pairs(counts, observed, rate, passes)
-
-    num_together_twice = len(together) * math.comb(passes, 2) * rate**2
-    # The approximation needs about 1,000 of them, and batches smaller than a pass.
-    if rate >= 0.6 or num_together_twice < 1000:
-        return [closest]
-    return [closest, _test_variance(together, passes, rate)]
-
-
-def _test_variance(together: Integers, passes: int, rate: float) -> Observation:
-    """Tests the variance of how often two examples are together in `passes` passes.
-
-    Under the null hypothesis, the numbers `together` (pairs,) are nearly binomial with probability `rate`.
-    """
     pairs_of_passes = math.comb(passes, 2)
-    # Let Y be 1 for a pair that is together in a pass, with variance V = rate (1 - rate). The excess is 2 /
-    # (passes V len(together)) times the sum of (Y - rate) (Y' - rate) over pairs of passes and pairs of
-    # examples: uncorrelated products of variance V^2.
-    excess = together.var() / (passes * rate * (1 - rate)) - 1
-    deviation = 2 * math.sqrt(pairs_of_passes / len(together)) / passes
-    # We use the chi-square distribution with the same skewness, sqrt(8 / freedom), which is mainly due to
-    # triples of examples that are together in two passes.
+    # The approximation needs about 1,000 pairs that are together twice, and batches smaller than a pass.
+    if rate >= 0.6 or len(together) * pairs_of_passes * rate**2 < 1000:
+        return [closest]
+    # Twice the statistic is the sum of the squared sums over passes, minus the squares of single passes.
+    squares = np.sum((together - passes * rate) ** 2)
+    of_single_passes = np.sum(together * (1 - 2 * rate) + passes * rate**2)
+    deviation = 2 * math.sqrt(len(together) * pairs_of_passes) * rate * (1 - rate)
+    # We use the chi-square distribution with the same skewness, which is mainly due to triples of examples
+    # that are together in two passes.
     freedom = pairs_of_passes * (1 / rate - 1) ** 2
-    p_value = stats.chi2.sf(freedom + math.sqrt(2 * freedom) * excess / deviation, freedom)
-    sentence = "Some examples are drawn together more often than others."
-    return Observation(p_value, sentence)
+    statistic = freedom + math.sqrt(2 * freedom) * (squares - of_single_passes) / deviation
+    p_value = stats.chi2.sf(statistic, freedom)
+    return [
+        closest,
+        Observation(p_value, "Some examples are drawn together more often than others."),
+    ]

@@ -186,8 +186,7 @@ def _read_user_loader() -> _Sampler:
 def _recognize_loader(user_file: UserFile) -> _Sampler:
     """Returns the sampler of a user's loader, recognized by the check of its batches.
 
-    Raises InputError if the data set's size is unknown, a pass has too many batches, or the sampler has no
-    known bound.
+    Raises InputError if the data's size is unknown, a pass is too long, or the sampler has no bound.
     """
     loader = user_file.definitions[user_file.name]
     examples = count_examples(loader, user_file.definitions.get("examples"))
@@ -204,8 +203,7 @@ def _recognize_loader(user_file: UserFile) -> _Sampler:
     order = report.figures.get("order")
     if order is None:  # passes do not use every example once
         return _Sampler(kind, batches)
-    is_even = max(map(len, first_pass.batches)) * batches <= examples
-    return _judge_order(kind, batches, is_even, order)
+    return _judge_order(kind, batches, order)
 
 
 def _find_kind(report: CheckReport) -> str:
@@ -225,18 +223,21 @@ def _find_kind(report: CheckReport) -> str:
     return kind
 
 
-def _judge_order(kind: str, batches: int, is_even: bool, order: Mapping[str, Any]) -> _Sampler:
+def _judge_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Sampler:
     """Returns the sampler for batches that use every example once per pass, judged by tests of their order.
 
     If the tests reject a uniform order, bounds must not assume one: the sampler is "cyclic" or "any_order".
+    Raises InputError if a pass does not end.
 
     Args:
       kind: The name of the sampler if the order is uniform, such as "shuffled".
       batches: The number of batches in the first pass.
-      is_even: True if no batch of the first pass is larger than the others.
       order: The fields of `audit.check.order.OrderTest`. `seen` is the strongest evidence against a
         uniform order, a sentence.
     """
+    require(
+        order["is_whole"], f"a pass does not end after {batches} batches: let it end, like an epoch"
+    )
     batches = min(batches, order["batches"])  # the smallest number in any pass
     passes = f"{order['passes']} passes"
     tested = f"tested over {passes}, p {order['p_value']:.2g}"
@@ -245,7 +246,7 @@ def _judge_order(kind: str, batches: int, is_even: bool, order: Mapping[str, Any
     # The bounds for "shuffled" assume equal batches. If the last one is smaller, an example is more often in
     # an earlier batch. This lowers the leakage, unless later steps expand the example's effect.
     expands = FLAGS.lipschitz is not None and FLAGS.lipschitz > 1
-    bounds_apply = is_even or kind != "shuffled" or not expands
+    bounds_apply = order["is_even"] or kind != "shuffled" or not expands
     if seems_uniform and bounds_apply:
         return _Sampler(kind, batches, uniform)
     if seems_uniform:

@@ -45,14 +45,8 @@ def given(
 ) -> Fresh:
     """Returns a user's cosines with fresh directions as evidence, after all checks (see `given.cosines`).
 
-    Args:
-      leave_one_out: True if the other canaries' directions were projected out of the model update. Otherwise,
-        cosines are `separate`: they do not depend on other directions.
-      presence: 1 for inserted canaries, else 0, with the shape of `cosines`; None if all were inserted.
-
-    Raises:
-      InputError: for invalid values, for cosines that are very unlikely for fresh uniform directions in
-        `dimension` dimensions, and for cosines that were rounded too coarsely.
+    Raises InputError for invalid values, for cosines that are very unlikely for fresh uniform directions in
+    `dimension` dimensions, and for cosines that were rounded too coarsely.
     """
     require_type("in_order", in_order, bool)
     d = require_dimension(dimension)
@@ -66,7 +60,6 @@ def given(
     # These tests assume that rows are independent. Pasted copies of a run must not fail them.
     check_with_or_without_copies(_require_fresh, design)
     check_with_or_without_copies(_require_spread, design)
-    # This one checks each row separately.
     require_possible(values, d, leave_one_out)
     return design
 

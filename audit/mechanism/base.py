@@ -161,21 +161,21 @@ class Directions(NamedTuple):
 
     Attributes:
       keys: one per direction, (K,), or one per BLOCK coordinates of each direction, (K, blocks).
-      coordinates: (m,), the coordinates in which directions are drawn; None for all.
+      within: (m,), the coordinates in which directions are drawn; None for all.
     """
 
     keys: Array
-    coordinates: Array | None = None
+    within: Array | None = None
 
     def select(self, theta: Array) -> Array:
-        """Returns the entries (m,) of theta at `coordinates`; all of theta if that is None."""
-        return theta if self.coordinates is None else theta[self.coordinates]
+        """Returns the entries (m,) of theta at `within`; all of theta if that is None."""
+        return theta if self.within is None else theta[self.within]
 
     def spread(self, values: Array, theta: Array) -> Array:
-        """Returns the vector (p,) with `values` (m,) at `coordinates`, and 0 elsewhere."""
-        if self.coordinates is None:
+        """Returns the vector (p,) with `values` (m,) at `within`, and 0 elsewhere."""
+        if self.within is None:
             return values
-        return jnp.zeros_like(theta).at[self.coordinates].set(values)
+        return jnp.zeros_like(theta).at[self.within].set(values)
 
 
 class Examples(NamedTuple):

@@ -240,7 +240,7 @@ def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> dict[str, s
     }
     if setting.canaries > 1:
         presence = "each inserted or not by its own coin flip, unknown to the adversary"
-        if setting.adversary.inserts_all:
+        if setting.adversary.all_in:
             presence = "all inserted"
         sentences["canaries"] = (
             f"Every run has {setting.canaries} such canaries, {presence}. For each canary, the others are "

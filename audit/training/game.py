@@ -81,10 +81,10 @@ class Game(NamedTuple):
     def presence(self, runs: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Returns which of the K canaries each run with these indices (R,) inserts, as an array (R, K).
 
-        With `null.inserts_all`, every run inserts all canaries. Otherwise, odd-numbered runs insert the
+        With `null.all_in`, every run inserts all canaries. Otherwise, odd-numbered runs insert the
         canary if there is only one. With several, fair coin flips decide.
         """
-        if self.adversary.null.inserts_all:
+        if self.adversary.null.all_in:
             return np.ones((len(runs), self.adversary.canaries), bool)
         if self.adversary.canaries == 1:
             return runs[:, None] % 2 == 1  # (R, 1)

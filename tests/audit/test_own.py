@@ -351,7 +351,7 @@ def test_what_an_adversary_draws_begins_with_and_says_of_itself_names_its_store(
         own_direction(lambda state, key: state * 1e-3 * jax.random.rademacher(key, ())),
         own_direction(observer=Observer(lambda state, theta: jnp.float32(0), observe)),
         own_direction(observer=Observer(lambda state, theta: jnp.float32(1), observe)),
-        own_direction(null=NullLaw(inserts_all=True)),
+        own_direction(null=NullLaw(all_in=True)),
         own_direction(null=NullLaw(dimension=5)),
         own_direction(crafts_constant=True),
         own_direction(null=NullLaw(draws=5)),

@@ -72,7 +72,7 @@ def test_nothing_outside_the_tensor_is_inserted_or_scored(dataset):
         name: one.size for name, one in build.trainee("wide_fcnn", dataset).model.tensors().items()
     }
     start = sum(sizes[name] for name in list(sizes)[: list(sizes).index(KERNEL)])
-    assert crafted.coordinates.tolist() == list(range(start, start + 2048))
+    assert crafted.within.tolist() == list(range(start, start + 2048))
     changed = theta.at[:start].add(1.0)
     scored = [table.adversary.score(state, (), one, theta) for one in (theta + 1, changed + 1)]
     np.testing.assert_array_equal(*scored)

@@ -67,7 +67,7 @@ KINDS = {
     "coordinates": Coordinates(jnp.array([3, 5, 9]), jnp.array([NORM, -NORM, 9 * NORM])),
     "directions": Directions(jax.random.split(jax.random.key(1), 3)),
     "directions within": Directions(
-        jax.random.split(jax.random.key(1), (3, 1)), coordinates=jnp.arange(20, 60)
+        jax.random.split(jax.random.key(1), (3, 1)), within=jnp.arange(20, 60)
     ),
     "array": 3 * NORM * jnp.eye(3, 68),
     "examples": Examples(jnp.eye(3, 8), jnp.array([0, 1, 1])),
