@@ -391,7 +391,7 @@ def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
 
     # The hash contains the names of this function and of records' fields. Renaming them orphans stored runs.
     def play(key: Array, clipping_norm: Array, step: Array, theta_0: Array, theta: Array) -> Any:
-        """Calls each of the adversary's functions once. We compile it, but never run it."""
+        """Calls each of the adversary's functions once; compiled, never run."""
         state = adversary.init(key, theta_0, clipping_norm)
         state_of_run = adversary.draw_for_run(state, key)
         seen: Any = ()
