@@ -71,8 +71,9 @@ two_logit_cross_entropy.defvjp(_two_logit_forward, _two_logit_backward)
 
 
 def fcnn(n_features: int = 8, activation: str = "relu") -> Model:
-    """Makes the network for California Housing (Errata H9): 8 -> 6 -> 2, 68 parameters, LeCun normal kernels.
+    """Makes the network for California Housing: 8 -> 6 -> 2, 68 parameters, LeCun normal kernels.
 
+    The label is binary. Only with two logits, the network has as many parameters as the paper's (Errata H9).
     `activation` names a function in flax.linen, such as relu, or tanh or gelu for a smooth network.
     """
     return _make(FCNN(activation=getattr(nn, activation)), n_features, two_logit_cross_entropy)
@@ -128,9 +129,9 @@ class SoftmaxHead(nn.Module):
 def softmax_head(n_features: int) -> Model:
     """Makes a last layer for a pretrained network's features, without a bias, with 10 n_features parameters.
 
-    The gradient of softmax cross entropy is the outer product of two vectors: the features, and the
-    probabilities minus the one-hot label. Their norms are at most SOFTMAX_NORM = 1 / sqrt(2) and sqrt(2), so
-    the gradient's norm is at most 1.
+    The gradient of softmax cross entropy is the outer product of two vectors: the features, which the model
+    scales to norm SOFTMAX_NORM = 1 / sqrt(2) or less, and the probabilities minus the one-hot label, with
+    norm sqrt(2) or less. So the gradient's norm is at most 1.
     """
     return _make(SoftmaxHead(), n_features, cross_entropy)
 

@@ -74,8 +74,8 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
 def _count_written(jaxpr: Jaxpr) -> int:
     """Returns the size in bytes of all results in a program, to estimate its use of the cache.
 
-    The body of a `lax.scan` counts once per iteration, the body of a `lax.while_loop` once, and the branches
-    of a `lax.cond` not at all.
+    The body of a `lax.scan` counts once per iteration, and other nested programs once. The branches of a
+    `lax.cond` do not count: JAX stores them in a tuple, without `eqns`.
     """
     total = 0
     for equation in jaxpr.eqns:
@@ -266,7 +266,7 @@ def sum_canaries(
       canaries: K canaries of any type.
       step, theta: the step, and the model (p,) before it.
       clipping_norm: C.
-      mask: 1 to insert canaries, else 0; () for all, or (K,) for each.
+      mask: 1 to insert canaries at this step, else 0; () for all of them, or (K,) for each.
       clipped_sum: the clipping strategy; needed only for canaries that are examples.
     """
     crafted = canaries.craft(step, theta)

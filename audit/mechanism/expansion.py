@@ -439,13 +439,14 @@ def worst_on_lines(
 def _find_slopes(
     step: StepMap, theta: Array, batch: Batch, directions: Array, line: Line
 ) -> Vector:
-    """Returns the largest stretch by derivatives within each segment of n lines, (n, 2 reach).
+    """Returns the largest factor by which derivatives stretch each segment of n lines, (n, 2 reach).
 
-    Without a jump, the step stretches the whole segment (the secant) no more than this.
+    Without a jump, the step stretches a whole segment (the secant) by at most this factor.
     """
     # `reach` segments on each side of theta, each with _SLOPES_PER_SECANT intervals.
     places = jnp.arange(2 * line.reach * _SLOPES_PER_SECANT + 1, dtype=jnp.float32)
     positions = line.length * (places / _SLOPES_PER_SECANT - line.reach)
+    # Factors are near 1, so float32 keeps more digits of the factor minus 1.
     minus_one = _on_lines(_measure_slopes, step, theta, batch, directions, positions)
     slopes = 1 + np.asarray(minus_one, np.float64)
     # A window that begins where a secant begins contains all of its points, including both ends.
@@ -456,8 +457,8 @@ def _find_slopes(
 def compute_excess(secant: Stretches, derivative: Stretches) -> Stretches:
     """Returns how much more secants stretch than derivatives along them allow; above 0 if there is a jump.
 
-    Both arguments are factors by which a step increases distances. A margin allows for float32 rounding, and
-    for larger derivatives between the measured points.
+    Both arguments are factors by which a step increases distances, such as 1.002. A margin of the increase,
+    0.002, allows for float32 rounding, and for larger derivatives between the measured points.
     """
     allowed = (1 + _RELATIVE) * (derivative - 1) + _ABSOLUTE
     return secant - 1 - allowed

@@ -132,7 +132,7 @@ def mechanism(choices: FedAvg) -> Mechanism:
         """Runs the rounds of a schedule. `state.optimizer` is a `Server`."""
 
         def advance(before: State, now: Schedule) -> tuple[State, None]:
-            """Runs one round, given its cohort (W,) and the mask of canaries, () or (K,)."""
+            """Runs one round, given its cohort (W,) and a mask: 1 to insert canaries, else 0, () or (K,)."""
             cohort, mask = now
             step = before.step
             key = jax.random.fold_in(run_key, step)
@@ -140,7 +140,7 @@ def mechanism(choices: FedAvg) -> Mechanism:
             sums = cohort_sums(
                 choices, hyper.mechanism_specific, before.theta, norm, data, cohort, key
             )
-            joining = canaries.joining(step, run_key)
+            joining = canaries.joining(step, run_key)  # presence (K,) is 1 for canaries in this run
             inserted = sum_canaries(joining, step, before.theta, norm, mask)
             # To adapt C_t, the server counts 1/2 for each unclipped update and -1/2 for each clipped one.
             # Canaries are scaled to norm C_t, so they count as clipped.
@@ -186,8 +186,8 @@ def _update_server(
 ) -> State:
     """Adds noise to a round's sums, takes the server's step, and adapts C (Andrew et al., 2021).
 
-    `norm` is C_t, `key` is the round's key, and `state.optimizer` is a `Server`. Returns the state before the
-    next round.
+    `norm` is C_t = C `norm_scale`, and `key` is the round's key. The `denominator` is the mean number of
+    clients per round. `state.optimizer` is a `Server`. Returns the state before the next round.
     """
     federated: Federated = hyper.mechanism_specific
     normal = jax.random.normal(key, state.theta.shape, state.theta.dtype)
@@ -232,7 +232,7 @@ def cohort_sums(
         is_present = members != ABSENT
         _, _, _, all_counts = data
         counts = jnp.where(is_present, all_counts[members], 0)
-        # All clients in a block take as many steps as the largest client needs.
+        # `vmap` needs equal numbers of steps, so all clients in a block take those of the largest client.
         steps = choices.epochs * _count_batches(choices, jnp.max(counts))
         train = partial(  # client -> update (p,)
             _local_update,
@@ -250,7 +250,7 @@ def cohort_sums(
         # NaN.
         squared_norms = jnp.where(squared_norms < jnp.inf, squared_norms, jnp.nan)
         weights = is_present.astype(theta.dtype)
-        centred = (squared_norms <= norm**2) - 0.5
+        centred = (squared_norms <= norm**2) - 0.5  # 1/2 if unclipped, else -1/2
         centred_count = sums.centred_count + jnp.sum(weights * centred)
         scales = weights * scale_to_norm(squared_norms, norm)
         return Sums(sums.updates + scales @ updates, centred_count), None

@@ -47,10 +47,10 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
         norm                     the norm of this gradient
         attack                   the accuracy of the attack
         deviation                the standard deviation of scores
-        clients                  the same without noise, from the random choice of clients only
+        clients                  the part of this deviation that is due to the random choice of clients
         published, lower, upper  the published estimate of epsilon and its interval, at delta 1/n
         law_then, law            the score's exact epsilon, at delta 1/n and at `setting.delta`
-        perfect_then, perfect    the exact epsilon of a perfect canary, at both deltas
+        perfect_then, perfect    the exact epsilon of a perfect canary, at delta 1/n and at `setting.delta`
         proven                   a lower bound on epsilon, at `setting.delta`
         rate, mock_rate          a client's sampling probability in a round, and in a simulated (mock) round
     """
@@ -172,8 +172,9 @@ def show_rounds(setting: Attacked, frame: pd.DataFrame) -> str:
         mock=setting.mock_rounds,
         delta=setting.delta,
     )
-    at_delta = f"at delta {setting.delta:g}"
-    lines = [_ROUNDS_HEAD.format(f"{at_delta:^18}".rstrip(), "-" * 80)]
+    over_columns = f"{f'at delta {setting.delta:g}':^18}".rstrip()  # above the last three columns
+    rule = "-" * 80
+    lines = [_ROUNDS_HEAD.format(over_columns, rule)]
     for row in frame.itertuples():
         norm = f"{row.norm:.0f}" if row.norm >= 100 else f"{row.norm:.3g}"
         published = f"{row.published:.2f} [{row.lower:.1f}, {row.upper:.1f}]"
@@ -230,7 +231,8 @@ epsilon over {charged:,} rounds at delta {setting.delta:g}, charged {direction}:
 def _compose_perfect_canary(setting: Attacked, sampling_rate: float, count: int) -> float:
     """Returns the published method's epsilon over `count` rounds for a perfect canary (Errata C9).
 
-    Each round's estimate is the median of many simulated ones.
+    The method finds the noise for which a round's Renyi DP gives the round's estimate of epsilon, and
+    composes rounds with this noise. The estimate is the median of many simulated ones.
     """
     sigma = setting.noise_multiplier
     rng = np.random.default_rng(setting.seed)

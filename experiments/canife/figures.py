@@ -107,11 +107,12 @@ def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
     penalty its design removed ("health"). If x is the round, three more show the model's accuracy, a round's
     epsilon and the training run's epsilon.
     """
-    curve = averages["curve"].replace(PENALTIES)
-    frame = averages.assign(curve=curve).replace(np.inf, np.nan)
+    curve = averages["curve"].replace(PENALTIES)  # a penalty's displayed name
+    frame = averages.assign(curve=curve).replace(np.inf, np.nan)  # panels omit infinite epsilons
     by_curve = frame.pivot(index="x", columns="curve")
     number = len(_PANELS) if sweep.x == ROUND else 3
     panels = {}
+    # `_PANELS` has a panel's title, and the column of its dashed curves, by the column of its solid curves.
     for solid, (title, dashed) in itertools.islice(_PANELS.items(), number):
         panels[title] = partial(_draw_panel, x=sweep.x, frame=by_curve, solid=solid, dashed=dashed)
     return draw_panels(f"{sweep.title}, by {sweep.curve}", panels, (3.5, 2.7), legend_columns=6)

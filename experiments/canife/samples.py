@@ -110,8 +110,9 @@ class TextSamples(NamedTuple):
     def draw(self, rng: np.random.Generator) -> Sample:
         """Draws a sample with log weights that are uniform in [0, 1]."""
         content = rng.random((self.length, len(self.alphabet)), np.float32)
-        # An empty label: a text's tokens are also its labels.
-        return Sample(jnp.asarray(content), jnp.zeros(0))
+        return Sample(
+            jnp.asarray(content), label=jnp.zeros(0)
+        )  # empty, since tokens are also labels
 
     def from_example(self, features: NDArray[Any], label: Any) -> Sample:
         """Returns a sample with large log weights for the tokens of the example's text.
@@ -122,7 +123,7 @@ class TextSamples(NamedTuple):
         text = np.append(features, label[-1])
         # The first token is 1.
         content = _TOKEN_WEIGHT * jax.nn.one_hot(text - 1, len(self.alphabet))
-        return Sample(content, jnp.zeros(0))
+        return Sample(content, label=jnp.zeros(0))  # empty, since tokens are also labels
 
     def loss(self, theta: Array, sample: Sample, key: Array) -> Array:
         """Draws a mixture for each character, and returns the mean cross entropy of predicting the mixtures.

@@ -96,9 +96,10 @@ def _measure(
 ) -> Measured:
     """Designs a canary for a round's frozen model theta (p,), and measures how well it can be detected.
 
-    Scores are dot products of noisy sums of updates with the canary's direction. So to simulate (mock)
-    rounds, we only need the dot products of this direction with the canary's update and with each client's
-    update. All mock rounds draw their cohorts from the same `setting.population` training clients.
+    `health` is the fraction of the penalty on the canary's gradient that the design removed. Scores are dot
+    products of noisy sums of updates with the canary's direction. So to simulate (mock) rounds, we only need
+    the dot products of this direction with the canary's update and with each client's update. All mock rounds
+    draw their cohorts from the same `setting.population` training clients.
     """
     canary, health = _design_canary(setting, population, theta, number)
     gradient = population.gradient(theta, canary)

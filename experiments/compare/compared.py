@@ -135,13 +135,15 @@ def list_methods(compared: Compared) -> list[TrainedMethod]:
     """Returns the methods that train models: fresh directions, and those of three papers.
 
     Each uses its paper's adversary, and bounds for many runs with one canary (hidden state) or K canaries
-    (LiDP), or for a single run (one-shot). CANIFE has its own training code.
+    (LiDP, and hidden state with random coordinates), or for a single run (one-shot). CANIFE has its own
+    training code.
     """
 
     def make(name: str, runs: int, shown: tuple[str, ...], **fields: Any) -> TrainedMethod:
         """Returns a method for the mechanism `compared` that shows the bounds and estimates `shown`.
 
-        `fields` are its adversary and canaries.
+        `fields` are its adversary and canaries, and `observe`: "final" (the default) if it sees only the
+        final model, or "all" for all models.
         """
         setting = setting_of(
             compared.model,

@@ -266,7 +266,7 @@ def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> N
 def draw_proven(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence
 ) -> tuple[Figure, OwnTable]:
-    """Plots each method's lower bounds against the number of training runs, and tabulates them."""
+    """Plots each method's lower bounds against the number of training runs, and tabulates some of them."""
     rows = []
     for point in points:
         rows += make_proven_rows(point, evidence)
@@ -286,7 +286,10 @@ def draw_proven(
 
 
 def _draw_proven_panel(axis: Axes, records: Records) -> None:
-    """Plots the lower bounds for one model and periodicity against the number of training runs."""
+    """Plots the lower bounds for one model and periodicity against the number of training runs.
+
+    Bounds with a refuted assumption are gray.
+    """
     # Records for fresh directions have no prediction. They come first, so we use the last record.
     last = records[-1]
     if last["predicted"] is not None:
@@ -419,6 +422,7 @@ def _draw_strategies(axis: Axes, records: Records) -> None:
         rows = select(records, strategy=strategy)
         low = take(rows, "interval_low")
         axis.vlines(take(rows, "x"), low, take(rows, "interval_high"), color=color, **_INTERVAL)
+        # The label, color and line or marker for each plotted field of the rows.
         looks = {"linear": (label, color, dash), "proven": ("", color, "o")}
         plot_lines(axis, rows, looks, **options)
     # Gray legend entries without data, for all strategies.

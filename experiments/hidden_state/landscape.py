@@ -142,8 +142,8 @@ def _choose_spacing(process: Process) -> float:
     sigma = process.noise_multiplier
     # A step's noise has standard deviation sigma / B.
     spacing = sigma / max(process.batch_size, _MIN_BATCH_SIZE) / PER_DEVIATION
-    # A step moves the densities above and below its threshold away from each other. With little noise
-    # (sigma / B), this leaves sharp edges.
+    # A step moves theta away from a threshold, so it separates the densities above and below. With little
+    # noise (sigma / B), this leaves sharp edges.
     if process.batch_size / sigma >= _FINE_RATIO:
         spacing /= 3
     return spacing
@@ -171,8 +171,8 @@ def iterate_densities(process: Process, thresholds: Floats) -> Iterator[DensityP
 
     Args:
       process: A training run on the crafted landscape.
-      thresholds: The thresholds (T - 1,) of steps 2 to T, in units of C; may be infinite. A step moves theta
-        away from its threshold.
+      thresholds: The thresholds (T - 1,) of steps 2 to T, in units of C; may be infinite. Each of these
+        steps moves theta by C away from its threshold and adds noise. Step 1 only adds noise and the canary.
 
     Raises InputError if the grid would be too large.
     """
@@ -357,7 +357,7 @@ def solve(process: Process, thresholds: Floats, delta: float) -> dict[str, list[
     A step moves theta away from its threshold. `thresholds` (T - 1,) are those of steps 2 to T, in units of
     C. The hidden-state paper's conversion assumes a Gaussian trade-off curve. Its mu comes from the error
     rates of a test, which guesses that the canary is present if theta_t is above the threshold of step t + 1.
-    After the last step, T, we use that step's own threshold.
+    After the last step, T, which has no next step, we use the threshold of step T itself.
 
     Returns:
       epsilon, claimed: The exact and the claimed epsilons, of shape (T,) each.

@@ -138,7 +138,7 @@ def _draw_steps(axis: Axes, records: Records, study: Study) -> None:
         "x": steps,
         "upper": audit["upper"],
         "simulated": audit["simulated"],
-        **audit["by_adversary"]["half"],
+        **audit["by_adversary"]["half"],  # "epsilon" and "claimed"
         "constant": constant,
     }
     _draw_epsilons(axis, epsilons, study)

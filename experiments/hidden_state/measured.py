@@ -25,7 +25,7 @@ _NORMS_FIELD = "norms"
 
 
 def norms_cell(setting: Setting, runs: int) -> Cell:
-    """Returns a cell that trains runs and stores the norms of their canary gradients.
+    """Returns a cell (a unit of a sweep) that trains runs and stores the norms of their canary gradients.
 
     The setting's adversary must be L, which inserts a mislabelled example.
     """

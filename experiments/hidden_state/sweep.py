@@ -60,7 +60,8 @@ class Size(NamedTuple):
     def choose_runs(self, adversary: AdversaryFields) -> tuple[Runs, int | str]:
         """Returns the run counts for an adversary, and the number of canaries in each run.
 
-        For fresh directions, this number is AUTO: the library chooses it based on the model's size.
+        For fresh directions, this number is AUTO: the library chooses it based on the model's size. Only
+        biased adversaries, whose canaries lie along coordinates, can have several canaries in a run.
         """
         if isinstance(adversary, SphereFields):  # fresh directions
             return self.fresh_runs, AUTO
@@ -392,14 +393,14 @@ def _list_scaled_figures(scale: str) -> list[Figure]:
 def _make_norms_sweep(scale: str) -> Sweep:
     """Returns the sweep of the hidden-state paper's Figure 8: gradient norms of the canaries of adversary L.
 
-    L inserts a mislabelled example, here in every step. A cell has the setting of L's audit of one model,
-    with at most as many runs.
+    L inserts a mislabelled example, here in every step (k = 1). A cell has the setting of L's audit of one
+    model with seed 0, and at most as many runs.
     """
     max_runs = 2 if scale == SMOKE else 30
     cells = []
     for model in ("fcnn", *_IMAGE_MODELS):
         in_every_step = Lines(model, [L], at=[1])
-        first, *_ = _list_cells(in_every_step, SIZES[scale][model])  # with seed 0
+        first, *_ = _list_cells(in_every_step, SIZES[scale][model])
         audit = first.audited
         assert audit is not None
         cells.append(norms_cell(audit.setting, min(max_runs, audit.runs)))

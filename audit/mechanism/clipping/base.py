@@ -228,9 +228,9 @@ def apply(
     saved: dict[Path, Saved] = {}
 
     def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        """Returns a layer's output from `compute`, and saves its value; or else the output from Flax.
+        """Returns a layer's output from `compute`, and saves the value that `compute` also returns.
 
-        `apply` rejects layers with parameters that Flax computed.
+        If `compute` returns None, Flax computes the output, and the layer must not have parameters.
         """
         inputs = [*args, *kwargs.values()]
         computed = None

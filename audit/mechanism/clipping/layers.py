@@ -162,7 +162,7 @@ def _multiply_columns(layer: Any, kernel: Array, x: Array, columns: Array) -> Ar
         """
         kernel_is_batched, *_ = are_batched
         if not kernel_is_batched:  # `vmap` over examples, so x and columns = unfold(x) are batched
-            return multiply(*arguments), True
+            return multiply(*arguments), True  # it accepts columns with a leading axis
         axes = [0 if is_batched else None for is_batched in are_batched]
         return jax.vmap(multiply, axes)(*arguments), True
 
@@ -172,13 +172,14 @@ def _multiply_columns(layer: Any, kernel: Array, x: Array, columns: Array) -> Ar
 def _make_product(layer: Any) -> Callable[[Array, Array, Array], Array]:
     """Returns the function (kernel, x, columns) -> kernel.T @ columns, for columns = layer.unfold(x).
 
-    Its derivative gets the gradient at x from `layer.fold`, so it need not store the gradient at the columns,
-    which are several times larger than x.
+    Its derivative gets the gradient at x from `layer.fold`, the transpose of `unfold`, so it need not store
+    the gradient at the columns, which are several times larger than x.
     """
 
     @jax.custom_vjp
     def multiply(kernel: Array, x: Array, columns: Array) -> Array:
         """Returns kernel.T @ columns (..., K, L). Only the derivative uses x."""
+        # Without this, JAX would compute a single product, and first reorder batched columns.
         shape = (*columns.shape[:-2], *kernel.T.shape)
         rows = jnp.broadcast_to(kernel.T, shape)
         return rows @ columns

@@ -47,11 +47,11 @@ _Pass = tuple[Array, dict[Path, Call]]  # (logits or losses, each layer's call b
 def layerwise_book_keeping(
     module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion
 ) -> ClippedSum:
-    """Returns the strategy for modules made up of the layers in `layers`, with any functions between them.
+    """Returns the strategy for modules made up of supported layers, with any functions between them.
 
-    Book-keeping (Bu et al., 2022, arXiv 2210.00038) stores each layer's inputs and the gradients at its
-    outputs. From these, it computes the norms of per-example gradients, then their clipped sum. We do so for
-    one block of examples at a time.
+    `clipping.layers` lists these layers. Book-keeping (Bu et al., 2022, arXiv 2210.00038) stores each layer's
+    inputs and the gradients at its outputs. From these, it computes the norms of per-example gradients, then
+    their clipped sum. We do so for one block of examples at a time.
 
     Args:
       module: module.apply({"params": unravel(theta)}, x) gives a single example's logits.
@@ -67,8 +67,10 @@ def layerwise_book_keeping(
         """Computes the sum of a batch's clipped gradients, of shape (p,), block by block."""
         params = unravel(theta)
         features, _ = batch
-        # The calls for one example determine the layers' output shapes and the examples per block.
-        _, calls = jax.eval_shape(lambda x: _apply(module, params, x, None), features[0])
+        # Each layer's `Call` for one example has the shape of its output, and the size of its saved inputs.
+        _, calls = jax.eval_shape(
+            lambda x: _apply(module, params, x, perturbations=None), features[0]
+        )
         shapes = {path: call.shape for path, call in calls.items()}
         # Every block reads and writes all parameters, so large blocks save time.
         budget = max(block_bytes, _MIN_BLOCK_PER_PARAMETERS * _count_bytes(params))
@@ -162,7 +164,8 @@ def _apply(
 ) -> _Pass:
     """Returns (one example's logits, each layer's `Call`: its output and saved inputs, by path).
 
-    `perturbations` are zeros to add to the layers' outputs; None adds none.
+    `perturbations` are zeros to add to the layers' outputs, because the gradient with respect to them is that
+    at the outputs; None adds none.
     """
 
     def compute(layer: nn.Module, x: Array) -> tuple[Array, Call] | None:
