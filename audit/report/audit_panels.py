@@ -204,6 +204,8 @@ def draw_trade_off(
 ) -> None:
     """Plots the empirical trade-off curve with its band, up to three Gaussian curves, and the claimed curve.
 
+    A claim of mu-GDP is one of the Gaussian curves. For an (epsilon, delta) claim, we plot its own curve.
+
     Args:
       grid: (n,) ascending false-positive rates at which curves are plotted.
       predicted_mu: The mu of an ideal attack; None if unknown.
@@ -221,7 +223,7 @@ def draw_trade_off(
     if upper_mu is not None and math.isfinite(upper_mu):
         _draw_gaussian(axis, grid, upper_mu, f"mu ≤ {at_most(upper_mu, 2)}", color=UPPER, ls=":")
     claim = conclusion.claim
-    # An (epsilon, delta) claim from another accountant (GIVEN) has no mu.
+    # Of the claims from other accountants (GIVEN), those without a mu are (epsilon, delta) claims.
     if claim is not None and claim.assumes == GIVEN and upper_mu is None:
         false_negative_rates = 1 - claim.power(grid)
         smallest = grid[0]  # the smallest rate that the axes show

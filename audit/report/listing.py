@@ -48,9 +48,11 @@ def find_differences(setting: Setting) -> dict[str, Any]:
     defaults = {name: field.default for name, field in known.items()}
     row = task.find_task(setting.model)
     if row is not None:  # one of the repository's models
+        # A default of None means that the model has no default of its own.
         defaults |= {name: value for name, value in row.usual().items() if value is not None}
     defaults["model"] = setting.model
     defaults["adversary"] = setting.adversary.name
+    # By default, training ends with the last insertion, one in each period.
     defaults["steps"] = defaults["insertions"] * setting.schedule.periodicity
     differences = {}
     for name, value in sorted(flat(setting).items()):

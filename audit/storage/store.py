@@ -219,7 +219,7 @@ class Store:
         except Exception:  # NumPy can raise almost anything for damaged bytes
             files.set_aside(path, fix)
             return None
-        # A file without a hash is accepted.
+        # Old versions wrote no hash. The folder already identifies the setting of such a file.
         if str(arrays.pop(_HASH_ARRAY, self.hash)) != self.hash:
             files.set_aside(path, fix, "belongs to another setting")
             return None
