@@ -40,11 +40,11 @@ def bounds(
     Args:
       scores_in: scores (n,) of independent runs with the canary, or (n, K) for K canaries per run. Higher
         scores mean "inserted". Without scores_out, give the result of `audit.coins`, `audit.cosines` or
-        `audit.ranks`, or a table, such as a pandas DataFrame. Its columns are `score` and `in` (1 or 0), or
-        `in` and `out`.
+        `audit.ranks`, or a table (such as a pandas DataFrame) with columns `score` and `in` (1 or 0), or with
+        columns `in` and `out`.
       scores_out: scores (m,) of runs without the canary, or (m, M) for M held-out canaries per run. If
-        scores_in has K canaries per run, each of these m runs must insert K - 1 other canaries. The runs
-        then differ in only one canary; otherwise the bounds are too high.
+        scores_in has K canaries per run, each of these m runs must insert K - 1 other canaries, to differ in
+        only one canary. Otherwise the bounds are too high.
       claim: a privacy claim to test, such as `audit.DpSgd(noise_multiplier=4, insertions=250)`. It gives the
         upper bound.
       delta: the delta of the bounds.
@@ -105,7 +105,7 @@ def audit(
       data: a local data file or prepared TFDS folder; by default, the data are downloaded.
       settings: other flags of the command, such as
           seed=1;
-          insertions=50, k=5: insert the canary in 50 steps, every five steps;
+          insertions=50, k=5: insert the canary 50 times, every five steps;
           adversary="gc_r", or a custom `audit.adversaries.base.Adversary`;
           vary={"k": [1, 5], "seed": [0, 1, 2]}: audit all combinations of these values;
           lipschitz="measured": measure the Lipschitz constants of training steps in `rehearsals` additional
@@ -275,9 +275,6 @@ def _audit_each(make_request: "Callable[..., Request]", settings: dict[str, Any]
       make_request: (fields of the setting, runs, level) -> the request for an audit.
       settings: the fields that all audits share, the other arguments of `_audit_one`, and optionally `vary`,
         {name: list of values}.
-
-    Raises:
-      InputError: `vary` is not a mapping to nonempty lists, or a setting cannot be audited.
     """
     if "vary" not in settings:
         return _audit_one(make_request, **settings)

@@ -72,8 +72,8 @@ class _Fingerprinted:
 def _share(computed: _Fingerprinted) -> Any:
     """Returns the functions of the first call with the same hash, so JAX does not compile them again.
 
-    `lru_cache` compares only hashes, because `_Fingerprinted` does. JAX looks up compiled programs by function
-    identity, and a notebook cell that runs again defines equal but distinct functions.
+    `lru_cache` compares only hashes, because `_Fingerprinted` does. JAX looks up compiled programs by
+    function identity, and a notebook cell that runs again defines equal but distinct functions.
     """
     return computed.functions
 
@@ -198,13 +198,9 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
 def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level) -> driver.Request:
     """Returns the request to audit a custom model.
 
-    Args:
-      own: the model.
-      fields: the settings by name; this function changes the dict. `model` is the name in reports.
-        `adversary` is a name or an `Adversary`, which determines `canaries`. `lipschitz` and `rehearsals` are
-        the arguments of `_Training.plan_constants`.
-      runs: the number of runs.
-      level: the level of the bounds.
+    `fields` has the settings by name; this function changes it. `model` is the name in reports. `adversary`
+    is a name or an `Adversary`, which determines `canaries`. `_Training.plan_constants` describes `lipschitz`
+    and `rehearsals`.
 
     Raises:
       InputError: a setting is invalid or does not fit the model or the data.
@@ -270,16 +266,13 @@ class _Training:
     ) -> Callable[[Store], Steps | None]:
         """Returns a function that finds the training steps' Lipschitz constants, given the setting's store.
 
-        They lower the upper bound for the last model.
+        They lower the upper bound for the last model. Raises InputError if they cannot.
 
         Args:
-          constants: (T,) or a number, which the user guarantees; "measured" to measure them; None for those
-            that an earlier audit measured, if any.
+          constants: numbers that the user guarantees; "measured" to measure them; None for those that an
+            earlier audit measured.
           rehearsals: the number of additional runs that measure them; None for the default.
           delta: the delta of the upper bound.
-
-        Raises:
-          InputError: the constants give no upper bound, or `rehearsals` does not apply.
         """
         is_measured = isinstance(constants, str) and constants == MEASURED
         lipschitz.require_rehearsals(is_measured, rehearsals)
@@ -415,7 +408,6 @@ def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
         crafted = adversary.craft(state_of_run, step, theta)
         return crafted, seen, adversary.score(state_of_run, seen, theta, theta_0)
 
-    # Only the shapes and types of arguments matter.
     theta = _vector(parameters)
     step = jax.ShapeDtypeStruct((), jnp.int32)
     return _fingerprint(

@@ -179,8 +179,8 @@ def _show_threshold_and_errors(finding: Finding, conclusion: Conclusion) -> tupl
 def _show_errors(errors: int, scores: int, as_counts: bool) -> str:
     """Returns false positives or false negatives as "errors/scores", or as a percentage, at most 100%.
 
-    With fair coins, `scores` is the expected number of inserted canaries, half of all. The actual number,
-    and so the number of errors, may be larger. These errors are shown as percentages.
+    For canaries inserted by fair coins, `scores` is half of their number, the expected number of inserted
+    canaries. There may be more errors than this.
     """
     if as_counts:
         return f"{errors}/{scores}"
@@ -246,18 +246,16 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
     if test is None:
         upper = conclusion.tightest  # the smallest upper bound
         if upper is None or math.isinf(upper.epsilon):
-            return []  # there is no claim to test
+            return []
         if conclusion.is_reversed:
             return ["not tested: scores are reversed"]
-        # A single run has a test if the null (the distribution of left-out canaries' cosines) is known, or if
-        # there are enough coin flips. Without a test, neither is true.
+        # A single run's test needs a known null (the distribution of left-out cosines), or enough coin flips.
         if conclusion.is_one_run:
             return [f"not tested: the null is fitted, and there are fewer than {LEAST_COINS} coins"]
-        return []  # remarks explain invalid scores
+        return []
     result = "rejected by " if test.refuted else "not rejected by "
     result += counted(test.runs, "training run")
-    # The test bets against the claimed trade-off curve, with an informative e-value, or compares lower bounds
-    # with the claim. Then the e-value only repeats the result.
+    # If the test does not bet, but compares lower bounds with the claim, the e-value only repeats the result.
     if conclusion.bets_on_curve:
         result += f" (e-value {at_least_digits(test.e_value, digits=2)})"
     # `seen` is the smallest noise reduction that the test would detect.

@@ -52,20 +52,18 @@ def _show_bracket(row: SamplerClaim) -> str:
 
 def list_noise_claims(claims: Sequence[MatrixMechanism], delta: float) -> list[dict[str, Any]]:
     """Returns a record for JSON of each mechanism: its noise, and epsilon and mu in two threat models."""
-    records = []
-    for claim in claims:
-        records.append(
-            {
-                "noise": str(claim.strategy),
-                "noise_multiplier": claim.noise_multiplier,
-                "every_model": {"epsilon": claim.epsilon(delta), "mu": claim.gaussian_mu},
-                "last_model_if_linear": {
-                    "epsilon": claim.last_model_if_linear(delta),
-                    "mu": claim.linear_mu(),
-                },
-            }
-        )
-    return records
+    return [
+        {
+            "noise": str(claim.strategy),
+            "noise_multiplier": claim.noise_multiplier,
+            "every_model": {"epsilon": claim.epsilon(delta), "mu": claim.gaussian_mu},
+            "last_model_if_linear": {
+                "epsilon": claim.last_model_if_linear(delta),
+                "mu": claim.linear_mu(),
+            },
+        }
+        for claim in claims
+    ]
 
 
 def show_noise_claims(records: Sequence[dict[str, Any]], title: str) -> str:

@@ -1,7 +1,4 @@
-"""Collects the facts about an audit for a report, from its folder in a store or from given scores.
-
-This module does not import training libraries.
-"""
+"""Collects the facts about an audit for a report, without loading training libraries."""
 
 import platform
 from collections.abc import Mapping, Sequence

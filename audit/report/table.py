@@ -88,10 +88,8 @@ class Table(Generic[Row]):
     rule: int = 0
 
     def text(self) -> str:
-        """Returns the table as text, with the lines before and after it.
-
-        Only CSV and JSON show columns without a head.
-        """
+        """Returns the table as text, with the lines before and after it."""
+        # Only CSV and JSON show columns without a head.
         columns = [column for column in self.columns if column.head is not None]
         heads = [str(column.head).split("\n") for column in columns]
         height = max(map(len, heads))  # number of header lines

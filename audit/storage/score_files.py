@@ -261,10 +261,7 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
 
 
 def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int]) -> list[Array]:
-    """Returns the named columns as scores, multiplied by their signs (1 if not in `signs`).
-
-    Raises InputError for a cell that is not a number.
-    """
+    """Returns the named columns as scores, multiplied by their signs (1 if not in `signs`)."""
     text_columns = {name: columns[name] for name in names if _is_text_column(columns[name])}
     # Commas must have the same meaning in all text columns.
     all_cells = list(itertools.chain(*text_columns.values()))
@@ -279,10 +276,7 @@ def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int
 
 
 def _parse_numbers(cells: list[Any], has_commas: bool) -> Array:
-    """Returns the cells as numbers, without trailing empty cells. If `has_commas`, commas are decimal points.
-
-    Raises InputError for a cell that is not a number.
-    """
+    """Returns the cells as numbers, without trailing empty cells. `has_commas` means decimal commas."""
     parsed = []
     for row, cell in enumerate(tables.trim(cells), 1):
         number = _convert(cell, has_commas)

@@ -69,10 +69,7 @@ class Wanted(NamedTuple):
         return {name: renamed.index(name) for name in layout}
 
     def locate(self, names: Sequence[str]) -> dict[str, int]:
-        """Returns {our name: index in `names`} for the columns to read.
-
-        Raises InputError if columns are missing or ambiguous (see `find`).
-        """
+        """Returns {our name: index in `names`}, as `find` does; raises InputError if columns are missing."""
         places = self.find(names)
         if places is None:
             layouts = " or ".join(",".join(layout) for layout in self.layouts)
@@ -160,7 +157,6 @@ def _parse_csv(text: str, wanted: Wanted) -> Columns:
     """Returns the requested columns of CSV text, as lists of strings.
 
     Titles and comments (#) may appear above the header line. Empty rows and comments below it are skipped.
-    Raises InputError if a row has more or fewer cells than the header.
     """
     lines = io.StringIO(text, newline=None).readlines()  # splits at any kind of line ending
     header, separator = _find_header(lines[: _MAX_LINES_ABOVE + 1], wanted)
