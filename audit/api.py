@@ -327,10 +327,7 @@ def _audit_one(
 
 
 def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
-    """Returns the score arguments of `bounds` as validated evidence.
-
-    Raises InputError if they are not scores or do not match each other.
-    """
+    """Returns the score arguments of `bounds` as validated evidence."""
     from audit.evidence import given
     from audit.storage import score_files
 

@@ -164,9 +164,6 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
     Args:
       what: a description of the user's code, for messages.
       make: a function that maps an example's features to the model.
-
-    Raises:
-      InputError: the user's code fails on an example, or the loss is not a scalar.
     """
     example = (jnp.asarray(dataset.features[0]), jnp.asarray(dataset.labels[0]))
     try:
@@ -221,7 +218,7 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
     )
     training = _Training(own, setting, adversary)
     find_constants = training.plan_constants(constants, rehearsals, level.delta)
-    # The model's hash identifies both its compiled game and its stored runs.
+    # The model's hash identifies its compiled game and its stored runs.
     recipe = driver.GameRecipe(own.fingerprint, training.make_game, training.describe)
     return driver.Request(
         setting, own.dataset, runs, recipe, level, find_constants, model=own.fingerprint
@@ -459,10 +456,7 @@ def _vector(parameters: int) -> jax.ShapeDtypeStruct:
 
 
 def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
-    """Returns features and labels, both (N, ...), as a data set.
-
-    Raises InputError for invalid arrays (`_standardize`), or if their lengths differ.
-    """
+    """Returns features and labels, both (N, ...), as a data set."""
     standard = {
         "features": _standardize("features", features),
         "labels": _standardize("labels", labels),
@@ -476,10 +470,7 @@ def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
 
 
 def _standardize(name: str, values: ArrayLike) -> NDArray[Any]:
-    """Returns values as an array (N, ...) of float32, uint8 or, for other integers, int32.
-
-    Raises InputError if the array is empty or has values that are not finite or too large.
-    """
+    """Returns values as an array (N, ...) of float32, uint8 or, for other integers, int32."""
     array = arrays.real(name, values)
     kind: type = np.float32
     limit = float(np.finfo(np.float32).max)

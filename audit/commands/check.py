@@ -163,10 +163,7 @@ def _show_progress(line: str) -> None:
 
 
 def _read_stated(file: UserFile, needed: Iterable[str]) -> dict[str, Any]:
-    """Returns the stated numbers, keyed by name, from `stated` in the file or from flags, which override it.
-
-    Raises InputError if a needed number is missing or if `stated` is not a dict.
-    """
+    """Returns the stated numbers by name, from `stated` in the file or from flags, which override it."""
     stated = file.definitions.get("stated", {})
     path = file.path.name
     require(isinstance(stated, dict), f"{path}: stated is not a dict, give {', '.join(STATED)}")

@@ -151,10 +151,7 @@ def _print_sampler_claims() -> None:
 
 
 def _read_sampler() -> _Sampler:
-    """Returns the sampler that --sampler names, with the number of batches in --batches.
-
-    Raises InputError if one is missing or if only one flag of a truncated Poisson sampler is given.
-    """
+    """Returns the sampler that --sampler names, with the number of batches in --batches."""
     sampler = FLAGS.sampler
     require(sampler, f"--sampler is missing: give {', '.join(SAMPLERS)}")
     require(
@@ -184,10 +181,7 @@ def _read_user_loader() -> _Sampler:
 
 
 def _recognize_loader(user_file: UserFile) -> _Sampler:
-    """Returns the sampler of a user's loader, recognized by the check of its batches.
-
-    Raises InputError if the data's size is unknown, a pass is too long, or the sampler has no bound.
-    """
+    """Returns the sampler of a user's loader, recognized by the check of its batches."""
     loader = user_file.definitions[user_file.requested_name]
     examples = count_examples(loader, user_file.definitions.get("examples"))
     draw = make_draw(loader)
@@ -243,7 +237,7 @@ def _judge_order(kind: str, batches: int, order: OrderTest, can_expand: bool) ->
     tested = f"tested over {order.passes} passes, p {order.p_value:.2g}"
     if order.p_value <= LEVEL:  # the tests reject a uniform order
         known = "the bounds take it as known"  # "it" is the order
-        if order.repeats:  # all passes have the same order
+        if order.repeats:
             return _Sampler("cyclic", batches, f"the same in all of {order.passes} passes; {known}")
         evidence = order.seen.removesuffix(".")
         return _Sampler("any_order", batches, f"not uniform ({tested}); {known}. {evidence}")

@@ -12,7 +12,7 @@ from audit.runtime.machine import prepare_jax
 
 
 class UserFile(NamedTuple):
-    """An executed file: its path, the name the user requested, and all its definitions, keyed by name."""
+    """An executed file: its path, the requested name, and all of its definitions, keyed by name."""
 
     path: Path
     requested_name: str

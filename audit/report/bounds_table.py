@@ -104,7 +104,7 @@ def _make_row(finding: Finding, conclusion: Conclusion, assumes: Assumption) -> 
         mu=finding.mu,
         assumes=assumes,
         sign="≥" if isinstance(finding, Bound) else "",
-        show=at_least,  # rounds down, also for estimates: we do not overstate leakage
+        show=at_least,  # rounds down, to not overstate leakage; also for estimates
         counts=_show_threshold_and_errors(finding, conclusion),
         finding=finding,
     )
@@ -296,11 +296,10 @@ def _explain_words(conclusion: Conclusion) -> Iterator[str]:
         yield make_note("last model:", f"bounded only by composition: {conclusion.uncovered}")
     assumptions = dict.fromkeys(row.assumes for row in list_rows(conclusion))
     # The Gaussian curve comes last, because notes on its test follow.
-    for assumption in sorted(assumptions, key=attrgetter("gaussian")):  # False comes before True
+    for assumption in sorted(assumptions, key=attrgetter("gaussian")):
         if assumption.note:
             yield make_note(f"{assumption.word}:", assumption.note)
     if conclusion.scores_may_depend:
-        # The test for a Gaussian curve needs independent scores.
         yield make_note("", "(not tested: scores from one run may depend on each other)")
     if conclusion.curve is not None:
         # Not wrapped, because it is at most a few characters too long.

@@ -68,17 +68,16 @@ def list_noise_claims(claims: Sequence[MatrixMechanism], delta: float) -> list[d
 
 def show_noise_claims(records: Sequence[dict[str, Any]], title: str) -> str:
     """Returns the records from `list_noise_claims` as a text table below a title."""
-    rows = []
-    for record in records:
-        rows.append(
-            {
-                "noise": record["noise"],
-                "sigma": f"{record['noise_multiplier']:.4g}",
-                "every model\nseen": _show_upper(record["every_model"]["epsilon"]),
-                # A prediction, so it is not rounded up.
-                "last model, if\nlosses are linear": f"{record['last_model_if_linear']['epsilon']:.2f}",
-            }
-        )
+    rows = [
+        {
+            "noise": record["noise"],
+            "sigma": f"{record['noise_multiplier']:.4g}",
+            "every model\nseen": _show_upper(record["every_model"]["epsilon"]),
+            # A prediction, so it is not rounded up.
+            "last model, if\nlosses are linear": f"{record['last_model_if_linear']['epsilon']:.2f}",
+        }
+        for record in records
+    ]
     note = textwrap.fill(_IF_LINEAR, _WIDTH)
     right = tuple(rows[0])[1:]
     return format_table(rows, right, before=[title, ""], after=["", note])

@@ -73,10 +73,7 @@ def list_epsilons(audit: FederatedAudit) -> dict[str, tuple[float, str]]:
 
 
 def federated_table(audit: FederatedAudit) -> str:
-    """Returns an audit as text: a table of estimates and bounds, and a table of the mechanism's epsilons.
-
-    For several runs, the first table shows means.
-    """
+    """Returns an audit as text: a table of estimates and bounds, and a table of the mechanism's epsilons."""
     first = audit.runs[0]
     sections = [bounds_table(first)]
     if len(audit.runs) > 1:

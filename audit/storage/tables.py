@@ -126,11 +126,7 @@ def name_in_errors(place: object) -> Iterator[None]:
 def reading(path: Path) -> Iterator[None]:
     """Turns any error in the `with` block, which reads scores, into an InputError that names the file."""
     try:
-        with (
-            name_in_errors(name_file(path)),
-            warnings.catch_warnings(),
-            np.errstate(all="ignore"),
-        ):
+        with name_in_errors(name_file(path)), warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")  # users see only whether reading failed
             yield
     except InputError:
