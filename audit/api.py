@@ -103,14 +103,14 @@ def audit(
       out: the folder for results.
       delta, confidence: as in `bounds`.
       data: a local data file or prepared TFDS folder; by default, the data are downloaded.
-      settings: other flags of the command, such as
-          seed=1;
-          insertions=50, k=5: insert the canary 50 times, every five steps;
-          adversary="gc_r", or a custom `audit.adversaries.base.Adversary`;
-          vary={"k": [1, 5], "seed": [0, 1, 2]}: audit all combinations of these values;
-          lipschitz="measured": measure the Lipschitz constants of training steps in `rehearsals` additional
-            runs, for an upper bound on the last model's leakage. This is the default for smooth models with
-            k > 1; lipschitz="none" disables it.
+      settings: other flags of the command. insertions=50 and k=5 insert the canary 50 times, every five
+        steps. `adversary` is a name, such as "gc_r", or an `audit.adversaries.base.Adversary`.
+
+        vary={"k": [1, 5], "seed": [0, 1, 2]} audits all combinations of these values.
+
+        lipschitz="measured" measures the Lipschitz constants of training steps in `rehearsals` additional
+        runs, for an upper bound on the last model's leakage. It is the default for smooth models with k > 1;
+        lipschitz="none" disables it.
 
     Returns:
       A `Result`; its `folder` has the scores and the conclusion. With `vary`, a `Grid`.
