@@ -39,11 +39,12 @@ def bounds(
 
     Args:
       scores_in: scores (n,) of independent runs with the canary, or (n, K) for K canaries per run. Higher
-        scores mean "inserted". Without scores_out, a table, such as a pandas DataFrame, with columns score,in
-        (1 or 0) or in,out; or the result of `audit.coins`, `audit.cosines` or `audit.ranks`.
+        scores mean "inserted". Without scores_out, give the result of `audit.coins`, `audit.cosines` or
+        `audit.ranks`, or a table (such as a pandas DataFrame) with columns `score` and `in` (1 or 0), or with
+        columns `in` and `out`.
       scores_out: scores (m,) of runs without the canary, or (m, M) for M held-out canaries per run. If
-        scores_in has K canaries per run, each of these m runs must insert K - 1 other canaries. Otherwise the
-        bounds are too high.
+        scores_in has K canaries per run, each of these m runs must insert K - 1 other canaries, to differ in
+        only one canary. Otherwise the bounds are too high.
       claim: a privacy claim to test, such as `audit.DpSgd(noise_multiplier=4, insertions=250)`. It gives the
         upper bound.
       delta: the delta of the bounds.
@@ -102,12 +103,14 @@ def audit(
       out: the folder for results.
       delta, confidence: as in `bounds`.
       data: a local data file or prepared TFDS folder; by default, the data are downloaded.
-      settings: other flags of the command, such as adversary="gc_r", seed=1, or k=5, which inserts the canary
-        every five steps. `adversary` may also be a custom `audit.adversaries.base.Adversary`. `vary` audits
-        all combinations of values, as in vary={"k": [1, 5], "seed": [0, 1, 2]}. lipschitz="measured"
-        measures the Lipschitz constants of training steps in `rehearsals` additional runs, for an upper bound
-        on the last model's leakage. It is the default for smooth models with k > 1; lipschitz="none" disables
-        it.
+      settings: other flags of the command. insertions=50 and k=5 insert the canary 50 times, every five
+        steps. `adversary` is a name, such as "gc_r", or an `audit.adversaries.base.Adversary`.
+
+        vary={"k": [1, 5], "seed": [0, 1, 2]} audits all combinations of these values.
+
+        lipschitz="measured" measures the Lipschitz constants of training steps in `rehearsals` additional
+        runs, for an upper bound on the last model's leakage. It is the default for smooth models with k > 1;
+        lipschitz="none" disables it.
 
     Returns:
       A `Result`; its `folder` has the scores and the conclusion. With `vary`, a `Grid`.
@@ -272,9 +275,6 @@ def _audit_each(make_request: "Callable[..., Request]", settings: dict[str, Any]
       make_request: (fields of the setting, runs, level) -> the request for an audit.
       settings: the fields that all audits share, the other arguments of `_audit_one`, and optionally `vary`,
         {name: list of values}.
-
-    Raises:
-      InputError: `vary` is not a mapping to nonempty lists, or a setting cannot be audited.
     """
     if "vary" not in settings:
         return _audit_one(make_request, **settings)
@@ -327,10 +327,7 @@ def _audit_one(
 
 
 def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
-    """Returns the score arguments of `bounds` as validated evidence.
-
-    Raises InputError if they are not scores or do not match each other.
-    """
+    """Returns the score arguments of `bounds` as validated evidence."""
     from audit.evidence import given
     from audit.storage import score_files
 

@@ -163,11 +163,7 @@ def _check_numbers(seed: int, run: int, count: int, dimension: int) -> tuple[int
 
 
 def _check_displacement(displacement: ArrayLike) -> Array:
-    """Returns a displacement divided by its Euclidean length, in float64.
-
-    Raises:
-      InputError: the displacement is not a vector, is not finite, or is 0.
-    """
+    """Returns a displacement divided by its Euclidean length, in float64; raises InputError if invalid."""
     vector = floats("the displacement's entries", displacement)
     require(
         vector.ndim == 1, f"the displacement has shape {vector.shape}: flatten it into one vector"

@@ -132,7 +132,10 @@ class DirectionsOptimizer(_InsertingOptimizer):
         present: bool = True,
         parameters: Iterable[Tensor] | None = None,
     ) -> None:
-        """Replaces `optimizer`, and computes the sum of the run's directions, which every step inserts."""
+        """Replaces `optimizer`, and computes the sum of directions that each step inserts if `present`.
+
+        The directions are `count` random gradients, which `seed` and `run` determine.
+        """
         super().__init__(optimizer)
         self._chosen = list(self.params if parameters is None else parameters)
         _require_trained(self._chosen, self.params)
@@ -181,12 +184,13 @@ class DirectionsOptimizer(_InsertingOptimizer):
         """Returns the chosen parameters (dimension,) minus their initial values.
 
         Raises:
-          InputError: this is a rehearsal with noise. If a run had the same noise, subtracting the rehearsal's
-            movement would remove the noise from the run's cosines.
+          InputError: this is a rehearsal (a run without directions) with noise. If a run had the same noise,
+            subtracting the rehearsal's movement would remove the noise from the run's cosines.
         """
         noise = self.noise_multiplier
+        is_rehearsal = not self._inserts
         require(
-            self._inserts or noise == 0,
+            not is_rehearsal or noise == 0,
             f"a rehearsal with `noise_multiplier={noise}` removes its noise from every run: rehearse with "
             "noise_multiplier=0",
         )

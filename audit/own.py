@@ -62,7 +62,7 @@ class OwnModel(NamedTuple):
 
 @dataclass(frozen=True)
 class _Fingerprinted:
-    """Functions, and the hash of their compiled programs (`_fingerprint`). Only the hash is compared."""
+    """Functions, and the hash of their compiled programs (`_fingerprint`). `==` compares only the hash."""
 
     fingerprint: str
     functions: Any = field(compare=False)
@@ -70,10 +70,10 @@ class _Fingerprinted:
 
 @lru_cache(MAX_PROGRAMS)
 def _share(computed: _Fingerprinted) -> Any:
-    """Returns the functions or, because of `lru_cache`, those of the first call with the same hash.
+    """Returns the functions of the first call with the same hash, so JAX does not compile them again.
 
-    JAX looks up compiled programs by function identity. A notebook cell that runs again defines equal but
-    distinct functions, which would be compiled again.
+    `lru_cache` compares only hashes, because `_Fingerprinted` does. JAX looks up compiled programs by
+    function identity, and a notebook cell that runs again defines equal but distinct functions.
     """
     return computed.functions
 
@@ -164,9 +164,6 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
     Args:
       what: a description of the user's code, for messages.
       make: a function that maps an example's features to the model.
-
-    Raises:
-      InputError: the user's code fails on an example, or the loss is not a scalar.
     """
     example = (jnp.asarray(dataset.features[0]), jnp.asarray(dataset.labels[0]))
     try:
@@ -196,11 +193,11 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
 
 
 def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level) -> driver.Request:
-    """Returns the request to audit a custom model with the settings `fields`, which this function changes.
+    """Returns the request to audit a custom model.
 
-    In `fields`, `adversary` is a name or an `Adversary`. `lipschitz` has the training steps' Lipschitz
-    constants, which lower the upper bound for the last model. The user guarantees them, or passes "measured"
-    to measure them in `rehearsals` additional runs.
+    `fields` has the settings by name; this function changes it. `model` is the name in reports. `adversary`
+    is a name or an `Adversary`, which determines `canaries`. `_Training.plan_constants` describes `lipschitz`
+    and `rehearsals`.
 
     Raises:
       InputError: a setting is invalid or does not fit the model or the data.
@@ -221,6 +218,7 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
     )
     training = _Training(own, setting, adversary)
     find_constants = training.plan_constants(constants, rehearsals, level.delta)
+    # The model's hash identifies its compiled game and its stored runs.
     recipe = driver.GameRecipe(own.fingerprint, training.make_game, training.describe)
     return driver.Request(
         setting, own.dataset, runs, recipe, level, find_constants, model=own.fingerprint
@@ -263,16 +261,22 @@ class _Training:
     def plan_constants(
         self, constants: Any, rehearsals: Any, delta: float
     ) -> Callable[[Store], Steps | None]:
-        """Returns a function that finds the steps' Lipschitz constants, given the setting's store.
+        """Returns a function that finds the training steps' Lipschitz constants, given the setting's store.
 
-        `make_request` describes the arguments. By default, it finds those that an earlier audit measured.
+        They lower the upper bound for the last model. Raises InputError if they cannot.
+
+        Args:
+          constants: numbers that the user guarantees; "measured" to measure them; None for those that an
+            earlier audit measured.
+          rehearsals: the number of additional runs that measure them; None for the default.
+          delta: the delta of the upper bound.
         """
         is_measured = isinstance(constants, str) and constants == MEASURED
         lipschitz.require_rehearsals(is_measured, rehearsals)
         if constants is None:
             return _reuse_measured_constants
         if is_measured:
-            # Refuse before measuring. Whether a bound exists does not depend on the constants.
+            # Refuse before measuring, with any constants: whether a bound exists does not depend on them.
             self.require_bound(delta, constants=1.0)
             return partial(self.measure, rehearsals=rehearsals or lipschitz.USUAL)
         self.require_bound(delta, constants)
@@ -401,7 +405,6 @@ def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
         crafted = adversary.craft(state_of_run, step, theta)
         return crafted, seen, adversary.score(state_of_run, seen, theta, theta_0)
 
-    # Only the shapes and types of arguments matter.
     theta = _vector(parameters)
     step = jax.ShapeDtypeStruct((), jnp.int32)
     return _fingerprint(
@@ -453,10 +456,7 @@ def _vector(parameters: int) -> jax.ShapeDtypeStruct:
 
 
 def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
-    """Returns features and labels, both (N, ...), as a data set.
-
-    Raises InputError for invalid arrays (`_standardize`), or if their lengths differ.
-    """
+    """Returns features and labels, both (N, ...), as a data set."""
     standard = {
         "features": _standardize("features", features),
         "labels": _standardize("labels", labels),
@@ -470,10 +470,7 @@ def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
 
 
 def _standardize(name: str, values: ArrayLike) -> NDArray[Any]:
-    """Returns values as an array (N, ...) of float32, uint8 or, for other integers, int32.
-
-    Raises InputError if the array is empty or has values that are not finite or too large.
-    """
+    """Returns values as an array (N, ...) of float32, uint8 or, for other integers, int32."""
     array = arrays.real(name, values)
     kind: type = np.float32
     limit = float(np.finfo(np.float32).max)

@@ -248,8 +248,8 @@ class Grid:
         """Returns a row for each audit: the varied settings, then the columns of `audit.table`."""
         import pandas as pd
 
-        columns = table(self.results)  # not this method, but the function
-        rows = [{**values, **row} for values, row in zip(self.values, columns, strict=True)]
+        results = table(self.results)  # not this method, but the function
+        rows = [{**values, **row} for values, row in zip(self.values, results, strict=True)]
         return pd.DataFrame(rows)
 
     def figure(self, path: str | Path | None = None, width: float = 3.25) -> "Figure":

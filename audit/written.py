@@ -1,7 +1,4 @@
-"""Formats bounds and levels as text, and results as JSON.
-
-Lower bounds are rounded down, and upper bounds are rounded up.
-"""
+"""Formats bounds and levels as text, and results as JSON."""
 
 import json
 import math

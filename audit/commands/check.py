@@ -124,12 +124,15 @@ def _run_check(subject: str, file: UserFile) -> CheckReport:
 
 
 def _check_step(file: UserFile) -> CheckReport:
-    """Checks the step in a user's file against C, sigma, eta and B, as stated in the file or by flags."""
+    """Checks the step in a user's file against C, sigma, eta and B.
+
+    Flags or the file's dict `stated` give these numbers, so `stated` may be missing.
+    """
     missing = [name for name in ("params", "batch") if name not in file.definitions]
-    advice = f"define {file.name}, params, batch and stated"
+    advice = f"define {file.requested_name}, params, batch and stated"
     require(not missing, f"{file.path.name} has no {', '.join(missing)}: {advice}")
     return check_step(
-        file.definitions[file.name],
+        file.definitions[file.requested_name],
         file.definitions["params"],
         file.definitions["batch"],
         seeds=FLAGS.seeds,
@@ -142,7 +145,7 @@ def _check_batches(file: UserFile) -> CheckReport:
     """Checks whether a user's file draws batches with the assumed sampler and sampling rate."""
     rate = FLAGS.sampling_rate
     require(rate is not None, "--sampling_rate is missing: give the accountant's rate")
-    draw = file.definitions[file.name]
+    draw = file.definitions[file.requested_name]
     return check_batches(draw, FLAGS.examples, rate, assumed=FLAGS.assumed)
 
 
@@ -150,7 +153,7 @@ def _check_noise(file: UserFile) -> CheckReport:
     """Checks the noise drawn by a user's file."""
     require(FLAGS.strategy, "--strategy is missing: give the noise strategy, such as bisr:16")
     stated = _read_stated(file, ("noise_multiplier",))
-    return check_noise(file.definitions[file.name], FLAGS.strategy, **stated)
+    return check_noise(file.definitions[file.requested_name], FLAGS.strategy, **stated)
 
 
 def _show_progress(line: str) -> None:
@@ -160,10 +163,7 @@ def _show_progress(line: str) -> None:
 
 
 def _read_stated(file: UserFile, needed: Iterable[str]) -> dict[str, Any]:
-    """Returns the stated numbers, keyed by name, from `stated` in the file or from flags, which override it.
-
-    Raises InputError if a needed number is missing or if `stated` is not a dict.
-    """
+    """Returns the stated numbers by name, from `stated` in the file or from flags, which override it."""
     stated = file.definitions.get("stated", {})
     path = file.path.name
     require(isinstance(stated, dict), f"{path}: stated is not a dict, give {', '.join(STATED)}")

@@ -17,13 +17,13 @@ executed.
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from absl import flags
 
 from audit.check.batches import ANOTHER_RATE, check_batches
 from audit.check.loaders import MAX_BATCHES, count_examples, draw_pass, make_draw
+from audit.check.order import OrderTest
 from audit.check.report import LEVEL, CheckReport
 from audit.claims.matrix import MatrixMechanism
 from audit.claims.sampler_claims import (
@@ -151,10 +151,7 @@ def _print_sampler_claims() -> None:
 
 
 def _read_sampler() -> _Sampler:
-    """Returns the sampler that --sampler names, with the number of batches in --batches.
-
-    Raises InputError if one is missing or if only one flag of a truncated Poisson sampler is given.
-    """
+    """Returns the sampler that --sampler names, with the number of batches in --batches."""
     sampler = FLAGS.sampler
     require(sampler, f"--sampler is missing: give {', '.join(SAMPLERS)}")
     require(
@@ -184,11 +181,8 @@ def _read_user_loader() -> _Sampler:
 
 
 def _recognize_loader(user_file: UserFile) -> _Sampler:
-    """Returns the sampler of a user's loader, recognized by the check of its batches.
-
-    Raises InputError if the data's size is unknown, a pass is too long, or the sampler has no bound.
-    """
-    loader = user_file.definitions[user_file.name]
+    """Returns the sampler of a user's loader, recognized by the check of its batches."""
+    loader = user_file.definitions[user_file.requested_name]
     examples = count_examples(loader, user_file.definitions.get("examples"))
     draw = make_draw(loader)
     first_pass = draw_pass(draw, 0, examples, MAX_BATCHES)  # with seed 0
@@ -203,7 +197,8 @@ def _recognize_loader(user_file: UserFile) -> _Sampler:
     order = report.figures.get("order")
     if order is None:  # passes do not use every example once
         return _Sampler(kind, batches)
-    return _judge_order(kind, batches, order)
+    can_expand = FLAGS.lipschitz is not None and FLAGS.lipschitz > 1
+    return _judge_order(kind, batches, OrderTest(**order), can_expand)
 
 
 def _find_kind(report: CheckReport) -> str:
@@ -223,40 +218,36 @@ def _find_kind(report: CheckReport) -> str:
     return kind
 
 
-def _judge_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Sampler:
+def _judge_order(kind: str, batches: int, order: OrderTest, can_expand: bool) -> _Sampler:
     """Returns the sampler for batches that use every example once per pass, judged by tests of their order.
 
-    If the tests reject a uniform order, bounds must not assume one: the sampler is "cyclic" or "any_order".
-    Raises InputError if a pass does not end.
+    If the tests reject a uniform order, we choose "cyclic" or "any_order". Their bounds are valid if the
+    adversary knows the order. Raises InputError if a pass does not end.
 
     Args:
       kind: The name of the sampler if the order is uniform, such as "shuffled".
       batches: The number of batches in the first pass.
-      order: The fields of `audit.check.order.OrderTest`. `seen` is the strongest evidence against a
-        uniform order, a sentence.
+      order: The results of the tests.
+      can_expand: True if steps may increase an example's effect (a Lipschitz constant above 1).
     """
     require(
-        order["is_whole"], f"a pass does not end after {batches} batches: let it end, like an epoch"
+        order.is_whole, f"a pass does not end after {batches} batches: let it end, like an epoch"
     )
-    batches = min(batches, order["batches"])  # the smallest number in any pass
-    passes = f"{order['passes']} passes"
-    tested = f"tested over {passes}, p {order['p_value']:.2g}"
+    batches = min(batches, order.batches)  # the smallest number in any pass
+    tested = f"tested over {order.passes} passes, p {order.p_value:.2g}"
+    if order.p_value <= LEVEL:  # the tests reject a uniform order
+        known = "the bounds take it as known"  # "it" is the order
+        if order.repeats:
+            return _Sampler("cyclic", batches, f"the same in all of {order.passes} passes; {known}")
+        evidence = order.seen.removesuffix(".")
+        return _Sampler("any_order", batches, f"not uniform ({tested}); {known}. {evidence}")
     uniform = f"uniform order ({tested})"
-    seems_uniform = order["p_value"] > LEVEL  # the tests do not reject it
     # The bounds for "shuffled" assume equal batches. If the last one is smaller, an example is more often in
     # an earlier batch. This lowers the leakage, unless later steps expand the example's effect.
-    expands = FLAGS.lipschitz is not None and FLAGS.lipschitz > 1
-    bounds_apply = order["is_even"] or kind != "shuffled" or not expands
-    if seems_uniform and bounds_apply:
-        return _Sampler(kind, batches, uniform)
-    if seems_uniform:
+    if kind == "shuffled" and not order.is_even and can_expand:
         why = "batches differ in size and steps may expand; the bounds take the order as known"
         return _Sampler("any_order", batches, f"{uniform}, but {why}")
-    known = "the bounds take it as known"
-    if order["repeats"]:  # all passes have the same order
-        return _Sampler("cyclic", batches, f"the same in all of {passes}; {known}")
-    reason = order["seen"].removesuffix(".")
-    return _Sampler("any_order", batches, f"not uniform ({tested}); {known}. {reason}")
+    return _Sampler(kind, batches, uniform)
 
 
 if __name__ == "__main__":

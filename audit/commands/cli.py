@@ -178,16 +178,17 @@ def values(kind: type = Setting, names: Iterable[str] | None = None) -> dict[str
 
 
 def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:
-    """Returns the audit setting that the flags describe.
+    """Returns the audit setting that the command line describes.
 
-    `names` are the fields that have flags (None for all). Values in `fixed`, keyed by name, override flags.
+    `values` reads the flags of the fields `names` (None for all). Values in `fixed`, keyed by field, override
+    them.
     """
     given = {**values(Setting, names), **fixed}
     for name in ("insertions", "noise_multiplier"):
-        # A model may have its own default, which the default of an absent flag must not replace.
+        # A model may have its own default (`Task.usual`), so the flag's default must not replace it.
         if name in given and name not in fixed and not flags.FLAGS[name].present:
             del given[name]
-    # If flags do not determine the number of steps, this sets `insertions` to the model's default.
+    # Changes `given`: sets `insertions` to the model's default unless the flags determine the steps.
     make.add_default_insertions(given["model"], given)
     return make.setting_of(**given)
 

@@ -66,7 +66,7 @@ def find_commands(packages: Sequence[str]) -> dict[str, str]:
 
 
 def _format_usage(program: str, modules: Mapping[str, str], others: Mapping[str, str]) -> str:
-    """Returns the program's help, with a line for each command; `others` are as in `run`."""
+    """Returns the program's help, with a line for each command."""
     summaries = {name: _read_summary(module) for name, module in modules.items()}
     commands = [f"  {name:<12} {summary}" for name, summary in {**summaries, **others}.items()]
     return "\n".join(

@@ -73,8 +73,7 @@ def _read_audits(folders: Sequence[Path]) -> list[dict[str, Any]]:
 def _find_audit(root: Path) -> Path:
     """Returns the folder of the audit that --setting selects, by default the newest.
 
-    --setting is the folder's name or the beginning of its hash. Raises InputError unless there is exactly one
-    such folder.
+    --setting is the folder's name or the beginning of its hash.
     """
     folders = make.audits(root)
     require(folders, f"--out={root} has no audits: run an audit, or name another folder")

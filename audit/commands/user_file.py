@@ -15,7 +15,7 @@ class UserFile(NamedTuple):
     """An executed file: its path, the requested name, and all of its definitions, keyed by name."""
 
     path: Path
-    name: str
+    requested_name: str
     definitions: dict[str, Any]
 
 

@@ -202,7 +202,7 @@ def _choose_look(row: BoundRow) -> dict[str, Any]:
 def draw_trade_off(
     axis: Axes, conclusion: Conclusion, grid: Array, predicted_mu: float | None
 ) -> None:
-    """Plots the empirical trade-off curve with its band, up to three Gaussian curves, and the claimed curve.
+    """Plots the empirical trade-off curve with its band, up to three Gaussian curves, and a claimed curve.
 
     Args:
       grid: (n,) ascending false-positive rates at which curves are plotted.
@@ -221,7 +221,7 @@ def draw_trade_off(
     if upper_mu is not None and math.isfinite(upper_mu):
         _draw_gaussian(axis, grid, upper_mu, f"mu ≤ {at_most(upper_mu, 2)}", color=UPPER, ls=":")
     claim = conclusion.claim
-    # An (epsilon, delta) claim from another accountant (GIVEN) has no mu.
+    # Another accountant's claim (GIVEN) has a mu, plotted above, or is an (epsilon, delta) claim.
     if claim is not None and claim.assumes == GIVEN and upper_mu is None:
         false_negative_rates = 1 - claim.power(grid)
         smallest = grid[0]  # the smallest rate that the axes show

@@ -12,6 +12,7 @@ from audit.claims.linear_losses import IF_LINEAR
 from audit.conclusions import verdicts
 from audit.conclusions.conclusion import Conclusion, UpperBound, method_of
 from audit.methods.estimate import Bound, Finding
+from audit.methods.exact_null import LAW_LEVEL
 from audit.methods.method import Assumption, NoiseFloor
 from audit.methods.one_run_bounds import LEAST_COINS
 from audit.report.table import at_least, at_most, format_table
@@ -103,8 +104,8 @@ def _make_row(finding: Finding, conclusion: Conclusion, assumes: Assumption) -> 
         mu=finding.mu,
         assumes=assumes,
         sign="≥" if isinstance(finding, Bound) else "",
-        show=at_least,
-        counts=_count(finding, conclusion),
+        show=at_least,  # rounds down, to not overstate leakage; also for estimates
+        counts=_show_threshold_and_errors(finding, conclusion),
         finding=finding,
     )
 
@@ -157,7 +158,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     return format_table(records, before=before, after=notes, gap=" ")
 
 
-def _count(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
+def _show_threshold_and_errors(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
     """Returns the cells for a bound or an estimate: its threshold, false positives and false negatives.
 
     If runs have a single canary, errors are shown as counts out of all scores. Otherwise they are
@@ -176,10 +177,10 @@ def _count(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
 
 
 def _show_errors(errors: int, scores: int, as_counts: bool) -> str:
-    """Returns errors as "errors/scores", or as a percentage of scores, at most 100%.
+    """Returns false positives or false negatives as "errors/scores", or as a percentage, at most 100%.
 
-    Fair coins insert half of all canaries on average, so `scores` is half of their number. There may be more
-    errors than this.
+    For canaries inserted by fair coins, `scores` is half of their number, the expected number of inserted
+    canaries. There may be more errors than this.
     """
     if as_counts:
         return f"{errors}/{scores}"
@@ -243,12 +244,12 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
     """
     test = conclusion.claim_test
     if test is None:
-        upper = conclusion.tightest
+        upper = conclusion.tightest  # the smallest upper bound
         if upper is None or math.isinf(upper.epsilon):
             return []
         if conclusion.is_reversed:
             return ["not tested: scores are reversed"]
-        # A single run's test needs a known distribution of left-out cosines, or enough coin flips.
+        # A single run's test needs a known null (the distribution of left-out cosines), or enough coin flips.
         if conclusion.is_one_run:
             return [f"not tested: the null is fitted, and there are fewer than {LEAST_COINS} coins"]
         return []
@@ -291,17 +292,17 @@ def _describe_attack(conclusion: Conclusion) -> Iterator[str]:
 
 def _explain_words(conclusion: Conclusion) -> Iterator[str]:
     """Yields notes that explain the words in the table's last column."""
-    if conclusion.uncovered:
+    if conclusion.uncovered:  # why there is no upper bound for the last model
         yield make_note("last model:", f"bounded only by composition: {conclusion.uncovered}")
     assumptions = dict.fromkeys(row.assumes for row in list_rows(conclusion))
     # The Gaussian curve comes last, because notes on its test follow.
-    for assumption in sorted(assumptions, key=attrgetter("gaussian")):  # False comes before True
+    for assumption in sorted(assumptions, key=attrgetter("gaussian")):
         if assumption.note:
             yield make_note(f"{assumption.word}:", assumption.note)
     if conclusion.scores_may_depend:
         yield make_note("", "(not tested: scores from one run may depend on each other)")
     if conclusion.curve is not None:
-        # One line, not wrapped.
+        # Not wrapped, because it is at most a few characters too long.
         yield f"{' ' * _INDENT}{conclusion.curve.show()}: {explain_curve_test(conclusion)}"
         if conclusion.why_gaussian:
             yield make_note("", conclusion.why_gaussian)
@@ -358,16 +359,16 @@ def remarks(conclusion: Conclusion) -> list[str]:
 
 
 def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
-    """Yields a reason for bounds of 0 other than privacy, if we know one."""
+    """Yields a reason for bounds of 0 other than privacy, if we know one: wrong scores or too few runs."""
     if conclusion.is_reversed and conclusion.auc is not None:
         yield f"scores are lower with the canary (AUC {conclusion.auc.value:.2f}): should they be negated?"
     elif conclusion.law_is_known:
         # We know the distribution of left-out scores. If these scores reject it, bounds are 0.
         if not conclusion.assumption_free.holds:
             fresh = "fresh draws" if conclusion.fresh.draws else "random directions"
-            yield f"invalid: held-out canaries are not distributed like {fresh} (p < 1e-06)"
+            yield f"invalid: held-out canaries are not distributed like {fresh} (p < {LAW_LEVEL:g})"
+    # If there is an upper bound (`tightest`), `_explain_too_few_runs` gives similar advice.
     elif conclusion.has_one_canary and conclusion.tightest is None:
-        # With an upper bound, `_explain_too_few_runs` gives this advice.
         n_in, n_out = map(len, conclusion.worlds)
         largest = max(bound.epsilon for bound in conclusion.bounds)
         if min(n_in, n_out) < _FEW_SCORES and largest < _MIN_SHOWN:

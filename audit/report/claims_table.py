@@ -52,35 +52,32 @@ def _show_bracket(row: SamplerClaim) -> str:
 
 def list_noise_claims(claims: Sequence[MatrixMechanism], delta: float) -> list[dict[str, Any]]:
     """Returns a record for JSON of each mechanism: its noise, and epsilon and mu in two threat models."""
-    records = []
-    for claim in claims:
-        records.append(
-            {
-                "noise": str(claim.strategy),
-                "noise_multiplier": claim.noise_multiplier,
-                "every_model": {"epsilon": claim.epsilon(delta), "mu": claim.gaussian_mu},
-                "last_model_if_linear": {
-                    "epsilon": claim.last_model_if_linear(delta),
-                    "mu": claim.linear_mu(),
-                },
-            }
-        )
-    return records
+    return [
+        {
+            "noise": str(claim.strategy),
+            "noise_multiplier": claim.noise_multiplier,
+            "every_model": {"epsilon": claim.epsilon(delta), "mu": claim.gaussian_mu},
+            "last_model_if_linear": {
+                "epsilon": claim.last_model_if_linear(delta),
+                "mu": claim.linear_mu(),
+            },
+        }
+        for claim in claims
+    ]
 
 
 def show_noise_claims(records: Sequence[dict[str, Any]], title: str) -> str:
     """Returns the records from `list_noise_claims` as a text table below a title."""
-    rows = []
-    for record in records:
-        rows.append(
-            {
-                "noise": record["noise"],
-                "sigma": f"{record['noise_multiplier']:.4g}",
-                "every model\nseen": _show_upper(record["every_model"]["epsilon"]),
-                # A prediction, so it is not rounded up.
-                "last model, if\nlosses are linear": f"{record['last_model_if_linear']['epsilon']:.2f}",
-            }
-        )
+    rows = [
+        {
+            "noise": record["noise"],
+            "sigma": f"{record['noise_multiplier']:.4g}",
+            "every model\nseen": _show_upper(record["every_model"]["epsilon"]),
+            # A prediction, so it is not rounded up.
+            "last model, if\nlosses are linear": f"{record['last_model_if_linear']['epsilon']:.2f}",
+        }
+        for record in records
+    ]
     note = textwrap.fill(_IF_LINEAR, _WIDTH)
     right = tuple(rows[0])[1:]
     return format_table(rows, right, before=[title, ""], after=["", note])

@@ -73,10 +73,7 @@ def list_epsilons(audit: FederatedAudit) -> dict[str, tuple[float, str]]:
 
 
 def federated_table(audit: FederatedAudit) -> str:
-    """Returns an audit as text: a table of estimates and bounds, and a table of the mechanism's epsilons.
-
-    For several runs, the first table shows means. The bounds from all runs together follow, if there are any.
-    """
+    """Returns an audit as text: a table of estimates and bounds, and a table of the mechanism's epsilons."""
     first = audit.runs[0]
     sections = [bounds_table(first)]
     if len(audit.runs) > 1:
@@ -100,10 +97,7 @@ def federated_table(audit: FederatedAudit) -> str:
 
 
 def federated_json(audit: FederatedAudit, about: dict[str, Any]) -> str:
-    """Returns an audit as a JSON object on a single line; `about` supplies its first fields.
-
-    "runs" has a conclusion from each run, and "together" one from all runs.
-    """
+    """Returns an audit as a JSON object on a single line; `about` supplies its first fields."""
     first = audit.runs[0]  # all runs have the same delta and confidence
     fields = {
         **about,

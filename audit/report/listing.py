@@ -48,9 +48,11 @@ def find_differences(setting: Setting) -> dict[str, Any]:
     defaults = {name: field.default for name, field in known.items()}
     row = task.find_task(setting.model)
     if row is not None:  # one of the repository's models
+        # None: a default that all models share.
         defaults |= {name: value for name, value in row.usual().items() if value is not None}
     defaults["model"] = setting.model
     defaults["adversary"] = setting.adversary.name
+    # Each period has one insertion.
     defaults["steps"] = defaults["insertions"] * setting.schedule.periodicity
     differences = {}
     for name, value in sorted(flat(setting).items()):
@@ -75,20 +77,19 @@ def make_command(setting: Setting, runs: int, level: Level) -> str:
 
 def as_table(records: Sequence[dict[str, Any]]) -> str:
     """Returns records from `make_record` as a text table."""
-    rows = []
-    for record in records:
-        rows.append(
-            {
-                "setting": record["setting"][:8],  # these digits identify the folder
-                "model": record["model"],
-                "adversary": record["adversary"],
-                "runs": str(record["runs"]),
-                "proven": _show_number(record["epsilon"], at_least),
-                "upper": _show_number(record["upper_bound"], at_most),
-                "written": f"{datetime.fromtimestamp(record['time'], UTC):%Y-%m-%d}",
-                "differs": _show_differences(record["differs"]),
-            }
-        )
+    rows = [
+        {
+            "setting": record["setting"][:8],  # these digits identify the folder
+            "model": record["model"],
+            "adversary": record["adversary"],
+            "runs": str(record["runs"]),
+            "proven": _show_number(record["epsilon"], at_least),
+            "upper": _show_number(record["upper_bound"], at_most),
+            "written": f"{datetime.fromtimestamp(record['time'], UTC):%Y-%m-%d}",
+            "differs": _show_differences(record["differs"]),
+        }
+        for record in records
+    ]
     # Rows may be much longer than the 80 columns of a terminal.
     return format_table(rows, right=("runs", "proven", "upper", "written"), rule=80)
 

@@ -27,5 +27,5 @@ def document(title: str, content: str = "") -> bytes:
 
 
 def figure(image: bytes, caption: str) -> Markup:
-    """Returns an SVG image as a figure for a page. The caption also serves as its alternative text."""
+    """Returns an SVG image as a figure for a page, with the caption also as its alternative text."""
     return Markup(macros.figure(image, caption))

@@ -1,7 +1,4 @@
-"""Collects the facts about an audit for a report, from its folder in a store or from given scores.
-
-This module does not import training libraries.
-"""
+"""Collects the facts about an audit for a report, without loading training libraries."""
 
 import platform
 from collections.abc import Mapping, Sequence
@@ -71,10 +68,12 @@ def describe_score_files(
 def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
     """Returns an audit of given scores, with facts for a report and the title `name`."""
     facts = {"Runs": _describe_runs(conclusion)}
-    if conclusion.composition is not None:
-        sigma, insertions, rate = conclusion.composition
-        facts["Claim"] = f"{insertions:,} insertions, noise multiplier sigma = {sigma:g}"
-        if rate < 1:  # the probability of each insertion
+    steps = conclusion.composition  # the steps that may insert the canary
+    if steps is not None:
+        sigma = f"noise multiplier sigma = {steps.noise_multiplier:g}"
+        facts["Claim"] = f"{steps.insertions:,} insertions, {sigma}"
+        rate = steps.sampling_rate
+        if rate < 1:
             facts["Claim"] += f", each with probability {rate:g} (Poisson sampling)"
     elif conclusion.upper_bound is not None:
         delta = show_level(conclusion.delta)
@@ -85,7 +84,7 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
         "Versions": f"audit {__version__}, python {platform.python_version()}, {libraries}",
         "Date": f"{datetime.now(UTC):%Y-%m-%d}",
     }
-    # If we trained the models ourselves, there are other topics, such as "sees".
+    # Keyed by topic. Our own training has other topics, such as "sees" for the models an adversary sees.
     threats = {"given": _UNKNOWN_THREAT}
     return Subject(name, facts, threats, conclusion, provenance)
 
@@ -106,13 +105,13 @@ def describe_setting(
     confidence: float | None = None,
     runs: int | None = None,
 ) -> Subject:
-    """Returns an audit, re-evaluated from a setting's stored scores, with facts for a report.
+    """Returns an audit, re-evaluated from the scores stored in its folder, with facts for a report.
 
     Delta, confidence and the number of runs default to those of the last audit in the folder, or else to
     1e-5, 0.95 and all stored runs.
 
     Raises:
-      InputError: The folder contains no audit, or one with fewer runs.
+      InputError: The folder contains no audit, or fewer than `runs` runs.
     """
     store, audited = make.open_audit(folder)
     last_result = store.result()
@@ -124,13 +123,13 @@ def describe_setting(
     )
     setting = audited.setting
     is_own_model = audited.model is not None
-    constants = lipschitz.find_current(store)
+    constants = lipschitz.find_current(store)  # of the training steps
     conclusion = conclude_setting(store.load(runs), setting, level, is_own_model, constants)
 
     notes = last_result.provenance
     provenance = {"Setting": folder.name, **_describe_training(audited, notes)}
     command = make_command(setting, runs, level)  # empty if no command line can repeat the audit
-    if command and not is_own_model:
+    if command and not is_own_model:  # the command trains only the repository's models
         provenance = {"Command": command, **provenance}
     return Subject(
         title=summary(setting, runs),

@@ -89,6 +89,7 @@ class Table(Generic[Row]):
 
     def text(self) -> str:
         """Returns the table as text, with the lines before and after it."""
+        # Only CSV and JSON show columns without a head.
         columns = [column for column in self.columns if column.head is not None]
         heads = [str(column.head).split("\n") for column in columns]
         height = max(map(len, heads))  # number of header lines
@@ -103,7 +104,7 @@ class Table(Generic[Row]):
         lines = [self.gap.join(cells).rstrip() for cells in zip(*padded_columns, strict=True)]
         rule = "-" * (self.rule or max(map(len, lines)))
         shown = [*self.before, *lines[:height]]
-        heading = None
+        heading = None  # differs from all headings, so the first section has a rule too
         for row, line in zip(self.rows, lines[height:], strict=True):
             if heading != self.section(row):
                 heading = self.section(row)

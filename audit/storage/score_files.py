@@ -14,13 +14,13 @@ from audit.evidence.canaries import Fresh
 from audit.evidence.given import Evidence
 from audit.evidence.one_run import OneRun
 from audit.storage import tables
-from audit.storage.tables import STDIN, THOUSANDS, Columns, Wanted, name_file, naming
+from audit.storage.tables import STDIN, THOUSANDS, Columns, Wanted, name_file, name_in_errors
 
 Array = NDArray[np.float64]
 
 # The arrays that an .npz file with ranks may contain, and the groups of columns allowed in other files.
 _RANK_NAMES = ("scores", "fresh", "presence")
-_FORMS = (("score", "in"), ("score", "presence"), ("scores", "presence"), ("in", "out"))
+_LAYOUTS = (("score", "in"), ("score", "presence"), ("scores", "presence"), ("in", "out"))
 _ONE_RUN_FIX = "`one_run` requires flat scores and presence: drop it"
 _YES = ("true", "t", "yes", "y", "in", "member")
 _NO = ("false", "f", "no", "n", "out", "non-member", "nonmember")
@@ -56,15 +56,15 @@ def read_files(
       one_run: True if flat scores with presence are from the canaries of a single run.
 
     Raises:
-      InputError: the files can't be read, or contain no scores or too many.
+      InputError: the files can't be read, contain no scores or too many, or conflict with `one_run`.
     """
     names, signs = _parse_columns(columns or {})
     first = files[0]
     is_npz = first.suffix.lower() == ".npz"
-    if len(files) == 1 and (is_npz or tables.is_table(first)):
+    if len(files) == 1 and (is_npz or tables.is_table(first)):  # STDIN is a table
         read = _read_npz if is_npz else tables.read_table
-        cells = read(first, Wanted(_FORMS, names))
-        with naming(name_file(first)):
+        cells = read(first, Wanted(_LAYOUTS, names))
+        with name_in_errors(name_file(first)):
             return _make_evidence(cells, signs, one_run)
 
     if len(files) != 2 or not all(map(_can_be_one_of_two, files)):
@@ -73,7 +73,7 @@ def read_files(
         raise InputError(f"`scores={given_files}`: give {kinds}, or - for standard input")
     require(not one_run, _ONE_RUN_FIX)
     scores_in, scores_out = (_read_one_world(path, names, signs) for path in files)
-    with naming(first):
+    with name_in_errors(first):
         return given.two_worlds(scores_in, scores_out)
 
 
@@ -91,8 +91,8 @@ def _read_one_world(path: Path, names: Mapping[str, str], signs: Mapping[str, in
         require(not names, f"{path} has no columns: drop `columns`")
         with tables.reading(path):
             return _flatten(np.load(path, allow_pickle=False))
-    cells = tables.read_table(path, Wanted(forms=(("score",), ("scores",)), columns=names))
-    with naming(path):
+    cells = tables.read_table(path, Wanted(layouts=(("score",), ("scores",)), columns=names))
+    with name_in_errors(path):
         (scores,) = _read_scores(cells, list(cells), signs)
     return scores
 
@@ -108,9 +108,9 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
     Raises:
       InputError: the table has unexpected columns, or values that are not scores.
     """
-    with naming(place):
+    with name_in_errors(place):
         # There are no columns to rename or negate. For scores of a single run, users call `audit.coins`.
-        columns = tables.pick_columns(names, column, Wanted(_FORMS, {}))
+        columns = tables.pick_columns(names, column, Wanted(_LAYOUTS, {}))
         return _make_evidence(columns, signs={}, one_run=False)
 
 
@@ -139,17 +139,18 @@ def read_cosines(
     # `out` is only read to be rejected below.
     names = ("observed", "unobserved", "in", "out", "scores", "presence")
     found = _read_arrays(path, names)
-    name = ""  # of the array of cosines
     presence = None
-    if "scores" in found and "presence" in found:
-        name = "scores"
-        presence = np.atleast_2d(found.pop("presence"))
-    elif "observed" in found:
-        name = "observed"
-    elif "in" in found:
-        name = "in"
-    with naming(path):
-        require(name, "it has no array observed: save observed=, or scores= and presence=")
+    with name_in_errors(path):
+        if "scores" in found and "presence" in found:
+            name = "scores"
+            presence = np.atleast_2d(found.pop("presence"))
+        elif "observed" in found:
+            name = "observed"
+        else:
+            name = "in"
+            require(
+                name in found, "it has no array observed: save observed=, or scores= and presence="
+            )
         cosines = found.pop(name)
         if cosines.ndim == 1 and name != "in":  # a flat `in` has one canary per run
             cosines = cosines[None]
@@ -157,7 +158,7 @@ def read_cosines(
         # `unobserved` are cosines of directions that the single run did not insert.
         if name == "observed" and len(cosines) == 1 and not leave_one_out:
             unobserved = found.pop("unobserved", None)
-        extra = ", ".join(sorted(found))
+        extra = ", ".join(sorted(found))  # arrays that we did not use
         require(
             not extra, f"drop {extra}, or save scores= and presence= if any canaries were left out"
         )
@@ -168,7 +169,7 @@ def read_cosines(
 
 def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str, int]]:
     """Returns {our name: name in the file without a minus}, and {our name: -1} for names with a minus."""
-    known = list(dict.fromkeys((*itertools.chain(*_FORMS), *_RANK_NAMES)))  # without repetition
+    known = list(dict.fromkeys((*itertools.chain(*_LAYOUTS), *_RANK_NAMES)))  # without repetition
     score_names = {"score", "scores", "out", "fresh"}
     if "out" in columns:
         score_names.add("in")  # without a column `out`, the column `in` has 1 or 0
@@ -185,10 +186,10 @@ def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str
 
 
 def _read_npz(path: Path, wanted: Wanted) -> Columns:
-    """Returns the wanted arrays of an .npz file under our names.
+    """Returns arrays of an .npz file under our names: ranks if there is an array `fresh`, else as `wanted`.
 
-    If the file has an array `fresh`, these are instead the canaries' `scores`, the scores `fresh` of random
-    draws among which to rank them, and any `presence`.
+    For ranks, `scores` are the canaries' scores, `fresh` the scores of random draws to compare them with, and
+    `presence`, which is optional, marks inserted canaries.
     """
     with tables.reading(path), np.load(path, allow_pickle=False) as file:
         our_names = wanted.rename(file.files)
@@ -208,7 +209,7 @@ def _read_arrays(path: Path, names: Iterable[str]) -> Columns:
     if suffix == ".json":
         with tables.reading(path):
             columns = tables.parse_json(tables.read_text(path))
-        with naming(path):
+        with name_in_errors(path):
             return {name: arrays.floats(name, columns[name]) for name in names if name in columns}
     require(suffix in (".npz", ".npy"), f"`scores={path}`: give a .npz, .npy or .json file")
     with tables.reading(path):
@@ -260,10 +261,7 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
 
 
 def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int]) -> list[Array]:
-    """Returns the named columns as scores, multiplied by their signs (1 if not in `signs`).
-
-    Raises InputError for a cell that is not a number.
-    """
+    """Returns the named columns as scores, multiplied by their signs (1 if not in `signs`)."""
     text_columns = {name: columns[name] for name in names if _is_text_column(columns[name])}
     # Commas must have the same meaning in all text columns.
     all_cells = list(itertools.chain(*text_columns.values()))
@@ -278,7 +276,7 @@ def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int
 
 
 def _parse_numbers(cells: list[Any], has_commas: bool) -> Array:
-    """Returns the cells as numbers, without trailing empty cells; `has_commas` is as in `_convert`."""
+    """Returns the cells as numbers, without trailing empty cells. `has_commas` means decimal commas."""
     parsed = []
     for row, cell in enumerate(tables.trim(cells), 1):
         number = _convert(cell, has_commas)

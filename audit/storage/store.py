@@ -116,10 +116,7 @@ class Store:
         return store
 
     def _open(self, folder: Path) -> None:
-        """Reads the config of an existing folder.
-
-        Raises InputError if it can't be read or does not match the folder's name.
-        """
+        """Reads the config of a folder; raises InputError if it does not match the folder's name."""
         content = files.read(folder / CONFIG)
         if content is None:
             raise InputError(f"{folder} has no {CONFIG}, so it is not an audit: name another")
@@ -219,7 +216,7 @@ class Store:
         except Exception:  # NumPy can raise almost anything for damaged bytes
             files.set_aside(path, fix)
             return None
-        # A file without a hash is accepted.
+        # Old versions wrote no hash. The folder already identifies the setting of such a file.
         if str(arrays.pop(_HASH_ARRAY, self.hash)) != self.hash:
             files.set_aside(path, fix, "belongs to another setting")
             return None
@@ -249,9 +246,8 @@ class Store:
             arrays = self.read_arrays(path.name, "its runs are trained again")
             if not arrays:
                 continue
-            fields = {}
-            for name, value in arrays.items():
-                fields[name] = plain(value)  # `dimension` and `draws` become ints
+            # `dimension` and `draws` become ints.
+            fields = {name: plain(value) for name, value in arrays.items()}
             first = int(match[1])
             chunk = Scores(first, **fields)
             chunks[first, first + len(chunk.scores)] = chunk

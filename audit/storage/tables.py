@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from audit.errors import InputError, require, shown
 from audit.written import counted
@@ -36,43 +37,45 @@ class Wanted(NamedTuple):
     """The columns to read.
 
     Attributes:
-      forms: groups of columns, such as ("score", "in"). A table must have all columns of one form.
+      layouts: groups of columns, such as ("score", "in"). A table must have all columns of one layout.
       columns: {our name: the table's name} for columns that have a different name in the table.
     """
 
-    forms: tuple[tuple[str, ...], ...]
+    layouts: tuple[tuple[str, ...], ...]
     columns: Mapping[str, str]
 
     def find(self, names: Iterable[str]) -> dict[str, int] | None:
-        """Returns {our name: index in `names`} for the columns of a form, or None if no form is complete.
+        """Returns {our name: index in `names`} for the columns of a layout; None if no layout is complete.
 
-        If `columns` lists exactly the names of a form, other columns are ignored. Raises InputError if the
-        table also has columns from another form.
+        A layout is a group of columns that belong together, such as ("score", "in"). If the user names all
+        columns of one in `columns`, other columns are ignored. Raises InputError if the table also has
+        columns from another layout.
         """
         renamed = self.rename(names)
-        if any(set(form) == set(self.columns) for form in self.forms):
-            # Hides all other columns, but keeps the indices.
+        if any(set(layout) == set(self.columns) for layout in self.layouts):
+            # Empty names hide the other columns, but keep the indices.
             renamed = [name if name in self.columns else "" for name in renamed]
-        complete = [form for form in self.forms if set(form) <= set(renamed)]
+        complete = [layout for layout in self.layouts if set(layout) <= set(renamed)]
         if not complete:
             return None
-        form = complete[0]
-        known = [name for name in renamed if name in itertools.chain(*self.forms)]
+        layout = complete[0]
+        known = [name for name in renamed if name in itertools.chain(*self.layouts)]
+        # More known columns belong to another layout, or repeat a name.
         require(
-            len(known) == len(form),
+            len(known) == len(layout),
             f"the columns {','.join(known)} can be read in several ways: keep two, or name two with "
             "`columns`",
         )
-        return {name: renamed.index(name) for name in form}
+        return {name: renamed.index(name) for name in layout}
 
     def locate(self, names: Sequence[str]) -> dict[str, int]:
-        """Returns `find`'s result; raises InputError if columns are missing."""
+        """Returns {our name: index in `names`}, as `find` does; raises InputError if columns are missing."""
         places = self.find(names)
         if places is None:
-            forms = " or ".join(",".join(form) for form in self.forms)
-            example = ",".join(f"{ours}:Name" for ours in self.forms[0])
+            layouts = " or ".join(",".join(layout) for layout in self.layouts)
+            example = ",".join(f"{name}:Name" for name in self.layouts[0])
             raise InputError(
-                f"it has columns {shown(', '.join(names))}: give {forms}, or name some, as in "
+                f"it has columns {shown(', '.join(names))}: give {layouts}, or name some, as in "
                 f"`columns={example}`; each row is a run, and each column of a matrix is a canary; cosines "
                 "require `dimension`"
             )
@@ -111,7 +114,7 @@ def read_table(path: Path, wanted: Wanted) -> Columns:
 
 
 @contextlib.contextmanager
-def naming(place: object) -> Iterator[None]:
+def name_in_errors(place: object) -> Iterator[None]:
     """Adds `place`, such as a file name, to the message of an InputError raised in the `with` block."""
     try:
         yield
@@ -121,10 +124,10 @@ def naming(place: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turns any error in the `with` block, which reads a file, into an InputError that names the file."""
+    """Turns any error in the `with` block, which reads scores, into an InputError that names the file."""
     try:
-        with naming(name_file(path)), warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
+        with name_in_errors(name_file(path)), warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")  # users see only whether reading failed
             yield
     except InputError:
         raise
@@ -150,7 +153,6 @@ def _parse_csv(text: str, wanted: Wanted) -> Columns:
     """Returns the requested columns of CSV text, as lists of strings.
 
     Titles and comments (#) may appear above the header line. Empty rows and comments below it are skipped.
-    Raises InputError if a row has more or fewer cells than the header.
     """
     lines = io.StringIO(text, newline=None).readlines()  # splits at any kind of line ending
     header, separator = _find_header(lines[: _MAX_LINES_ABOVE + 1], wanted)
@@ -237,11 +239,12 @@ def _read_frame(path: Path, wanted: Wanted) -> Columns:
 
 
 def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wanted) -> Columns:
-    """Returns the requested columns of a table in memory, such as a DataFrame.
+    """Returns the wanted columns of a table in memory, such as a DataFrame, under our names.
 
     Args:
       names: the names of its columns.
       column: a function from a name to the values of that column, (runs,) or (runs, canaries).
+      wanted: the columns to return, and their names in the table.
 
     Raises:
       InputError: columns are missing, or only one of the columns `in` and `out` ends in NaN. This NaN may be
@@ -249,25 +252,28 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
     """
     columns = {}
     places = wanted.locate([str(name) for name in names])
-    # `in` and `out` are both scores, perhaps of different numbers of runs.
-    has_two_sets = "out" in places
     padded = []  # names of columns that end in NaN
-    for ours, index in places.items():
+    for our_name, index in places.items():
         values = column(names[index])
         # A list, from JSON, has its own length and needs no padding.
         if not isinstance(values, list):
             values = np.asarray(values)
-            last = values[-1:]
-            # Only NaN differs from itself. Objects have no `isnan`.
-            if has_two_sets and np.any(last != last):
-                padded.append(ours)
+            # With `out`, both columns are scores, perhaps of different numbers of runs.
+            if "out" in places and _ends_in_nan(values):
+                padded.append(our_name)
             # Objects and strings (NumPy's codes O, U and T) are parsed cell by cell later.
             if values.dtype.kind in "OUT" and values.ndim == 1:
                 values = values.tolist()
-        columns[ours] = values
+        columns[our_name] = values
     if len(padded) == 1:
         raise InputError(
             f"{padded[0]} ends in NaN, for failed runs or as padding to match the other column: give "
             "score,in (1 or 0) in a row for each run"
         )
     return columns
+
+
+def _ends_in_nan(values: NDArray[Any]) -> bool:
+    """Returns True if an array's last row has a NaN; objects have no `isnan`."""
+    last = values[-1:]
+    return bool(np.any(last != last))  # only NaN differs from itself
