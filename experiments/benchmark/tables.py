@@ -105,8 +105,7 @@ def _make_rows(cells: Records, claims: Records) -> Iterator[Record]:
 def make_summary_table(cells: Records, claims: Records) -> Table[Record]:
     """Returns a table with a row for each measured estimator, grouped by design.
 
-    `cells` are records of `AuditedCell.measure`, and `claims` are records of `ClaimCell.measure`. The notes
-    below the table (_NOTES) explain the columns.
+    `cells` are records of `AuditedCell.measure`, and `claims` are records of `ClaimCell.measure`.
     """
     columns = (  # those without a heading are only in the CSV
         field("estimator", head="estimator", width=40, left=True),
@@ -133,8 +132,8 @@ def make_summary_table(cells: Records, claims: Records) -> Table[Record]:
 def _show_worst_fraction(record: Record) -> str:
     """Formats an estimator's largest fraction of audits above the truth in any cell.
 
-    Only cells that meet the estimator's assumptions count. The text ends in "-" if the estimator claims no
-    level; otherwise, it ends in "*" if a cell exceeds the level.
+    Only cells that meet the estimator's assumptions count. "-" marks an estimator that claims no level, and
+    "*" one that exceeds its level in a cell.
     """
     if record["too_much"] is None:
         return ""
