@@ -75,8 +75,8 @@ def _draw_worlds(
 ) -> Coins:
     """Draws the scores and presence bits, both (runs, 1), of runs with one canary each.
 
-    The first `fraction_in` of the runs insert the canary. `sample(rng, mu, inserted, n)` draws n scores from a
-    world: with the canary if `inserted` is True, else without it.
+    The first `fraction_in` of the runs insert the canary. `sample(rng, mu, inserted, n)` draws n scores from
+    a world: with the canary if `inserted` is True, else without it.
     """
     presence = np.arange(setting.runs) < round(setting.runs * fraction_in)
     scores_in = sample(rng, setting.mu, True, presence.sum())

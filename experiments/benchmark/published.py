@@ -79,7 +79,7 @@ def lidp_order_4(coins: Coins, delta: float, confidence: float) -> float:
 
     error = (1 - confidence) / 2  # for each of the two error rates
     # Alarms divided by K estimate P(out and guessed in). As coins are fair, this is half of the error rate
-    # P(guessed in | out). This also holds for misses.
+    # P(guessed in | out). Misses are similar.
     false_positive_rate = 2 * fourth_order_bound(rest.alarms, canaries, error)
     false_negative_rate = 2 * fourth_order_bound(rest.misses, canaries, error)
     epsilon = conversions.epsilon_from_rates(
