@@ -16,7 +16,6 @@ from experiments.benchmark.contract import (
 )
 from experiments.benchmark.published import FAIR_AND_GAUSSIAN, FIXED_FRACTION, count_right_guesses
 
-# The arguments of each strategy.
 _STRATEGIES: dict[str, dict[str, Any]] = {
     "Bonferroni": {},
     "Explicit": {"threshold": 0.5},  # chosen in advance

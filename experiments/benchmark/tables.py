@@ -92,7 +92,8 @@ def show_runs(claim: Record, tests: int) -> str:
 
 def _make_rows(cells: Records, claims: Records) -> Iterator[Record]:
     """Yields a row for each measured estimator, grouped by design; see `make_summary_table`."""
-    # Tests of cells (for wrong audits) and of claims (for false refutations) are corrected separately.
+    # We test cells for wrong audits if the estimator claims a level under assumptions that the mechanism
+    # meets. Tests of claims are corrected separately.
     tests_of_cells = sum(map(is_held_to_level, cells))
     runs = {claim["estimator"]: show_runs(claim, tests=len(claims)) for claim in claims}
     for estimator in sorted(ESTIMATORS.values(), key=lambda record: DESIGNS.index(record.design)):

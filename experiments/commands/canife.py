@@ -37,7 +37,6 @@ def main() -> None:
     """Measures the missing rounds, then prints and writes the results for all rounds."""
     setting = Attacked(**cli.values(Attacked))
     require_fields(setting)
-    # --data replaces the model's data set.
     data = DataSets({federated_task(setting.model).file: FLAGS.data})
     out = cli.folder()
     cli.prepare_jax()

@@ -422,8 +422,7 @@ def _draw_panel_of_bounds(axis: Axes, records: Records) -> None:
     plot_lines(axis, records, looks, xticks=ticks)
 
 
-# The columns for the fields of a `MechanismAudit`.
-_AUDIT = [
+_AUDIT_COLUMNS = [
     field("panel"),
     field("epsilon"),
     field("runs", "n", width=6),
@@ -434,7 +433,7 @@ _AUDIT = [
 
 def make_epsilons_table(title: str, records: Records) -> OwnTable:
     """Returns the table of Figure 3: each method's mean epsilon and standard deviation over seeds."""
-    columns = list(_AUDIT)
+    columns = list(_AUDIT_COLUMNS)
     for method, (label, *_) in _METHODS.items():
         columns += mean_fields(method, label, decimals=3, width=15)
     return _make_table(title, columns, records, [_RULE, _NOTES])
@@ -448,7 +447,7 @@ def make_correlations_table(title: str, records: Records) -> OwnTable:
     smaller gaps allow larger gains.
     """
     columns = [
-        *_AUDIT,
+        *_AUDIT_COLUMNS,
         field("gain_2", "gain, order 2", show=".3f", width=15),
         field("gain_4", "gain, order 4", show=".3f", width=14),
         field("second", "|mu_2-mu_1^2|", show=".2e", width=14),

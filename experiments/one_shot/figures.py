@@ -100,7 +100,7 @@ def simulate(plan: Simulations) -> list[Record]:
     """
     records = []
     for dimension in plan.dimensions:
-        cosines = _simulate_cosines(plan, dimension)
+        cosines = _simulate_cosines(plan, dimension)  # (simulations, sigmas, canaries)
         for index, sigma in enumerate(plan.sigmas):
             record: Record = {
                 "sigma": sigma,
@@ -112,6 +112,7 @@ def simulate(plan: Simulations) -> list[Record]:
             # One normal distribution per simulation.
             observed = one_shot.fit(cosines[:, index], dimension)
             for method, estimate in FITTED.items():
+                # The first argument is N(0, 1), the law without the canary.
                 epsilons = estimate(_FINAL_MODEL_NULL, observed, DELTA)
                 record[method] = epsilons.mean()
                 record[f"{method}_deviation"] = epsilons.std()
@@ -141,6 +142,8 @@ def _simulate_cosines(plan: Simulations, dimension: int) -> Array:
 def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Record]:
     """Yields a record of the paper's estimates for each observer of each stored training run in a plan.
 
+    `levels` has delta and confidence.
+
     Yields:
       Records with these fields:
 
@@ -155,7 +158,7 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
           cosines           the cosines of inserted canaries ("observed") and of others ("unobserved")
           estimate          the estimate of epsilon from normal distributions fitted to the cosines
           error             its standard error
-          floor             its mean and 95% quantile without leakage
+          floor             the mean and 95% quantile of estimates without leakage
           in_sample         eps_lo, the paper's lower value, which is not a bound (Errata O7)
     """
     for setting, observe in itertools.product(plan.audit_settings(), _OBSERVERS):
@@ -464,6 +467,7 @@ def make_densities_table(title: str, runs: Records) -> OwnTable:
     """Returns Table 4: normality tests of the final model's cosines, for records of `read_runs`."""
     records = []
     for run in select(runs, observer=_OBSERVERS["final"]):
+        # Without leakage, these scaled cosines are approximately N(0, 1).
         cosines = run["cosines"].observed * run["plan"].dimension ** 0.5
         normality = cosine_law.anderson_darling(cosines)
         records.append(
@@ -491,7 +495,7 @@ def make_densities_table(title: str, runs: Records) -> OwnTable:
 def make_splits_table(title: str, splits: Records) -> OwnTable:
     """Returns the table of the one-shot paper's Figure 4: quantiles of the estimates of epsilon.
 
-    Columns (_SPLITS) show canaries in one run, and canaries split across several runs (`read_splits`).
+    `splits` are records of `read_splits`.
     """
     columns = [  # field, heading, format, width
         field("noise", "noise", ".3g", 7, left=True),

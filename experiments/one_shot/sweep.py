@@ -213,7 +213,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 def _make_splits_sweep(splits: SplitPlan) -> PlannedSweep:
     """Returns the sweep of Figure 4: experiments with all canaries in one run, or split across runs."""
-    training, experiments, runs = splits  # `runs` is for each experiment with split canaries
+    training, experiments, runs = splits  # `runs` per experiment with split canaries
     cells = []
     for noise in training.noises:
         cells.append(_make_cell(training, training.with_noise(noise), "one run", experiments))
