@@ -15,7 +15,6 @@ from audit.runtime import installed
 PACKAGES = ("experiments.commands", "audit.commands")
 _ROOT = Path(__file__).resolve().parents[1]
 _EXAMPLES_PACKAGES = ("torch", "opacus")  # optional packages that examples import
-# Commands that start a process for each core.
 _PARALLEL = ("benchmark", "landscape", "plan", "sweep", "test")
 
 
@@ -39,7 +38,7 @@ def main() -> None:
     if command in _TOOLS:
         run_tool = _TOOLS[command]
         sys.exit(run_tool(rest))
-    # The help lists these tools after the commands, which are modules in PACKAGES.
+    # The help lists these tools after the commands.
     summaries = {name: str(tool.__doc__).partition("\n")[0] for name, tool in _TOOLS.items()}
     try:
         dispatch.run("./run.sh", PACKAGES, [command, *rest], summaries)
@@ -125,7 +124,7 @@ def _ray(arguments: Sequence[str]) -> int:
 def _run_module(name: str, *arguments: str) -> int:
     """Runs `python -m NAME ARGUMENTS` in the repository's root, and returns the exit status.
 
-    With -P, Python does not search this folder for modules.
+    With -P, Python imports no modules from the root. A user's ray.py there does not replace Ray.
     """
     return subprocess.run([sys.executable, "-P", "-m", name, *arguments], cwd=_ROOT).returncode
 

@@ -92,10 +92,7 @@ Cell = AuditedCell | ClaimCell
 def list_cells(
     estimators: Sequence[str], mechanisms: Iterable[str], scale: Scale, seed: int
 ) -> list[AuditedCell]:
-    """Returns a cell for each combination of a mechanism, a size and an installed estimator for its design.
-
-    A cell gets the scale's number of audits divided by the estimator's cost, but at least 1.
-    """
+    """Returns a cell for each combination of a mechanism, a size and an installed estimator of its design."""
     cells = []
     for name in mechanisms:
         mechanism = MECHANISMS[name]
@@ -112,8 +109,8 @@ def list_cells(
 def list_claims(estimators: Iterable[str], scale: Scale, seed: int) -> list[ClaimCell]:
     """Returns cells that measure how many runs each estimator needs to refute a false claim.
 
-    The scale's `claim_audits` is the number of audits for a fast estimator. Slow estimators get fewer, but at
-    least 10 if `claim_audits` allows, to see whether half of them refute the claim.
+    Slow estimators get fewer audits than the scale's `claim_audits`, but at least 10 if `claim_audits`
+    allows, to see whether half of them refute the claim.
     """
     cells = []
     fewest = min(scale.claim_audits, 10)

@@ -69,11 +69,12 @@ class ClaimCell(NamedTuple):
         estimator = ESTIMATORS[self.estimator]
         min_runs = 1  # for evidence from a single run
         max_runs = 1
-        if estimator.design in (ONE_CANARY, SEVERAL):
-            min_runs = _MIN_RUNS
+        if estimator.design in (ONE_CANARY, SEVERAL):  # evidence from several runs
+            min_runs = _MIN_RUNS  # with fewer, no estimator refutes a claim
             max_runs = self.max_runs
-        elif _is_ours_for_directions(estimator):  # it also accepts several runs
-            # A run with a thousand directions is as slow as a thousand runs with one canary.
+        elif _is_ours_for_directions(estimator):
+            # This project's estimators accept one run or several. A run with a thousand directions is as slow
+            # as a thousand runs with one canary.
             max_runs = min(self.max_runs, _MAX_RUNS_OF_DIRECTIONS)
         runs = self._find_fewest_runs(min_runs, max_runs)
         false_fraction = 0.0
@@ -94,7 +95,6 @@ class ClaimCell(NamedTuple):
         """
 
         def refutes(runs: int) -> bool:
-            """Returns True if at least half of the audits with `runs` runs refute the claim."""
             return self.find_refuted_fraction(runs, NOISE) >= 0.5
 
         if not refutes(most):
@@ -109,20 +109,21 @@ class ClaimCell(NamedTuple):
         `noise` is the ratio of the actual noise to the claimed noise. At 1, the claim is true.
         """
         estimator = ESTIMATORS[self.estimator]
-        # Our estimators for directions test the claimed trade-off curve instead of an epsilon.
+        # This project's estimators from cosines with random directions test the claimed trade-off curve.
         audit = _audit_curve if _is_ours_for_directions(estimator) else estimator.audit
-        # `calibrate` finds the fraction of audits with an epsilon above the truth. With the claimed epsilon
-        # as the truth, these audits refute the claim.
+        # How to draw Gaussian scores, and the size of an audit.
         law, size = _AUDITS[estimator.design]
         claimed_epsilon = conversions.epsilon_from_mu(CLAIMED_MU, DELTA)
+        # `exceeding` is the fraction of epsilons above the truth. Those above the claimed epsilon refute the
+        # claim, so we pass the claimed epsilon as the truth.
         tested = law._replace(truth=lambda setting: claimed_epsilon, audit=audit)
         mu = CLAIMED_MU / noise  # less noise leaks more
         mechanism = BenchmarkedMechanism(estimator.design, name="false claim", law=tested, mu=mu)
         # The size sets the number of canaries. We replace the number of runs.
         setting = mechanism.make_known(self.seed, size, self.audits)
         # `stream`, a part of the seed, gives each number of runs different evidence.
-        [row] = calibrate(setting._replace(runs=runs, stream=(runs,)))
-        return row.exceeding
+        [result] = calibrate(setting._replace(runs=runs, stream=(runs,)))  # of a single method
+        return result.exceeding
 
 
 def _is_ours_for_directions(estimator: Estimator) -> bool:

@@ -50,8 +50,7 @@ def _draw_wrong_audits(axis: Axes, estimators: Records) -> None:
 def _draw_dots(axis: Axes, estimators: Records, name: str, edge: float) -> None:
     """Draws the `name` field of the table's rows as dots from top to bottom, with lines between designs.
 
-    A value of None counts as 0. Values beyond `edge`, the end of the horizontal axis, are drawn there as
-    arrows.
+    Values beyond `edge`, the end of the horizontal axis, are drawn there as arrows.
     """
     for place, row in enumerate(estimators):
         if row["too_much"] is not None:  # None if no cell meets the estimator's assumptions

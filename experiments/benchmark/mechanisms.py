@@ -75,8 +75,8 @@ def _draw_worlds(
 ) -> Coins:
     """Draws the scores and presence bits, both (runs, 1), of runs with one canary each.
 
-    The first `fraction_in` of the runs insert the canary. `sample` draws the scores of a world: (generator,
-    mu, True if inserted, number of scores) -> scores.
+    The first `fraction_in` of the runs insert the canary. `sample(rng, mu, inserted, n)` draws n scores from
+    a world: with the canary if `inserted` is True, else without it.
     """
     presence = np.arange(setting.runs) < round(setting.runs * fraction_in)
     scores_in = sample(rng, setting.mu, True, presence.sum())
@@ -93,7 +93,6 @@ def _draw_coins(
     `_draw_worlds` describes `sample`.
     """
     presence = rng.random((setting.runs, setting.canaries)) < probability
-    # We draw each canary's score in both worlds, and its coin selects one of the two.
     scores_in = sample(rng, setting.mu, True, presence.size)
     scores_out = sample(rng, setting.mu, False, presence.size)
     scores = np.where(presence.ravel(), scores_in, scores_out)
@@ -224,7 +223,7 @@ def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
 
 
 def _make_with_scores(design: str) -> Iterator[BenchmarkedMechanism]:
-    """Yields the mechanisms of a design with scores (not cosines), each with a law that draws the scores.
+    """Yields the mechanisms of a design with scores (not cosines).
 
     Gaussian scores with mu 0 or 1, and tied canaries, are audited at all of the design's sizes. The others
     use only the first size, the default.
@@ -237,18 +236,20 @@ def _make_with_scores(design: str) -> Iterator[BenchmarkedMechanism]:
         if mu in (0.0, 1.0):
             mechanism = mechanism._replace(sizes=all_sizes)
         yield mechanism
-    for name, family, parameter in _CURVES:
+    for name, family, parameter in _CURVES:  # families without a Gaussian trade-off curve
         law = _make_law(draw, family, breaks=_GAUSSIAN)
-        yield make(prefix + name, law=law, mu=parameter)
+        yield make(prefix + name, law=law, mu=parameter)  # `mu` is the family's parameter
     if design == ONE_CANARY:
         for name, (law, mu) in _ONLY_ONE_CANARY.items():
             yield make(name, law=law, mu=mu)
         # Its epsilon is 0, since it reveals the canary only with probability delta.
         yield make("(0, delta)", law=_REVEALING, mu=0.0, delta=_REVEAL_PROBABILITY)
     else:  # these need several canaries
-        # Canaries are not orthogonal, some runs fail to insert any, or coins are unfair.
+        # Canaries that are not orthogonal:
         yield make(f"{prefix}tied canaries", law=_TIED, mu=1.0, sizes=all_sizes)
+        # Some runs insert no canary:
         yield make(f"{prefix}failing runs", law=_FAILING, mu=2.0)
+        # Unfair coins insert each canary with probability 0.9:
         yield make(f"{prefix}nine tenths in", law=_UNFAIR, mu=1.0)
 
 

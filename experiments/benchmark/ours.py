@@ -26,7 +26,7 @@ def from_scores(method: ScoreMethod, coins: Coins, delta: float, confidence: flo
     """Returns a method's lower bound on epsilon from runs with one canary each.
 
     Raises InputError if the method assumes a Gaussian trade-off curve and a test of the scores rejects this
-    curve. The benchmark counts this as a refusal.
+    curve.
     """
     worlds = coins.pooled()
     if method.assumes.gaussian:
@@ -77,7 +77,7 @@ def _make_estimator(
     # The in-sample estimate is the epsilon of a Gaussian curve, but its documentation does not mention this.
     if documented.gaussian or name == estimate.IN_SAMPLE:
         assumes.append(GAUSSIAN_CURVE)
-    if "many runs" in documented.text:  # asymptotic bounds
+    if "many runs" in documented.text:  # as in the text of each asymptotic bound
         assumes.append(ENOUGH_RUNS)
     return Estimator(
         name=f"ours: {name}",
@@ -86,8 +86,8 @@ def _make_estimator(
         assumption=documented.sentence,
         epsilon=epsilon,
         assumes=assumes,
-        claims_level=documented.word != NO_BOUND,  # estimates are marked NO_BOUND
-        cost=_COSTS.get(name, 1),
+        claims_level=documented.word != NO_BOUND,  # an estimate is no confidence bound
+        cost=_COSTS.get(name, 1),  # how many times slower than a fast method
     )
 
 

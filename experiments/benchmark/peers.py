@@ -1,7 +1,4 @@
-"""Estimators from packages, called as their documentation describes.
-
-A package is imported when its estimator is first called.
-"""
+"""Estimators from packages, called as their documentation describes."""
 
 from functools import partial
 from typing import Any
@@ -19,7 +16,6 @@ from experiments.benchmark.contract import (
 )
 from experiments.benchmark.published import FAIR_AND_GAUSSIAN, FIXED_FRACTION, count_right_guesses
 
-# The arguments of each strategy. A fixed seed for random splits makes results reproducible.
 _STRATEGIES: dict[str, dict[str, Any]] = {
     "Bonferroni": {},
     "Explicit": {"threshold": 0.5},  # chosen in advance

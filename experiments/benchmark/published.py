@@ -72,13 +72,14 @@ def lidp_order_4(coins: Coins, delta: float, confidence: float) -> float:
     It reproduces that code's error in a variance (Errata L1 of experiments/lidp/README.md).
     """
     # Some of the runs serve to choose a threshold with a large bound (`approximate_dp`). For each of the
-    # other runs, `rest` counts the canaries that are out but above it (`alarms`) and those that are in but
-    # below it (`misses`).
+    # `rest`, we count the canaries that are out but above it (`alarms`) and those that are in but below it
+    # (`misses`).
     rest = lifted.count(coins, exact.approximate_dp(delta), 1 - confidence).rest
-    canaries = rest.canaries_in  # K: the coins may insert every canary
+    canaries = rest.canaries_in  # the largest number in a run: all K canaries
 
     error = (1 - confidence) / 2  # for each of the two error rates
-    # An error rate P(guessed in | out) is 2 P(out and guessed in), since coins are fair.
+    # Alarms divided by K estimate P(out and guessed in). As coins are fair, this is half of the error rate
+    # P(guessed in | out). Misses are similar.
     false_positive_rate = 2 * fourth_order_bound(rest.alarms, canaries, error)
     false_negative_rate = 2 * fourth_order_bound(rest.misses, canaries, error)
     epsilon = conversions.epsilon_from_rates(

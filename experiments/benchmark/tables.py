@@ -92,7 +92,8 @@ def show_runs(claim: Record, tests: int) -> str:
 
 def _make_rows(cells: Records, claims: Records) -> Iterator[Record]:
     """Yields a row for each measured estimator, grouped by design; see `make_summary_table`."""
-    # Tests of cells (for wrong audits) and of claims (for false refutations) are corrected separately.
+    # We test cells for wrong audits if the estimator claims a level under assumptions that the mechanism
+    # meets. Tests of claims are corrected separately.
     tests_of_cells = sum(map(is_held_to_level, cells))
     runs = {claim["estimator"]: show_runs(claim, tests=len(claims)) for claim in claims}
     for estimator in sorted(ESTIMATORS.values(), key=lambda record: DESIGNS.index(record.design)):
@@ -105,8 +106,7 @@ def _make_rows(cells: Records, claims: Records) -> Iterator[Record]:
 def make_summary_table(cells: Records, claims: Records) -> Table[Record]:
     """Returns a table with a row for each measured estimator, grouped by design.
 
-    `cells` are records of `AuditedCell.measure`, and `claims` are records of `ClaimCell.measure`. The notes
-    below the table (_NOTES) explain the columns.
+    `cells` are records of `AuditedCell.measure`, and `claims` are records of `ClaimCell.measure`.
     """
     columns = (  # those without a heading are only in the CSV
         field("estimator", head="estimator", width=40, left=True),
@@ -133,8 +133,8 @@ def make_summary_table(cells: Records, claims: Records) -> Table[Record]:
 def _show_worst_fraction(record: Record) -> str:
     """Formats an estimator's largest fraction of audits above the truth in any cell.
 
-    Only cells that meet the estimator's assumptions count. The text ends in "-" if the estimator claims no
-    level; otherwise, it ends in "*" if a cell exceeds the level.
+    Only cells that meet the estimator's assumptions count. "-" marks an estimator that claims no level, and
+    "*" one that exceeds its level in a cell.
     """
     if record["too_much"] is None:
         return ""

@@ -53,8 +53,6 @@ class Problem(NamedTuple):
     """A training problem for DP-SGD that all engines solve.
 
     Attributes:
-      setting: The audit's setting.
-      dataset: The training examples.
       batches: (steps, B) the indices of the examples in at most 10 mini-batches.
       theta_0: (p,) the initial parameters. The PyTorch engines draw their own.
     """
@@ -197,7 +195,6 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
         noise = noise_addition.gaussian_privatizer(stddev=deviation, prng_key=key)
 
         def take_step(carry: Any, indices: Any) -> Any:
-            """Takes a step of DP-SGD on the examples at `indices`."""
             theta, noise_state = carry
             batch = features[indices], labels[indices]
             update, noise_state = noise.update(clipped_gradient(theta, batch), noise_state)
@@ -214,7 +211,7 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
     calls = itertools.count()
 
     def run() -> int:
-        """Trains all models for one step per mini-batch."""
+        """Trains the last call's models for one more step per mini-batch; returns the number of steps."""
         nonlocal thetas
         keys = jax.random.split(jax.random.key(next(calls)), models)
         updated = train_models(thetas, keys, problem.batches, features, labels)
@@ -406,7 +403,7 @@ def measure(
     """Times engines on a model, with a progress bar.
 
     `model` is a key of `MODELS`, and `engines` are keys of `ENGINES`. In each round, the engines are timed
-    one after another. An engine may train several copies of the model at once.
+    one after another.
 
     Returns:
       A record for each engine: the `model`, the `engine`, and its `rates` (steps per second in each round,

@@ -26,7 +26,6 @@ class Audited(NamedTuple):
 
     Attributes:
       panel, series, x: The panel, the curve in the panel, and the position on the x axis.
-      setting, runs: The audit's setting and number of runs.
     """
 
     panel: str
@@ -43,7 +42,6 @@ class DataSets:
         """Stores the user's files or folders, or None for published data, keyed by the data set's name."""
         self._files = data_files
         self._loaded: dict[str, Dataset | InputError] = {}
-        # The clients from the last call of `clients`.
         self._federations: dict[tuple[object, ...], Federation] = {}
 
     def checksum(self, model: str) -> str | None:

@@ -49,7 +49,6 @@ def federated_cell(setting: FederatedSetting, runs: int, name: str) -> Cell:
         return open_store(out, setting, data.clients(setting))
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
-        """Trains the missing runs of all settings."""
         root_of_stores = store.path.parent
         train(settings, runs, root_of_stores, data.clients(setting), progress)
 
@@ -141,7 +140,8 @@ def train(
         """Stores the accuracies of a chunk's final models in all stores, and their scores in the `others`.
 
         `games.train` calls this function during training, and afterwards stores the scores in `trained`. We
-        store accuracies first, so each run with a score has an accuracy even if the process dies.
+        store accuracies first, so each run with a score has an accuracy even if the process dies. The chunk's
+        first run is `midway.first`.
         """
         if midway.steps < settings[0].rounds:  # not the final models
             return
@@ -152,6 +152,7 @@ def train(
             store.save(games.final_scores(game, midway.thetas, midway.first))
 
     for i, (game, store) in enumerate(pairs):
-        # The stores before this one are already complete.
+        # Different stores may miss different runs. We train those that `store` misses, and `watch` adds them
+        # to later stores. Earlier stores are complete.
         watch_chunk = functools.partial(watch, store, pairs[i + 1 :])
         games.train(game, store, runs, progress=progress, watch=watch_chunk)

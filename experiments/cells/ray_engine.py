@@ -223,20 +223,21 @@ class RayTrainer:
     def __init__(self, cluster: Cluster, recipe: GameRecipe, data: Dataset) -> None:
         """Sends the data to the nodes; raises InputError if a worker cannot make the game."""
         self._cluster = cluster
-        self._game = (recipe, cluster.share(data))  # arguments of `prepare` and `train`
+        self._recipe_and_data = (recipe, cluster.share(data))  # arguments of `prepare` and `train`
         # The first result, a chunk size, is not needed, so any number of runs will do.
-        _, self._versions_and_devices = cluster.call(prepare, *self._game, 1)
+        _, self._versions_and_devices = cluster.call(prepare, *self._recipe_and_data, 1)
 
     def train(self, store: Store, runs: int, max_chunk: int, progress: Progress) -> Trained:
-        """Trains the missing runs on workers; see `Trainer`."""
+        """Trains the missing runs on workers, and stores their scores; see `Trainer`."""
         begin = time.perf_counter()
         with hold(store.path):
-            size, _ = self._cluster.call(prepare, *self._game, max_chunk)
+            # The number of runs in a chunk, and versions and devices, which we already have.
+            size, _ = self._cluster.call(prepare, *self._recipe_and_data, max_chunk)
             missing = store.missing(runs)
-            tasks = [(*self._game, chunk) for chunk in cut(missing, size)]
+            tasks = [(*self._recipe_and_data, chunk) for chunk in cut(missing, size)]
             progress(0)  # until this call, a progress bar shows "compiling"
             for _, get_scores in self._cluster.run(train, tasks):
-                scores = get_scores()
+                scores = get_scores()  # or raises the error of a failed worker
                 store.save(scores)
                 progress(len(scores.scores))
         seconds = time.perf_counter() - begin

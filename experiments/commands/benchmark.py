@@ -68,7 +68,6 @@ def main() -> None:
             file=sys.stderr,
         )
 
-    # More cells measure how many runs each estimator needs to refute a false claim.
     claims = list_claims(dict.fromkeys(cell.estimator for cell in cells), scale, FLAGS.seed)
     stored = folder / "cells"
     all_cells: list[Cell] = [*cells, *claims]

@@ -37,7 +37,6 @@ def main() -> None:
     """Measures the missing rounds, then prints and writes the results for all rounds."""
     setting = Attacked(**cli.values(Attacked))
     require_fields(setting)
-    # --data replaces the model's data set.
     data = DataSets({federated_task(setting.model).file: FLAGS.data})
     out = cli.folder()
     cli.prepare_jax()
@@ -53,13 +52,14 @@ def main() -> None:
                 progress(1)
 
     stored = measured.read_rounds(store, numbers)
-    # Charged backward, a measured round represents itself and the rounds since the last measurement.
+    # An unmeasured round takes the epsilon of the measured round after it (backward) or before it (forward).
     is_backward = FLAGS.charge == "backward"
     frame = curves.compose(setting, curves.summarize(setting, stored), is_backward)
     figure = figures.training_figure(setting, stored[-1], frame)
-    shown = [curves.show_rounds(setting, frame), curves.show_totals(setting, frame, is_backward)]
+    shown = [curves.show_rounds(setting, frame)]
     if isinstance(stored[0].canary, str):
-        shown.insert(1, curves.show_texts(stored))
+        shown.append(curves.show_texts(stored))
+    shown.append(curves.show_totals(setting, frame, is_backward))
     print("\n\n".join(shown) + "\n")
     table = frame.to_csv(index=False).encode()
     cli.write_files(store.path, {"rounds.csv": table, "rounds.png": style.png(figure)})

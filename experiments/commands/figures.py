@@ -31,8 +31,8 @@ cli.define_out("Folder with stored cells; figures go into its subfolder figures.
 def main() -> None:
     """Draws figures from stored cells, and prints the tables and how many cells are missing from each sweep.
 
-    A sweep has the cells of a figure, such as audits of a setting. Raises InputError if a flag is out of
-    range or no figure can be drawn.
+    A sweep is a figure and its cells: the audits and measurements that the figure needs. Raises InputError if
+    a flag is out of range or no figure can be drawn.
     """
     from audit.report import style
     from experiments.sweeps import points
@@ -45,7 +45,7 @@ def main() -> None:
     evidence = points.evidence(held, audits, level)
     folder = held.root / "figures"
     if scale != "laptop":  # the default scale has no subfolder
-        folder = folder / scale
+        folder /= scale
 
     contents: dict[str, bytes] = {}
     rows: list[Record] = []  # of the table shared by most figures

@@ -128,14 +128,14 @@ def _make_audit(values: Mapping[str, Any], runs: int | None) -> Audited:
 
 
 def _conclude(audit: Audited, place: Workplace, level: Level) -> Result:
-    """Returns the result of an audit from its stored scores."""
+    """Returns the result of an audit from its stored scores; `level` has its delta and confidence."""
     from audit.report import subjects  # loads SciPy
 
     dataset = place.data.load(audit.setting.model)
     folder = make.open_store(place.out, audit.setting, dataset).path
-    # The conclusion from the stored scores, and facts for the audit's page.
-    subject = subjects.describe_setting(folder, *level, audit.runs)
-    return Result(subject.conclusion, subject=lambda: subject, folder=folder)
+    # The conclusion, and facts for the audit's page. A `Result` requires a function that returns them.
+    facts = subjects.describe_setting(folder, *level, audit.runs)
+    return Result(facts.conclusion, subject=lambda: facts, folder=folder)
 
 
 def _show(grid: Grid) -> None:

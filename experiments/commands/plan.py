@@ -40,10 +40,9 @@ cli.define_levels()
 
 
 def main() -> None:
-    """Prints the expected bounds.
+    """Prints the bounds of simulated audits of a mechanism with the true epsilon.
 
-    The bounds come from simulated audits of a mechanism with the true epsilon. The command also prints the
-    number of runs for which the mean bound is --tightness times the true epsilon.
+    It also prints the number of runs for which the mean bound is --tightness times the true epsilon.
     """
     # Simulated scores do not depend on the adversary. This adversary allows any number of canaries.
     setting = cli.setting(FIELDS, adversary="gc_r")

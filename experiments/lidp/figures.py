@@ -317,14 +317,14 @@ def _read_bounds(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
     Each attack has two panels: bounds over runs n, and bounds over canaries K.
     """
     groups, missing = _read_scores(sweep, evidence)
-    # All audits have the same training (described by `panel`), number of runs and upper bound.
+    # All audits have the same number of runs, upper bound and training (`panel`, the second key of `groups`).
     first = sweep.audits()[0]
     composition = Composition(*first.setting.composition)
     guaranteed = participant_upper_bound(composition, evidence.levels.delta)
     upper = at_most(guaranteed, decimals=2)
     heading = f"{first.panel}, upper bound {upper}, n = {first.runs:,}"
     records = []
-    for (attack, _panel), by_canaries in groups.items():
+    for (attack, _training), by_canaries in groups.items():
         for record in compare_canaries(by_canaries, evidence.levels):
             panel = f"{attack} over {record['over']}"
             records.append({"heading": heading, "attack": attack, "panel": panel, **record})
@@ -361,11 +361,10 @@ def draw_correlations(title: str, records: Records) -> Figure:
     bias is the epsilon of order 1 with K canaries minus that with one (equation 10). Gains are the changes
     from order 1 to orders 2 and 4.
     """
-    # Only runs with more than one canary have these moments.
+    # Only runs with more than one canary have `second`, the gap between moments 1 and 2.
     several = [record for record in records if "second" in record]
-    single = math.nan  # the epsilon with one canary, if it is stored
-    for record in select(records, panel="over K", canaries=1):
-        single = record["wilson_1"]
+    one_canary = select(records, panel="over K", canaries=1)  # at most one record
+    single = one_canary[0]["wilson_1"] if one_canary else math.nan  # the epsilon of order 1
     changes = []
     for record in select(several, panel="over K"):
         changes.append({**record, "bias": record["wilson_1"] - single})
@@ -423,8 +422,7 @@ def _draw_panel_of_bounds(axis: Axes, records: Records) -> None:
     plot_lines(axis, records, looks, xticks=ticks)
 
 
-# The columns for the fields of a `MechanismAudit`.
-_AUDIT = [
+_AUDIT_COLUMNS = [
     field("panel"),
     field("epsilon"),
     field("runs", "n", width=6),
@@ -435,7 +433,7 @@ _AUDIT = [
 
 def make_epsilons_table(title: str, records: Records) -> OwnTable:
     """Returns the table of Figure 3: each method's mean epsilon and standard deviation over seeds."""
-    columns = list(_AUDIT)
+    columns = list(_AUDIT_COLUMNS)
     for method, (label, *_) in _METHODS.items():
         columns += mean_fields(method, label, decimals=3, width=15)
     return _make_table(title, columns, records, [_RULE, _NOTES])
@@ -449,7 +447,7 @@ def make_correlations_table(title: str, records: Records) -> OwnTable:
     smaller gaps allow larger gains.
     """
     columns = [
-        *_AUDIT,
+        *_AUDIT_COLUMNS,
         field("gain_2", "gain, order 2", show=".3f", width=15),
         field("gain_4", "gain, order 4", show=".3f", width=14),
         field("second", "|mu_2-mu_1^2|", show=".2e", width=14),
@@ -479,7 +477,10 @@ def make_gains_table(title: str, records: Records) -> OwnTable:
 
 
 def make_bounds_table(title: str, records: Records) -> OwnTable:
-    """Returns the table of Figure 5: epsilon for each attack, number of canaries and method."""
+    """Returns the table of Figure 5: epsilon for each attack, number of canaries and method.
+
+    `records` are from `compare_canaries`. The table has only those over K, which use all runs.
+    """
     columns = [field("attack", "epsilon of", width=40, left=True), field("canaries", "K", width=6)]
     for method, (label, *_) in _METHODS.items():
         columns.append(field(method, label, _show_bound, width=8, none="-"))

@@ -38,8 +38,8 @@ def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> 
 
     Returns:
       A dictionary: `epsilons` has each method's lower bounds on epsilon for all seeds. `second` and `fourth`
-      measure the dependence between a run's canaries: means of `moment_gaps` over seeds, if K is large
-      enough.
+      measure the dependence between a run's canaries: means over seeds of |mu_2 - mu_1^2| and |mu_4 - mu_2^2|
+      (`moment_gaps`). They are missing if a run has fewer than 2 or 4 canaries.
     """
     tuning = simulate(audit, TUNING_SEED)
     thresholds = choose_thresholds(tuning, Level(audit.delta, audit.confidence))
@@ -85,7 +85,7 @@ def simulate(audit: MechanismAudit, seed: int) -> Sets:
     insert K - 1 canaries, so the two kinds of runs differ by one canary, like neighboring data sets.
     """
     rng = np.random.default_rng(seed)
-    # Each run needs a K x K matrix, so we simulate the runs in blocks to limit memory.
+    # Blocks of runs limit the memory for their K x K matrices.
     block = max(_MAX_BLOCK_ENTRIES // audit.canaries**2, 1)
     inserted = []
     for start in range(0, audit.runs, block):
@@ -97,9 +97,10 @@ def simulate(audit: MechanismAudit, seed: int) -> Sets:
 def choose_thresholds(design: Sets, levels: Level) -> dict[int, float]:
     """Returns the threshold with the largest epsilon on these runs, for each order up to K.
 
-    An order is the number of moments in Wilson's interval, and K is the number of canaries in a run. Bounds
-    must use other runs. As in the LiDP paper's code, thresholds lie in a window of scores: from the smaller
-    of the 10% quantiles of inserted and fresh canaries to the larger of their 90% quantiles (Errata L2).
+    An order is the number of moments in Wilson's interval, and K is the number of canaries in a run. Moment j
+    concerns j different canaries, so K limits the order. Bounds must use other runs. `levels` has delta and
+    confidence. As in the LiDP paper's code, thresholds lie in a window of scores: from the smaller of the
+    10% quantiles of inserted and fresh canaries to the larger of their 90% quantiles (Errata L2).
     """
     worlds = design.pooled()
     low = min(np.quantile(world, _QUANTILE) for world in worlds)

@@ -16,7 +16,6 @@ class MechanismAudit(NamedTuple):
       dimension: The dimension d of the release.
       epsilon: The claimed epsilon, a key of SIGMA_SQUARED.
       seeds: The number of seeds. Seeds start at 0.
-      delta, confidence: The delta and the confidence of the bounds.
     """
 
     runs: int

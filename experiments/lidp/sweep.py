@@ -211,7 +211,6 @@ def _make_mechanism_cell(panel: str, audit: MechanismAudit) -> Cell:
     """Returns the cell that audits the Gaussian mechanism with all seeds, for a panel of a figure."""
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
-        """Audits all seeds and stores their results."""
         from experiments.lidp import gaussian_mechanism  # loads SciPy
 
         processes = cores() if audit.runs * audit.canaries > _WORTH_PROCESSES else 1

@@ -100,7 +100,7 @@ def simulate(plan: Simulations) -> list[Record]:
     """
     records = []
     for dimension in plan.dimensions:
-        cosines = _simulate_cosines(plan, dimension)
+        cosines = _simulate_cosines(plan, dimension)  # (simulations, sigmas, canaries)
         for index, sigma in enumerate(plan.sigmas):
             record: Record = {
                 "sigma": sigma,
@@ -112,6 +112,7 @@ def simulate(plan: Simulations) -> list[Record]:
             # One normal distribution per simulation.
             observed = one_shot.fit(cosines[:, index], dimension)
             for method, estimate in FITTED.items():
+                # The first argument is N(0, 1), the law without the canary.
                 epsilons = estimate(_FINAL_MODEL_NULL, observed, DELTA)
                 record[method] = epsilons.mean()
                 record[f"{method}_deviation"] = epsilons.std()
@@ -125,7 +126,7 @@ def _simulate_cosines(plan: Simulations, dimension: int) -> Array:
     Their shape is (simulations, sigmas, canaries). A simulation draws uniform unit vectors as canaries, and
     uses them with every sigma, the standard deviation of the noise.
     """
-    canaries = int(np.sqrt(dimension))
+    canaries = int(np.sqrt(dimension))  # as in the paper's Table 1
     simulations = []
     for index in range(plan.simulations):
         rng = np.random.default_rng([0, dimension, index])
@@ -141,6 +142,8 @@ def _simulate_cosines(plan: Simulations, dimension: int) -> Array:
 def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Record]:
     """Yields a record of the paper's estimates for each observer of each stored training run in a plan.
 
+    `levels` has delta and confidence.
+
     Yields:
       Records with these fields:
 
@@ -155,7 +158,7 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
           cosines           the cosines of inserted canaries ("observed") and of others ("unobserved")
           estimate          the estimate of epsilon from normal distributions fitted to the cosines
           error             its standard error
-          floor             its mean and 95% quantile without leakage
+          floor             the mean and 95% quantile of estimates without leakage
           in_sample         eps_lo, the paper's lower value, which is not a bound (Errata O7)
     """
     for setting, observe in itertools.product(plan.audit_settings(), _OBSERVERS):
@@ -273,10 +276,7 @@ def draw_grid(
     ylabel: str,
     final_first: bool = False,
 ) -> Figure:
-    """Draws a row of panels per observer and a column per noise multiplier, from records of `read_runs`.
-
-    If `final_first` is True, the final model's row comes first.
-    """
+    """Draws a row of panels per observer and a column per noise multiplier, from records of `read_runs`."""
     # By name, "all iterates" comes before "final model".
     records = sorted(map(_add_panel, runs), key=itemgetter("observer"), reverse=final_first)
     columns = len({run["noise"] for run in runs})
@@ -293,10 +293,7 @@ def draw_densities(title: str, runs: Records) -> Figure:
 
 
 def draw_quantiles(title: str, splits: Records) -> Figure:
-    """Draws the one-shot paper's Figure 4: quantiles of the estimates of epsilon over experiments.
-
-    Its lines (_SPLITS) show canaries in one run, and canaries split across several runs (`read_splits`).
-    """
+    """Draws Figure 4 from records of `read_splits`: quantiles of estimates of epsilon over experiments."""
     draw_panel = partial(
         plot_lines, looks=_SPLITS, xticks=QUANTILES, xlabel="quantile", ylim=(0, None)
     )
@@ -433,21 +430,21 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
     printed = ""
     last_columns = [field("repetitions", "times", width=7)]
     if shows_accuracy:
-        # The same rows in the paper, for the data set that ours replaces.
+        # The paper's rows for `counterpart`, the paper's data set that ours replaces.
         printed = f"{_PRINTED[plan.counterpart]}\n{_RULE}\n"
-        last_columns = [
+        last_columns = [  # field, heading, format, width
             field("accuracy", "with", ".3f", 7, none="-"),
             field("plain_accuracy", "without", ".3f", 8, none="-"),
         ]
 
-    columns = [  # fields without a heading are only in the CSV
+    columns = [  # field, heading, format, width; without a heading, only in the CSV
         field("noise", "noise", ".3g", 6, left=True),
         field("accounted", "accounted", ".4g", 10),
         field("observer"),
         Column(value=_show_estimate, head="estimate", width=15),  # only in the text, with its error
         field("estimate"),
         field("error"),
-        field("in_sample", "in-sample", ".3f", 10),
+        field("in_sample", "in-sample", ".3f", 10),  # the paper's lower value, not a bound
     ]
 
     # The numbers of canaries and the noise floors hardly vary between runs, so we show the first.
@@ -470,6 +467,7 @@ def make_densities_table(title: str, runs: Records) -> OwnTable:
     """Returns Table 4: normality tests of the final model's cosines, for records of `read_runs`."""
     records = []
     for run in select(runs, observer=_OBSERVERS["final"]):
+        # Without leakage, these scaled cosines are approximately N(0, 1).
         cosines = run["cosines"].observed * run["plan"].dimension ** 0.5
         normality = cosine_law.anderson_darling(cosines)
         records.append(
@@ -497,7 +495,7 @@ def make_densities_table(title: str, runs: Records) -> OwnTable:
 def make_splits_table(title: str, splits: Records) -> OwnTable:
     """Returns the table of the one-shot paper's Figure 4: quantiles of the estimates of epsilon.
 
-    Columns (_SPLITS) show canaries in one run, and canaries split across several runs (`read_splits`).
+    `splits` are records of `read_splits`.
     """
     columns = [  # field, heading, format, width
         field("noise", "noise", ".3g", 7, left=True),

@@ -27,7 +27,6 @@ class TrainingPlan(NamedTuple):
       label: The name of the data, for titles.
       counterpart: The name of the data set in the paper that these data replace.
       setting: The settings shared by all runs, except for `noises` and `repetitions`.
-      noises: The noise multipliers.
       repetitions: The repetition counts: how many rounds a canary takes part in.
       dimension: The number of trainable parameters.
     """
@@ -213,8 +212,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def _make_splits_sweep(splits: SplitPlan) -> PlannedSweep:
-    """Returns the sweep of the one-shot paper's Figure 4."""
-    training, experiments, runs = splits
+    """Returns the sweep of Figure 4: experiments with all canaries in one run, or split across runs."""
+    training, experiments, runs = splits  # `runs` per experiment with split canaries
     cells = []
     for noise in training.noises:
         cells.append(_make_cell(training, training.with_noise(noise), "one run", experiments))

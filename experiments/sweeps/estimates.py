@@ -186,11 +186,11 @@ def profile_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
 
 
 def _draw_profiles(axis: Axes, points: Sequence[Point]) -> None:
-    """Plots delta against epsilon for `profile_figure`, with a horizontal line at the points' delta.
+    """Plots delta against epsilon for the first four points, with a horizontal line at their delta.
 
-    Lower bounds on mu are averaged over the seeds.
+    There are four colors, and Figure 11 has three points. Lower bounds on mu are averaged over the seeds.
     """
-    # 0.05 replaces an unknown or zero mu, since the axis needs a range.
+    # 0.05 replaces an unknown or zero mu, since the axis needs a range. All seeds have the same upper bound.
     largest_mu = max(point.conclusions[0].mu_upper_bound or 0.05 for point in points)
     epsilons = np.linspace(0, conversions.epsilon_from_mu(largest_mu, _MIN_DELTA), 400)
 

@@ -77,9 +77,9 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
 def _measure_distance(scores_in: Array, scores_out: Array) -> float:
     """Returns the distance between the means of the scores, of shape (n,), in pooled standard deviations.
 
-    It is not finite if a world has no scores or all scores of a world are equal.
+    It is not finite if an array is empty, or if the scores are equal within each array.
     """
-    # The sum of squared deviations of all scores from the mean of their world.
+    # The sum of squared deviations of all scores from the mean of their array.
     squares = len(scores_in) * np.var(scores_in) + len(scores_out) * np.var(scores_out)
     with np.errstate(all="ignore"):  # divisions by 0
         deviation = np.sqrt(squares / (len(scores_in) + len(scores_out) - 2))

@@ -29,12 +29,10 @@ def draw_panels(
     """Draws a figure with rows of panels, a title above them and a common legend below.
 
     Args:
-      title: The figure's title.
       panels: {a panel's title: a function that draws the panel on the given axis}.
       size: The width and height of a panel in inches.
       across: The largest number of panels in a row.
       ylabel: The label of each row's vertical axis.
-      legend_columns: The number of columns in the legend.
       **options: Keyword arguments for `Figure.subplots`, such as sharey=True.
     """
     columns = min(len(panels), across)
@@ -120,8 +118,7 @@ def draw_dot(
 ) -> None:
     """Draws a value as a dot, or as an arrow at the end of the horizontal axis if it lies beyond the end.
 
-    `place` is the position on the vertical axis, and `edge` is the end of the horizontal axis. `is_filled` is
-    False for a dot that is only an outline.
+    `place` is the position on the vertical axis, and `edge` is the end of the horizontal axis.
     """
     marker = "o" if value <= edge else ">"
     face = color if is_filled else "white"

@@ -78,15 +78,18 @@ class Point(NamedTuple):
 
         `name` is a method for runs with one canary, and audits with one canary use the method itself.
         """
-        conclusion = self.conclusions[0]
+        conclusion = self.conclusions[0]  # all seeds have the same kind of audit
         if conclusion.has_one_canary:
             return estimate.METHODS[name]
-        counterparts: dict[str, Method] = {
-            IF_GAUSSIAN: lifted.METHODS[lifted.LIFTED_GAUSSIAN],
-            ASSUMPTION_FREE: lifted.METHODS[lifted.LIFTED],
-        }
         if conclusion.law_is_known:  # fresh directions, whose scores have a known distribution
-            counterparts = {ASSUMPTION_FREE: exact_null.METHODS[exact_null.EXACT_NULL]}
+            counterparts: dict[str, Method] = {
+                ASSUMPTION_FREE: exact_null.METHODS[exact_null.EXACT_NULL]
+            }
+        else:  # several canaries in a run
+            counterparts = {
+                IF_GAUSSIAN: lifted.METHODS[lifted.LIFTED_GAUSSIAN],
+                ASSUMPTION_FREE: lifted.METHODS[lifted.LIFTED],
+            }
         return counterparts.get(name)
 
     def findings(self, name: str) -> list[Finding]:
@@ -111,12 +114,11 @@ class Point(NamedTuple):
         conclusion = self.conclusions[0]
         if conclusion.law_is_known:  # only that without the canary
             return math.nan, math.nan
-        confidence = conclusion.confidence
         if conclusion.has_one_canary:
-            ends = normal_scores.mu_interval(*conclusion.worlds, confidence)
+            ends = normal_scores.mu_interval(*conclusion.worlds, conclusion.confidence)
         else:  # the canaries of a run may depend on each other
             design = cast(Design, conclusion.evidence)
-            ends = normal_scores.mu_interval_of_runs(design, confidence)
+            ends = normal_scores.mu_interval_of_runs(design, conclusion.confidence)
         low = conversions.epsilon_from_mu(float(ends.lower), conclusion.delta)
         high = conversions.epsilon_from_mu(float(ends.upper), conclusion.delta)
         return low, high
@@ -132,10 +134,10 @@ class Point(NamedTuple):
         The prediction is correct if genuine gradients do not interfere with the canary
         (`audit.conclusions.concluded.predicted_mu`).
         """
-        return predicted_mu(self.cells[0].setting)
+        return predicted_mu(self.cells[0].setting)  # the others differ only in the seed
 
     def predicted(self) -> float | None:
-        """Returns the epsilon of the predicted mu, or None if there is no predicted mu."""
+        """Returns the epsilon of the predicted mu, or None without one."""
         mu = self.predicted_mu()
         if mu is None:
             return None
@@ -148,7 +150,7 @@ def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidenc
     Audits whose scores cannot be read or do not allow a conclusion are skipped, with an error on stderr.
     """
     conclusions = {}
-    # Cells of several figures may share an audit, so conclusions are drawn from each audit only once.
+    # Cells of several figures may share an audit.
     for setting, runs in dict.fromkeys((cell.setting, cell.runs) for cell in cells):
         try:
             scores = held.scores(identity(setting), runs)
@@ -177,8 +179,9 @@ def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
 def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
     """Yields a record for each point, with the fields for `make_table`. Each point must have a conclusion.
 
-    Each method for runs with one canary has a column. In other audits, the column has the method's
-    counterpart, if this makes the same assumptions.
+    Each method for runs with one canary has a column of mean epsilons. In other audits, the column shows the
+    method's counterpart (`Point.find_method`), if any. A counterpart with different assumptions has its own
+    column instead.
     """
     for point in points:
         cells = point.cells
@@ -212,8 +215,7 @@ def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
             column = name
             if counterpart is not None and counterpart.assumes != method.assumes:
                 column = counterpart.name
-            mean, _, _ = point.spread(name)
-            row[column] = mean
+            row[column], _, _ = point.spread(name)  # the mean over seeds
         yield row
 
 

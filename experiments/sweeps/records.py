@@ -40,7 +40,6 @@ def mean_fields(name: str, head: str, decimals: int = 2, width: int = 0) -> list
     deviation_name = f"{name}_deviation"
 
     def show(record: Record) -> str:
-        """Formats a record's mean and deviation; returns "" without a mean."""
         mean = record.get(name)
         deviation = record.get(deviation_name)
         if mean is None:

@@ -49,7 +49,6 @@ class Sweep:
 
     Attributes:
       name: The name in flags and tables.
-      title: The figure's title.
       cells: The audits and measurements that the figure needs.
       axis: The figure's x axis, if any.
     """
