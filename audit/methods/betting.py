@@ -285,16 +285,16 @@ def _bet_on_weighted_rates(
 def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tuple[Array, Array]:
     """Chooses bets on a weighted mean of a run's error rates, z = weight * FN + (1 - weight) * FP.
 
-    Most of a gambler's capital goes to the bet that should reject the largest parameter. The rest goes to
-    other stakes on the same z, and to bets on a single error rate (weight 0 or 1). A bet rejects a parameter
-    if its log capital reaches `target` at every point of the parameter's curve. We predict this using the
-    pilot.
+    Most of a gambler's capital goes to the bet that should reject the largest parameter. A bet rejects a
+    parameter if its log capital reaches `target` at every point of the parameter's curve. We predict this
+    using the pilot. The rest of the capital goes to other bets (`_list_weighted_bets`).
 
     Returns:
       (the weights in z (L,), the stakes (L,)), in the order of STARTING_CAPITAL
     """
     stakes = STAKES[1:]  # above 0
     single_stakes = STAKES[_SINGLE_INDICES]
+    # The log growth that brings a bet's starting capital to the target.
     needed_from_best = target - np.log(_CAPITAL_ON_BEST)
     needed_from_single = target - np.log(_CAPITAL_ON_SINGLE)
     # Bets on a single rate should reject all points of a curve at or above this rate.
@@ -320,12 +320,21 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
         return least_means[:, None] - rejected_means
 
     margins = _find_margins_at_largest_parameter(find_margins)
-    best_weight, best_stake = np.unravel_index(margins.argmax(), margins.shape)
+    return _list_weighted_bets(*np.unravel_index(margins.argmax(), margins.shape))
+
+
+def _list_weighted_bets(best_weight: np.intp, best_stake: np.intp) -> tuple[Array, Array]:
+    """Returns the weights of false negatives (L,) and the stakes (L,) of all bets on weighted error rates.
+
+    The first bet is the best one, given as indices in _WEIGHTS and in the STAKES above 0. Then come other
+    stakes with the same weight, and bets on false positives only and on false negatives only.
+    """
+    stakes = STAKES[1:]
     neighbours = np.clip(best_stake + np.append(0, _NEIGHBOUR_OFFSETS), 0, stakes.size - 1)
-    # Bets on the best z, on false positives only, and on false negatives only.
-    repeats = [neighbours.size, single_stakes.size, single_stakes.size]
+    single = STAKES[_SINGLE_INDICES]
+    repeats = [neighbours.size, single.size, single.size]
     weights = np.repeat([_WEIGHTS[best_weight], 0.0, 1.0], repeats)
-    return weights, np.concatenate([stakes[neighbours], single_stakes, single_stakes])
+    return weights, np.concatenate([stakes[neighbours], single, single])
 
 
 def _predict_rejected_means(counted: Counted, weight: float, stakes: Array, needed: float) -> Array:

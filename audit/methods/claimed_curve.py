@@ -134,11 +134,12 @@ def choose_refuting_powers(canaries: int) -> Array:
 
 
 def tabulate_claim(counted: Exceedances, allowed_power: Power) -> Allowed:
-    """Returns the largest mean fractions of canaries that a claim allows, for bets against the claim.
+    """Returns the largest mean fractions of canaries that a claim allows, for bets on larger fractions.
 
-    If `counted` has p-values of the first run, we also bet on the fraction of p-values up to some rates. We
-    first choose a power for each of these bets, and then the largest rate at which the claim allows at most
-    this power.
+    There is a bet on the fraction of canaries above each threshold. If `counted` has p-values of the first
+    run, there are also bets on the fraction of p-values up to some rates a. The claim limits its mean to the
+    power at a. We first choose powers such that 1, 2, 4, 8 or 16 p-values refute the claim, and then, for
+    each power, the largest rate at which the claim allows no larger one.
     """
     log_rates = np.zeros(0)
     chosen_powers = np.zeros(0)
@@ -149,16 +150,18 @@ def tabulate_claim(counted: Exceedances, allowed_power: Power) -> Allowed:
         indices = np.searchsorted(powers, chosen_powers, side="right") - 1
         with np.errstate(divide="ignore"):  # the rate may be 0
             log_rates = np.log(_RATES[indices])
-    return Allowed(allowed_power(np.exp(counted.log_rates)), log_rates, chosen_powers)
+    above_thresholds = allowed_power(np.exp(counted.log_rates))
+    return Allowed(above_thresholds, log_rates, at_rates=chosen_powers)
 
 
 def compute_log_capital(counted: Exceedances, allowed: Allowed) -> Array:
     """Returns the log capital (R,), after each of R runs, of a gambler who bets against a claim.
 
     A capital of 1 is split among bets: one for each of THRESHOLDS and each of STAKES. In each run, a bet
-    stakes this fraction of its capital. If `counted` has only the first T thresholds, the capital on the
-    others is lost. If `counted` has p-values of the first run, each bet stakes FIRST_STAKE of its capital on
-    them, and the rest on its threshold.
+    stakes this fraction of its capital. `allowed` has the largest mean fractions of canaries that the claim
+    allows. If `counted` has only the first T thresholds (to save time), the capital on the others counts as
+    lost, which is conservative. If `counted` has p-values of the first run, each bet stakes FIRST_STAKE of
+    its capital on them, and the rest on its threshold. So a large leak may refute the claim in one run.
     """
     log_factors = _compute_log_factors(counted, allowed.above_thresholds)
     runs, stakes, thresholds = log_factors.shape

@@ -157,31 +157,32 @@ def if_gaussian(scores_in: Array, scores_out: Array, delta: float, confidence: f
     choose a threshold, and test the rest at 11/21 of the error probability. We report the split with the
     median bound. It exceeds the truth only if 11 bounds do, so it is valid by Markov's inequality.
     """
-    mu, counts = _test_splits(scores_in, scores_out, exact.GAUSSIAN, confidence)
+    mu, errors = _test_splits(scores_in, scores_out, exact.GAUSSIAN, confidence)
     return Bound(
         method=IF_GAUSSIAN,
         epsilon=conversions.epsilon_from_mu(mu, delta),
         mu=mu,
         delta=delta,
         confidence=confidence,
-        **counts,
+        **errors,
         assumes=GAUSSIAN_CURVE,
     )
 
 
 def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
-    """Returns the lower bound on epsilon from an exact test of (epsilon, delta)-DP itself (see `exact`).
+    """Returns the lower bound on epsilon from exact tests of (epsilon, delta)-DP itself (see `exact`).
 
-    It is valid for any trade-off curve. With n scores per world, it is at most about log(n / 2).
-    `if_gaussian` describes the arguments and the splits.
+    It is valid for any trade-off curve. In-scores have shape (n,), out-scores (m,). Each of 21 random splits
+    uses some scores to choose a threshold, and tests the others. We report the median bound. For n = m, it is
+    at most about log(n / 2), since n scores without errors cannot prove a rate below about 2 / n.
     """
-    epsilon, counts = _test_splits(scores_in, scores_out, exact.approximate_dp(delta), confidence)
+    epsilon, errors = _test_splits(scores_in, scores_out, exact.approximate_dp(delta), confidence)
     return Bound(
         method=ASSUMPTION_FREE,
         epsilon=epsilon,
         delta=delta,
         confidence=confidence,
-        **counts,
+        **errors,
         assumes=NOTHING,
     )
 
@@ -247,12 +248,14 @@ def _test_splits(
 ) -> tuple[float, dict[str, Any]]:
     """Returns the bound on a family's parameter from 21 splits of in-scores (n,) and out-scores (m,).
 
-    Each split gives an exact test. To reject a parameter, 11 tests must reject it, each at 11/21 of the total
-    error. By Markov's inequality, they reject a true parameter with probability at most 1 - confidence.
-    Source: Meinshausen, Meier and Buehlmann, "p-Values for high-dimensional regression", 2009.
+    A split uses some scores of both worlds to choose a threshold. The threshold's errors among the other
+    scores give an exact test of each parameter. We reject a parameter if 11 tests do. At a level of 11/21 of
+    the total error, 11 times this error of the 21 tests reject a true parameter on average. So by Markov's
+    inequality, at least 11 reject it with probability at most the total error, 1 - confidence. Source:
+    Meinshausen, Meier and Buehlmann, "p-Values for high-dimensional regression", 2009.
 
     Returns:
-      (the bound, the errors of the split that gives it, as fields of `Bound`)
+      (the bound; the threshold, the errors and the numbers of scores in the split that gives it)
     """
     # We replace scores with their indices among the distinct scores, so neither the order of runs nor the
     # unit of scores matters.
@@ -270,14 +273,14 @@ def _test_splits(
         if len(distinct) < len(pooled):
             # Adding random fractions to indices puts equal scores in random order.
             drawn = [np.sort(world + rng.random(len(world))) for world in ordered]
-        splits.append(_count_errors(drawn[0], drawn[1], distinct, family, level, rng))
+        splits.append(_split_and_count(drawn[0], drawn[1], distinct, family, level, rng))
 
     tests, errors = zip(*splits, strict=True)
     parameter, deciding = exact.lower_bound(family, tests, _REJECTING, 1 - confidence)
     return parameter, errors[deciding]
 
 
-def _count_errors(
+def _split_and_count(
     indices_in: Array,
     indices_out: Array,
     distinct: Array,
@@ -287,12 +290,12 @@ def _count_errors(
 ) -> tuple[exact.Counts, dict[str, Any]]:
     """Splits scores at random, chooses a threshold using the pilot, and counts its errors in the rest.
 
-    The threshold is the r-th lowest in-score or r-th highest out-score of the rest. We choose its rank r
-    using the pilot. So r - 1 scores of its own world are always errors, and we test the number of errors in
-    the other world.
+    The threshold is the r-th lowest in-score or r-th highest out-score of the rest. We choose r using the
+    pilot. So r - 1 scores of the threshold's world are always errors, and we test the number of errors in the
+    other world.
 
-    In-scores (n,) and out-scores (m,) are given as ascending indices in `distinct`. Equal scores have
-    different fractional parts. Returns (the input of the exact test, the errors as fields of `Bound`).
+    In-scores (n,) and out-scores (m,) are given as ascending indices in `distinct`, plus fractions below 1
+    that order equal scores. Returns (the input of the exact test, the errors as fields of `Bound`).
     """
     pilot_in, rest_in = _split(indices_in, family, rng)
     pilot_out, rest_out = _split(indices_out, family, rng)
@@ -302,11 +305,12 @@ def _count_errors(
     threshold = rest_in[rank - 1] if is_in else rest_out[-rank]
     false_negatives = int(np.searchsorted(rest_in, threshold))
     false_positives = n_out - int(np.searchsorted(rest_out, threshold, side="right"))
-    test = exact.Counts(rank=rank, scores=n_out, errors=false_negatives, trials=n_in)
     if is_in:
         test = exact.Counts(rank=rank, scores=n_in, errors=false_positives, trials=n_out)
+    else:
+        test = exact.Counts(rank=rank, scores=n_out, errors=false_negatives, trials=n_in)
     errors = {
-        "threshold": float(distinct[int(threshold)]),
+        "threshold": float(distinct[int(threshold)]),  # `int` removes the fraction
         "false_negatives": false_negatives,
         "false_positives": false_positives,
         "n_in": n_in,

@@ -400,7 +400,7 @@ class Capital:
         """Returns the threshold, as a cosine, with the strongest evidence against epsilon, for reports.
 
         It has the most capital after all runs. For a single run, it is the threshold chosen using half of the
-        canaries, if there is one.
+        canaries, if there is one, because the first bet then stakes most of the capital on it.
         """
         chosen = self.first_bet.chosen
         if self.num_runs == 1 and chosen is not None:
@@ -493,6 +493,7 @@ def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
     """Returns the bet on the first run's cosines (K,), and the split of the capital.
 
     The bet is on fixed thresholds and, if possible, on one chosen for half of the canaries using the others.
+    The split reserves capital for bets on likelihood ratios in all runs. Any stakes are valid.
     """
     # 1.5 to 7 standard deviations of a left-out cosine.
     levels = cosine_of(np.arange(1.5, 7.1, 0.5), design.dimension)
@@ -506,12 +507,13 @@ def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
         """
         return (fractions / _limit_means(epsilon, log_rates, delta)).mean()
 
+    bet = FirstBet(capital_on_ratios=0.5, staked=0.1, compute_payoff=compute_payoff)
+    needed = 2 * _MIN_PILOT  # canaries in two halves
     # With more canaries, the first run proves more, so we stake more on it, and less on ratios.
-    if design.cosines.shape[1] < 2 * _MIN_PILOT:
-        return FirstBet(capital_on_ratios=0.5, staked=0.1, compute_payoff=compute_payoff)
-    bet = FirstBet(capital_on_ratios=0.1, staked=0.3, compute_payoff=compute_payoff)
+    if design.cosines.shape[1] >= needed:
+        bet = bet._replace(capital_on_ratios=0.1, staked=0.3)
     # We may use canaries to choose a threshold for others only if the others' scores do not depend on them.
-    if design.separate and cosines.size >= 2 * _MIN_PILOT:
+    if design.separate and cosines.size >= needed:
         return _bet_on_half(bet, cosines, design, delta)
     return bet
 
@@ -524,12 +526,14 @@ def _bet_on_p_values(log_p_values: Array, delta: float) -> Callable[[float], flo
     powers = claimed_curve.choose_refuting_powers(log_p_values.size)
 
     def compute_payoff(epsilon: float) -> float:
-        """Returns the payoff of a stake of 1 against epsilon, evenly split among bets.
+        """Returns the payoff of a stake of 1 against epsilon, evenly split among bets on small p-values.
 
-        A bet pays the fraction of p-values up to a = power / e^epsilon, divided by the largest mean that
-        epsilon allows: e^epsilon a + delta = power + delta.
+        A bet pays the fraction of p-values up to a rate a, divided by e^epsilon a + delta, the largest mean
+        that (epsilon, delta)-DP allows. For each of `powers`, we choose a = power / e^epsilon.
         """
-        return claimed_curve.compute_payoff(log_p_values, np.log(powers) - epsilon, powers + delta)
+        return claimed_curve.compute_payoff(
+            log_p_values, log_rates=np.log(powers) - epsilon, allowed=powers + delta
+        )
 
     return compute_payoff
 

@@ -130,16 +130,18 @@ def _measure_misfit(counts: Array, fits: Fit) -> Array:
 def _compute_p_values(misfit: Array, simulated: Array) -> Array:
     """Returns the p-value of a Gaussian fit: the smallest of three, after a Bonferroni correction.
 
-    Each p-value compares a statistic of `_measure_misfit`, in `misfit` (..., 3), with n values `simulated`
-    (n, 3) under the null. If r > 0 of them reach the observed one, the p-value is at least (r + 1) / (n + 1).
+    Each p-value compares a statistic in `misfit` (..., 3), "overall", "spread" or "tails", with n values
+    `simulated` (n, 3) under the null. It is a tail of a distribution fitted to these values, since it may be
+    below 1 / (n + 1). If r > 0 values reach the statistic, it is at least (r + 1) / (n + 1), because the
+    fitted tail may be too small.
     """
     reaching = (simulated >= misfit[..., None, :]).sum(-2)  # r
     empirical = (reaching + 1) / (len(simulated) + 1)
     p_values = np.maximum(
         _compute_tail_probabilities(misfit, simulated), np.where(reaching, empirical, 0.0)
     )
-    # The third statistic gets most of the significance level, since a misfit of tails makes the epsilon
-    # computed from mu too large.
+    # "tails" gets most of the significance level, since its misfit makes the epsilon computed from mu too
+    # large.
     corrected = p_values / [0.2, 0.2, 0.6]
     return np.minimum(corrected.min(-1), 1.0)
 
@@ -164,8 +166,9 @@ def _compute_tail_probabilities(misfit: Array, simulated: Array) -> Array:
 def _simulate_rejection_rate(family: ScoreFamily, null: _FittedNull) -> float:
     """Returns the test's power against a non-Gaussian curve: how often it rejects scores simulated from it.
 
-    We simulate as many scores as were observed. The best Gaussian fit to the simulated curve has the same
-    |mu| as the fit to the observed scores.
+    We simulate as many scores as were observed, always with the same seed. We choose the family's parameter
+    from _PARAMETERS, by interpolation, such that the best Gaussian fit to its curve has the same |mu| as
+    `null.fit`. So `null.simulated_misfit` is also the null distribution for these scores.
     """
     bins = null.counts.shape[1]
     sizes = null.counts.sum(1)
@@ -231,8 +234,9 @@ def count_in_bins(scores_in: Array, scores_out: Array) -> Array:
 def approximate_fit(counts: Array) -> Fit:
     """Returns a fit to counts (..., 2, bins) near the maximum-likelihood fit, to initialise `fit_counts`.
 
-    Given an estimate of mu, each cut is the point below which the mixture of N(0, 1) and N(mu, 1) has the
-    observed fraction of scores.
+    The axis of size 2 has the worlds "out", with scores from N(0, 1), and "in", with scores from N(mu, 1).
+    Given an estimate of mu, each cut between two bins is the point below which the mixture of both worlds has
+    the observed fraction of scores.
     """
     below = counts.cumsum(-1)[..., :-1]  # each cut, (..., 2, bins - 1)
     sizes = counts.sum(-1, keepdims=True)
@@ -248,7 +252,7 @@ def approximate_fit(counts: Array) -> Fit:
 
     # Beyond 40 deviations, probabilities are 0 in float64.
     low, high = bisect(is_too_low, -40.0, 40.0, halvings=60)
-    return Fit(mu[..., 0], cuts=(low + high) / 2)
+    return Fit(mu.squeeze(-1), cuts=(low + high) / 2)
 
 
 def _estimate_mu(below: Array, sizes: Array) -> Array:
@@ -370,12 +374,13 @@ def compute_rao_scores(counts: Array, fit: Fit) -> Array:
 
     A departure multiplies the fitted density of the world "in" by exp(c f(score)), up to a constant. The fit
     has c = 0. A statistic is the derivative of the log likelihood of counts (..., 2, bins) with respect to c,
-    divided by its standard deviation. Under the null, it is approximately standard normal if bins contain
-    many scores.
+    divided by its standard deviation, which is smaller because mu and the cuts are fitted to the same counts.
+    Under the null, it is approximately standard normal if bins contain many scores.
     """
     bins = _compute_bins(fit)
     derivatives = _differentiate_by_departures(fit, bins)
-    weights = counts.sum(-1, keepdims=True) / bins.probabilities  # of the Fisher information
+    # n / p: a world's n scores have the Fisher information J' diag(n / p) J about bin probabilities p.
+    weights = counts.sum(-1, keepdims=True) / bins.probabilities
     # Axes: w world, b bin, d departure.
     score = np.einsum("...wbd,...wb->...d", derivatives, counts / bins.probabilities)
     variance = _compute_efficient_information(derivatives, bins.jacobian, weights)

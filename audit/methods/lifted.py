@@ -105,12 +105,16 @@ class CanaryMethod(Method):
 
 
 def _choose_assumption(errors: RunErrors, user_coins: bool) -> Assumption:
-    """Returns the assumption of a bound that is valid for any trade-off curve and number of runs."""
+    """Returns the assumption of a bound that is valid for any trade-off curve and number of runs.
+
+    If a coin inserts each canary, the `same_runs` have both kinds of errors. If these are `user_coins`, we
+    assume that all are independent, with the same probability (COINS).
+    """
     # Without coins, we compare runs with K canaries to other runs. We assume that the other runs contain
     # K - 1 canaries, so the two kinds differ in only one (OTHERS_IN).
     if not errors.same_runs and errors.canaries_in > 1:
         return OTHERS_IN
-    return COINS if user_coins else NOTHING
+    return COINS if user_coins else NOTHING  # our own coins are fair
 
 
 def count(design: Design, family: Family, error: float) -> Counted:
@@ -325,10 +329,13 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
 def _predict_parameter(sizes: RunErrors, family: Family, error: float, rates: Array) -> Array:
     """Returns the parameter (T,) that runs should prove if the true error rates are `rates` (2, T).
 
-    It belongs to the family's curve through approximate upper limits: the rates plus two margins. The first
-    margin accounts for the variance of a rate p's estimate, scale * p (1 - p) / guesses. The second accounts
-    for rare runs with many more errors. With probability `error`, n runs do not include any run of a kind
-    with frequency log(1 / error) / n. The estimate from such a run is at most `scale`.
+    It belongs to the family's curve through approximate upper limits: each rate p plus two margins,
+
+        sqrt(2 log(1 / error) scale p (1 - p) / guesses) + scale log(1 / error) / runs.
+
+    The first accounts for the variance of the rate's estimate. The second accounts for runs with an estimate
+    of up to `scale`. With probability `error`, we see none of them if their frequency is log(1 / error) /
+    runs.
     """
     log_inverse_error = -np.log(error)
     guesses_in, guesses_out = sizes.guesses()
@@ -340,5 +347,5 @@ def _predict_parameter(sizes: RunErrors, family: Family, error: float, rates: Ar
     variances = scales * rates * (1 - rates) / guesses
     margin_for_guesses = np.sqrt(2 * log_inverse_error * variances)
     margin_for_runs = scales * log_inverse_error / runs
-    limits = np.minimum(rates + margin_for_guesses + margin_for_runs, 1.0)
-    return family.parameter(*limits)
+    fpr, fnr = np.minimum(rates + margin_for_guesses + margin_for_runs, 1.0)
+    return family.parameter(fpr, fnr)

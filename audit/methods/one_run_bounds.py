@@ -66,7 +66,8 @@ FAIR_COINS_GAUSSIAN = Assumption(
 def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `exact_null` on epsilon for a single run with all canaries inserted.
 
-    In tables, `counted` replaces the false-positive rate.
+    Reports of a single run show `counted`, the canaries above the threshold, instead of a false-positive
+    rate. `path`, the bounds after each run, would only repeat this bound.
     """
     bound = exact_null.bound_directions(make_design(cosines), delta, confidence)
     hits = bound.n_in - bound.false_negatives  # canaries above the threshold
@@ -122,14 +123,17 @@ def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
 def gaussian_from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `one_run_gaussian` on mu, by Mahloujifar, Melis and Chaudhuri (2024).
 
-    `design` has a single run. We choose the number of guesses using a pilot, but the bound is proven only for
-    a number fixed in advance (Errata O11). Its epsilon is valid if the trade-off curve is Gaussian.
+    `design` has a single run. We choose the number of guesses using a pilot: some of the coins, which we do
+    not guess. But the bound is proven only for a number that does not depend on the run (Errata O11 of
+    experiments/one_shot/README.md). Its epsilon is valid if the trade-off curve is Gaussian.
     """
     error = 1 - confidence
-    ordered = _split_and_order(design)
+    ordered = _split_and_order(
+        design
+    )  # the coins outside the pilot, with the most certain guess first
     coins = len(ordered.cumulative_right)
     candidates = ordered.candidates
-    # We choose the candidate that refutes the largest mu if the pilot's prediction is right.
+    # We choose the candidate that refutes the largest mu if the pilot's fraction of right guesses is typical.
     predicted = np.floor(candidates * ordered.predicted_right)  # rounded down to be conservative
     refuted, _ = bisect(
         lambda mus: gaussian_refutes(coins, candidates, predicted, mus, error),
