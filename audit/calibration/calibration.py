@@ -49,7 +49,7 @@ class KnownMechanism(NamedTuple):
         broken = self.law.breaks
         # Only methods for several runs with several canaries assume many runs (at least 100).
         if self.canaries > 1 and 1 < self.runs < 100:
-            broken = broken | {ENOUGH_RUNS}
+            broken |= {ENOUGH_RUNS}
         return broken.intersection(assumes)
 
 

@@ -21,13 +21,7 @@ import numpy as np
 import scipy
 from numpy.random import Generator
 
-from audit.calibration.calibration import (
-    GAUSSIAN_CURVE,
-    INDEPENDENT,
-    KnownMechanism,
-    Law,
-    Value,
-)
+from audit.calibration.calibration import GAUSSIAN_CURVE, INDEPENDENT, KnownMechanism, Law, Value
 from audit.evidence.arrays import Array, Bits
 from audit.evidence.canaries import Coins, Fresh, Sets, make_sets
 from audit.laws import conversions, cosine_law, known_laws
@@ -173,9 +167,7 @@ DIRECTIONS = {
     "gaussian": Law(_draw_gaussian, gaussian_truth),
     "equal": Law(partial(draw_equal, _draw_gaussian), gaussian_truth, breaks=_DEPENDENT),
     "failing": Law(
-        partial(_draw_gaussian, can_fail=True),
-        gaussian_truth,
-        breaks=_DEPENDENT | _NOT_GAUSSIAN,
+        partial(_draw_gaussian, can_fail=True), gaussian_truth, breaks=_DEPENDENT | _NOT_GAUSSIAN
     ),
     "laplace": Law(_draw_laplace, mu_is_epsilon, breaks=_NOT_GAUSSIAN),
     "bound": Law(draw_on_bound, mu_is_epsilon, breaks=_NOT_GAUSSIAN),

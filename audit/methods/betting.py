@@ -115,9 +115,9 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
 
 def _estimate_parameter(family: Family, errors: RunErrors) -> float:
     """Returns the parameter of the trade-off curve through the observed error rates."""
-    guesses_in, guesses_out = errors.guesses()
-    # Adding half an error (Jeffreys' prior) avoids rates of 0. For fair coins, the scales are 2, because each
-    # world has only half of the canaries.
+    guesses_in, guesses_out = errors.guesses()  # that may be misses, and that may be false alarms
+    # A rate is the fraction of wrong guesses times a scale: 2 for fair coins, which put half of the canaries
+    # in each world, else 1. Half an error (Jeffreys' prior) avoids rates of 0.
     fpr = (errors.scale_out * errors.alarms.sum() + 0.5) / (guesses_out + 1)
     fnr = (errors.scale_in * errors.misses.sum() + 0.5) / (guesses_in + 1)
     return float(family.parameter(min(fpr, 1.0), min(fnr, 1.0)))
@@ -137,12 +137,10 @@ def _bet_on_independent_rates(
     fpr, fnr = counted.rest.rates()
     # The log growth of the capital in the pilot, (STAKES, _COARSE_LEVELS), scaled to the number of other
     # runs.
-    predicted_fpr = (
-        len(fpr) / len(pilot_fpr) * compute_log_growth(pilot_fpr, _COARSE_LEVELS, STAKES)
-    )
-    predicted_fnr = (
-        len(fnr) / len(pilot_fnr) * compute_log_growth(pilot_fnr, _COARSE_LEVELS, STAKES)
-    )
+    predicted_fpr = compute_log_growth(pilot_fpr, _COARSE_LEVELS, STAKES)
+    predicted_fpr *= len(fpr) / len(pilot_fpr)
+    predicted_fnr = compute_log_growth(pilot_fnr, _COARSE_LEVELS, STAKES)
+    predicted_fnr *= len(fnr) / len(pilot_fnr)
     stakes_fpr, stakes_fnr = _choose_stake_pairs(family, predicted_fpr, predicted_fnr, target)
     # Each bet's actual log growth at each hypothetical rate, (bets, _LEVELS).
     growth_fpr = compute_log_growth(fpr, _LEVELS, stakes_fpr)
@@ -292,7 +290,6 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
     Returns:
       (the weights in z (L,), the stakes (L,)), in the order of STARTING_CAPITAL
     """
-    stakes = STAKES[1:]  # above 0
     single_stakes = STAKES[_SINGLE_INDICES]
     # The log growth that brings a bet's starting capital to the target.
     needed_from_best = target - np.log(_CAPITAL_ON_BEST)
@@ -301,7 +298,7 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
     rejected_fpr = _predict_rejected_means(counted, 0.0, single_stakes, needed_from_single).min()
     rejected_fnr = _predict_rejected_means(counted, 1.0, single_stakes, needed_from_single).min()
     rejected_means = np.array(
-        [_predict_rejected_means(counted, w, stakes, needed_from_best) for w in _WEIGHTS]
+        [_predict_rejected_means(counted, w, STAKES[1:], needed_from_best) for w in _WEIGHTS]
     )
 
     def find_margins(parameter: float) -> Array:
@@ -332,8 +329,9 @@ def _list_weighted_bets(best_weight: np.intp, best_stake: np.intp) -> tuple[Arra
     stakes = STAKES[1:]
     neighbours = np.clip(best_stake + np.append(0, _NEIGHBOUR_OFFSETS), 0, stakes.size - 1)
     single = STAKES[_SINGLE_INDICES]
-    repeats = [neighbours.size, single.size, single.size]
-    weights = np.repeat([_WEIGHTS[best_weight], 0.0, 1.0], repeats)
+    weights = np.repeat(
+        [_WEIGHTS[best_weight], 0.0, 1.0], [neighbours.size, single.size, single.size]
+    )
     return weights, np.concatenate([stakes[neighbours], single, single])
 
 
@@ -342,12 +340,12 @@ def _predict_rejected_means(counted: Counted, weight: float, stakes: Array, need
 
     A bet with one of the `stakes` (S,) rejects a mean and all larger ones if its log capital grows by
     `needed`. We scale the growth in the pilot to the number of other runs. The results (S,) are taken from
-    _COARSE_MEANS, or are 2 if a bet should not reject any of these means.
+    _COARSE_MEANS, which ascend from 0 to 1. They are 2, above all means, if a bet should not reject any.
     """
     growth = _compute_weighted_growth(counted.pilot, weight, _COARSE_MEANS, stakes)
     runs_per_pilot_run = len(counted.rest.misses) / len(counted.pilot.misses)
     is_rejected = runs_per_pilot_run * growth >= needed  # (S, means)
-    smallest = _COARSE_MEANS[is_rejected.argmax(1)]
+    smallest = _COARSE_MEANS[is_rejected.argmax(1)]  # `argmax` returns the first
     return np.where(is_rejected.any(1), smallest, 2.0)
 
 

@@ -51,12 +51,12 @@ def trade_off_curve(scores_in: Array, scores_out: Array, confidence: float) -> T
     # Up to 100 scores of each world, at the ranks used by `limit_rates`.
     chosen = [np.sort(scores)[_choose_ranks(len(scores)) - 1] for scores in (scores_in, scores_out)]
     ascending = np.unique(np.concatenate([[-np.inf], *chosen]))
-    errors = thresholds.count_errors(scores_in, scores_out, ascending)
+    false_positives, false_negatives = thresholds.count_errors(scores_in, scores_out, ascending)
     return TradeOffCurve(
-        false_positive_rate=errors.false_positives / len(scores_out),
-        false_negative_rate=errors.false_negatives / len(scores_in),
-        false_positive_limits=limit_rates(errors.false_positives, len(scores_out), error),
-        false_negative_limits=limit_rates(errors.false_negatives, len(scores_in), error),
+        false_positive_rate=false_positives / len(scores_out),
+        false_negative_rate=false_negatives / len(scores_in),
+        false_positive_limits=limit_rates(false_positives, len(scores_out), error),
+        false_negative_limits=limit_rates(false_negatives, len(scores_in), error),
     )
 
 

@@ -128,10 +128,10 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
     distinct = np.unique(np.concatenate([scores_in, scores_out]))
     points = distinct[:-1] / 2 + distinct[1:] / 2  # the sum of two scores might overflow
     points = points[:: 1 + len(points) // 200_000]
-    counts = thresholds.count_errors(scores_in, scores_out, points)
+    false_positives, false_negatives = thresholds.count_errors(scores_in, scores_out, points)
     error = (1 - confidence) / 2
-    fpr = intervals.clopper_pearson_upper(counts.false_positives, len(scores_out), error)
-    fnr = intervals.clopper_pearson_upper(counts.false_negatives, len(scores_in), error)
+    fpr = intervals.clopper_pearson_upper(false_positives, len(scores_out), error)
+    fnr = intervals.clopper_pearson_upper(false_negatives, len(scores_in), error)
     mus = conversions.mu_from_rates(fpr, fnr)
     best = np.argmax(mus)
     mu = max(float(mus[best]), 0.0)
@@ -142,8 +142,8 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
         delta=delta,
         confidence=confidence,
         threshold=float(points[best]),
-        false_positives=int(counts.false_positives[best]),
-        false_negatives=int(counts.false_negatives[best]),
+        false_positives=int(false_positives[best]),
+        false_negatives=int(false_negatives[best]),
         n_in=len(scores_in),
         n_out=len(scores_out),
         caveat=_IN_SAMPLE.text,
@@ -226,10 +226,7 @@ METHODS = {
         legend="if the curve is Gaussian: one exact test",
     ),
     ASSUMPTION_FREE: ScoreMethod(
-        name=ASSUMPTION_FREE,
-        compute=assumption_free,
-        assumes=NOTHING,
-        legend="assumption-free",
+        name=ASSUMPTION_FREE, compute=assumption_free, assumes=NOTHING, legend="assumption-free"
     ),
 }
 
@@ -309,14 +306,13 @@ def _split_and_count(
         test = exact.Counts(rank=rank, scores=n_in, errors=false_positives, trials=n_out)
     else:
         test = exact.Counts(rank=rank, scores=n_out, errors=false_negatives, trials=n_in)
-    errors = {
+    return test, {
         "threshold": float(distinct[int(threshold)]),  # `int` removes the fraction
         "false_negatives": false_negatives,
         "false_positives": false_positives,
         "n_in": n_in,
         "n_out": n_out,
     }
-    return test, errors
 
 
 def _split(world: Array, family: exact.Family, rng: np.random.Generator) -> tuple[Array, Array]:

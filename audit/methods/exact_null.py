@@ -213,13 +213,14 @@ def compute_exceedances(design: Fresh) -> Exceedances:
 def summarise_design(design: Fresh) -> ScoreSummary:
     """Summarises the scores of inserted canaries, to simulate runs with normal means and normal scores.
 
-    A score is a cosine t converted to the scale of Student's t, t sqrt(d - 1) / sqrt(1 - t^2). A failed run
-    gets scores of -10, below all thresholds.
+    A score is a cosine t converted to the scale of Student's t, t sqrt(d - 1) / sqrt(1 - t^2), or -10 if that
+    is larger. Such scores, far below all thresholds, are from failed runs.
     """
-    remainder = np.maximum(1 - design.cosines**2, _TINY)  # the cosines of a failed run are -1
-    student = design.cosines * np.sqrt((design.dimension - 1) / remainder)
-    scores = np.maximum(student, -10.0)
-    runs = _select_present(design._replace(cosines=scores))
+    runs = []
+    for cosines in _select_present(design):
+        remainder = np.maximum(1 - cosines**2, _TINY)  # the cosines of a failed run are -1
+        student = cosines * np.sqrt((design.dimension - 1) / remainder)
+        runs.append(np.maximum(student, -10.0))
     means = np.array([run.mean() for run in runs])
     deviations = np.concatenate([run - run.mean() for run in runs])
     canaries = round(deviations.size / means.size)  # per run
@@ -243,7 +244,7 @@ def expand_to_runs(design: Fresh, values: Array) -> Array:
 
     A run without inserted canaries keeps the previous value, or 0 if it comes first.
     """
-    num_present = np.cumsum(design.presence.any(axis=1))  # runs with inserted canaries so far
+    num_present = np.cumsum(design.presence.any(1))  # runs with inserted canaries so far
     return np.append(0.0, values)[num_present]
 
 
@@ -445,7 +446,7 @@ class Capital:
         for run in range(self.num_runs):
             if run:  # `log_capital` already includes run 0
                 factors = self.log_factors(self._fractions[[run]], first_unrefuted * _EPSILON_STEP)
-                log_capital = log_capital + factors[0]
+                log_capital += factors[0]
             if np.logaddexp.reduce(log_capital) >= target:
                 first_unrefuted = self.find_first_unrefuted(run + 1, first_unrefuted, target)
                 log_capital = self.compute_log_capital(run + 1, first_unrefuted * _EPSILON_STEP)
@@ -468,7 +469,7 @@ def _compute_ratio_steps(epsilon: float) -> Array:
 
 def _compute_fractions(runs: list[Array], levels: Array) -> Array:
     """Returns the fraction of each run's K cosines above each of T levels, of shape (R, T)."""
-    return np.array([(cosines[:, None] > levels).mean(axis=0) for cosines in runs])
+    return np.array([(cosines[:, None] > levels).mean(0) for cosines in runs])
 
 
 def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
@@ -478,9 +479,10 @@ def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
     an unknown order, the stake is 0, because any of them may be the first.
     """
     if design.cosines.shape[1] >= claimed_curve.MIN_P_VALUES:  # enough canaries
-        compute_payoff = _bet_on_p_values(_compute_log_p_values(design), delta)
         bet = FirstBet(
-            capital_on_ratios=0.1, staked=claimed_curve.FIRST_STAKE, compute_payoff=compute_payoff
+            capital_on_ratios=0.1,
+            staked=claimed_curve.FIRST_STAKE,
+            compute_payoff=_bet_on_p_values(_compute_log_p_values(design), delta),
         )
     else:
         bet = _bet_on_thresholds(runs[0], design, delta)
@@ -521,7 +523,8 @@ def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
 def _bet_on_p_values(log_p_values: Array, delta: float) -> Callable[[float], float]:
     """Returns a function from epsilon to the payoff of bets against it on the first run's p-values.
 
-    `log_p_values` (K,) are in ascending order.
+    `log_p_values` (K,) are in ascending order. A canary's power is its probability of a p-value up to a rate.
+    We choose powers such that a few p-values up to their rates refute an epsilon.
     """
     powers = claimed_curve.choose_refuting_powers(log_p_values.size)
 
@@ -604,9 +607,7 @@ def _choose_threshold(pilot: Array, canaries: int, dimension: int) -> float:
     """
     root = np.sqrt(dimension)
     # A grid of cosines times sqrt(d). `geomspace` needs an endpoint above 10, even if the dimension is small.
-    near = np.arange(100) / 10
-    far = np.geomspace(10, max(root, 11), 400)
-    scaled = np.append(near, far)
+    scaled = np.append(np.arange(100) / 10, np.geomspace(10, max(root, 11), 400))
     thresholds = scaled[scaled < root] / root  # cosines are below 1
     spread = max(pilot.std(), 1e-12)  # above 0 even if all cosines are equal
     expected = special.ndtr((pilot.mean() - thresholds) / spread)

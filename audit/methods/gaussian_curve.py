@@ -149,15 +149,15 @@ def _compute_p_values(misfit: Array, simulated: Array) -> Array:
 def _compute_tail_probabilities(misfit: Array, simulated: Array) -> Array:
     """Returns the probabilities (..., 3) that statistics exceed their values in `misfit` (..., 3).
 
-    We fit distributions to the `simulated` values (n, 3): gamma distributions for the first two statistics,
-    which are never negative, and a normal distribution for the third.
+    We fit distributions to the `simulated` values (n, 3): gamma distributions for "overall" and "spread",
+    which are never negative, and a normal distribution for "tails", a score that may have both signs.
     """
     mean = simulated.mean(0)
     variance = np.maximum(simulated.var(0), 1e-24)  # avoids a division by 0
     rate = mean / variance
     shape = mean * rate
     gamma_tails = special.gammaincc(shape[:2], misfit[..., :2] * rate[:2])
-    # At least 1, the value for many scores, to be conservative.
+    # A score has a deviation of 1 if there are many scores. At least 1 is conservative.
     deviation = max(np.sqrt(variance[2]), 1.0)
     normal_tail = special.ndtr((mean[2] - misfit[..., 2:]) / deviation)
     return np.append(gamma_tails, normal_tail, axis=-1)
@@ -216,16 +216,13 @@ def count_in_bins(scores_in: Array, scores_out: Array) -> Array:
     values, ranks = np.unique(np.concatenate([scores_out, scores_in]), return_inverse=True)
     worlds = np.split(ranks, [len(scores_out)])
     counts = np.array([np.bincount(world, minlength=len(values)) for world in worlds], np.float64)
-    sizes = counts.sum(1, keepdims=True)
-    weights = (counts / sizes).mean(0)
+    weights = (counts / counts.sum(1, keepdims=True)).mean(0)
     # The weights of the distinct scores divide [0, 1] into intervals, and bins divide it evenly. A score
     # belongs to the bin that contains the middle of its interval, which is below 1.
     ends = weights.cumsum()
     middles = ends - np.diff(ends, prepend=0.0) / 2
-    smaller_world = min(len(scores_in), len(scores_out))
-    bins = np.clip(
-        smaller_world // 4, 2, 16
-    )  # a rule of thumb: on average, 4 of its scores per bin
+    # A rule of thumb: on average, a bin has 4 scores of the smaller world.
+    bins = np.clip(min(len(scores_in), len(scores_out)) // 4, 2, 16)
     # Each distinct score's bin, numbered without gaps.
     _, bin_indices = np.unique(np.floor(middles * bins), return_inverse=True)
     return np.array([np.bincount(bin_indices, weights=world) for world in counts])
@@ -246,9 +243,8 @@ def approximate_fit(counts: Array) -> Fit:
 
     def is_too_low(cuts: Array) -> Bits:
         """Returns True for each cut below which the mixture has a smaller fraction than observed."""
-        below_in = special.ndtr(cuts - mu)
-        below_out = special.ndtr(cuts)
-        return fraction_in * below_in + (1 - fraction_in) * below_out < observed
+        mixture = fraction_in * special.ndtr(cuts - mu) + (1 - fraction_in) * special.ndtr(cuts)
+        return mixture < observed
 
     # Beyond 40 deviations, probabilities are 0 in float64.
     low, high = bisect(is_too_low, -40.0, 40.0, halvings=60)

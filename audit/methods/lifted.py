@@ -160,12 +160,12 @@ def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANC
     Args:
       mean: The average of the n values.
       error: The error probability of each limit.
-      variance: An upper bound on the variance of a value.
+      variance: An upper bound on the variance of a value with mean x.
     """
     z = -special.ndtri(error)
     low, high = _solve(mean, z * z / n, variance)
-    # `variance` may exceed 1/4, the largest variance of values in [0, 1]. With 1/4, limits are this far from
-    # the mean.
+    # `variance` may exceed 1/4, the largest variance of values in [0, 1]. Then, limits for 1/4 are tighter.
+    # They are this far from the mean.
     largest_width = z / (2 * np.sqrt(n))
     return float(max(low, mean - largest_width, 0)), float(min(high, mean + largest_width, 1))
 
@@ -243,8 +243,8 @@ def moments(sums: Array, canaries: int, order: int) -> list[float]:
     # If l random bits are 1, another random bit is 1 with probability (sum - l) / (canaries - l).
     taken = np.arange(order)
     ones_left = np.maximum(sums[:, None] - taken, 0)
-    probabilities = np.cumprod(ones_left / (canaries - taken), axis=1)
-    return [1.0, *probabilities.mean(axis=0).tolist()]
+    probabilities = np.cumprod(ones_left / (canaries - taken), 1)
+    return [1.0, *probabilities.mean(0).tolist()]
 
 
 def _bound_variance(j: int, canaries: int, limits: dict[int, Limits]) -> VarianceBound:
@@ -274,10 +274,7 @@ for compute_limits, assumes in ((wilson, MANY_RUNS), (bernstein, NOTHING)):
         )
 METHODS |= {
     LIFTED: CanaryMethod(
-        name=LIFTED,
-        prove=betting.lower_bound,
-        assumes=NOTHING,
-        legend="lifted, assumption-free",
+        name=LIFTED, prove=betting.lower_bound, assumes=NOTHING, legend="lifted, assumption-free"
     ),
     LIFTED_GAUSSIAN: CanaryMethod(
         name=LIFTED_GAUSSIAN,

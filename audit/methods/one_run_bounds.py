@@ -157,10 +157,7 @@ def gaussian_from_guesses(design: Coins, delta: float, confidence: float) -> Bou
 
 # (a single run, delta, confidence) -> the bound
 CoinMethod = Callable[[Coins, float, float], Bound]
-OF_COINS = {
-    ONE_RUN_GUESSES: from_guesses,
-    ONE_RUN_GAUSSIAN: gaussian_from_guesses,
-}
+OF_COINS = {ONE_RUN_GUESSES: from_guesses, ONE_RUN_GAUSSIAN: gaussian_from_guesses}
 
 
 class _OrderedCoins(NamedTuple):
@@ -323,5 +320,5 @@ def gaussian_refutes(
         started = j < v  # an entry starts at its own v
         # Any value above 1 refutes mu. Larger values might overflow.
         q = np.where(started, np.minimum(least_q, 2.0), q)
-        q_sum = np.where(started, q_sum + q, q_sum)
+        q_sum = q_sum + started * q
     return (v > 0) & (q > 1)  # v = 0 refutes no mu

@@ -55,10 +55,7 @@ def equal_variance(null: Gaussian, seen: Gaussian, delta: float) -> Array:
 
 
 # (null distribution, distribution of observed cosines, delta) -> epsilon
-FITTED = {
-    ONE_SHOT_FITTED: gaussians.epsilon,
-    ONE_SHOT_EQUAL_VARIANCE: equal_variance,
-}
+FITTED = {ONE_SHOT_FITTED: gaussians.epsilon, ONE_SHOT_EQUAL_VARIANCE: equal_variance}
 
 
 def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:

@@ -81,8 +81,8 @@ def choose_on_pilot(
     best = np.argmax(predictions.from_normal)
     if family is not GAUSSIAN:
         best = _prefer_counts(best, predictions, min(len(pilot_in), len(pilot_out)))
-    is_in = best < by_in.ranks.size  # in-scores come first
-    return Rank(bool(is_in), rank=int(predictions.ranks[best]))
+    # The ranks of in-scores come first.
+    return Rank(is_in=bool(best < by_in.ranks.size), rank=int(predictions.ranks[best]))
 
 
 class _Predictions(NamedTuple):
@@ -104,15 +104,14 @@ class _Predictions(NamedTuple):
 
 
 def _prefer_counts(best: np.intp, predictions: _Predictions, pilot_size: int) -> np.intp:
-    """Returns the index of the rank with the largest bound for counts if it is better than `best`, else `best`.
+    """Returns the index of the rank with the largest bound predicted from counts, or keeps `best`.
 
-    It is better if the counts of n = `pilot_size` or more scores per world contradict normal distributions,
-    or predict a clearly larger bound than for the rank `best`.
+    It replaces `best` if the pilot's counts contradict normal distributions, or predict a clearly larger
+    bound. `pilot_size` is the number of pilot scores in the smaller world.
     """
     from_counts = predictions.from_counts
     is_reliable = predictions.pilot_ranks >= _MIN_RELIABLE  # ranks with enough counts
-    z_scores = predictions.z_scores[is_reliable]
-    if np.abs(z_scores).max(initial=0.0) > _MAX_Z_SCORE:  # not normal
+    if np.abs(predictions.z_scores[is_reliable]).max(initial=0.0) > _MAX_Z_SCORE:  # not normal
         return np.argmax(np.where(is_reliable, from_counts, -np.inf))
     relative_error = _RELATIVE_ERROR / np.sqrt(pilot_size)  # of a bound predicted from counts
     if from_counts.max() > (1 + relative_error) * max(from_counts[best], 0.0):
@@ -121,13 +120,7 @@ def _prefer_counts(best: np.intp, predictions: _Predictions, pilot_size: int) ->
 
 
 def _predict_bounds(
-    own: Array,
-    other: Array,
-    n_own: int,
-    n_other: int,
-    mu: float,
-    family: Family,
-    error: float,
+    own: Array, other: Array, n_own: int, n_other: int, mu: float, family: Family, error: float
 ) -> _Predictions:
     """Predicts the bounds for thresholds at ranks 1, 2, 4, ... among the scores of a world, in or out.
 
