@@ -8,8 +8,6 @@ If the mean is at least m, the expected capital is at most 1, so the capital rea
 probability at most `error` (Markov). This is also true of mixtures of stakes, and of products over
 independent values. Source: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting"
 (JRSS B, 2023).
-
-`lower_bound` applies this test to the average error rates of `audit.evidence.canaries`.
 """
 
 from collections.abc import Callable
@@ -116,8 +114,8 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
 def _estimate_parameter(family: Family, errors: RunErrors) -> float:
     """Returns the parameter of the trade-off curve through the observed error rates."""
     guesses_in, guesses_out = errors.guesses()  # that may be misses, and that may be false alarms
-    # A rate is the fraction of wrong guesses times a scale: 2 for fair coins, which put half of the canaries
-    # in each world, else 1. Half an error (Jeffreys' prior) avoids rates of 0.
+    # A rate is a scale times the fraction of wrong guesses. With coins, the scale is about 2, because each
+    # world has half of the canaries. Half an error (Jeffreys' prior) avoids rates of 0.
     fpr = (errors.scale_out * errors.alarms.sum() + 0.5) / (guesses_out + 1)
     fnr = (errors.scale_in * errors.misses.sum() + 0.5) / (guesses_in + 1)
     return float(family.parameter(min(fpr, 1.0), min(fnr, 1.0)))
@@ -324,7 +322,7 @@ def _list_weighted_bets(best_weight: np.intp, best_stake: np.intp) -> tuple[Arra
     """Returns the weights of false negatives (L,) and the stakes (L,) of all bets on weighted error rates.
 
     The first bet is the best one, given as indices in _WEIGHTS and in the STAKES above 0. Then come other
-    stakes with the same weight, and bets on false positives only and on false negatives only.
+    stakes with this weight, and bets on false positives only and on false negatives only.
     """
     stakes = STAKES[1:]
     neighbours = np.clip(best_stake + np.append(0, _NEIGHBOUR_OFFSETS), 0, stakes.size - 1)
@@ -339,13 +337,13 @@ def _predict_rejected_means(counted: Counted, weight: float, stakes: Array, need
     """Returns the smallest mean of z = weight * FN + (1 - weight) * FP that each bet should reject.
 
     A bet with one of the `stakes` (S,) rejects a mean and all larger ones if its log capital grows by
-    `needed`. We scale the growth in the pilot to the number of other runs. The results (S,) are taken from
-    _COARSE_MEANS, which ascend from 0 to 1. They are 2, above all means, if a bet should not reject any.
+    `needed`. We scale the growth in the pilot to the number of other runs. The results (S,) are the first
+    rejected values of _COARSE_MEANS (ascending), or 2, above all means, if a bet should not reject any.
     """
     growth = _compute_weighted_growth(counted.pilot, weight, _COARSE_MEANS, stakes)
     runs_per_pilot_run = len(counted.rest.misses) / len(counted.pilot.misses)
     is_rejected = runs_per_pilot_run * growth >= needed  # (S, means)
-    smallest = _COARSE_MEANS[is_rejected.argmax(1)]  # `argmax` returns the first
+    smallest = _COARSE_MEANS[is_rejected.argmax(1)]
     return np.where(is_rejected.any(1), smallest, 2.0)
 
 

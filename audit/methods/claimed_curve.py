@@ -1,13 +1,9 @@
 """Tests a claimed trade-off curve when the null distribution of scores is known exactly.
 
 A claim states that any test with false-positive rate a has a power of at most m(a). We know the rate a(t) at
-which left-out canaries exceed a threshold t. README.md ("Is the claim true?") derives the test. After n runs,
-the capital against the claim is a mixture, over thresholds t and stakes c, of
-
-    prod_i (1 + c (h_i(t) / m(a(t)) - 1)),    0 < c < 1.
-
-Here h_i(t) is the fraction of run i's canaries above t. Unlike in `exact_null`, we must not use some canaries
-to choose a threshold for others, because the curve would then allow more than m(a(t)).
+which left-out canaries exceed a threshold t. README.md ("Is the claim true?") derives the test. Unlike in
+`exact_null`, we must not use some canaries to choose a threshold for others, because the curve would then
+allow more than m(a(t)).
 """
 
 from bisect import bisect_left
@@ -136,10 +132,10 @@ def choose_refuting_powers(canaries: int) -> Array:
 def tabulate_claim(counted: Exceedances, allowed_power: Power) -> Allowed:
     """Returns the largest mean fractions of canaries that a claim allows, for bets on larger fractions.
 
-    There is a bet on the fraction of canaries above each threshold. If `counted` has p-values of the first
-    run, there are also bets on the fraction of p-values up to some rates a. The claim limits its mean to the
-    power at a. We first choose powers such that 1, 2, 4, 8 or 16 p-values refute the claim, and then, for
-    each power, the largest rate at which the claim allows no larger one.
+    There is a bet on the fraction above each threshold. If `counted` has p-values of the first run, we also
+    bet on the fraction of p-values up to some rates a. The claim limits its mean to the power at a. We first
+    choose powers such that a few p-values refute the claim, and then the largest rate at which the claim
+    allows at most each power.
     """
     log_rates = np.zeros(0)
     chosen_powers = np.zeros(0)
@@ -158,10 +154,10 @@ def compute_log_capital(counted: Exceedances, allowed: Allowed) -> Array:
     """Returns the log capital (R,), after each of R runs, of a gambler who bets against a claim.
 
     A capital of 1 is split among bets: one for each of THRESHOLDS and each of STAKES. In each run, a bet
-    stakes this fraction of its capital. `allowed` has the largest mean fractions of canaries that the claim
-    allows. If `counted` has only the first T thresholds (to save time), the capital on the others counts as
-    lost, which is conservative. If `counted` has p-values of the first run, each bet stakes FIRST_STAKE of
-    its capital on them, and the rest on its threshold. So a large leak may refute the claim in one run.
+    stakes this fraction of its capital on a larger fraction of canaries than the claim allows. If `counted`
+    has only the first T thresholds (to save time), the capital on the others counts as lost. If it has
+    p-values of the first run, each bet stakes FIRST_STAKE of its capital on them, and the rest on its
+    threshold, to refute some claims in one run.
     """
     log_factors = _compute_log_factors(counted, allowed.above_thresholds)
     runs, stakes, thresholds = log_factors.shape
@@ -314,9 +310,9 @@ def find_least_departure(
     def estimate_refutation_probability(noise_ratio: float) -> float:
         """Returns the fraction of simulated audits that refute the claim.
 
-        `noise_ratio` is the actual noise divided by the claimed noise. The test bets on fractions of scores
-        above thresholds, and on the first run's p-values if `counted` has any. For simplicity, we draw the
-        fractions and the p-values independently. The scores in a run and the means of runs are normal.
+        `noise_ratio` is the actual noise divided by the claimed noise. For simplicity, we draw the fractions
+        of scores above thresholds and the first run's p-values independently. The scores in a run and the
+        means of runs are normal.
         """
         rng = np.random.default_rng(0)  # the same draws at every ratio
         deviations = scores.std_between_runs * rng.standard_normal((num_audits, scores.runs, 1))

@@ -109,8 +109,7 @@ def auc(scores_in: Array, scores_out: Array) -> Auc:
 
     The standard error is sqrt((n_in + n_out + 1) / (12 n_in n_out)), for independent scores with the same
     distribution in both worlds (Mann and Whitney, 1947, Section 4). If there are ties, it is an upper bound.
-    Unlike the standard errors of Hanley and McNeil or DeLong, it is not 0 if a few scores are perfectly
-    separated by chance.
+    It is not 0 if a few scores are perfectly separated by chance.
     """
     n_in = len(scores_in)
     n_out = len(scores_out)

@@ -1,11 +1,7 @@
 """Bounds and estimates from independent runs with one canary (in) and without it (out).
 
 `if_gaussian` and `in_sample` give mu, which determines epsilon if the trade-off curve is Gaussian (Errata H11
-of experiments/hidden_state/README.md).
-
-A bound depends only on the ranks of the scores. We split the scores at random into a *pilot*, used to choose
-a threshold, and the rest. We use 21 splits, because a single split would make the bound depend more on
-chance.
+of experiments/hidden_state/README.md). A bound depends only on the ranks of the scores.
 """
 
 import dataclasses
@@ -32,7 +28,7 @@ from audit.methods.method import (
 IN_SAMPLE = "in_sample"
 IF_GAUSSIAN, ASSUMPTION_FREE = ONE_CANARY
 _SPLITS = 21  # into a pilot and the rest
-_REJECTING = 11  # how many splits must reject: more than half
+_REJECTING = 11  # splits must reject: more than half
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -173,8 +169,8 @@ def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidenc
     """Returns the lower bound on epsilon from exact tests of (epsilon, delta)-DP itself (see `exact`).
 
     It is valid for any trade-off curve. In-scores have shape (n,), out-scores (m,). Each of 21 random splits
-    uses some scores to choose a threshold, and tests the others. We report the median bound. For n = m, it is
-    at most about log(n / 2), since n scores without errors cannot prove a rate below about 2 / n.
+    uses some scores to choose a threshold, and tests the rest. We report the median bound. For n = m, it is
+    at most about log(n / 2), since n scores without errors prove a rate below about 2 / n.
     """
     epsilon, errors = _test_splits(scores_in, scores_out, exact.approximate_dp(delta), confidence)
     return Bound(
@@ -191,12 +187,11 @@ def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: 
     """Returns the largest parameter of a family, mu or epsilon, that these numbers of scores can prove.
 
     It is proven if a test at the lowest in-score or the highest out-score makes no errors. Even perfectly
-    separated scores may prove less, because we choose the threshold using a pilot of scores that we do not
-    count.
+    separated scores may prove less, because we choose the threshold using a pilot.
     """
     rest_in = n_in - _find_pilot_size(n_in, family)
     rest_out = n_out - _find_pilot_size(n_out, family)
-    # Without errors, all 21 random splits give the same test (`_test_splits`), so we run only one.
+    # Without errors, all 21 splits give the same test, so we run only one.
     level = (1 - confidence) * _REJECTING / _SPLITS
     bounds = []
     for scores, trials in ((rest_in, rest_out), (rest_out, rest_in)):
@@ -245,11 +240,11 @@ def _test_splits(
 ) -> tuple[float, dict[str, Any]]:
     """Returns the bound on a family's parameter from 21 splits of in-scores (n,) and out-scores (m,).
 
-    A split uses some scores of both worlds to choose a threshold. The threshold's errors among the other
-    scores give an exact test of each parameter. We reject a parameter if 11 tests do. At a level of 11/21 of
-    the total error, 11 times this error of the 21 tests reject a true parameter on average. So by Markov's
-    inequality, at least 11 reject it with probability at most the total error, 1 - confidence. Source:
-    Meinshausen, Meier and Buehlmann, "p-Values for high-dimensional regression", 2009.
+    A split uses some scores to choose a threshold, and counts its errors in the rest. From these, an exact
+    test rejects parameters, at 11/21 of the total error. A single split would depend more on chance, so we
+    require that 11 tests reject. On average, at most 11 (1 - confidence) tests reject a true parameter. So by
+    Markov's inequality, 11 reject it with probability at most 1 - confidence. Source: Meinshausen, Meier and
+    Buehlmann, "p-Values for high-dimensional regression", 2009.
 
     Returns:
       (the bound; the threshold, the errors and the numbers of scores in the split that gives it)

@@ -213,8 +213,8 @@ def compute_exceedances(design: Fresh) -> Exceedances:
 def summarise_design(design: Fresh) -> ScoreSummary:
     """Summarises the scores of inserted canaries, to simulate runs with normal means and normal scores.
 
-    A score is a cosine t converted to the scale of Student's t, t sqrt(d - 1) / sqrt(1 - t^2), or -10 if that
-    is larger. Such scores, far below all thresholds, are from failed runs.
+    A score is a cosine t converted to the scale of Student's t, t sqrt(d - 1) / sqrt(1 - t^2). If it is
+    lower than -10, as in failed runs, we use -10, which is far below all thresholds.
     """
     runs = []
     for cosines in _select_present(design):
@@ -332,8 +332,7 @@ class Capital:
     """The capital of a gambler who bets against each epsilon; a large capital refutes it.
 
     In each run, a bet on a threshold pays the fraction of cosines above it, and a bet on a likelihood ratio
-    pays its mean over cosines. A capital of 1 is split among T * C bets on thresholds, one for each of T
-    thresholds and C stakes, grouped by threshold, followed by V bets on ratios (`log_factors`).
+    pays its mean over cosines.
     """
 
     def __init__(self, design: Fresh, delta: float) -> None:
@@ -495,7 +494,7 @@ def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
     """Returns the bet on the first run's cosines (K,), and the split of the capital.
 
     The bet is on fixed thresholds and, if possible, on one chosen for half of the canaries using the others.
-    The split reserves capital for bets on likelihood ratios in all runs. Any stakes are valid.
+    Other bets are on likelihood ratios in all runs. Any stakes are valid.
     """
     # 1.5 to 7 standard deviations of a left-out cosine.
     levels = cosine_of(np.arange(1.5, 7.1, 0.5), design.dimension)
@@ -523,8 +522,8 @@ def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
 def _bet_on_p_values(log_p_values: Array, delta: float) -> Callable[[float], float]:
     """Returns a function from epsilon to the payoff of bets against it on the first run's p-values.
 
-    `log_p_values` (K,) are in ascending order. A canary's power is its probability of a p-value up to a rate.
-    We choose powers such that a few p-values up to their rates refute an epsilon.
+    `log_p_values` (K,) are in ascending order. A power is the probability that an inserted canary's p-value
+    is at most a given rate. We choose powers such that a few small p-values refute an epsilon.
     """
     powers = claimed_curve.choose_refuting_powers(log_p_values.size)
 

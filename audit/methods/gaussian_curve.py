@@ -7,8 +7,6 @@ quantiles (cuts), and fit two normal distributions with equal variance and commo
 We simulate the p-value, because chi-squared distributions are inaccurate if the worlds hardly overlap. If the
 curve is Gaussian, the p-value is below 0.05 in at most 5% of audits, up to the error of a parametric
 bootstrap.
-
-Arrays (2, ...) have the world "out" (canary left out) first.
 """
 
 import functools
@@ -131,9 +129,8 @@ def _compute_p_values(misfit: Array, simulated: Array) -> Array:
     """Returns the p-value of a Gaussian fit: the smallest of three, after a Bonferroni correction.
 
     Each p-value compares a statistic in `misfit` (..., 3), "overall", "spread" or "tails", with n values
-    `simulated` (n, 3) under the null. It is a tail of a distribution fitted to these values, since it may be
-    below 1 / (n + 1). If r > 0 values reach the statistic, it is at least (r + 1) / (n + 1), because the
-    fitted tail may be too small.
+    `simulated` (n, 3) under the null. It may be below 1 / n, so it is a tail of a fitted distribution. If r >
+    0 values reach the statistic, it is at least (r + 1) / (n + 1), in case the fit is inaccurate.
     """
     reaching = (simulated >= misfit[..., None, :]).sum(-2)  # r
     empirical = (reaching + 1) / (len(simulated) + 1)
@@ -166,14 +163,13 @@ def _compute_tail_probabilities(misfit: Array, simulated: Array) -> Array:
 def _simulate_rejection_rate(family: ScoreFamily, null: _FittedNull) -> float:
     """Returns the test's power against a non-Gaussian curve: how often it rejects scores simulated from it.
 
-    We simulate as many scores as were observed, always with the same seed. We choose the family's parameter
-    from _PARAMETERS, by interpolation, such that the best Gaussian fit to its curve has the same |mu| as
-    `null.fit`. So `null.simulated_misfit` is also the null distribution for these scores.
+    We simulate as many scores as were observed, with a fixed seed. The best Gaussian fit to the simulated
+    curve has the same |mu| as the fit to the observed scores. So we compare both to the same simulated null.
     """
     bins = null.counts.shape[1]
     sizes = null.counts.sum(1)
     mus = _tabulate_fitted_mus(family, bins)
-    parameter = float(np.interp(abs(null.fit.mu), mus, _PARAMETERS))
+    parameter = float(np.interp(abs(null.fit.mu), mus, _PARAMETERS))  # with this |mu|
     probabilities = _compute_bin_probabilities(family, parameter, bins)
     expected_fit = fit_counts(probabilities * sizes[:, None])
     misfit = _simulate_misfit(sizes, probabilities, expected_fit)
@@ -185,8 +181,7 @@ def _simulate_rejection_rate(family: ScoreFamily, null: _FittedNull) -> float:
 def _tabulate_fitted_mus(family: ScoreFamily, bins: int) -> Array:
     """Returns the mu of the Gaussian curve that best fits a family's scores, for each of the 48 _PARAMETERS.
 
-    Interpolating the result gives the parameter of this non-Gaussian family for a desired fitted mu. We fit
-    the exact probabilities of `bins` bins, not counts.
+    We fit the exact probabilities of `bins` bins, not counts.
     """
     probabilities = [
         _compute_bin_probabilities(family, parameter, bins) for parameter in _PARAMETERS

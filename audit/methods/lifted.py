@@ -1,11 +1,10 @@
 """Lower bounds on a privacy parameter from many canaries per run.
 
 The LiDP paper is Pillutla et al. (NeurIPS 2023); its authors' code differs at order 4 (Errata L1 in
-experiments/lidp/README.md). `audit.evidence.canaries` explains why average error rates satisfy the trade-off
-inequality, and `betting` explains how we test it.
+experiments/lidp/README.md). `audit.evidence.canaries` derives the inequality that we test as in `betting`.
 
-We choose the threshold and the bets using a *pilot*: some of the runs, drawn with a hash of all runs as the
-seed. So neither the order of runs and canaries nor an increasing map of all scores affects a bound.
+A hash of all runs seeds the draw of the pilot runs. So neither the order of runs and canaries nor an
+increasing map of all scores affects a bound.
 """
 
 import dataclasses
@@ -70,7 +69,7 @@ class CanaryMethod(Method):
     def bound(self, design: Design, delta: float, confidence: float) -> Bound:
         """Returns the method's lower bound from the scores of a design.
 
-        We choose the threshold and the bets using some of the runs (a pilot), and count errors in the others.
+        We choose the threshold and bets using some of the runs (a pilot), and count errors in the others.
         """
         error = 1 - confidence
         assumes = self.assumes
@@ -330,9 +329,9 @@ def _predict_parameter(sizes: RunErrors, family: Family, error: float, rates: Ar
 
         sqrt(2 log(1 / error) scale p (1 - p) / guesses) + scale log(1 / error) / runs.
 
-    The first accounts for the variance of the rate's estimate. The second accounts for runs with an estimate
-    of up to `scale`. With probability `error`, we see none of them if their frequency is log(1 / error) /
-    runs.
+    The first accounts for the variance of the rate's estimate. The second accounts for rare runs with the
+    largest estimate, `scale`. If their frequency is log(1 / error) / runs, we see none with probability
+    `error`.
     """
     log_inverse_error = -np.log(error)
     guesses_in, guesses_out = sizes.guesses()

@@ -1,15 +1,13 @@
 """Lower bounds on epsilon from a single run with many canaries, which may depend on each other.
 
 *Guesses.* For each of m canaries, a fair coin decides whether it is inserted. Based on the release, an
-adversary guesses exactly r of the coins, and v guesses are right. We guess the r coins whose scores are
-farthest from the median, and choose r using some of the canaries, a pilot. Errata O11 of
+adversary guesses exactly r of the coins, and v guesses are right. Errata O11 of
 experiments/one_shot/README.md lists the assumptions.
 
-To derive `gaussian_refutes`, let q_j = P(at least j right) and S_j = q_j + q_(j+1) + ..., and flip the coin
-of a random canary. The probability that at least j other guesses are right and that this canary's guess is
-right is x = (j q_(j+1) + S_(j+1)) / m. The probability that its guess is wrong instead is ((r - j) q_j -
-S_(j+1)) / m. Under mu-GDP, the latter is at least g(x) = Phi(Phi^-1(x) - mu). Since g is convex, this also
-holds on average over canaries and coins.
+To derive `gaussian_refutes`, which defines q_j and S_j, flip the coin of a random canary. The probability
+that at least j other guesses are right and that this canary's guess is right is x = (j q_(j+1) + S_(j+1)) /
+m. The probability that its guess is wrong instead is ((r - j) q_j - S_(j+1)) / m. Under mu-GDP, the latter is
+at least g(x) = Phi(Phi^-1(x) - mu). Since g is convex, this also holds on average over canaries and coins.
 """
 
 import dataclasses
@@ -123,17 +121,15 @@ def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
 def gaussian_from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `one_run_gaussian` on mu, by Mahloujifar, Melis and Chaudhuri (2024).
 
-    `design` has a single run. We choose the number of guesses using a pilot: some of the coins, which we do
-    not guess. But the bound is proven only for a number that does not depend on the run (Errata O11 of
-    experiments/one_shot/README.md). Its epsilon is valid if the trade-off curve is Gaussian.
+    `design` has a single run. We choose the number of guesses using a pilot: coins that we do not guess. But
+    the bound is proven only for a number fixed in advance (Errata O11 of experiments/one_shot/README.md). Its
+    epsilon is valid if the trade-off curve is Gaussian.
     """
     error = 1 - confidence
-    ordered = _split_and_order(
-        design
-    )  # the coins outside the pilot, with the most certain guess first
+    ordered = _split_and_order(design)  # the other coins, with the most certain guess first
     coins = len(ordered.cumulative_right)
     candidates = ordered.candidates
-    # We choose the candidate that refutes the largest mu if the pilot's fraction of right guesses is typical.
+    # We choose the candidate that refutes the largest mu if the pilot's prediction is right.
     predicted = np.floor(candidates * ordered.predicted_right)  # rounded down to be conservative
     refuted, _ = bisect(
         lambda mus: gaussian_refutes(coins, candidates, predicted, mus, error),
