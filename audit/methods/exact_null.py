@@ -494,7 +494,7 @@ def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
     """Returns the bet on the first run's cosines (K,), and the split of the capital.
 
     The bet is on fixed thresholds and, if possible, on one chosen for half of the canaries using the others.
-    Other bets are on likelihood ratios in all runs. Any stakes are valid.
+    All runs' bets are on thresholds or likelihood ratios. Any split is valid.
     """
     # 1.5 to 7 standard deviations of a left-out cosine.
     levels = cosine_of(np.arange(1.5, 7.1, 0.5), design.dimension)

@@ -106,8 +106,8 @@ class CanaryMethod(Method):
 def _choose_assumption(errors: RunErrors, user_coins: bool) -> Assumption:
     """Returns the assumption of a bound that is valid for any trade-off curve and number of runs.
 
-    If a coin inserts each canary, the `same_runs` have both kinds of errors. If these are `user_coins`, we
-    assume that all are independent, with the same probability (COINS).
+    If a coin inserts each canary, the `same_runs` have both kinds of errors. For `user_coins`, we assume
+    that all are independent, with the same probability (COINS).
     """
     # Without coins, we compare runs with K canaries to other runs. We assume that the other runs contain
     # K - 1 canaries, so the two kinds differ in only one (OTHERS_IN).
