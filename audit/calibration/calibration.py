@@ -1,7 +1,4 @@
-"""Simulates audits of mechanisms with exactly known leakage, to measure the methods' coverage and tightness.
-
-A `Law` (`audit.calibration.laws`) draws an audit's evidence, and `calibrate` repeats the audit.
-"""
+"""Simulates audits of mechanisms with exactly known leakage, to measure methods' coverage and tightness."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -42,14 +39,11 @@ class KnownMechanism(NamedTuple):
     stream: tuple[int, ...] = ()
 
     def find_broken(self, assumes: Iterable[str]) -> frozenset[str]:
-        """Returns those of a method's assumptions that this mechanism or its audits violate.
-
-        If the result is empty, the method must not exceed the truth more often than its level allows.
-        """
+        """Returns those of a method's assumptions that this mechanism or its audits violate."""
         broken = self.law.breaks
         # Only methods for several runs with several canaries assume many runs (at least 100).
         if self.canaries > 1 and 1 < self.runs < 100:
-            broken = broken | {ENOUGH_RUNS}
+            broken |= {ENOUGH_RUNS}
         return broken.intersection(assumes)
 
 

@@ -1,17 +1,11 @@
 """Distributions of audit evidence with exactly known leakage, for calibrating the methods.
 
+The laws are:
+
     GAUSSIAN            one canary per run: independent scores, N(mu, 1) if inserted, N(0, 1) if left out
     INDEPENDENT_COINS   several canaries per run, each inserted by a coin flip, with such scores
     FAILING_COINS       the same, but half of the runs do not insert canaries
     DIRECTIONS          cosines of R runs with K inserted canaries in R^d, with the exact null distribution
-
-The laws in DIRECTIONS:
-
-    gaussian   leave-one-out scores of a Gaussian mechanism that is mu-GDP
-    equal      the same, with one cosine for all canaries of a run
-    failing    like `gaussian`, but half of the runs do not insert canaries
-    laplace    Laplace noise along the direction; here mu is epsilon
-    bound      the largest cosines that (epsilon, delta)-DP allows; here mu is epsilon
 """
 
 from collections.abc import Callable, Iterable
@@ -21,13 +15,7 @@ import numpy as np
 import scipy
 from numpy.random import Generator
 
-from audit.calibration.calibration import (
-    GAUSSIAN_CURVE,
-    INDEPENDENT,
-    KnownMechanism,
-    Law,
-    Value,
-)
+from audit.calibration.calibration import GAUSSIAN_CURVE, INDEPENDENT, KnownMechanism, Law, Value
 from audit.evidence.arrays import Array, Bits
 from audit.evidence.canaries import Coins, Fresh, Sets, make_sets
 from audit.laws import conversions, cosine_law, known_laws
@@ -137,9 +125,8 @@ def _draw_gaussian(rng: Generator, setting: KnownMechanism, can_fail: bool = Fal
 def _draw_laplace(rng: Generator, setting: KnownMechanism) -> Fresh:
     """Draws cosines (R, K) of inserted canaries: a shift of epsilon = mu, hidden by Laplace noise."""
     along = setting.mu + rng.laplace(size=(setting.runs, setting.canaries))
-    # The probability that a left-out canary has a larger value. By symmetry around 0, minus its quantile is
-    # the cosine with this tail probability.
-    tail_out = scipy.stats.laplace.sf(along)
+    tail_out = scipy.stats.laplace.sf(along)  # of a left-out canary
+    # By symmetry around 0, -quantile(a) has the tail probability a.
     return _make_evidence(-cosine_law.quantile(tail_out, setting.dimension), setting)
 
 
@@ -147,7 +134,7 @@ def draw_on_bound(rng: Generator, setting: KnownMechanism) -> Fresh:
     """Draws the largest cosines (R, K) of inserted canaries that (epsilon, delta)-DP allows.
 
     `setting.mu` holds epsilon. An inserted canary's cosine exceeds t with probability min(e^epsilon a(t) +
-    delta, 1), where a(t) is the probability for a left-out canary. We use inverse transform sampling.
+    delta, 1), where a(t) is the probability for a left-out canary.
     """
     tail_in = rng.random((setting.runs, setting.canaries))  # uniform for inserted canaries
     tail_out = np.maximum(tail_in - setting.delta, 0) * np.exp(-setting.mu)  # a(t)
@@ -158,10 +145,7 @@ def draw_on_bound(rng: Generator, setting: KnownMechanism) -> Fresh:
 def draw_equal(
     draw: Callable[[Generator, KnownMechanism], Fresh], rng: Generator, setting: KnownMechanism
 ) -> Fresh:
-    """Draws cosines (R, K) with `draw`, and replaces all cosines of a run with its first.
-
-    A run's canaries are then completely dependent.
-    """
+    """Draws cosines (R, K) with `draw`, and replaces all cosines of a run with its first."""
     design = draw(rng, setting)
     return design._replace(cosines=np.repeat(design.cosines[:, :1], setting.canaries, axis=1))
 
@@ -173,9 +157,7 @@ DIRECTIONS = {
     "gaussian": Law(_draw_gaussian, gaussian_truth),
     "equal": Law(partial(draw_equal, _draw_gaussian), gaussian_truth, breaks=_DEPENDENT),
     "failing": Law(
-        partial(_draw_gaussian, can_fail=True),
-        gaussian_truth,
-        breaks=_DEPENDENT | _NOT_GAUSSIAN,
+        partial(_draw_gaussian, can_fail=True), gaussian_truth, breaks=_DEPENDENT | _NOT_GAUSSIAN
     ),
     "laplace": Law(_draw_laplace, mu_is_epsilon, breaks=_NOT_GAUSSIAN),
     "bound": Law(draw_on_bound, mu_is_epsilon, breaks=_NOT_GAUSSIAN),

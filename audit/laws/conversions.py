@@ -3,9 +3,6 @@
 We compute tail probabilities in log space, in float64. log delta is accurate to 1e-8 for mu from
 1e-3 to 100 and delta down to 1e-200 (tested against 60-digit arithmetic). Array arguments broadcast.
 
-A lower bound on mu implies a lower bound on epsilon only if the mechanism's trade-off function is Gaussian
-(Errata H11).
-
 Sources: Dong, Roth and Su, "Gaussian differential privacy" (2022); the hidden-state paper (Cebere, Bellet and
 Papernot, 2025), Appendix A.1. experiments/hidden_state/README.md lists its errata, numbered H1, H2, ...
 """

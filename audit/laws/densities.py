@@ -137,5 +137,5 @@ def mu_at(pair: DensityPair, thresholds: Array | float) -> Array:
 
     As the number of runs grows, audits that assume a Gaussian curve and use this threshold converge to it.
     """
-    rates = error_rates(pair, thresholds)
-    return conversions.mu_from_rates(rates.false_positive, rates.false_negative)
+    false_positive, false_negative = error_rates(pair, thresholds)
+    return conversions.mu_from_rates(false_positive, false_negative)

@@ -1,8 +1,5 @@
 """The exact (epsilon, delta) between two Gaussians with any means and variances, in log space.
 
-If the variances are equal, a root of the privacy loss minus epsilon is infinite, with a sign that depends on
-the difference in means (Errata O3 of experiments/one_shot/README.md).
-
 Source: Andrew et al., "One-shot empirical privacy estimation for federated learning" (ICLR 2024), Appendix A.
 """
 
@@ -53,8 +50,8 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
         """Returns True for epsilons at which delta is too large."""
         return log_delta(first, second, epsilons) > target
 
-    low, high = find_bracket(is_too_low, first=1.0)
-    _, high = bisect(is_too_low, low, high, halvings=64)  # to the last digit
+    # To the last digit.
+    _, high = bisect(is_too_low, *find_bracket(is_too_low, first=1.0), halvings=64)
     return np.where(log_delta_at_0 <= target, 0.0, high)
 
 
@@ -99,7 +96,8 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
         sign = np.where(b < 0, -1.0, 1.0)
         root = np.sqrt(np.maximum(discriminant, 0.0))
         q = -(b + sign * root) / 2
-        # If a = 0, the interval has an infinite end on the side where b x decreases.
+        # If a = 0, the interval has an infinite end on the side where b x decreases (Errata O3 of
+        # experiments/one_shot/README.md).
         far_root = np.where(a == 0, -sign * np.inf, q / a)
         near_root = c_minus_eps / q
         low = np.minimum(far_root, near_root)

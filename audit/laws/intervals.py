@@ -1,8 +1,4 @@
-"""Confidence limits for a binomial rate, and searches for the parameter at which a condition becomes false.
-
-Clopper-Pearson limits have at least the stated coverage at every rate. Jeffreys limits have this coverage
-only on average over rates, so bounds do not use them.
-"""
+"""Confidence limits for a binomial rate, and searches for a parameter at which a condition becomes false."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -33,7 +29,7 @@ def clopper_pearson_upper(
       count: The numbers of successes, any shape. The limits have the same shape.
       trials: The number of trials: one for all counts, or one for each count.
       error: The maximum probability that the success probability exceeds its limit.
-      prior: 1, or 1/2 for Jeffreys limits, which are valid only on average.
+      prior: 1, or 1/2 for Jeffreys limits, which are valid only on average over rates.
     """
     k = np.asarray(count, float)
     second_parameter = trials - k + (1 - prior)

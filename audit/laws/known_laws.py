@@ -65,8 +65,7 @@ class ScoreFamily(NamedTuple):
         weights, centres, spreads = np.transpose(self.parts(parameter, inserted))
         chosen = np.zeros(n, int)  # each score's part of the mixture
         if len(weights) > 1:
-            ends = np.cumsum(weights)[:-1]
-            chosen = np.searchsorted(ends, rng.random(n), side="right")
+            chosen = np.searchsorted(np.cumsum(weights)[:-1], rng.random(n), side="right")
         drawn = self.kernel.law.rvs(size=n, random_state=rng)
         return centres[chosen] + spreads[chosen] * drawn
 

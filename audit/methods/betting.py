@@ -8,8 +8,6 @@ If the mean is at least m, the expected capital is at most 1, so the capital rea
 probability at most `error` (Markov). This is also true of mixtures of stakes, and of products over
 independent values. Source: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting"
 (JRSS B, 2023).
-
-`lower_bound` applies this test to the average error rates of `audit.evidence.canaries`.
 """
 
 from collections.abc import Callable
@@ -115,9 +113,9 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
 
 def _estimate_parameter(family: Family, errors: RunErrors) -> float:
     """Returns the parameter of the trade-off curve through the observed error rates."""
-    guesses_in, guesses_out = errors.guesses()
-    # Adding half an error (Jeffreys' prior) avoids rates of 0. For fair coins, the scales are 2, because each
-    # world has only half of the canaries.
+    guesses_in, guesses_out = errors.guesses()  # that may be misses, and that may be false alarms
+    # A rate is a scale times the fraction of wrong guesses. With coins, the scale is about 2, because each
+    # world has half of the canaries. Half an error (Jeffreys' prior) avoids rates of 0.
     fpr = (errors.scale_out * errors.alarms.sum() + 0.5) / (guesses_out + 1)
     fnr = (errors.scale_in * errors.misses.sum() + 0.5) / (guesses_in + 1)
     return float(family.parameter(min(fpr, 1.0), min(fnr, 1.0)))
@@ -137,12 +135,10 @@ def _bet_on_independent_rates(
     fpr, fnr = counted.rest.rates()
     # The log growth of the capital in the pilot, (STAKES, _COARSE_LEVELS), scaled to the number of other
     # runs.
-    predicted_fpr = (
-        len(fpr) / len(pilot_fpr) * compute_log_growth(pilot_fpr, _COARSE_LEVELS, STAKES)
-    )
-    predicted_fnr = (
-        len(fnr) / len(pilot_fnr) * compute_log_growth(pilot_fnr, _COARSE_LEVELS, STAKES)
-    )
+    predicted_fpr = compute_log_growth(pilot_fpr, _COARSE_LEVELS, STAKES)
+    predicted_fpr *= len(fpr) / len(pilot_fpr)
+    predicted_fnr = compute_log_growth(pilot_fnr, _COARSE_LEVELS, STAKES)
+    predicted_fnr *= len(fnr) / len(pilot_fnr)
     stakes_fpr, stakes_fnr = _choose_stake_pairs(family, predicted_fpr, predicted_fnr, target)
     # Each bet's actual log growth at each hypothetical rate, (bets, _LEVELS).
     growth_fpr = compute_log_growth(fpr, _LEVELS, stakes_fpr)
@@ -285,23 +281,22 @@ def _bet_on_weighted_rates(
 def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tuple[Array, Array]:
     """Chooses bets on a weighted mean of a run's error rates, z = weight * FN + (1 - weight) * FP.
 
-    Most of a gambler's capital goes to the bet that should reject the largest parameter. The rest goes to
-    other stakes on the same z, and to bets on a single error rate (weight 0 or 1). A bet rejects a parameter
-    if its log capital reaches `target` at every point of the parameter's curve. We predict this using the
-    pilot.
+    Most of a gambler's capital goes to the bet that should reject the largest parameter. A bet rejects a
+    parameter if its log capital reaches `target` at every point of the parameter's curve. We predict this
+    using the pilot. The rest of the capital goes to other bets (`_list_weighted_bets`).
 
     Returns:
       (the weights in z (L,), the stakes (L,)), in the order of STARTING_CAPITAL
     """
-    stakes = STAKES[1:]  # above 0
     single_stakes = STAKES[_SINGLE_INDICES]
+    # The log growth that brings a bet's starting capital to the target.
     needed_from_best = target - np.log(_CAPITAL_ON_BEST)
     needed_from_single = target - np.log(_CAPITAL_ON_SINGLE)
     # Bets on a single rate should reject all points of a curve at or above this rate.
     rejected_fpr = _predict_rejected_means(counted, 0.0, single_stakes, needed_from_single).min()
     rejected_fnr = _predict_rejected_means(counted, 1.0, single_stakes, needed_from_single).min()
     rejected_means = np.array(
-        [_predict_rejected_means(counted, w, stakes, needed_from_best) for w in _WEIGHTS]
+        [_predict_rejected_means(counted, w, STAKES[1:], needed_from_best) for w in _WEIGHTS]
     )
 
     def find_margins(parameter: float) -> Array:
@@ -320,20 +315,30 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
         return least_means[:, None] - rejected_means
 
     margins = _find_margins_at_largest_parameter(find_margins)
-    best_weight, best_stake = np.unravel_index(margins.argmax(), margins.shape)
+    return _list_weighted_bets(*np.unravel_index(margins.argmax(), margins.shape))
+
+
+def _list_weighted_bets(best_weight: np.intp, best_stake: np.intp) -> tuple[Array, Array]:
+    """Returns the weights of false negatives (L,) and the stakes (L,) of all bets on weighted error rates.
+
+    The first bet is the best one, given as indices in _WEIGHTS and in the STAKES above 0. Then come other
+    stakes with this weight, and bets on false positives only and on false negatives only.
+    """
+    stakes = STAKES[1:]
     neighbours = np.clip(best_stake + np.append(0, _NEIGHBOUR_OFFSETS), 0, stakes.size - 1)
-    # Bets on the best z, on false positives only, and on false negatives only.
-    repeats = [neighbours.size, single_stakes.size, single_stakes.size]
-    weights = np.repeat([_WEIGHTS[best_weight], 0.0, 1.0], repeats)
-    return weights, np.concatenate([stakes[neighbours], single_stakes, single_stakes])
+    single = STAKES[_SINGLE_INDICES]
+    weights = np.repeat(
+        [_WEIGHTS[best_weight], 0.0, 1.0], [neighbours.size, single.size, single.size]
+    )
+    return weights, np.concatenate([stakes[neighbours], single, single])
 
 
 def _predict_rejected_means(counted: Counted, weight: float, stakes: Array, needed: float) -> Array:
     """Returns the smallest mean of z = weight * FN + (1 - weight) * FP that each bet should reject.
 
     A bet with one of the `stakes` (S,) rejects a mean and all larger ones if its log capital grows by
-    `needed`. We scale the growth in the pilot to the number of other runs. The results (S,) are taken from
-    _COARSE_MEANS, or are 2 if a bet should not reject any of these means.
+    `needed`. We scale the growth in the pilot to the number of other runs. The results (S,) are the first
+    rejected values of _COARSE_MEANS (ascending), or 2, above all means, if a bet should not reject any.
     """
     growth = _compute_weighted_growth(counted.pilot, weight, _COARSE_MEANS, stakes)
     runs_per_pilot_run = len(counted.rest.misses) / len(counted.pilot.misses)

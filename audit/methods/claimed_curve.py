@@ -1,13 +1,9 @@
 """Tests a claimed trade-off curve when the null distribution of scores is known exactly.
 
 A claim states that any test with false-positive rate a has a power of at most m(a). We know the rate a(t) at
-which left-out canaries exceed a threshold t. README.md ("Is the claim true?") derives the test. After n runs,
-the capital against the claim is a mixture, over thresholds t and stakes c, of
-
-    prod_i (1 + c (h_i(t) / m(a(t)) - 1)),    0 < c < 1.
-
-Here h_i(t) is the fraction of run i's canaries above t. Unlike in `exact_null`, we must not use some canaries
-to choose a threshold for others, because the curve would then allow more than m(a(t)).
+which left-out canaries exceed a threshold t. README.md ("Is the claim true?") derives the test. Unlike in
+`exact_null`, we must not use some canaries to choose a threshold for others, because the curve would then
+allow more than m(a(t)).
 """
 
 from bisect import bisect_left
@@ -134,11 +130,12 @@ def choose_refuting_powers(canaries: int) -> Array:
 
 
 def tabulate_claim(counted: Exceedances, allowed_power: Power) -> Allowed:
-    """Returns the largest mean fractions of canaries that a claim allows, for bets against the claim.
+    """Returns the largest mean fractions of canaries that a claim allows, for bets on larger fractions.
 
-    If `counted` has p-values of the first run, we also bet on the fraction of p-values up to some rates. We
-    first choose a power for each of these bets, and then the largest rate at which the claim allows at most
-    this power.
+    There is a bet on the fraction above each threshold. If `counted` has p-values of the first run, we also
+    bet on the fraction of p-values up to some rates a. The claim limits its mean to the power at a. We first
+    choose powers such that a few p-values refute the claim, and then the largest rate at which the claim
+    allows at most each power.
     """
     log_rates = np.zeros(0)
     chosen_powers = np.zeros(0)
@@ -149,16 +146,18 @@ def tabulate_claim(counted: Exceedances, allowed_power: Power) -> Allowed:
         indices = np.searchsorted(powers, chosen_powers, side="right") - 1
         with np.errstate(divide="ignore"):  # the rate may be 0
             log_rates = np.log(_RATES[indices])
-    return Allowed(allowed_power(np.exp(counted.log_rates)), log_rates, chosen_powers)
+    above_thresholds = allowed_power(np.exp(counted.log_rates))
+    return Allowed(above_thresholds, log_rates, at_rates=chosen_powers)
 
 
 def compute_log_capital(counted: Exceedances, allowed: Allowed) -> Array:
     """Returns the log capital (R,), after each of R runs, of a gambler who bets against a claim.
 
     A capital of 1 is split among bets: one for each of THRESHOLDS and each of STAKES. In each run, a bet
-    stakes this fraction of its capital. If `counted` has only the first T thresholds, the capital on the
-    others is lost. If `counted` has p-values of the first run, each bet stakes FIRST_STAKE of its capital on
-    them, and the rest on its threshold.
+    stakes this fraction of its capital on a larger fraction of canaries than the claim allows. If `counted`
+    has only the first T thresholds (to save time), the capital on the others counts as lost. If it has
+    p-values of the first run, each bet stakes FIRST_STAKE of its capital on them, and the rest on its
+    threshold, to refute some claims in one run.
     """
     log_factors = _compute_log_factors(counted, allowed.above_thresholds)
     runs, stakes, thresholds = log_factors.shape
@@ -167,7 +166,7 @@ def compute_log_capital(counted: Exceedances, allowed: Allowed) -> Array:
         # The first factor becomes (1 - FIRST_STAKE) * factor + FIRST_STAKE * payoff.
         log_won = np.log(max(FIRST_STAKE * payoff, 1e-300))  # avoids the logarithm of 0
         log_factors[0] = np.logaddexp(np.log1p(-FIRST_STAKE) + log_factors[0], log_won)
-    log_growth = np.cumsum(log_factors, axis=0).reshape(runs, stakes * thresholds)
+    log_growth = np.cumsum(log_factors, 0).reshape(runs, stakes * thresholds)
     # Each threshold's starting capital is split evenly among the stakes.
     start = np.tile(split_capital()[:thresholds] / stakes, stakes)
     return mix_bets(log_growth.T, start)
@@ -242,7 +241,7 @@ def find_strongest_threshold(counted: Exceedances, allowed_power: Power) -> int:
     with the most capital after all runs.
     """
     allowed = allowed_power(np.exp(counted.log_rates))
-    log_growth = _compute_log_factors(counted, allowed).sum(axis=0)  # of each bet, (stakes, T)
+    log_growth = _compute_log_factors(counted, allowed).sum(0)  # of each bet, (stakes, T)
     # Each threshold's starting capital is split evenly among the stakes.
     by_threshold = special.logsumexp(log_growth, axis=0) + np.log(split_capital())
     return int(by_threshold.argmax())
@@ -311,9 +310,9 @@ def find_least_departure(
     def estimate_refutation_probability(noise_ratio: float) -> float:
         """Returns the fraction of simulated audits that refute the claim.
 
-        `noise_ratio` is the actual noise divided by the claimed noise. The test bets on fractions of scores
-        above thresholds, and on the first run's p-values if `counted` has any. For simplicity, we draw the
-        fractions and the p-values independently. The scores in a run and the means of runs are normal.
+        `noise_ratio` is the actual noise divided by the claimed noise. For simplicity, we draw the fractions
+        of scores above thresholds and the first run's p-values independently. The scores in a run and the
+        means of runs are normal.
         """
         rng = np.random.default_rng(0)  # the same draws at every ratio
         deviations = scores.std_between_runs * rng.standard_normal((num_audits, scores.runs, 1))
@@ -353,6 +352,6 @@ def draw_fractions(
     # The probabilities of the intervals between -inf, the thresholds, and inf, (..., T + 1). `multinomial`
     # requires nonnegative probabilities that sum to 1, so we remove rounding errors.
     cells = np.maximum(-np.diff(above, prepend=1.0, append=0.0), 0.0)
-    counts = rng.multinomial(canaries, cells / cells.sum(axis=-1, keepdims=True))
-    below = np.cumsum(counts, axis=-1)[..., :-1]  # the last cell ends at inf
+    counts = rng.multinomial(canaries, cells / cells.sum(-1, keepdims=True))
+    below = np.cumsum(counts, -1)[..., :-1]  # the last cell ends at inf
     return 1 - below / canaries

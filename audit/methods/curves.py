@@ -51,12 +51,12 @@ def trade_off_curve(scores_in: Array, scores_out: Array, confidence: float) -> T
     # Up to 100 scores of each world, at the ranks used by `limit_rates`.
     chosen = [np.sort(scores)[_choose_ranks(len(scores)) - 1] for scores in (scores_in, scores_out)]
     ascending = np.unique(np.concatenate([[-np.inf], *chosen]))
-    errors = thresholds.count_errors(scores_in, scores_out, ascending)
+    false_positives, false_negatives = thresholds.count_errors(scores_in, scores_out, ascending)
     return TradeOffCurve(
-        false_positive_rate=errors.false_positives / len(scores_out),
-        false_negative_rate=errors.false_negatives / len(scores_in),
-        false_positive_limits=limit_rates(errors.false_positives, len(scores_out), error),
-        false_negative_limits=limit_rates(errors.false_negatives, len(scores_in), error),
+        false_positive_rate=false_positives / len(scores_out),
+        false_negative_rate=false_negatives / len(scores_in),
+        false_positive_limits=limit_rates(false_positives, len(scores_out), error),
+        false_negative_limits=limit_rates(false_negatives, len(scores_in), error),
     )
 
 
@@ -109,8 +109,7 @@ def auc(scores_in: Array, scores_out: Array) -> Auc:
 
     The standard error is sqrt((n_in + n_out + 1) / (12 n_in n_out)), for independent scores with the same
     distribution in both worlds (Mann and Whitney, 1947, Section 4). If there are ties, it is an upper bound.
-    Unlike the standard errors of Hanley and McNeil or DeLong, it is not 0 if a few scores are perfectly
-    separated by chance.
+    It is not 0 if a few scores are perfectly separated by chance.
     """
     n_in = len(scores_in)
     n_out = len(scores_out)

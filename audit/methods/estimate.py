@@ -1,11 +1,7 @@
 """Bounds and estimates from independent runs with one canary (in) and without it (out).
 
 `if_gaussian` and `in_sample` give mu, which determines epsilon if the trade-off curve is Gaussian (Errata H11
-of experiments/hidden_state/README.md).
-
-A bound depends only on the ranks of the scores. We split the scores at random into a *pilot*, used to choose
-a threshold, and the rest. We use 21 splits, because a single split would make the bound depend more on
-chance.
+of experiments/hidden_state/README.md). A bound depends only on the ranks of the scores.
 """
 
 import dataclasses
@@ -32,7 +28,7 @@ from audit.methods.method import (
 IN_SAMPLE = "in_sample"
 IF_GAUSSIAN, ASSUMPTION_FREE = ONE_CANARY
 _SPLITS = 21  # into a pilot and the rest
-_REJECTING = 11  # how many splits must reject: more than half
+_REJECTING = 11  # splits must reject: more than half
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,10 +124,10 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
     distinct = np.unique(np.concatenate([scores_in, scores_out]))
     points = distinct[:-1] / 2 + distinct[1:] / 2  # the sum of two scores might overflow
     points = points[:: 1 + len(points) // 200_000]
-    counts = thresholds.count_errors(scores_in, scores_out, points)
+    false_positives, false_negatives = thresholds.count_errors(scores_in, scores_out, points)
     error = (1 - confidence) / 2
-    fpr = intervals.clopper_pearson_upper(counts.false_positives, len(scores_out), error)
-    fnr = intervals.clopper_pearson_upper(counts.false_negatives, len(scores_in), error)
+    fpr = intervals.clopper_pearson_upper(false_positives, len(scores_out), error)
+    fnr = intervals.clopper_pearson_upper(false_negatives, len(scores_in), error)
     mus = conversions.mu_from_rates(fpr, fnr)
     best = np.argmax(mus)
     mu = max(float(mus[best]), 0.0)
@@ -142,8 +138,8 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
         delta=delta,
         confidence=confidence,
         threshold=float(points[best]),
-        false_positives=int(counts.false_positives[best]),
-        false_negatives=int(counts.false_negatives[best]),
+        false_positives=int(false_positives[best]),
+        false_negatives=int(false_negatives[best]),
         n_in=len(scores_in),
         n_out=len(scores_out),
         caveat=_IN_SAMPLE.text,
@@ -157,31 +153,32 @@ def if_gaussian(scores_in: Array, scores_out: Array, delta: float, confidence: f
     choose a threshold, and test the rest at 11/21 of the error probability. We report the split with the
     median bound. It exceeds the truth only if 11 bounds do, so it is valid by Markov's inequality.
     """
-    mu, counts = _test_splits(scores_in, scores_out, exact.GAUSSIAN, confidence)
+    mu, errors = _test_splits(scores_in, scores_out, exact.GAUSSIAN, confidence)
     return Bound(
         method=IF_GAUSSIAN,
         epsilon=conversions.epsilon_from_mu(mu, delta),
         mu=mu,
         delta=delta,
         confidence=confidence,
-        **counts,
+        **errors,
         assumes=GAUSSIAN_CURVE,
     )
 
 
 def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
-    """Returns the lower bound on epsilon from an exact test of (epsilon, delta)-DP itself (see `exact`).
+    """Returns the lower bound on epsilon from exact tests of (epsilon, delta)-DP itself (see `exact`).
 
-    It is valid for any trade-off curve. With n scores per world, it is at most about log(n / 2).
-    `if_gaussian` describes the arguments and the splits.
+    It is valid for any trade-off curve. In-scores have shape (n,), out-scores (m,). Each of 21 random splits
+    uses some scores to choose a threshold, and tests the rest. We report the median bound. For n = m, it is
+    at most about log(n / 2), since n scores without errors prove a rate below about 2 / n.
     """
-    epsilon, counts = _test_splits(scores_in, scores_out, exact.approximate_dp(delta), confidence)
+    epsilon, errors = _test_splits(scores_in, scores_out, exact.approximate_dp(delta), confidence)
     return Bound(
         method=ASSUMPTION_FREE,
         epsilon=epsilon,
         delta=delta,
         confidence=confidence,
-        **counts,
+        **errors,
         assumes=NOTHING,
     )
 
@@ -190,12 +187,11 @@ def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: 
     """Returns the largest parameter of a family, mu or epsilon, that these numbers of scores can prove.
 
     It is proven if a test at the lowest in-score or the highest out-score makes no errors. Even perfectly
-    separated scores may prove less, because we choose the threshold using a pilot of scores that we do not
-    count.
+    separated scores may prove less, because we choose the threshold using a pilot.
     """
     rest_in = n_in - _find_pilot_size(n_in, family)
     rest_out = n_out - _find_pilot_size(n_out, family)
-    # Without errors, all 21 random splits give the same test (`_test_splits`), so we run only one.
+    # Without errors, all 21 splits give the same test, so we run only one.
     level = (1 - confidence) * _REJECTING / _SPLITS
     bounds = []
     for scores, trials in ((rest_in, rest_out), (rest_out, rest_in)):
@@ -225,10 +221,7 @@ METHODS = {
         legend="if the curve is Gaussian: one exact test",
     ),
     ASSUMPTION_FREE: ScoreMethod(
-        name=ASSUMPTION_FREE,
-        compute=assumption_free,
-        assumes=NOTHING,
-        legend="assumption-free",
+        name=ASSUMPTION_FREE, compute=assumption_free, assumes=NOTHING, legend="assumption-free"
     ),
 }
 
@@ -247,12 +240,14 @@ def _test_splits(
 ) -> tuple[float, dict[str, Any]]:
     """Returns the bound on a family's parameter from 21 splits of in-scores (n,) and out-scores (m,).
 
-    Each split gives an exact test. To reject a parameter, 11 tests must reject it, each at 11/21 of the total
-    error. By Markov's inequality, they reject a true parameter with probability at most 1 - confidence.
-    Source: Meinshausen, Meier and Buehlmann, "p-Values for high-dimensional regression", 2009.
+    A split uses some scores to choose a threshold, and counts its errors in the rest. From these, an exact
+    test rejects parameters, at 11/21 of the total error. A single split would depend more on chance, so we
+    require that 11 tests reject. On average, at most 11 (1 - confidence) tests reject a true parameter. So by
+    Markov's inequality, 11 reject it with probability at most 1 - confidence. Source: Meinshausen, Meier and
+    Buehlmann, "p-Values for high-dimensional regression", 2009.
 
     Returns:
-      (the bound, the errors of the split that gives it, as fields of `Bound`)
+      (the bound; the threshold, the errors and the numbers of scores in the split that gives it)
     """
     # We replace scores with their indices among the distinct scores, so neither the order of runs nor the
     # unit of scores matters.
@@ -270,14 +265,14 @@ def _test_splits(
         if len(distinct) < len(pooled):
             # Adding random fractions to indices puts equal scores in random order.
             drawn = [np.sort(world + rng.random(len(world))) for world in ordered]
-        splits.append(_count_errors(drawn[0], drawn[1], distinct, family, level, rng))
+        splits.append(_split_and_count(drawn[0], drawn[1], distinct, family, level, rng))
 
     tests, errors = zip(*splits, strict=True)
     parameter, deciding = exact.lower_bound(family, tests, _REJECTING, 1 - confidence)
     return parameter, errors[deciding]
 
 
-def _count_errors(
+def _split_and_count(
     indices_in: Array,
     indices_out: Array,
     distinct: Array,
@@ -287,12 +282,12 @@ def _count_errors(
 ) -> tuple[exact.Counts, dict[str, Any]]:
     """Splits scores at random, chooses a threshold using the pilot, and counts its errors in the rest.
 
-    The threshold is the r-th lowest in-score or r-th highest out-score of the rest. We choose its rank r
-    using the pilot. So r - 1 scores of its own world are always errors, and we test the number of errors in
-    the other world.
+    The threshold is the r-th lowest in-score or r-th highest out-score of the rest. We choose r using the
+    pilot. So r - 1 scores of the threshold's world are always errors, and we test the number of errors in the
+    other world.
 
-    In-scores (n,) and out-scores (m,) are given as ascending indices in `distinct`. Equal scores have
-    different fractional parts. Returns (the input of the exact test, the errors as fields of `Bound`).
+    In-scores (n,) and out-scores (m,) are given as ascending indices in `distinct`, plus fractions below 1
+    that order equal scores. Returns (the input of the exact test, the errors as fields of `Bound`).
     """
     pilot_in, rest_in = _split(indices_in, family, rng)
     pilot_out, rest_out = _split(indices_out, family, rng)
@@ -302,17 +297,17 @@ def _count_errors(
     threshold = rest_in[rank - 1] if is_in else rest_out[-rank]
     false_negatives = int(np.searchsorted(rest_in, threshold))
     false_positives = n_out - int(np.searchsorted(rest_out, threshold, side="right"))
-    test = exact.Counts(rank=rank, scores=n_out, errors=false_negatives, trials=n_in)
     if is_in:
         test = exact.Counts(rank=rank, scores=n_in, errors=false_positives, trials=n_out)
-    errors = {
-        "threshold": float(distinct[int(threshold)]),
+    else:
+        test = exact.Counts(rank=rank, scores=n_out, errors=false_negatives, trials=n_in)
+    return test, {
+        "threshold": float(distinct[int(threshold)]),  # `int` removes the fraction
         "false_negatives": false_negatives,
         "false_positives": false_positives,
         "n_in": n_in,
         "n_out": n_out,
     }
-    return test, errors
 
 
 def _split(world: Array, family: exact.Family, rng: np.random.Generator) -> tuple[Array, Array]:

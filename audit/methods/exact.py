@@ -1,7 +1,7 @@
 """An exact test at an order statistic, inverted into a lower bound on a privacy parameter.
 
 The null hypothesis H(t) states that the mechanism is f_t-DP, for a family of symmetric trade-off functions
-f_t that decrease in t (Gaussian: t = mu; approximate DP: t = epsilon at a fixed delta).
+f_t that decrease in t, such as mu or epsilon.
 
 The threshold is the r-th lowest in-score (of inserted canaries), and the errors are the x out-scores (of
 left-out canaries) above it, or vice versa. The rank r must not depend on the scores. `_compute_p_value`

@@ -213,13 +213,14 @@ def compute_exceedances(design: Fresh) -> Exceedances:
 def summarise_design(design: Fresh) -> ScoreSummary:
     """Summarises the scores of inserted canaries, to simulate runs with normal means and normal scores.
 
-    A score is a cosine t converted to the scale of Student's t, t sqrt(d - 1) / sqrt(1 - t^2). A failed run
-    gets scores of -10, below all thresholds.
+    A score is a cosine t converted to the scale of Student's t, t sqrt(d - 1) / sqrt(1 - t^2). If it is
+    lower than -10, as in failed runs, we use -10, which is far below all thresholds.
     """
-    remainder = np.maximum(1 - design.cosines**2, _TINY)  # the cosines of a failed run are -1
-    student = design.cosines * np.sqrt((design.dimension - 1) / remainder)
-    scores = np.maximum(student, -10.0)
-    runs = _select_present(design._replace(cosines=scores))
+    runs = []
+    for cosines in _select_present(design):
+        remainder = np.maximum(1 - cosines**2, _TINY)  # the cosines of a failed run are -1
+        student = cosines * np.sqrt((design.dimension - 1) / remainder)
+        runs.append(np.maximum(student, -10.0))
     means = np.array([run.mean() for run in runs])
     deviations = np.concatenate([run - run.mean() for run in runs])
     canaries = round(deviations.size / means.size)  # per run
@@ -243,7 +244,7 @@ def expand_to_runs(design: Fresh, values: Array) -> Array:
 
     A run without inserted canaries keeps the previous value, or 0 if it comes first.
     """
-    num_present = np.cumsum(design.presence.any(axis=1))  # runs with inserted canaries so far
+    num_present = np.cumsum(design.presence.any(1))  # runs with inserted canaries so far
     return np.append(0.0, values)[num_present]
 
 
@@ -331,8 +332,7 @@ class Capital:
     """The capital of a gambler who bets against each epsilon; a large capital refutes it.
 
     In each run, a bet on a threshold pays the fraction of cosines above it, and a bet on a likelihood ratio
-    pays its mean over cosines. A capital of 1 is split among T * C bets on thresholds, one for each of T
-    thresholds and C stakes, grouped by threshold, followed by V bets on ratios (`log_factors`).
+    pays its mean over cosines.
     """
 
     def __init__(self, design: Fresh, delta: float) -> None:
@@ -400,7 +400,7 @@ class Capital:
         """Returns the threshold, as a cosine, with the strongest evidence against epsilon, for reports.
 
         It has the most capital after all runs. For a single run, it is the threshold chosen using half of the
-        canaries, if there is one.
+        canaries, if there is one, because the first bet then stakes most of the capital on it.
         """
         chosen = self.first_bet.chosen
         if self.num_runs == 1 and chosen is not None:
@@ -445,7 +445,7 @@ class Capital:
         for run in range(self.num_runs):
             if run:  # `log_capital` already includes run 0
                 factors = self.log_factors(self._fractions[[run]], first_unrefuted * _EPSILON_STEP)
-                log_capital = log_capital + factors[0]
+                log_capital += factors[0]
             if np.logaddexp.reduce(log_capital) >= target:
                 first_unrefuted = self.find_first_unrefuted(run + 1, first_unrefuted, target)
                 log_capital = self.compute_log_capital(run + 1, first_unrefuted * _EPSILON_STEP)
@@ -468,7 +468,7 @@ def _compute_ratio_steps(epsilon: float) -> Array:
 
 def _compute_fractions(runs: list[Array], levels: Array) -> Array:
     """Returns the fraction of each run's K cosines above each of T levels, of shape (R, T)."""
-    return np.array([(cosines[:, None] > levels).mean(axis=0) for cosines in runs])
+    return np.array([(cosines[:, None] > levels).mean(0) for cosines in runs])
 
 
 def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
@@ -478,9 +478,10 @@ def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
     an unknown order, the stake is 0, because any of them may be the first.
     """
     if design.cosines.shape[1] >= claimed_curve.MIN_P_VALUES:  # enough canaries
-        compute_payoff = _bet_on_p_values(_compute_log_p_values(design), delta)
         bet = FirstBet(
-            capital_on_ratios=0.1, staked=claimed_curve.FIRST_STAKE, compute_payoff=compute_payoff
+            capital_on_ratios=0.1,
+            staked=claimed_curve.FIRST_STAKE,
+            compute_payoff=_bet_on_p_values(_compute_log_p_values(design), delta),
         )
     else:
         bet = _bet_on_thresholds(runs[0], design, delta)
@@ -493,6 +494,7 @@ def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
     """Returns the bet on the first run's cosines (K,), and the split of the capital.
 
     The bet is on fixed thresholds and, if possible, on one chosen for half of the canaries using the others.
+    All runs' bets are on thresholds or likelihood ratios. Any split is valid.
     """
     # 1.5 to 7 standard deviations of a left-out cosine.
     levels = cosine_of(np.arange(1.5, 7.1, 0.5), design.dimension)
@@ -506,12 +508,13 @@ def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
         """
         return (fractions / _limit_means(epsilon, log_rates, delta)).mean()
 
+    bet = FirstBet(capital_on_ratios=0.5, staked=0.1, compute_payoff=compute_payoff)
+    needed = 2 * _MIN_PILOT  # canaries in two halves
     # With more canaries, the first run proves more, so we stake more on it, and less on ratios.
-    if design.cosines.shape[1] < 2 * _MIN_PILOT:
-        return FirstBet(capital_on_ratios=0.5, staked=0.1, compute_payoff=compute_payoff)
-    bet = FirstBet(capital_on_ratios=0.1, staked=0.3, compute_payoff=compute_payoff)
+    if design.cosines.shape[1] >= needed:
+        bet = bet._replace(capital_on_ratios=0.1, staked=0.3)
     # We may use canaries to choose a threshold for others only if the others' scores do not depend on them.
-    if design.separate and cosines.size >= 2 * _MIN_PILOT:
+    if design.separate and cosines.size >= needed:
         return _bet_on_half(bet, cosines, design, delta)
     return bet
 
@@ -519,17 +522,20 @@ def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
 def _bet_on_p_values(log_p_values: Array, delta: float) -> Callable[[float], float]:
     """Returns a function from epsilon to the payoff of bets against it on the first run's p-values.
 
-    `log_p_values` (K,) are in ascending order.
+    `log_p_values` (K,) are in ascending order. A power is the probability that an inserted canary's p-value
+    is at most a given rate. We choose powers such that a few small p-values refute an epsilon.
     """
     powers = claimed_curve.choose_refuting_powers(log_p_values.size)
 
     def compute_payoff(epsilon: float) -> float:
-        """Returns the payoff of a stake of 1 against epsilon, evenly split among bets.
+        """Returns the payoff of a stake of 1 against epsilon, evenly split among bets on small p-values.
 
-        A bet pays the fraction of p-values up to a = power / e^epsilon, divided by the largest mean that
-        epsilon allows: e^epsilon a + delta = power + delta.
+        A bet pays the fraction of p-values up to a rate a, divided by e^epsilon a + delta, the largest mean
+        that (epsilon, delta)-DP allows. For each of `powers`, we choose a = power / e^epsilon.
         """
-        return claimed_curve.compute_payoff(log_p_values, np.log(powers) - epsilon, powers + delta)
+        return claimed_curve.compute_payoff(
+            log_p_values, log_rates=np.log(powers) - epsilon, allowed=powers + delta
+        )
 
     return compute_payoff
 
@@ -600,9 +606,7 @@ def _choose_threshold(pilot: Array, canaries: int, dimension: int) -> float:
     """
     root = np.sqrt(dimension)
     # A grid of cosines times sqrt(d). `geomspace` needs an endpoint above 10, even if the dimension is small.
-    near = np.arange(100) / 10
-    far = np.geomspace(10, max(root, 11), 400)
-    scaled = np.append(near, far)
+    scaled = np.append(np.arange(100) / 10, np.geomspace(10, max(root, 11), 400))
     thresholds = scaled[scaled < root] / root  # cosines are below 1
     spread = max(pilot.std(), 1e-12)  # above 0 even if all cosines are equal
     expected = special.ndtr((pilot.mean() - thresholds) / spread)

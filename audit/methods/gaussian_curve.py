@@ -7,8 +7,6 @@ quantiles (cuts), and fit two normal distributions with equal variance and commo
 We simulate the p-value, because chi-squared distributions are inaccurate if the worlds hardly overlap. If the
 curve is Gaussian, the p-value is below 0.05 in at most 5% of audits, up to the error of a parametric
 bootstrap.
-
-Arrays (2, ...) have the world "out" (canary left out) first.
 """
 
 import functools
@@ -130,16 +128,17 @@ def _measure_misfit(counts: Array, fits: Fit) -> Array:
 def _compute_p_values(misfit: Array, simulated: Array) -> Array:
     """Returns the p-value of a Gaussian fit: the smallest of three, after a Bonferroni correction.
 
-    Each p-value compares a statistic of `_measure_misfit`, in `misfit` (..., 3), with n values `simulated`
-    (n, 3) under the null. If r > 0 of them reach the observed one, the p-value is at least (r + 1) / (n + 1).
+    Each p-value compares a statistic in `misfit` (..., 3), "overall", "spread" or "tails", with n values
+    `simulated` (n, 3) under the null. It may be below 1 / n, so it is a tail of a fitted distribution. If r >
+    0 values reach the statistic, it is at least (r + 1) / (n + 1), in case the fit is inaccurate.
     """
     reaching = (simulated >= misfit[..., None, :]).sum(-2)  # r
     empirical = (reaching + 1) / (len(simulated) + 1)
     p_values = np.maximum(
         _compute_tail_probabilities(misfit, simulated), np.where(reaching, empirical, 0.0)
     )
-    # The third statistic gets most of the significance level, since a misfit of tails makes the epsilon
-    # computed from mu too large.
+    # "tails" gets most of the significance level, since its misfit makes the epsilon computed from mu too
+    # large.
     corrected = p_values / [0.2, 0.2, 0.6]
     return np.minimum(corrected.min(-1), 1.0)
 
@@ -147,15 +146,15 @@ def _compute_p_values(misfit: Array, simulated: Array) -> Array:
 def _compute_tail_probabilities(misfit: Array, simulated: Array) -> Array:
     """Returns the probabilities (..., 3) that statistics exceed their values in `misfit` (..., 3).
 
-    We fit distributions to the `simulated` values (n, 3): gamma distributions for the first two statistics,
-    which are never negative, and a normal distribution for the third.
+    We fit distributions to the `simulated` values (n, 3): gamma distributions for "overall" and "spread",
+    which are never negative, and a normal distribution for "tails", a score that may have both signs.
     """
     mean = simulated.mean(0)
     variance = np.maximum(simulated.var(0), 1e-24)  # avoids a division by 0
     rate = mean / variance
     shape = mean * rate
     gamma_tails = special.gammaincc(shape[:2], misfit[..., :2] * rate[:2])
-    # At least 1, the value for many scores, to be conservative.
+    # A score has a deviation of 1 if there are many scores. At least 1 is conservative.
     deviation = max(np.sqrt(variance[2]), 1.0)
     normal_tail = special.ndtr((mean[2] - misfit[..., 2:]) / deviation)
     return np.append(gamma_tails, normal_tail, axis=-1)
@@ -164,13 +163,13 @@ def _compute_tail_probabilities(misfit: Array, simulated: Array) -> Array:
 def _simulate_rejection_rate(family: ScoreFamily, null: _FittedNull) -> float:
     """Returns the test's power against a non-Gaussian curve: how often it rejects scores simulated from it.
 
-    We simulate as many scores as were observed. The best Gaussian fit to the simulated curve has the same
-    |mu| as the fit to the observed scores.
+    We simulate as many scores as were observed, with a fixed seed. The best Gaussian fit to the simulated
+    curve has the same |mu| as the fit to the observed scores. So we compare both to the same simulated null.
     """
     bins = null.counts.shape[1]
     sizes = null.counts.sum(1)
     mus = _tabulate_fitted_mus(family, bins)
-    parameter = float(np.interp(abs(null.fit.mu), mus, _PARAMETERS))
+    parameter = float(np.interp(abs(null.fit.mu), mus, _PARAMETERS))  # with this |mu|
     probabilities = _compute_bin_probabilities(family, parameter, bins)
     expected_fit = fit_counts(probabilities * sizes[:, None])
     misfit = _simulate_misfit(sizes, probabilities, expected_fit)
@@ -182,8 +181,7 @@ def _simulate_rejection_rate(family: ScoreFamily, null: _FittedNull) -> float:
 def _tabulate_fitted_mus(family: ScoreFamily, bins: int) -> Array:
     """Returns the mu of the Gaussian curve that best fits a family's scores, for each of the 48 _PARAMETERS.
 
-    Interpolating the result gives the parameter of this non-Gaussian family for a desired fitted mu. We fit
-    the exact probabilities of `bins` bins, not counts.
+    We fit the exact probabilities of `bins` bins, not counts.
     """
     probabilities = [
         _compute_bin_probabilities(family, parameter, bins) for parameter in _PARAMETERS
@@ -213,16 +211,13 @@ def count_in_bins(scores_in: Array, scores_out: Array) -> Array:
     values, ranks = np.unique(np.concatenate([scores_out, scores_in]), return_inverse=True)
     worlds = np.split(ranks, [len(scores_out)])
     counts = np.array([np.bincount(world, minlength=len(values)) for world in worlds], np.float64)
-    sizes = counts.sum(1, keepdims=True)
-    weights = (counts / sizes).mean(0)
+    weights = (counts / counts.sum(1, keepdims=True)).mean(0)
     # The weights of the distinct scores divide [0, 1] into intervals, and bins divide it evenly. A score
     # belongs to the bin that contains the middle of its interval, which is below 1.
     ends = weights.cumsum()
     middles = ends - np.diff(ends, prepend=0.0) / 2
-    smaller_world = min(len(scores_in), len(scores_out))
-    bins = np.clip(
-        smaller_world // 4, 2, 16
-    )  # a rule of thumb: on average, 4 of its scores per bin
+    # A rule of thumb: on average, a bin has 4 scores of the smaller world.
+    bins = np.clip(min(len(scores_in), len(scores_out)) // 4, 2, 16)
     # Each distinct score's bin, numbered without gaps.
     _, bin_indices = np.unique(np.floor(middles * bins), return_inverse=True)
     return np.array([np.bincount(bin_indices, weights=world) for world in counts])
@@ -231,8 +226,9 @@ def count_in_bins(scores_in: Array, scores_out: Array) -> Array:
 def approximate_fit(counts: Array) -> Fit:
     """Returns a fit to counts (..., 2, bins) near the maximum-likelihood fit, to initialise `fit_counts`.
 
-    Given an estimate of mu, each cut is the point below which the mixture of N(0, 1) and N(mu, 1) has the
-    observed fraction of scores.
+    The axis of size 2 has the worlds "out", with scores from N(0, 1), and "in", with scores from N(mu, 1).
+    Given an estimate of mu, each cut between two bins is the point below which the mixture of both worlds has
+    the observed fraction of scores.
     """
     below = counts.cumsum(-1)[..., :-1]  # each cut, (..., 2, bins - 1)
     sizes = counts.sum(-1, keepdims=True)
@@ -242,13 +238,12 @@ def approximate_fit(counts: Array) -> Fit:
 
     def is_too_low(cuts: Array) -> Bits:
         """Returns True for each cut below which the mixture has a smaller fraction than observed."""
-        below_in = special.ndtr(cuts - mu)
-        below_out = special.ndtr(cuts)
-        return fraction_in * below_in + (1 - fraction_in) * below_out < observed
+        mixture = fraction_in * special.ndtr(cuts - mu) + (1 - fraction_in) * special.ndtr(cuts)
+        return mixture < observed
 
     # Beyond 40 deviations, probabilities are 0 in float64.
     low, high = bisect(is_too_low, -40.0, 40.0, halvings=60)
-    return Fit(mu[..., 0], cuts=(low + high) / 2)
+    return Fit(mu.squeeze(-1), cuts=(low + high) / 2)
 
 
 def _estimate_mu(below: Array, sizes: Array) -> Array:
@@ -370,12 +365,13 @@ def compute_rao_scores(counts: Array, fit: Fit) -> Array:
 
     A departure multiplies the fitted density of the world "in" by exp(c f(score)), up to a constant. The fit
     has c = 0. A statistic is the derivative of the log likelihood of counts (..., 2, bins) with respect to c,
-    divided by its standard deviation. Under the null, it is approximately standard normal if bins contain
-    many scores.
+    divided by its standard deviation, which is smaller because mu and the cuts are fitted to the same counts.
+    Under the null, it is approximately standard normal if bins contain many scores.
     """
     bins = _compute_bins(fit)
     derivatives = _differentiate_by_departures(fit, bins)
-    weights = counts.sum(-1, keepdims=True) / bins.probabilities  # of the Fisher information
+    # n / p: a world's n scores have the Fisher information J' diag(n / p) J about bin probabilities p.
+    weights = counts.sum(-1, keepdims=True) / bins.probabilities
     # Axes: w world, b bin, d departure.
     score = np.einsum("...wbd,...wb->...d", derivatives, counts / bins.probabilities)
     variance = _compute_efficient_information(derivatives, bins.jacobian, weights)

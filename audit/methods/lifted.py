@@ -1,11 +1,10 @@
 """Lower bounds on a privacy parameter from many canaries per run.
 
 The LiDP paper is Pillutla et al. (NeurIPS 2023); its authors' code differs at order 4 (Errata L1 in
-experiments/lidp/README.md). `audit.evidence.canaries` explains why average error rates satisfy the trade-off
-inequality, and `betting` explains how we test it.
+experiments/lidp/README.md). `audit.evidence.canaries` derives the inequality that we test as in `betting`.
 
-We choose the threshold and the bets using a *pilot*: some of the runs, drawn with a hash of all runs as the
-seed. So neither the order of runs and canaries nor an increasing map of all scores affects a bound.
+A hash of all runs seeds the draw of the pilot runs. So neither the order of runs and canaries nor an
+increasing map of all scores affects a bound.
 """
 
 import dataclasses
@@ -70,7 +69,7 @@ class CanaryMethod(Method):
     def bound(self, design: Design, delta: float, confidence: float) -> Bound:
         """Returns the method's lower bound from the scores of a design.
 
-        We choose the threshold and the bets using some of the runs (a pilot), and count errors in the others.
+        We choose the threshold and bets using some of the runs (a pilot), and count errors in the others.
         """
         error = 1 - confidence
         assumes = self.assumes
@@ -105,12 +104,16 @@ class CanaryMethod(Method):
 
 
 def _choose_assumption(errors: RunErrors, user_coins: bool) -> Assumption:
-    """Returns the assumption of a bound that is valid for any trade-off curve and number of runs."""
+    """Returns the assumption of a bound that is valid for any trade-off curve and number of runs.
+
+    If a coin inserts each canary, the `same_runs` have both kinds of errors. For `user_coins`, we assume
+    that all are independent, with the same probability (COINS).
+    """
     # Without coins, we compare runs with K canaries to other runs. We assume that the other runs contain
     # K - 1 canaries, so the two kinds differ in only one (OTHERS_IN).
     if not errors.same_runs and errors.canaries_in > 1:
         return OTHERS_IN
-    return COINS if user_coins else NOTHING
+    return COINS if user_coins else NOTHING  # our own coins are fair
 
 
 def count(design: Design, family: Family, error: float) -> Counted:
@@ -156,12 +159,12 @@ def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANC
     Args:
       mean: The average of the n values.
       error: The error probability of each limit.
-      variance: An upper bound on the variance of a value.
+      variance: An upper bound on the variance of a value with mean x.
     """
     z = -special.ndtri(error)
     low, high = _solve(mean, z * z / n, variance)
-    # `variance` may exceed 1/4, the largest variance of values in [0, 1]. With 1/4, limits are this far from
-    # the mean.
+    # `variance` may exceed 1/4, the largest variance of values in [0, 1]. Then, limits for 1/4 are tighter.
+    # They are this far from the mean.
     largest_width = z / (2 * np.sqrt(n))
     return float(max(low, mean - largest_width, 0)), float(min(high, mean + largest_width, 1))
 
@@ -239,8 +242,8 @@ def moments(sums: Array, canaries: int, order: int) -> list[float]:
     # If l random bits are 1, another random bit is 1 with probability (sum - l) / (canaries - l).
     taken = np.arange(order)
     ones_left = np.maximum(sums[:, None] - taken, 0)
-    probabilities = np.cumprod(ones_left / (canaries - taken), axis=1)
-    return [1.0, *probabilities.mean(axis=0).tolist()]
+    probabilities = np.cumprod(ones_left / (canaries - taken), 1)
+    return [1.0, *probabilities.mean(0).tolist()]
 
 
 def _bound_variance(j: int, canaries: int, limits: dict[int, Limits]) -> VarianceBound:
@@ -270,10 +273,7 @@ for compute_limits, assumes in ((wilson, MANY_RUNS), (bernstein, NOTHING)):
         )
 METHODS |= {
     LIFTED: CanaryMethod(
-        name=LIFTED,
-        prove=betting.lower_bound,
-        assumes=NOTHING,
-        legend="lifted, assumption-free",
+        name=LIFTED, prove=betting.lower_bound, assumes=NOTHING, legend="lifted, assumption-free"
     ),
     LIFTED_GAUSSIAN: CanaryMethod(
         name=LIFTED_GAUSSIAN,
@@ -325,10 +325,13 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
 def _predict_parameter(sizes: RunErrors, family: Family, error: float, rates: Array) -> Array:
     """Returns the parameter (T,) that runs should prove if the true error rates are `rates` (2, T).
 
-    It belongs to the family's curve through approximate upper limits: the rates plus two margins. The first
-    margin accounts for the variance of a rate p's estimate, scale * p (1 - p) / guesses. The second accounts
-    for rare runs with many more errors. With probability `error`, n runs do not include any run of a kind
-    with frequency log(1 / error) / n. The estimate from such a run is at most `scale`.
+    It belongs to the family's curve through approximate upper limits: each rate p plus two margins,
+
+        sqrt(2 log(1 / error) scale p (1 - p) / guesses) + scale log(1 / error) / runs.
+
+    The first accounts for the variance of the rate's estimate. The second accounts for rare runs with the
+    largest estimate, `scale`. If their frequency is log(1 / error) / runs, we see none with probability
+    `error`.
     """
     log_inverse_error = -np.log(error)
     guesses_in, guesses_out = sizes.guesses()
@@ -340,5 +343,5 @@ def _predict_parameter(sizes: RunErrors, family: Family, error: float, rates: Ar
     variances = scales * rates * (1 - rates) / guesses
     margin_for_guesses = np.sqrt(2 * log_inverse_error * variances)
     margin_for_runs = scales * log_inverse_error / runs
-    limits = np.minimum(rates + margin_for_guesses + margin_for_runs, 1.0)
-    return family.parameter(*limits)
+    fpr, fnr = np.minimum(rates + margin_for_guesses + margin_for_runs, 1.0)
+    return family.parameter(fpr, fnr)

@@ -1,6 +1,6 @@
 """The record of a method: the text and marker used for a bound or an estimate in reports.
 
-A method is a function and its record in the same file, as in `estimate.py`. This module does not load SciPy.
+This module does not load SciPy.
 """
 
 import dataclasses

@@ -1,15 +1,13 @@
 """Lower bounds on epsilon from a single run with many canaries, which may depend on each other.
 
 *Guesses.* For each of m canaries, a fair coin decides whether it is inserted. Based on the release, an
-adversary guesses exactly r of the coins, and v guesses are right. We guess the r coins whose scores are
-farthest from the median, and choose r using some of the canaries, a pilot. Errata O11 of
+adversary guesses exactly r of the coins, and v guesses are right. Errata O11 of
 experiments/one_shot/README.md lists the assumptions.
 
-To derive `gaussian_refutes`, let q_j = P(at least j right) and S_j = q_j + q_(j+1) + ..., and flip the coin
-of a random canary. The probability that at least j other guesses are right and that this canary's guess is
-right is x = (j q_(j+1) + S_(j+1)) / m. The probability that its guess is wrong instead is ((r - j) q_j -
-S_(j+1)) / m. Under mu-GDP, the latter is at least g(x) = Phi(Phi^-1(x) - mu). Since g is convex, this also
-holds on average over canaries and coins.
+To derive `gaussian_refutes`, which defines q_j and S_j, flip the coin of a random canary. The probability
+that at least j other guesses are right and that this canary's guess is right is x = (j q_(j+1) + S_(j+1)) /
+m. The probability that its guess is wrong instead is ((r - j) q_j - S_(j+1)) / m. Under mu-GDP, the latter is
+at least g(x) = Phi(Phi^-1(x) - mu). Since g is convex, this also holds on average over canaries and coins.
 """
 
 import dataclasses
@@ -66,7 +64,8 @@ FAIR_COINS_GAUSSIAN = Assumption(
 def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `exact_null` on epsilon for a single run with all canaries inserted.
 
-    In tables, `counted` replaces the false-positive rate.
+    Reports of a single run show `counted`, the canaries above the threshold, instead of a false-positive
+    rate. `path`, the bounds after each run, would only repeat this bound.
     """
     bound = exact_null.bound_directions(make_design(cosines), delta, confidence)
     hits = bound.n_in - bound.false_negatives  # canaries above the threshold
@@ -122,11 +121,12 @@ def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
 def gaussian_from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `one_run_gaussian` on mu, by Mahloujifar, Melis and Chaudhuri (2024).
 
-    `design` has a single run. We choose the number of guesses using a pilot, but the bound is proven only for
-    a number fixed in advance (Errata O11). Its epsilon is valid if the trade-off curve is Gaussian.
+    `design` has a single run. We choose the number of guesses using a pilot: coins that we do not guess. But
+    the bound is proven only for a number fixed in advance (Errata O11 of experiments/one_shot/README.md). Its
+    epsilon is valid if the trade-off curve is Gaussian.
     """
     error = 1 - confidence
-    ordered = _split_and_order(design)
+    ordered = _split_and_order(design)  # the other coins, with the most certain guess first
     coins = len(ordered.cumulative_right)
     candidates = ordered.candidates
     # We choose the candidate that refutes the largest mu if the pilot's prediction is right.
@@ -153,10 +153,7 @@ def gaussian_from_guesses(design: Coins, delta: float, confidence: float) -> Bou
 
 # (a single run, delta, confidence) -> the bound
 CoinMethod = Callable[[Coins, float, float], Bound]
-OF_COINS = {
-    ONE_RUN_GUESSES: from_guesses,
-    ONE_RUN_GAUSSIAN: gaussian_from_guesses,
-}
+OF_COINS = {ONE_RUN_GUESSES: from_guesses, ONE_RUN_GAUSSIAN: gaussian_from_guesses}
 
 
 class _OrderedCoins(NamedTuple):
@@ -319,5 +316,5 @@ def gaussian_refutes(
         started = j < v  # an entry starts at its own v
         # Any value above 1 refutes mu. Larger values might overflow.
         q = np.where(started, np.minimum(least_q, 2.0), q)
-        q_sum = np.where(started, q_sum + q, q_sum)
+        q_sum = q_sum + started * q
     return (v > 0) & (q > 1)  # v = 0 refutes no mu

@@ -10,8 +10,8 @@ released vector. Otherwise, the cosine has the null distribution in `cosine_law`
 These are not confidence bounds. The first two ignore the error of the fit. The last two choose the threshold
 using the canaries that they count (Errata O7, O8 of experiments/one_shot/README.md).
 
-An *observed* canary was inserted, and an *unobserved* canary was left out. We fit the null distribution only
-if cosines are maxima over rounds, because it is then unknown. Means and deviations are in units of 1/sqrt(d).
+We fit the null distribution only if cosines are maxima over rounds, because it is then unknown. Means and
+deviations are in units of 1/sqrt(d).
 """
 
 import functools
@@ -55,20 +55,17 @@ def equal_variance(null: Gaussian, seen: Gaussian, delta: float) -> Array:
 
 
 # (null distribution, distribution of observed cosines, delta) -> epsilon
-FITTED = {
-    ONE_SHOT_FITTED: gaussians.epsilon,
-    ONE_SHOT_EQUAL_VARIANCE: equal_variance,
-}
+FITTED = {ONE_SHOT_FITTED: gaussians.epsilon, ONE_SHOT_EQUAL_VARIANCE: equal_variance}
 
 
 def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
-    """Returns all estimates of epsilon from a run's cosines; these estimates are not confidence bounds.
+    """Returns all estimates of epsilon from a run's cosines. They are not confidence bounds.
 
     The methods in FITTED compare fitted normal distributions. The methods in PRIORS use limits on error rates
     at the level `confidence`, and differ in the Beta prior of these limits.
     """
     rows = [estimate_from_fit(name, run, delta) for name in FITTED]
-    rows += [
+    return rows + [
         Estimate(
             method=name,
             epsilon=in_sample(run, delta, 1 - confidence, prior),
@@ -80,7 +77,6 @@ def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
         )
         for name, prior in PRIORS.items()
     ]
-    return rows
 
 
 def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
@@ -118,9 +114,9 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
 def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> NoiseFloor:
     """Returns the mean and the 95% quantile of an estimate's epsilon under the null (no leakage).
 
-    They come from 2,000 simulated fits. If `unobserved` is 0, the null is not fitted (Errata O2 of
-    experiments/one_shot/README.md). `method` is a key of FITTED; `observed` and `unobserved` are the numbers
-    of canaries.
+    They come from 2,000 simulated fits to cosines of `observed` inserted and `unobserved` left-out canaries,
+    all from N(0, 1/d). If `unobserved` is 0, we use this null without a fit. `method` is a key of FITTED. See
+    Errata O2 of experiments/one_shot/README.md.
     """
     rng = np.random.default_rng(0)  # the same draws each time
     null = _KNOWN_NULL

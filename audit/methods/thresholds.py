@@ -61,8 +61,7 @@ def choose_on_pilot(
     The aim is to prove the largest lower bound on a privacy parameter. We predict the bound for the ranks 1,
     2, 4, ... of each world in two ways: from normal distributions with the pilot's area under the ROC curve,
     which varies little between pilots, and from the pilot's error counts. We choose the rank that is best for
-    normal distributions. Unless we assume a Gaussian curve, the rank that is best for counts replaces it if
-    the counts contradict normal distributions or predict a clearly larger bound.
+    normal distributions. Unless we assume a Gaussian curve, `_prefer_counts` may replace it.
 
     A poor choice makes the bound weaker, but not invalid.
 
@@ -78,19 +77,12 @@ def choose_on_pilot(
     # `_predict_bounds` counts from the lowest score. Negating scores makes the highest out-scores the lowest.
     by_in = _predict_bounds(pilot_in, pilot_out, n_in, n_out, mu, family, error)
     by_out = _predict_bounds(-pilot_out, -pilot_in, n_out, n_in, mu, family, error)
-    ranks, from_normal, from_counts, pilot_ranks, z_scores = np.hstack([by_in, by_out])
-    best = np.argmax(from_normal)
+    predictions = _Predictions(*np.hstack([by_in, by_out]))
+    best = np.argmax(predictions.from_normal)
     if family is not GAUSSIAN:
-        is_reliable = pilot_ranks >= _MIN_RELIABLE  # ranks with enough counts
-        counts_contradict_normal = np.abs(z_scores[is_reliable]).max(initial=0.0) > _MAX_Z_SCORE
-        # The error of a bound predicted from counts.
-        relative_error = _RELATIVE_ERROR / np.sqrt(min(len(pilot_in), len(pilot_out)))
-        clearly_larger = (1 + relative_error) * max(from_counts[best], 0.0)
-        if counts_contradict_normal:
-            best = np.argmax(np.where(is_reliable, from_counts, -np.inf))
-        elif from_counts.max() > clearly_larger:
-            best = np.argmax(from_counts)
-    return Rank(is_in=bool(best < by_in.ranks.size), rank=int(ranks[best]))
+        best = _prefer_counts(best, predictions, min(len(pilot_in), len(pilot_out)))
+    # The ranks of in-scores come first.
+    return Rank(is_in=bool(best < by_in.ranks.size), rank=int(predictions.ranks[best]))
 
 
 class _Predictions(NamedTuple):
@@ -111,14 +103,24 @@ class _Predictions(NamedTuple):
     z_scores: Array
 
 
+def _prefer_counts(best: np.intp, predictions: _Predictions, pilot_size: int) -> np.intp:
+    """Returns the index of the rank with the largest bound predicted from counts, or keeps `best`.
+
+    It replaces `best` if the pilot's counts contradict normal distributions, or predict a clearly larger
+    bound. `pilot_size` is the number of pilot scores in the smaller world.
+    """
+    from_counts = predictions.from_counts
+    is_reliable = predictions.pilot_ranks >= _MIN_RELIABLE  # enough counts
+    if np.abs(predictions.z_scores[is_reliable]).max(initial=0.0) > _MAX_Z_SCORE:  # not normal
+        return np.argmax(np.where(is_reliable, from_counts, -np.inf))
+    relative_error = _RELATIVE_ERROR / np.sqrt(pilot_size)  # of a bound predicted from counts
+    if from_counts.max() > (1 + relative_error) * max(from_counts[best], 0.0):
+        return np.argmax(from_counts)
+    return best
+
+
 def _predict_bounds(
-    own: Array,
-    other: Array,
-    n_own: int,
-    n_other: int,
-    mu: float,
-    family: Family,
-    error: float,
+    own: Array, other: Array, n_own: int, n_other: int, mu: float, family: Family, error: float
 ) -> _Predictions:
     """Predicts the bounds for thresholds at ranks 1, 2, 4, ... among the scores of a world, in or out.
 
@@ -217,14 +219,14 @@ def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
     n_out = len(pilot_out)
     distinct, counts = np.unique(np.concatenate([pilot_in, pilot_out]), return_counts=True)
 
-    # We model out-scores as N(0, 1) and in-scores as N(mu, 1). Each threshold corresponds to a z: the
-    # fraction of the mixture below z equals the fraction of the pilot's scores below the threshold, k / (n +
-    # 1) for the k-th lowest of n.
+    # We model out-scores as N(0, 1) and in-scores as N(mu, 1). If k scores are at or below a threshold, it
+    # corresponds to the z below which the mixture has the fraction k / (total + 1).
     mu = _estimate_separation(pilot_in, pilot_out)
     total = n_in + n_out
     grid = np.linspace(-12.0, 12.0, 4801)  # of z
     mixture = (n_in * special.ndtr(grid - mu) + n_out * special.ndtr(grid)) / total
-    z = np.interp(np.cumsum(counts) / (total + 1), mixture, grid)
+    fractions = np.cumsum(counts) / (total + 1)
+    z = np.interp(fractions, mixture, grid)
     # Rates (2, T): of false positives, then of false negatives.
     normal = np.stack([special.ndtr(-z), special.ndtr(z - mu)])
     errors = np.stack(count_errors(pilot_in, pilot_out, distinct))
