@@ -39,8 +39,8 @@ class RoundEstimate(NamedTuple):
 
     Attributes:
       epsilon: The estimate; infinite if a threshold separates the scores of the two worlds.
-      lower, upper: The same formula at the ends of both error rates' 95% Clopper-Pearson intervals. They do
-        not account for choosing the threshold with the same scores.
+      lower, upper: The same formula at the ends of both error rates' 95% Clopper-Pearson intervals. The
+        interval ignores that the threshold is chosen with the same scores.
       accuracy: The attack's highest accuracy over all thresholds, if both worlds are equally likely.
     """
 
@@ -97,7 +97,7 @@ def best_epsilon(
 
     fpr = intervals.clopper_pearson(false_positives[best], n_out, confidence=0.95)
     fnr = intervals.clopper_pearson(false_negatives[best], n_in, confidence=0.95)
-    # Larger error rates give a smaller epsilon.
+    # Larger error rates yield a smaller epsilon.
     lower = conversions.epsilon_from_rates(fpr.upper, fnr.upper, delta)
     upper = conversions.epsilon_from_rates(fpr.lower, fnr.lower, delta)
     # epsilons[best] is -inf if all thresholds are skipped. The interval is then the first threshold's.
@@ -127,8 +127,8 @@ def find_renyi_noise(epsilon: float, delta: float, true_noise: float) -> float:
 def find_gaussian_noise(epsilon: float, delta: float, true_noise: float) -> float:
     """Returns the noise multiplier of the Gaussian release that has exactly this epsilon at delta.
 
-    We compose a round as if it were this release. An infinite epsilon would make the composition infinite.
-    Like CANIFE's public code, we then return the training run's noise multiplier, `true_noise`.
+    If epsilon is infinite, we return the training run's noise multiplier, `true_noise`, like CANIFE's public
+    code, because the composition would be infinite.
     """
     if np.isinf(epsilon):
         return true_noise

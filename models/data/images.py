@@ -1,4 +1,4 @@
-"""CIFAR-10 and Fashion-MNIST. All sources yield identical bits (see `models.data.sources`)."""
+"""CIFAR-10 and Fashion-MNIST."""
 
 import gzip
 import hashlib

@@ -1,7 +1,7 @@
 """Shakespeare's plays by play and speaker: each role's text, as sequences of characters.
 
-Project Gutenberg distributes this edition, by World Library, for personal and non-commercial use. So we do
-not ship the text, but download it and print its licence.
+Project Gutenberg distributes this edition, by World Library, for personal and non-commercial use. We
+therefore download the text instead of shipping it, and print its licence.
 """
 
 import gzip
