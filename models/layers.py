@@ -159,7 +159,7 @@ def average_pool(x: Array) -> Array:
 def channels_first(x: Array) -> Array:
     """Moves channels before pixels: (..., H, W, C) -> (..., C, H, W).
 
-    We split and join the channels, because XLA would repeat a transposition for each use on a CPU.
+    We split and join the channels, because on a CPU, XLA would repeat a transposition for each use.
     """
     channels = [x[..., channel] for channel in range(x.shape[-1])]
     return jnp.stack(channels, axis=-3)

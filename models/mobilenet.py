@@ -162,7 +162,7 @@ def normalise_images(images: Array, size: int) -> Array:
 
     Images are resized bilinearly to S = `size` pixels per side, with half-pixel centres, and with
     antialiasing if S is below H. Each channel is then standardised with ImageNet's mean and standard
-    deviation. Values are not rounded to bytes, as in torchvision.
+    deviation. As in torchvision, values are not rounded to bytes.
     """
     shape = (len(images), size, size, 3)
     x = jax.image.resize(images.astype(jnp.float32) / 255, shape, "bilinear", antialias=True)

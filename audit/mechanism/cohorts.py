@@ -27,8 +27,7 @@ def shuffled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
 
 
 def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> NDArray[np.float32]:
-    """Draws a mask (rounds, canaries) that is 1 if a canary joins a round. Each canary joins `repetitions`
-    rounds.
+    """Draws a mask (rounds, canaries) that is 1 for the `repetitions` rounds that each canary joins.
 
     We cut the run into `repetitions` parts of equal length, which may begin in the middle of a round. In each
     part, we deal a permutation of all canaries evenly to the rounds, so each canary joins one round.

@@ -103,7 +103,7 @@ def chunk_size(runs: int, bytes_per_run: int, hardware: Hardware | None = None) 
 
     Every device trains at least 1 and at most _MAX_CHUNK runs at once. The steps of these runs take at most
     _MEMORY_FRACTION of the device's memory. On a CPU, they must also fit into the cache (_CACHE_BYTES),
-    except that _MIN_CHUNK runs may always train together, because they share computations.
+    unless there are at most _MIN_CHUNK, because runs share computations.
 
     `bytes_per_run` is the size of a run's step (`base.step_memory`). `hardware` defaults to this process's
     devices.

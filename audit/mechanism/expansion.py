@@ -207,10 +207,7 @@ def _measure_secants(
 def _measure_slopes(
     step: StepMap, theta: Array, batch: Batch, unit: Array, positions: Array
 ) -> Array:
-    """Returns |J unit| - 1, (m,), for the step's Jacobian J at each model theta + positions (m,) * unit.
-
-    J is I - eta H, for the Jacobian H of `step.descend`.
-    """
+    """Returns |J unit| - 1, (m,), for the step's Jacobian J at each model theta + positions (m,) * unit."""
 
     def measure(position: Array) -> Array:
         """Returns |J unit| - 1 at a position."""
@@ -276,7 +273,6 @@ def largest_expansion(
         # The random vector has a length of about sqrt(p). We scale the guess to the same length.
         vector += math.sqrt(p) / np.linalg.norm(start) * start
     max_iterations = _MAX_ITERATIONS if p < _LARGE else _MAX_ITERATIONS_OF_LARGE
-    # Iterations end once no eigenvalue exceeds the largest one found by more than the tolerance.
     eigenvalue, direction, is_close = _find_largest_eigenvalue(
         multiply, vector, min(p, max_iterations), add_tolerance
     )
@@ -437,10 +433,7 @@ def worst_on_lines(
 def _find_slopes(
     step: StepMap, theta: Array, batch: Batch, directions: Array, line: Line
 ) -> Vector:
-    """Returns the largest factor by which derivatives stretch each segment of n lines, (n, 2 reach).
-
-    Without a jump, the step stretches a whole segment (the secant) by at most this factor.
-    """
+    """Returns the largest factor by which derivatives stretch each segment of n lines, (n, 2 reach)."""
     # `reach` segments on each side of theta, each with _SLOPES_PER_SECANT intervals.
     places = jnp.arange(2 * line.reach * _SLOPES_PER_SECANT + 1, dtype=jnp.float32)
     positions = line.length * (places / _SLOPES_PER_SECANT - line.reach)

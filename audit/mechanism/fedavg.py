@@ -38,8 +38,8 @@ from audit.mechanism.base import (
 from audit.mechanism.clipping.base import scale_to_norm
 from audit.mechanism.cohorts import ABSENT
 
-# We fold these numbers into a round's key. They exceed any p, because the noise uses the same key with
-# counters below p.
+# We fold these numbers into a round's key. They exceed any p, because the noise uses counters below p with
+# the same key.
 _SHUFFLE = zlib.crc32(b"shuffle")
 _COUNT = zlib.crc32(b"count")
 _THETAS_IN_MEMORY = 6  # vectors (p,) held in memory by a run's round

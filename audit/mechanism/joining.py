@@ -13,8 +13,8 @@ from jax import Array
 
 from audit.mechanism.base import Join
 
-# We fold these numbers into a step's key. They exceed any p, because the step's noise uses the same key with
-# counters below p.
+# We fold these numbers into a step's key. They exceed any p, because the noise uses counters below p with the
+# same key.
 _COINS = zlib.crc32(b"joins")
 _PLACES = zlib.crc32(b"places")
 
@@ -43,8 +43,8 @@ def draw_by_epochs(batches: int, shuffles: bool) -> Join:
 
     def join(presence: Array, run_key: Array, step: Array) -> Array:
         """Returns an array (K,): 1 for an inserted canary that joins the step, else 0."""
-        # All steps of an epoch use the key of the epoch's first step, so they draw the same `own_steps`,
-        # which contains each canary's step in the epoch.
+        # All steps of an epoch use the key of its first step, so they draw the same `own_steps`, each
+        # canary's step.
         first_step = step // batches * batches
         step_key = jax.random.fold_in(run_key, first_step)
         key = jax.random.fold_in(step_key, _PLACES)  # the step's noise uses `step_key`

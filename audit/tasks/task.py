@@ -146,8 +146,7 @@ class Task(NamedTuple):
         of the number of parameters.
       curvature: the bounds on the curvature of its loss, which make steps Lipschitz; None if unknown.
       why_unbounded: the reason if `curvature` is None.
-      smooth: True if its loss has no kinks, which allows an audit to measure Lipschitz constants along its
-        runs.
+      smooth: True if its loss has no kinks, so Lipschitz constants can be measured along runs.
       noise_multiplier, insertions: defaults; None for the defaults that all models share.
       sizes: its possible names, such as "gpt or gpt:WIDTHxBLOCKS"; empty if it has a single size.
     """

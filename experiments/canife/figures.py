@@ -101,8 +101,7 @@ def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> F
 
 
 def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
-    """Draws a sweep's curves (`curves.average_over_seeds`), with standard deviations over seeds as error
-    bars.
+    """Draws a sweep's curves (`curves.average_over_seeds`) with standard deviations as error bars.
 
     Three panels show the scores' standard deviation, the attack's accuracy, and how much of the canary's
     penalty its design removed ("health"). If x is the round, three more show the model's accuracy, a round's

@@ -173,8 +173,7 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
 
     theta = jax.jit(model.init)(root(setting.seed, "theta"))
     samples = make_samples(setting, model)
-    # The loss uses the key to draw a text. Texts are already drawn, so the gradient does not depend on the
-    # key.
+    # The loss uses the key to draw a text. Texts are already drawn, so any key works.
     gradient = partial(jax.grad(samples.loss), key=jax.random.key(0))
     return Population(
         split,

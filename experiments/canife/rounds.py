@@ -40,7 +40,7 @@ class RoundEstimate(NamedTuple):
     Attributes:
       epsilon: The estimate; infinite if a threshold separates the scores of the two worlds.
       lower, upper: The same formula at the ends of both error rates' 95% Clopper-Pearson intervals. The
-        interval ignores that the threshold is chosen with the same scores.
+        intervals ignore that the same scores determine the threshold.
       accuracy: The attack's highest accuracy over all thresholds, if both worlds are equally likely.
     """
 
@@ -66,9 +66,8 @@ def best_epsilon(
 ) -> RoundEstimate:
     """Returns the published estimate: the largest epsilon over thresholds with errors of both kinds.
 
-    Like the public code, it skips thresholds with errors of only one kind, but not those without errors. So
-    it is infinite if a threshold separates the scores with and without the canary. It is 0 if all thresholds
-    are skipped (Errata C6, C7).
+    Like the public code, the search skips thresholds with errors of only one kind, but not thresholds without
+    errors, which make the estimate infinite. The estimate is 0 if all thresholds are skipped (Errata C6, C7).
 
     Args:
       scores_in, scores_out: Scores (n,) with and (m,) without the canary.

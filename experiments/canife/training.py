@@ -1,7 +1,7 @@
 """Trains a model with DP-FedAvg and takes measurements at regular intervals.
 
 Each measurement designs a canary for the frozen model, simulates mock rounds, and computes their scores and
-exact epsilons. A training run that was killed can be resumed with bit-identical results.
+exact epsilons. A killed training run resumes with bit-identical results.
 """
 
 import dataclasses

@@ -37,7 +37,7 @@ class Compared:
     """The mechanism that all methods audit, and the budget of each method.
 
     The mechanism is DP-SGD on Fashion-MNIST with the canary in every step. The adversary knows the
-    mini-batches, and neighbours differ by one canary, so each method attacks a composition of `steps`
+    mini-batches, and neighbours differ by one canary. So each method attacks a composition of `steps`
     Gaussian releases.
     """
 
@@ -68,7 +68,9 @@ class Compared:
         most=10**6,
     )
     fresh_runs: int = described(
-        "Models with fresh directions, the number per model of `audit --canaries=auto`.", default=10, least=1,
+        "Models with fresh directions, as many per model as `audit --canaries=auto` uses.",
+        default=10,
+        least=1,
         most=10**6,
     )
     one_run_canaries: int = described(
@@ -132,8 +134,9 @@ class TrainedMethod(NamedTuple):
 def list_methods(compared: Compared) -> list[TrainedMethod]:
     """Returns the methods that train models: fresh directions, and those of three papers.
 
-    Each method uses the adversary of its paper. Bounds are for many runs with one canary (hidden state), many
-    runs with K canaries (LiDP, and hidden state with random coordinates), or a single run (one-shot).
+    Each uses its paper's adversary, and bounds for many runs with one canary (hidden state) or K canaries
+    (LiDP, and hidden state with random coordinates), or for a single run (one-shot). CANIFE has its own
+    training code.
     """
 
     def make(name: str, runs: int, shown: tuple[str, ...], **fields: Any) -> TrainedMethod:

@@ -349,7 +349,7 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
 def _conclude_first_runs(point: Point, evidence: Evidence) -> dict[int, Conclusion]:
     """Returns the conclusion from an audit's first n runs, for each n in _SHOWN_RUNS and for all runs.
 
-    The dict is keyed by n. Run counts that are too small for one of the audit's methods are omitted.
+    The dict is keyed by n. Counts too small for one of the audit's methods are omitted.
     """
     (cell,) = point.cells
     by_runs = {}
@@ -369,7 +369,7 @@ def draw_correlated(
 ) -> tuple[Figure, OwnTable]:
     """Plots the last model's epsilon against k for each noise strategy, and tabulates it.
 
-    A prediction for linear losses is added to the audits from `gather_rows`.
+    The figure adds a prediction for linear losses to the audits from `gather_rows`.
     """
     delta = evidence.levels.delta
     rows = gather_rows(points)

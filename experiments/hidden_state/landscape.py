@@ -6,7 +6,8 @@ units of the clipping norm C (hidden-state paper, Section 6 and Equation 3; Erra
     theta_1 ~ N(0, sigma^2) without the canary, N(1, sigma^2) with it
     theta_(t+1) = theta_t + s_t(theta_t) + N(0, (sigma / B)^2),   s_t = +1 above h_t and -1 below
 
-We compute the densities by quadrature. Unlike an FFT, this preserves the *relative* accuracy of the tails.
+We compute the densities by quadrature. Unlike an FFT, quadrature preserves the *relative* accuracy of the
+tails.
 
 The optimal adversary. Let p_t and q_t be the densities of theta_t without and with the canary, and
 g_t = q_t - e^epsilon p_t. For a fixed epsilon, the adversary maximizes D_T, the integral of max(g_T, 0),
@@ -64,7 +65,7 @@ class Process(NamedTuple):
     def step_deviation(self) -> float:
         """The standard deviation sigma / B of the noise in each step after the first, in units of C.
 
-        Later steps average B gradients. The first step is not divided by B (Errata H5).
+        The first step is not divided by B (Errata H5).
         """
         return self.noise_multiplier / self.batch_size
 
@@ -125,8 +126,7 @@ class Stepper:
 
     def _move_up(self, both: Floats) -> Floats:
         """Returns the densities (2, n) of theta + 1 + noise, for theta with the densities `both` (2, n)."""
-        # Mode "same" treats the kernel's center, a move of 1, as a move of 0, so we move the result up
-        # afterwards.
+        # Mode "same" treats the kernel's center, a move of 1, as a move of 0, so we then move the result up.
         noisy = np.stack([np.convolve(density, self._kernel, mode="same") for density in both])
         shifted = np.pad(noisy, ((0, 0), (self._cells_up, 0)))
         return shifted[:, : both.shape[1]]
@@ -135,10 +135,9 @@ class Stepper:
 def _choose_spacing(process: Process) -> float:
     """Returns the distance between neighbouring grid points, in units of C.
 
-    Finer grids give the same epsilons (`test_crafted_landscape.py`).
+    Finer grids yield the same epsilons (`test_crafted_landscape.py`).
     """
     sigma = process.noise_multiplier
-    # A step's noise has standard deviation sigma / B.
     spacing = sigma / max(process.batch_size, _MIN_BATCH_SIZE) / PER_DEVIATION
     # A step separates the densities above and below its threshold, which leaves sharp edges if there is
     # little noise (sigma / B).

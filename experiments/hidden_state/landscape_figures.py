@@ -149,9 +149,9 @@ def _draw_steps(axis: Axes, records: Records, study: Study) -> None:
 def _draw_heat_maps(audits: Records, study: Study) -> Figure:
     """Draws heat maps of the amplification rate: epsilon after step T divided by epsilon after step 1.
 
-    Two panels show the rates claimed by a conversion that assumes a Gaussian trade-off curve, and two the
-    exact rates. At a rate of 1, hiding the earlier steps does not help. The rate is NaN if the simulated
-    first epsilon is 0.
+    Two panels show exact rates, and two show the claims of a conversion that assumes a Gaussian trade-off
+    curve. At a rate of 1, hiding the earlier steps does not help. The rate is NaN if the simulated first
+    epsilon is 0.
     """
     simulated = f"Gaussian conversion, simulated\n(the paper's; {study.runs:,} runs)"
     converted = "Gaussian conversion of the exact mu\nh = C / 2"

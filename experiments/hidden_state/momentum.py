@@ -1,9 +1,9 @@
 """Convex losses on which momentum greatly increases the last model's leak.
 
 The losses are one-dimensional quadratics, with a different curvature at each step. In this module, curvatures
-include the learning rate eta. They repeat with a period of k steps, except in the last steps. Curvatures
-between 0 and eta L make the losses convex and L-smooth. A local search (L-BFGS-B) found the curvatures for
-momentum 0.9.
+include the learning rate eta. The pattern repeats every k steps, except in the last steps. Curvatures between
+0 and eta L make the losses convex and L-smooth. A local search (L-BFGS-B) found the curvatures for momentum
+0.9.
 """
 
 from functools import partial

@@ -159,8 +159,7 @@ class Series(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """Series in one panel of a figure, which audit the same training procedure at several values of one
-    field.
+    """Series in a figure's panel, which audit one training procedure at several values of a field.
 
     Attributes:
       model: The trained model.
@@ -343,8 +342,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def _list_scaled_figures(scale: str) -> list[Figure]:
-    """Returns the figures that have fewer models or values of x at scale `smoke`. They are not in the paper.
-    """
+    """Returns the figures with fewer models or values of x at scale `smoke`, which are not in the paper."""
     networks = _NETWORKS
     correlated_sizes = _CORRELATED
     correlated_steps = correlated.STEPS
@@ -411,9 +409,9 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
     A cell audits one series (a curve) at one x and one seed, if `size` has runs for the periodicity k.
 
     Figures with upper bounds on the last model have the series COORDINATE. For k > 1, these bounds need the
-    Lipschitz constants of training steps. If the model's constants are not proven, other cells measure them
-    once for all series, because constants do not depend on the adversary. `fresh_runs` covers every k in such
-    a figure.
+    Lipschitz constants of training steps. Unless the model's constants are proven, other cells measure them
+    once for all series, because they do not depend on the adversary. `fresh_runs` covers every k in such a
+    figure.
     """
     model = task(lines.model)
     is_measured = model.curvature is None  # it has no proven Lipschitz constant

@@ -110,6 +110,6 @@ def _draw_owners(
         fractions = generator.dirichlet(np.full(clients, alpha))
         # Client i's rows end at cut i. So a row's client is the number of cuts at or before its position. The
         # last client gets all remaining rows.
-        cuts = np.floor(np.cumsum(fractions) * len(rows) + 0.5)  # rounds to the nearest whole row
+        cuts = np.floor(np.cumsum(fractions) * len(rows) + 0.5)
         owners[rows] = np.searchsorted(cuts[:-1], np.arange(len(rows)), side="right")
     return owners

@@ -133,7 +133,7 @@ def _find_speeches(play: list[str]) -> list[tuple[str, list[str]]]:
 
     speeches: list[tuple[str, list[str]]] = []
     in_speech = False  # True if the previous line belongs to a speech
-    for line in filter(str.strip, play):  # skips blank lines
+    for line in filter(str.strip, play):
         indent = len(line) - len(line.lstrip())
         name = name_pattern.match(line)
         if name is not None:

@@ -159,7 +159,8 @@ def load_arrays(recipe: Recipe, user_file: UserFile) -> LoadedArrays:
 def load_through_cache(recipe: Recipe, make: Callable[[], LoadedArrays]) -> LoadedArrays:
     """Loads a recipe's arrays from the cache, or makes and caches them if they are missing or damaged.
 
-    The cache is a folder in $XDG_CACHE_HOME or ~/.cache. A warning is printed if writing to the cache fails.
+    The cache is a folder in $XDG_CACHE_HOME or ~/.cache. A failure to write to the cache only prints a
+    warning.
     """
     root = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     path = root / "hidden-state-audit/data" / f"{recipe.name}.npz"

@@ -228,10 +228,7 @@ def apply(
     saved: dict[Path, Saved] = {}
 
     def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        """Returns a layer's output from `compute`, and saves the value that `compute` also returns.
-
-        If `compute` returns None, Flax computes the output, and the layer must not have parameters.
-        """
+        """Returns a layer's output from `compute`, and saves the value that `compute` also returns."""
         inputs = [*args, *kwargs.values()]
         computed = None
         # Strategies do not support calls with additional arguments, such as the mask of a normalisation.

@@ -179,7 +179,7 @@ def _make_product(layer: Any) -> Callable[[Array, Array, Array], Array]:
     @jax.custom_vjp
     def multiply(kernel: Array, x: Array, columns: Array) -> Array:
         """Returns kernel.T @ columns (..., K, L). Only the derivative uses x."""
-        # Otherwise JAX would reorder batched columns to compute a single product.
+        # With a broadcast kernel, JAX does not reorder batched columns for a single product.
         shape = (*columns.shape[:-2], *kernel.T.shape)
         rows = jnp.broadcast_to(kernel.T, shape)
         return rows @ columns
@@ -226,8 +226,7 @@ def _find_kernel_gradients(
     if length == 1:
         return _from_outer_products(inputs.reshape(-1, k), at_output.reshape(-1, o))
 
-    # Forming an example's gradient takes L K O multiply-adds. Computing only the gradient's norm takes L^2 (K
-    # + O).
+    # Forming an example's gradient takes L K O multiply-adds. Its norm takes only L^2 (K + O).
     if k * o < length * (k + o):  # both divided by L
         gradients = jnp.einsum(f"{ins},{outs}->{formed}", inputs, at_output)
         squared_norms = jnp.sum(gradients**2, axis=(1, 2))
@@ -263,8 +262,7 @@ def _from_ghost_norms(inputs: Array, at_output: Array, ins: str, outs: str) -> E
 def _from_outer_products(inputs: Array, at_output: Array) -> ExampleGradients:
     """Returns the outer products of inputs (B, K) and gradients (B, O) at the output, as B gradients.
 
-    `weighted_sum` returns `Factors`, because callers can multiply the factors of many blocks of examples at
-    once.
+    `weighted_sum` returns `Factors`, because callers can multiply factors of many blocks at once.
     """
     # The norm of an outer product is the product of the norms.
     squared_norms = jnp.sum(inputs**2, axis=1) * jnp.sum(at_output**2, axis=1)
