@@ -65,7 +65,7 @@ def _find_row(model: str, rows: dict[str, Row], trains_on: str) -> Row:
     return rows[model]
 
 
-@cache  # equal sizes share a model, which JAX compiles only once
+@cache  # JAX compiles models of equal size only once
 def _resize(row: Task, size: str) -> Task:
     """Returns `row`, the GPT's task, with a different size, "WIDTHxBLOCKS".
 
@@ -97,14 +97,13 @@ def _make_lazily(name: str, **fixed: Any) -> MakeModel:
         make_model = pkgutil.resolve_name(f"models.{name}")
         if len(shape) == 1:
             return make_model(n_features=shape[0], **fixed)
-        return make_model(**fixed)  # other models are for a single shape
+        return make_model(**fixed)  # other models accept a single shape
 
     return make
 
 
 def _load_features(user_file: UserFile) -> Dataset:
     """Loads the features that a frozen MobileNetV2 computes from CIFAR-10 images."""
-    # The module starts JAX.
     from models.mobilenet import load_features
 
     return load_features(user_file)

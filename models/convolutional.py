@@ -78,7 +78,7 @@ class EmnistCNN(nn.Module):
 def emnist_cnn() -> Model:
     """Makes the network for EMNIST characters (Reddi et al., 2020), with 1,206,590 parameters.
 
-    We leave out the paper's dropout, because an audited client's update must not depend on random draws.
+    We leave out the paper's dropout, because a client's update must not depend on random draws.
     """
     return flat_model(EmnistCNN(), jnp.zeros((28, 28)), cross_entropy)
 
@@ -126,8 +126,8 @@ class ResNet(nn.Module):
 def _convolve(x: Array, features: int, window: int, stride: int = 1) -> Array:
     """Applies a square convolution and a group norm with at most 32 groups to x (..., H, W, C).
 
-    Only a module's compact method can call it. The convolution needs no bias, because the norm has
-    one. We pass the normalisation axes explicitly, because by default Flax treats the first axis as a batch.
+    Call this function only in a module's compact method. The convolution needs no bias, because the norm has
+    one. We pass the normalisation axes, because Flax treats the first axis as a batch by default.
     """
     padding = (window - 1) // 2  # preserves height and width if the stride is 1
     x = nn.Conv(features, (window, window), (stride, stride), padding, use_bias=False)(x)

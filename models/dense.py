@@ -73,8 +73,8 @@ two_logit_cross_entropy.defvjp(_two_logit_forward, _two_logit_backward)
 def fcnn(n_features: int = 8, activation: str = "relu") -> Model:
     """Makes the network for California Housing: 8 -> 6 -> 2, 68 parameters, LeCun normal kernels.
 
-    The label is binary. Only with two logits, the network has as many parameters as the paper's (Errata H9).
-    `activation` names a function in flax.linen, such as relu, or tanh or gelu for a smooth network.
+    The label is binary. The paper's number of parameters requires two logits (Errata H9). `activation` names
+    a function in flax.linen, such as relu, or tanh or gelu for a smooth network.
     """
     return _make(FCNN(activation=getattr(nn, activation)), n_features, two_logit_cross_entropy)
 
@@ -82,8 +82,8 @@ def fcnn(n_features: int = 8, activation: str = "relu") -> Model:
 def limit_norm(x: Array, norm: float) -> Array:
     """Scales features (n,) with a norm above `norm` down to `norm`.
 
-    We also scale all features by _BELOW_1 = 1 - 1e-6. Otherwise rounding could yield a norm slightly above
-    `norm`, and the bound on gradients in `softmax_head` would not be valid.
+    We also scale all features by _BELOW_1 = 1 - 1e-6, because rounding could otherwise yield a norm above
+    `norm` and invalidate the bound on gradients in `softmax_head`.
     """
     current_norm = jnp.sqrt(jnp.sum(x**2))
     return x * (_BELOW_1 * norm / jnp.maximum(current_norm, norm))

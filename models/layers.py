@@ -46,7 +46,7 @@ class Convolution(nn.Module):
         flat = joined.reshape(*leading_axes, -1, input_height * width)
         flat = jax.lax.optimization_barrier(flat)
 
-        # A shift up by i rows is then a slice of contiguous memory. This is twice as fast as slicing patches.
+        # A shift up by i rows is then a slice of contiguous memory.
         row_shifts = []
         for i in range(self.window):
             start = i * width
@@ -107,7 +107,7 @@ def max_pool(x: Array) -> Array:
     """Computes the maxima of 2 x 2 pixels, (..., C, H, W) -> (..., C, H / 2, W / 2).
 
     In each square, the gradient goes to a single pixel: the largest, or in case of ties, the upper one in the
-    leftmost column. Finding it with comparisons is faster than JAX's derivatives of the maximum and of
+    leftmost column. Comparisons find this pixel faster than JAX's derivatives of the maximum and of
     flax.linen.max_pool.
     """
     # On a CPU, XLA would recompute maxima for each use, but it stores joined arrays. So we join two halves.
@@ -159,7 +159,7 @@ def average_pool(x: Array) -> Array:
 def channels_first(x: Array) -> Array:
     """Moves channels before pixels: (..., H, W, C) -> (..., C, H, W).
 
-    We split and join the channels, because XLA on a CPU would repeat a transposition for each use.
+    We split and join the channels, because on a CPU, XLA would repeat a transposition for each use.
     """
     channels = [x[..., channel] for channel in range(x.shape[-1])]
     return jnp.stack(channels, axis=-3)

@@ -86,9 +86,9 @@ def apply(parameters: list[Parameters], images: Array) -> Array:
 def _apply_block(layers: Iterator[Parameters], x: Array, expansion: int, stride: int) -> Array:
     """Applies an inverted residual block to x (B, H, W, C) and takes its layers from an iterator.
 
-    A 1x1 convolution multiplies the number of channels by `expansion`, unless that is 1. Then come a
-    depthwise convolution with the given stride and a 1x1 convolution without activation. If the shape stays
-    the same, the block adds x.
+    A 1x1 convolution multiplies the number of channels by `expansion`, unless that is 1. A depthwise
+    convolution with the given stride and a 1x1 convolution without activation follow. If the shape stays the
+    same, the block adds x.
     """
     y = x
     if expansion > 1:
@@ -160,9 +160,9 @@ def _digest(*parts: str) -> str:
 def normalise_images(images: Array, size: int) -> Array:
     """Converts uint8 images (B, H, W, 3) to floats (B, S, S, 3), the input of ImageNet networks.
 
-    It resizes images bilinearly to S = `size` pixels per side, with half-pixel centres, and with antialiasing
-    if S is below H. Then it standardises each channel with ImageNet's mean and standard deviation. Like
-    torchvision, it does not round values to bytes.
+    Images are resized bilinearly to S = `size` pixels per side, with half-pixel centres, and with
+    antialiasing if S is below H. Each channel is then standardised with ImageNet's mean and standard
+    deviation. As in torchvision, values are not rounded to bytes.
     """
     shape = (len(images), size, size, 3)
     x = jax.image.resize(images.astype(jnp.float32) / 255, shape, "bilinear", antialias=True)

@@ -17,8 +17,8 @@ class LSTM(nn.Module):
     """An LSTM layer that starts from a zero state.
 
     It has 4 units (d + units + 1) parameters (Hochreiter and Schmidhuber, 1997). Each gate has one bias,
-    which starts at 1 for the forget gate and at 0 for the others. One product of the kernel with the inputs
-    at all positions is faster than one per position.
+    which starts at 1 for the forget gate and at 0 for the others. A single product of the kernel with the
+    inputs at all positions is faster than a product per position.
     """
 
     units: int

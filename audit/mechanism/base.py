@@ -1,6 +1,7 @@
 """The interface of a mechanism: pure functions for a single run, as in an Optax transformation.
 
-`ensemble` maps them over many runs. A mechanism does not know which adversary crafted its canaries.
+`ensemble` maps these functions over many runs. A mechanism does not know which adversary crafted its
+canaries.
 """
 
 import math
@@ -51,11 +52,11 @@ def local_hardware() -> Hardware:
 def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *shared: Any) -> int:
     """Estimates how many bytes a run's step needs, to choose how many runs to train at once.
 
-    On a CPU, this is the total size of all results that depend on the run's parameters, because these should
-    fit into the cache. On other devices, it is the peak memory of the compiled step.
+    On a CPU, the estimate is the total size of all results that depend on the run's parameters, which should
+    fit into the cache. On other devices, the estimate is the peak memory of the compiled step.
 
-    `function` takes the step, given theta (p,) and `shared`, the arguments that all runs share. Their shapes
-    and dtypes are enough.
+    `function` takes the step, given theta (p,) and the arguments `shared` by all runs. Only the shapes and
+    dtypes of arguments matter.
     """
     if not local_hardware().is_cpu:
         step = jax.jit(function).lower(theta, *shared).compile()
@@ -72,10 +73,10 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
 
 
 def _count_written(jaxpr: Jaxpr) -> int:
-    """Returns the size in bytes of all results in a program, to estimate its use of the cache.
+    """Returns the total size in bytes of all results in a program.
 
     The body of a `lax.scan` counts once per iteration, and other nested programs once. The branches of a
-    `lax.cond` do not count: JAX stores them in a tuple, without `eqns`.
+    `lax.cond` are not counted: JAX stores them in a tuple, without `eqns`.
     """
     total = 0
     for equation in jaxpr.eqns:
@@ -101,8 +102,8 @@ class Hyperparameters(NamedTuple):
       learning_rate: eta.
       clipping_norm: C, the maximum L2 norm of a clipped gradient.
       noise_multiplier: sigma; the noise has standard deviation sigma * C.
-      mechanism_specific: the hyperparameters that only this mechanism has, such as `fedavg.Federated`.
-      weight_decay: lambda, the weight decay of DP-SGD. None omits the term from the program.
+      mechanism_specific: hyperparameters specific to this mechanism, such as `fedavg.Federated`.
+      weight_decay: lambda, the weight decay of DP-SGD. None omits it from the program.
     """
 
     learning_rate: Scalar
@@ -157,7 +158,7 @@ class Coordinates(NamedTuple):
 
 
 class Directions(NamedTuple):
-    """K canaries of norm C in random directions, which the mechanism draws whenever it needs them.
+    """K canaries of norm C in random directions. The mechanism draws the directions when needed.
 
     Attributes:
       keys: one per direction, (K,), or one per BLOCK coordinates of each direction, (K, blocks).
@@ -208,7 +209,7 @@ class Canaries(NamedTuple):
       presence: (K,), traced: 1 for an inserted canary, 0 for a held-out canary, or a probability for `join`.
       observe: (seen, step, iterate after the step) -> the next State.seen; None to see only the last iterate.
       crafts_constant: True if craft returns the same canaries for every step and theta.
-      join: draws the canaries that join a step; None if they take part in all steps that the mask allows.
+      join: draws the canaries that join a step; None if they join all steps that the mask allows.
     """
 
     craft: Callable[[Array, Array], Crafted]
@@ -318,7 +319,7 @@ def _add_terms(
     Carry = tuple[Array, Array]  # (`selected`, with 0 for terms already in the total; the total)
 
     def is_incomplete(carry: Carry) -> Array:
-        """Returns True if any selected term is still to be added."""
+        """Returns True until all selected terms have been added."""
         remaining, _ = carry
         return jnp.any(remaining > 0)
 
@@ -346,10 +347,10 @@ def draw_unit_direction(key: Array, like: Array) -> Array:
 
 
 def draw_normal_block(key: Array, like: Array) -> Array:
-    """Draws BLOCK consecutive coordinates of a standard normal vector, or all p if there are fewer.
+    """Draws BLOCK consecutive coordinates of a standard normal vector, or all p if p < BLOCK.
 
-    `key` is the block's own key. `like` has the shape (p,) and dtype of the vector. Callers concatenate
-    blocks and drop coordinates after the first p.
+    `like` has the shape (p,) and dtype of the vector. Callers concatenate blocks and drop coordinates after
+    the first p.
     """
     size = min(BLOCK, like.size)
     return jax.random.normal(key, (size,), like.dtype)
@@ -364,11 +365,11 @@ def make_inserter(
 ) -> Callable[[Array, Array, Array], Array]:
     """Returns a function (step, theta, mask) -> the sum of a step's clipped canaries, of shape (p,).
 
-    It calls `sum_canaries` at every step of a segment (the steps of one program), unless canaries are the
-    same at all steps and can be summed or drawn once.
+    If canaries are the same at all steps, the function sums or draws them only once when possible. Otherwise
+    it calls `sum_canaries` at every step.
 
-    `state` is the run before the segment, and `run_key` is its key. The other arguments are those of
-    `sum_canaries`.
+    `state` is the run's state before the segment, and `run_key` is the run's key. See `sum_canaries` for the
+    other arguments.
     """
 
     def sum_at(step: Array, theta: Array, mask: Array) -> Array:
@@ -379,7 +380,7 @@ def make_inserter(
     if not canaries.crafts_constant:
         return sum_at
 
-    if canaries.join is None:  # the same canaries join all steps, so we sum them once
+    if canaries.join is None:
         constant_sum = sum_at(state.step, state.theta, jnp.float32(1))
 
         def insert_constant(step: Array, theta: Array, mask: Array) -> Array:
@@ -409,7 +410,7 @@ def make_inserter(
 
 
 def no_canaries() -> Canaries:
-    """Returns K = 0 canaries, for a run that inserts none."""
+    """Returns K = 0 canaries, for a run without canaries."""
     return Canaries(
         craft=lambda step, theta: jnp.zeros((0, theta.size), theta.dtype),
         presence=jnp.zeros(0),
@@ -419,7 +420,7 @@ def no_canaries() -> Canaries:
 def fixed_shuffle(key: Array, n_examples: int, batch_size: int, steps: int) -> Array:
     """Draws mini-batches (steps, B) of example indices.
 
-    In each epoch, we shuffle the examples, cut them into batches, and drop those that do not fill a batch.
+    In each epoch, we shuffle the examples, cut them into batches, and drop the remainder.
     """
     per_epoch = n_examples // batch_size
     epochs = math.ceil(steps / per_epoch)
@@ -435,11 +436,11 @@ def fixed_shuffle(key: Array, n_examples: int, batch_size: int, steps: int) -> A
 def insertion_mask(steps: int, periodicity: int, place: int = 0) -> Array:
     """Returns the mask, of shape (steps,): 1.0 if a step inserts the canaries, else 0.0.
 
-    Every k-th step inserts them, for k = `periodicity` (hidden-state paper, Algorithm 4). `place` is the
-    first such step, counted from 1; 0 means step k.
+    Every k-th step inserts the canaries, for k = `periodicity` (hidden-state paper, Algorithm 4). `place` is
+    the first such step, counted from 1; 0 means step k.
     """
     numbers = jnp.arange(1, steps + 1)
-    # Place 0 and step k have the same remainder.
+    # Place 0 and step k both have remainder 0.
     inserts = numbers % periodicity == place % periodicity
     return inserts.astype(jnp.float32)
 
@@ -481,7 +482,7 @@ def simulate(
 ) -> Trajectory:
     """Trains a single run without canaries on the given batches (hidden-state paper, Algorithm 3).
 
-    An adversary may insert along coordinates with small squared updates.
+    Adversaries may place canaries along coordinates with small squared updates.
     """
 
     def add_square(seen: tuple[Array, Array], step: Array, theta: Array) -> tuple[Array, Array]:

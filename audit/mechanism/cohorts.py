@@ -27,18 +27,18 @@ def shuffled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
 
 
 def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> NDArray[np.float32]:
-    """Draws a mask (rounds, canaries), 1 if a canary joins a round. Each canary joins `repetitions` rounds.
+    """Draws a mask (rounds, canaries) that is 1 for the `repetitions` rounds that each canary joins.
 
-    We cut the run into `repetitions` parts of equal length, which may begin in the middle of a round. Each
-    part deals a permutation of all canaries evenly to its rounds, so each canary joins one of them.
+    We cut the run into `repetitions` parts of equal length, which may begin in the middle of a round. In each
+    part, we deal a permutation of all canaries evenly to the rounds, so each canary joins one round.
     `repetitions` must be at most `rounds`.
     """
     mask = np.zeros((rounds, canaries), np.float32)
     for part in range(repetitions):
         part_key = jax.random.fold_in(key, part)
         order = np.asarray(jax.random.permutation(part_key, canaries))
-        # The previous part may end within this part's first round. Canaries already dealt to that round move
-        # to the end of the order, so none is dealt to it twice.
+        # The previous part may end within this part's first round. We move canaries already dealt to that
+        # round to the end of the order, to avoid dealing them to it twice.
         first_round = part * rounds // repetitions
         is_dealt = mask[first_round] > 0
         order = order[np.argsort(is_dealt[order], kind="stable")]

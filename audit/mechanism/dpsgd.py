@@ -98,7 +98,7 @@ def mechanism(choices: DPSGD) -> Mechanism:
         return final
 
     def memory(theta_0: Array, data: Data, batch_size: int) -> int:
-        """Estimates the bytes that a run's step needs: the clipped sum and a few vectors of length p."""
+        """Estimates the bytes that a run's step needs for the clipped sum and a few vectors of length p."""
         # Only shapes and dtypes matter.
         batch = jax.tree.map(
             lambda array: jax.ShapeDtypeStruct((batch_size, *array.shape[1:]), array.dtype), data
@@ -122,7 +122,7 @@ def step(
     """Takes a single step of DP-SGD: theta becomes optimizer(theta, (S + extra + Z) / B + lambda theta).
 
     S is the sum of the mini-batch's clipped gradients, and Z is the noise, drawn from `run_key`. `extra` (p,)
-    is the sum of the canaries, already clipped and multiplied by mask and presence.
+    is the sum of the canaries after clipping and multiplication by mask and presence.
     """
     norm = jnp.asarray(hyper.clipping_norm)
     clipped_gradients = choices.clipped_sum(state.theta, batch, norm)
@@ -149,8 +149,8 @@ def _draw_step_noise(
 ) -> tuple[Array, Tree]:
     """Draws the noise n_t of step t = state.step, of shape (p,), and returns it with the next `State.noise`.
 
-    For independent noise, `coefficients` is (). A matrix mechanism (Denisov et al., 2022) computes its noise
-    n from independent raw noise z, with coefficients B (b,) of n and A of z:
+    For independent noise, `coefficients` is (). A matrix mechanism (Denisov et al., 2022) computes noise n
+    from independent raw noise z, with coefficients B (b,) of n and A of z:
 
         n_t = (sum_j A_j z_{t-j} - sum_{j>0} B_j n_{t-j}) / B_0.
 
@@ -169,7 +169,7 @@ def _draw_step_noise(
     def add_raw_noise(total: Array, term: tuple[Array, Array]) -> tuple[Array, None]:
         """Redraws the raw noise z_{t-j} and adds A_j z_{t-j} to the total, for `term` (j, A_j).
 
-        Adds 0 if there is no step t - j.
+        Adds 0 if t < j.
         """
         lag, coefficient = term
         # Fold numbers must not be negative.
@@ -188,8 +188,8 @@ def _draw_step_noise(
 def draw_noise(key: Array, deviation: Array, theta: Array) -> Array:
     """Draws a vector from N(0, deviation^2 I), with the shape (p,) and dtype of theta.
 
-    On a CPU, we put the draw in a branch, because XLA would not vectorise it together with the gradients. If
-    the deviation is 0, the branch skips the draw.
+    On a CPU, the draw is in a branch, because XLA would not vectorise it together with the gradients. The
+    branch skips the draw if the deviation is 0.
     """
 
     def draw() -> Array:

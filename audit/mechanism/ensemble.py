@@ -1,7 +1,7 @@
 """Trains many runs at once on all local devices, in chunks that fit into memory and cache.
 
-Each segment of a chunk is one call of a compiled program. The runs of a chunk share the data and the
-mini-batches, so one matrix product computes the first layer of all models.
+Each segment of a chunk is one call of a compiled program. The runs of a chunk share data and mini-batches, so
+one matrix product computes the first layer of all models.
 """
 
 import math
@@ -37,9 +37,9 @@ class Placement(NamedTuple):
 
     @classmethod
     def local(cls, runs: int | None = None) -> "Placement":
-        """Returns a placement that divides runs over all devices of this process.
+        """Returns a placement that divides runs among all devices of this process.
 
-        By default, every device trains its own runs. For a mechanism that `spreads`, give the number of
+        By default, every device trains its own runs. For a mechanism that `spreads`, pass the number of
         `runs` that train at once. If there are more devices than runs, several devices share a run. The mesh
         has as many rows as the largest divisor of the number of devices that is at most `runs`.
         """
@@ -53,7 +53,7 @@ class Placement(NamedTuple):
         return cls(Mesh(devices.reshape(rows, -1), axes, axis_types=types))
 
     def by_run(self, tree: Tree) -> Tree:
-        """Splits arrays along their leading axis of runs. The number of mesh rows must divide its length."""
+        """Splits arrays by run. The number of mesh rows must divide the number of runs."""
         return jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec("runs")))
 
     def everywhere(self, tree: Tree) -> Tree:
@@ -69,7 +69,7 @@ class Placement(NamedTuple):
         """Compiles a function of a single run into a function of many runs.
 
         Every device maps the function over its own runs. The function must return equal results on devices
-        that share a run (`local`). Keep the result, since another call would recompile it.
+        that share a run (`local`). Reuse the result, since another call would recompile the function.
 
         Args:
           axes: for each argument, 0 if it has a leading axis of runs, or None if all runs share it.
@@ -87,7 +87,7 @@ class Placement(NamedTuple):
 
 
 def segments(schedule: Schedule, longest: int = SEGMENT_STEPS) -> list[Schedule]:
-    """Cuts a schedule into segments of equal length, up to `longest` steps. The last may be shorter."""
+    """Cuts a schedule into equal segments of up to `longest` steps. The last segment may be shorter."""
     steps = len(schedule.mask)
     count = math.ceil(steps / longest)
     length = math.ceil(steps / count)
@@ -101,9 +101,9 @@ def segments(schedule: Schedule, longest: int = SEGMENT_STEPS) -> list[Schedule]
 def chunk_size(runs: int, bytes_per_run: int, hardware: Hardware | None = None) -> int:
     """Returns the number of runs to train at once, for chunks of about the same size.
 
-    Every device trains at least 1 and at most _MAX_CHUNK runs at once. Together, their steps take at most
-    _MEMORY_FRACTION of the device's memory. On a CPU, they must also fit into the cache (_CACHE_BYTES), but
-    _MIN_CHUNK runs may exceed it, because they share computations.
+    Every device trains at least 1 and at most _MAX_CHUNK runs at once. The steps of these runs take at most
+    _MEMORY_FRACTION of the device's memory. On a CPU, they must also fit into the cache (_CACHE_BYTES),
+    unless there are at most _MIN_CHUNK, because runs share computations.
 
     `bytes_per_run` is the size of a run's step (`base.step_memory`). `hardware` defaults to this process's
     devices.

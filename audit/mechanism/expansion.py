@@ -1,4 +1,4 @@
-"""Measures how much a step of DP-SGD can increase the distance between two models.
+"""Measures by how much a step of DP-SGD can increase the distance between two models.
 
 A step without canaries or noise is phi(theta) = theta - eta d(theta) with
 
@@ -37,7 +37,7 @@ TOLERANCE = 0.05
 _ROUNDING = 1e-6
 _MISSED = 0.003  # the probability that a random start misses a larger constant
 # Up to this number of parameters, we compute the whole Jacobian. Lanczos iterations need fewer products, but
-# a separate call for each.
+# compute each in a separate call.
 MAX_WHOLE = 128
 # If this many iterations are not enough, we compute the whole Jacobian, for up to _MAX_WHOLE_AFTERWARDS
 # parameters.
@@ -90,7 +90,7 @@ class Stretch(NamedTuple):
 
     Attributes:
       secant: |phi(x + u) - phi(x)| / |u|.
-      derivative: The largest stretch that derivatives along the displacement can explain.
+      derivative: The largest stretch that is consistent with derivatives along the displacement.
     """
 
     secant: float
@@ -175,8 +175,6 @@ def _on_lines(
 ) -> Array:
     """Returns the factors, minus 1, by which a step stretches lines through theta, one row per line.
 
-    Factors are close to 1, so their differences from 1 are more accurate in float32.
-
     `measure_along` is `_measure_secants` or `_measure_slopes`. `directions` (n, p) may have any length. A
     direction of length 0 gives a row of zeros. `positions` (m,) are signed distances from theta.
     """
@@ -187,7 +185,7 @@ def _on_lines(
         unit = direction / jnp.where(length > 0, length, 1.0)
         return measure_along(step, theta, batch, unit, positions)
 
-    # For large models, it is slow to compile a program that measures several lines at once.
+    # For large models, a program that measures several lines at once compiles slowly.
     at_once = _LINES_AT_ONCE if theta.size < _LARGE else None
     return jax.lax.map(measure, directions, batch_size=at_once)
 
@@ -209,10 +207,7 @@ def _measure_secants(
 def _measure_slopes(
     step: StepMap, theta: Array, batch: Batch, unit: Array, positions: Array
 ) -> Array:
-    """Returns |J unit| - 1, (m,), for the step's Jacobian J at each model theta + positions (m,) * unit.
-
-    J is I - eta H, for the Jacobian H of `step.descend`.
-    """
+    """Returns |J unit| - 1, (m,), for the step's Jacobian J at each model theta + positions (m,) * unit."""
 
     def measure(position: Array) -> Array:
         """Returns |J unit| - 1 at a position."""
@@ -249,13 +244,13 @@ def largest_expansion(
 
     The factor is the largest singular value c of the step's Jacobian. Up to MAX_WHOLE parameters, we compute
     the whole Jacobian. For more, Lanczos iterations from a random start find a value that is too low by at
-    most TOLERANCE |c - 1| + _ROUNDING, except with probability _MISSED. If they do not get this close, we
+    most TOLERANCE |c - 1| + _ROUNDING, except with probability _MISSED. If iterations do not converge, we
     compute the whole Jacobian or, for more than 2,000 parameters, return an upper bound on c.
 
     Args:
       start: (p,) a guess at the most stretched direction, such as that of an earlier step, to save
         iterations. A wrong guess does no harm.
-      seed: The seed for the random start. We add the guess to it.
+      seed: The seed for the random start, to which we add the guess.
     """
     p = theta.size
     if p <= MAX_WHOLE:
@@ -268,7 +263,7 @@ def largest_expansion(
         return np.asarray(_multiply(step, pull_back, jnp.float32(v)), np.float64)
 
     def add_tolerance(eigenvalue: float) -> float:
-        """Returns the eigenvalue that corresponds to the singular value plus the tolerance."""
+        """Returns the eigenvalue for the singular value plus the tolerance."""
         constant = _find_constant(step, eigenvalue)
         largest = constant + TOLERANCE * abs(constant - 1) + _ROUNDING
         return (largest**2 - 1) / step.learning_rate  # inverts `_find_constant`
@@ -278,7 +273,6 @@ def largest_expansion(
         # The random vector has a length of about sqrt(p). We scale the guess to the same length.
         vector += math.sqrt(p) / np.linalg.norm(start) * start
     max_iterations = _MAX_ITERATIONS if p < _LARGE else _MAX_ITERATIONS_OF_LARGE
-    # Iterations end once no eigenvalue exceeds the largest one found by more than the tolerance.
     eigenvalue, direction, is_close = _find_largest_eigenvalue(
         multiply, vector, min(p, max_iterations), add_tolerance
     )
@@ -290,8 +284,7 @@ def largest_expansion(
 def _decompose(step: StepMap, theta: Array, batch: Batch) -> Expansion:
     """Returns the largest singular value of a step's Jacobian J at theta, and its direction.
 
-    J is I - eta H for the Jacobian H of the descent d, `step.descend`. The value is sqrt(1 + eta m) for the
-    largest eigenvalue m of (J'J - I) / eta = eta H'H - H - H'.
+    The value is sqrt(1 + eta m) for the largest eigenvalue m of (J'J - I) / eta = eta H'H - H - H'.
     """
     h = np.asarray(_compute_descent_jacobian(step, theta, batch), np.float64)
     matrix = step.learning_rate * h.T @ h - h - h.T
@@ -313,7 +306,7 @@ def _find_largest_eigenvalue(
     max_iterations: int,
     add_tolerance: Callable[[float], float],
 ) -> tuple[float, Vector, bool]:
-    """Finds the largest eigenvalue of a symmetric matrix with Lanczos iterations, or an upper bound on it.
+    """Finds the largest eigenvalue of a symmetric matrix, or an upper bound, with Lanczos iterations.
 
     Iterations end once no eigenvalue exceeds the largest one found plus a tolerance, except with probability
     _MISSED (`_limit_at_eigenvalues`).
@@ -369,10 +362,11 @@ def _limit_at_eigenvalues(squared_length: float) -> float:
     """Returns a limit on sum_j p_j(x)^2 at every eigenvalue x, valid except with probability _MISSED.
 
     Lanczos iterations from a vector s give polynomials p_0, ..., p_k with orthonormal vectors p_j(matrix) s /
-    |s|. Let c be the dot product of s and the unit eigenvector of x. That of p_j(matrix) s / |s| is p_j(x) c
-    / |s|. The squares of these add up to at most 1 (Bessel's inequality), so sum_j p_j(x)^2 <= (|s| / c)^2.
-    The entries of s are independent N(0, 1) numbers, so |c| is below q = 0.0038 only with probability
-    _MISSED. Adding a fixed vector to s makes a tiny c less likely. `squared_length` is |s|^2.
+    |s|. Let c be the dot product of s and the unit eigenvector of x. The dot product of p_j(matrix) s / |s|
+    and the eigenvector is p_j(x) c / |s|. The squares of these products add up to at most 1 (Bessel's
+    inequality), so sum_j p_j(x)^2 <= (|s| / c)^2. The entries of s are independent N(0, 1) numbers, so |c| is
+    below q = 0.0038 only with probability _MISSED. Adding a fixed vector to s makes a tiny c less likely.
+    `squared_length` is |s|^2.
     """
     q = norm.ppf((1 + _MISSED) / 2)
     return squared_length / q**2
@@ -408,13 +402,13 @@ def worst_on_lines(
     """Searches lines through theta for jumps of a step phi, which derivatives do not reveal.
 
     We cut lines into segments from x to x + u. The secant |phi(x + u) - phi(x)| / |u| is the factor by which
-    phi stretches a segment. Without a jump, it is at most the largest |J u| / |u| for the step's Jacobian J
-    at points of the segment. Returns the secant that exceeds this limit most. Jumps off the lines are not
-    detected.
+    phi stretches a segment. Without a jump, the secant is at most the largest |J u| / |u| for the step's
+    Jacobian J at points of the segment. Returns the secant that exceeds this limit by the largest amount.
+    Jumps off the lines are not detected.
 
     Args:
       directions: (n, p) the lines' directions, of any length. A direction of length 0 shows no jump.
-      line: The segments of each line, and how much Jacobians stretch at the runs' models, such as theta.
+      line: The segments of each line, and the stretch of Jacobians at the runs' models, such as theta.
     """
     along = jnp.asarray(directions, jnp.float32)
     numbers = jnp.arange(-line.reach, line.reach + 1, dtype=jnp.float32)
@@ -439,10 +433,7 @@ def worst_on_lines(
 def _find_slopes(
     step: StepMap, theta: Array, batch: Batch, directions: Array, line: Line
 ) -> Vector:
-    """Returns the largest factor by which derivatives stretch each segment of n lines, (n, 2 reach).
-
-    Without a jump, the step stretches a whole segment (the secant) by at most this factor.
-    """
+    """Returns the largest factor by which derivatives stretch each segment of n lines, (n, 2 reach)."""
     # `reach` segments on each side of theta, each with _SLOPES_PER_SECANT intervals.
     places = jnp.arange(2 * line.reach * _SLOPES_PER_SECANT + 1, dtype=jnp.float32)
     positions = line.length * (places / _SLOPES_PER_SECANT - line.reach)
@@ -455,10 +446,11 @@ def _find_slopes(
 
 
 def compute_excess(secant: Stretches, derivative: Stretches) -> Stretches:
-    """Returns how much more secants stretch than derivatives along them allow; above 0 if there is a jump.
+    """Returns the excess stretch of secants over the limit from derivatives along them; above 0 if there is a
+    jump.
 
-    Both arguments are factors by which a step increases distances, such as 1.002. A margin of the increase,
-    0.002, allows for float32 rounding, and for larger derivatives between the measured points.
+    Both arguments are factors by which a step increases distances, such as 1.002. A margin relative to the
+    increase, here 0.002, allows for float32 rounding and for larger derivatives between the measured points.
     """
     allowed = (1 + _RELATIVE) * (derivative - 1) + _ABSOLUTE
     return secant - 1 - allowed

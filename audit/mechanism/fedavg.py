@@ -38,8 +38,8 @@ from audit.mechanism.base import (
 from audit.mechanism.clipping.base import scale_to_norm
 from audit.mechanism.cohorts import ABSENT
 
-# We fold these numbers into a round's key. They exceed any p, because the noise uses the same key with
-# counters below p.
+# We fold these numbers into a round's key. They exceed any p, because the noise uses counters below p with
+# the same key.
 _SHUFFLE = zlib.crc32(b"shuffle")
 _COUNT = zlib.crc32(b"count")
 _THETAS_IN_MEMORY = 6  # vectors (p,) held in memory by a run's round
@@ -53,7 +53,7 @@ class Federated(NamedTuple):
       denominator: n, the mean number of clients per round.
       target_quantile: the target fraction of unclipped updates.
       quantile_rate: eta in C <- C exp(-eta (b - target_quantile)), where b is the fraction of unclipped
-        updates; 0 keeps C fixed.
+        updates; 0 for a fixed C.
       count_noise: the standard deviation of the noise on b n, the number of unclipped updates.
     """
 
@@ -109,7 +109,7 @@ class Sums(NamedTuple):
 def mechanism(choices: FedAvg) -> Mechanism:
     """Returns DP-FedAvg as a `Mechanism` (`audit.mechanism.base`).
 
-    Data are (features (N, ...), labels (N, ...), starts (M,), counts (M,)). Client i has the examples
+    The data are (features (N, ...), labels (N, ...), starts (M,), counts (M,)). Client i has the examples
     starts[i] : starts[i] + counts[i]. A schedule's batches are client indices (rounds, W), padded with
     ABSENT. `Hyperparameters.mechanism_specific` is a `Federated`. Canaries are client updates, so they must
     not be `Examples`.
@@ -153,7 +153,7 @@ def mechanism(choices: FedAvg) -> Mechanism:
         return final
 
     def memory(theta_0: Array, data: Data, batch_size: int) -> int:
-        """Estimates the bytes that a round needs: a block of clients and a few vectors of length p."""
+        """Estimates the bytes that a round needs for a block of clients and a few vectors of length p."""
         clients = min(choices.block, batch_size)
         bytes_of_clients = clients * client_memory(choices, jax.typeof(theta_0), data)
         return bytes_of_clients + _THETAS_IN_MEMORY * theta_0.nbytes
@@ -167,7 +167,6 @@ def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> int:
     `theta` is (p,), and `data` is (features, labels, starts, counts), as in `mechanism`. Their shapes and
     dtypes are enough.
     """
-    # Only the types of these arguments matter.
     client = jnp.int32(0)
     steps = jnp.int32(0)
     rate = jnp.float32(0)
@@ -199,7 +198,7 @@ def _update_server(
 
     count_key = jax.random.fold_in(key, _COUNT)
     noisy_count = sums.centred_count + federated.count_noise * jax.random.normal(count_key)
-    # An unclipped update counts 1/2 and a clipped one -1/2, so this is the noisy unclipped fraction.
+    # Adding 1/2 yields the noisy unclipped fraction, because updates count 1/2 or -1/2.
     fraction = 0.5 + noisy_count / federated.denominator
     excess = fraction - federated.target_quantile
     scale = state.optimizer.norm_scale * jnp.exp(-federated.quantile_rate * excess)
@@ -216,7 +215,7 @@ def cohort_sums(
     cohort: Array,
     key: Array,
 ) -> Sums:
-    """Returns the sum of a cohort's clipped updates in one round, and their centred count for adapting C.
+    """Returns the sum of a cohort's clipped updates in one round, and the centred count for adapting C.
 
     If `choices.spreads`, each device trains some of the clients.
 
@@ -232,7 +231,7 @@ def cohort_sums(
         is_present = members != ABSENT
         _, _, _, all_counts = data
         counts = jnp.where(is_present, all_counts[members], 0)
-        # `vmap` needs equal numbers of steps, so all clients in a block take those of the largest client.
+        # Under `vmap`, all clients in a block take as many steps as the largest client.
         steps = choices.epochs * _count_batches(choices, jnp.max(counts))
         train = partial(  # client -> update (p,)
             _local_update,
@@ -246,8 +245,7 @@ def cohort_sums(
         updates = jax.vmap(train)(members)  # (b, p)
 
         squared_norms = jnp.sum(updates**2, axis=1)
-        # If an update's squared norm overflows, clipping would silently turn the update into 0, so we use
-        # NaN.
+        # If an update's squared norm overflows, clipping would silently return 0, so we use NaN.
         squared_norms = jnp.where(squared_norms < jnp.inf, squared_norms, jnp.nan)
         weights = is_present.astype(theta.dtype)
         centred = (squared_norms <= norm**2) - 0.5  # 1/2 if unclipped, else -1/2
@@ -296,7 +294,7 @@ def _local_update(
     Args:
       theta, data: the model before the round, (p,), and the data of `mechanism`.
       client: the client's index, or ABSENT.
-      steps: the number of SGD steps, at least as many as this client needs. Additional steps have no effect.
+      steps: the number of SGD steps, at least as many as this client needs; further steps have no effect.
       shuffles: the round's key for the clients' shuffles.
     """
     features, labels, starts, counts = data
@@ -309,8 +307,8 @@ def _local_update(
     def advance(i: Array, before: Tree) -> Tree:
         """Returns the parameters after step i of the client's SGD, on its next mini-batch."""
         # The mini-batch is at `places` (batch_size,) in the epoch's order. Places after the client's last
-        # example, and all places in steps after the last epoch, are padding. We clamp their indices, which
-        # may be out of range.
+        # example, and all places in steps after the last epoch, are padding. Their indices may be out of
+        # range, so we clamp them.
         epoch = jnp.minimum(i // per_epoch, choices.epochs - 1)
         places = (i % per_epoch) * choices.batch_size + jnp.arange(choices.batch_size)
         is_example = (places < count) & (i < choices.epochs * per_epoch)
@@ -341,14 +339,14 @@ def _count_batches(choices: FedAvg, examples: Array) -> Array:
 def _draw_orders(choices: FedAvg, key: Array, count: Array) -> Array:
     """Draws the order of a client's examples in each epoch, as indices (epochs, most_examples).
 
-    The first `count` indices are the client's examples, shuffled. The others are never read. If every
-    client's examples fit into one mini-batch, the order does not matter and is not drawn.
+    The first `count` indices are the client's examples, shuffled. If every client's examples fit into one
+    mini-batch, we skip the draw, since the order does not matter.
     """
     shape = (choices.epochs, choices.most_examples)
     positions = jnp.arange(choices.most_examples)
     if choices.most_examples <= choices.batch_size:
         return jnp.broadcast_to(positions, shape)
     draws = jax.random.uniform(key, shape)
-    # 2 exceeds any uniform draw, so positions without an example are sorted to the end.
+    # A key of 2 exceeds any uniform draw, which sorts positions without an example to the end.
     sort_keys = jnp.where(positions < count, draws, 2.0)
     return jnp.argsort(sort_keys, axis=1)

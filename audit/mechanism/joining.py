@@ -13,8 +13,8 @@ from jax import Array
 
 from audit.mechanism.base import Join
 
-# We fold these numbers into a step's key. They exceed any p, because the step's noise uses the same key with
-# counters below p.
+# We fold these numbers into a step's key. They exceed any p, because the noise uses counters below p with the
+# same key.
 _COINS = zlib.crc32(b"joins")
 _PLACES = zlib.crc32(b"places")
 
@@ -32,19 +32,19 @@ def draw_by_coins(presence: Array, run_key: Array, step: Array) -> Array:
     return joins.astype(jnp.float32)
 
 
-@functools.lru_cache  # JAX shares compiled programs only between identical functions
+@functools.lru_cache  # JAX reuses compiled programs only for identical functions
 def draw_by_epochs(batches: int, shuffles: bool) -> Join:
     """Returns a function that lets each canary join one random step in each epoch of `batches` steps.
 
-    If `shuffles`, all steps have the same number of slots, and each canary gets its own random slot. Some
-    slots may stay empty. Otherwise each canary joins a uniformly random step, independently of the others
-    (balls-in-bins sampling).
+    If `shuffles`, all steps have the same number of slots, and each canary takes a different random slot.
+    Some slots may remain empty. Otherwise each canary joins a uniformly random step, independently of the
+    others (balls-in-bins sampling).
     """
 
     def join(presence: Array, run_key: Array, step: Array) -> Array:
         """Returns an array (K,): 1 for an inserted canary that joins the step, else 0."""
-        # All steps of an epoch use the key of its first step, so they draw the same `own_steps`: each
-        # canary's step in the epoch.
+        # All steps of an epoch use the key of its first step, so they draw the same `own_steps`, each
+        # canary's step.
         first_step = step // batches * batches
         step_key = jax.random.fold_in(run_key, first_step)
         key = jax.random.fold_in(step_key, _PLACES)  # the step's noise uses `step_key`

@@ -24,7 +24,7 @@ class Dataset(NamedTuple):
 
     Attributes:
       features: (N, ...), float32, or integers such as the bytes of images.
-      labels: (N, ...); for classification, int32 classes that start at 0.
+      labels: (N, ...); int32 classes that start at 0, for classification.
       source: one line about the origin of the arrays.
       checksum: the SHA-256, in hex, of the canonical arrays (see `checksum_of`).
     """
@@ -40,7 +40,7 @@ class Clients(NamedTuple):
 
     Attributes:
       features: (N, ...), as in a Dataset.
-      labels: (N, ...), int32. Text has a label at each position, 0 for padding.
+      labels: (N, ...), int32. In text, each position has a label, 0 for padding.
       starts: (M,) int32, the first row of each client. Clients are sorted by name.
       counts: (M,) int32, at least 1 each; they add up to N.
       source, checksum: as in a Dataset.
@@ -118,8 +118,8 @@ class Curvature(NamedTuple):
       largest_eigenvalue: L, the largest eigenvalue of the loss's Hessian.
       reason: why these limits hold.
       largest_gradient: the largest norm of the loss's gradient; clipping to a smaller norm invalidates the
-        convexity. It is 0 if clipping does not matter: for a loss that is convex in a scalar w'x, the clipped
-        gradient is that of another such loss.
+        convexity. 0 if clipping does not matter, as for a loss that is convex in a scalar w'x, because the
+        clipped gradient is that of another such loss.
     """
 
     largest_eigenvalue: float
@@ -140,13 +140,13 @@ class Task(NamedTuple):
       learning_rate, batch_size: defaults.
       clipping: the name of the model's fastest clipping strategy.
       over_parameterised: True if measurements show that training examples do not move the coordinate of a
-        crafted gradient, so that its score has a known distribution (Errata H16).
+        crafted gradient. Its score then has a known distribution (Errata H16).
       canaries: the number of canaries per run for `canaries=auto`, small enough that they barely interfere.
       directions: the number of fresh directions per run for `canaries=auto`: a power of 2, at most an eighth
-        of the number of parameters. Drawing them takes no longer than training.
+        of the number of parameters.
       curvature: the bounds on the curvature of its loss, which make steps Lipschitz; None if unknown.
-      why_unbounded: why it is unknown, if `curvature` is None.
-      smooth: True if its loss has no kinks. An audit may then measure Lipschitz constants along its runs.
+      why_unbounded: the reason if `curvature` is None.
+      smooth: True if its loss has no kinks, so Lipschitz constants can be measured along runs.
       noise_multiplier, insertions: defaults; None for the defaults that all models share.
       sizes: its possible names, such as "gpt or gpt:WIDTHxBLOCKS"; empty if it has a single size.
     """
@@ -229,7 +229,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 def tasks() -> Mapping[str, Task]:
     """Returns the repository's tasks that train on examples, keyed by model; {} if `models/` is missing."""
     try:
-        return _import_catalogue("").TASKS  # a model's name would only be used in an error
+        return _import_catalogue("").TASKS  # the name is only used in an error
     except InputError:
         return {}
 

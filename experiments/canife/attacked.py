@@ -106,8 +106,8 @@ def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> 
     """Replaces a `pool` or `population` of 0, and checks all fields that count clients.
 
     The updates of the mock clients in the pool shape the canary. Simulated (mock) rounds draw their cohorts
-    from the population, a subset of the training clients. By default (0), these are all clients, but at most
-    512 and 2,048 to save time. Raises InputError if there are too few clients.
+    from the population, a subset of the training clients. By default (0), the pool has up to 512 clients and
+    the population up to 2,048, to save time. Raises InputError if there are too few clients.
     """
     pool = setting.pool or min(512, mock_clients)
     population = setting.population or min(2048, train_clients)

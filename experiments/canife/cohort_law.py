@@ -59,8 +59,6 @@ def simulate_scores(
 ) -> Array:
     """Draws the scores of rounds without the canary, of shape (rounds,).
 
-    A score is the sum of the cohort's dot products with a direction, plus noise.
-
     Args:
       dots: (M,) the clients' dot products with the direction, divided by the clipping norm.
       cohort: The number of clients in a round, drawn without replacement.
@@ -162,7 +160,7 @@ def score_densities(
     density_in = np.nan_to_num(np.exp(spline(without.points - canary)))
     density_out = np.exp(without.log_density)
     spacing = without.points[1] - without.points[0]
-    # A density's integral should be 1. The grid's error is the larger of the two deviations from it.
+    # A density's integral should be 1. The grid's error is the larger of the two deviations from 1.
     integrals = spacing * np.sum([density_out, density_in], axis=1)
     error = np.max(np.abs(integrals - 1))
     return DensityPair(without.points, density_out, density_in, error)
@@ -173,7 +171,7 @@ def _tilt(dots: Array, cohort: int, tilt: float) -> _TiltedCohort:
 
     Suppose that each client joins independently, with log odds `log_odds` + s a_i for its dot product a_i in
     `dots` (M,). Given that exactly `cohort` clients join, the cohort has this distribution for any
-    `log_odds`. With our choice, `cohort` clients join on average.
+    `log_odds`. We choose `log_odds` to make `cohort` clients join on average.
     """
     clients = len(dots)
     untilted = special.logit(cohort / clients)
@@ -203,8 +201,8 @@ def _invert_transform(tilted: _TiltedCohort, sigma: float, points: Array) -> Arr
 
         p(x) = e^(-s x) M(s) / (2 pi) * integral of M(s + i t) / M(s) e^(-i t x) dt.
 
-    Rounding errors dominate integrals below _MIN_DENSITY times the integral of the integrand's absolute
-    value, so we raise them to this value.
+    We raise integrals to at least _MIN_DENSITY times the integral of the integrand's absolute value, because
+    smaller results are mostly rounding error.
     """
     tilt = tilted.tilt
     # The trapezoidal rule with this step in t returns a density that is periodic in x, with period 2 pi /
@@ -245,7 +243,6 @@ def _compute_ratios(tilted: _TiltedCohort, times: Array) -> NDArray[np.complex12
     coefficients = np.zeros((tilted.size + 1, len(times)), np.complex128)  # of z^0, ..., z^size
     coefficients[0] = 1
     for dot, joins in zip(tilted.dots, tilted.joins, strict=True):
-        # Multiplies the polynomial by the client's factor.
         joined = joins * np.exp(1j * times * dot) * coefficients[:-1]
         coefficients *= 1 - joins
         coefficients[1:] += joined

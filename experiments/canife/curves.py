@@ -1,4 +1,4 @@
-"""The results of measured rounds as data frames and tables.
+"""Presents the results of measured rounds as data frames and tables.
 
 A "frame of rounds" is a data frame from `summarize`.
 """
@@ -39,8 +39,8 @@ training: epsilon up to this round, composed from the published estimates"""
 def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
     """Returns a data frame with a row for each measured round.
 
-    The paper estimates a round's epsilon at delta 1/n for n scores, but the training run's at a smaller
-    delta, `setting.delta`. So each exact epsilon has two of these columns:
+    The paper estimates a round's epsilon at delta 1/n for n scores, and the training run's epsilon at a
+    smaller delta, `setting.delta`. Each exact epsilon therefore has two columns. The columns are:
 
         round, test              the round number, and the model's test accuracy
         health                   the fraction of the penalty on its gradient that the canary's design removed
@@ -92,10 +92,9 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
 def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -> pd.DataFrame:
     """Adds the training run's epsilon up to each measured round, by Renyi DP, to a frame of rounds.
 
-    We convert a round's epsilon to the noise of a Gaussian release with this epsilon, and compose the
-    releases. An unmeasured round takes the epsilon of the measured round before it, as in the paper, or after
-    it, as in the public code (`is_backward`). `frame`, from `summarize`, has all measured rounds, in order.
-    The added columns are
+    We compose Gaussian releases with the same epsilons as the rounds. An unmeasured round takes the epsilon
+    of the measured round before it, as in the paper, or after it, as in the public code (`is_backward`).
+    `frame`, from `summarize`, has all measured rounds, in order. The added columns are
 
         charged_to                         the last round that is composed
         training                           from the published estimates, converted to noise by Renyi DP
@@ -142,7 +141,7 @@ def average_over_seeds(
     value is infinite or there is only one seed.
 
     Args:
-      sweep: Names the fields that serve as `curve` and `x`. If x is the round, the frame also has the
+      sweep: The sweep, which names the fields for `curve` and `x`. If x is the round, the frame also has the
         training run's epsilon (`compose`).
       stored: The setting of each training run, and the frame of its measured rounds.
     """

@@ -60,7 +60,7 @@ def make_design(setting: Attacked, loss: SampleLoss) -> Design:
 
     @jax.jit
     def design(theta: Array, sample: Tree, updates: Array, keys: Array) -> tuple[Tree, Array]:
-        """Takes a step for each key. Returns a sample and all penalties.
+        """Returns a sample and all penalties.
 
         The sample is the one before the last step or, if `keep_best` is set, the one with the smallest
         penalty. We discard the sample after the last step, because no step computes its penalty. `theta` is

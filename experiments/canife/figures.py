@@ -53,7 +53,7 @@ _PANELS = {
 def draw(sweep: AblationSweep, evidence: Evidence) -> Drawn:
     """Draws a sweep's curves and makes their table from its complete cells.
 
-    A cell is complete if all its rounds are stored; otherwise it counts as missing.
+    A cell is complete if all its rounds are stored.
     """
     stored = []
     for cell in sweep.cells:
@@ -101,7 +101,7 @@ def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> F
 
 
 def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
-    """Draws a sweep's curves (`curves.average_over_seeds`). Error bars show standard deviations over seeds.
+    """Draws a sweep's curves (`curves.average_over_seeds`) with standard deviations as error bars.
 
     Three panels show the scores' standard deviation, the attack's accuracy, and how much of the canary's
     penalty its design removed ("health"). If x is the round, three more show the model's accuracy, a round's
@@ -112,7 +112,6 @@ def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
     by_curve = frame.pivot(index="x", columns="curve")
     number = len(_PANELS) if sweep.x == ROUND else 3
     panels = {}
-    # `_PANELS` has a panel's title, and the column of its dashed curves, by the column of its solid curves.
     for solid, (title, dashed) in itertools.islice(_PANELS.items(), number):
         panels[title] = partial(_draw_panel, x=sweep.x, frame=by_curve, solid=solid, dashed=dashed)
     return draw_panels(f"{sweep.title}, by {sweep.curve}", panels, (3.5, 2.7), legend_columns=6)
@@ -121,8 +120,7 @@ def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
 def _draw_panel(axis: Axes, x: str, frame: pd.DataFrame, solid: str, dashed: str) -> None:
     """Draws a panel with solid curves of one quantity and, unless `dashed` is "", dashed curves of another.
 
-    Error bars show the standard deviation of `solid` over seeds. The frame has a row for each x and a column
-    for each (quantity, curve).
+    The frame has a row for each x and a column for each (quantity, curve).
     """
     looks = {"ax": axis, "color": [style.BLUE, style.VERMILION, style.GREEN], "legend": False}
     frame[solid].plot(yerr=frame[f"{solid}_deviation"], marker="o", ms=4, **looks)

@@ -15,7 +15,7 @@ _ROUND_FILE = "round_{:07d}.npz"
 
 
 class Measured(NamedTuple):
-    """A measured round. The attributes are also the names of the arrays in its file.
+    """A measured round. Attributes are named like the arrays in the round's file.
 
     C is the clipping norm. The canary's direction is its gradient, normalized to length 1.
 

@@ -62,7 +62,6 @@ def _keep_first(clients: Clients, most: int) -> Clients:
 def _split_images(setting: Attacked, data: DataSets) -> Split:
     """Splits training images among the training clients, and test images among the mock clients.
 
-    The attacker designs canaries with the updates of mock clients, which resemble those of training clients.
     If `setting.clients` is 0, each client has one image. Otherwise, a symmetric Dirichlet(alpha) distribution
     splits each class among clients. On average, mock clients have as much data as training clients.
     """
@@ -73,7 +72,7 @@ def _split_images(setting: Attacked, data: DataSets) -> Split:
     if setting.clients:
         ratio = len(test_set.labels) / len(train.labels)
         mock_clients = max(int(setting.clients * ratio), 1)
-        # A different seed, so that mock client i does not favor the same classes as training client i.
+        # With a different seed, mock client i does not favor the same classes as training client i.
         mock = dirichlet(test_set, mock_clients, setting.alpha, setting.seed + 1)
     return Split(train, mock, test)
 
@@ -174,7 +173,7 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
 
     theta = jax.jit(model.init)(root(setting.seed, "theta"))
     samples = make_samples(setting, model)
-    # The loss uses the key to draw a text. Here, texts are already drawn, so any key gives the same gradient.
+    # The loss uses the key to draw a text. Texts are already drawn, so any key works.
     gradient = partial(jax.grad(samples.loss), key=jax.random.key(0))
     return Population(
         split,

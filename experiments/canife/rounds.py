@@ -39,8 +39,8 @@ class RoundEstimate(NamedTuple):
 
     Attributes:
       epsilon: The estimate; infinite if a threshold separates the scores of the two worlds.
-      lower, upper: The same formula at the ends of both error rates' 95% Clopper-Pearson intervals. They do
-        not account for choosing the threshold with the same scores.
+      lower, upper: The same formula at the ends of both error rates' 95% Clopper-Pearson intervals. The
+        intervals ignore that the same scores determine the threshold.
       accuracy: The attack's highest accuracy over all thresholds, if both worlds are equally likely.
     """
 
@@ -66,9 +66,8 @@ def best_epsilon(
 ) -> RoundEstimate:
     """Returns the published estimate: the largest epsilon over thresholds with errors of both kinds.
 
-    Like the public code, it skips thresholds with errors of only one kind, but not those without errors. So
-    it is infinite if a threshold separates the scores with and without the canary. It is 0 if all thresholds
-    are skipped (Errata C6, C7).
+    Like the public code, the search skips thresholds with errors of only one kind, but not thresholds without
+    errors, which make the estimate infinite. The estimate is 0 if all thresholds are skipped (Errata C6, C7).
 
     Args:
       scores_in, scores_out: Scores (n,) with and (m,) without the canary.
@@ -97,7 +96,7 @@ def best_epsilon(
 
     fpr = intervals.clopper_pearson(false_positives[best], n_out, confidence=0.95)
     fnr = intervals.clopper_pearson(false_negatives[best], n_in, confidence=0.95)
-    # Larger error rates give a smaller epsilon.
+    # Larger error rates yield a smaller epsilon.
     lower = conversions.epsilon_from_rates(fpr.upper, fnr.upper, delta)
     upper = conversions.epsilon_from_rates(fpr.lower, fnr.lower, delta)
     # epsilons[best] is -inf if all thresholds are skipped. The interval is then the first threshold's.
@@ -127,8 +126,8 @@ def find_renyi_noise(epsilon: float, delta: float, true_noise: float) -> float:
 def find_gaussian_noise(epsilon: float, delta: float, true_noise: float) -> float:
     """Returns the noise multiplier of the Gaussian release that has exactly this epsilon at delta.
 
-    We compose a round as if it were this release. An infinite epsilon would make the composition infinite.
-    Like CANIFE's public code, we then return the training run's noise multiplier, `true_noise`.
+    If epsilon is infinite, we return the training run's noise multiplier, `true_noise`, like CANIFE's public
+    code, because the composition would be infinite.
     """
     if np.isinf(epsilon):
         return true_noise

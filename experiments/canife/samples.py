@@ -67,11 +67,11 @@ class ImageSamples(NamedTuple):
     def loss(self, theta: Array, sample: Sample, key: Array) -> Array:
         """Returns the model's loss on a sample, or its mean loss over the classes of a soft label.
 
-        Images do not need the key, but `TextSamples.loss` does.
+        Only `TextSamples.loss` needs the key.
         """
         features = sample.content.reshape(-1)  # most models take a vector of normalized pixels
         if self.model.inputs is identity:
-            # This model takes pixels from 0 to 255. We do not round them, since rounding has gradient 0.
+            # This model takes pixels from 0 to 255. We do not round pixels, since rounding has gradient 0.
             features = (sample.content * self.deviation + self.mean) * 255
         if not self.soft_label:
             # The design optimizes only the pixels, so the label needs no gradient.
@@ -117,7 +117,7 @@ class TextSamples(NamedTuple):
     def from_example(self, features: NDArray[Any], label: Any) -> Sample:
         """Returns a sample with large log weights for the tokens of the example's text.
 
-        A text drawn from it is nearly always this text.
+        Draws from the sample are nearly always this text.
         """
         # Labels are the features shifted by one, so the last character occurs only as a label.
         text = np.append(features, label[-1])

@@ -108,8 +108,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     # Figure 8a compares two penalties on a canary's gradient. With these penalties, a design can end with a
     # zero gradient, so we keep the sample with the smallest penalty instead of the last one.
     with_best_sample = dataclasses.replace(setting, keep_best=True)
-    # Figure 8c has rounds on the x axis, so we measure twice as many. By default, a design's minibatch has
-    # the cohort's size. We fix its size, so curves differ only in the cohort.
+    # Figure 8c has rounds on the x axis, so we measure twice as many. A design's minibatch has a fixed size
+    # here, not the cohort's size as by default.
     noisy = dataclasses.replace(
         setting,
         noise_multiplier=size.noise_multiplier,
@@ -119,8 +119,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     # A design starts from a random sample or an example (`start`), and uses the updates of a pool of clients.
     by_pool = {"start": STARTS, "pool": size.pools[1:]}  # the smallest is for Figure 8a
     by_steps = {"start": STARTS, "design_steps": size.design_steps}
-    # One penalty is on the product with the mean update, the other on the products with each update. To save
-    # time, we use only every second pool.
+    # One penalty is on the product with the mean update, the other on the products with each update.
     by_penalty = {"penalty": ("of_the_mean", "as_printed"), "pool": size.pools[::2]}
     seeds = size.seeds
     made = (
@@ -158,7 +157,7 @@ def _make_sweep(
 def _make_cell(setting: Attacked, rounds: Sequence[int], name: str) -> Cell:
     """Returns the cell that measures the given rounds of a training run. Each round counts as a run."""
 
-    # The functions import JAX only when they are called, so listing cells does not start it.
+    # The functions import JAX only when they are called, so JAX does not start when cells are listed.
     def is_done(held: Holdings, data: DataSets) -> bool:
         """Returns True if all rounds are stored."""
         return len(measured.read_rounds(held.open(identity(setting)), rounds)) == len(rounds)

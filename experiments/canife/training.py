@@ -1,7 +1,7 @@
 """Trains a model with DP-FedAvg and takes measurements at regular intervals.
 
 Each measurement designs a canary for the frozen model, simulates mock rounds, and computes their scores and
-exact epsilons. A training run that was killed can be resumed with bit-identical results.
+exact epsilons. A killed training run resumes with bit-identical results.
 """
 
 import dataclasses
@@ -51,8 +51,8 @@ def measure_missing(
     """Trains a model, measures the given rounds that are missing, and yields each after storing it.
 
     A round's measurement uses the model from before the round. Rounds 1, 1 + every, 1 + 2 every, ... can be
-    measured, so training proceeds in segments of `setting.every` rounds, which share a compiled program. It
-    continues from a checkpoint, if there is one. Raises InputError if the model diverges.
+    measured, so training proceeds in segments of `setting.every` rounds, which share a compiled program.
+    Training continues from a checkpoint if one exists. Raises InputError if the model diverges.
 
     `setting` and `store` come from `prepare`. `numbers` is a subset of `setting.measured()`.
     """
@@ -78,7 +78,7 @@ def measure_missing(
             jnp.isfinite(theta).all(),
             f"the model diverged before round {number}: lower `learning_rate` or `noise_multiplier`",
         )
-        checkpoints.offer(_CHECKPOINTS, number - 1, state)  # saves only some of them
+        checkpoints.offer(_CHECKPOINTS, number - 1, state)  # saves only some states
         if number in missing:
             measured_round = _measure(setting, population, theta, number)
             measured.save_round(store, measured_round)
@@ -97,9 +97,9 @@ def _measure(
     """Designs a canary for a round's frozen model theta (p,), and measures how well it can be detected.
 
     `health` is the fraction of the penalty on the canary's gradient that the design removed. Scores are dot
-    products of noisy sums of updates with the canary's direction. So to simulate (mock) rounds, we only need
-    the dot products of this direction with the canary's update and with each client's update. All mock rounds
-    draw their cohorts from the same `setting.population` training clients.
+    products of noisy sums of updates with the canary's direction. The simulation of (mock) rounds therefore
+    needs only this direction's dot products with the canary's update and with each client's update. All mock
+    rounds draw their cohorts from the same `setting.population` training clients.
     """
     canary, health = _design_canary(setting, population, theta, number)
     gradient = population.gradient(theta, canary)
@@ -205,14 +205,13 @@ def _design_canary(
         pool = np.delete(pool, chosen)
     updates = population.updates(theta, mock.arrays, pool)
     key = jax.random.fold_in(root(setting.seed, "design"), number)
-    # `design` discards the sample after its last step, because no step computes its penalty. So we add a
-    # step.
+    # We add a step, because `design` discards the sample after its last step.
     keys = jax.random.split(key, setting.design_steps + 1)
     last, penalties = population.design(theta, first, updates, keys)
     is_finite = jnp.isfinite(penalties).all()
     require(is_finite, "the canary's design diverged: lower `design_rate`")
 
-    # An arbitrary constant makes the keys for drawing texts differ from the design's.
+    # An arbitrary constant separates the keys for drawing texts from the design's keys.
     text_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
     first_key, last_key = jax.random.split(text_key)
     drawn_first = population.samples.draw_text(first, first_key)

@@ -193,8 +193,8 @@ def _show_epsilon(row: Record) -> str:
 def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
     """Plots each record's epsilon as a dot, from top to bottom, and the accountant's epsilon as a line.
 
-    Estimates above 1.6 times the accountant's epsilon, `upper`, would squeeze the other dots together, so
-    they are drawn as arrows at the edge of the axis.
+    Estimates above 1.6 times the accountant's epsilon, `upper`, are drawn as arrows at the edge of the axis,
+    since they would squeeze the other dots together.
     """
     largest = max(upper, take(rows, "epsilon").max())
     edge = 1.05 * min(1.6 * upper, largest)  # 5% beyond the last dot
@@ -217,7 +217,7 @@ def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
         axis.set_yticks(range(len(rows)), names, fontsize=8)
         axis.set(xlim=(0, edge), xlabel=f"epsilon at delta {show_level(delta)}")
         axis.invert_yaxis()
-        # Records for the final model come first. The line separates them from the others.
+        # Records for the final model come first. The line separates these records from the others.
         split = len(select(rows, sees=FINAL)) - 0.5
         label = "below: methods that see every iterate"
         axis.axhline(split, color="0.7", lw=0.8, label=label)

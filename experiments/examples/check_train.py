@@ -51,7 +51,7 @@ def train_epoch(batches: Any) -> None:
     )
     with manager as parts:
         for x, y in parts:
-            optimizer.zero_grad()  # keeps the clipped gradients of earlier parts
+            optimizer.zero_grad()  # keeps clipped gradients of earlier parts
             loss = torch.nn.functional.cross_entropy(model(x), y)
             loss.backward()
             optimizer.step()  # only accumulates clipped gradients until the last part

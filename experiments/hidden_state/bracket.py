@@ -1,6 +1,6 @@
 """Draws the figures about the last model's leak that are not in the paper (see `sweep.py`).
 
-Brackets show upper bounds on this leak next to audit results.
+Brackets compare upper bounds on this leak with audit results.
 """
 
 import contextlib
@@ -128,7 +128,7 @@ def list_measured(sweep: Sweep) -> list[Setting]:
 
 def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list[Record]:
     """Returns the rows from `gather_rows`, with upper bounds on the last model's epsilon (`_find_upper`)."""
-    # Steps do not depend on the adversary, so they are measured with only one.
+    # Steps do not depend on the adversary, so we measure them for only one adversary.
     measured = {_describe_training(setting): setting for setting in list_measured(sweep)}
     rows = gather_rows(points)
     for row in rows:
@@ -143,8 +143,8 @@ def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list
 def gather_rows(points: Sequence[Point]) -> list[Record]:
     """Returns a row for each panel, noise strategy and x, in order of first occurrence.
 
-    A row combines up to two audits, one of fresh directions and one of canaries along coordinates. If an
-    audit is missing, so are its fields. All points must have a conclusion.
+    A row combines up to two audits, one of fresh directions and one of canaries along coordinates. Fields of
+    a missing audit are omitted. All points must have a conclusion.
 
     Returns:
       Rows with `panel`, `x`, the `setting` of the first audit, and these epsilons:
@@ -168,7 +168,7 @@ def gather_rows(points: Sequence[Point]) -> list[Record]:
         }
         row = rows.setdefault(place, shared)
         conclusion = point.conclusions[0]
-        # Only for fresh directions do we know the distribution of scores without a canary.
+        # The distribution of scores without a canary is known only for fresh directions.
         if conclusion.law_is_known:
             row |= {
                 "proven": conclusion.epsilon,
@@ -349,7 +349,7 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
 def _conclude_first_runs(point: Point, evidence: Evidence) -> dict[int, Conclusion]:
     """Returns the conclusion from an audit's first n runs, for each n in _SHOWN_RUNS and for all runs.
 
-    The dict is keyed by n. Any n that is too small for one of the audit's methods is omitted.
+    The dict is keyed by n. Counts too small for one of the audit's methods are omitted.
     """
     (cell,) = point.cells
     by_runs = {}
@@ -369,7 +369,7 @@ def draw_correlated(
 ) -> tuple[Figure, OwnTable]:
     """Plots the last model's epsilon against k for each noise strategy, and tabulates it.
 
-    It adds a prediction for linear losses to the audits from `gather_rows`.
+    The figure adds a prediction for linear losses to the audits from `gather_rows`.
     """
     delta = evidence.levels.delta
     rows = gather_rows(points)

@@ -66,7 +66,7 @@ def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Reco
 
     On a one-dimensional quadratic, step t multiplies theta by a slope, at most the Lipschitz constant. The
     crafted quadratic has the slopes from the bound's proof, `worst_slopes`, so `mu_exact` should equal
-    `mu_bound`. No smaller bound is then valid for all losses with this Lipschitz constant.
+    `mu_bound`. In this case, no smaller bound is valid for all losses with this Lipschitz constant.
 
     Args:
       k: The number of steps in a period.
@@ -115,8 +115,7 @@ def compute_latch_rate(
 def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Record:
     """Compares a latch's epsilon for shuffled batches with the accountant's epsilon for Poisson sampling.
 
-    A latch is a crafted loss whose last iterate shows whether any step raised theta above a threshold. In
-    units of C, one step of each epoch raises theta by 2 with the target (HEIGHT_IN) and by 1 without it.
+    In units of C, one step of each epoch raises theta by 2 with the target (HEIGHT_IN) and by 1 without it.
 
     Returns:
       A record with sigma, batches and epochs; `epsilon`, a lower bound on the latch's epsilon at delta, from

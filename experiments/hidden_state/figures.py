@@ -24,7 +24,7 @@ _WITH_OWN_TABLE = {
     "bracket": bracket.draw_bracket,
     "bracket_rates": bracket.draw_bracket,
 }
-# Functions from (sweep, points with conclusions) to a figure without a custom table.
+# Functions from (sweep, points with conclusions) to a figure.
 _FIGURES = {"figure_6a": estimates.trade_off_figure, "figure_11": estimates.profile_figure}
 _LINE_LOOKS = ((VERMILION, "-"), (BLUE, "--"), (GREEN, "-."))  # of Figure 8's models, at most three
 

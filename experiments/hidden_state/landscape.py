@@ -6,7 +6,8 @@ units of the clipping norm C (hidden-state paper, Section 6 and Equation 3; Erra
     theta_1 ~ N(0, sigma^2) without the canary, N(1, sigma^2) with it
     theta_(t+1) = theta_t + s_t(theta_t) + N(0, (sigma / B)^2),   s_t = +1 above h_t and -1 below
 
-We compute the densities by quadrature. Unlike an FFT, this preserves the *relative* accuracy of the tails.
+We compute the densities by quadrature. Unlike an FFT, quadrature preserves the *relative* accuracy of the
+tails.
 
 The optimal adversary. Let p_t and q_t be the densities of theta_t without and with the canary, and
 g_t = q_t - e^epsilon p_t. For a fixed epsilon, the adversary maximizes D_T, the integral of max(g_T, 0),
@@ -64,7 +65,7 @@ class Process(NamedTuple):
     def step_deviation(self) -> float:
         """The standard deviation sigma / B of the noise in each step after the first, in units of C.
 
-        Later steps average B gradients. The first is not divided by B (Errata H5).
+        The first step is not divided by B (Errata H5).
         """
         return self.noise_multiplier / self.batch_size
 
@@ -84,7 +85,7 @@ class Stepper:
     """
 
     def __init__(self, process: Process) -> None:
-        """Makes the grid, and the kernel for a step up. Raises InputError if the grid would be too large."""
+        """Makes the grid, and the kernel for a step up."""
         self.process = process
         self.spacing = _choose_spacing(process)
         half_width = _choose_half_width(process, self.spacing)
@@ -112,10 +113,7 @@ class Stepper:
         return np.asarray(stats.norm.pdf(self.points, means, self.process.noise_multiplier))
 
     def advance(self, both: Floats, threshold: float) -> Floats:
-        """Returns both densities (2, n) after a step that starts from the densities `both` (2, n).
-
-        A step moves theta by 1 away from the threshold, and adds noise.
-        """
+        """Returns both densities (2, n) after a step that starts from the densities `both` (2, n)."""
         weights_above = _compute_weights_above(self.points, self.spacing, threshold)
         above = both * weights_above
         below = both * (1 - weights_above)
@@ -123,27 +121,26 @@ class Stepper:
         # To move a density down, mirror it, move it up, and mirror it back.
         down = self._move_up(below[:, ::-1])[:, ::-1]
         # Next to the threshold, the quadrature rule has a weight of 13/12, so `below` is negative there. The
-        # noise averages over neighboring points, so only sums close to 0 can be negative.
+        # noise averages over neighboring points, which limits negative sums to values close to 0.
         return np.maximum(up + down, 0.0)
 
     def _move_up(self, both: Floats) -> Floats:
         """Returns the densities (2, n) of theta + 1 + noise, for theta with the densities `both` (2, n)."""
-        # Mode "same" treats the kernel's center, a move of 1, as a move of 0. So we then move the result up.
+        # Mode "same" treats the kernel's center, a move of 1, as a move of 0, so we then move the result up.
         noisy = np.stack([np.convolve(density, self._kernel, mode="same") for density in both])
         shifted = np.pad(noisy, ((0, 0), (self._cells_up, 0)))
-        return shifted[:, : both.shape[1]]  # drops the cells that moved off the grid
+        return shifted[:, : both.shape[1]]
 
 
 def _choose_spacing(process: Process) -> float:
     """Returns the distance between neighbouring grid points, in units of C.
 
-    Finer grids give the same epsilons (`test_crafted_landscape.py`).
+    Finer grids yield the same epsilons (`test_crafted_landscape.py`).
     """
     sigma = process.noise_multiplier
-    # A step's noise has standard deviation sigma / B.
     spacing = sigma / max(process.batch_size, _MIN_BATCH_SIZE) / PER_DEVIATION
-    # A step moves theta away from a threshold, so it separates the densities above and below. With little
-    # noise (sigma / B), this leaves sharp edges.
+    # A step separates the densities above and below its threshold, which leaves sharp edges if there is
+    # little noise (sigma / B).
     if process.batch_size / sigma >= _FINE_RATIO:
         spacing /= 3
     return spacing
@@ -262,9 +259,9 @@ def cross_at_first_step(process: Process, epsilon: float) -> float:
 def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Floats, Floats]:
     """Returns the densities (2, n) of theta_T, and the T - 1 thresholds that maximize delta at epsilon.
 
-    A step moves theta away from its threshold. The best threshold is where the increasing likelihood ratio of
-    theta (with versus without the canary) crosses e^epsilon; see the proof in the module docstring. If the
-    ratio never crosses it, the threshold is at the edge of the grid's accurate range.
+    The best threshold is where the increasing likelihood ratio of theta (with versus without the canary)
+    crosses e^epsilon; see the proof in the module docstring. If the ratio never crosses it, the threshold is
+    at the edge of the grid's accurate range.
     """
     both = stepper.start()
     thresholds = []
@@ -325,8 +322,8 @@ def audit(process: Process, study: Study) -> Record:
 def search(process: Process, study: Study) -> Record:
     """Runs the hidden-state paper's Algorithm 6: tries many thresholds for the crafted landscape.
 
-    Every step after the first moves theta away from the threshold. All simulations of a process use the same
-    random draws. The thresholds are symmetric about C / 2 (Errata H7).
+    All simulations of a process use the same random draws. The thresholds are symmetric about C / 2 (Errata
+    H7).
 
     Returns:
       A record with the fields of the process, and
@@ -354,15 +351,15 @@ def search(process: Process, study: Study) -> Record:
 def solve(process: Process, thresholds: Floats, delta: float) -> dict[str, list[float]]:
     """Returns the exact epsilon after each step, and the epsilon claimed by a Gaussian conversion.
 
-    A step moves theta away from its threshold. `thresholds` (T - 1,) are those of steps 2 to T, in units of
-    C. The hidden-state paper's conversion assumes a Gaussian trade-off curve. Its mu comes from the error
-    rates of a test, which guesses that the canary is present if theta_t is above the threshold of step t + 1.
-    After the last step, T, which has no next step, we use the threshold of step T itself.
+    `thresholds` (T - 1,) are those of steps 2 to T, in units of C. The hidden-state paper's conversion
+    assumes a Gaussian trade-off curve. Its mu comes from the error rates of a test, which guesses that the
+    canary is present if theta_t is above the threshold of step t + 1. After the last step, T, which has no
+    next step, we use the threshold of step T itself.
 
     Returns:
       epsilon, claimed: The exact and the claimed epsilons, of shape (T,) each.
     """
-    # theta_1 is one Gaussian release, so both epsilons are the accountant's.
+    # theta_1 is a single Gaussian release, so both epsilons equal the accountant's.
     exact = [upper_bound(process, delta)]
     claimed = exact.copy()
     pairs = iterate_densities(process, thresholds)
@@ -370,7 +367,7 @@ def solve(process: Process, thresholds: Floats, delta: float) -> dict[str, list[
     next_thresholds = [*thresholds[1:], *thresholds[-1:]]  # after steps 2 to T
     for pair, threshold in zip(pairs, next_thresholds, strict=True):
         exact.append(densities.epsilon_at(pair, delta))
-        # The canary only raises theta, so mu is at least 0. Quadrature may give slightly less.
+        # The canary only raises theta, so mu is at least 0. Quadrature errors may make it slightly negative.
         mu = max(float(densities.mu_at(pair, threshold)), 0.0)
         claimed.append(conversions.epsilon_from_mu(mu, delta))
     return {"epsilon": exact, "claimed": claimed}
@@ -402,8 +399,8 @@ def simulate(
 def _simulate_estimates(process: Process, threshold: float, study: Study) -> list[float]:
     """Returns the paper's estimates of epsilon after each step, of shape (T,), from simulated runs.
 
-    Every step moves theta away from `threshold`, in units of C. The estimates choose a test of theta and
-    count its errors on the same runs, so they are not bounds.
+    Every step uses the same `threshold`, in units of C. The estimates choose a test of theta and count its
+    errors on the same runs, so they are not bounds.
     """
     present = np.arange(study.runs) % 2 == 1
     estimates = []

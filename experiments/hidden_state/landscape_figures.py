@@ -142,16 +142,16 @@ def _draw_steps(axis: Axes, records: Records, study: Study) -> None:
         "constant": constant,
     }
     _draw_epsilons(axis, epsilons, study)
-    # Panels in a row share this axis, so later panels must still be able to raise its limit.
+    # Panels in a row share this axis, and later panels may need to raise its limit.
     axis.set(xlabel="step t", ylim=(0, None), autoscaley_on=True)
 
 
 def _draw_heat_maps(audits: Records, study: Study) -> Figure:
     """Draws heat maps of the amplification rate: epsilon after step T divided by epsilon after step 1.
 
-    Two panels show the rates claimed by a conversion that assumes a Gaussian trade-off curve, and two the
-    exact rates. Steps of the crafted landscape move theta away from a threshold h. At a rate of 1, hiding the
-    earlier steps does not help. The rate is NaN if the simulated first epsilon is 0.
+    Two panels show exact rates, and two show the claims of a conversion that assumes a Gaussian trade-off
+    curve. At a rate of 1, hiding the earlier steps does not help. The rate is NaN if the simulated first
+    epsilon is 0.
     """
     simulated = f"Gaussian conversion, simulated\n(the paper's; {study.runs:,} runs)"
     converted = "Gaussian conversion of the exact mu\nh = C / 2"
@@ -182,7 +182,7 @@ def _draw_heat_maps(audits: Records, study: Study) -> Figure:
 def _draw_rates(axis: Axes, records: Records) -> None:
     """Draws amplification rates as a heat map, with a number in each cell, or "-" for NaN.
 
-    Rows are noise multipliers, and columns are batch sizes. A rate of 0 is dark.
+    Rows are noise multipliers, and columns are batch sizes.
     """
     rates = pd.DataFrame(records).pivot(
         index="noise_multiplier", columns="batch_size", values="rate"
@@ -202,9 +202,9 @@ def _draw_rates(axis: Axes, records: Records) -> None:
 def _draw_trade_off(axis: Axes, records: Records) -> None:
     """Plots trade-off curves of the last model, minus the upper bound's curve (Figure 6b).
 
-    On the crafted landscape, each step after the first moves theta away from the threshold h = C / 2. The
-    Gaussian curve has the error rates of the test that guesses "with the canary" if theta_T > h. It agrees
-    with the exact curve only at these rates.
+    The crafted landscape has the threshold h = C / 2 in every step after the first. The Gaussian curve has
+    the error rates of the test that guesses "with the canary" if theta_T > h. This curve agrees with the
+    exact curve only at these rates.
     """
     [audit] = records  # a panel has one landscape
     process = Process(audit["noise_multiplier"], audit["batch_size"], audit["steps"])
@@ -226,7 +226,7 @@ def _draw_trade_off(axis: Axes, records: Records) -> None:
 def _draw_search(axis: Axes, records: Records, study: Study) -> None:
     """Plots the epsilon after two steps against the crafted landscape's threshold h.
 
-    Algorithm 6 of the hidden-state paper searches for the best threshold by simulation. We also show the
+    Algorithm 6 of the hidden-state paper searches for the best threshold by simulation. The figure adds the
     exact epsilons.
     """
     [search] = records

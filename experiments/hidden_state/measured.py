@@ -121,7 +121,7 @@ def expansion_cell(setting: Setting) -> Cell:
 
     Upper bounds on the last model's leak need this measurement.
     """
-    # Each run measures every step, so a few runs are enough.
+    # Runs measure every step, so a few runs suffice.
     runs = 2 if setting.model in _SLOW_MODELS else 4
 
     def is_complete(store: Store) -> bool:

@@ -1,9 +1,9 @@
 """Convex losses on which momentum greatly increases the last model's leak.
 
 The losses are one-dimensional quadratics, with a different curvature at each step. In this module, curvatures
-include the learning rate eta. They repeat with a period of k steps, except in the last steps. They are at
-least 0, so the losses are convex, and at most eta L, so the losses are L-smooth. A local search (L-BFGS-B)
-found the curvatures for momentum 0.9.
+include the learning rate eta. The pattern repeats every k steps, except in the last steps. Curvatures between
+0 and eta L make the losses convex and L-smooth. A local search (L-BFGS-B) found the curvatures for momentum
+0.9.
 """
 
 from functools import partial
@@ -30,7 +30,7 @@ class Landscape(NamedTuple):
 
     Attributes:
       most: The largest allowed curvature, eta L.
-      period: The k curvatures of a period. The canary is inserted in the last step of each period.
+      period: The k curvatures of a period.
       end: Curvatures that replace those of the last steps.
     """
 
@@ -81,8 +81,8 @@ LANDSCAPES = [Landscape(*line.split("; ")) for line in _LANDSCAPES.splitlines()]
 def compute_weights(curvatures: Array) -> Array:
     """Returns the weights w_t (T,) of steps in the last model, for curvatures a_t (T,).
 
-    Curvatures include the learning rate. Step t of the heavy-ball method adds BETA (theta_t - theta_(t-1)) -
-    a_t theta_t, noise and any canary. w_t is the last model's derivative in this noise. By the chain rule,
+    Step t of the heavy-ball method adds BETA (theta_t - theta_(t-1)) - a_t theta_t, noise and any canary. w_t
+    is the last model's derivative in this noise. By the chain rule,
 
         w_(t-1) = (1 + BETA - a_t) w_t - BETA w_(t+1),   w_T = 1, w_(T+1) = 0.
     """
@@ -125,7 +125,7 @@ def simulate(landscape: Landscape, runs: int, seed: int) -> tuple[Array, Array]:
     before = theta  # the models one step earlier
     for step, curvature in enumerate(curvatures):
         push = NOISE_MULTIPLIER * rng.normal(size=runs)
-        if (step + 1) % landscape.k == 0:  # the last step of a period inserts the canary
+        if (step + 1) % landscape.k == 0:
             push += signs[step] * is_in
         after = theta + BETA * (theta - before) - curvature * theta + push
         before = theta

@@ -159,7 +159,7 @@ class Series(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """Series in one panel of a figure. They audit the same training procedure at several values of one field.
+    """Series in a figure's panel, which audit one training procedure at several values of a field.
 
     Attributes:
       model: The trained model.
@@ -231,8 +231,7 @@ def _on_logistic(at: Sequence[float], field: str, **fields: Any) -> list[Lines]:
 def _with_correlated_noise(models: Iterable[str], steps: int) -> list[Lines]:
     """Returns lines for each way to correlate the noise across steps, with a panel for each model.
 
-    We audit along GC-S's coordinates and along fresh directions. For each periodicity k, all models together
-    leak the same epsilon.
+    For each periodicity k, all models together leak the same epsilon.
     """
     lines = []
     for model, (strategy, label) in itertools.product(models, correlated.STRATEGIES.items()):
@@ -343,10 +342,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def _list_scaled_figures(scale: str) -> list[Figure]:
-    """Returns the figures that have fewer models or values of x at scale `smoke`. They are not in the paper.
-
-    Brackets show upper bounds on the last model's leak next to audits.
-    """
+    """Returns the figures with fewer models or values of x at scale `smoke`, which are not in the paper."""
     networks = _NETWORKS
     correlated_sizes = _CORRELATED
     correlated_steps = correlated.STEPS
@@ -413,8 +409,9 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
     A cell audits one series (a curve) at one x and one seed, if `size` has runs for the periodicity k.
 
     Figures with upper bounds on the last model have the series COORDINATE. For k > 1, these bounds need the
-    Lipschitz constants of training steps. If the model has no proven ones, other cells measure them, once for
-    all series because they do not depend on the adversary. `fresh_runs` covers every k in such a figure.
+    Lipschitz constants of training steps. Unless the model's constants are proven, other cells measure them
+    once for all series, because they do not depend on the adversary. `fresh_runs` covers every k in such a
+    figure.
     """
     model = task(lines.model)
     is_measured = model.curvature is None  # it has no proven Lipschitz constant

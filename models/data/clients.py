@@ -60,7 +60,7 @@ def group_by_client(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
 
 
 def select(clients: Clients, chosen: NDArray[np.integer]) -> Clients:
-    """Returns the clients with the indices `chosen`, in their original order, with all their examples."""
+    """Returns the clients with the indices `chosen`, in their original order."""
     owners = np.repeat(np.arange(clients.number), clients.counts)
     is_chosen = np.isin(owners, chosen)
     # Numbers the chosen clients from 0, without gaps.
@@ -71,7 +71,7 @@ def select(clients: Clients, chosen: NDArray[np.integer]) -> Clients:
 
 
 def one_each(dataset: Dataset) -> Clients:
-    """Makes each example its own client, so that client-level privacy is example-level privacy."""
+    """Makes each example a separate client, which turns client-level privacy into example-level privacy."""
     return group_by_client(dataset, np.arange(len(dataset.labels)))
 
 
@@ -110,6 +110,6 @@ def _draw_owners(
         fractions = generator.dirichlet(np.full(clients, alpha))
         # Client i's rows end at cut i. So a row's client is the number of cuts at or before its position. The
         # last client gets all remaining rows.
-        cuts = np.floor(np.cumsum(fractions) * len(rows) + 0.5)  # rounds to the nearest whole row
+        cuts = np.floor(np.cumsum(fractions) * len(rows) + 0.5)
         owners[rows] = np.searchsorted(cuts[:-1], np.arange(len(rows)), side="right")
     return owners

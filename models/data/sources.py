@@ -134,8 +134,8 @@ class LoadedArrays(NamedTuple):
 def load_arrays(recipe: Recipe, user_file: UserFile) -> LoadedArrays:
     """Loads a data set's arrays from the user's file or TFDS folder, or else from the cache or a package.
 
-    If the user's arrays differ from the published ones, `source` reports it. Raises InputError if the user's
-    data are unsuitable, or if no source has the data.
+    The `source` of the result states if the user's arrays differ from the published ones. Raises InputError
+    if the user's data are unsuitable, or if no source has the data.
     """
     if user_file is None:
         return load_through_cache(recipe, partial(_fetch, recipe))
@@ -159,7 +159,8 @@ def load_arrays(recipe: Recipe, user_file: UserFile) -> LoadedArrays:
 def load_through_cache(recipe: Recipe, make: Callable[[], LoadedArrays]) -> LoadedArrays:
     """Loads a recipe's arrays from the cache, or makes and caches them if they are missing or damaged.
 
-    The cache is a folder in $XDG_CACHE_HOME or ~/.cache. If writing to it fails, we print a warning.
+    The cache is a folder in $XDG_CACHE_HOME or ~/.cache. A failure to write to the cache only prints a
+    warning.
     """
     root = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     path = root / "hidden-state-audit/data" / f"{recipe.name}.npz"
@@ -218,7 +219,7 @@ def _explain(error: Exception) -> str:
 
 def _read_tfds(recipe: Recipe, folder: Path) -> Arrays:
     """Reads a data set's raw arrays from a TFDS data_dir; raises InputError unless it is prepared there."""
-    # For a missing data set, TFDS would print many lines, so we look for its files first.
+    # We look for the files first, because TFDS prints many lines if a data set is missing.
     is_prepared = any((folder / recipe.name).glob("**/dataset_info.json"))
     if recipe.read_prepared is None or not is_prepared:
         raise InputError(f"it has no prepared {recipe.name} (no dataset_info.json)")

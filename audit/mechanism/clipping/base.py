@@ -1,4 +1,4 @@
-"""Sums of clipped per-example gradients: one definition and several strategies (see also `layerwise`).
+"""Computes sums of clipped per-example gradients by several strategies (see also `layerwise`).
 
 A strategy is a function for a single model,
 
@@ -12,9 +12,9 @@ paper, Equation 2).
     book_keeping            dense, narrow         no                  one backward pass, one contraction
     layerwise_book_keeping  dense, convolutions   for narrow layers   likewise
 
-A gradient of norm 0 contributes 0. C = inf disables clipping. A NaN gradient makes the sum NaN. In tests,
-strategies agree within 1e-5 C per coordinate in float32, for C and norms between 1e-12 and 1e12. This
-requires JAX's matmul precision "float32", which is not the default on GPUs.
+A gradient of norm 0 contributes 0. C = inf disables clipping. A NaN gradient makes the sum NaN. In tests in
+float32, strategies agree within 1e-5 C per coordinate, for C and norms between 1e-12 and 1e12. On GPUs, set
+JAX's matmul precision to "float32", which is not the default.
 """
 
 import functools
@@ -34,14 +34,14 @@ Batch = tuple[Array, Array]
 ClippedSum = Callable[[Array, Batch, Array], Array]
 Loss = Callable[[Array, tuple[Array, Array]], Array]
 Criterion = Callable[[Array, Array], Array]
-# The smallest squared norm that we divide by. Its square root is far below any norm that we support.
+# The smallest squared norm that we divide by.
 _TINY = 1e-30
 # Products and sums with up to this many terms per example are written out as additions.
 _UNROLLED = 32
 
 
 class UnknownLayer(TypeError):
-    """Raised if a strategy does not support a parameter's layer, or if the layer is called twice."""
+    """Raised if a strategy does not support a layer with parameters, or if the layer is called twice."""
 
 
 @jax.custom_jvp
@@ -64,7 +64,7 @@ def _differentiate_scale(
     squared_change, clipping_change = changes
     scale = scale_to_norm(squared_norm, clipping_norm)
     is_clipped = scale < 1
-    # An unclipped gradient may have norm 0. The derivative of its scale is 0, so any divisor will do.
+    # An unclipped gradient may have norm 0. The derivative of its scale is 0 for any divisor.
     squared_divisor = jnp.where(is_clipped, squared_norm, 1.0)
     clipping_divisor = jnp.where(is_clipped, clipping_norm, 1.0)
     # For a squared norm r, the scale C r^(-1/2) changes by C r^(-1/2) (dC / C - dr / (2 r)).
@@ -88,9 +88,8 @@ def per_example(loss: Loss) -> ClippedSum:
     """Returns the strategy for any loss(theta (p,), (feature, label)): per-example gradients with `vmap`."""
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
-        """Returns the clipped sum, of shape (p,). All gradients (B, p) are held in memory."""
+        """Returns the clipped sum, of shape (p,)."""
         compute_gradients = jax.vmap(jax.grad(loss), (None, 0))
-        # On several devices, JAX raises NotImplementedError for convolutions if thetas share features.
         gradients = compute_gradients(theta, copy_per_theta(theta, batch))
         squared_norms = jnp.sum(gradients**2, axis=1)
         scales = scale_to_norm(squared_norms, clipping_norm)  # (B,)
@@ -100,11 +99,11 @@ def per_example(loss: Loss) -> ClippedSum:
 
 
 def copy_per_theta(theta: Array, batch: Batch) -> Batch:
-    """Returns the same batch, with features of shape (B, ...) that `vmap` over thetas copies for each theta.
+    """Returns the same batch, with features (B, ...) that `vmap` over thetas copies for each theta.
 
-    The selection makes the features appear to depend on theta. XLA removes it from the program. On a mesh of
-    devices, JAX 0.10 to 0.12 cannot take per-example gradients of convolution kernels if thetas share
-    features.
+    A selection makes the features appear to depend on theta. XLA removes this selection from the program. On
+    a mesh of devices, JAX 0.10 to 0.12 cannot compute per-example gradients of convolution kernels if all
+    thetas share the features.
     """
     features, labels = batch
     # True unless theta[0] is NaN. Both branches return the features.
@@ -115,15 +114,16 @@ def copy_per_theta(theta: Array, batch: Batch) -> Batch:
 def book_keeping(
     module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion
 ) -> ClippedSum:
-    """Returns the strategy for modules of dense layers and elementwise functions, without (B, p) gradients.
+    """Returns the strategy for modules of dense layers and elementwise functions, which never forms (B, p)
+    gradients.
 
     A dense layer's gradient for one example is the outer product of the layer's input a (with a 1 for the
     bias) and its output gradient g. So the squared norm is ||g||^2 (||a||^2 + 1) (Goodfellow, 2015, arXiv
-    1510.01799). The clipped sum is a single product of the inputs and the output gradients, which are scaled
-    by min(1, C / norm). Examples are columns, which fill vector registers even if layers are narrow.
+    1510.01799). The clipped sum is the product of the inputs and the output gradients scaled by min(1, C /
+    norm). Examples are columns, because columns fill vector registers even in narrow layers.
 
-    If a function between the layers is not elementwise, it mixes examples, and the sum is wrong. So compare a
-    new module's sum with that of `per_example` first.
+    A function between the layers that is not elementwise would mix examples and make the sum wrong. For a new
+    module, first compare the sum with that of `per_example`.
 
     Args:
       module: module.apply({"params": unravel(theta)}, x (features,)) gives logits (outputs,).
@@ -138,8 +138,8 @@ def book_keeping(
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns the clipped sum, of shape (p,), of the gradients for features (B, inputs) and their labels.
 
-        To obtain the gradients at the layers' outputs (outputs, B), we add zeros (perturbations) to the
-        outputs and differentiate with respect to these, as `flax.linen.Module.perturb` does.
+        To obtain the gradients at the layers' outputs (outputs, B), we differentiate with respect to zeros
+        (perturbations) added to the outputs, as `flax.linen.Module.perturb` does.
         """
         features, labels = batch
         columns = features.T  # one example per column
@@ -148,7 +148,7 @@ def book_keeping(
         for path, value in flatten_dict(params).items():
             if path[-1] == "kernel":
                 zeros[path[:-1]] = jnp.zeros((value.shape[-1], len(labels)), value.dtype)
-        # The layers with the features as input. If callers `vmap` over thetas, all thetas share this input.
+        # The layers with the features as input. All thetas share this input under `vmap`.
         first_layers: set[Path] = set()
 
         def total_loss(perturbations: dict[Path, Array]) -> tuple[Array, dict[Path, Array]]:
@@ -166,7 +166,7 @@ def book_keeping(
             losses = jax.vmap(criterion, (-1, 0))(logits, labels)
             return jnp.sum(losses), inputs
 
-        # This traces `total_loss`, which completes `first_layers`.
+        # Tracing `total_loss` completes `first_layers`.
         at_outputs, inputs = jax.grad(total_loss, has_aux=True)(zeros)
         squared_norms = jnp.zeros(len(labels), theta.dtype)
         for path in at_outputs:
@@ -180,8 +180,8 @@ def book_keeping(
         for path, gradients in at_outputs.items():
             scaled = gradients * scales
             if path in first_layers:
-                # One product gives both sums, with a row of ones as the bias's input. All thetas share these
-                # inputs. In other layers, joining would copy the inputs for each theta.
+                # With a row of ones as the bias's input, one product computes both sums. All thetas share
+                # these inputs. In other layers, joining would copy the inputs for each theta.
                 bias_input = jnp.ones((1, len(labels)), columns.dtype)
                 all_inputs = jnp.concatenate([inputs[path], bias_input])
                 both = scaled @ all_inputs.T  # (outputs, inputs + 1)
@@ -201,7 +201,7 @@ def _compute_dense(layer: nn.Module, inputs: Array) -> Array:
     if "bias" not in parameters:
         raise UnknownLayer(f"layer {'/'.join(layer.path)} has no bias")
     kernel = parameters["kernel"]
-    # XLA can fuse written-out sums with later operations, but not a matrix product.
+    # XLA can fuse later operations with written-out sums, but not with a matrix product.
     is_small = kernel.size <= _UNROLLED
     product = _small_product(kernel, inputs) if is_small else kernel.T @ inputs
     return product + parameters["bias"][:, None]
@@ -213,7 +213,7 @@ def apply(
     x: Array,
     compute: Callable[[nn.Module, Array], tuple[Array, Saved] | None],
 ) -> tuple[Array, dict[Path, Saved]]:
-    """Applies a module to x, letting a clipping strategy compute its layers.
+    """Applies a module to x, with layers computed by a clipping strategy.
 
     Args:
       compute: (layer, its input) -> (its output, a value to save for the strategy), or None to let Flax
@@ -223,15 +223,12 @@ def apply(
       (the module's output, the saved values keyed by the layer's path).
 
     Raises:
-      UnknownLayer: `compute` returns None for a layer with a parameter, or a layer is called twice.
+      UnknownLayer: `compute` returns None for a layer with parameters, or a layer is called twice.
     """
     saved: dict[Path, Saved] = {}
 
     def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        """Returns a layer's output from `compute`, and saves the value that `compute` also returns.
-
-        If `compute` returns None, Flax computes the output, and the layer must not have parameters.
-        """
+        """Returns a layer's output from `compute`, and saves the value that `compute` also returns."""
         inputs = [*args, *kwargs.values()]
         computed = None
         # Strategies do not support calls with additional arguments, such as the mask of a normalisation.
@@ -267,7 +264,7 @@ def is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
 
 @jax.custom_vjp
 def _small_product(kernel: Array, columns: Array) -> Array:
-    """Returns kernel.T (outputs, inputs) @ columns (inputs, B), with each output row written out as a sum."""
+    """Returns kernel.T (outputs, inputs) @ columns (inputs, B), written out as a sum for each output row."""
     return jnp.stack([_sum_rows(weights[:, None] * columns) for weights in kernel.T])
 
 

@@ -1,13 +1,13 @@
-"""The per-example gradients of a single layer's parameters, from one backward pass.
+"""Computes per-example gradients of a single layer's parameters from one backward pass.
 
 We support dense layers, convolutions, group and layer normalisation, and modules that define `unfold`.
 
 The L input vectors of a linear layer are rows (L, K) if channels are last, and columns (K, L) if channels are
 first, so we never transpose patches.
 
-Unless per-example gradients are cheaper, we compute ghost norms, which do not require them (Goodfellow, 2015,
-arXiv 1510.01799; Li et al., 2022, "Large Language Models Can Be Strong Differentially Private Learners",
-Section 4). This choice is known as mixed ghost clipping (Bu, Mao and Xu, 2022, arXiv 2205.10683).
+We compute ghost norms, which do not require per-example gradients (Goodfellow, 2015, arXiv 1510.01799; Li et
+al., 2022, "Large Language Models Can Be Strong Differentially Private Learners", Section 4), unless these
+gradients are cheaper. This method is known as mixed ghost clipping (Bu, Mao and Xu, 2022, arXiv 2205.10683).
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class Factors(NamedTuple):
 
 
 class ExampleGradients(NamedTuple):
-    """The gradients of B examples for one parameter of a layer. They need not be stored.
+    """The gradients of B examples for one parameter of a layer, which need not be stored.
 
     Attributes:
       squared_norms: (B,).
@@ -74,8 +74,8 @@ class Call:
 def pass_through(layer: Any, x: Array) -> Call | None:
     """Computes a bound Flax layer's output for one example x and saves its inputs for `find_gradients`.
 
-    A linear layer multiplies L vectors of K numbers, such as patches, by a kernel (K, O). We save them as
-    rows (L, K) or columns (K, L). Returns None for unsupported layers and for modules without parameters.
+    A linear layer multiplies L vectors of K numbers, such as patches, by a kernel (K, O). Returns None for
+    unsupported layers and for modules without parameters.
     """
     params: Any = layer.variables.get("params", {})
     if not params:
@@ -102,8 +102,8 @@ def pass_through(layer: Any, x: Array) -> Call | None:
     # The layer's parameters must vary only along the last axis, and it must not average over devices.
     has_last_axis = getattr(layer, "feature_axes", -1) in (-1, (-1,))
     if is_norm and has_last_axis and layer.axis_name is None:
-        # The scale's gradient needs the normalised inputs. A copy of the layer, without parameters and
-        # detached from the network, computes them.
+        # A copy of the layer, without parameters and detached from the network, computes the normalised
+        # inputs for the scale's gradient.
         without_parameters = layer.clone(use_scale=False, use_bias=False, parent=None)
         normalised: Any = without_parameters.apply({}, x)
         output = normalised * params.get("scale", 1.0) + bias
@@ -117,7 +117,7 @@ def _pass_through_unfold(layer: Any, x: Array, kernel: Array, bias: Array) -> Ca
     """Computes kernel.T @ layer.unfold(x) + bias, reshaped to layer.output_shape(x), with channels first."""
     columns = layer.unfold(x)  # (K, L)
     product = _multiply_columns(layer, kernel.reshape(columns.shape[0], -1), x, columns)
-    # Without this barrier, a GPU would write the bias to memory once per place.
+    # Without this barrier, a GPU would write a copy of the bias to memory for each place.
     product = jax.lax.optimization_barrier(product)
     output = product + bias[:, None]
     return Call(output.reshape(layer.output_shape(x)), columns, channels_last=False)
@@ -147,9 +147,9 @@ def find_gradients(names: set[str], calls: Call, at_output: Array) -> dict[str, 
 def _multiply_columns(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
     """Returns kernel.T (O, K) @ columns (K, L), for columns = layer.unfold(x).
 
-    Under `vmap` over examples, we compute a batched product with contiguous rows. JAX's default, one large
-    product, would first copy the columns into a different order. Because of this rule, JAX can compute
-    grad(vmap(f)), but not vmap(grad(f)).
+    Under `vmap` over examples, we compute a batched product with contiguous rows. By default, JAX would first
+    reorder the columns for one large product. Because of this rule, JAX can compute grad(vmap(f)), but not
+    vmap(grad(f)).
     """
     multiply = _make_product(layer)
     product = jax.custom_batching.custom_vmap(multiply)
@@ -158,7 +158,7 @@ def _multiply_columns(layer: Any, kernel: Array, x: Array, columns: Array) -> Ar
     def map_product(size: int, are_batched: Any, *arguments: Array) -> tuple[Array, bool]:
         """Returns kernel.T @ columns under `vmap`, and True, because its first axis is the mapped one.
 
-        `are_batched` tells which of kernel, x and columns have such an axis.
+        `are_batched` has a boolean for each of kernel, x and columns.
         """
         kernel_is_batched, *_ = are_batched
         if not kernel_is_batched:  # `vmap` over examples, so x and columns = unfold(x) are batched
@@ -172,14 +172,14 @@ def _multiply_columns(layer: Any, kernel: Array, x: Array, columns: Array) -> Ar
 def _make_product(layer: Any) -> Callable[[Array, Array, Array], Array]:
     """Returns the function (kernel, x, columns) -> kernel.T @ columns, for columns = layer.unfold(x).
 
-    Its derivative gets the gradient at x from `layer.fold`, the transpose of `unfold`, so it need not store
-    the gradient at the columns, which are several times larger than x.
+    The derivative computes the gradient at x with `layer.fold`, the transpose of `unfold`. This avoids
+    storing the gradient at the columns, which are several times larger than x.
     """
 
     @jax.custom_vjp
     def multiply(kernel: Array, x: Array, columns: Array) -> Array:
         """Returns kernel.T @ columns (..., K, L). Only the derivative uses x."""
-        # Without this, JAX would compute a single product, and first reorder batched columns.
+        # With a broadcast kernel, JAX does not reorder batched columns for a single product.
         shape = (*columns.shape[:-2], *kernel.T.shape)
         rows = jnp.broadcast_to(kernel.T, shape)
         return rows @ columns
@@ -189,7 +189,7 @@ def _make_product(layer: Any) -> Callable[[Array, Array, Array], Array]:
         return multiply(*arguments), arguments
 
     def backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, None]:
-        """Returns the gradients for the kernel and x; None for the columns, which depend on x."""
+        """Returns the gradients for the kernel and x; None for the columns, which are computed from x."""
         kernel, x, columns = saved
         at_kernel = jnp.einsum("...kl,...ol->ko", columns, gradient)
         return at_kernel, layer.fold(kernel, gradient, x), None
@@ -215,8 +215,8 @@ def _find_kernel_gradients(
       inputs: (B, L, K) if `channels_last`, else (B, K, L).
       at_output: the gradients, (B, L, O) if `channels_last`, else (B, O, L).
     """
-    # Subscripts of inputs, outputs and gradients: examples b, places l, inputs k, outputs o. With the axes in
-    # this order, forming the gradients copies the least memory.
+    # Subscripts of inputs, outputs and gradients: examples b, places l, inputs k, outputs o. This order of
+    # the axes minimises copies when forming the gradients.
     subscripts = "blk,blo,bok" if channels_last else "bkl,bol,bko"
     ins, outs, formed = subscripts.split(",")
     length = inputs.shape[ins.index("l")]
@@ -226,7 +226,7 @@ def _find_kernel_gradients(
     if length == 1:
         return _from_outer_products(inputs.reshape(-1, k), at_output.reshape(-1, o))
 
-    # Forming an example's gradient takes L K O multiply-adds. Computing only its norm takes L^2 (K + O).
+    # Forming an example's gradient takes L K O multiply-adds. Its norm takes only L^2 (K + O).
     if k * o < length * (k + o):  # both divided by L
         gradients = jnp.einsum(f"{ins},{outs}->{formed}", inputs, at_output)
         squared_norms = jnp.sum(gradients**2, axis=(1, 2))
@@ -262,7 +262,7 @@ def _from_ghost_norms(inputs: Array, at_output: Array, ins: str, outs: str) -> E
 def _from_outer_products(inputs: Array, at_output: Array) -> ExampleGradients:
     """Returns the outer products of inputs (B, K) and gradients (B, O) at the output, as B gradients.
 
-    `weighted_sum` returns `Factors`, because callers can multiply those of many blocks of examples at once.
+    `weighted_sum` returns `Factors`, because callers can multiply factors of many blocks at once.
     """
     # The norm of an outer product is the product of the norms.
     squared_norms = jnp.sum(inputs**2, axis=1) * jnp.sum(at_output**2, axis=1)
@@ -295,11 +295,11 @@ def _patch_rows(layer: nn.Conv, x: Array) -> Array:
         pads = jax.lax.padtype_to_pads(x.shape[:2], window, strides, padding)
     x = jnp.pad(x, (*pads, (0, 0)))
 
-    # The number of window positions in the padded image for stride 1.
+    # The number of window positions in the padded image at stride 1.
     height = x.shape[0] - window[0] + 1
     width = x.shape[1] - window[1] + 1
     down, across = strides
-    # For each pixel (i, j) of the window, the image values that it covers as the window moves, (H', W', C).
+    # The image values (H', W', C) under each pixel (i, j) of the window as the window moves.
     shifted = []
     for i, j in np.ndindex(*window):
         rows = x[i : i + height : down]

@@ -36,7 +36,7 @@ from audit.mechanism.clipping.layers import (
 # 0.6 to 2.5 MiB for four ConvNets.
 _CPU_BLOCK = 5 << 18
 _ACCELERATOR_BLOCK = 1 << 30
-# A block may always store this many times the bytes of the parameters.
+# A block may always store this multiple of the parameters' bytes.
 _MIN_BLOCK_PER_PARAMETERS = 4
 
 _Shapes = dict[Path, tuple[int, int]]  # `Call.shape` keyed by layer
@@ -47,11 +47,11 @@ _Pass = tuple[Array, dict[Path, Call]]  # (logits or losses, each layer's call b
 def layerwise_book_keeping(
     module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion
 ) -> ClippedSum:
-    """Returns the strategy for modules made up of supported layers, with any functions between them.
+    """Returns the strategy for modules of supported layers, with any functions between layers.
 
     `clipping.layers` lists these layers. Book-keeping (Bu et al., 2022, arXiv 2210.00038) stores each layer's
     inputs and the gradients at its outputs. From these, it computes the norms of per-example gradients, then
-    their clipped sum. We do so for one block of examples at a time.
+    their clipped sum, one block of examples at a time.
 
     Args:
       module: module.apply({"params": unravel(theta)}, x) gives a single example's logits.
@@ -81,9 +81,9 @@ def layerwise_book_keeping(
         def add_block(totals: dict[Path, Array], block: _Block) -> tuple[Any, Any]:
             """Adds the sum of a block's clipped gradients to each parameter's total, keyed by path.
 
-            For dense kernels, the sum is a product of two matrices, its `Factors`. Adding it would read and
-            write the whole kernel in every block. So `scan` stacks the factors of all blocks, and we multiply
-            them at the end.
+            For dense kernels, the sum is a product of two matrices, its `Factors`. Adding each product would
+            read and write the whole kernel in every block. Instead, `scan` stacks the factors of all blocks,
+            and we multiply them at the end.
             """
             features, labels, weights = block  # weights are 0 for padding, else 1
             by_layer = _find_gradients(module, params, criterion, shapes, (features, labels))
@@ -138,9 +138,9 @@ def _find_gradients(
 ) -> dict[Path, dict[str, ExampleGradients]]:
     """Returns the per-example gradients of a block of examples, by layer and parameter name.
 
-    To obtain the gradients at the layers' outputs, we add zeros (perturbations) to the outputs and
-    differentiate with respect to these, as `flax.linen.Module.perturb` does. `shapes` are the shapes of one
-    example's outputs.
+    To obtain the gradients at the layers' outputs, we differentiate with respect to zeros (perturbations)
+    added to the outputs, as `flax.linen.Module.perturb` does. `shapes` are the shapes of one example's
+    outputs.
     """
     features, labels = block
 
