@@ -446,8 +446,7 @@ def _find_slopes(
 
 
 def compute_excess(secant: Stretches, derivative: Stretches) -> Stretches:
-    """Returns the excess stretch of secants over the limit from derivatives along them; above 0 if there is a
-    jump.
+    """Returns how much more secants stretch than derivatives along them allow; above 0 if there is a jump.
 
     Both arguments are factors by which a step increases distances, such as 1.002. A margin relative to the
     increase, here 0.002, allows for float32 rounding and for larger derivatives between the measured points.

@@ -114,8 +114,7 @@ def copy_per_theta(theta: Array, batch: Batch) -> Batch:
 def book_keeping(
     module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion
 ) -> ClippedSum:
-    """Returns the strategy for modules of dense layers and elementwise functions, which never forms (B, p)
-    gradients.
+    """Returns the strategy for modules of dense layers and elementwise functions, without (B, p) gradients.
 
     A dense layer's gradient for one example is the outer product of the layer's input a (with a 1 for the
     bias) and its output gradient g. So the squared norm is ||g||^2 (||a||^2 + 1) (Goodfellow, 2015, arXiv
