@@ -380,7 +380,7 @@ def make_inserter(
     if not canaries.crafts_constant:
         return sum_at
 
-    if canaries.join is None:
+    if canaries.join is None:  # the same canaries join all steps, so we sum them once
         constant_sum = sum_at(state.step, state.theta, jnp.float32(1))
 
         def insert_constant(step: Array, theta: Array, mask: Array) -> Array:

@@ -113,7 +113,10 @@ class Stepper:
         return np.asarray(stats.norm.pdf(self.points, means, self.process.noise_multiplier))
 
     def advance(self, both: Floats, threshold: float) -> Floats:
-        """Returns both densities (2, n) after a step that starts from the densities `both` (2, n)."""
+        """Returns both densities (2, n) after a step that starts from the densities `both` (2, n).
+
+        A step moves theta by 1 away from the threshold, and adds noise.
+        """
         weights_above = _compute_weights_above(self.points, self.spacing, threshold)
         above = both * weights_above
         below = both * (1 - weights_above)
@@ -129,7 +132,7 @@ class Stepper:
         # Mode "same" treats the kernel's center, a move of 1, as a move of 0, so we then move the result up.
         noisy = np.stack([np.convolve(density, self._kernel, mode="same") for density in both])
         shifted = np.pad(noisy, ((0, 0), (self._cells_up, 0)))
-        return shifted[:, : both.shape[1]]
+        return shifted[:, : both.shape[1]]  # drops the cells that moved off the grid
 
 
 def _choose_spacing(process: Process) -> float:
@@ -322,8 +325,8 @@ def audit(process: Process, study: Study) -> Record:
 def search(process: Process, study: Study) -> Record:
     """Runs the hidden-state paper's Algorithm 6: tries many thresholds for the crafted landscape.
 
-    All simulations of a process use the same random draws. The thresholds are symmetric about C / 2 (Errata
-    H7).
+    Every step after the first moves theta away from the threshold. All simulations of a process use the same
+    random draws. The thresholds are symmetric about C / 2 (Errata H7).
 
     Returns:
       A record with the fields of the process, and
@@ -351,10 +354,10 @@ def search(process: Process, study: Study) -> Record:
 def solve(process: Process, thresholds: Floats, delta: float) -> dict[str, list[float]]:
     """Returns the exact epsilon after each step, and the epsilon claimed by a Gaussian conversion.
 
-    `thresholds` (T - 1,) are those of steps 2 to T, in units of C. The hidden-state paper's conversion
-    assumes a Gaussian trade-off curve. Its mu comes from the error rates of a test, which guesses that the
-    canary is present if theta_t is above the threshold of step t + 1. After the last step, T, which has no
-    next step, we use the threshold of step T itself.
+    A step moves theta away from its threshold. `thresholds` (T - 1,) are those of steps 2 to T, in units of
+    C. The hidden-state paper's conversion assumes a Gaussian trade-off curve. Its mu comes from the error
+    rates of a test, which guesses that the canary is present if theta_t is above the threshold of step t + 1.
+    After the last step, T, which has no next step, we use the threshold of step T itself.
 
     Returns:
       epsilon, claimed: The exact and the claimed epsilons, of shape (T,) each.

@@ -125,7 +125,7 @@ def simulate(landscape: Landscape, runs: int, seed: int) -> tuple[Array, Array]:
     before = theta  # the models one step earlier
     for step, curvature in enumerate(curvatures):
         push = NOISE_MULTIPLIER * rng.normal(size=runs)
-        if (step + 1) % landscape.k == 0:
+        if (step + 1) % landscape.k == 0:  # the last step of a period inserts the canary
             push += signs[step] * is_in
         after = theta + BETA * (theta - before) - curvature * theta + push
         before = theta
