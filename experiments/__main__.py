@@ -14,7 +14,7 @@ from audit.runtime import installed
 
 PACKAGES = ("experiments.commands", "audit.commands")
 _ROOT = Path(__file__).resolve().parents[1]
-_EXAMPLES_PACKAGES = ("torch", "opacus")  # optional packages that examples import
+_EXAMPLES_PACKAGES = ("torch", "opacus")  # optional packages of the examples
 _PARALLEL = ("benchmark", "landscape", "plan", "sweep", "test")
 
 
@@ -33,7 +33,7 @@ def main() -> None:
     if is_flag and command not in (*dispatch.HELP, "--version"):
         command = "audit"
         rest = arguments
-    if command in _PARALLEL:  # it starts a process for each core, so each needs only one thread
+    if command in _PARALLEL:  # these start one process per core
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if command in _TOOLS:
         run_tool = _TOOLS[command]
@@ -44,7 +44,7 @@ def main() -> None:
         dispatch.run("./run.sh", PACKAGES, [command, *rest], summaries)
     except ModuleNotFoundError:
         message = installed.describe_missing_library(f"`{command}` needs", installed.ZOO)
-        if not message:  # a different module is missing
+        if not message:  # not one of our optional packages
             raise
         sys.exit(dispatch.report_error(message))
 
@@ -53,9 +53,9 @@ def main() -> None:
 def _python(arguments: Sequence[str]) -> int:
     """Run your script: ./run.sh python mine.py
 
-    The script's folder comes last in the search path, so a models.py next to the script does not replace
-    ours. If the script raises InputError or imports a missing package that examples use, this prints one
-    line and returns status 2.
+    The script's folder comes last in the search path, so a models.py next to the script does not shadow our
+    package. If the script raises InputError or needs an uninstalled package of the examples, the command
+    prints one line and returns status 2.
     """
     script = arguments[0] if arguments else "python"  # for the message
     if not Path(script).is_file():
@@ -73,7 +73,7 @@ def _python(arguments: Sequence[str]) -> int:
         )
     except InputError as error:
         frames = traceback.extract_tb(error.__traceback__)
-        # The script's functions may call each other. We show the innermost line.
+        # Show the innermost line of the script.
         lines = [frame.lineno for frame in frames if frame.filename == script]
         return dispatch.report_error(f"{script} line {lines[-1]}: {error}")
     return 0
@@ -88,14 +88,14 @@ def _test(arguments: Sequence[str]) -> int:
     if "--slow" in arguments or os.environ.get("CI") in ("true", "1"):
         marks = ""
     rest = [argument for argument in arguments if argument != "--slow"]
-    # Each process runs whole files, so that their tests share fixtures.
+    # Each process runs whole files, so the tests in a file share fixtures.
     flags = ("-n", "auto", "--dist=loadfile", "--no-loadscope-reorder", "--durations=30")
     return _run_module("pytest", *flags, "-m", marks, *rest)
 
 
 def _lint(arguments: Sequence[str]) -> int:
     """Run ruff and mypy; arguments go to ruff check."""
-    # All three run, even if one fails.
+    # Run all three, even if one fails.
     return max(
         _run_module("ruff", "check", ".", *arguments),
         _run_module("ruff", "format", "--check", "."),
@@ -112,11 +112,11 @@ def _docs(arguments: Sequence[str]) -> int:
 
 def _ray(arguments: Sequence[str]) -> int:
     """Run Ray's commands: ./run.sh ray start --head"""
-    # By default, Ray sends no statistics and does not lower its workers' priority. The user's variables take
-    # precedence.
+    # Unless the user's variables request it, Ray sends no statistics and does not lower its workers'
+    # priority.
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"} | os.environ
     if arguments[:1] == ["start"]:
-        # Nobody reads the logs, and Ray's log monitor would keep running after a node loses its cluster.
+        # Ray's log monitor would keep running after a node loses its cluster.
         arguments = ["start", "--include-log-monitor=False", *arguments[1:]]
     return _run_module("ray.scripts.scripts", *arguments)
 
@@ -124,7 +124,7 @@ def _ray(arguments: Sequence[str]) -> int:
 def _run_module(name: str, *arguments: str) -> int:
     """Runs `python -m NAME ARGUMENTS` in the repository's root, and returns the exit status.
 
-    With -P, Python imports no modules from the root. A user's ray.py there does not replace Ray.
+    With -P, Python imports no modules from the root, so a user's ray.py there does not replace Ray.
     """
     return subprocess.run([sys.executable, "-P", "-m", name, *arguments], cwd=_ROOT).returncode
 

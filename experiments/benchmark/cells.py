@@ -22,7 +22,7 @@ class Scale(NamedTuple):
 
     Attributes:
       audits: The number of audits per cell, for a fast estimator.
-      sizes: The numbers of runs or canaries in an audit, or () for each mechanism's own numbers.
+      sizes: The numbers of runs or canaries in an audit, or () for each mechanism's default.
       claim_audits: The number of audits of a claim for each number of runs.
       max_runs: The largest number of training runs in an audit of a claim.
     """
@@ -48,14 +48,12 @@ class AuditedCell(NamedTuple):
     def measure(self) -> Record:
         """Runs the cell's audits and returns their summary.
 
-        A mechanism's law draws an audit's evidence and computes epsilons from it.
-
         The record has the cell's fields, the estimator's version, delta and confidence, and
 
             truth        the mechanism's true epsilon at delta
             exceeding    the number of audits with an epsilon above the truth
             low, high    an exact 95% interval for the probability of an epsilon above the truth
-            beyond       the mean excess over the truth in these audits, or 0 if there are none
+            beyond       the mean of (epsilon - truth) over these audits, or 0 without such audits
             mean         the mean epsilon over all audits; a refusal counts as 0
             seconds      the median processor time of an audit
             refused      the number of audits without a value
@@ -96,7 +94,7 @@ def list_cells(
     cells = []
     for name in mechanisms:
         mechanism = MECHANISMS[name]
-        for size in scale.sizes or mechanism.sizes:  # () means the mechanism's own
+        for size in scale.sizes or mechanism.sizes:
             for estimator_name in estimators:
                 estimator = ESTIMATORS[estimator_name]
                 fits = estimator.design == mechanism.design
@@ -109,8 +107,8 @@ def list_cells(
 def list_claims(estimators: Iterable[str], scale: Scale, seed: int) -> list[ClaimCell]:
     """Returns cells that measure how many runs each estimator needs to refute a false claim.
 
-    Slow estimators get fewer audits than the scale's `claim_audits`, but at least 10 if `claim_audits`
-    allows, to see whether half of them refute the claim.
+    Slow estimators get fewer audits than the scale's `claim_audits`, but at least 10, or all if
+    `claim_audits` is smaller.
     """
     cells = []
     fewest = min(scale.claim_audits, 10)
@@ -127,7 +125,7 @@ def _find_file(cell: Cell, folder: Path) -> Path:
 
 
 def load_measured(cells: Sequence[Cell], folder: Path) -> dict[Cell, Record]:
-    """Returns the records of those cells that have a file in the folder."""
+    """Returns the records of the cells that have a file in the folder."""
     found = {}
     for cell in cells:
         content = files.read(_find_file(cell, folder))
@@ -139,7 +137,7 @@ def load_measured(cells: Sequence[Cell], folder: Path) -> dict[Cell, Record]:
 def measure_missing(cells: Sequence[Cell], folder: Path, processes: int) -> Iterator[Cell]:
     """Measures the cells that have no file in the folder, and yields each after writing its record.
 
-    Cells with slow estimators come first, to keep all processes busy until the end.
+    Slow cells come first, to keep all processes busy until the end.
     """
     done = load_measured(cells, folder)
     missing = [cell for cell in cells if cell not in done]

@@ -13,7 +13,7 @@ from audit.version import __version__
 
 DELTA = 1e-5
 CONFIDENCE = 0.95
-MAX_EPSILON = 100.0  # larger values, including infinity, count as 100
+MAX_EPSILON = 100.0  # larger values are clipped
 
 # The designs differ in the number of runs and canaries per audit.
 ONE_CANARY = "one canary per run"
@@ -37,16 +37,16 @@ class Estimator(NamedTuple):
     Attributes:
       name: Its name in tables.
       kind: OURS, PEER or PAPER.
-      design: The design of its audits, one of DESIGNS.
+      design: One of DESIGNS.
       assumption: Its assumptions, in the words of its documentation.
       epsilon: (evidence, delta, confidence) -> a lower bound on epsilon. The evidence is cosines (`Fresh`)
-        for directions, otherwise scores and presence bits (`Coins`). The function may reject it by raising
-        any exception.
+        for directions, otherwise scores and presence bits (`Coins`). The function may raise any exception to
+        reject its evidence.
       assumes: Its assumptions, as constants from `audit.calibration`. Mechanisms that violate any of them do
         not count against it.
       claims_level: True if it claims that epsilon is a bound with the given confidence.
       package: The name of its package on PyPI, or "" if it needs no package.
-      cost: How many times slower it is than a fast estimator. We divide its number of audits by this.
+      cost: The factor by which it is slower than a fast estimator. Its number of audits is divided by `cost`.
     """
 
     name: str
@@ -71,8 +71,8 @@ class Estimator(NamedTuple):
     def audit(self, evidence: Any, setting: KnownMechanism) -> list[Value]:
         """Returns the estimator's epsilon from an audit's evidence, clipped to [0, MAX_EPSILON].
 
-        `Law.audit` requires a list; this one has a single value. If the estimator raises an exception or
-        returns NaN, `refusal` gives the reason.
+        `Law.audit` requires a list, here with a single value. If the estimator raises an exception or returns
+        NaN, `refusal` gives the reason.
         """
         begin = time.process_time()
         epsilon = 0.0
@@ -81,7 +81,7 @@ class Estimator(NamedTuple):
             epsilon = float(self.epsilon(evidence, setting.delta, setting.confidence))
         except Exception as error:
             first_line = f"{type(error).__name__}: {error}".splitlines()[0]
-            refusal = first_line[:200]  # short enough for a table
+            refusal = first_line[:200]  # fits in a table
         if np.isnan(epsilon):
             epsilon = 0.0
             refusal = "not a number"
@@ -94,10 +94,10 @@ class BenchmarkedMechanism(NamedTuple):
     """A mechanism with a known exact epsilon.
 
     Attributes:
-      design: The design of its audits, one of DESIGNS.
+      design: One of DESIGNS.
       name: Its name in tables, also used to seed the evidence.
       law: Draws the evidence for an audit. Its truth is the smallest epsilon for which the mechanism is
-        (epsilon, delta)-DP if one canary is added or removed.
+        (epsilon, delta)-DP under adding or removing one canary.
       mu: The law's parameter, such as mu for a mu-GDP mechanism.
       sizes: The sizes of the audits at scale `full`; see `make_known`.
       delta: The delta of the bounds.
@@ -114,8 +114,8 @@ class BenchmarkedMechanism(NamedTuple):
         """Returns the mechanism for `audits` audits of size n.
 
         `n` counts runs per world (with and without the canary) for ONE_CANARY, runs for SEVERAL, and canaries
-        for designs with a single run. The evidence depends only on the seed, the mechanism's name and n, so
-        it is the same for all estimators.
+        for designs with a single run. All estimators get the same evidence, which depends only on the seed,
+        the mechanism's name and n.
         """
         runs = 1
         canaries = n
@@ -135,6 +135,6 @@ class BenchmarkedMechanism(NamedTuple):
             seed,
             canaries,
             dimension=_DIMENSION,
-            # Unlike Python's hash, a checksum is the same in all processes.
+            # Python's hash differs between processes.
             stream=(zlib.crc32(self.name.encode()), n),
         )

@@ -1,8 +1,8 @@
 """Measures how many training runs an estimator needs to refute a false privacy claim.
 
-The mechanism is Gaussian with 0.9 times the claimed noise. An estimator refutes the claim if its epsilon
-exceeds the claimed epsilon. Our estimators for directions test the claimed trade-off curve instead. We also
-count the audits that refute a true claim.
+The Gaussian mechanism adds only 0.9 times the claimed noise. An estimator refutes the claim if its epsilon
+exceeds the claimed epsilon. Our estimators for directions test the claimed trade-off curve instead. The
+benchmark also counts the audits that refute a true claim.
 """
 
 import math
@@ -44,10 +44,9 @@ _AUDITS = {
 
 
 class ClaimCell(NamedTuple):
-    """Audits in which an estimator tests a false claim.
+    """Audits of a false claim by an estimator.
 
     Attributes:
-      estimator: The name of the estimator.
       max_runs: The largest number of runs in an audit, for designs with several runs.
       audits: The number of audits for each number of runs.
       seed: The seed of the evidence.
@@ -61,7 +60,7 @@ class ClaimCell(NamedTuple):
     def measure(self) -> Record:
         """Finds the smallest number of runs at which half of the audits refute the claim.
 
-        The record has this tuple's fields, with the `max_runs` that we used, and
+        The record has this tuple's fields, with the actual `max_runs`, and
 
             runs                 the smallest number of runs, or None if `max_runs` is not enough
             false_refutations    the number of audits with `runs` runs that refute a true claim
@@ -73,13 +72,12 @@ class ClaimCell(NamedTuple):
             min_runs = _MIN_RUNS  # with fewer, no estimator refutes a claim
             max_runs = self.max_runs
         elif _is_ours_for_directions(estimator):
-            # This project's estimators accept one run or several. A run with a thousand directions is as slow
-            # as a thousand runs with one canary.
+            # This project's estimators accept one run or several. A run with a thousand directions takes as
+            # long as a thousand runs with one canary.
             max_runs = min(self.max_runs, _MAX_RUNS_OF_DIRECTIONS)
         runs = self._find_fewest_runs(min_runs, max_runs)
         false_fraction = 0.0
         if runs is not None:
-            # With the claimed noise, the claim is true.
             false_fraction = self.find_refuted_fraction(runs, noise=1.0)
         return {
             **self._asdict(),
@@ -111,18 +109,17 @@ class ClaimCell(NamedTuple):
         estimator = ESTIMATORS[self.estimator]
         # This project's estimators from cosines with random directions test the claimed trade-off curve.
         audit = _audit_curve if _is_ours_for_directions(estimator) else estimator.audit
-        # How to draw Gaussian scores, and the size of an audit.
         law, size = _AUDITS[estimator.design]
         claimed_epsilon = conversions.epsilon_from_mu(CLAIMED_MU, DELTA)
-        # `exceeding` is the fraction of epsilons above the truth. Those above the claimed epsilon refute the
-        # claim, so we pass the claimed epsilon as the truth.
+        # Epsilons above the claimed epsilon refute the claim. With this epsilon as the truth, `exceeding` is
+        # the fraction of refuting audits.
         tested = law._replace(truth=lambda setting: claimed_epsilon, audit=audit)
         mu = CLAIMED_MU / noise  # less noise leaks more
         mechanism = BenchmarkedMechanism(estimator.design, name="false claim", law=tested, mu=mu)
-        # The size sets the number of canaries. We replace the number of runs.
+        # The size determines the number of canaries; `runs` is replaced below.
         setting = mechanism.make_known(self.seed, size, self.audits)
         # `stream`, a part of the seed, gives each number of runs different evidence.
-        [result] = calibrate(setting._replace(runs=runs, stream=(runs,)))  # of a single method
+        [result] = calibrate(setting._replace(runs=runs, stream=(runs,)))  # one method
         return result.exceeding
 
 
@@ -134,14 +131,14 @@ def _is_ours_for_directions(estimator: Estimator) -> bool:
 def _audit_curve(directions: Fresh, setting: KnownMechanism) -> list[Value]:
     """Tests the claim of CLAIMED_MU-GDP using the cosines of directions.
 
-    The returned epsilon is only a flag: MAX_EPSILON if the test rejects the claim, and 0 otherwise.
+    The returned epsilon is MAX_EPSILON if the test rejects the claim, and 0 otherwise.
 
     The test counts how many of each run's inserted canaries exceed each threshold, and bets that there are
-    more than mu-GDP allows. If the bets win enough, the test rejects the claim.
+    more than mu-GDP allows. It rejects the claim if the bets win enough.
     """
     counted = exact_null.compute_exceedances(directions)
     # (false-positive rate) -> the largest true-positive rate that the claim allows
     claimed_power = claimed_curve.gaussian_power(CLAIMED_MU)
     test = claimed_curve.examine_claim(counted, claimed_power, setting.confidence)
     epsilon = MAX_EPSILON if test.refuted else 0.0
-    return [Value(method="", epsilon=epsilon)]  # a single method needs no name
+    return [Value(method="", epsilon=epsilon)]

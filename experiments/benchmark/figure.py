@@ -14,14 +14,14 @@ from experiments.sweeps.records import Records
 
 # The color and the label of each kind of estimator.
 _LOOKS = {OURS: (BLUE, "this project"), PEER: (VERMILION, "package"), PAPER: (GREEN, "paper")}
-_MAX_RATIO = 1.3  # the edge of the axis; larger ratios to the true epsilon are drawn as arrows
+_MAX_RATIO = 1.3  # the edge of the axis, with arrows for larger ratios to the true epsilon
 
 
 def draw_figure(estimators: Records) -> Figure:
     """Draws each estimator's fraction of wrong audits, and its mean epsilon divided by the true epsilon.
 
-    `estimators` are the rows of the summary table. The first panel has a square-root scale, which spreads out
-    small fractions. Filled dots mark estimators that claim a confidence level.
+    `estimators` are the rows of the summary table. The square-root scale of the first panel spreads out small
+    fractions. Filled dots mark estimators that claim a confidence level.
     """
     panels = {  # keyed by title; these blank titles must differ
         "": partial(_draw_wrong_audits, estimators=estimators),
@@ -33,14 +33,14 @@ def draw_figure(estimators: Records) -> Figure:
 
 
 def _draw_wrong_audits(axis: Axes, estimators: Records) -> None:
-    """Draws each estimator's fraction of audits above the true epsilon, in the cell where it is largest.
+    """Draws each estimator's largest fraction of audits above the true epsilon in any cell.
 
     A line marks the allowed fraction.
     """
     scale_and_inverse = (lambda fraction: np.sqrt(np.maximum(fraction, 0)), np.square)
     axis.set_xscale("function", functions=scale_and_inverse)
     _draw_dots(axis, estimators, name="too_much", edge=1.0)
-    # This only adds an entry to the legend.
+    # This adds an entry to the legend.
     axis.plot([], [], "o", color="0.4", mfc="white", label="without a confidence level")
     axis.axvline(LEVEL, color="0.3", lw=1, ls=(0, (4, 2)))
     axis.set_xticks([0, 0.01, 0.05, 0.2, 0.5, 1], ["0", "1%", "5%", "20%", "50%", "100%"])
@@ -50,7 +50,7 @@ def _draw_wrong_audits(axis: Axes, estimators: Records) -> None:
 def _draw_dots(axis: Axes, estimators: Records, name: str, edge: float) -> None:
     """Draws the `name` field of the table's rows as dots from top to bottom, with lines between designs.
 
-    Values beyond `edge`, the end of the horizontal axis, are drawn there as arrows.
+    An arrow at `edge`, the end of the horizontal axis, marks a larger value.
     """
     for place, row in enumerate(estimators):
         if row["too_much"] is not None:  # None if no cell meets the estimator's assumptions

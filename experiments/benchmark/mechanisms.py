@@ -1,7 +1,7 @@
 """The benchmark's mechanisms, with their exact epsilons and functions that draw their scores.
 
 A run with several canaries releases a vector, and a canary's score is its inner product with this vector. For
-each canary, the release is mu-GDP. Therefore, all scores together are mu-GDP, even if they are dependent.
+each canary, the release is mu-GDP. Therefore, a run's scores together are mu-GDP, even if dependent.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,13 +38,13 @@ _SIZES = {
     ONE_RUN: (1000, 100, 5000),  # coins of a run
     DIRECTIONS: (1000, 100),  # directions of a run
 }
-_MIN_MU = 1e-6  # replaces mu = 0, which would need an infinite noise multiplier
+_MIN_MU = 1e-6  # replaces mu = 0, since the noise multiplier must be finite
 # The probability that a (0, delta)-DP mechanism reveals a canary's bit; also its delta.
 _REVEAL_PROBABILITY = 0.01
-# How many of n coins a mechanism reveals at once, per sqrt(n).
+# The number of coins that a mechanism reveals at once, divided by sqrt(n).
 _REVEALED_PER_ROOT = 3
 _REVEALING_SCORE = 10.0  # far from the noise
-_WEAK_MU = 0.5  # the mu of the weakly leaking half of the runs in the mixture
+_WEAK_MU = 0.5  # the mu of half of the runs in the mixture
 _GAUSSIAN = frozenset([GAUSSIAN_CURVE])
 
 
@@ -62,7 +62,7 @@ def _mixture_parts(strong: float, inserted: bool) -> list[MixturePart]:
 def _sample_revealing(rng: Generator, mu: float, inserted: bool, n: int) -> Array:
     """Draws n scores that reveal the world with probability _REVEAL_PROBABILITY and are otherwise noise.
 
-    `mu` is an argument of all samplers, but has no effect here.
+    `mu`, an argument of all samplers, has no effect.
     """
     reveals = rng.random(n) < _REVEAL_PROBABILITY
     noise = rng.standard_normal(n)
@@ -110,14 +110,14 @@ def _draw_tied(rng: Generator, setting: KnownMechanism) -> Coins:
     signal = setting.mu * presence
     own_noise = rng.standard_normal(presence.shape)
     shared_noise = rng.standard_normal((len(presence), 1))
-    # The release's coordinates along the two vectors. An inserted canary adds mu / sqrt(2) to both.
+    # The release's coordinates. An inserted canary adds mu / sqrt(2) to two of them.
     own = np.sqrt(0.5) * signal + own_noise
     shared = np.sqrt(0.5) * signal.sum(1, keepdims=True) + shared_noise
     return Coins(np.sqrt(0.5) * (own + shared), presence)
 
 
 def _draw_revealing(rng: Generator, setting: KnownMechanism) -> Coins:
-    """Draws a run's scores. Usually they are noise, but with a small probability they reveal many coins.
+    """Draws a run's scores. The scores are noise, or, with a small probability, reveal many coins.
 
     This invalidates bounds that assume independent coins.
     """
@@ -127,7 +127,7 @@ def _draw_revealing(rng: Generator, setting: KnownMechanism) -> Coins:
     # lucky guesses.
     num_revealed = round(_REVEALED_PER_ROOT * np.sqrt(n))
     scores = rng.standard_normal((1, n))
-    # A random set of this size contains a given coin with probability num_revealed / n. So each coin is
+    # Since a random set of this size contains a given coin with probability num_revealed / n, each coin is
     # revealed with _REVEAL_PROBABILITY, as (0, delta)-DP allows.
     if rng.random() < _REVEAL_PROBABILITY * n / num_revealed:
         revealed = rng.permutation(n)[:num_revealed]
@@ -137,7 +137,7 @@ def _draw_revealing(rng: Generator, setting: KnownMechanism) -> Coins:
 
 
 def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Fresh:
-    """Draws cosines between a run's noisy release and its inserted directions, which are uniform."""
+    """Draws cosines between a run's noisy release and the uniform directions that it inserts."""
     sigma = 1 / max(setting.mu, _MIN_MU)
     cosines = cosine_law.simulate(rng, setting.canaries, setting.dimension, sigma)[None]  # one run
     return Fresh(cosines, np.ones(cosines.shape, bool), setting.dimension)
@@ -149,7 +149,7 @@ def _zero_truth(setting: KnownMechanism) -> float:
 
 
 def _failing_truth(setting: KnownMechanism) -> float:
-    """Returns the true epsilon of a Gaussian mechanism if half of its runs fail and an attacker sees which.
+    """Returns the true epsilon of a Gaussian mechanism if half of its runs visibly fail.
 
     A failed run does not leak, so delta at each epsilon is half that of mu-GDP.
     """
@@ -225,8 +225,8 @@ def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
 def _make_with_scores(design: str) -> Iterator[BenchmarkedMechanism]:
     """Yields the mechanisms of a design with scores (not cosines).
 
-    Gaussian scores with mu 0 or 1, and tied canaries, are audited at all of the design's sizes. The others
-    use only the first size, the default.
+    Gaussian scores with mu 0 or 1, and tied canaries, are audited at all of the design's sizes. Other
+    mechanisms have only the first size, the default.
     """
     prefix, gaussian_law, mus, draw = _DESIGNS[design]
     all_sizes = _SIZES[design]
@@ -236,7 +236,7 @@ def _make_with_scores(design: str) -> Iterator[BenchmarkedMechanism]:
         if mu in (0.0, 1.0):
             mechanism = mechanism._replace(sizes=all_sizes)
         yield mechanism
-    for name, family, parameter in _CURVES:  # families without a Gaussian trade-off curve
+    for name, family, parameter in _CURVES:
         law = _make_law(draw, family, breaks=_GAUSSIAN)
         yield make(prefix + name, law=law, mu=parameter)  # `mu` is the family's parameter
     if design == ONE_CANARY:

@@ -38,8 +38,8 @@ def from_scores(method: ScoreMethod, coins: Coins, delta: float, confidence: flo
 def from_canaries(method: CanaryMethod, coins: Coins, delta: float, confidence: float) -> float:
     """Returns a method's lower bound on epsilon from runs with several canaries each.
 
-    Raises InputError if fair independent coins are very unlikely to produce these presence bits. Coins with a
-    small bias pass this test, so the bound uses confidence limits on the coin probability instead of 1/2
+    Raises InputError if fair independent coins are very unlikely to produce these presence bits. Slightly
+    biased coins pass this test, so the bound replaces the coin probability 1/2 with confidence limits
     (`from_user=True`).
     """
     fair_coins.require_fair(coins.presence)
@@ -58,8 +58,8 @@ def from_directions(
     method: ScoreMethod, directions: Fresh, delta: float, confidence: float
 ) -> float:
     """Returns a method's lower bound on epsilon from cosines with directions that every run draws anew."""
-    # `audit.cosines` marks a user's cosines in the same way: they do not depend on other canaries'
-    # directions, and this tool did not draw the directions.
+    # `audit.cosines` marks a user's cosines in the same way: a cosine does not depend on other canaries'
+    # directions, and the user drew the directions.
     marked = directions._replace(separate=True, from_user=True)
     return method.compute(marked, delta, confidence).epsilon
 
@@ -69,15 +69,15 @@ def _make_estimator(
 ) -> Estimator:
     """Returns the benchmark's record of a method.
 
-    `documented` states the method's assumptions in words, and `epsilon` becomes the field of `Estimator`.
+    `documented` states the method's assumptions, and `epsilon` is the field of `Estimator`.
     """
     assumes = []
-    if design in (SEVERAL, ONE_RUN):  # a coin decides whether a canary is inserted
+    if design in (SEVERAL, ONE_RUN):  # coins insert the canaries
         assumes.append(FAIR)
-    # The in-sample estimate is the epsilon of a Gaussian curve, but its documentation does not mention this.
+    # The documentation of the in-sample estimate does not mention that it assumes a Gaussian curve.
     if documented.gaussian or name == estimate.IN_SAMPLE:
         assumes.append(GAUSSIAN_CURVE)
-    if "many runs" in documented.text:  # as in the text of each asymptotic bound
+    if "many runs" in documented.text:  # all asymptotic bounds
         assumes.append(ENOUGH_RUNS)
     return Estimator(
         name=f"ours: {name}",
@@ -86,14 +86,14 @@ def _make_estimator(
         assumption=documented.sentence,
         epsilon=epsilon,
         assumes=assumes,
-        claims_level=documented.word != NO_BOUND,  # an estimate is no confidence bound
-        cost=_COSTS.get(name, 1),  # how many times slower than a fast method
+        claims_level=documented.word != NO_BOUND,
+        cost=_COSTS.get(name, 1),
     )
 
 
 def _make_estimators() -> Iterator[Estimator]:
     """Yields the records of all methods, grouped by design."""
-    # Each row has a design, a dict of its methods, and the function that calls such a method.
+    # Rows: a design, its methods by name, and the function that calls a method.
     designs: Any = (
         (ONE_CANARY, estimate.METHODS, from_scores),
         (SEVERAL, lifted.METHODS, from_canaries),
@@ -102,7 +102,7 @@ def _make_estimators() -> Iterator[Estimator]:
     )
     for design, methods, call in designs:
         for name, method in methods.items():
-            # Methods for a single run's coins are functions without `assumes`.
+            # Methods for a single run's coins have no attribute `assumes`.
             documented = _ASSUMPTIONS.get(name) or method.assumes
             yield _make_estimator(name, design, documented, partial(call, method))
 

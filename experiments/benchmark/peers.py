@@ -28,7 +28,7 @@ def jax_privacy(method: str, strategy: str, coins: Coins, delta: float, confiden
     """Returns jax-privacy's epsilon from the pooled scores of all runs and canaries.
 
     `method` names a method of `CanaryScoreAuditor`. `strategy` names the class that chooses the threshold, or
-    is "" if the method does not use one.
+    is "" if the method requires no class.
     """
     from jax_privacy import auditing
 
@@ -47,7 +47,7 @@ def opake(
 ) -> float:
     """Returns opake-auditing's lower bound on epsilon from the fair coins of a single run.
 
-    `method` names a method of opake's audit, which is called with `arguments`.
+    `method` names a method of opake's audit, with keyword `arguments`.
     """
     from opake import auditing
     from opake.auditing.types import CoinFlip
@@ -55,8 +55,8 @@ def opake(
     scores = coins.scores[0]
     presence = coins.presence[0]
     indices = np.arange(len(scores))
-    # The number of canaries, their indices, their presence, the indices of the canaries that are in
-    # and of those that are out, and the size of the data set, which contains only canaries.
+    # The number of canaries, their indices and presence, the indices of inserted and left-out canaries, and
+    # the size of the data set, which contains only canaries.
     coin_flip = CoinFlip(
         len(scores),
         indices,
@@ -76,7 +76,7 @@ def privacyguard_fdp(coins: Coins, delta: float, confidence: float) -> float:
     from privacy_guard.analysis.mia.fdp_analysis_node import FDPAnalysisNode
 
     guesses, right = count_right_guesses(coins, FIXED_FRACTION)
-    # There are m coins, and c of c_cap guesses are correct. `threshold` is the error probability.
+    # c of c_cap guesses about m coins are correct. `threshold` is the error probability.
     node = FDPAnalysisNode(
         m=coins.scores.size, c=right, c_cap=guesses, threshold=1 - confidence, delta=delta
     )
@@ -136,7 +136,7 @@ ESTIMATORS = (
         for strategy in ("Bonferroni", "Split")
     ),
     _opake(
-        "opake: gdp",  # its default method, on the coarsest grid that its documentation allows
+        "opake: gdp",  # the default method, on the coarsest documented grid
         assumption="fair coins; mu-GDP, its default",
         epsilon=partial(opake, "gdp", {"grid_size": 1000}),
         assumes=FAIR_AND_GAUSSIAN,

@@ -1,7 +1,6 @@
 """Estimators from papers, as printed or as in their public code.
 
-They reproduce errors that this project corrects elsewhere (see the errata of experiments/lidp and
-experiments/one_shot).
+They reproduce the papers' errors (see the errata of experiments/lidp and experiments/one_shot).
 """
 
 from collections.abc import Callable, Sequence
@@ -29,15 +28,15 @@ from experiments.benchmark.contract import (
 from experiments.canife import rounds
 
 _NUM_BOOTSTRAPS = 2000
-FIXED_FRACTION = 0.2  # the fraction of coins to guess, for estimators with a fixed fraction
-_FRACTIONS = tuple(np.linspace(0.05, 1.0, 20))  # for estimators that choose the best fraction
+FIXED_FRACTION = 0.2  # the fraction of coins to guess, if fixed
+_FRACTIONS = tuple(np.linspace(0.05, 1.0, 20))  # for estimators that choose the best one
 
 
 def canife(coins: Coins, delta: float, confidence: float, by_accuracy: bool = False) -> float:
     """Returns CANIFE's estimate (2023, Algorithm 2) at the threshold with the largest epsilon.
 
-    `by_accuracy` chooses the threshold with the best accuracy instead, as the first version of its code did.
-    The threshold is chosen using the same scores. `confidence` has no effect on the estimate.
+    With `by_accuracy`, it chooses the threshold with the best accuracy instead, as CANIFE's first code did.
+    The threshold and the estimate use the same scores. `confidence` has no effect on the estimate.
     """
     return rounds.best_epsilon(*coins.pooled(), delta, by_accuracy).epsilon
 
@@ -69,17 +68,17 @@ def _bootstrap_moments(rng: np.random.Generator, scores: Array) -> tuple[Array, 
 def lidp_order_4(coins: Coins, delta: float, confidence: float) -> float:
     """Returns the LiDP paper's lower bound on epsilon from fourth-order Wilson intervals, as in its code.
 
-    It reproduces that code's error in a variance (Errata L1 of experiments/lidp/README.md).
+    The variance has the code's error (Errata L1 of experiments/lidp/README.md).
     """
-    # Some of the runs serve to choose a threshold with a large bound (`approximate_dp`). For each of the
-    # `rest`, we count the canaries that are out but above it (`alarms`) and those that are in but below it
-    # (`misses`).
+    # `count` chooses a threshold with a large bound (`approximate_dp`) on some of the runs. In the `rest`, it
+    # counts each run's left-out canaries above the threshold (`alarms`) and inserted canaries below the
+    # threshold (`misses`).
     rest = lifted.count(coins, exact.approximate_dp(delta), 1 - confidence).rest
     canaries = rest.canaries_in  # the largest number in a run: all K canaries
 
     error = (1 - confidence) / 2  # for each of the two error rates
-    # Alarms divided by K estimate P(out and guessed in). As coins are fair, this is half of the error rate
-    # P(guessed in | out). Misses are similar.
+    # Alarms divided by K estimate P(out and guessed in). Since coins are fair, this probability is half of
+    # the error rate P(guessed in | out). Misses are similar.
     false_positive_rate = 2 * fourth_order_bound(rest.alarms, canaries, error)
     false_negative_rate = 2 * fourth_order_bound(rest.misses, canaries, error)
     epsilon = conversions.epsilon_from_rates(
@@ -92,9 +91,9 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
     """Returns an upper confidence bound on the fraction of counted canaries, as in LiDP's code.
 
     Let mu_l be the probability that l random canaries of a run are all counted (`lifted.moments`). The
-    fraction is mu_1. The variance of its estimate depends on mu_2, and the variance of the estimate of mu_2
-    depends on mu_3 and mu_4. So the code bounds the moments from mu_4 down to mu_1, and replaces each moment
-    in a variance with its bound.
+    fraction is mu_1. The variance of the fraction's estimate depends on mu_2, and the variance of the
+    estimate of mu_2 depends on mu_3 and mu_4. Therefore, the code bounds the moments from mu_4 down to mu_1,
+    and replaces each moment in a variance with its bound.
 
     Args:
       sums: (n,) the number of counted canaries in each run, such as false alarms.
@@ -144,7 +143,7 @@ def one_run(
     With several fractions, it returns the largest bound, as papers do, although this has no proven confidence
     level.
 
-    `bound` computes a bound: (number of coins, guesses, correct guesses, delta, error) -> epsilon.
+    `bound` is a function (number of coins, guesses, correct guesses, delta, error) -> epsilon.
     """
     num_coins = coins.scores.size
     epsilons = []
@@ -157,7 +156,7 @@ def one_run(
 def mahloujifar(coins: int, guesses: int, right: int, delta: float, error: float) -> float:
     """Returns the bound of Mahloujifar, Melis and Chaudhuri (2024, Algorithm 3) for a Gaussian curve.
 
-    Of the `guesses` about the coins, `right` are correct. `error` is the bound's error probability.
+    The number of correct `guesses` is `right`. `error` is the bound's error probability.
     """
     mu = one_run_bounds.mu_from_guesses(coins, guesses, right, error)
     return conversions.epsilon_from_mu(mu, delta)
@@ -166,8 +165,8 @@ def mahloujifar(coins: int, guesses: int, right: int, delta: float, error: float
 def count_right_guesses(coins: Coins, fraction: float) -> tuple[int, int]:
     """Guesses a fraction of a single run's coins; returns the numbers of guesses and correct guesses.
 
-    It guesses that the canaries with the largest scores are in, and that equally many with the smallest
-    scores are out. It makes at least one guess of each kind.
+    It guesses that the canaries with the largest scores are in, and that as many canaries with the smallest
+    scores are out, with at least one guess of each kind.
     """
     descending = np.argsort(-coins.scores[0], kind="stable")
     presence = coins.presence[0][descending]
@@ -192,9 +191,9 @@ def one_shot_lower_value(prior: float, directions: Fresh, delta: float, confiden
 
     The epsilon at a threshold comes from the known false-positive rate and a confidence bound on the
     false-negative rate (`one_shot.in_sample`). `prior` is the parameter of this bound's beta prior: 1/2 for
-    Jeffreys, 1 for Clopper-Pearson. All canaries of the single run are inserted.
+    Jeffreys, 1 for Clopper-Pearson.
     """
-    # Row 0 is the only run. No cosines of left-out canaries are observed.
+    # Row 0 is the only run, and it inserts all canaries.
     cosines = Cosines(directions.cosines[0], np.empty(0), directions.dimension)
     return one_shot.in_sample(cosines, delta, 1 - confidence, prior)
 

@@ -29,8 +29,7 @@ _NOTES = (
 def exceeds_level(wrong: int, audits: int, tests: int) -> bool:
     """Returns True if an exact binomial test finds that the probability of a wrong audit exceeds LEVEL, 5%.
 
-    `tests` is the total number of such tests. A Bonferroni correction limits the probability of any false
-    finding among them to 1%.
+    A Bonferroni correction limits the probability of any false finding in all `tests` such tests to 1%.
     """
     error = _TEST_LEVEL / tests  # on each side of the interval
     limits = intervals.clopper_pearson(wrong, audits, confidence=1 - 2 * error)
@@ -43,7 +42,7 @@ def is_held_to_level(cell: Record) -> bool:
 
 
 def _summarize(estimator: Estimator, cells: Records, tests: int) -> Record:
-    """Returns an estimator's row of the table, without the column for refuted claims.
+    """Returns an estimator's row of the table, except for the column of refuted claims.
 
     `cells` are the estimator's records (`AuditedCell.measure`); their `broken` field lists the assumptions
     that the mechanism violates. `tests` is the number of `exceeds_level` tests for all estimators.
@@ -79,7 +78,7 @@ def _find_worst_fraction(cells: Records) -> float | None:
 def show_runs(claim: Record, tests: int) -> str:
     """Formats the number of runs that refute a false claim, with * if a true claim is refuted too often.
 
-    `claim` is a record of `ClaimCell.measure`. `tests` is the number of tests of true claims, over all
+    `claim` is a record of `ClaimCell.measure`. `tests` is the number of tests of true claims for all
     estimators.
     """
     if claim["runs"] is None:
@@ -92,8 +91,7 @@ def show_runs(claim: Record, tests: int) -> str:
 
 def _make_rows(cells: Records, claims: Records) -> Iterator[Record]:
     """Yields a row for each measured estimator, grouped by design; see `make_summary_table`."""
-    # We test cells for wrong audits if the estimator claims a level under assumptions that the mechanism
-    # meets. Tests of claims are corrected separately.
+    # The Bonferroni corrections for cells and for claims are separate.
     tests_of_cells = sum(map(is_held_to_level, cells))
     runs = {claim["estimator"]: show_runs(claim, tests=len(claims)) for claim in claims}
     for estimator in sorted(ESTIMATORS.values(), key=lambda record: DESIGNS.index(record.design)):
@@ -131,10 +129,9 @@ def make_summary_table(cells: Records, claims: Records) -> Table[Record]:
 
 
 def _show_worst_fraction(record: Record) -> str:
-    """Formats an estimator's largest fraction of audits above the truth in any cell.
+    """Formats the largest fraction of audits above the truth in cells that meet the estimator's assumptions.
 
-    Only cells that meet the estimator's assumptions count. "-" marks an estimator that claims no level, and
-    "*" one that exceeds its level in a cell.
+    "-" marks an estimator that claims no level, and "*" an estimator that exceeds its level in a cell.
     """
     if record["too_much"] is None:
         return ""

@@ -1,6 +1,6 @@
 """Times DP-SGD engines on the same training problem.
 
-Only an engine's own processes import JAX or PyTorch. To add an engine, write a function that returns its
+Only the processes of an engine import JAX or PyTorch. To add an engine, write a function that returns its
 `Training`, and add a row to `ENGINES`.
 """
 
@@ -32,7 +32,7 @@ from models.data.images import CIFAR10_MEAN, CIFAR10_STD
 Parameters = NDArray[np.float32]  # (p,) the parameters of a model
 OURS = "ours"
 _SPAWN = multiprocessing.get_context("spawn")  # a process with JAX threads cannot fork
-_AUDITED_RUNS = 5000  # our engine uses the chunk size that it chooses for an audit with 5,000 runs
+_AUDITED_RUNS = 5000  # our engine's chunk size is that of an audit with 5,000 runs
 _ENDLESS_RUNS = 2**31  # more runs than any measurement trains
 _CALL_STEPS = 10  # the steps that a peer takes per call to `Training.run`
 _TRIAL_SECONDS = 0.5  # the duration of a trial of one model count
@@ -50,7 +50,7 @@ MODELS = {
 
 
 class Problem(NamedTuple):
-    """A training problem for DP-SGD that all engines solve.
+    """A training problem for all DP-SGD engines.
 
     Attributes:
       batches: (steps, B) the indices of the examples in at most 10 mini-batches.
@@ -64,11 +64,11 @@ class Problem(NamedTuple):
 
 
 class Training(NamedTuple):
-    """An engine's training run, which continues with each call to `run`.
+    """An engine's training run; each call to `run` continues it.
 
     Attributes:
-      run: Trains briefly and returns the number of steps, summed over models. Peers take one step on each of
-        the problem's mini-batches.
+      run: Trains briefly and returns the number of steps, summed over models. Peers take one step per
+        mini-batch of the problem.
       device: The kind of device, such as "cpu".
       get_theta: Returns the first model's parameters (p,), in the engine's order, for a test. None for our
         engine, which does not keep them.
@@ -86,7 +86,7 @@ class Engine(NamedTuple):
       package: The name of its package on PyPI.
       make: Maps (problem, number of models to train at once) to a training run.
       model_counts: The numbers of models that `find_fastest` tries.
-      one_thread: True if the engine uses a single core. A CPU then runs one process per core.
+      one_thread: True if the engine runs in one process per core on a CPU.
     """
 
     package: str
@@ -109,7 +109,7 @@ def make_problem(model: str, user_file: UserFile) -> Problem:
 
 
 def build_problem(setting: Setting, dataset: Dataset) -> Problem:
-    """Returns the problem of training with a setting on a data set, with its first ten mini-batches."""
+    """Returns the problem of training with a setting on a data set, in up to ten mini-batches."""
     from audit.training import build, game
 
     audited = build.build(setting, dataset)
@@ -138,7 +138,7 @@ def find_fastest(engine: Engine, problem: Problem) -> Training:
     max_floats = _MAX_CPU_FLOATS  # until we know the device
     by_rate: dict[float, Training] = {}  # keyed by steps per second
     for models in engine.model_counts:
-        if by_rate and models * floats_per_model > max_floats:  # we always try the first number
+        if by_rate and models * floats_per_model > max_floats:  # always try the first count
             break
         training = engine.make(problem, models)
         training.run()  # compiles; not timed
@@ -149,9 +149,9 @@ def find_fastest(engine: Engine, problem: Problem) -> Training:
 
 
 def make_ours(problem: Problem, models: int) -> Training:
-    """Returns our training run. It trains chunks of runs as `audit` does, with noise and canaries.
+    """Returns our engine's training run, in chunks of audited models as in `audit`.
 
-    `models` has no effect: our engine chooses the chunk size.
+    Our engine chooses the chunk size itself, so `models` has no effect.
     """
     import jax
 
@@ -159,7 +159,7 @@ def make_ours(problem: Problem, models: int) -> Training:
 
     audited = build.build(problem.setting, problem.dataset)
     chunk_size = game.chunk_size(audited, _AUDITED_RUNS)
-    # This is lazy: each chunk is trained when it is requested.
+    # This iterator is lazy: it trains a chunk on request.
     chunks = game.Player(audited, chunk_size).play_all([(0, _ENDLESS_RUNS)])
 
     def run() -> int:
@@ -190,7 +190,7 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
 
     def train(theta: Any, key: Any, batches: Any, features: Any, labels: Any) -> Any:
         """Trains one model from theta (p,) and returns its parameters after a step on each mini-batch."""
-        # The noise is divided by B, like `clipped_gradient`.
+        # Like `clipped_gradient`, the noise is divided by B.
         deviation = fields.noise_multiplier * fields.clipping_norm / fields.batch_size
         noise = noise_addition.gaussian_privatizer(stddev=deviation, prng_key=key)
 
@@ -205,13 +205,13 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
 
     features = jnp.asarray(problem.dataset.features)
     labels = jnp.asarray(problem.dataset.labels)
-    # Models share batches and data. The updated parameters reuse the old parameters' memory.
+    # All models share batches and data. Donating the parameters lets the update reuse their memory.
     train_models = jax.jit(jax.vmap(train, (0, 0, None, None, None)), donate_argnums=0)
     thetas = jnp.tile(problem.theta_0, (models, 1))
     calls = itertools.count()
 
     def run() -> int:
-        """Trains the last call's models for one more step per mini-batch; returns the number of steps."""
+        """Trains the models for one more step per mini-batch; returns the number of steps."""
         nonlocal thetas
         keys = jax.random.split(jax.random.key(next(calls)), models)
         updated = train_models(thetas, keys, problem.batches, features, labels)
@@ -224,7 +224,7 @@ def make_jax_privacy(problem: Problem, models: int) -> Training:
 def _make_torch_network(problem: Problem) -> Any:
     """Returns the problem's model as a PyTorch module, on the GPU if there is one.
 
-    The layers are the same as in `models`, in the order in which Flax creates them.
+    The layers are the same as in `models`, in Flax's order.
     """
     import torch
     from torch import nn
@@ -275,9 +275,9 @@ def _train_in_torch(
     """Returns a training run in PyTorch on the problem's mini-batches.
 
     Args:
-      problem, models: The problem, and the number of models that `take_step` trains at once.
-      first_model: The first model's parameter tensors. `take_step` changes them in place.
-      take_step: (features (B, ...), labels (B,)) -> None; takes a step on this mini-batch.
+      problem, models: The training problem, and the number of models in a call to `take_step`.
+      first_model: The first model's parameter tensors, which `take_step` changes in place.
+      take_step: (features (B, ...), labels (B,)) -> None; takes a step on a mini-batch.
     """
     import torch
 
@@ -338,7 +338,7 @@ def make_opacus(problem: Problem, models: int) -> Training:
 
 
 def make_torch_func(problem: Problem, models: int) -> Training:
-    """Returns a training run that trains several models at once with torch.func, on all cores or the GPU."""
+    """Returns torch.func's training run of several models at once, on all cores or the GPU."""
     import torch
     from torch.func import functional_call, grad, vmap
     from torch.nn.functional import cross_entropy
@@ -346,7 +346,7 @@ def make_torch_func(problem: Problem, models: int) -> Training:
     network = _make_torch_network(problem)
     fields = problem.setting.mechanism
     noise_deviation = fields.noise_multiplier * fields.clipping_norm
-    # Gradients are summed over a mini-batch, so each step divides by its size.
+    # Steps divide by B because gradients are summed over a mini-batch.
     rate = fields.learning_rate / fields.batch_size
 
     def loss(theta: Any, features: Any, label: Any) -> Any:
@@ -358,7 +358,7 @@ def make_torch_func(problem: Problem, models: int) -> Training:
     def clipped_sum(theta: Any, features: Any, labels: Any) -> dict[str, Any]:
         """Returns the sum of the examples' clipped gradients for one model, keyed by parameter name.
 
-        An example's gradient is clipped by its norm over all parameters.
+        Each gradient is clipped by its norm over all parameters.
         """
         gradients = per_example_gradients(theta, features, labels)  # (B, ...) by parameter name
         squares = [gradient.flatten(1).square().sum(1) for gradient in gradients.values()]
@@ -412,23 +412,23 @@ def measure(
     Raises:
       InputError: The data cannot be read, or an engine fails.
     """
-    # With `processes` above 1, another process creates the problem, so this one does not start JAX.
+    # With `processes` above 1, another process starts JAX and creates the problem.
     [(_, problem)] = as_completed(partial(make_problem, user_file=user_file), [model], processes=2)
     records: list[Record] = []
     teams = []  # the connections to each engine's processes
     with contextlib.ExitStack() as stack:
         for name in engines:
             team = [stack.enter_context(_start_engine(name, problem))]
-            [device] = _receive(name, team)  # a process that is ready sends its device
+            [device] = _receive(name, team)  # an engine sends its device when ready
             if ENGINES[name].one_thread and device == "cpu":
                 for _ in range(cores() - 1):
                     team.append(stack.enter_context(_start_engine(name, problem)))
-                _receive(name, team[1:])  # waits until the others are ready
+                _receive(name, team[1:])  # waits for the others
             records.append({"model": model, "engine": name, "rates": []})
             teams.append(team)
         for _ in trange(rounds, desc=model, leave=False):
             for record, team in zip(records, teams, strict=True):
-                for connection in team:  # all processes of an engine train at the same time
+                for connection in team:  # the engine's processes train at the same time
                     connection.send(_ROUND_SECONDS)
                 record["rates"].append(sum(_receive(record["engine"], team)))
     return records
@@ -449,9 +449,9 @@ def _start_engine(name: str, problem: Problem) -> Connection:
 def _serve(name: str, problem: Problem, connection: Connection) -> None:
     """Prepares an engine in this process, sends the kind of its device, and then answers requests.
 
-    A request is a number of seconds. The answer is the training rate over that time (see `measure_rate`).
+    A request is a number of seconds, and the answer is the training rate over that time (`measure_rate`).
     """
-    # Ctrl-C stops the command, which ends this process.
+    # Ctrl-C stops the command, which then ends the engines.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     engine = ENGINES[name]
     if engine.package.startswith("jax"):
@@ -475,9 +475,9 @@ def _receive(name: str, team: Sequence[Connection]) -> list[Any]:
 def make_table(timings: Records) -> Table[Record]:
     """Returns a table with a row for each record of `measure`.
 
-    It adds the median rate to each record. If our engine was timed on the same model, it also adds the ratios
-    of our rates to the engine's rates. A ratio compares rates from the same round, because a busy machine
-    slows down all engines.
+    It adds the median rate to each record and, if our engine was timed on the same model, the ratios of our
+    rates to the engine's rates. A ratio compares rates from the same round, because a busy machine slows down
+    all engines.
     """
     for record in timings:
         rates = record["rates"]

@@ -16,7 +16,7 @@ from experiments.cells.cell import Audited, Cell, DataSets
 
 
 def audit_cell(audited: Audited) -> Cell:
-    """Returns the unit of a sweep that trains an audit's runs and writes their conclusion, audit.json."""
+    """Returns the cell that trains an audit's runs and writes the conclusion, audit.json."""
     setting = audited.setting
     runs = audited.runs
 
@@ -47,7 +47,7 @@ def setting_cell(
     do: Callable[[Store, Dataset, Progress], object],
     experiment: str = "audit",
 ) -> Cell:
-    """Returns a unit of a sweep that runs an experiment with a setting in its own store.
+    """Returns a cell that runs an experiment with a setting in a separate store.
 
     Args:
       name, setting, runs: The displayed name, the setting and the number of training runs.
@@ -62,8 +62,7 @@ def setting_cell(
         store = held.open(cell_identity)
         if store is None:
             return False
-        # If features are computed on this machine, the checksum is None (see `DataSets.checksum`), and we
-        # accept any stored checksum.
+        # A checksum of None, for computed features (see `DataSets.checksum`), matches any stored checksum.
         checksum = data.checksum(setting.model)
         has_same_data = checksum in (None, store.config().get("data_sha256"))
         return has_same_data and is_complete(store)
@@ -73,7 +72,7 @@ def setting_cell(
         return make.open_store(out, setting, data.load(setting.model), experiment)
 
     def do_cell(store: Store, data: DataSets, progress: Progress) -> None:
-        """Computes the missing results with the model's data."""
+        """Loads the model's data and computes the missing results."""
         do(store, data.load(setting.model), progress)
 
     return Cell(

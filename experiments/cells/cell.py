@@ -45,12 +45,12 @@ class DataSets:
         self._federations: dict[tuple[object, ...], Federation] = {}
 
     def checksum(self, model: str) -> str | None:
-        """Returns the checksum of a model's data, which are the user's file or the published data.
+        """Returns the checksum of a model's data, from the user's file or a published source.
 
-        Returns None if features are computed, because their last bits differ between machines.
+        The checksum of computed features is None, because their last bits differ between machines.
         """
         data = task(model).data
-        # The checksum of a user's file is known only after loading it.
+        # A user's file is loaded to compute its checksum.
         if data.checksum is not None and self._files.get(data.file) is not None:
             return self.load(model).checksum
         return data.checksum
@@ -72,7 +72,7 @@ class DataSets:
         return dataset
 
     def clients(self, setting: FederatedTraining) -> Federation:
-        """Returns a federated setting's clients and test data, and frees those of earlier settings.
+        """Returns a federated setting's clients and test data, and frees the data of earlier settings.
 
         Raises InputError if the data cannot be loaded.
         """
@@ -101,14 +101,14 @@ class Cell(NamedTuple):
 
     Attributes:
       name: The displayed name.
-      identity: A text that identifies the work, except for the number of runs. Among cells with the same
-        identity, a sweep only does the one with the most runs.
+      identity: A text that identifies the work, except for the number of runs. A sweep completes only the
+        largest cell with each identity.
       runs: The number of runs, the unit of `progress`.
-      is_done: (the existing stores, data sets) -> True if the cell's store is complete. It does not start
-        JAX, and loads only the user's data files.
+      is_done: (the existing stores, data sets) -> True if the cell's store is complete. The function does not
+        start JAX, and loads only the user's data files.
       open: (the root of all stores, data sets) -> the cell's store.
       do: (store, data sets, progress); computes the missing results.
-      request: The specification of the work, which figures use to find its results.
+      request: The specification of the work, for finding its results in figures.
       audited: The audit, or None for other kinds of cells.
     """
 
@@ -135,7 +135,7 @@ def read_answer(store: Store) -> dict[str, Any] | None:
     try:
         return dict(json.loads(content))
     except (ValueError, TypeError):
-        files.set_aside(store.path / _ANSWER, "it counts as missing")  # renames it and reports this
+        files.set_aside(store.path / _ANSWER, "it counts as missing")  # renames it
         return None
 
 

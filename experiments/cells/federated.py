@@ -31,7 +31,7 @@ class FederatedScores(NamedTuple):
 
 
 def federated_cell(setting: FederatedSetting, runs: int, name: str) -> Cell:
-    """Returns the unit of a sweep that trains a federated audit's runs.
+    """Returns the cell that trains a federated audit's runs.
 
     If the adversary observes every iterate, the same training runs also fill the store of an adversary that
     observes only the final model.
@@ -79,8 +79,8 @@ def open_store(out: Path, setting: FederatedSetting, federation: Federation) -> 
 def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScores | None:
     """Returns the stored cosines and accuracies of a setting's first runs.
 
-    It ignores the checksum of the clients' data, so they need not be loaded. Returns None if the cosines of
-    any of these runs are missing. Some accuracies may be missing.
+    It ignores the checksum of the clients' data, to avoid loading them. Returns None if any run's cosines
+    are missing. Some accuracies may be missing.
     """
     store = held.open(federated_identity(setting))
     if store is None or store.missing(runs):
@@ -139,9 +139,9 @@ def train(
     def watch(trained: Store, others: Sequence[tuple["Game", Store]], midway: "Midway") -> None:
         """Stores the accuracies of a chunk's final models in all stores, and their scores in the `others`.
 
-        `games.train` calls this function during training, and afterwards stores the scores in `trained`. We
-        store accuracies first, so each run with a score has an accuracy even if the process dies. The chunk's
-        first run is `midway.first`.
+        `games.train` calls this function during training, and afterwards stores the scores in `trained`.
+        Accuracies are stored first, so each run with a score has an accuracy even if the process dies. The
+        chunk's first run is `midway.first`.
         """
         if midway.steps < settings[0].rounds:  # not the final models
             return
@@ -152,7 +152,7 @@ def train(
             store.save(games.final_scores(game, midway.thetas, midway.first))
 
     for i, (game, store) in enumerate(pairs):
-        # Different stores may miss different runs. We train those that `store` misses, and `watch` adds them
-        # to later stores. Earlier stores are complete.
+        # Different stores may miss different runs. `games.train` trains the runs that `store` misses, and
+        # `watch` adds them to later stores. Earlier stores are complete.
         watch_chunk = functools.partial(watch, store, pairs[i + 1 :])
         games.train(game, store, runs, progress=progress, watch=watch_chunk)

@@ -1,6 +1,6 @@
 """Trains on a Ray cluster. Workers train chunks of runs or complete cells; this process stores the results.
 
-All tasks have the same devices, so scores are bit-identical to those from one node.
+All tasks have the same devices, so scores are bit-identical to scores from one node.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from experiments.cells.cell import Cell, DataSets
 Arguments = tuple[Any, ...]
 # A finished task: its arguments, and a function that returns its result or raises its error.
 Ended = tuple[Arguments, Callable[[], Any]]
-_MAX_RETRIES = 20  # how many times a task is retried after its worker or node dies
+_MAX_RETRIES = 20  # the number of retries of a task after its worker or node dies
 _STAGE = 64  # runs between two computations of the bounds
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -61,7 +61,7 @@ def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> Scor
     size = stop - first
     key = (recipe.key, size)
     try:
-        # A worker keeps its last player, which trains chunks of one size with compiled programs.
+        # A worker keeps its last player, with the compiled programs for one chunk size.
         if key not in _PLAYER:
             _PLAYER.clear()
             _PLAYER[key] = Player(recipe.make(data), size)
@@ -105,8 +105,8 @@ class Cluster:
     def __init__(self, ray: Any) -> None:
         """Decides which resources a task gets; `ray` is the imported module.
 
-        A task gets one GPU. Without GPUs, it gets as many cores as the smallest node has, so it fits on
-        every node.
+        A task gets one GPU or, on a cluster without GPUs, all cores of the smallest node, to fit on every
+        node.
         """
         self._ray = ray
         self.share = ray.put
@@ -119,7 +119,7 @@ class Cluster:
             cores_of_nodes = [
                 node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]
             ]
-            with_cores = filter(None, cores_of_nodes)  # without nodes that have 0 cores
+            with_cores = filter(None, cores_of_nodes)  # skips nodes without cores
             smallest = int(min(with_cores, default=0))
             require(smallest, "the Ray cluster has neither GPUs nor cores: start nodes with some")
             self._devices_of_task = smallest
@@ -211,7 +211,7 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
 
 
 def _require_answer(address: str) -> None:
-    """Raises OSError if no server answers at "host:port" within 5 seconds; Ray would try for minutes."""
+    """Raises OSError if no server answers at "host:port" within 5 seconds, much earlier than Ray."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal() and int(port) < 2**16:  # unlike "auto"
         socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
@@ -224,18 +224,17 @@ class RayTrainer:
         """Sends the data to the nodes; raises InputError if a worker cannot make the game."""
         self._cluster = cluster
         self._recipe_and_data = (recipe, cluster.share(data))  # arguments of `prepare` and `train`
-        # The first result, a chunk size, is not needed, so any number of runs will do.
+        # The number of runs, 1, affects only the unused chunk size.
         _, self._versions_and_devices = cluster.call(prepare, *self._recipe_and_data, 1)
 
     def train(self, store: Store, runs: int, max_chunk: int, progress: Progress) -> Trained:
         """Trains the missing runs on workers, and stores their scores; see `Trainer`."""
         begin = time.perf_counter()
         with hold(store.path):
-            # The number of runs in a chunk, and versions and devices, which we already have.
             size, _ = self._cluster.call(prepare, *self._recipe_and_data, max_chunk)
             missing = store.missing(runs)
             tasks = [(*self._recipe_and_data, chunk) for chunk in cut(missing, size)]
-            progress(0)  # until this call, a progress bar shows "compiling"
+            progress(0)  # replaces the label "compiling" of the progress bar
             for _, get_scores in self._cluster.run(train, tasks):
                 scores = get_scores()  # or raises the error of a failed worker
                 store.save(scores)

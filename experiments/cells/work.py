@@ -1,4 +1,4 @@
-"""Trains a sweep's missing cells. If no cell is missing, it needs neither data nor JAX."""
+"""Trains a sweep's missing cells. If no cell is missing, it loads neither data nor JAX."""
 
 import contextlib
 import sys
@@ -60,7 +60,7 @@ class SweepProgress:
         self._runs_finished = 0  # the runs of finished cells
         total = sum(cell.runs for cell in cells)
         layout = "{desc} {percentage:3.0f}% {elapsed}, {remaining} left"
-        # The latest rate has a small weight, which keeps the displayed time left from jumping.
+        # The small weight of the latest rate smooths the displayed time left.
         self._bar = tqdm(total=total, bar_format=layout, smoothing=0.1)
         self.close = self._bar.close
 
@@ -74,7 +74,7 @@ class SweepProgress:
         """Counts a cell as finished, even if it did not report all of its runs."""
         self._num_finished += 1
         self._runs_finished += cell.runs
-        self._bar.update(self._runs_finished - self._bar.n)  # the runs not shown yet
+        self._bar.update(self._runs_finished - self._bar.n)  # runs not yet shown
         self._bar.set_description_str(f"{self._num_finished}/{self._num_cells} cells:")
 
 
@@ -116,7 +116,7 @@ def do_all(cells: list[Cell], place: Workplace) -> Outcome:
 def failing(cell: Cell, progress: SweepProgress, outcome: Outcome) -> Iterator[None]:
     """Reports an InputError raised in the block on stderr, and records the cell as failed in the outcome.
 
-    If the store cannot be written, the error is raised again, because other cells would fail too.
+    If the store cannot be written, it raises the error again, because other cells would fail too.
     """
     try:
         yield

@@ -69,14 +69,15 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     """Audits a setting: trains the missing models, and prints and stores the conclusion.
 
     `runs` is the number of models, or None for the adversary's default. `until` is the condition for stopping
-    early, or None to train all models. Flags set the rest, and are checked before loading the data.
+    early, or None to train all models. The other parameters come from flags, which are checked before loading
+    the data.
     """
     level = cli.level()
-    engine = grid_flags.engine()  # a context that starts it when needed
+    engine = grid_flags.engine()  # starts when entered
     out = cli.folder()
     adversary = setting.adversary
     num_models = runs or adversary.usual_runs
-    # If scores decide when to stop, only sequential tests are valid. They need fresh canaries in each run.
+    # If scores determine when to stop, tests must be sequential, which requires fresh canaries in each run.
     require(
         until is None or adversary.has_fresh_canaries,
         "--until requires --adversary=sphere, examples or --afresh: drop it",
@@ -129,7 +130,7 @@ def _parse_until(text: str | None) -> "Until | None":
 
 
 def _summarise(finished: "Finished") -> str:
-    """Returns a one-line summary: the audit's models, steps and data, and how long new runs took to train."""
+    """Returns a one-line summary: the audit's models, steps and data, and the training time of new runs."""
     request = finished.request
     setting = request.setting
     data = f"{task(setting.model).data.label} ({request.dataset.source})"

@@ -36,9 +36,9 @@ cli.define_out("Folder for results, which go into the subfolder benchmark.")
 def main() -> None:
     """Measures the missing cells, prints the summary, and writes the tables and the figure.
 
-    A cell has some audits of a mechanism with the same estimator.
+    A cell is a number of audits of one mechanism by one estimator.
     """
-    # Imported here, because --help must not load SciPy and pandas.
+    # --help must not load SciPy and pandas.
     from experiments.benchmark import tables
     from experiments.benchmark.cells import (
         SCALES,

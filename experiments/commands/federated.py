@@ -50,7 +50,7 @@ def main() -> None:
     task = federated_task(setting.model)
     federation = task.load(setting, FLAGS.data)
     clients = federation.clients
-    most_rounds = build_federated.rounds(setting, clients).most  # in which any client takes part
+    most_rounds = build_federated.rounds(setting, clients).most  # for any client
     # The noise multiplier covers a whole round, even if the round also releases a noisy count.
     client_rounds = Composition(setting.noise_multiplier, most_rounds)
     canary_rounds = Composition(setting.noise_multiplier, setting.repetitions)

@@ -29,10 +29,10 @@ cli.define_out("Folder with stored cells; figures go into its subfolder figures.
 
 
 def main() -> None:
-    """Draws figures from stored cells, and prints the tables and how many cells are missing from each sweep.
+    """Draws figures from stored cells, and prints the tables and each sweep's number of missing cells.
 
-    A sweep is a figure and its cells: the audits and measurements that the figure needs. Raises InputError if
-    a flag is out of range or no figure can be drawn.
+    A sweep is a figure with its audits and measurements, the cells. Raises InputError if a flag is out of
+    range or no figure can be drawn.
     """
     from audit.report import style
     from experiments.sweeps import points

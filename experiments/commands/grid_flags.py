@@ -1,4 +1,4 @@
-"""The flag that selects the training engine, and grids of audits given by --vary."""
+"""The flag --ray_address for the training engine, and grids of audits from --vary."""
 
 import contextlib
 import hashlib
@@ -84,7 +84,7 @@ def run(runs: int | None) -> None:
 def complete(cells: list[Cell], place: Workplace) -> work.Outcome:
     """Completes cells with the engine chosen by --ray_address; raises InputError at the end if any failed."""
     with engine() as chosen:
-        place.data.require_files()  # reports a bad file before training
+        place.data.require_files()  # reports bad files before training
         outcome = chosen.do_all(cells, place)
     failures = f"{len(outcome.failed)} of {counted(len(cells), 'cell')} failed; the others are kept"
     require(not outcome.failed, f"{failures}: fix the errors above and run the command again")
@@ -123,7 +123,7 @@ def _make_audit(values: Mapping[str, Any], runs: int | None) -> Audited:
         validate(setting, number, FLAGS.delta)
     except InputError as error:
         raise InputError(f"--vary, {described}: {error}") from None
-    # Panel, series and x usually place an audit in a paper's figure. Here they only identify it in messages.
+    # The panel, series and x of a grid's audit only identify the audit in messages.
     return Audited(panel=described, series="audit", x=0.0, setting=setting, runs=number)
 
 
@@ -133,7 +133,7 @@ def _conclude(audit: Audited, place: Workplace, level: Level) -> Result:
 
     dataset = place.data.load(audit.setting.model)
     folder = make.open_store(place.out, audit.setting, dataset).path
-    # The conclusion, and facts for the audit's page. A `Result` requires a function that returns them.
+    # The conclusion, and facts for the audit's page, which `Result` requests with a function.
     facts = subjects.describe_setting(folder, *level, audit.runs)
     return Result(facts.conclusion, subject=lambda: facts, folder=folder)
 
@@ -141,7 +141,7 @@ def _conclude(audit: Audited, place: Workplace, level: Level) -> Result:
 def _show(grid: Grid) -> None:
     """Prints a grid as a table or as JSON, and writes its table (.csv) and figure (.png)."""
     table = grid.table()
-    # Each grid has its own files, named after the varied fields and a hash of its audits' folders.
+    # A grid's files are named after the varied fields and a hash of its audits' folders.
     digest = hashlib.sha256("".join(table["folder"]).encode()).hexdigest()[:8]
     stem = cli.folder() / "grids" / f"{'_'.join(grid.varied)}-{digest}"
     csv = files.write_whole(stem.with_suffix(".csv"), table.to_csv(index=False).encode())

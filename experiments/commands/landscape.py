@@ -34,10 +34,10 @@ def main() -> None:
     """Prints and plots the epsilon of training on two crafted losses: the paper's landscape and the latch.
 
     On the landscape, steps move away from a threshold, and the latch records whether any batch had a large
-    sum. With --momentum, it only prints epsilons for convex landscapes with momentum.
+    sum. With --momentum, it prints only the epsilons of convex landscapes with momentum.
     """
     level = cli.level()
-    # Some estimates use half of the runs to choose a threshold and the other half to test it. Each half needs
+    # Some estimates choose a threshold with half of the runs and test it with the other half. Each half needs
     # runs with and without the canary.
     require_runs(FLAGS.runs, least=4)
     sigmas = cli.numbers("sigmas", MIN_NOISE, MAX_NOISE)
@@ -62,7 +62,7 @@ def main() -> None:
             "landscape": landscape_figures.make_table(audits),
             "latch": crafted.make_latch_table(level.delta),  # for a fixed list of training runs
         }
-        # The paper searches for the best threshold. We do this for processes with a known one.
+        # Like the paper, search for the best threshold, but for processes with a known best threshold.
         searches = [landscape.search(process, study) for process in landscape.SEARCHED]
         for name, figure in landscape_figures.draw(audits, searches, study):
             contents[f"{name}.png"] = style.png(figure)

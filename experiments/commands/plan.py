@@ -25,9 +25,9 @@ from audit.written import show_level
 
 FIELDS = ("model", "periodicity", "insertions", "noise_multiplier", "noise", "canaries")
 FLAGS = flags.FLAGS
-# This progress bar does not show the remaining time, because most of the time is spent starting processes.
+# The remaining time is not shown, because starting processes takes most of the time.
 _COUNT_FORMAT = "{desc}: {n_fmt} of {total_fmt}"
-# Numbers of simulated audits. Those with several canaries per run are slower.
+# Numbers of simulated audits. Audits with several canaries per run are slower.
 _NUM_AUDITS = 100
 _NUM_SLOW_AUDITS = 20
 _SEED = 0  # for the simulated audits
@@ -44,7 +44,7 @@ def main() -> None:
 
     It also prints the number of runs for which the mean bound is --tightness times the true epsilon.
     """
-    # Simulated scores do not depend on the adversary. This adversary allows any number of canaries.
+    # Simulated scores do not depend on the adversary, and this one allows any number of canaries.
     setting = cli.setting(FIELDS, adversary="gc_r")
     level = cli.level()
     require(
@@ -83,7 +83,7 @@ def main() -> None:
 
 def show_bounds(bounds: Sequence[calibration.Calibration]) -> str:
     """Returns a table of an audit's simulated bounds: a row for each method, with its mean and quantiles."""
-    setting = bounds[0].setting  # the same in all rows
+    setting = bounds[0].setting
     truth = bounds[0].true_epsilon
     records = [
         {
@@ -110,7 +110,7 @@ def show_bounds(bounds: Sequence[calibration.Calibration]) -> str:
 def _find_true_epsilon(setting: Setting) -> float:
     """Returns the true epsilon: --epsilon, or by default the accountant's epsilon at --delta.
 
-    Raises InputError if it is out of range.
+    Raises InputError if the epsilon is out of range.
     """
     truth = FLAGS.epsilon
     if truth is None:

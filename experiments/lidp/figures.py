@@ -38,7 +38,7 @@ from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 ScoreGroups = dict[tuple[str, str], dict[int, Scores]]
 MIN_RUNS = 40  # a curve begins at this number of runs, if at least twice as many are stored
 _MAX_CURVE_POINTS = 7
-_NUM_PARTS = 8  # a bound from fewer runs than are stored is a mean over this many random subsets
+_NUM_PARTS = 8  # the number of random subsets for a bound from fewer runs than are stored
 # For each panel, the field of a `MechanismAudit` on the horizontal axis, and the axis label.
 _X_FIELDS = {"over n": "runs", "over K": "canaries", "over d": "dimension"}
 _X_LABELS = {
@@ -92,8 +92,8 @@ def compare_over_runs(
 ) -> pd.DataFrame:
     """Returns an attack's lower bounds on epsilon (`compute_curve`) for several numbers of runs n.
 
-    The columns are `x` (the value of n), a bound from each method, and, if runs with one canary are stored,
-    `single`, from Wilson's interval for a single rate.
+    The columns are `x` (the value of n), a bound from each method, and `single`, from Wilson's interval for
+    runs with one canary, if such runs are stored.
 
     Args:
       by_canaries: The scores, keyed by the number of canaries in a run, each from the same number of runs.
@@ -112,9 +112,9 @@ def compare_over_runs(
 def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> Records:
     """Returns an attack's lower bounds on epsilon for several numbers of runs n and of canaries K.
 
-    Bounds over n use subsets of the runs, and the same K for each n. As the LiDP paper has K = sqrt(n), we
-    choose the stored K above 1 that is closest to the square root of the number of all runs. Bounds over K
-    use all runs.
+    Bounds over n use subsets of the runs, and the same K for each n. Since the LiDP paper has K = sqrt(n), K
+    is the stored number above 1 closest to the square root of the number of all runs. Bounds over K use all
+    runs.
 
     Returns:
       Records with the fields `over` ("n" or "K"), `x` (the value of n or K), `canaries`, and the bounds of
@@ -141,7 +141,7 @@ def _list_methods(canaries: int) -> list[str]:
 def choose_numbers_of_runs(runs: int) -> list[int]:
     """Returns the numbers of runs at the points of a curve, from MIN_RUNS to half of all `runs`.
 
-    Larger random subsets would share more runs, so their mean epsilon would be less precise.
+    Larger random subsets share more runs, which makes their mean epsilon less precise.
     """
     most = runs // 2
     spaced = np.geomspace(min(MIN_RUNS, most), most, _MAX_CURVE_POINTS)
@@ -173,8 +173,8 @@ def _find_method(name: str) -> lifted.CanaryMethod:
 def compute_gain(runs: ArrayLike, single: ArrayLike, several: ArrayLike) -> float | None:
     """Returns the number of runs needed with one canary divided by the number needed with several.
 
-    We compare the two numbers at the largest epsilon that both curves reach. `single` and `several` are the
-    epsilons for each number of `runs`. Returns None if either is always 0.
+    The two numbers are compared at the largest epsilon that both curves reach. `single` and `several` are the
+    epsilons for each number of `runs`. Returns None if one curve is always 0.
     """
     level = min(np.max(single), np.max(several))
     if level <= 0:
@@ -185,8 +185,8 @@ def compute_gain(runs: ArrayLike, single: ArrayLike, several: ArrayLike) -> floa
 def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
     """Draws `count` runs, an even number, without replacement.
 
-    In runs with several canaries, each canary has its own coin, so any subset of runs is valid. With one
-    canary per run, half of the drawn runs insert it.
+    With several canaries per run, each canary has a coin, and any subset of runs is valid. With one canary
+    per run, half of the drawn runs insert the canary.
     """
     if scores.scores.shape[1] > 1:
         # Sorted, so a subset with all runs keeps the stored order.
@@ -202,12 +202,12 @@ def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
 def _interpolate_runs(runs: ArrayLike, epsilons: ArrayLike, level: float) -> float:
     """Returns the number of runs at which the running maximum of `epsilons` reaches a level.
 
-    We interpolate epsilon linearly in the logarithm of the number of runs. `runs` are increasing, and at
-    least one of `epsilons` reaches `level`.
+    Interpolation is linear in the logarithm of the number of runs. `runs` are increasing, and at least one of
+    `epsilons` reaches `level`.
     """
     highest = np.maximum.accumulate(epsilons)
     reached = int(np.argmax(highest >= level))
-    ends = [max(reached - 1, 0), reached]  # the index before it, if any, and this index
+    ends = [max(reached - 1, 0), reached]  # the previous index, if any, and this one
     return math.exp(np.interp(level, highest[ends], np.log(runs)[ends]))
 
 
@@ -240,7 +240,7 @@ def _make_record(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> R
 
     Returns:
       panel, heading: The panel, and a line with its epsilons.
-      x: The audit's field on the horizontal axis. The record also has all fields under their own names.
+      x: The audit's field on the horizontal axis. The record also has every field of the audit.
       exact: The mechanism's epsilon.
       window: The largest epsilon that the paper can show with thresholds in its window of scores (Errata L2).
       <method>, <method>_deviation, <method>_error: For each method, the mean epsilon over seeds, its standard
@@ -290,10 +290,10 @@ def _read_scores(sweep: Sweep, evidence: Evidence) -> tuple[ScoreGroups, int]:
 def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
     """Returns the records for the LiDP paper's Table 1, and the number of missing audits.
 
-    A record requires two stored audits: with one canary in a run, and with several. It has the largest
-    epsilons over all numbers of runs: `single` with one canary, and `wilson_2` and `wilson_4` with several,
-    from intervals that use 2 and 4 moments. `gain_2` and `gain_4` are the number of runs needed with one
-    canary divided by the number needed with several.
+    A record requires stored audits with one canary in a run and with several. It has the largest epsilons
+    over all numbers of runs: `single` with one canary, and `wilson_2` and `wilson_4` with several, from
+    intervals that use 2 and 4 moments. `gain_2` and `gain_4` are the number of runs needed with one canary
+    divided by the number needed with several.
     """
     groups, missing = _read_scores(sweep, evidence)
     records = []
@@ -341,8 +341,7 @@ def draw_epsilons(title: str, records: Records) -> Figure:
 def _draw_panel_of_epsilons(axis: Axes, records: Records) -> None:
     """Draws one panel of Figure 3. In the panel over n, bounds with one canary are separate lines.
 
-    The lines of _LIMITS (the exact epsilon, and the limit of the paper's thresholds with one canary) are the
-    same for one and several canaries.
+    The lines of _LIMITS, the exact epsilon and the limit of the paper's thresholds, do not depend on K.
     """
     single = select(records, panel="over n", canaries=1)
     several = [record for record in records if record not in single]
@@ -358,8 +357,8 @@ def draw_correlations(title: str, records: Records) -> Figure:
     """Plots Figure 4 from records of `_make_record`: changes in epsilon, and dependence between detections.
 
     A lower bound of order 1, 2 or 4 uses that many moments of the number of detected canaries in a run. The
-    bias is the epsilon of order 1 with K canaries minus that with one (equation 10). Gains are the changes
-    from order 1 to orders 2 and 4.
+    bias is the epsilon of order 1 with K canaries, minus the epsilon with one canary (equation 10). Gains are
+    the changes from order 1 to orders 2 and 4.
     """
     # Only runs with more than one canary have `second`, the gap between moments 1 and 2.
     several = [record for record in records if "second" in record]
@@ -404,7 +403,7 @@ def draw_bounds(title: str, records: Records) -> Figure:
         legend_columns=5,
         sharey="row",
     )
-    # This comes last, because it also fixes the upper end of a row's shared axis.
+    # This call must come last, because it also fixes the upper end of a row's shared axis.
     for axis in figure.axes:
         axis.set_ylim(bottom=0)
     return figure
@@ -479,7 +478,7 @@ def make_gains_table(title: str, records: Records) -> OwnTable:
 def make_bounds_table(title: str, records: Records) -> OwnTable:
     """Returns the table of Figure 5: epsilon for each attack, number of canaries and method.
 
-    `records` are from `compare_canaries`. The table has only those over K, which use all runs.
+    `records` are from `compare_canaries`. The table has only the bounds over K, which use all runs.
     """
     columns = [field("attack", "epsilon of", width=40, left=True), field("canaries", "K", width=6)]
     for method, (label, *_) in _METHODS.items():
@@ -490,8 +489,8 @@ def make_bounds_table(title: str, records: Records) -> OwnTable:
 
 _make_table = partial(own_table, section="heading")
 _show_bound = partial(at_least, decimals=2)
-# Functions that read the records and count missing cells, draw the records (Table 1 has no figure), and make
-# their table.
+# For each sweep: functions that read its records and count missing cells, draw its figure (None for Table 1),
+# and make its table.
 _DRAWINGS: dict[str, tuple[Any, Any, Any]] = {
     "lidp_figure_3": (_read_answers, draw_epsilons, make_epsilons_table),
     "lidp_figure_4": (_read_answers, draw_correlations, make_correlations_table),

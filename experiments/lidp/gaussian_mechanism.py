@@ -4,8 +4,8 @@ The mechanism releases the sum of its canaries, which are uniform on the unit sp
 sigma * N(0, I_d). The score of a canary is its inner product with the release. Simulating n runs with K
 canaries each takes O(n K^2) for any d.
 
-The paper's bounds use Wilson's intervals of order 1, 2 or 4 (`wilson_epsilon`). They use only one direction
-of the inequality (Errata L3), and may be below 0.
+The paper's bounds use Wilson's intervals of order 1, 2 or 4 (`wilson_epsilon`). The bounds use only one
+direction of the DP inequality (Errata L3), and may be below 0.
 """
 
 from functools import partial
@@ -24,7 +24,7 @@ from audit.written import Level
 from experiments.lidp.mechanism_audit import MechanismAudit
 
 ORDERS = (1, 2, 4)
-TUNING_SEED = 1000  # thresholds for Wilson's intervals are chosen using the runs with this seed
+TUNING_SEED = 1000  # the seed of the runs that choose thresholds for Wilson's intervals
 _MAX_BLOCK_ENTRIES = 4_000_000  # in all K x K matrices for a block of runs
 _NUM_THRESHOLDS = 500  # as in the paper's code
 _QUANTILE = 0.1  # the fraction of scores outside each end of the threshold window
@@ -33,13 +33,13 @@ _QUANTILE = 0.1  # the fraction of scores outside each end of the threshold wind
 def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> dict[str, Any]:
     """Audits the mechanism with Wilson's intervals and with our bound for several canaries, for each seed.
 
-    Each of the `processes` audits one seed at a time. `progress` is called with a finished seed's number of
+    Each of the `processes` audits one seed at a time. After a seed, `progress` is called with its number of
     runs.
 
     Returns:
       A dictionary: `epsilons` has each method's lower bounds on epsilon for all seeds. `second` and `fourth`
       measure the dependence between a run's canaries: means over seeds of |mu_2 - mu_1^2| and |mu_4 - mu_2^2|
-      (`moment_gaps`). They are missing if a run has fewer than 2 or 4 canaries.
+      (`moment_gaps`). `second` requires at least 2 canaries in a run, and `fourth` at least 4.
     """
     tuning = simulate(audit, TUNING_SEED)
     thresholds = choose_thresholds(tuning, Level(audit.delta, audit.confidence))
@@ -49,7 +49,7 @@ def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> 
     for seed, result in as_completed(audit_seed, seeds, processes):
         by_seed[seed] = result
         progress(audit.runs)
-    # A row for each seed, and a column for each method or gap.
+    # One row per seed, and one column per method or gap.
     epsilons = pd.DataFrame([by_seed[seed][0] for seed in seeds])
     gaps = pd.DataFrame([by_seed[seed][1] for seed in seeds])
     return {"epsilons": epsilons.to_dict("list"), **gaps.mean().to_dict()}
@@ -61,9 +61,9 @@ def _audit_seed(
     """Returns one seed's lower bound on epsilon from each method, and its `moment_gaps`.
 
     A canary is detected if its score reaches a threshold. `thresholds` has a threshold for each order, the
-    number of moments in Wilson's interval. Our bound for several canaries, `lifted`, chooses its own. The
-    gaps measure how much detections in a run depend on each other. This dependence matters from order 2 on,
-    so we use the threshold for order 2.
+    number of moments in Wilson's interval, while our bound for several canaries, `lifted`, chooses a
+    threshold itself. The gaps use the threshold for order 2, the lowest order that depends on several
+    canaries.
     """
     levels = Level(audit.delta, audit.confidence)
     design = simulate(audit, seed)
@@ -81,8 +81,9 @@ def _audit_seed(
 def simulate(audit: MechanismAudit, seed: int) -> Sets:
     """Simulates scores of inserted canaries and of fresh canaries (LiDP paper, Algorithm 1; Errata L5).
 
-    Returns scores (n, K) of canaries in n runs that insert them, and of fresh canaries in n other runs. Those
-    insert K - 1 canaries, so the two kinds of runs differ by one canary, like neighboring data sets.
+    Returns scores (n, K) of canaries in n runs that insert them, and of fresh canaries in n other runs. The
+    other runs insert K - 1 canaries, so the two kinds of runs differ by one canary, like neighboring data
+    sets.
     """
     rng = np.random.default_rng(seed)
     # Blocks of runs limit the memory for their K x K matrices.
@@ -98,8 +99,8 @@ def choose_thresholds(design: Sets, levels: Level) -> dict[int, float]:
     """Returns the threshold with the largest epsilon on these runs, for each order up to K.
 
     An order is the number of moments in Wilson's interval, and K is the number of canaries in a run. Moment j
-    concerns j different canaries, so K limits the order. Bounds must use other runs. `levels` has delta and
-    confidence. As in the LiDP paper's code, thresholds lie in a window of scores: from the smaller of the
+    concerns j different canaries, so K limits the order. Bounds must come from other runs. `levels` has delta
+    and confidence. As in the LiDP paper's code, thresholds lie in a window of scores: from the smaller of the
     10% quantiles of inserted and fresh canaries to the larger of their 90% quantiles (Errata L2).
     """
     worlds = design.pooled()
@@ -119,7 +120,7 @@ def wilson_epsilon(design: Sets, threshold: float, order: int, levels: Level) ->
 
     p_1 is Wilson's lower bound on the probability that an inserted canary's score reaches the threshold. p_0
     is Wilson's upper bound on this probability for a fresh canary. Both use the moments, up to the given
-    order (1, 2 or 4), of the number of a run's canaries that reach it.
+    order (1, 2 or 4), of the number of such canaries in a run.
     """
     find_limits = partial(
         lifted.exchangeable_limits,
@@ -138,9 +139,9 @@ def wilson_epsilon(design: Sets, threshold: float, order: int, levels: Level) ->
 def moment_gaps(inserted: Array, threshold: float) -> dict[str, float]:
     """Returns two gaps between moments, which are 0 if canaries are detected independently.
 
-    mu_j is the probability that j distinct canaries in a run are all detected, which means that their scores
-    reach the threshold. Smaller gaps give narrower intervals for orders 2 and 4 (Pillutla et al., 2023,
-    Section 4). `inserted` has the scores (n, K) of the K inserted canaries in each of n runs.
+    A canary is detected if its score reaches the threshold. mu_j is the probability that j distinct canaries
+    in a run are all detected. Smaller gaps give narrower intervals for orders 2 and 4 (Pillutla et al., 2023,
+    Section 4). `inserted` are the scores (n, K) of the K inserted canaries in each of n runs.
 
     Returns:
       second: |mu_2 - mu_1^2|, if K is at least 2.
@@ -158,11 +159,11 @@ def moment_gaps(inserted: Array, threshold: float) -> dict[str, float]:
 
 
 def window_limit(sigma: float, delta: float) -> float:
-    """Returns the largest epsilon that thresholds in the paper's window can show with any number of runs.
+    """Returns the largest epsilon that the paper's window of thresholds allows with any number of runs.
 
     Each run has a single canary. Scores are N(1, sigma^2) with the canary and N(0, sigma^2) without it. The
     best threshold is the largest in the window, the 90% quantile of the scores with the canary (Errata L2).
-    The fraction of scores that exceed it is p_1 = 10% with the canary, and p_0 without it.
+    With the canary, p_1 = 10% of scores exceed this threshold. The fraction without the canary is p_0.
     """
     highest_threshold = 1 + sigma * special.ndtri(1 - _QUANTILE)
     p_0 = special.ndtr(-highest_threshold / sigma)
@@ -180,7 +181,7 @@ def _draw_inserted_scores(rng: np.random.Generator, audit: MechanismAudit) -> Ar
     rows = np.tril(rng.standard_normal((runs, canaries, canaries)), -1)
     i = np.arange(canaries)  # the diagonal entry of row i has d - i degrees of freedom
     rows[:, i, i] = np.sqrt(rng.chisquare(dimension - i, (runs, canaries)))
-    rows /= np.linalg.norm(rows, axis=2, keepdims=True)  # a canary is a row, a unit vector
+    rows /= np.linalg.norm(rows, axis=2, keepdims=True)  # each row is a canary, a unit vector
     # (n, K): each run's release, projected onto the span of its canaries.
     released = rows.sum(axis=1) + audit.sigma * rng.standard_normal((runs, canaries))
     # (n, K, K) times (n, K, 1): inner products of each canary with its run's release.
@@ -190,8 +191,8 @@ def _draw_inserted_scores(rng: np.random.Generator, audit: MechanismAudit) -> Ar
 def _draw_fresh_scores(rng: np.random.Generator, audit: MechanismAudit) -> Array:
     """Draws the scores (n, K) of fresh canaries in n runs that insert K - 1 other canaries.
 
-    A fresh canary has a uniform direction, independent of the release. So its score is the release's length
-    times a cosine from `_draw_cosines`. We draw the length in three steps:
+    A fresh canary has a uniform direction, independent of the release. Therefore, its score is the release's
+    length times a cosine from `_draw_cosines`. The length is drawn in three steps:
 
     1. Add K - 1 unit vectors. A vector at an angle with cosine c changes the length r of the sum to
        sqrt(r^2 + 1 + 2 r c).
@@ -215,8 +216,8 @@ def _draw_fresh_scores(rng: np.random.Generator, audit: MechanismAudit) -> Array
 def _draw_cosines(rng: np.random.Generator, shape: tuple[int, ...], dimension: int) -> Array:
     """Draws cosines of the angles between a fixed direction and uniform directions in R^dimension.
 
-    A standard normal vector has a uniform direction. `along` is its coordinate along the fixed direction, and
-    `across_squared` is the sum of its other squared coordinates.
+    A standard normal vector has a uniform direction. Its coordinate along the fixed direction is `along`, and
+    its other squared coordinates add up to `across_squared`.
     """
     along = rng.standard_normal(shape)
     across_squared = rng.chisquare(dimension - 1, shape)

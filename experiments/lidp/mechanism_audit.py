@@ -11,7 +11,7 @@ class MechanismAudit(NamedTuple):
     """An audit of the Gaussian mechanism, repeated with several seeds.
 
     Attributes:
-      runs: The number of runs that insert all canaries, and also of the runs for fresh canaries.
+      runs: The number of runs with all canaries, and of runs for fresh canaries.
       canaries: The number of canaries K in a run.
       dimension: The dimension d of the release.
       epsilon: The claimed epsilon, a key of SIGMA_SQUARED.
@@ -32,5 +32,5 @@ class MechanismAudit(NamedTuple):
 
     @property
     def sigma(self) -> float:
-        """The standard deviation of the noise, by accounting for the claimed epsilon."""
+        """The standard deviation of the noise for the claimed epsilon."""
         return math.sqrt(SIGMA_SQUARED[self.epsilon])

@@ -2,7 +2,7 @@
 
 They audit the Gaussian mechanism (Section 4, Appendix E) and trained models (Section 6, Appendix F).
 
-    smoke    a few runs of a few steps, which take seconds, to test the code
+    smoke    a few runs of a few steps, to test the code in seconds
     laptop   the paper's seeds, up to 4,096 runs of 64 canaries; only the linear model, with 600 steps
     paper    Appendix E's grid, with its limits n K <= 1e8 and K d <= 1e9; all of the paper's models, 30 or
              100 epochs, 1,000 runs for each cell, 1 to 512 canaries
@@ -33,13 +33,13 @@ from models.catalogue import task
 EPSILONS = (1, 2, 4, 8, 16, 32)  # claimed for trained models, by Renyi DP at delta = 1e-5
 _DIMENSION = 10_000  # in the panels over n and over K
 _BATCH_SIZE = 100
-# With fewer scores per seed, starting several processes takes longer than it saves.
+# With fewer scores per seed, starting processes takes longer than the time they save.
 _WORTH_PROCESSES = 50_000
 _POISONED = Poisoned(as_printed=True)  # Errata L10
 
 
 class Training(NamedTuple):
-    """How a model is trained, as in the paper's table.
+    """The hyperparameters of a model, as in the paper's table.
 
     Attributes:
       sampling_rate: The probability that a step samples an inserted canary.
@@ -182,7 +182,7 @@ def _list_mechanisms(size: Extent) -> list[Cell]:
     """Returns the audits of the Gaussian mechanism, for panels over runs n, canaries K and dimension d.
 
     Epsilon is 4, d is 10,000 and K is sqrt(n), rounded down, unless the panel varies them. The panel over n
-    has epsilon 1, and also K = 1.
+    has epsilon 1, and also includes K = 1.
     """
     runs = size.mechanism_runs
     base = MechanismAudit(
@@ -233,15 +233,15 @@ def _make_audits(
     """Returns the cells that audit trained models with each attack.
 
     Args:
-      trainings: How the models are trained.
-      epsilons: The claimed epsilons. Each has its own clipping norm and noise, in the order of EPSILONS.
+      trainings: The models and their hyperparameters.
+      epsilons: The claimed epsilons, from EPSILONS.
       numbers: The numbers of canaries in a run.
       runs: The number of runs in a cell.
     """
     cells = []
     combinations = itertools.product(trainings, ATTACKS.items(), epsilons, numbers)
     for training, (attack, adversary), epsilon, canaries in combinations:
-        # The usual adversary, ClipBKD, has only one poisoned example.
+        # ClipBKD has only one poisoned example.
         if attack == _POISONED_DATA and canaries > 1:
             adversary = training.poisoned
         index = EPSILONS.index(epsilon)

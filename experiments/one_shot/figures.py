@@ -1,7 +1,8 @@
 """Draws the paper's Figures 1 to 4 and makes its Tables 1, 2, 4 and 5.
 
-Table 1 is simulated. The others use stored cosines. If the observer sees all iterates, we use each canary's
-largest cosine over all rounds. The estimate fits normal distributions to these maxima (Errata O13).
+Table 1 comes from simulations, and all others come from stored cosines. For the observer of all iterates, a
+canary's cosine is the largest over all rounds. The estimate fits normal distributions to these maxima (Errata
+O13).
 """
 
 import dataclasses
@@ -82,8 +83,8 @@ _NUM_BINS = 40
 _NUM_CURVE_POINTS = 600
 _COLORS = (style.BLUE, style.GREEN, style.ORANGE, style.VERMILION, style.PURPLE)
 _PANEL_SIZE = (2.6, 2.4)  # in inches
-_NULL_REACH = 4.0  # the null density is drawn up to four standard deviations from 0
-# What an observer sees, for each value of a setting's `observe` field.
+_NULL_REACH = 4.0  # the range of the null density, in standard deviations
+# The observer for each value of a setting's `observe` field.
 _OBSERVERS = {"all": "all iterates", "final": "final model"}
 _SPLITS = {  # the label, color, and marker and line format of each line in Figure 4
     "one run": ("one run", style.BLUE, "o-"),
@@ -123,14 +124,14 @@ def simulate(plan: Simulations) -> list[Record]:
 def _simulate_cosines(plan: Simulations, dimension: int) -> Array:
     """Returns the cosines between each canary and a release, the sum of all canaries plus noise.
 
-    Their shape is (simulations, sigmas, canaries). A simulation draws uniform unit vectors as canaries, and
-    uses them with every sigma, the standard deviation of the noise.
+    The cosines have shape (simulations, sigmas, canaries). Each simulation draws uniform unit vectors as
+    canaries, and reuses them for every sigma, the standard deviation of the noise.
     """
     canaries = int(np.sqrt(dimension))  # as in the paper's Table 1
     simulations = []
     for index in range(plan.simulations):
         rng = np.random.default_rng([0, dimension, index])
-        # Coordinates in the canaries' span need little memory even if the dimension is large.
+        # Coordinates in the canaries' span save memory in large dimensions.
         coordinates = cosine_law.draw_canaries(rng, canaries, dimension)
         cosines = []
         for sigma in plan.sigmas:
@@ -172,7 +173,7 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
         is_inserted = stored.scores.presence[0]
         not_inserted = None  # for the final model, the distribution without leakage is known
         if observe == "all":
-            # The distribution of a largest cosine is unknown, so we estimate it.
+            # Left-out canaries estimate the unknown distribution of the largest cosine.
             not_inserted = values[~is_inserted]
         cosines = one_run_evidence.make_cosines(values[is_inserted], not_inserted, plan.dimension)
         by_method = {found.method: found for found in one_shot.estimates(cosines, *levels)}
@@ -197,8 +198,8 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
 def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Record]:
     """Yields a record for each of QUANTILES in each panel of the one-shot paper's Figure 4 with stored runs.
 
-    Many experiments estimate epsilon from one run with many canaries, or from several runs with fewer
-    canaries each. The figure compares the quantiles of these two kinds of estimates.
+    An experiment estimates epsilon from one run with many canaries, or from several runs with fewer canaries
+    each. The figure compares the quantiles of the two kinds of estimates over many experiments.
 
     A record has the panel's `noise` multiplier and `observer` (of all iterates or the final model), the
     `analytical` epsilon of a canary that takes part once, the quantile's level as `x`, and the quantiles `one
@@ -232,8 +233,8 @@ def _estimate_experiments(
 ) -> list[Array]:
     """Returns each experiment's fitted estimate of epsilon. An experiment pools `runs` consecutive runs.
 
-    `dimension` d is the model's number of parameters. `one_shot.fit` multiplies cosines by sqrt(d), so the
-    final model's cosines with canaries that are not inserted are about N(0, 1) for any large d.
+    `dimension` d is the model's number of parameters. `one_shot.fit` multiplies cosines by sqrt(d). For the
+    final model and large d, scaled cosines of left-out canaries are approximately N(0, 1).
     """
     epsilons = []
     for first in range(0, len(scores.scores), runs):
@@ -253,7 +254,7 @@ def draw(sweep: PlannedSweep, evidence: Evidence) -> Drawn:
     plan = sweep.plan
     if isinstance(plan, Simulations):  # Table 1
         return Drawn(None, missing=0, table=make_simulated_table(simulate(plan)))
-    no_data = DataSets({})  # all cells are federated, and their `is_done` ignores the data
+    no_data = DataSets({})  # federated cells ignore the data in `is_done`
     missing = sum(not cell.is_done(evidence.held, no_data) for cell in sweep.cells)
     delta = evidence.levels.delta
     records: list[Record] = []
@@ -277,7 +278,7 @@ def draw_grid(
     final_first: bool = False,
 ) -> Figure:
     """Draws a row of panels per observer and a column per noise multiplier, from records of `read_runs`."""
-    # By name, "all iterates" comes before "final model".
+    # In alphabetical order, "all iterates" comes before "final model".
     records = sorted(map(_add_panel, runs), key=itemgetter("observer"), reverse=final_first)
     columns = len({run["noise"] for run in runs})
     return draw_panels_of(records, title, draw_panel, _PANEL_SIZE, across=columns, ylabel=ylabel)
@@ -311,8 +312,8 @@ def _add_panel(record: Record) -> Record:
 def _draw_histogram(axis: Axes, records: Records) -> None:
     """Draws a histogram of the inserted canaries' cosines over the distribution without leakage.
 
-    The latter is a histogram of canaries that are not inserted (`unobserved`). For the final model,
-    `unobserved` is empty, so we draw the exact density.
+    The distribution without leakage is a histogram of the left-out canaries (`unobserved`) or, for the final
+    model, which has no `unobserved` cosines, the exact density.
     """
     [run] = records
     cosines: Cosines = run["cosines"]
@@ -342,7 +343,7 @@ def _draw_densities(axis: Axes, records: Records) -> None:
     dimension = records[0]["plan"].dimension
     cosines = [run["cosines"].observed * np.sqrt(dimension) for run in records]
     pooled = np.concatenate(cosines)
-    # The margin of 1 leaves room for the tails of the kernels.
+    # A margin of 1 leaves room for the kernels' tails.
     low = min(-_NULL_REACH, pooled.min() - 1)
     high = max(_NULL_REACH, pooled.max() + 1)
     _draw_null(axis, low, high, dimension)
@@ -418,7 +419,7 @@ def make_simulated_table(cells: Records) -> OwnTable:
 def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable:
     """Returns the table of one plan's training runs, with a section for each observer.
 
-    A section's heading shows the noise floor: estimates of epsilon without leakage.
+    A section's heading shows the noise floor, the mean and 95% quantile of estimates without leakage.
 
     Args:
       runs: At least one record of `read_runs`.
@@ -441,13 +442,13 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
         field("noise", "noise", ".3g", 6, left=True),
         field("accounted", "accounted", ".4g", 10),
         field("observer"),
-        Column(value=_show_estimate, head="estimate", width=15),  # only in the text, with its error
+        Column(value=_show_estimate, head="estimate", width=15),  # text only, with the error
         field("estimate"),
         field("error"),
         field("in_sample", "in-sample", ".3f", 10),  # the paper's lower value, not a bound
     ]
 
-    # The numbers of canaries and the noise floors hardly vary between runs, so we show the first.
+    # Show the first run's numbers of canaries and noise floors, which hardly differ between runs.
     cosines = first["cosines"]
     canaries = f"{len(cosines.observed):,} + {len(cosines.unobserved):,} canaries"
     clients = f"{plan.setting.rounds:,} x {plan.setting.cohort} clients"
@@ -512,7 +513,7 @@ def _show_estimate(run: Record) -> str:
     """Formats an observer's estimate and its standard error.
 
     A "*" marks an estimate from all iterates that exceeds the accounted epsilon by more than this error.
-    Estimates below 10 have two decimals, those of 1,000 or more have none, and all others have one.
+    Estimates have two decimals below 10, one below 1,000, and no decimals from 1,000 on.
     """
     epsilon = run["estimate"]
     error = run["error"]
@@ -532,7 +533,7 @@ def _show_pair(value: float, other: float, decimals: int = 2) -> str:
     return f"{value:,.{decimals}f} ({other:,.{decimals}f})"
 
 
-# Each pair has the function that draws the figure and the function that makes the table.
+# Pairs of functions that draw the figure and make the table.
 _TABLE = (
     partial(draw_grid, draw_panel=_draw_histogram, ylabel="density"),
     partial(make_runs_table, shows_accuracy=True),

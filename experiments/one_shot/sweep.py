@@ -1,11 +1,10 @@
 """The experiments of the one-shot paper as sweeps, at three scales.
 
-    smoke    a few rounds, which take seconds, as a test
+    smoke    a few rounds, to test the code in seconds
     laptop   Fashion-MNIST instead of EMNIST, and Shakespeare instead of Stack Overflow
     paper    the paper's data from the files given by --emnist and --stackoverflow, with adaptive clipping
 
-Only scale `paper` uses the paper's noise multipliers. At the other scales, the multipliers give the paper's
-analytical epsilons.
+Scale `paper` uses the paper's noise multipliers, and the other scales use the paper's analytical epsilons.
 """
 
 import dataclasses
@@ -25,9 +24,9 @@ class TrainingPlan(NamedTuple):
 
     Attributes:
       label: The name of the data, for titles.
-      counterpart: The name of the data set in the paper that these data replace.
+      counterpart: The name of the paper's data set that these data replace.
       setting: The settings shared by all runs, except for `noises` and `repetitions`.
-      repetitions: The repetition counts: how many rounds a canary takes part in.
+      repetitions: The repetition counts: the numbers of rounds in which a canary takes part.
       dimension: The number of trainable parameters.
     """
 
@@ -51,14 +50,14 @@ class TrainingPlan(NamedTuple):
     def without_canaries(self, noise: float) -> FederatedSetting:
         """Returns the setting of a training run without canaries, for comparing accuracies.
 
-        A setting has at least one canary, which run 0 does not insert. The server divides a round's sum of
+        Settings require at least one canary, which run 0 does not insert. The server divides a round's sum of
         updates by the expected number of participants, cohort + canaries / (2 rounds), which is lower with a
-        single canary. To keep the steps' lengths, we lower the learning rate by the same factor.
+        single canary. The learning rate is lower by the same factor, which preserves the lengths of steps.
         """
         setting = self.with_noise(noise)
         with_all_canaries = setting.cohort + 0.5 * setting.canaries / setting.rounds
         with_single_canary = setting.cohort + 0.5 / setting.rounds
-        # Six decimals, because the rate is part of the setting's identity in the store.
+        # The rate identifies the setting in the store, so it has only six decimals.
         learning_rate = round(setting.learning_rate * with_single_canary / with_all_canaries, 6)
         return dataclasses.replace(
             setting, canaries=1, observe="final", learning_rate=learning_rate
@@ -99,7 +98,7 @@ _NOISES = (0.0, 0.0484613, 0.0946699, 0.21472)
 _IMAGES = FederatedSetting(clients=1000, cohort=10, observe="all")
 _TEXT = FederatedSetting(  # with learning rate 0.1 and the noise for epsilon 30, the LSTM diverges
     "character_lstm", clients=0, cohort=2, rounds=50, client_learning_rate=0.8, learning_rate=0.03,
-    canaries=320, observe="all",  # few canaries: this observer stores a direction for each
+    canaries=320, observe="all",  # few, since this observer stores a direction for each
 )  # fmt: skip
 _TINY = FederatedSetting("linear", clients=20, cohort=4, rounds=12, canaries=200, observe="all")
 _TINY_TEXT = dataclasses.replace(_TEXT, clients=4, rounds=2, canaries=100)
@@ -192,7 +191,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         PlannedSweep("one_shot_table_1", "Estimates of a known epsilon", cells=(), plan=simulations)
     ]
     for number, plan in ((2, text), (5, images)):
-        # Figures 1 to 3 show canaries that take part in several rounds. Here, they take part in one.
+        # In the tables, canaries take part in one round; in Figures 1 to 3, in several rounds.
         once = plan._replace(repetitions=(1,))
         cells = list(_audit_cells(once))
         for noise in plan.noises:

@@ -26,16 +26,16 @@ _DOTS = (0, (1, 1))
 _ACCOUNTING = "upper bound (accounting)"
 # Keyword arguments for `Axes.errorbar`.
 _MARK: dict[str, Any] = {"elinewidth": 0.8, "capsize": 2.5, "ls": "none", "zorder": 3, "ms": 5}
-# For each method, from left to right: how far its mark is from the middle of a point, in units of the
-# distance between neighbouring points, and how to draw it.
+# For each method, from left to right: the offset of its mark from the middle of a point, in units of the
+# distance between points, and its style.
 LOOKS: dict[str, tuple[float, dict[str, Any]]] = {
     IF_GAUSSIAN: (-0.18, {**_MARK, "color": BLUE, "marker": "o"}),
     ASSUMPTION_FREE: (0.0, {**_MARK, "color": ORANGE, "marker": "^", "ms": 5.5, "mec": "0.3"}),
     IN_SAMPLE: (0.18, {**_MARK, "color": FADED, "marker": "o", "mfc": "white"}),
 }
 _GROUP_GAP = 0.5  # added between points with different x
-_MAX_ACROSS = 8  # points per row of panels; if there are more, each panel gets its own row
-_MAX_DRAWN = 1e3  # where infinite interval ends are drawn
+_MAX_ACROSS = 8  # points in a row of panels; with more points, each panel gets its own row
+_MAX_DRAWN = 1e3  # the height of infinite interval ends
 _MIN_DELTA = 1e-8  # the lower end of the delta axis in privacy profiles
 
 
@@ -64,7 +64,7 @@ def epsilon_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
         ylabel=f"epsilon at delta {show_level(points[0].delta)}",
         sharey=True,
     )
-    # Intervals may extend far above the marks, so we ignore them when setting the limits of the shared axis.
+    # The limits of the shared axis ignore intervals, which may extend far above the marks.
     epsilons = [0.1]  # the axis covers at least this epsilon
     for point in points:
         epsilons += [point.upper_bound(), point.predicted() or 0.0]
@@ -79,7 +79,7 @@ def epsilon_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
 def _draw_panel(axis: Axes, points: Sequence[Point], x_axis: Axis | None) -> None:
     """Draws the points of a panel, sorted by x, from left to right.
 
-    `x_axis` has the name and symbol of x. It is None if points have no x.
+    `x_axis` has the name and symbol of x, or is None if points have no x.
     """
     positions: list[float] = []
     groups = [list(group) for _, group in groupby(points, attrgetter("x"))]
@@ -107,7 +107,7 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x_axis: Axis | None) -> Non
     axis.tick_params(axis="x", length=0)
     axis.set_xlim(-0.65, positions[-1] + 0.65)
     if x_axis:
-        axis.set_title(axis.get_title(), pad=18)  # leaves room for the values of x
+        axis.set_title(axis.get_title(), pad=18)  # leaves room for values of x
         axis.set_xlabel(x_axis.name)
 
 
@@ -145,7 +145,7 @@ def _draw_point(axis: Axes, position: float, point: Point) -> None:
     axis.plot(ends, heights, color=UPPER, ls=_DOTS, lw=1.6, label=_ACCOUNTING)
     for name, (offset, look) in LOOKS.items():
         method = point.find_method(name)
-        if method is None:  # it does not exist for this kind of audit
+        if method is None:
             continue
         mean, low, high = point.spread(name)
         errors = None
@@ -158,8 +158,8 @@ def _draw_point(axis: Axes, position: float, point: Point) -> None:
 def trade_off_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
     """Draws the empirical trade-off curve of each point's first seed (hidden-state paper, Figure 6a).
 
-    Each point has a row of two panels. The first shows error rates. The second shows their normal deviates,
-    which turn Gaussian curves into straight lines.
+    Each point has a row of two panels: one with error rates, and one with their normal deviates, which turn
+    Gaussian curves into straight lines.
     """
     rates = np.linspace(0, 1, 401)
     panels = {}
@@ -188,9 +188,9 @@ def profile_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
 def _draw_profiles(axis: Axes, points: Sequence[Point]) -> None:
     """Plots delta against epsilon for the first four points, with a horizontal line at their delta.
 
-    There are four colors, and Figure 11 has three points. Lower bounds on mu are averaged over the seeds.
+    Lower bounds on mu are means over the seeds.
     """
-    # 0.05 replaces an unknown or zero mu, since the axis needs a range. All seeds have the same upper bound.
+    # The axis needs a range, so 0.05 replaces an unknown or zero mu. All seeds have the same upper bound.
     largest_mu = max(point.conclusions[0].mu_upper_bound or 0.05 for point in points)
     epsilons = np.linspace(0, conversions.epsilon_from_mu(largest_mu, _MIN_DELTA), 400)
 
@@ -213,7 +213,7 @@ def _draw_profiles(axis: Axes, points: Sequence[Point]) -> None:
 
 def _make_heading(sweep: Sweep, points: Sequence[Point]) -> str:
     """Returns a figure's title and a line with the largest numbers of seeds and runs."""
-    runs = max(point.cells[0].runs for point in points)  # all seeds have the same number
+    runs = max(point.cells[0].runs for point in points)  # the same for all seeds
     seeds = max(len(point.conclusions) for point in points)
     data = f"mean and range of {seeds} seeds" if seeds > 1 else "one seed"
     return f"{sweep.title}\n{data}, up to {runs:,} runs each"

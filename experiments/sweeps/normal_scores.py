@@ -19,10 +19,11 @@ _UNKNOWN = Interval(np.array(0.0), np.array(np.inf))  # for scores without infor
 def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Interval:
     """Returns the interval for mu from runs with one canary each; its ends are at least 0.
 
-    It is exact if scores are normal with the same standard deviation. Then the pooled t statistic of
-    n = n_in + n_out scores has the noncentral t distribution with n - 2 degrees of freedom and the
-    noncentrality mu / sqrt(1 / n_in + 1 / n_out). The interval contains each mu that leaves probability above
-    (1 - confidence) / 2 on both sides of the statistic. It is [0, inf) if scores are equal within each world.
+    The interval is exact if scores are normal with equal standard deviations. In this case, the pooled t
+    statistic of n = n_in + n_out scores has the noncentral t distribution with n - 2 degrees of freedom and
+    the noncentrality mu / sqrt(1 / n_in + 1 / n_out). The interval contains each mu that leaves probability
+    above (1 - confidence) / 2 on both sides of the statistic. The result is [0, inf) if scores are equal
+    within each world.
 
     Args:
       scores_in, scores_out: The finite scores of runs with the canary, (n_in,), and without it, (n_out,).
@@ -32,11 +33,11 @@ def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Inter
     distance = _measure_distance(scores_in, scores_out)
     if freedom == 0 or not np.isfinite(distance):
         return _UNKNOWN  # [0, inf)
-    # mu is the noncentrality times this scale.
+    # mu = noncentrality * scale
     scale = np.sqrt(1 / len(scores_in) + 1 / len(scores_out))
     statistic = distance / scale
     error = (1 - confidence) / 2  # at each end
-    # P(noncentral t <= statistic) decreases with the noncentrality, so the high level gives the low end.
+    # The high level gives the low end, because P(noncentral t <= statistic) decreases with the noncentrality.
     low = _find_noncentrality(statistic, freedom, 1 - error)
     high = _find_noncentrality(statistic, freedom, error)
     return Interval(*np.maximum([low * scale, high * scale], 0.0))
@@ -46,9 +47,9 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
     """Returns the interval for mu from runs with several canaries each; its ends are at least 0.
 
     The interval is asymptotically valid in the number of runs, if scores are normal with equal standard
-    deviations. The canaries in a run may be dependent, because the standard error is estimated by a jackknife
-    over whole runs. The interval is the distance between the worlds' means plus or minus this error times a
-    quantile of Student's t with R - 1 degrees of freedom.
+    deviations. The canaries in a run may be dependent, because the standard error comes from a jackknife over
+    whole runs. The interval is the distance between the worlds' means plus or minus the standard error times
+    a quantile of Student's t with R - 1 degrees of freedom.
 
     If coin flips insert canaries, all R runs form one set. Otherwise, runs with and without canaries form two
     sets, and R is the size of the smaller set. The interval is [0, inf) if a set has fewer than two runs or
@@ -79,7 +80,7 @@ def _measure_distance(scores_in: Array, scores_out: Array) -> float:
 
     It is not finite if an array is empty, or if the scores are equal within each array.
     """
-    # The sum of squared deviations of all scores from the mean of their array.
+    # The sum of squared deviations of scores from the mean of their array.
     squares = len(scores_in) * np.var(scores_in) + len(scores_out) * np.var(scores_out)
     with np.errstate(all="ignore"):  # divisions by 0
         deviation = np.sqrt(squares / (len(scores_in) + len(scores_out) - 2))
@@ -89,14 +90,14 @@ def _measure_distance(scores_in: Array, scores_out: Array) -> float:
 def _find_noncentrality(statistic: float, freedom: int, level: float) -> float:
     """Solves P(noncentral t <= statistic) = level for the noncentrality.
 
-    `freedom` is the number of degrees of freedom. We search for the root, because SciPy's nctdtrinc is
+    `freedom` is the number of degrees of freedom. A root search replaces SciPy's nctdtrinc, which is
     correct to only three to seven digits.
     """
 
     def compute_excess(noncentrality: float) -> float:
         """Returns P(noncentral t <= statistic) - level, which decreases with the noncentrality."""
         probability = special.nctdtr(freedom, noncentrality, statistic)
-        # SciPy returns NaN far in a tail, where the probability is 1 or 0.
+        # Far in a tail, SciPy returns NaN instead of 1 or 0.
         if np.isnan(probability):
             probability = float(noncentrality < statistic)
         return float(probability - level)

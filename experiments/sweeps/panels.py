@@ -64,8 +64,8 @@ def draw_panels_of(
 ) -> Figure:
     """Draws a figure with a panel for each value of the records' `panel` field.
 
-    To draw a panel, it calls draw(axis, records=the panel's records). `args` and `options` are the other
-    arguments of `draw_panels`.
+    `draw(axis, records=...)` draws a panel's records. `args` and `options` are the other arguments of
+    `draw_panels`.
     """
     panels = {}
     for record in records:
@@ -75,7 +75,7 @@ def draw_panels_of(
 
 
 def _add_legend(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
-    """Adds a legend below the panels, with each label once, and in a single column if it is too wide."""
+    """Adds a legend below the panels, with each label once. A legend that is too wide has one column."""
     artists: dict[str, Artist] = {}  # keyed by label
     for axis in axes:
         handles, labels = axis.get_legend_handles_labels()
@@ -116,7 +116,7 @@ def plot_lines(
 def draw_dot(
     axis: Axes, place: int, value: float, edge: float, color: str, is_filled: bool, label: str
 ) -> None:
-    """Draws a value as a dot, or as an arrow at the end of the horizontal axis if it lies beyond the end.
+    """Draws a value as a dot, or as an arrow at the end of the horizontal axis for a larger value.
 
     `place` is the position on the vertical axis, and `edge` is the end of the horizontal axis.
     """

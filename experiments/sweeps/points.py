@@ -42,7 +42,7 @@ class Evidence(NamedTuple):
 
     Attributes:
       held: The contents of the store.
-      audits: The conclusions from its stored audits.
+      audits: The conclusions from the stored audits.
       levels: The delta and the confidence of these conclusions.
     """
 
@@ -76,7 +76,8 @@ class Point(NamedTuple):
     def find_method(self, name: str) -> Method | None:
         """Returns the counterpart of a method for this point's kind of audit; None if it has no counterpart.
 
-        `name` is a method for runs with one canary, and audits with one canary use the method itself.
+        `name` is a method for runs with one canary. In audits with one canary, the method is its own
+        counterpart.
         """
         conclusion = self.conclusions[0]  # all seeds have the same kind of audit
         if conclusion.has_one_canary:
@@ -107,9 +108,9 @@ class Point(NamedTuple):
     def interval(self) -> tuple[float, float]:
         """Returns the two-sided interval (low, high) for epsilon from the first seed.
 
-        It assumes that scores are normal with the same standard deviation with and without the canary
-        (`normal_scores`). For directions drawn afresh in each run, both ends are NaN, because only the
-        distribution of scores without the canary is known.
+        The interval assumes that scores are normal, with equal standard deviations with and without the
+        canary (`normal_scores`). For fresh directions, both ends are NaN, because only the distribution of
+        scores without the canary is known.
         """
         conclusion = self.conclusions[0]
         if conclusion.law_is_known:  # only that without the canary
@@ -124,20 +125,20 @@ class Point(NamedTuple):
         return low, high
 
     def upper_bound(self) -> float:
-        """Returns the accountant's epsilon, which is the same for all seeds, or NaN if it is unknown."""
+        """Returns the accountant's epsilon, equal for all seeds, or NaN if it is unknown."""
         upper_bound = self.conclusions[0].upper_bound
         return math.nan if upper_bound is None else upper_bound
 
     def predicted_mu(self) -> float | None:
         """Returns the predicted mu, or None if there is no formula for the setting.
 
-        The prediction is correct if genuine gradients do not interfere with the canary
+        The prediction assumes that genuine gradients do not interfere with the canary
         (`audit.conclusions.concluded.predicted_mu`).
         """
         return predicted_mu(self.cells[0].setting)  # the others differ only in the seed
 
     def predicted(self) -> float | None:
-        """Returns the epsilon of the predicted mu, or None without one."""
+        """Returns the epsilon of the predicted mu, or None if there is no formula."""
         mu = self.predicted_mu()
         if mu is None:
             return None
@@ -150,7 +151,7 @@ def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidenc
     Audits whose scores cannot be read or do not allow a conclusion are skipped, with an error on stderr.
     """
     conclusions = {}
-    # Cells of several figures may share an audit.
+    # Figures may share an audit.
     for setting, runs in dict.fromkeys((cell.setting, cell.runs) for cell in cells):
         try:
             scores = held.scores(identity(setting), runs)
@@ -189,7 +190,7 @@ def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
         upper_bound = point.upper_bound()
         label = point.series
         if sweep.axis:
-            # "GC-S, noisy per step" becomes "GC-S, k = 1", to fit on a line.
+            # Shorten "GC-S, noisy per step" to "GC-S, k = 1", which fits on a line.
             name_without_variant = label.split(",")[0]
             label = f"{name_without_variant}, {sweep.axis.symbol} = {point.x:g}"
         heading = shortened(f"{sweep.name}: {sweep.title}", 80)
@@ -208,7 +209,7 @@ def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
             "predicted": point.predicted(),
             "upper_bound": upper_bound,
         }
-        if len(cells) == 1:  # the interval belongs to a single audit
+        if len(cells) == 1:
             row["epsilon_low"], row["epsilon_high"] = point.interval()
         for name, method in estimate.METHODS.items():
             counterpart = point.find_method(name)
@@ -229,7 +230,7 @@ def make_table(rows: Records, level: Level) -> Table[Record]:
     columns = [
         Column(value=itemgetter("label"), head="", width=27, left=True),
         *map(field, csv_names),
-        # The bound that assumes a Gaussian trade-off curve: its mean over seeds, then its range.
+        # The mean and the range over seeds of the bound that assumes a Gaussian trade-off curve.
         field(IF_GAUSSIAN, "bound", partial(at_least, decimals=2), width=5),
         field(f"{IF_GAUSSIAN}_min", "least", rounded_down, width=5),
         field(f"{IF_GAUSSIAN}_max", "most", rounded_down, width=5),
@@ -237,7 +238,7 @@ def make_table(rows: Records, level: Level) -> Table[Record]:
         field("epsilon_high", "to", partial(at_most, decimals=1), width=5),
     ]
     last = [
-        field(IN_SAMPLE),  # an estimate, so it comes after the bounds
+        field(IN_SAMPLE),  # an estimate, after the bounds
         field("predicted", "pred.", ".2f", width=6),
         field("upper_bound"),
     ]

@@ -29,11 +29,10 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 def draw(sweep: Sweep, evidence: "Evidence") -> Drawn:
     """Draws a sweep's figure and table from its stored cells, with `draw` from the paper's `figures` module.
 
-    The module is imported only here, because it loads matplotlib.
+    The module loads matplotlib, so other functions do not import it.
     """
-    # Sweeps have the same names at all scales, so we search the scale with the fewest cells.
+    # Sweeps have the same names at all scales, and this scale has the fewest cells.
     (paper,) = [paper for paper in PAPERS if sweep.name in paper.sweeps(SMOKE)]
-    # For example, experiments.lidp.sweep -> experiments.lidp.figures.
     figures = import_module(paper.__name__.replace(".sweep", ".figures"))
     drawn: Drawn = figures.draw(sweep, evidence)
     return drawn

@@ -31,7 +31,7 @@ class Drawn(NamedTuple):
     """The figure and table of a sweep.
 
     Attributes:
-      figure: The figure, or None if the sweep has none or too few cells are stored.
+      figure: The figure, or None for a sweep without a figure or with too few stored cells.
       missing: The number of cells that are not stored.
       rows: The sweep's rows in the common table (`points.make_rows`), if any.
       table: The sweep's custom table, if any.
