@@ -2,10 +2,10 @@
 
 The laws are:
 
-    GAUSSIAN one canary per run: independent scores, N(mu, 1) if inserted, N(0, 1) if left out
-    INDEPENDENT_COINS several canaries per run, each inserted by a coin flip, with GAUSSIAN scores
-    FAILING_COINS INDEPENDENT_COINS, but half of the runs do not insert canaries DIRECTIONS cosines of R runs
-    with K inserted canaries in R^d, with the exact null distribution
+    GAUSSIAN            one canary per run: independent scores, N(mu, 1) if inserted, N(0, 1) if left out
+    INDEPENDENT_COINS   several canaries per run, each inserted by a coin flip, with scores as in GAUSSIAN
+    FAILING_COINS       INDEPENDENT_COINS in which half of the runs do not insert canaries
+    DIRECTIONS          cosines of R runs with K inserted canaries in R^d, with the exact null distribution
 """
 
 from collections.abc import Callable, Iterable
@@ -138,7 +138,6 @@ def draw_on_bound(rng: Generator, setting: KnownMechanism) -> Fresh:
     """
     tail_in = rng.random((setting.runs, setting.canaries))  # uniform for inserted canaries
     tail_out = np.maximum(tail_in - setting.delta, 0) * np.exp(-setting.mu)  # a(t)
-    # By symmetry around 0, -quantile(a) has the tail probability a.
     return _make_evidence(-cosine_law.quantile(tail_out, setting.dimension), setting)
 
 

@@ -94,7 +94,6 @@ def find_fewest_runs(
     """Finds the smallest sufficient number of runs by bisection on a logarithmic scale.
 
     Args:
-      is_enough: Returns True if a number of runs is enough.
       too_few, enough: Numbers of runs that are assumed to be too small and large enough, respectively.
       precision: The largest allowed ratio of the result to a number of runs found to be too small.
     """

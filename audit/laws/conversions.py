@@ -69,8 +69,8 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
 
     if compute_excess(0.0) <= 0:
         return 0.0
-    # At `high`, the first term of delta(epsilon), Phi(-epsilon / mu + mu / 2), is at most delta / 2: Phi(-x)
-    # <= exp(-x^2 / 2) / 2 = delta / 2 for x = sqrt(2 log(1 / delta)).
+    # At `high`, the first term of delta(epsilon), Phi(-epsilon / mu + mu / 2), is at most delta / 2:
+    # Phi(-x) <= exp(-x^2 / 2) / 2 = delta / 2 for x = sqrt(2 log(1 / delta)).
     x = np.sqrt(-2 * np.log(delta))
     high = mu * mu / 2 + mu * x + 1
     return scipy.optimize.brentq(compute_excess, 0.0, high, xtol=1e-13 * high, rtol=1e-14)

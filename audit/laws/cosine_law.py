@@ -52,7 +52,6 @@ def log_density(cosine: Array, dimension: int) -> Array:
 def quantile(probability: Array, dimension: int) -> Array:
     """Returns the quantile at `probability` of the cosine between a fixed and a uniform direction."""
     tail = np.minimum(probability, 1 - probability)
-    # T^2 follows Beta(1/2, (d - 1) / 2), and both signs of T are equally likely.
     squares = special.betainccinv(0.5, (dimension - 1) / 2, 2 * tail)
     return np.copysign(np.sqrt(squares), probability - 0.5)
 
@@ -65,9 +64,8 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
 
     1. Multiply each row of V by the length of an independent normal vector in R^d. The product has
        independent normal entries.
-    2. Hence the largest singular value S of the product is at most sqrt(K) + sqrt(d) + g for a random g with
-    E[exp(x g)] <=
-       exp(x^2 / 2) (Davidson and Szarek, 2001, Theorem II.13).
+    2. So the largest singular value S of the product is at most sqrt(K) + sqrt(d) + g for a random g with
+       E[exp(x g)] <= exp(x^2 / 2) (Davidson and Szarek, 2001, Theorem II.13).
     3. Given V, S is a convex function of the lengths. If all lengths equal their mean m, S = m s. By Jensen's
        inequality, E[exp(x m s)] <= E[exp(x S)].
     4. By Markov's inequality with the best x,
@@ -134,9 +132,9 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
 def simulate(rng: Generator, canaries: int, dimension: int, sigma: float) -> Array:
     """Draws the cosines between k uniform canaries and their noisy sum: a simulated audit without data.
 
-    The result has the same distribution as in Algorithm 1 of Andrew et al. (ICLR 2024), but takes only O(k^2)
-    time. The canaries are k = `canaries` unit vectors in R^d, with d = `dimension` > k. `sigma` is the
-    standard deviation of the noise in each coordinate.
+    The simulation is equivalent to Algorithm 1 of Andrew et al. (ICLR 2024), but takes only O(k^2) time. The
+    canaries are k = `canaries` unit vectors in R^d, with d = `dimension` > k. `sigma` is the standard
+    deviation of the noise in each coordinate.
     """
     canaries_in_span = draw_canaries(rng, canaries, dimension)
     return draw_cosines(rng, canaries_in_span, dimension, sigma)

@@ -82,8 +82,6 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
 
     In the event, x is outside the two roots of a x^2 + b x + c - epsilon if a > 0, and between the roots if a
     < 0. If a = 0, the event is a half-line.
-
-    The arguments broadcast, with epsilon at least 0. The result is -inf if delta is 0.
     """
     with np.errstate(all="ignore"):  # cases without roots are replaced below
         square = s * s

@@ -88,9 +88,8 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     """Returns a lower bound on the privacy parameter: the largest parameter t that a betting test rejects.
 
     Under f_t-DP, the average error rates lie on or above the curve f_t. At each point of the curve, a gambler
-    starts with a capital of 1 and bets that the rates are lower. If the rates are not lower, the capital
-    reaches 1 / error with probability at most `error` (Markov). So we reject t if the capital reaches 1 /
-    error at every point. The bound is 0 if the observed rates show no leakage.
+    starts with a capital of 1 and bets that the rates are lower. We reject t if the capital reaches 1 / error
+    at every point. The bound is 0 if the observed rates show no leakage.
 
     Args:
       counted: The errors at a threshold, in the pilot (runs used to choose bets) and in the other runs.
@@ -113,7 +112,7 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
 
 def _estimate_parameter(family: Family, errors: RunErrors) -> float:
     """Returns the parameter of the trade-off curve through the observed error rates."""
-    guesses_in, guesses_out = errors.guesses()  # that may be misses or false alarms
+    guesses_in, guesses_out = errors.guesses()  # possible misses and false alarms
     # A rate is a scale times the fraction of wrong guesses. With coins, the scale is about 2, because each
     # world has half of the canaries. Adding half an error (Jeffreys' prior) avoids rates of 0.
     fpr = (errors.scale_out * errors.alarms.sum() + 0.5) / (guesses_out + 1)
@@ -128,8 +127,7 @@ def _bet_on_independent_rates(
 
     If the capital reaches `target`, the data reject t. At each point of the curve, we bet that both error
     rates are lower. Some runs measure false positives, and the others measure false negatives. So each bet
-    has a stake on each rate, and two growth factors multiply its capital. We choose the bets using the pilot
-    runs.
+    has a stake on each rate, and two growth factors multiply its capital.
     """
     pilot_fpr, pilot_fnr = counted.pilot.rates()  # of each run
     fpr, fnr = counted.rest.rates()
@@ -249,7 +247,7 @@ def _bet_on_weighted_rates(
 
     If the capital reaches `target`, the data reject t. Coins decide whether canaries are in, so each run
     yields dependent estimates of both error rates, FP and FN. At each point of the curve, we bet that the
-    mean of z = weight * FN + (1 - weight) * FP is lower. We choose the bets using the pilot runs.
+    mean of z = weight * FN + (1 - weight) * FP is lower.
     """
     weights, stakes = _choose_weighted_bets(family, counted, target)  # (bets,) each
     # growth[b, i] is the log growth of the capital on bet b if the mean of its z is _MEANS[i].

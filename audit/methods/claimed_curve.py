@@ -134,8 +134,8 @@ def tabulate_claim(counted: Exceedances, allowed_power: Power) -> Allowed:
 
     There is a bet on the fraction above each threshold. If `counted` has p-values of the first run, we also
     bet on the fraction of p-values up to some rates a. The claim limits the mean of this fraction to the
-    power at a. We first choose powers such that a few p-values refute the claim, and then the largest rate
-    for each power that the claim allows.
+    power at a. We first choose powers such that a few p-values refute the claim, and then the largest rates
+    at which the claim allows at most these powers.
     """
     log_rates = np.zeros(0)
     chosen_powers = np.zeros(0)
@@ -236,12 +236,10 @@ def trace_refuted_mu(counted: Exceedances, largest: float, confidence: float) ->
 def find_strongest_threshold(counted: Exceedances, allowed_power: Power) -> int:
     """Returns the index of the threshold with the strongest evidence against a claim, for reports.
 
-    A gambler bets that more canaries exceed each threshold than the claim allows. The result is the threshold
-    with the most capital after all runs.
+    The result is the threshold with the most capital after all runs.
     """
     allowed = allowed_power(np.exp(counted.log_rates))
     log_growth = _compute_log_factors(counted, allowed).sum(0)  # of each bet, (stakes, T)
-    # Each threshold's starting capital is split evenly among the stakes.
     by_threshold = special.logsumexp(log_growth, axis=0) + np.log(split_capital())
     return int(by_threshold.argmax())
 

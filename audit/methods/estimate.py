@@ -149,9 +149,7 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
 def if_gaussian(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
     """Returns the lower bound on mu from exact tests (see `exact`), and the epsilon of its Gaussian curve.
 
-    In-scores have shape (n,), out-scores (m,). In each of 21 random splits, we use some of the scores to
-    choose a threshold, and test the rest at 11/21 of the error probability. We report the median bound. It
-    exceeds the truth only if at least 11 bounds do, so it is valid by Markov's inequality.
+    In-scores have shape (n,), out-scores (m,). We report the median bound of 21 random splits.
     """
     mu, errors = _test_splits(scores_in, scores_out, exact.GAUSSIAN, confidence)
     return Bound(
@@ -168,9 +166,9 @@ def if_gaussian(scores_in: Array, scores_out: Array, delta: float, confidence: f
 def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
     """Returns the lower bound on epsilon from exact tests of (epsilon, delta)-DP itself (see `exact`).
 
-    The bound is valid for any trade-off curve. In-scores have shape (n,), out-scores (m,). As in
-    `if_gaussian`, we report the median bound of 21 random splits. For n = m, the bound is at most about log(n
-    / 2), since n scores without errors prove a rate below about 2 / n.
+    The bound is valid for any trade-off curve. In-scores have shape (n,), out-scores (m,). We report the
+    median bound of 21 random splits. For n = m, the bound is at most about log(n / 2), since n scores without
+    errors prove a rate below about 2 / n.
     """
     epsilon, errors = _test_splits(scores_in, scores_out, exact.approximate_dp(delta), confidence)
     return Bound(
@@ -186,8 +184,8 @@ def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidenc
 def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: float) -> float:
     """Returns the largest parameter of a family, mu or epsilon, that these numbers of scores can prove.
 
-    To prove it, a test at the lowest in-score or the highest out-score must not make any errors. Even
-    perfectly separated scores may prove less, because we choose the threshold using a pilot.
+    To prove this parameter, a test at the lowest in-score or the highest out-score must not make any errors.
+    Even perfectly separated scores may prove less, because we choose the threshold using a pilot.
     """
     rest_in = n_in - _find_pilot_size(n_in, family)
     rest_out = n_out - _find_pilot_size(n_out, family)

@@ -25,7 +25,7 @@ from audit.evidence.arrays import Array
 from audit.laws import conversions
 from audit.laws.intervals import find_bracket
 
-# The probabilities that U (see `_compute_rates`) is below the upper end of each cell, and in the cell.
+# The probabilities that U (see `_compute_p_value`) is below the upper end of each cell, and in the cell.
 _LEVELS = np.append(special.ndtr(np.linspace(-6.0, 6.0, 481)), 1.0)
 _CELL_PROBABILITIES = np.diff(_LEVELS, prepend=0.0)
 
@@ -112,11 +112,7 @@ def lower_bound(
 
 @functools.lru_cache(maxsize=128)
 def _compute_rates(rank: int, scores: int) -> Array:
-    """Returns quantiles, at _LEVELS, of U ~ Beta(rank, scores - rank + 1).
-
-    The threshold is the score with this rank in its own world. So the true error rate in this world is
-    distributed like U, or lower if scores can be equal.
-    """
+    """Returns quantiles, at _LEVELS, of U ~ Beta(rank, scores - rank + 1)."""
     return special.betaincinv(rank, scores - rank + 1, _LEVELS)
 
 

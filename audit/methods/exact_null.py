@@ -79,10 +79,9 @@ def cosine_of(student: Array, dimension: int) -> Array:
 def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
     """Returns the bound "exact_null": the largest epsilon, in steps of 1/64, that a gambler refutes.
 
-    The gambler bets that more inserted canaries have large cosines than epsilon allows. At the true epsilon,
-    the capital reaches 1 / (1 - confidence) with probability at most 1 - confidence. If runs are in start
-    order, the bound is valid at any time, and `path` contains the bound after each run. If left-out canaries
-    refute the null distribution, all bounds are 0 and `holds` is False.
+    At the true epsilon, the gambler's capital reaches 1 / (1 - confidence) with probability at most 1 -
+    confidence. If runs are in start order, the bound is valid at any time, and `path` contains the bound
+    after each run. If left-out canaries refute the null distribution, all bounds are 0 and `holds` is False.
 
     Raises:
       InputError: If no canary was inserted.
@@ -147,7 +146,7 @@ def _describe_gdp_assumption(design: Fresh) -> Assumption:
     """Returns the assumption of a GDP guarantee, with a description of how canaries were drawn."""
     drawing = _choose_assumption(design)
     text = _ANY_GDP.text
-    if design.from_user:  # we also assume the drawing that the user reports
+    if design.from_user:  # we assume that canaries were drawn as reported
         text = f"{drawing.text}; {text}"
     return _ANY_GDP._replace(text=text, sentence=f"{drawing.sentence}; {_EPSILON_NEEDS_GDP}")
 
@@ -330,11 +329,7 @@ class FirstBet(NamedTuple):
 
 
 class Capital:
-    """The capital of a gambler who bets against each epsilon; a large capital refutes the epsilon.
-
-    In each run, a bet on a threshold pays the fraction of cosines above it, and a bet on a likelihood ratio
-    pays its mean over cosines.
-    """
+    """The capital of a gambler who bets against each epsilon; a large capital refutes the epsilon."""
 
     def __init__(self, design: Fresh, delta: float) -> None:
         """Counts the cosines above thresholds, and splits a capital of 1 among the bets (`log_factors`).
@@ -425,7 +420,6 @@ class Capital:
             log_capital = self.compute_log_capital(runs, k * _EPSILON_STEP)[:_NUM_THRESHOLD_BETS]
             return np.logaddexp.reduce(log_capital) < target
 
-        # We bisect to find the first open k.
         leap = 1
         while not is_open(start + leap):
             leap *= 2
@@ -496,7 +490,7 @@ def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
     """Returns the bet on the first run's cosines (K,), and the split of the capital.
 
     The bet is on fixed thresholds and, if possible, on a threshold chosen for half of the canaries using the
-    other half. Any split is valid.
+    other half.
     """
     # 1.5 to 7 standard deviations of a left-out cosine.
     levels = cosine_of(np.arange(1.5, 7.1, 0.5), design.dimension)
@@ -515,7 +509,7 @@ def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
     # With more canaries, the first run proves more, so we stake more on it, and less on ratios.
     if design.cosines.shape[1] >= needed:
         bet = bet._replace(capital_on_ratios=0.1, staked=0.3)
-    # Choosing a threshold for some canaries using others is valid only if their scores are separate.
+    # We may choose a threshold for some canaries using others only if scores do not depend on other canaries.
     if design.separate and cosines.size >= needed:
         return _bet_on_half(bet, cosines, design, delta)
     return bet

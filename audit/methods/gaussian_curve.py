@@ -100,8 +100,8 @@ def _fit_null(scores_in: Array, scores_out: Array) -> _FittedNull | None:
 def _simulate_misfit(sizes: Array, probabilities: Array, expected_fit: Fit) -> Array:
     """Draws multinomial counts; returns the statistics of `_measure_misfit`, (_SIMULATIONS, 3).
 
-    `sizes` (2,) are the numbers of scores in both worlds, and `probabilities` (2, bins) belong to the bins.
-    To save time, each Gaussian fit starts at `expected_fit`, the fit to the expected counts.
+    `sizes` (2,) are the numbers of scores in both worlds, and `probabilities` (2, bins) are those of the
+    bins. To save time, each Gaussian fit starts at `expected_fit`, the fit to the expected counts.
     """
     rng = np.random.default_rng(0)
     normalized = probabilities / probabilities.sum(1, keepdims=True)

@@ -118,7 +118,7 @@ def _choose_assumption(errors: RunErrors, user_coins: bool) -> Assumption:
 def count(design: Design, family: Family, error: float) -> Counted:
     """Chooses a threshold using a pilot of the runs, and counts its errors in the pilot and the other runs.
 
-    We choose the threshold that should give the largest bound on the parameter of `family` at error
+    We choose the threshold that should prove the largest bound on the parameter of `family` at error
     probability `error`.
     """
     pilot, rest = design.split()
@@ -191,10 +191,7 @@ def bernstein(
 
 
 def _solve(mean: float, factor: float, variance: VarianceBound) -> Limits:
-    """Returns the two x with (x - mean)^2 = factor * variance(x), for Wilson's and Bernstein's limits.
-
-    variance(x) = linear * x + constant - x^2 bounds the variance of a value with mean x.
-    """
+    """Returns the two x with (x - mean)^2 = factor * variance(x), for Wilson's and Bernstein's limits."""
     a = 1 + factor
     b = 2 * mean + factor * variance.linear
     c = mean**2 - factor * variance.constant
@@ -332,8 +329,7 @@ def _predict_parameter(sizes: RunErrors, family: Family, error: float, rates: Ar
     """
     log_inverse_error = -np.log(error)
     guesses_in, guesses_out = sizes.guesses()
-    # (2, 1): for false positives, then for false negatives. A rate's estimate is the scale times the fraction
-    # of wrong guesses. The scale is 2 for fair coins, which put only half of the canaries in each world.
+    # (2, 1): for false positives, then for false negatives.
     guesses = np.array([[guesses_out], [guesses_in]])
     scales = np.array([[sizes.scale_out], [sizes.scale_in]])
     runs = np.array([[len(sizes.alarms)], [len(sizes.misses)]])

@@ -25,7 +25,7 @@ class Assumption(NamedTuple):
     Attributes:
       text: The text in JSON, and next to a bound that is not in a table.
       word: The word in the last column of a table.
-      sentence: The full sentence.
+      sentence: The text in an HTML report.
       note: The line below a table that explains the word; may be empty.
       gaussian: Whether the bound is on mu, which determines epsilon only if the trade-off curve is Gaussian.
       proviso: The text after "with 95% confidence, and" in a verdict; empty if there is no assumption.

@@ -284,7 +284,7 @@ def gaussian_refutes(
 ) -> Bits:
     """Returns, for each element, whether a number of correct guesses refutes mu-GDP at the level `error`.
 
-    Under a refuted mu, the probability of at least v correct guesses is below `error`. We prove this by
+    The data refute mu-GDP if it makes at least v correct guesses less probable than `error`. We prove this by
     contradiction. Let q_j be the probability of at least j correct guesses, and S_j = q_j + q_(j+1) + ... If
     q_v is at least the error, mu-GDP bounds q_j from below, for j = v - 1, ..., 0 (see the module's
     docstring):

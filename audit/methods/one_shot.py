@@ -62,8 +62,7 @@ FITTED = {ONE_SHOT_FITTED: gaussians.epsilon, ONE_SHOT_EQUAL_VARIANCE: equal_var
 def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
     """Returns all estimates of epsilon from a run's cosines.
 
-    The methods in FITTED compare fitted normal distributions. The methods in PRIORS use limits on error rates
-    at the level `confidence`, and differ in the Beta prior of these limits.
+    `confidence` is the level of the limits on error rates for the methods in PRIORS.
     """
     rows = [estimate_from_fit(name, run, delta) for name in FITTED]
     return rows + [

@@ -63,8 +63,6 @@ def choose_on_pilot(
     which varies little between pilots, and from the pilot's error counts. We choose the rank that is best for
     normal distributions. Unless we assume a Gaussian curve, `_prefer_counts` may replace this rank.
 
-    A poor choice makes the bound weaker, but not invalid.
-
     Args:
       pilot_in, pilot_out: The pilot's scores (n,) and (m,).
       n_in, n_out: The numbers of other scores, which will be counted.
