@@ -1,4 +1,4 @@
-"""Simulates audits of mechanisms with exactly known leakage, to measure methods' coverage and tightness."""
+"""Simulates audits of mechanisms with known leakage, to measure the coverage and tightness of methods."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -16,7 +16,7 @@ ENOUGH_RUNS = "many runs"
 
 
 class KnownMechanism(NamedTuple):
-    """A mechanism with exactly known leakage, and the size and number of the audits of it.
+    """A mechanism with known leakage, and the size and number of its audits.
 
     Attributes:
       law: The distribution of an audit's evidence.
@@ -39,9 +39,9 @@ class KnownMechanism(NamedTuple):
     stream: tuple[int, ...] = ()
 
     def find_broken(self, assumes: Iterable[str]) -> frozenset[str]:
-        """Returns those of a method's assumptions that this mechanism or its audits violate."""
+        """Returns the assumptions in `assumes` that this mechanism or its audits violate."""
         broken = self.law.breaks
-        # Only methods for several runs with several canaries assume many runs (at least 100).
+        # Only methods for several runs with several canaries each need many runs (at least 100).
         if self.canaries > 1 and 1 < self.runs < 100:
             broken |= {ENOUGH_RUNS}
         return broken.intersection(assumes)
@@ -53,7 +53,7 @@ class Value(NamedTuple):
     Attributes:
       epsilon: The epsilon at the setting's delta.
       seconds: The processor time in seconds; 0 if not measured.
-      refusal: Why the method returned no value, which counts as epsilon = 0; "" if it returned one.
+      refusal: Why the method did not return a value, in which case epsilon is 0; otherwise "".
     """
 
     method: str
@@ -68,7 +68,7 @@ class Law(NamedTuple):
     Attributes:
       draw: Maps (generator, setting) to the evidence of an audit.
       truth: Maps a setting to the true epsilon at its delta.
-      audit: Maps (evidence, setting) to the values of all methods for such evidence; by default, to [].
+      audit: Maps (evidence, setting) to the values of all applicable methods; the default returns [].
       breaks: The assumptions of methods that the law violates.
     """
 
@@ -127,13 +127,13 @@ def audit_once(setting: KnownMechanism, index: int) -> list[Value]:
 
 
 def draw(setting: KnownMechanism, index: int) -> Any:
-    """Draws an audit's evidence, seeded with the setting's seed, its stream and the audit's index."""
+    """Draws an audit's evidence, seeded with the seed and stream of the setting and the audit's index."""
     entropy = [setting.seed, *setting.stream, index]
     return setting.law.draw(np.random.default_rng(entropy), setting)
 
 
 def _summarise(setting: KnownMechanism, values: tuple[Value, ...]) -> Calibration:
-    """Summarises one method's values over all audits of a setting."""
+    """Summarises the values of one method over all audits of a setting."""
     true_epsilon = setting.law.truth(setting)
     epsilons = np.array([value.epsilon for value in values])
     rounding = 1e-6  # a smaller excess may be a rounding error

@@ -3,8 +3,8 @@
 The laws are:
 
     GAUSSIAN            one canary per run: independent scores, N(mu, 1) if inserted, N(0, 1) if left out
-    INDEPENDENT_COINS   several canaries per run, each inserted by a coin flip, with such scores
-    FAILING_COINS       the same, but half of the runs do not insert canaries
+    INDEPENDENT_COINS   several canaries per run, each inserted by a coin flip, with scores as in GAUSSIAN
+    FAILING_COINS       INDEPENDENT_COINS in which half of the runs do not insert canaries
     DIRECTIONS          cosines of R runs with K inserted canaries in R^d, with the exact null distribution
 """
 
@@ -38,7 +38,7 @@ def gaussian_truth(setting: KnownMechanism) -> float:
 
 
 def mu_is_epsilon(setting: KnownMechanism) -> float:
-    """Returns the setting's mu as the true epsilon, for laws whose parameter is epsilon."""
+    """Returns the setting's mu as the true epsilon, for laws with the parameter epsilon."""
     return setting.mu
 
 
@@ -53,7 +53,7 @@ def score_truth(family: ScoreFamily, setting: KnownMechanism) -> float:
 
 
 def _draw_scores(rng: Generator, setting: KnownMechanism) -> Sets:
-    """Draws scores: N(mu, 1) for the half of the runs with the canary, N(0, 1) for the other half."""
+    """Draws N(mu, 1) scores for runs with the canary, and as many N(0, 1) scores for runs without it."""
     runs = setting.runs // 2
     scores_in = setting.mu + rng.standard_normal(runs)
     return make_sets(scores_in, rng.standard_normal(runs))
@@ -73,14 +73,14 @@ def audit_several(design: Coins | Sets, setting: KnownMechanism) -> list[Value]:
 
 
 def toss(rng: Generator, setting: KnownMechanism) -> Bits:
-    """Flips a fair coin for each of K canaries in each of R runs; returns the coins (R, K)."""
+    """Flips fair coins (R, K), one for each of K canaries in each of R runs."""
     return rng.random((setting.runs, setting.canaries)) < 0.5
 
 
 def _draw_coins(rng: Generator, setting: KnownMechanism, can_fail: bool = False) -> Coins:
     """Draws independent scores (R, K): N(mu, 1) for inserted canaries, otherwise N(0, 1).
 
-    If `can_fail`, each run fails with probability 1/2 and does not insert the canaries that its coins chose.
+    If `can_fail`, each run fails to insert the chosen canaries with probability 1/2.
     """
     presence = toss(rng, setting)
     are_inserted = presence
@@ -101,13 +101,13 @@ def _make_evidence(cosines: Array, setting: KnownMechanism) -> Fresh:
 def _draw_gaussian(rng: Generator, setting: KnownMechanism, can_fail: bool = False) -> Fresh:
     """Draws leave-one-out cosines (R, K) between directions and the release of a mu-GDP Gaussian mechanism.
 
-    Let w_j be the part of direction v_j orthogonal to the K - 1 others. Its squared length is distributed as
-    Beta((d - K + 1) / 2, (K - 1) / 2). In the d - K + 1 dimensions orthogonal to the others, the release u_j
-    is mu w_j plus standard normal noise. We return the cosine between v_j and u_j. If `can_fail`, each run
-    fails with probability 1/2 and does not insert canaries.
+    Let w_j be the component of direction v_j orthogonal to the other K - 1 directions. The squared length of
+    w_j follows Beta((d - K + 1) / 2, (K - 1) / 2). In the d - K + 1 dimensions orthogonal to the other
+    directions, the release u_j is mu w_j plus standard normal noise. We return the cosine between v_j and
+    u_j. If `can_fail`, each run fails to insert canaries with probability 1/2.
     """
     shape = (setting.runs, setting.canaries)
-    # The number of dimensions orthogonal to all directions of a run.
+    # The number of dimensions orthogonal to all canaries of a run.
     orthogonal = setting.dimension - setting.canaries
     signal = np.full((setting.runs, 1), setting.mu)  # 0 in failed runs
     if can_fail:
@@ -123,7 +123,7 @@ def _draw_gaussian(rng: Generator, setting: KnownMechanism, can_fail: bool = Fal
 
 
 def _draw_laplace(rng: Generator, setting: KnownMechanism) -> Fresh:
-    """Draws cosines (R, K) of inserted canaries: a shift of epsilon = mu, hidden by Laplace noise."""
+    """Draws cosines (R, K) of inserted canaries, shifted by epsilon = mu with Laplace noise."""
     along = setting.mu + rng.laplace(size=(setting.runs, setting.canaries))
     tail_out = scipy.stats.laplace.sf(along)  # of a left-out canary
     # By symmetry around 0, -quantile(a) has the tail probability a.
@@ -133,19 +133,18 @@ def _draw_laplace(rng: Generator, setting: KnownMechanism) -> Fresh:
 def draw_on_bound(rng: Generator, setting: KnownMechanism) -> Fresh:
     """Draws the largest cosines (R, K) of inserted canaries that (epsilon, delta)-DP allows.
 
-    `setting.mu` holds epsilon. An inserted canary's cosine exceeds t with probability min(e^epsilon a(t) +
+    `setting.mu` is epsilon. An inserted canary's cosine exceeds t with probability min(e^epsilon a(t) +
     delta, 1), where a(t) is the probability for a left-out canary.
     """
     tail_in = rng.random((setting.runs, setting.canaries))  # uniform for inserted canaries
     tail_out = np.maximum(tail_in - setting.delta, 0) * np.exp(-setting.mu)  # a(t)
-    # By symmetry around 0, -quantile(a) has the tail probability a.
     return _make_evidence(-cosine_law.quantile(tail_out, setting.dimension), setting)
 
 
 def draw_equal(
     draw: Callable[[Generator, KnownMechanism], Fresh], rng: Generator, setting: KnownMechanism
 ) -> Fresh:
-    """Draws cosines (R, K) with `draw`, and replaces all cosines of a run with its first."""
+    """Draws cosines (R, K) with `draw`, and replaces all cosines of a run with the first one."""
     design = draw(rng, setting)
     return design._replace(cosines=np.repeat(design.cosines[:, :1], setting.canaries, axis=1))
 

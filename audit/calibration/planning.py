@@ -1,4 +1,4 @@
-"""Computes how many runs are needed to prove a fraction of the true epsilon."""
+"""Computes the number of runs needed to prove a fraction of the true epsilon."""
 
 import math
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def planned_method(canaries: int) -> str:
 
 
 def mean_epsilon(setting: KnownMechanism) -> float:
-    """Returns the mean lower bound on epsilon over simulated audits, if the trade-off curve is Gaussian."""
+    """Returns the mean lower bound on epsilon over simulated audits, for a Gaussian trade-off curve."""
     epsilons = []
     for index in range(setting.audits):
         design = draw(setting, index)
@@ -40,7 +40,7 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
     """Returns the number of runs at which the mean lower bound reaches a given fraction of the true epsilon.
 
     Args:
-      setting: A Gaussian mechanism. The search replaces its run and audit counts.
+      setting: A Gaussian mechanism. The search ignores its `runs` and `audits`.
       tightness: The fraction, between 0 and 1.
 
     Returns:
@@ -51,8 +51,8 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
         truth > 0,
         f"`mu={setting.mu:g}` gives epsilon = 0 at delta {setting.delta:g}: use a larger mu",
     )
-    # To save time, the audits for a candidate number of runs have about this many runs in total. Audits with
-    # several canaries per run take longer.
+    # To save time, we limit the number of runs in all audits for a candidate. Audits with several canaries
+    # per run take longer.
     total_runs = 200_000
     max_audits = 40
     if setting.canaries > 1:
@@ -70,11 +70,11 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
 def first_to_reach(target: float, compute_tightness: Callable[[int], float]) -> int | None:
     """Returns the smallest number of runs with a tightness of at least `target`, rounded up to two digits.
 
-    `compute_tightness` maps a number of runs to the tightness: a bound on epsilon as a fraction of the true
-    epsilon. It increases with the number of runs.
+    `compute_tightness` maps a number of runs to the tightness, the bound on epsilon as a fraction of the true
+    epsilon. The tightness must increase with the number of runs.
 
     Returns:
-      The number of runs, above MIN_RUNS; None if it is not below MAX_RUNS.
+      The number of runs, above MIN_RUNS; None if at least MAX_RUNS are needed.
     """
     enough = find_fewest_runs(
         lambda runs: compute_tightness(runs) >= target,
@@ -91,12 +91,11 @@ def first_to_reach(target: float, compute_tightness: Callable[[int], float]) -> 
 def find_fewest_runs(
     is_enough: Callable[[int], bool], too_few: int, enough: int, precision: float
 ) -> int:
-    """Returns the smallest number of runs that is enough, by bisection on a logarithmic scale.
+    """Finds the smallest sufficient number of runs by bisection on a logarithmic scale.
 
     Args:
-      is_enough: Returns True if a number of runs is enough.
       too_few, enough: Numbers of runs that are assumed to be too small and large enough, respectively.
-      precision: The largest allowed ratio of the result to a number of runs that is too small.
+      precision: The largest allowed ratio of the result to a number of runs found to be too small.
     """
     while enough > max(precision * too_few, too_few + 1):
         runs = round(math.sqrt(too_few * enough))

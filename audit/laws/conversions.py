@@ -4,7 +4,7 @@ We compute tail probabilities in log space, in float64. log delta is accurate to
 1e-3 to 100 and delta down to 1e-200 (tested against 60-digit arithmetic). Array arguments broadcast.
 
 Sources: Dong, Roth and Su, "Gaussian differential privacy" (2022); the hidden-state paper (Cebere, Bellet and
-Papernot, 2025), Appendix A.1. experiments/hidden_state/README.md lists its errata, numbered H1, H2, ...
+Papernot, 2025), Appendix A.1. experiments/hidden_state/README.md lists the errata, numbered H1, H2, ...
 """
 
 import numpy as np
@@ -56,7 +56,7 @@ def delta_from_mu(mu: ArrayLike, epsilon: ArrayLike) -> Array:
 def epsilon_from_mu(mu: float, delta: float) -> float:
     """Returns the smallest epsilon >= 0 such that a mu-GDP mechanism is (epsilon, delta)-DP.
 
-    It solves delta(epsilon) = delta (Errata H15), and is 0 if delta(0) <= delta.
+    The result solves delta(epsilon) = delta (Errata H15), or is 0 if delta(0) <= delta.
     """
     require(mu >= 0, f"`mu` must be at least 0, got {mu}")
     require_delta(delta)
@@ -69,7 +69,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
 
     if compute_excess(0.0) <= 0:
         return 0.0
-    # At this epsilon the first term of delta(epsilon), Phi(-epsilon / mu + mu / 2), is at most delta / 2:
+    # At `high`, the first term of delta(epsilon), Phi(-epsilon / mu + mu / 2), is at most delta / 2:
     # Phi(-x) <= exp(-x^2 / 2) / 2 = delta / 2 for x = sqrt(2 log(1 / delta)).
     x = np.sqrt(-2 * np.log(delta))
     high = mu * mu / 2 + mu * x + 1
@@ -90,9 +90,10 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
 
     # At mu = sqrt(2 epsilon), the first term of delta(epsilon) is 1/2, so few doublings are needed.
     _, high = find_bracket(lambda mu: compute_excess(mu) < 0, first=np.sqrt(2 * epsilon) + 1)
-    # This mu is certainly too small: delta(epsilon) is at most delta(0), which is about 0.4 mu.
+    # `low` is too small, because delta(epsilon) is at most delta(0), about 0.4 mu.
     low = delta * 1e-3
-    # We need relative precision because mu may be tiny. 2,000 iterations suffice for a root of 1e-300.
+    # We need relative precision because mu may be tiny. Even a root of 1e-300 takes fewer than 2,000
+    # iterations.
     return scipy.optimize.brentq(compute_excess, low, high, xtol=1e-300, rtol=1e-14, maxiter=2000)
 
 
@@ -110,9 +111,9 @@ def epsilon_from_rates(
 ) -> Array:
     """Returns the epsilon of the (epsilon, delta)-DP trade-off curve through each pair of error rates.
 
-    The curve has a steep straight part, fnr = 1 - delta - e^epsilon fpr, and a flat one, fpr = 1 - delta -
+    The curve consists of a steep line, fnr = 1 - delta - e^epsilon fpr, and a flat line, fpr = 1 - delta -
     e^epsilon fnr (Errata H6). Epsilon is the larger of log((1 - delta - fnr) / fpr) and log((1 - delta - fpr)
-    / fnr). It is negative for rates above the curve with epsilon = 0.
+    / fnr). Epsilon is negative for rates above the curve with epsilon = 0.
     """
     fpr = np.asarray(false_positive_rate, float)
     fnr = np.asarray(false_negative_rate, float)

@@ -1,6 +1,6 @@
 """The distribution of the cosine between a fixed direction and a uniformly random direction in R^d.
 
-The cosine has mean 0 and variance 1 / d. Multiplied by sqrt(d), it tends to N(0, 1).
+The cosine has mean 0 and variance 1 / d. As d grows, sqrt(d) times the cosine converges to N(0, 1).
 """
 
 from typing import NamedTuple
@@ -19,8 +19,9 @@ LEVELS = (0.15, 0.10, 0.05, 0.025, 0.01)  # significance levels of the normality
 def log_sf(cosine: ArrayLike, dimension: int) -> Array:
     """Returns log P(T > t) for the cosine T between a fixed and a uniformly random direction in R^d.
 
-    The relative error is at most 1e-9 for probabilities down to 1e-280. Below that, the result is an upper
-    bound. It exceeds the true value by at most 0.001, or by float64's rounding error if that is larger.
+    The relative error is at most 1e-9 for probabilities down to 1e-280. For smaller probabilities, the result
+    is an upper bound that exceeds the true value by at most 0.001, or by the rounding error of float64 if it
+    is larger.
 
     Args:
       cosine: t in [-1, 1], any shape.
@@ -49,9 +50,8 @@ def log_density(cosine: Array, dimension: int) -> Array:
 
 
 def quantile(probability: Array, dimension: int) -> Array:
-    """Returns the t with P(T <= t) = probability for the cosine T between a fixed and a uniform direction."""
+    """Returns the quantile at `probability` of the cosine between a fixed and a uniform direction."""
     tail = np.minimum(probability, 1 - probability)
-    # T^2 follows Beta(1/2, (d - 1) / 2), and both signs of T are equally likely.
     squares = special.betainccinv(0.5, (dimension - 1) / 2, 2 * tail)
     return np.copysign(np.sqrt(squares), probability - 0.5)
 
@@ -64,8 +64,8 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
 
     1. Multiply each row of V by the length of an independent normal vector in R^d. The product has
        independent normal entries.
-    2. So its largest singular value S is at most sqrt(K) + sqrt(d) + g for a random g with E[exp(x g)] <=
-       exp(x^2 / 2) (Davidson and Szarek, 2001, Theorem II.13).
+    2. So the largest singular value S of the product is at most sqrt(K) + sqrt(d) + g for a random g with
+       E[exp(x g)] <= exp(x^2 / 2) (Davidson and Szarek, 2001, Theorem II.13).
     3. Given V, S is a convex function of the lengths. If all lengths equal their mean m, S = m s. By Jensen's
        inequality, E[exp(x m s)] <= E[exp(x S)].
     4. By Markov's inequality with the best x,
@@ -75,7 +75,7 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
     Args:
       canaries: K.
       dimension: d >= 2.
-      error: The probability that some vector's sum exceeds the bound.
+      error: The probability that the bound fails for some vector.
     """
     limit = np.sqrt(canaries) + np.sqrt(dimension) + np.sqrt(-2 * np.log(error))  # bound on m s
     return float(min(limit**2 / (dimension - 0.5), canaries))  # a squared cosine is at most 1
@@ -84,11 +84,11 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
 def limit_left_out_squares(canaries: int, dimension: int, error: float) -> float:
     """Returns an upper bound on the sum of squared leave-one-out cosines of K uniform directions.
 
-    A leave-one-out cosine is the cosine between a direction and a vector orthogonal to the other K - 1. Its
-    square is at most the squared length of the direction's part outside their span. This squared length
-    follows the distribution Beta((d - K + 1) / 2, (K - 1) / 2). All K cosines may reach their limits at once,
-    so the bound is K times the upper quantile at level error / K (union bound). `limit_squares` describes the
-    arguments; K must be between 2 and d.
+    A leave-one-out cosine is the cosine between a direction and a vector orthogonal to the other K - 1. The
+    square of such a cosine is at most the squared length of the direction's component orthogonal to the
+    others. This squared length follows Beta((d - K + 1) / 2, (K - 1) / 2). All K cosines may reach their
+    limits at once, so the bound is K times the upper quantile at level error / K (union bound).
+    `limit_squares` describes the arguments; K must be between 2 and d.
     """
     outside = (dimension - canaries + 1) / 2
     inside = (canaries - 1) / 2
@@ -112,8 +112,8 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
 
     A^2 = -n - sum_i (2 i - 1) / n (log Phi(z_i) + log Phi(-z_(n + 1 - i))) for the standardised values z_1 <=
     ... <= z_n. The critical values are those of Stephens (1974; Errata O10 of
-    experiments/one_shot/README.md). The values must not all be equal, and there must be at least 8, because
-    the correction for n breaks down below that.
+    experiments/one_shot/README.md). The values must not all be equal. At least 8 values are required, because
+    the correction for n is inaccurate for fewer.
     """
     x = np.sort(np.asarray(values, float))
     n = len(x)
@@ -132,19 +132,19 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
 def simulate(rng: Generator, canaries: int, dimension: int, sigma: float) -> Array:
     """Draws the cosines between k uniform canaries and their noisy sum: a simulated audit without data.
 
-    This is an exact form of Algorithm 1 of Andrew et al. (ICLR 2024) in O(k^2) time. The canaries are k =
-    `canaries` unit vectors in R^d, with d = `dimension` above k. `sigma` is the standard deviation of the
-    noise in each coordinate.
+    The simulation is equivalent to Algorithm 1 of Andrew et al. (ICLR 2024), but takes only O(k^2) time. The
+    canaries are k = `canaries` unit vectors in R^d, with d = `dimension` > k. `sigma` is the standard
+    deviation of the noise in each coordinate.
     """
     canaries_in_span = draw_canaries(rng, canaries, dimension)
     return draw_cosines(rng, canaries_in_span, dimension, sigma)
 
 
 def draw_canaries(rng: Generator, canaries: int, dimension: int) -> Array:
-    """Draws k < d uniform unit vectors in R^d. Rows (k, k) are their coordinates in a basis of their span.
+    """Draws k < d uniform unit vectors in R^d; returns their coordinates (k, k) in a basis of their span.
 
-    In the Gram-Schmidt basis, a normal vector that follows i others has i normal coordinates in their span.
-    The length of its component orthogonal to this span follows a chi distribution with d - i degrees of
+    In the Gram-Schmidt basis, a normal vector has i normal coordinates in the span of the i vectors before
+    it. The length of its component orthogonal to this span follows a chi distribution with d - i degrees of
     freedom (Bartlett's decomposition).
     """
     rows = np.zeros((canaries, canaries))
@@ -159,8 +159,8 @@ def draw_canaries(rng: Generator, canaries: int, dimension: int) -> Array:
 def draw_cosines(rng: Generator, canaries: Array, dimension: int, sigma: float) -> Array:
     """Draws the cosines between k canaries and a release: their sum plus noise sigma N(0, I_d).
 
-    `canaries` are (k, k) unit vectors from `draw_canaries`. Outside their span, only the noise's squared
-    length matters, which follows a chi-squared distribution.
+    `canaries` are (k, k) unit vectors from `draw_canaries`. Outside the span of the canaries, we only need
+    the squared length of the noise, which follows a chi-squared distribution.
     """
     size = len(canaries)
     release = canaries.sum(0) + sigma * rng.standard_normal(size)
@@ -172,17 +172,16 @@ def draw_cosines(rng: Generator, canaries: Array, dimension: int, sigma: float) 
 def _limit_far_tail(t: Array, dimension: int) -> Array:
     """Returns an upper bound on log P(T > t) for t in [0, 1] of any shape, tight when P(T > t) is tiny.
 
-    The density of the cosine T at u is (1 - u^2)^k / B(1/2, (d - 1) / 2) with k = (d - 3) / 2. For u > t, we
-    multiply it by u / t, which is above 1. The integral of the product over u > t is
+    The density of the cosine T at u is (1 - u^2)^k / B(1/2, (d - 1) / 2) with k = (d - 3) / 2. We multiply
+    the density by u / t, which is above 1 for u > t. The integral of the product over u > t is
 
         (1 - t^2)^(k + 1) / (2 (k + 1) t B(1/2, (d - 1) / 2)).
 
-    Integration by parts shows that this is at most (1 + 1 / (d t^2)) P(T > t) if d t^2 > 1.
+    Integration by parts shows that this integral is at most (1 + 1 / (d t^2)) P(T > t) if d t^2 > 1.
     """
     half = (dimension - 1) / 2  # k + 1
     with np.errstate(divide="ignore"):
-        # The first formula preserves the digits of t^2 for small t. The second preserves those of 1 - t for t
-        # near 1.
+        # `near_0` is accurate for small t, and `near_1` is accurate for t near 1.
         near_0 = np.log1p(-t * t)
         near_1 = np.log((1 - t) * (1 + t))
         log_kernel = np.where(t < 0.5, near_0, near_1)

@@ -1,7 +1,7 @@
 """The trade-off curve, hockey-stick divergence, epsilon and mu of two densities on a common grid.
 
-We approximate integrals by sums over the grid's points, times the spacing. If an integrand has a kink, we
-split the cell around it by linear interpolation, so the error is proportional to the squared spacing.
+We approximate integrals by sums over grid points, times the spacing. If an integrand has a kink, we split the
+cell around it by linear interpolation, so the error is proportional to the squared spacing.
 """
 
 from typing import NamedTuple
@@ -40,8 +40,8 @@ class DensityPair(NamedTuple):
 def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
     """Returns the hockey-stick divergence of q from p, the integral of max(q - e^epsilon p, 0).
 
-    We sum trapezoids, and split those in which the sign changes. The densities p and q (n,) are at evenly
-    spaced points. epsilon may be negative. Source: Balle and Wang, 2018.
+    We use the trapezoidal rule, and split cells in which q - e^epsilon p changes sign. The densities p and q
+    (n,) are given at evenly spaced points. epsilon may be negative. Source: Balle and Wang, 2018.
     """
     excess = q - np.exp(epsilon) * p
     left = excess[:-1]
@@ -60,7 +60,7 @@ def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
 def delta_at(pair: DensityPair, epsilon: float) -> float:
     """Returns the smallest delta such that the observations in both worlds are (epsilon, delta)-close.
 
-    It is the larger of two hockey-stick divergences, for adding and for removing the canary.
+    The result is the larger of the hockey-stick divergences for adding and for removing the canary.
     """
     spacing = pair.spacing
     added = hockey_stick(pair.p, pair.q, spacing, epsilon)
@@ -106,8 +106,8 @@ class ErrorRates(NamedTuple):
 def error_rates(pair: DensityPair, thresholds: Array | float) -> ErrorRates:
     """Returns the false-positive and false-negative rates of guessing "in" above each of the thresholds.
 
-    Both have the shape of `thresholds`. We sum the densities' tails beyond each edge of the grid's cells, and
-    interpolate the logarithms of these sums between edges.
+    Both rates have the shape of `thresholds`. We sum the tails of the densities beyond each cell's edge, and
+    interpolate the logarithms of the sums.
     """
     # Each point represents the cell around it. At the cell's upper edge, the upper tail of p excludes the
     # point, and the lower tail of q includes it.
@@ -124,10 +124,10 @@ def error_rates(pair: DensityPair, thresholds: Array | float) -> ErrorRates:
 
 
 def trade_off_curve(pair: DensityPair) -> ErrorRates:
-    """Returns the trade-off curve: the error rates of a threshold at the upper edge of each point's cell.
+    """Returns the trade-off curve: the error rates of thresholds at the upper edges of all cells.
 
-    It is exact if the likelihood ratio increases with the observation, because threshold tests are then
-    optimal.
+    The curve is exact if the likelihood ratio increases with the observation, because threshold tests are
+    then optimal.
     """
     return error_rates(pair, pair.points + pair.spacing / 2)
 
@@ -135,7 +135,7 @@ def trade_off_curve(pair: DensityPair) -> ErrorRates:
 def mu_at(pair: DensityPair, thresholds: Array | float) -> Array:
     """Returns the mu of the Gaussian trade-off curve through the error rates at each of the thresholds.
 
-    As the number of runs grows, audits that assume a Gaussian curve and use this threshold converge to it.
+    As the number of runs grows, bounds on mu at a fixed threshold converge to this mu.
     """
     false_positive, false_negative = error_rates(pair, thresholds)
     return conversions.mu_from_rates(false_positive, false_negative)

@@ -23,14 +23,14 @@ class Gaussian(NamedTuple):
 def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
     """Returns the log of the smallest delta such that two Gaussians are (epsilon, delta)-indistinguishable.
 
-    It is the larger of two deltas: the first against the second, and the second against the first. Means,
+    The result is the larger of the deltas of the first Gaussian against the second and vice versa. Means,
     deviations (above 0) and epsilon (at least 0) broadcast to the result's shape. The log is -inf if delta is
     0.
     """
     m1, s1 = map(np.asarray, first)
     m2, s2 = map(np.asarray, second)
     eps = np.asarray(epsilon, float)
-    # We shift and scale both Gaussians so that the first argument of each delta is N(0, 1).
+    # In each direction, we shift and scale both Gaussians to make the first one N(0, 1).
     forward = _compute_directed_log_delta((m2 - m1) / s1, s2 / s1, eps)
     backward = _compute_directed_log_delta((m1 - m2) / s2, s1 / s2, eps)
     return np.maximum(forward, backward)
@@ -50,17 +50,17 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
         """Returns True for epsilons at which delta is too large."""
         return log_delta(first, second, epsilons) > target
 
-    # To the last digit.
+    # 64 halvings reach full precision.
     _, high = bisect(is_too_low, *find_bracket(is_too_low, first=1.0), halvings=64)
     return np.where(log_delta_at_0 <= target, 0.0, high)
 
 
 def measure_normality(deviates: Array, independent: float) -> float:
-    """Returns the p-value of a test of whether `deviates` (n,) follow N(0, 1).
+    """Returns the p-value for the hypothesis that `deviates` (n,) follow N(0, 1).
 
-    It combines two tests (Bonferroni): the Kolmogorov-Smirnov test and a two-sided chi-squared test of the
-    mean square. The latter needs fewer deviates to detect a wrong spread. `independent` is the effective
-    number of independent deviates.
+    A Bonferroni correction combines the Kolmogorov-Smirnov test with a two-sided chi-squared test of the mean
+    square, which needs fewer deviates to detect a wrong spread. `independent` is the effective number of
+    independent deviates.
     """
     from scipy import stats  # slow to load
 
@@ -80,10 +80,8 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
 
         a = (1 / s^2 - 1) / 2,    b = -m / s^2,    c = m^2 / (2 s^2) + log s.
 
-    If a > 0, the event is that x is outside the two roots of a x^2 + b x + c - epsilon. If a < 0, x is
-    between the roots. If a = 0, the event is a half-line.
-
-    The arguments broadcast, with epsilon at least 0. The result is -inf if delta is 0.
+    In the event, x is outside the two roots of a x^2 + b x + c - epsilon if a > 0, and between the roots if a
+    < 0. If a = 0, the event is a half-line.
     """
     with np.errstate(all="ignore"):  # cases without roots are replaced below
         square = s * s

@@ -22,8 +22,8 @@ def clopper_pearson_upper(
 ) -> Array:
     """Returns one-sided upper limits for a binomial success probability, by Clopper and Pearson (1934).
 
-    They are quantiles of Beta(count + prior, trials - count + 1 - prior), or 1 if the second parameter is not
-    positive.
+    The limits are quantiles of Beta(count + prior, trials - count + 1 - prior), or 1 if the second parameter
+    is not positive.
 
     Args:
       count: The numbers of successes, any shape. The limits have the same shape.
@@ -58,7 +58,7 @@ def find_bracket(holds: Callable[[Any], Any], first: Array | float) -> tuple[Arr
     Args:
       holds: Maps parameters to booleans: whether each condition is true. All conditions must be true at 0 and
         false at large parameters; otherwise the search never ends.
-      first: The first parameters to try, above 0. They broadcast to the shape of the conditions.
+      first: The first parameters to try, above 0, which broadcast to the shape of the conditions.
     """
     high = np.asarray(first, float)
     low = np.zeros_like(high)
@@ -71,15 +71,15 @@ def find_bracket(holds: Callable[[Any], Any], first: Array | float) -> tuple[Arr
 
 
 def find_largest_refuted(is_refuted: Callable[[float], bool], first: float, halvings: int) -> float:
-    """Returns the largest refuted parameter, up to the precision of the search, or 0 if none is refuted.
+    """Returns the largest refuted parameter, up to the precision of the search, or 0 if 0 is not refuted.
 
     The result is never too large.
 
     Args:
-      is_refuted: Returns True if the data refute a parameter. They must then also refute all smaller
+      is_refuted: Returns True if the data refute a parameter, in which case they must also refute all smaller
         parameters.
       first: The first parameter to try, above 0. We double it until it is no longer refuted.
-      halvings: The number of bisections after that.
+      halvings: The number of bisections after doubling.
     """
     if not is_refuted(0.0):
         return 0.0
@@ -92,7 +92,7 @@ def bisect(
 ) -> tuple[Array, Array]:
     """Returns shorter parameter intervals (low, high) in which conditions become false.
 
-    Each condition is true at `low` and false at a larger `high`. Both broadcast to the shape of the
+    Each condition is true at `low` and false at a larger `high`. Both limits broadcast to the shape of the
     conditions. We halve each interval `halvings` times. `find_bracket` describes `holds`.
     """
     lows = np.asarray(low, float)

@@ -1,7 +1,7 @@
 """Pairs of score distributions with a known epsilon. Most of their trade-off curves are not Gaussian.
 
-For these pairs, assuming a Gaussian curve gives an epsilon that is too large (Laplace, randomised response,
-logistic, Student t) or too small (subsampled Gaussian).
+Assuming a Gaussian curve makes epsilon too large for Laplace, randomised response, logistic and Student t
+pairs, and too small for subsampled Gaussian pairs.
 """
 
 import functools
@@ -26,9 +26,9 @@ class Kernel(NamedTuple):
     """A standard distribution.
 
     Attributes:
-      name: Its name in `scipy.stats`, loaded only when needed because this is slow.
-      distribution: Its cumulative distribution function, for arrays of any shape.
-      shape: Its shape parameters in SciPy.
+      name: The name in `scipy.stats`, which is slow and therefore imported only when needed.
+      distribution: The cumulative distribution function, for arrays of any shape.
+      shape: The shape parameters in SciPy.
     """
 
     name: str
@@ -88,7 +88,7 @@ class ScoreFamily(NamedTuple):
     def quantiles(self, levels: Array, parameter: float) -> Array:
         """Returns quantiles (n,) at levels (n,) of the equal mixture of scores with and without the canary.
 
-        We interpolate them linearly on a grid.
+        The quantiles are interpolated linearly on a grid.
         """
         x = np.linspace(-_REACH, _REACH, 4_001)
         below_in = self.distribution(x, parameter, inserted=True)
@@ -100,8 +100,7 @@ class ScoreFamily(NamedTuple):
 def compute_epsilon(family: ScoreFamily, parameter: float, delta: float) -> float:
     """Returns the smallest epsilon >= 0 such that both worlds are (epsilon, delta)-indistinguishable.
 
-    Sums over a fine grid of scores (`densities.epsilon_at`) are accurate to 1e-6 for moderate parameters and
-    delta from 1e-9 to 0.5.
+    The result is accurate to 1e-6 for moderate parameters and delta from 1e-9 to 0.5.
     """
     x = np.linspace(-_REACH, _REACH, 400_001)
     density_in = family.density(x, parameter, inserted=True)

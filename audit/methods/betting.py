@@ -1,11 +1,11 @@
-"""Betting tests for the mean of independent values in [0, 1], valid for every n and any distribution.
+"""Betting tests for the mean of independent values in [0, 1], valid for any sample size and distribution.
 
 A gambler bets that the mean is below m, and stakes lambda on each value. The capital starts at 1 and becomes
 
     C(m) = prod_i (1 + lambda (m - x_i)),    0 <= lambda <= 1 / (1 - m).
 
 If the mean is at least m, the expected capital is at most 1, so the capital reaches 1 / error with
-probability at most `error` (Markov). This is also true of mixtures of stakes, and of products over
+probability at most `error` (Markov). The same limit applies to mixtures of stakes, and to products over
 independent values. Source: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting"
 (JRSS B, 2023).
 """
@@ -36,7 +36,7 @@ _WEIGHTS = 1 / (1 + np.geomspace(1 / 64, 64.0, 25))  # of false negatives in z
 STAKES = np.append(0.0, np.geomspace(0.02, 64.0, 36))
 # Neighbours of the best stake, as offsets in STAKES.
 _NEIGHBOUR_OFFSETS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])
-# The indices in STAKES of the bets on a single error rate. These bets gain the most at the ends of a curve.
+# The indices in STAKES of the bets on a single error rate, which gain the most at the ends of a curve.
 _SINGLE_INDICES = np.arange(1, STAKES.size, 3)
 
 # A capital of 1 is split among the best bet for the pilot, its neighbours, and bets on a single error rate.
@@ -62,7 +62,7 @@ def compute_log_growth(values: Array, means: Array, stakes: Array, most: float =
       most: The largest possible value.
 
     Returns:
-      (L, G) log capital, which grows with m; -inf if a stake could lose more than the capital.
+      The log capital (L, G), which grows with m; -inf if a stake could lose more than the capital.
     """
     distinct, counts = np.unique(values, return_counts=True)
     gains = means[:, None] - distinct
@@ -70,7 +70,7 @@ def compute_log_growth(values: Array, means: Array, stakes: Array, most: float =
     for row, stake in zip(growth, stakes, strict=True):  # `row` is a view of `growth`
         allowed = stake * (most - means) <= 1  # a value of `most` costs no more than the capital
         with np.errstate(divide="ignore"):
-            # A return of -1 means losing the entire capital. Rounding may give a lower value.
+            # A return of -1 loses the entire capital. Rounding may produce lower values.
             returns = np.maximum(stake * gains[allowed], -1.0)
             row[allowed] = np.log1p(returns) @ counts
     return growth
@@ -88,9 +88,8 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     """Returns a lower bound on the privacy parameter: the largest parameter t that a betting test rejects.
 
     Under f_t-DP, the average error rates lie on or above the curve f_t. At each point of the curve, a gambler
-    starts with a capital of 1 and bets that the rates are lower. If they are not, the capital reaches 1 /
-    error with probability at most `error` (Markov). So we reject t if the capital reaches 1 / error at every
-    point. The bound is 0 if the observed rates show no leakage.
+    starts with a capital of 1 and bets that the rates are lower. We reject t if the capital reaches 1 / error
+    at every point. The bound is 0 if the observed rates show no leakage.
 
     Args:
       counted: The errors at a threshold, in the pilot (runs used to choose bets) and in the other runs.
@@ -113,9 +112,9 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
 
 def _estimate_parameter(family: Family, errors: RunErrors) -> float:
     """Returns the parameter of the trade-off curve through the observed error rates."""
-    guesses_in, guesses_out = errors.guesses()  # that may be misses, and that may be false alarms
+    guesses_in, guesses_out = errors.guesses()  # possible misses and false alarms
     # A rate is a scale times the fraction of wrong guesses. With coins, the scale is about 2, because each
-    # world has half of the canaries. Half an error (Jeffreys' prior) avoids rates of 0.
+    # world has half of the canaries. Adding half an error (Jeffreys' prior) avoids rates of 0.
     fpr = (errors.scale_out * errors.alarms.sum() + 0.5) / (guesses_out + 1)
     fnr = (errors.scale_in * errors.misses.sum() + 0.5) / (guesses_in + 1)
     return float(family.parameter(min(fpr, 1.0), min(fnr, 1.0)))
@@ -126,10 +125,9 @@ def _bet_on_independent_rates(
 ) -> Callable[[float], float]:
     """Returns a function from a parameter t to the smallest log capital of bets on the trade-off curve f_t.
 
-    If it reaches `target`, the data reject t. At each point of the curve, we bet that both error rates are
-    lower. Some runs measure false positives, and the others measure false negatives. So each bet has a stake
-    on each rate, and the two growth factors of its capital are multiplied. We choose the bets using the pilot
-    runs.
+    If the capital reaches `target`, the data reject t. At each point of the curve, we bet that both error
+    rates are lower. Some runs measure false positives, and the others measure false negatives. So each bet
+    has a stake on each rate, and two growth factors multiply its capital.
     """
     pilot_fpr, pilot_fnr = counted.pilot.rates()  # of each run
     fpr, fnr = counted.rest.rates()
@@ -205,8 +203,8 @@ def _choose_stake_pairs(
 def _list_stake_pairs(best_fpr: np.intp, best_fnr: np.intp) -> tuple[Array, Array]:
     """Returns the stakes (L,) of all bets on false positives, and on false negatives.
 
-    The first bet is the best pair, given as indices in STAKES. Then come multiples of this pair, and bets on
-    a single error rate.
+    The first bet is the best pair, given as indices in STAKES. Multiples of this pair and bets on a single
+    error rate follow.
     """
     # Stakes above 0 form a geometric grid, so adding an offset to both indices multiplies both stakes by the
     # same factor.
@@ -219,7 +217,7 @@ def _list_stake_pairs(best_fpr: np.intp, best_fnr: np.intp) -> tuple[Array, Arra
 
 
 def _find_margins_at_largest_parameter(find_margins: Callable[[float], Array]) -> Array:
-    """Returns the margins of bets at the largest parameter that at least one of them should reject.
+    """Returns the margins of all bets at the largest parameter that at least one bet should reject.
 
     `find_margins` maps a parameter to an array of margins. A bet should reject the parameter if its margin is
     at least 0.
@@ -247,9 +245,9 @@ def _bet_on_weighted_rates(
 ) -> Callable[[float], float]:
     """Returns a function from a parameter t to the smallest log capital of bets on the trade-off curve f_t.
 
-    If it reaches `target`, the data reject t. Coins decide whether canaries are in, so each run gives
-    dependent estimates of both error rates, FP and FN. At each point of the curve, we bet that the mean of z
-    = weight * FN + (1 - weight) * FP is lower. We choose the bets using the pilot runs.
+    If the capital reaches `target`, the data reject t. Coins decide whether canaries are in, so each run
+    yields dependent estimates of both error rates, FP and FN. At each point of the curve, we bet that the
+    mean of z = weight * FN + (1 - weight) * FP is lower.
     """
     weights, stakes = _choose_weighted_bets(family, counted, target)  # (bets,) each
     # growth[b, i] is the log growth of the capital on bet b if the mean of its z is _MEANS[i].
@@ -281,9 +279,9 @@ def _bet_on_weighted_rates(
 def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tuple[Array, Array]:
     """Chooses bets on a weighted mean of a run's error rates, z = weight * FN + (1 - weight) * FP.
 
-    Most of a gambler's capital goes to the bet that should reject the largest parameter. A bet rejects a
-    parameter if its log capital reaches `target` at every point of the parameter's curve. We predict this
-    using the pilot. The rest of the capital goes to other bets (`_list_weighted_bets`).
+    Most of a gambler's capital goes to the bet that should reject the largest parameter. The rest of the
+    capital goes to other bets (`_list_weighted_bets`). A bet rejects a parameter if its log capital, which we
+    predict using the pilot, reaches `target` at every point of the parameter's curve.
 
     Returns:
       (the weights in z (L,), the stakes (L,)), in the order of STARTING_CAPITAL
@@ -292,7 +290,7 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
     # The log growth that brings a bet's starting capital to the target.
     needed_from_best = target - np.log(_CAPITAL_ON_BEST)
     needed_from_single = target - np.log(_CAPITAL_ON_SINGLE)
-    # Bets on a single rate should reject all points of a curve at or above this rate.
+    # Bets on a single rate should reject all points of a curve at or above these rates.
     rejected_fpr = _predict_rejected_means(counted, 0.0, single_stakes, needed_from_single).min()
     rejected_fnr = _predict_rejected_means(counted, 1.0, single_stakes, needed_from_single).min()
     rejected_means = np.array(
@@ -321,8 +319,8 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
 def _list_weighted_bets(best_weight: np.intp, best_stake: np.intp) -> tuple[Array, Array]:
     """Returns the weights of false negatives (L,) and the stakes (L,) of all bets on weighted error rates.
 
-    The first bet is the best one, given as indices in _WEIGHTS and in the STAKES above 0. Then come other
-    stakes with this weight, and bets on false positives only and on false negatives only.
+    The first bet is the best one, given as indices in _WEIGHTS and in the STAKES above 0. Other stakes with
+    this weight follow, and then bets on false positives only and on false negatives only.
     """
     stakes = STAKES[1:]
     neighbours = np.clip(best_stake + np.append(0, _NEIGHBOUR_OFFSETS), 0, stakes.size - 1)
@@ -337,8 +335,8 @@ def _predict_rejected_means(counted: Counted, weight: float, stakes: Array, need
     """Returns the smallest mean of z = weight * FN + (1 - weight) * FP that each bet should reject.
 
     A bet with one of the `stakes` (S,) rejects a mean and all larger ones if its log capital grows by
-    `needed`. We scale the growth in the pilot to the number of other runs. The results (S,) are the first
-    rejected values of _COARSE_MEANS (ascending), or 2, above all means, if a bet should not reject any.
+    `needed`. We scale the growth in the pilot to the number of other runs. The results (S,) are values of
+    _COARSE_MEANS, or 2, above all means, if a bet should not reject any mean.
     """
     growth = _compute_weighted_growth(counted.pilot, weight, _COARSE_MEANS, stakes)
     runs_per_pilot_run = len(counted.rest.misses) / len(counted.pilot.misses)

@@ -19,10 +19,10 @@ from audit.methods.betting import mix_bets
 
 Power = Callable[[Array], Array]  # m: false-positive rates -> the largest power that a claim allows
 
-# Thresholds in standard deviations of a left-out score: values of Student's T for cosines, and normal
+# Thresholds in standard deviations of a left-out score: values of Student's t for cosines, and normal
 # deviates for other scores. A left-out score exceeds 7 with probability 1e-12.
 NEAR = np.arange(0.0, 7.01, 0.5)
-# For leaks far beyond typical claims. At 37, the rate is close to the smallest positive float.
+# Far thresholds detect rare, large leaks. At 37, the rate is close to the smallest positive float.
 FAR = np.append(np.arange(7.5, 12.1, 0.5), np.arange(13.0, 37.1))
 THRESHOLDS = np.append(NEAR, FAR)
 # c, the fraction of its capital that a bet stakes on each run. Small stakes detect small departures from the
@@ -61,7 +61,7 @@ class Allowed(NamedTuple):
 
     Attributes:
       above_thresholds: (T,) the fraction above each of the first T of THRESHOLDS.
-      log_rates: (J,) log a for each bet on the first run's p-values up to a; may be empty.
+      log_rates: (J,) log a for each bet on p-values up to a in the first run; may be empty.
       at_rates: (J,) an upper limit on the mean fraction of p-values up to each a.
     """
 
@@ -90,7 +90,7 @@ class ClaimTest(NamedTuple):
       refuted: Whether the e-value has reached 1 / (1 - confidence).
       runs: The number of runs needed to refute the claim; all runs if the claim is not refuted or the order
         is unknown.
-      seen: The smallest departure that the test would detect; None if there is none or it was not computed.
+      seen: The smallest departure that the test would detect; None if it was not found or not computed.
     """
 
     e_value: float
@@ -111,8 +111,8 @@ def gaussian_power(mu: float) -> Power:
 def examine_claim(counted: Exceedances, allowed_power: Power, confidence: float) -> ClaimTest:
     """Tests a claim by betting in each run that more canaries exceed thresholds than the claim allows.
 
-    If `counted` holds runs in start order, you may test again after each run, because the largest capital so
-    far decides (Ville's inequality).
+    If the runs in `counted` are in start order, you may test again after each run, because the largest
+    capital so far decides (Ville's inequality).
     """
     log_capital = compute_log_capital(counted, tabulate_claim(counted, allowed_power))
     return judge_capital(log_capital, counted.in_order, confidence)
@@ -133,9 +133,9 @@ def tabulate_claim(counted: Exceedances, allowed_power: Power) -> Allowed:
     """Returns the largest mean fractions of canaries that a claim allows, for bets on larger fractions.
 
     There is a bet on the fraction above each threshold. If `counted` has p-values of the first run, we also
-    bet on the fraction of p-values up to some rates a. The claim limits its mean to the power at a. We first
-    choose powers such that a few p-values refute the claim, and then the largest rate at which the claim
-    allows at most each power.
+    bet on the fraction of p-values up to some rates a. The claim limits the mean of this fraction to the
+    power at a. We first choose powers such that a few p-values refute the claim, and then the largest rates
+    at which the claim allows at most these powers.
     """
     log_rates = np.zeros(0)
     chosen_powers = np.zeros(0)
@@ -153,11 +153,11 @@ def tabulate_claim(counted: Exceedances, allowed_power: Power) -> Allowed:
 def compute_log_capital(counted: Exceedances, allowed: Allowed) -> Array:
     """Returns the log capital (R,), after each of R runs, of a gambler who bets against a claim.
 
-    A capital of 1 is split among bets: one for each of THRESHOLDS and each of STAKES. In each run, a bet
-    stakes this fraction of its capital on a larger fraction of canaries than the claim allows. If `counted`
-    has only the first T thresholds (to save time), the capital on the others counts as lost. If it has
-    p-values of the first run, each bet stakes FIRST_STAKE of its capital on them, and the rest on its
-    threshold, to refute some claims in one run.
+    A capital of 1 is split among bets, one for each of THRESHOLDS and each of STAKES. In each run, a bet
+    stakes a fraction of its capital on more canaries above its threshold than the claim allows. If `counted`
+    covers only the first T thresholds, the capital on the others counts as lost. To refute some claims in one
+    run, each bet stakes FIRST_STAKE of its capital on the first run's p-values, if `counted` contains them,
+    and the rest on its threshold.
     """
     log_factors = _compute_log_factors(counted, allowed.above_thresholds)
     runs, stakes, thresholds = log_factors.shape
@@ -190,8 +190,7 @@ def compute_payoff(log_p_values: Array, log_rates: Array, allowed: Array) -> flo
 def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> ClaimTest:
     """Returns the result of testing a claim, given the log capital (R,) against it after each run.
 
-    If runs are in start order, the largest capital decides (Ville's inequality); otherwise, the last one
-    does.
+    For runs in start order, the largest capital decides (Ville's inequality), otherwise the last one.
     """
     log_capital_needed = -np.log1p(-confidence)  # log(1 / error)
     reached = log_capital[-1]
@@ -206,10 +205,10 @@ def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> Clai
 
 
 def find_refuted_mu(counted: Exceedances, confidence: float) -> float:
-    """Returns the largest mu such that the runs refute a claim of mu-GDP, or 0 if they refute none.
+    """Returns the largest mu such that the runs refute a claim of mu-GDP, or 0 if they do not refute any.
 
-    It is a lower bound on the true mu at this confidence level. The runs also refute all smaller mu, because
-    these allow fewer canaries above each threshold.
+    The result is a lower bound on the true mu at this confidence level. The runs also refute all smaller mu,
+    because these allow fewer canaries above each threshold.
     """
     return find_largest_refuted(
         lambda mu: examine_claim(counted, gaussian_power(mu), confidence).refuted,
@@ -219,7 +218,7 @@ def find_refuted_mu(counted: Exceedances, confidence: float) -> float:
 
 
 def trace_refuted_mu(counted: Exceedances, largest: float, confidence: float) -> Array:
-    """Returns the largest mu (R,) that the first 1, 2, ..., R runs refute, or 0 if they refute none.
+    """Returns the largest mu (R,) that the first 1, 2, ..., R runs refute, or 0 if they do not refute any.
 
     `largest` is the value for all R runs (`find_refuted_mu`). Other values are rounded down to multiples of
     `largest` / 128. The runs must be in start order.
@@ -237,12 +236,10 @@ def trace_refuted_mu(counted: Exceedances, largest: float, confidence: float) ->
 def find_strongest_threshold(counted: Exceedances, allowed_power: Power) -> int:
     """Returns the index of the threshold with the strongest evidence against a claim, for reports.
 
-    A gambler bets that more canaries exceed each threshold than the claim allows. The result is the threshold
-    with the most capital after all runs.
+    The result is the threshold with the most capital after all runs.
     """
     allowed = allowed_power(np.exp(counted.log_rates))
     log_growth = _compute_log_factors(counted, allowed).sum(0)  # of each bet, (stakes, T)
-    # Each threshold's starting capital is split evenly among the stakes.
     by_threshold = special.logsumexp(log_growth, axis=0) + np.log(split_capital())
     return int(by_threshold.argmax())
 
@@ -263,13 +260,13 @@ def _compute_log_factors(counted: Exceedances, allowed: Array) -> Array:
 def split_capital(near: int = len(NEAR), far: int = len(FAR)) -> Array:
     """Returns the starting capital (near + far,) on each threshold: 95% on the near ones, 5% on the far ones.
 
-    `near` and `far` are numbers of thresholds. Any split is valid. Far thresholds detect rare, large leaks.
+    `near` and `far` are numbers of thresholds. Any split is valid.
     """
     return np.repeat([(1 - 0.05) / near, 0.05 / far], [near, far])
 
 
 class ScoreSummary(NamedTuple):
-    """A summary of inserted canaries' scores, used to simulate runs with less noise.
+    """A summary of the scores of inserted canaries, used to simulate runs with less noise.
 
     Scores are in standard deviations of a left-out score.
 
@@ -292,13 +289,12 @@ def find_least_departure(
 ) -> Departure | None:
     """Returns the smallest noise reduction that the test of a claim would detect in 9 of 10 audits.
 
-    We estimate it by simulating audits with the design of `counted`, so it is not a confidence bound. If the
-    noise is r < 1 times the claimed noise, the mean score is 1 / r times as large as in `scores`. Returns
+    The result is an estimate from simulated audits with the design of `counted`, not a confidence bound. If
+    the noise is r < 1 times the claimed noise, the mean score is 1 / r times as large as in `scores`. Returns
     None if fewer than 9 of 10 audits would detect noise at a tenth of the claimed level.
     """
-    # Scores rarely exceed their mean by more than 3 standard deviations. If bets on the far thresholds would
-    # lose, we omit them to save time, and count their starting capital as lost.
-    # NEAR is the first part of THRESHOLDS.
+    # Scores rarely exceed their mean by more than 3 standard deviations. To save time, we omit the far
+    # thresholds if bets on them would lose, and count their capital as lost.
     thresholds = NEAR if scores.mean < NEAR[-1] - 3 else THRESHOLDS
     counted = counted._replace(log_rates=counted.log_rates[: thresholds.size])
     allowed = tabulate_claim(counted, allowed_power)

@@ -36,7 +36,7 @@ class TradeOffCurve(NamedTuple):
         first_high_enough = np.searchsorted(-self.false_positive_limits.upper, -rates, side="left")
         # lower[k] is the limit at the last of k thresholds that are too low, or 0 if k = 0.
         lower = np.append(0.0, self.false_negative_limits.lower)
-        # The last value, 1, is used if no threshold is surely high enough.
+        # The last value, 1, is used if no threshold is known to be high enough.
         upper = np.append(self.false_negative_limits.upper, 1.0)
         return Interval(lower[num_too_low], upper[first_high_enough])
 
@@ -63,7 +63,7 @@ def trade_off_curve(scores_in: Array, scores_out: Array, confidence: float) -> T
 def _choose_ranks(trials: int) -> Integers:
     """Returns up to 100 ranks, from 1 to `trials`, denser in both tails.
 
-    They are the ranks of evenly spaced normal quantiles among `trials` normal values.
+    The ranks correspond to evenly spaced normal quantiles.
     """
     lowest = special.ndtri(0.5 / trials)  # so the first rank is 1
     quantiles = np.linspace(lowest, -lowest, min(100, trials))
@@ -71,11 +71,11 @@ def _choose_ranks(trials: int) -> Integers:
 
 
 def limit_rates(counts: ArrayLike, trials: int, error: float) -> Interval:
-    """Returns limits on a distribution function at k points, given the counts (k,) of scores below each.
+    """Returns limits on a distribution function at k points, given the counts (k,) of scores below them.
 
     With probability at least 1 - error, all limits are valid simultaneously, for any number of points. The
-    `trials` scores must be independent. We bound the function at up to 100 of the scores. Since it is
-    monotone, a score's lower limit is valid at all higher points, and its upper limit at all lower points.
+    `trials` scores must be independent. We bound the function at up to 100 of the scores. Since the function
+    is monotone, a score's lower limit is valid at all higher points, and its upper limit at all lower points.
     """
     # At the r-th smallest of n scores, the distribution function follows Beta(r, n + 1 - r).
     ranks = _choose_ranks(trials)
@@ -108,8 +108,8 @@ def auc(scores_in: Array, scores_out: Array) -> Auc:
     """Returns the AUC of scores of shape (n_in,) and (n_out,), with its standard error.
 
     The standard error is sqrt((n_in + n_out + 1) / (12 n_in n_out)), for independent scores with the same
-    distribution in both worlds (Mann and Whitney, 1947, Section 4). If there are ties, it is an upper bound.
-    It is not 0 if a few scores are perfectly separated by chance.
+    distribution in both worlds (Mann and Whitney, 1947, Section 4). With ties, this value is an upper bound.
+    The standard error is not 0 if a few scores are perfectly separated by chance.
     """
     n_in = len(scores_in)
     n_out = len(scores_out)
@@ -122,8 +122,8 @@ def true_positive_rate(scores_in: Array, scores_out: Array, false_positive_rate:
     """Returns the true-positive rate at a given false-positive rate: a point on the ROC curve.
 
     The threshold is the smallest out-score such that at most a fraction `false_positive_rate` of the
-    out-scores (n_out,) is above it. The result is not a bound, because the threshold is chosen using the same
-    scores it is evaluated on. Source: Carlini et al., 2022.
+    out-scores (n_out,) is above it. The result is not a bound, because the same scores are used to choose and
+    to evaluate the threshold. Source: Carlini et al., 2022.
     """
     require(
         0 <= false_positive_rate < 1,
@@ -183,7 +183,7 @@ def _find_median_of_mixture(scores_in: Array, scores_out: Array) -> float:
     n_in = len(scores_in)
     n_out = len(scores_out)
     weights = np.repeat([n_out, n_in], [n_in, n_out])  # proportional to 1 / n_in and 1 / n_out
-    # The lower and upper medians, which differ if there is a gap. Negating scores swaps the two.
+    # The lower and upper medians, which differ if there is a gap. Negating the scores swaps the two medians.
     low = np.quantile(scores, 0.5, weights=weights, method="inverted_cdf")
     high = -np.quantile(-scores, 0.5, weights=weights, method="inverted_cdf")
     return float(low / 2 + high / 2)  # the sum might overflow

@@ -1,7 +1,7 @@
 """Bounds and estimates from independent runs with one canary (in) and without it (out).
 
-`if_gaussian` and `in_sample` give mu, which determines epsilon if the trade-off curve is Gaussian (Errata H11
-of experiments/hidden_state/README.md). A bound depends only on the ranks of the scores.
+`if_gaussian` and `in_sample` return a mu, which determines epsilon if the trade-off curve is Gaussian (Errata
+H11 of experiments/hidden_state/README.md). A bound depends only on the ranks of the scores.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from audit.methods.method import (
 IN_SAMPLE = "in_sample"
 IF_GAUSSIAN, ASSUMPTION_FREE = ONE_CANARY
 _SPLITS = 21  # into a pilot and the rest
-_REJECTING = 11  # splits must reject: more than half
+_REJECTING = 11  # splits that must reject, more than half
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class _Counted:
 
     Attributes:
       epsilon: The bound or estimate of epsilon at `delta`.
-      mu: The mu that implies epsilon; None if the method gives epsilon directly.
+      mu: The mu that implies epsilon; None if the method computes epsilon directly.
       threshold: The threshold on the scores; None if the method does not use one.
       false_positives, false_negatives: The numbers of errors at the threshold, or 0 if we do not count them.
       n_in, n_out: The numbers of counted scores.
@@ -63,7 +63,7 @@ class Bound(_Counted):
       assumes: The bound's assumption.
       holds: False if the scores refute the assumption, which makes the bound invalid.
       counted: A description of the counts, if they are not the errors at a threshold.
-      false_positive_rate: The exact rate at the threshold, if it is known without a count.
+      false_positive_rate: The exact rate at the threshold, if known without counting.
       path: (R,) the bound after each run, if it is valid after any number of runs; else empty.
     """
 
@@ -114,10 +114,10 @@ def findings(scores_in: Array, scores_out: Array, delta: float, confidence: floa
 def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Estimate:
     """Returns the estimate from the hidden-state paper (Algorithm 4), which is not a confidence bound.
 
-    Each threshold gives the mu of the Gaussian trade-off curve through the Clopper-Pearson upper limits on
-    both error rates (Errata H12 of experiments/hidden_state/README.md). We return the largest mu, or 0 if all
-    are negative, and its epsilon. Thresholds are midpoints between neighbouring distinct scores. To save
-    time, we use at most 200,000 of them, evenly spaced.
+    For each threshold, we compute the mu of the Gaussian trade-off curve through the Clopper-Pearson upper
+    limits on both error rates (Errata H12 of experiments/hidden_state/README.md). We return the largest mu,
+    or 0 if all are negative, and its epsilon. Thresholds are midpoints between neighbouring distinct scores.
+    To save time, we use at most 200,000 thresholds.
 
     The scores must not all be equal. `confidence` is the level of each error rate's two-sided limits.
     """
@@ -149,9 +149,7 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
 def if_gaussian(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
     """Returns the lower bound on mu from exact tests (see `exact`), and the epsilon of its Gaussian curve.
 
-    In-scores have shape (n,), out-scores (m,). In each of 21 random splits, we use some of the scores to
-    choose a threshold, and test the rest at 11/21 of the error probability. We report the split with the
-    median bound. It exceeds the truth only if 11 bounds do, so it is valid by Markov's inequality.
+    In-scores have shape (n,), out-scores (m,). We report the median bound of 21 random splits.
     """
     mu, errors = _test_splits(scores_in, scores_out, exact.GAUSSIAN, confidence)
     return Bound(
@@ -168,9 +166,9 @@ def if_gaussian(scores_in: Array, scores_out: Array, delta: float, confidence: f
 def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
     """Returns the lower bound on epsilon from exact tests of (epsilon, delta)-DP itself (see `exact`).
 
-    It is valid for any trade-off curve. In-scores have shape (n,), out-scores (m,). Each of 21 random splits
-    uses some scores to choose a threshold, and tests the rest. We report the median bound. For n = m, it is
-    at most about log(n / 2), since n scores without errors prove a rate below about 2 / n.
+    The bound is valid for any trade-off curve. In-scores have shape (n,), out-scores (m,). We report the
+    median bound of 21 random splits. For n = m, the bound is at most about log(n / 2), since n scores without
+    errors prove a rate below about 2 / n.
     """
     epsilon, errors = _test_splits(scores_in, scores_out, exact.approximate_dp(delta), confidence)
     return Bound(
@@ -186,12 +184,12 @@ def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidenc
 def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: float) -> float:
     """Returns the largest parameter of a family, mu or epsilon, that these numbers of scores can prove.
 
-    It is proven if a test at the lowest in-score or the highest out-score makes no errors. Even perfectly
-    separated scores may prove less, because we choose the threshold using a pilot.
+    To prove this parameter, a test at the lowest in-score or the highest out-score must not make any errors.
+    Even perfectly separated scores may prove less, because we choose the threshold using a pilot.
     """
     rest_in = n_in - _find_pilot_size(n_in, family)
     rest_out = n_out - _find_pilot_size(n_out, family)
-    # Without errors, all 21 splits give the same test, so we run only one.
+    # Without errors, the tests of all 21 splits are the same, so we run only one.
     level = (1 - confidence) * _REJECTING / _SPLITS
     bounds = []
     for scores, trials in ((rest_in, rest_out), (rest_out, rest_in)):
@@ -227,9 +225,9 @@ METHODS = {
 
 
 def _find_pilot_size(scores: int, family: exact.Family) -> int:
-    """Returns how many of a world's scores are in the pilot, which chooses a threshold's rank.
+    """Returns the number of a world's scores in the pilot, used to choose the rank of a threshold.
 
-    Any number gives a valid bound. A Gaussian curve needs fewer, because we only have to estimate its mu.
+    The bound is valid for any number. A Gaussian curve needs a smaller pilot, because we only estimate mu.
     """
     fraction = 0.05 if family is exact.GAUSSIAN else 0.125
     return min(max(round(fraction * scores), 20), scores // 2)
@@ -240,14 +238,14 @@ def _test_splits(
 ) -> tuple[float, dict[str, Any]]:
     """Returns the bound on a family's parameter from 21 splits of in-scores (n,) and out-scores (m,).
 
-    A split uses some scores to choose a threshold, and counts its errors in the rest. From these, an exact
-    test rejects parameters, at 11/21 of the total error. A single split would depend more on chance, so we
-    require that 11 tests reject. On average, at most 11 (1 - confidence) tests reject a true parameter. So by
-    Markov's inequality, 11 reject it with probability at most 1 - confidence. Source: Meinshausen, Meier and
-    Buehlmann, "p-Values for high-dimensional regression", 2009.
+    In each split, we use some scores to choose a threshold, count its errors in the rest, and test parameters
+    at 11/21 of the total error. To reduce the effect of chance, we require that 11 tests reject a parameter.
+    On average, at most 11 (1 - confidence) tests reject a true parameter. So by Markov's inequality, 11 tests
+    reject it with probability at most 1 - confidence. Source: Meinshausen, Meier and Buehlmann, "p-Values for
+    high-dimensional regression", 2009.
 
     Returns:
-      (the bound; the threshold, the errors and the numbers of scores in the split that gives it)
+      (the bound; the threshold, the errors and the numbers of scores in the deciding split)
     """
     # We replace scores with their indices among the distinct scores, so neither the order of runs nor the
     # unit of scores matters.
@@ -282,9 +280,9 @@ def _split_and_count(
 ) -> tuple[exact.Counts, dict[str, Any]]:
     """Splits scores at random, chooses a threshold using the pilot, and counts its errors in the rest.
 
-    The threshold is the r-th lowest in-score or r-th highest out-score of the rest. We choose r using the
-    pilot. So r - 1 scores of the threshold's world are always errors, and we test the number of errors in the
-    other world.
+    The threshold is the r-th lowest in-score or r-th highest out-score of the rest, for an r chosen using the
+    pilot. Since r - 1 scores of the threshold's world are always errors, we test the errors in the other
+    world.
 
     In-scores (n,) and out-scores (m,) are given as ascending indices in `distinct`, plus fractions below 1
     that order equal scores. Returns (the input of the exact test, the errors as fields of `Bound`).

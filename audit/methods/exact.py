@@ -1,15 +1,15 @@
 """An exact test at an order statistic, inverted into a lower bound on a privacy parameter.
 
 The null hypothesis H(t) states that the mechanism is f_t-DP, for a family of symmetric trade-off functions
-f_t that decrease in t, such as mu or epsilon.
+f_t that decrease in the parameter t, such as mu or epsilon.
 
 The threshold is the r-th lowest in-score (of inserted canaries), and the errors are the x out-scores (of
 left-out canaries) above it, or vice versa. The rank r must not depend on the scores. `_compute_p_value`
-derives a p-value from x. It increases with t, so the bound is the largest t with a p-value of at most the
-error probability.
+derives a p-value from x. The p-value increases with t, so the bound is the largest t with a p-value of at
+most the error probability.
 
-The caller puts equal scores in random order. A threshold among them gives a randomised test, so the trade-off
-function also limits its error rates.
+The caller puts equal scores in random order. A threshold among equal scores is then a randomised test, and
+the trade-off function also limits its error rates.
 """
 
 import functools
@@ -25,8 +25,7 @@ from audit.evidence.arrays import Array
 from audit.laws import conversions
 from audit.laws.intervals import find_bracket
 
-# For each cell of values of U: the probability that U is below the cell's upper end, and the probability that
-# U is in the cell.
+# The probabilities that U (see `_compute_p_value`) is below the upper end of each cell, and in the cell.
 _LEVELS = np.append(special.ndtr(np.linspace(-6.0, 6.0, 481)), 1.0)
 _CELL_PROBABILITIES = np.diff(_LEVELS, prepend=0.0)
 
@@ -48,7 +47,7 @@ GAUSSIAN = Family(conversions.gaussian_trade_off, conversions.mu_from_rates)
 
 
 def approximate_dp(delta: float) -> Family:
-    """Returns the trade-off functions of (epsilon, delta)-DP at a fixed delta, with epsilon as parameter."""
+    """Returns the trade-off functions of (epsilon, delta)-DP at a fixed delta, with the parameter epsilon."""
     return Family(
         functools.partial(conversions.approximate_dp_trade_off, delta=delta),
         functools.partial(conversions.epsilon_from_rates, delta=delta),
@@ -60,7 +59,7 @@ class Counts(NamedTuple):
 
     Attributes:
       rank: r, the threshold's rank in its own world, counted from the lowest in-score or the highest
-        out-score. The rank - 1 scores before it are that world's errors.
+        out-score. The rank - 1 scores before the threshold are the errors in its own world.
       scores: n, the number of scores in the threshold's own world.
       errors: x, the number of errors in the other world.
       trials: m, the number of scores in the other world.
@@ -113,11 +112,7 @@ def lower_bound(
 
 @functools.lru_cache(maxsize=128)
 def _compute_rates(rank: int, scores: int) -> Array:
-    """Returns quantiles, at _LEVELS, of U ~ Beta(rank, scores - rank + 1).
-
-    The threshold is the score with this rank in its own world. So the true error rate in this world is
-    distributed like U, or lower if scores can be equal.
-    """
+    """Returns quantiles, at _LEVELS, of U ~ Beta(rank, scores - rank + 1)."""
     return special.betaincinv(rank, scores - rank + 1, _LEVELS)
 
 
@@ -128,8 +123,8 @@ def _compute_p_value(family: Family, parameter: float, counts: Counts) -> float:
     random, at most U ~ Beta(rank, scores - rank + 1). Given U, f-DP implies an error rate of at least f(U) in
     the tested world. The p-value is the mean of P(Binomial(trials, f(U)) <= errors) over U.
 
-    To be conservative, we use the largest probability in each cell of values of U. It is at the cell's upper
-    end, because f decreases.
+    To be conservative, we use the largest probability in each cell of values of U, which is at the upper end
+    because f decreases.
     """
     rates = family.trade_off(parameter, _compute_rates(counts.rank, counts.scores))
     return _CELL_PROBABILITIES @ special.bdtr(float(counts.errors), counts.trials, rates)

@@ -79,10 +79,9 @@ def cosine_of(student: Array, dimension: int) -> Array:
 def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
     """Returns the bound "exact_null": the largest epsilon, in steps of 1/64, that a gambler refutes.
 
-    The gambler bets that more inserted canaries have large cosines than epsilon allows. At the true epsilon,
-    the capital reaches 1 / (1 - confidence) with probability at most 1 - confidence. If runs are in start
-    order, the bound is valid at any time, and `path` holds the bound after each run. If left-out canaries
-    refute the null distribution, all bounds are 0 and `holds` is False.
+    At the true epsilon, the gambler's capital reaches 1 / (1 - confidence) with probability at most 1 -
+    confidence. If runs are in start order, the bound is valid at any time, and `path` contains the bound
+    after each run. If left-out canaries refute the null distribution, all bounds are 0 and `holds` is False.
 
     Raises:
       InputError: If no canary was inserted.
@@ -116,7 +115,7 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
 def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
     """Returns the bound "exact_null_gdp" on mu: the runs refute every GDP guarantee with a smaller mu.
 
-    Its epsilon is a bound only if the trade-off curve is Gaussian. If left-out canaries refute the null
+    The epsilon is a bound only if the trade-off curve is Gaussian. If left-out canaries refute the null
     distribution, mu and epsilon are 0 and `holds` is False.
     """
     counted = compute_exceedances(design)
@@ -147,7 +146,7 @@ def _describe_gdp_assumption(design: Fresh) -> Assumption:
     """Returns the assumption of a GDP guarantee, with a description of how canaries were drawn."""
     drawing = _choose_assumption(design)
     text = _ANY_GDP.text
-    if design.from_user:  # drawn as the user reports, which we also assume
+    if design.from_user:  # we assume that canaries were drawn as reported
         text = f"{drawing.text}; {text}"
     return _ANY_GDP._replace(text=text, sentence=f"{drawing.sentence}; {_EPSILON_NEEDS_GDP}")
 
@@ -155,8 +154,8 @@ def _describe_gdp_assumption(design: Fresh) -> Assumption:
 def _describe_threshold(design: Fresh, cosine: float) -> dict[str, Any]:
     """Returns the fields of `Bound` for a threshold, given as a `cosine`.
 
-    If scores are ranks among fresh draws, `design.cosines` holds the cosines with the same tail probabilities
-    as the ranks. So we convert the threshold back to a rank.
+    If scores are ranks among fresh draws, `design.cosines` contains cosines with the same tail probabilities.
+    So we convert the threshold back to a rank.
     """
     threshold = cosine
     rate = float(np.exp(compute_log_rates(design, cosine)))
@@ -173,7 +172,7 @@ def _describe_threshold(design: Fresh, cosine: float) -> dict[str, Any]:
 
 
 def fits_null(design: Fresh) -> bool:
-    """Returns False if left-out canaries, if any, refute their null distribution at LAW_LEVEL."""
+    """Returns whether left-out canaries, if any, are consistent with their null distribution at LAW_LEVEL."""
     is_out = design.is_out()
     if not is_out.any():
         return True
@@ -183,7 +182,7 @@ def fits_null(design: Fresh) -> bool:
 
 
 def law_test(cosines: ArrayLike, dimension: int) -> float:
-    """Returns the p-value of a test of whether cosines of left-out canaries have their null distribution.
+    """Returns the p-value for the hypothesis that cosines of left-out canaries have their null distribution.
 
     The cosines, (n,) or (R, K), must be independent: each is the cosine between its own uniform direction in
     R^d and a change in a model that does not depend on these directions.
@@ -225,7 +224,7 @@ def summarise_design(design: Fresh) -> ScoreSummary:
     deviations = np.concatenate([run - run.mean() for run in runs])
     canaries = round(deviations.size / means.size)  # per run
     degrees = deviations.size - means.size  # degrees of freedom: we fit a mean to each run
-    # With one canary per run, we cannot separate these two, so we assume the values of left-out canaries.
+    # With one canary per run, we cannot separate the two deviations, so we assume those of left-out canaries.
     std_within_run = 1.0
     std_between_runs = 0.0
     if degrees > 0:
@@ -251,7 +250,7 @@ def expand_to_runs(design: Fresh, values: Array) -> Array:
 def _select_present(design: Fresh) -> list[Array]:
     """Returns the cosines (K,) of inserted canaries, for each run that has any.
 
-    Raises InputError if no run does.
+    Raises InputError if no canary was inserted.
     """
     rows = zip(design.cosines, design.presence, strict=True)
     runs = [row[bits] for row, bits in rows if bits.any()]
@@ -319,7 +318,8 @@ class FirstBet(NamedTuple):
       staked: The fraction of the capital that is staked on this bet.
       compute_payoff: Maps epsilon to the payoff of a stake of 1; its mean is at most 1 under (epsilon,
         delta)-DP.
-      chosen: The threshold, as a cosine, that was chosen using half of the canaries; None if there is none.
+      chosen: The threshold, as a cosine, chosen using half of the canaries; None if there is no such
+        threshold.
     """
 
     capital_on_ratios: float
@@ -329,16 +329,12 @@ class FirstBet(NamedTuple):
 
 
 class Capital:
-    """The capital of a gambler who bets against each epsilon; a large capital refutes it.
-
-    In each run, a bet on a threshold pays the fraction of cosines above it, and a bet on a likelihood ratio
-    pays its mean over cosines.
-    """
+    """The capital of a gambler who bets against each epsilon; a large capital refutes the epsilon."""
 
     def __init__(self, design: Fresh, delta: float) -> None:
         """Counts the cosines above thresholds, and splits a capital of 1 among the bets (`log_factors`).
 
-        There is a bet on each of T thresholds with each of C stakes, and then on each of V likelihood ratios.
+        Bets on each of T thresholds with each of C stakes precede bets on each of V likelihood ratios.
         """
         runs = _select_present(design)
         self.num_runs = len(runs)  # only runs with an inserted canary
@@ -351,7 +347,7 @@ class Capital:
             self._fractions, axis=0, return_inverse=True
         )
 
-        # 95% are on the near thresholds, which suit common claims.
+        # 95% of the capital on thresholds is on the near ones, which suit common claims.
         by_threshold = claimed_curve.split_capital(_NEAR_THRESHOLDS.size, _FAR_THRESHOLDS.size)
         on_ratios = self.first_bet.capital_on_ratios
         on_thresholds = (1 - on_ratios) * by_threshold[:, None] * _CAPITAL_ON_STAKES  # (T, C)
@@ -362,8 +358,8 @@ class Capital:
         """Returns the log factors (n, T * C + V) by which n runs multiply the capital of each bet.
 
         `fractions` (n, T) are h(t), the fractions of each run's cosines above T thresholds t. Under (epsilon,
-        delta)-DP, their means are at most m(t) = e^epsilon a(t) + delta, where a(t) is the probability that a
-        left-out canary exceeds t. So these factors have means of at most 1:
+        delta)-DP, the means of h(t) are at most m(t) = e^epsilon a(t) + delta, where a(t) is the probability
+        that a left-out canary exceeds t. So these factors have means of at most 1:
 
             1 + c (h(t) / m(t) - 1)    for each t and each of C stakes c
             (1 + sum_t b_t h(t)) / (1 + sum_t b_t min(m(t), 1))    for V ratios 1 + sum_t b_t 1{x > t}
@@ -382,8 +378,8 @@ class Capital:
     def compute_log_capital(self, runs: int, epsilon: float) -> Array:
         """Returns the log capital (T * C + V,) of each bet against epsilon after the first `runs` runs.
 
-        There are T * C bets on thresholds, and V on likelihood ratios. A bet starts with a capital s, stakes
-        a fraction w of it on `first_bet`, and has the factor f(i) in run i. So its capital is
+        A bet starts with a capital s, stakes a fraction w of s on `first_bet`, and has the factor f(i) in run
+        i. Its capital is
 
             s ((1 - w) f(0) + w payoff(epsilon)) prod_{i = 1}^{runs - 1} f(i).
         """
@@ -391,7 +387,8 @@ class Capital:
         log_not_staked = np.log1p(-staked) + self.log_factors(self._fractions[:1], epsilon)[0]
         log_won = np.log(max(staked * self.first_bet.compute_payoff(epsilon), _TINY))
         after_first = np.logaddexp(log_not_staked, log_won) + self.log_start
-        # Runs with few canaries often have equal fractions. To save time, we compute their factors once.
+        # Runs with few canaries often have equal fractions. To save time, we compute the factors of such runs
+        # only once.
         counts = np.bincount(self._row_indices[1:runs], minlength=len(self._distinct_rows))
         occur = counts > 0
         return after_first + counts[occur] @ self.log_factors(self._distinct_rows[occur], epsilon)
@@ -399,8 +396,8 @@ class Capital:
     def find_strongest_threshold(self, epsilon: float) -> float:
         """Returns the threshold, as a cosine, with the strongest evidence against epsilon, for reports.
 
-        It has the most capital after all runs. For a single run, it is the threshold chosen using half of the
-        canaries, if there is one, because the first bet then stakes most of the capital on it.
+        This threshold has the most capital after all runs. For a single run, we return the threshold chosen
+        using half of the canaries, if available, because the first bet stakes most of the capital on it.
         """
         chosen = self.first_bet.chosen
         if self.num_runs == 1 and chosen is not None:
@@ -413,9 +410,9 @@ class Capital:
     def find_first_unrefuted(self, runs: int, start: int, target: float) -> int:
         """Returns the smallest k >= `start` such that the first `runs` runs do not refute k * _EPSILON_STEP.
 
-        They refute an epsilon if the log capital of all bets against it reaches `target`. As epsilon grows,
-        the capital of bets on thresholds decreases, but that of bets on likelihood ratios may increase,
-        because the ratios depend on epsilon.
+        The runs refute an epsilon if the log capital of all bets against it reaches `target`. As epsilon
+        grows, the capital of bets on thresholds decreases, but that of bets on likelihood ratios may
+        increase, because the ratios depend on epsilon.
         """
 
         def is_open(k: int) -> bool:
@@ -423,12 +420,11 @@ class Capital:
             log_capital = self.compute_log_capital(runs, k * _EPSILON_STEP)[:_NUM_THRESHOLD_BETS]
             return np.logaddexp.reduce(log_capital) < target
 
-        # We bisect to find the first open k.
         leap = 1
         while not is_open(start + leap):
             leap *= 2
         k = start + bisect_left(range(start, start + leap), True, key=is_open)
-        # All smaller k are refuted. From there, we try each k with all bets.
+        # All smaller k are refuted, so we continue from this k with all bets.
         while np.logaddexp.reduce(self.compute_log_capital(runs, k * _EPSILON_STEP)) >= target:
             k += 1
         return k
@@ -493,8 +489,8 @@ def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
 def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
     """Returns the bet on the first run's cosines (K,), and the split of the capital.
 
-    The bet is on fixed thresholds and, if possible, on one chosen for half of the canaries using the others.
-    All runs' bets are on thresholds or likelihood ratios. Any split is valid.
+    The bet is on fixed thresholds and, if possible, on a threshold chosen for half of the canaries using the
+    other half.
     """
     # 1.5 to 7 standard deviations of a left-out cosine.
     levels = cosine_of(np.arange(1.5, 7.1, 0.5), design.dimension)
@@ -513,7 +509,7 @@ def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
     # With more canaries, the first run proves more, so we stake more on it, and less on ratios.
     if design.cosines.shape[1] >= needed:
         bet = bet._replace(capital_on_ratios=0.1, staked=0.3)
-    # We may use canaries to choose a threshold for others only if the others' scores do not depend on them.
+    # We may choose a threshold for some canaries using others only if scores do not depend on other canaries.
     if design.separate and cosines.size >= needed:
         return _bet_on_half(bet, cosines, design, delta)
     return bet
@@ -543,8 +539,8 @@ def _bet_on_p_values(log_p_values: Array, delta: float) -> Callable[[float], flo
 def _bet_on_half(bet: FirstBet, cosines: Array, design: Fresh, delta: float) -> FirstBet:
     """Returns a bet that is mostly on a threshold chosen for half of the first run's cosines (n,).
 
-    The threshold is chosen using the other half. In case it is a poor choice, a fifth of the stake remains on
-    `bet`.
+    The threshold is chosen using the other half. In case this threshold is a poor choice, a fifth of the
+    stake remains on `bet`.
     """
     pilot, rest = split_pilot(cosines, cosines.size // 2)
     threshold = _choose_threshold(cosines[pilot], rest.size, design.dimension)
@@ -600,9 +596,9 @@ def split_pilot(values: Array, size: int) -> tuple[Integers, Integers]:
 def _choose_threshold(pilot: Array, canaries: int, dimension: int) -> float:
     """Returns the threshold, as a cosine, that should prove the largest epsilon for the other `canaries`.
 
-    We fit a normal distribution to the pilot's cosines (n,), and maximize log(h / a). Here h is the fraction
-    of cosines expected above the threshold minus two standard deviations, and a is the probability that a
-    left-out canary exceeds it.
+    We fit a normal distribution to the pilot's cosines (n,), and maximize log(h / a). Here h is the expected
+    fraction of cosines above the threshold, minus two standard deviations, and a is the probability that a
+    left-out canary exceeds the threshold.
     """
     root = np.sqrt(dimension)
     # A grid of cosines times sqrt(d). `geomspace` needs an endpoint above 10, even if the dimension is small.

@@ -54,7 +54,7 @@ class _FittedNull(NamedTuple):
 
 
 def examine(scores_in: Array, scores_out: Array) -> float:
-    """Returns the p-value of a test of whether in-scores (n,) and out-scores (m,) have a Gaussian curve.
+    """Returns the p-value for the hypothesis that in-scores (n,) and out-scores (m,) have a Gaussian curve.
 
     We fit a Gaussian trade-off curve, and compare its misfit to that of scores simulated from the fit. The
     p-value is 1 if no test is possible, because there are too few scores or the worlds hardly overlap.
@@ -69,9 +69,9 @@ def examine(scores_in: Array, scores_out: Array) -> float:
 def power(scores_in: Array, scores_out: Array) -> float:
     """Returns the test's smallest power against four other curves with the same fitted mu.
 
-    The power is the probability that `examine` returns a p-value below 5% for as many scores as given, (n,)
-    in and (m,) out. We simulate it with a standard error of at most 0.036, and 0.015 near 95%. It is 0 if no
-    test is possible.
+    The power is the probability that `examine` returns a p-value below 5% for the given numbers of in-scores
+    (n,) and out-scores (m,). The simulated power has a standard error of at most 0.036 (0.015 near 95%). It
+    is 0 if no test is possible.
     """
     null = _fit_null(scores_in, scores_out)
     if null is None:
@@ -100,8 +100,8 @@ def _fit_null(scores_in: Array, scores_out: Array) -> _FittedNull | None:
 def _simulate_misfit(sizes: Array, probabilities: Array, expected_fit: Fit) -> Array:
     """Draws multinomial counts; returns the statistics of `_measure_misfit`, (_SIMULATIONS, 3).
 
-    `sizes` (2,) has the number of scores in each world, and `probabilities` (2, bins) has the probability of
-    each bin. To save time, each Gaussian fit starts at `expected_fit`, the fit to the expected counts.
+    `sizes` (2,) are the numbers of scores in both worlds, and `probabilities` (2, bins) are those of the
+    bins. To save time, each Gaussian fit starts at `expected_fit`, the fit to the expected counts.
     """
     rng = np.random.default_rng(0)
     normalized = probabilities / probabilities.sum(1, keepdims=True)
@@ -129,16 +129,16 @@ def _compute_p_values(misfit: Array, simulated: Array) -> Array:
     """Returns the p-value of a Gaussian fit: the smallest of three, after a Bonferroni correction.
 
     Each p-value compares a statistic in `misfit` (..., 3), "overall", "spread" or "tails", with n values
-    `simulated` (n, 3) under the null. It may be below 1 / n, so it is a tail of a fitted distribution. If r >
-    0 values reach the statistic, it is at least (r + 1) / (n + 1), in case the fit is inaccurate.
+    `simulated` (n, 3) under the null. We use fitted distributions, because p-values may be below 1 / n. If r
+    > 0 values reach the statistic, the p-value is at least (r + 1) / (n + 1), in case the fit is inaccurate.
     """
     reaching = (simulated >= misfit[..., None, :]).sum(-2)  # r
     empirical = (reaching + 1) / (len(simulated) + 1)
     p_values = np.maximum(
         _compute_tail_probabilities(misfit, simulated), np.where(reaching, empirical, 0.0)
     )
-    # "tails" gets most of the significance level, since its misfit makes the epsilon computed from mu too
-    # large.
+    # Most of the significance level goes to "tails", because this misfit makes the epsilon computed from mu
+    # too large.
     corrected = p_values / [0.2, 0.2, 0.6]
     return np.minimum(corrected.min(-1), 1.0)
 
@@ -154,14 +154,14 @@ def _compute_tail_probabilities(misfit: Array, simulated: Array) -> Array:
     rate = mean / variance
     shape = mean * rate
     gamma_tails = special.gammaincc(shape[:2], misfit[..., :2] * rate[:2])
-    # A score has a deviation of 1 if there are many scores. At least 1 is conservative.
+    # Rao's score has a standard deviation of 1 for large counts. A minimum of 1 is conservative.
     deviation = max(np.sqrt(variance[2]), 1.0)
     normal_tail = special.ndtr((mean[2] - misfit[..., 2:]) / deviation)
     return np.append(gamma_tails, normal_tail, axis=-1)
 
 
 def _simulate_rejection_rate(family: ScoreFamily, null: _FittedNull) -> float:
-    """Returns the test's power against a non-Gaussian curve: how often it rejects scores simulated from it.
+    """Returns the test's power against a non-Gaussian curve: the fraction of rejected simulations.
 
     We simulate as many scores as were observed, with a fixed seed. The best Gaussian fit to the simulated
     curve has the same |mu| as the fit to the observed scores. So we compare both to the same simulated null.
@@ -226,7 +226,7 @@ def count_in_bins(scores_in: Array, scores_out: Array) -> Array:
 def approximate_fit(counts: Array) -> Fit:
     """Returns a fit to counts (..., 2, bins) near the maximum-likelihood fit, to initialise `fit_counts`.
 
-    The axis of size 2 has the worlds "out", with scores from N(0, 1), and "in", with scores from N(mu, 1).
+    The first world is "out", with scores from N(0, 1), and the second is "in", with scores from N(mu, 1).
     Given an estimate of mu, each cut between two bins is the point below which the mixture of both worlds has
     the observed fraction of scores.
     """
@@ -241,7 +241,7 @@ def approximate_fit(counts: Array) -> Fit:
         mixture = fraction_in * special.ndtr(cuts - mu) + (1 - fraction_in) * special.ndtr(cuts)
         return mixture < observed
 
-    # Beyond 40 deviations, probabilities are 0 in float64.
+    # Beyond 40 standard deviations, probabilities are 0 in float64.
     low, high = bisect(is_too_low, -40.0, 40.0, halvings=60)
     return Fit(mu.squeeze(-1), cuts=(low + high) / 2)
 
@@ -249,7 +249,8 @@ def approximate_fit(counts: Array) -> Fit:
 def _estimate_mu(below: Array, sizes: Array) -> Array:
     """Returns the distance mu (..., 1) between the means of two normal worlds with variance 1.
 
-    At each cut, the distance between the worlds' normal quantiles estimates mu. We return a weighted mean.
+    At each cut, the difference between the worlds' normal quantiles estimates mu. We return the weighted mean
+    of these estimates.
 
     Args:
       below: (..., 2, cuts) the number of each world's scores below each cut, the world "out" first.
@@ -304,7 +305,7 @@ def _compute_bins(fit: Fit) -> _Bins:
 def _compute_information(jacobian: Array, weights: Array) -> Array:
     """Returns the Fisher information J' diag(weights) J, of shape (..., p, p).
 
-    A small ridge makes it invertible.
+    A small ridge makes the matrix invertible.
 
     Args:
       jacobian: J, (..., 2, bins, p) the derivatives of bin probabilities with respect to p parameters.
@@ -353,7 +354,8 @@ def _take_step(fit: Fit, step: Array) -> Fit:
 def compute_likelihood_ratio(counts: Array, fit: Fit) -> Array:
     """Returns the likelihood-ratio statistic (...,) of unrestricted multinomials against the fit.
 
-    It is 2 sum n log(n / e), for observed counts n (..., 2, bins) and counts e expected under the fit.
+    The statistic is 2 sum n log(n / e), for observed counts n (..., 2, bins) and counts e expected under the
+    fit.
     """
     expected = counts.sum(-1, keepdims=True) * _compute_bins(fit).probabilities
     statistic = 2 * special.rel_entr(counts, expected).sum((-1, -2))
@@ -366,7 +368,7 @@ def compute_rao_scores(counts: Array, fit: Fit) -> Array:
     A departure multiplies the fitted density of the world "in" by exp(c f(score)), up to a constant. The fit
     has c = 0. A statistic is the derivative of the log likelihood of counts (..., 2, bins) with respect to c,
     divided by its standard deviation, which is smaller because mu and the cuts are fitted to the same counts.
-    Under the null, it is approximately standard normal if bins contain many scores.
+    Under the null, the statistic is approximately standard normal if bins contain many scores.
     """
     bins = _compute_bins(fit)
     derivatives = _differentiate_by_departures(fit, bins)
@@ -381,7 +383,8 @@ def compute_rao_scores(counts: Array, fit: Fit) -> Array:
 def _compute_efficient_information(derivatives: Array, jacobian: Array, weights: Array) -> Array:
     """Returns the efficient Fisher information (..., d) about the coefficient c of each of d departures.
 
-    It is the information about c minus the part explained by p parameters fitted to the same counts.
+    The efficient information is the information about c minus the part explained by p parameters fitted to
+    the same counts.
 
     Args:
       derivatives: (..., 2, bins, d) the derivatives of bin probabilities with respect to each c.

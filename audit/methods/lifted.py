@@ -106,11 +106,10 @@ class CanaryMethod(Method):
 def _choose_assumption(errors: RunErrors, user_coins: bool) -> Assumption:
     """Returns the assumption of a bound that is valid for any trade-off curve and number of runs.
 
-    If a coin inserts each canary, the `same_runs` have both kinds of errors. For `user_coins`, we assume
-    that all are independent, with the same probability (COINS).
+    For `user_coins`, we assume independent coins with the same probability (COINS).
     """
-    # Without coins, we compare runs with K canaries to other runs. We assume that the other runs contain
-    # K - 1 canaries, so the two kinds differ in only one (OTHERS_IN).
+    # Without coins, we compare runs with K canaries to other runs, which we assume to contain K - 1 canaries
+    # (OTHERS_IN).
     if not errors.same_runs and errors.canaries_in > 1:
         return OTHERS_IN
     return COINS if user_coins else NOTHING  # our own coins are fair
@@ -119,7 +118,7 @@ def _choose_assumption(errors: RunErrors, user_coins: bool) -> Assumption:
 def count(design: Design, family: Family, error: float) -> Counted:
     """Chooses a threshold using a pilot of the runs, and counts its errors in the pilot and the other runs.
 
-    We choose the threshold that should give the largest bound on the parameter of `family` at error
+    We choose the threshold that should prove the largest bound on the parameter of `family` at error
     probability `error`.
     """
     pilot, rest = design.split()
@@ -134,8 +133,8 @@ def _prove_lidp(
 ) -> float:
     """Returns a lower bound on the parameter of a family of trade-off curves, epsilon or mu.
 
-    It belongs to the curve through upper limits on both error rates, each with half of the error probability.
-    `exchangeable_limits` describes `order` and `compute_limits`. Source: Pillutla et al., 2023.
+    The parameter belongs to the curve through upper limits on both error rates, each with half of the error
+    probability. `exchangeable_limits` describes `order` and `compute_limits`. Source: Pillutla et al., 2023.
     """
     errors = counted.rest  # in the runs outside the pilot
     # Upper limits on the mean fractions of misses and false alarms among a run's canaries.
@@ -154,7 +153,7 @@ def _prove_lidp(
 def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANCE_OF_BIT) -> Limits:
     """Returns Wilson's limits (lower, upper) for the mean of n values in [0, 1], asymptotic in n.
 
-    They enclose the values x with (x - mean)^2 <= z^2 / n * variance(x), where z = Phi^-1(1 - error).
+    The limits enclose the values x with (x - mean)^2 <= z^2 / n * variance(x), where z = Phi^-1(1 - error).
 
     Args:
       mean: The average of the n values.
@@ -163,8 +162,7 @@ def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANC
     """
     z = -special.ndtri(error)
     low, high = _solve(mean, z * z / n, variance)
-    # `variance` may exceed 1/4, the largest variance of values in [0, 1]. Then, limits for 1/4 are tighter.
-    # They are this far from the mean.
+    # If `variance` exceeds 1/4, the largest variance of values in [0, 1], limits for 1/4 are tighter.
     largest_width = z / (2 * np.sqrt(n))
     return float(max(low, mean - largest_width, 0)), float(min(high, mean + largest_width, 1))
 
@@ -174,8 +172,8 @@ def bernstein(
 ) -> Limits:
     """Returns Bernstein's limits (lower, upper) for the mean of n values in [0, 1], valid for every n.
 
-    They are the values x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n) and L = log(1 / error).
-    `variance` bounds the variance of values with mean x. `wilson` describes the other arguments.
+    The limits are the values x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n) and L = log(1 /
+    error). `variance` bounds the variance of values with mean x. `wilson` describes the other arguments.
     """
     factor = 2 * np.log(1 / error) / n  # 2 L / n
     shift = factor / 3
@@ -185,7 +183,7 @@ def bernstein(
     low, _ = _solve(lower_mean, factor, variance)
     _, high = _solve(upper_mean, factor, variance)
     # `variance` is a bound only at the true mean. At other x, it may be negative or exceed 1/4, the largest
-    # variance of values in [0, 1]. With 1/4, the square root is:
+    # variance of values in [0, 1], so we clip the square root.
     largest_width = np.sqrt(factor / 4)
     lower = np.clip(low, lower_mean - largest_width, lower_mean)
     upper = np.clip(high, upper_mean, upper_mean + largest_width)
@@ -193,10 +191,7 @@ def bernstein(
 
 
 def _solve(mean: float, factor: float, variance: VarianceBound) -> Limits:
-    """Returns the two x with (x - mean)^2 = factor * variance(x), for Wilson's and Bernstein's limits.
-
-    variance(x) = linear * x + constant - x^2 bounds the variance of a value with mean x.
-    """
+    """Returns the two x with (x - mean)^2 = factor * variance(x), for Wilson's and Bernstein's limits."""
     a = 1 + factor
     b = 2 * mean + factor * variance.linear
     c = mean**2 - factor * variance.constant
@@ -251,8 +246,7 @@ def _bound_variance(j: int, canaries: int, limits: dict[int, Limits]) -> Varianc
 
     mu_j is the probability that j random canaries all yield errors. Two random sets of j canaries share i
     canaries with probability h(i), and the variance is sum_i h(i) mu_(2 j - i) - mu_j^2. Identical sets (i =
-    j) give the linear term. Other sets give the constant, from the upper `limits` for mu_(j + 1), ..., mu_(2
-    j).
+    j) determine the linear term. The upper `limits` for mu_(j + 1), ..., mu_(2 j) determine the constant.
     """
     common = np.arange(j + 1)  # i
     subsets = special.comb(j, common) * special.comb(canaries - j, j - common)
@@ -299,7 +293,7 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
 
 
 def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: float) -> float:
-    """Returns the pilot score that, as a threshold, should prove the largest parameter (epsilon or mu).
+    """Returns the pilot score that should prove the largest parameter (epsilon or mu) if used as a threshold.
 
     At each score, we predict the parameter from three estimates of the error rates (`thresholds.candidates`):
     from normal distributions, from counts, and from counts plus a margin against lucky counts (`raised`).
@@ -314,9 +308,9 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     normal = predict(candidates.normal)
     raised = predict(candidates.raised)
     choice = normal.argmax()
-    if normal.max() <= 0:  # no score is good for normal distributions
+    if normal.max() <= 0:  # normal distributions predict no bound
         choice = candidates.counted.sum(0).argmin()  # false positives plus false negatives
-    # Counts replace this choice if they predict more elsewhere, even with the margin.
+    # We change this choice if counts predict a larger parameter elsewhere, even with the margin.
     if raised.max() > max(predict(candidates.counted)[choice], 0.0):
         choice = raised.argmax()
     return float(candidates.thresholds[choice])
@@ -325,18 +319,17 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
 def _predict_parameter(sizes: RunErrors, family: Family, error: float, rates: Array) -> Array:
     """Returns the parameter (T,) that runs should prove if the true error rates are `rates` (2, T).
 
-    It belongs to the family's curve through approximate upper limits: each rate p plus two margins,
+    The parameter belongs to the curve through approximate upper limits, each rate p plus two margins:
 
         sqrt(2 log(1 / error) scale p (1 - p) / guesses) + scale log(1 / error) / runs.
 
-    The first accounts for the variance of the rate's estimate. The second accounts for rare runs with the
-    largest estimate, `scale`. If their frequency is log(1 / error) / runs, we see none with probability
-    `error`.
+    The first margin accounts for the variance of the rate's estimate. The second margin accounts for rare
+    runs with the largest estimate, `scale`. If their frequency is log(1 / error) / runs, we do not observe
+    any with probability `error`.
     """
     log_inverse_error = -np.log(error)
     guesses_in, guesses_out = sizes.guesses()
-    # (2, 1): for false positives, then for false negatives. A rate's estimate is the scale times the fraction
-    # of wrong guesses. The scale is 2 for fair coins, which put only half of the canaries in each world.
+    # (2, 1): for false positives, then for false negatives.
     guesses = np.array([[guesses_out], [guesses_in]])
     scales = np.array([[sizes.scale_out], [sizes.scale_in]])
     runs = np.array([[len(sizes.alarms)], [len(sizes.misses)]])

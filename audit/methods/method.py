@@ -1,4 +1,4 @@
-"""The record of a method: the text and marker used for a bound or an estimate in reports.
+"""Descriptions of methods, assumptions and noise floors for reports.
 
 This module does not load SciPy.
 """
@@ -25,7 +25,7 @@ class Assumption(NamedTuple):
     Attributes:
       text: The text in JSON, and next to a bound that is not in a table.
       word: The word in the last column of a table.
-      sentence: The text on a page.
+      sentence: The text in an HTML report.
       note: The line below a table that explains the word; may be empty.
       gaussian: Whether the bound is on mu, which determines epsilon only if the trade-off curve is Gaussian.
       proviso: The text after "with 95% confidence, and" in a verdict; empty if there is no assumption.
@@ -76,7 +76,7 @@ COINS = Assumption(
 )
 OTHERS_IN = Assumption(
     "runs without a canary contain the other K - 1 canaries",
-    "nothing",  # apart from how the runs are made
+    "nothing",  # except how the runs are made
     "independent runs; runs that score left-out canaries also insert K - 1 others, else "
     "bounds are too high",
 )

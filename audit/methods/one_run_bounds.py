@@ -1,8 +1,8 @@
 """Lower bounds on epsilon from a single run with many canaries, which may depend on each other.
 
-*Guesses.* For each of m canaries, a fair coin decides whether it is inserted. Based on the release, an
-adversary guesses exactly r of the coins, and v guesses are right. Errata O11 of
-experiments/one_shot/README.md lists the assumptions.
+For each of m canaries, a fair coin decides whether it is inserted. Based on the release, an adversary guesses
+exactly r of the coins, and v guesses are right. Errata O11 of experiments/one_shot/README.md lists the
+assumptions.
 
 To derive `gaussian_refutes`, which defines q_j and S_j, flip the coin of a random canary. The probability
 that at least j other guesses are right and that this canary's guess is right is x = (j q_(j+1) + S_(j+1)) /
@@ -65,7 +65,7 @@ def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) ->
     """Returns the lower bound `exact_null` on epsilon for a single run with all canaries inserted.
 
     Reports of a single run show `counted`, the canaries above the threshold, instead of a false-positive
-    rate. `path`, the bounds after each run, would only repeat this bound.
+    rate. `path` is empty, because it would only repeat this bound.
     """
     bound = exact_null.bound_directions(make_design(cosines), delta, confidence)
     hits = bound.n_in - bound.false_negatives  # canaries above the threshold
@@ -85,7 +85,7 @@ def make_design(cosines: Cosines) -> Fresh:
 def bound_by_guesses(coins: Coins, delta: float, confidence: float) -> list[Bound]:
     """Returns the bounds `one_run_guesses` and `one_run_gaussian` for a single run with fair coins.
 
-    Both count correct guesses among at most 20,000 coins.
+    Both bounds count correct guesses among at most 20,000 coins.
 
     Raises:
       InputError: If there are fewer than 40 canaries.
@@ -97,11 +97,11 @@ def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `one_run_guesses` on epsilon, by Steinke, Nasr and Jagielski (2023).
 
     `design` has a single run. We choose the number of guesses using a pilot: coins that we do not guess. For
-    delta > 0, the bound is proven only for a number fixed in advance (Errata O11).
+    delta > 0, the bound is proven only for a number of guesses fixed in advance (Errata O11).
     """
     error = 1 - confidence
     ordered = _split_and_order(design)
-    # At delta = 0, a smaller upper limit on the fraction of wrong guesses gives a larger bound. So we choose
+    # At delta = 0, a smaller upper limit on the fraction of wrong guesses yields a larger bound. So we choose
     # the number of guesses with the smallest limit, using the pilot's prediction of how many are wrong.
     candidates = ordered.candidates
     wrong = np.ceil(candidates * (1 - ordered.predicted_right))  # rounded up to be conservative
@@ -121,9 +121,9 @@ def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
 def gaussian_from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `one_run_gaussian` on mu, by Mahloujifar, Melis and Chaudhuri (2024).
 
-    `design` has a single run. We choose the number of guesses using a pilot: coins that we do not guess. But
-    the bound is proven only for a number fixed in advance (Errata O11 of experiments/one_shot/README.md). Its
-    epsilon is valid if the trade-off curve is Gaussian.
+    `design` has a single run. We choose the number of guesses using a pilot: coins that we do not guess. The
+    bound is proven only for a number of guesses fixed in advance (Errata O11 of
+    experiments/one_shot/README.md). The epsilon is valid if the trade-off curve is Gaussian.
     """
     error = 1 - confidence
     ordered = _split_and_order(design)  # the other coins, with the most certain guess first
@@ -170,7 +170,7 @@ class _OrderedCoins(NamedTuple):
     predicted_right: Array
 
     def count_guesses(self, guesses: int) -> tuple[int, dict[str, Any]]:
-        """Returns (how many of the most certain `guesses` are correct, the counts as fields of `Bound`).
+        """Returns (the number of correct ones among the surest `guesses`, the counts as fields of `Bound`).
 
         `Bound` has no fields for guesses, so we report guesses as in-scores, and wrong ones as false
         negatives.
@@ -284,7 +284,7 @@ def gaussian_refutes(
 ) -> Bits:
     """Returns, for each element, whether a number of correct guesses refutes mu-GDP at the level `error`.
 
-    It does if, under mu-GDP, at least v correct guesses have a probability below the error. We prove this by
+    The data refute mu-GDP if it makes at least v correct guesses less probable than `error`. We prove this by
     contradiction. Let q_j be the probability of at least j correct guesses, and S_j = q_j + q_(j+1) + ... If
     q_v is at least the error, mu-GDP bounds q_j from below, for j = v - 1, ..., 0 (see the module's
     docstring):
@@ -317,4 +317,4 @@ def gaussian_refutes(
         # Any value above 1 refutes mu. Larger values might overflow.
         q = np.where(started, np.minimum(least_q, 2.0), q)
         q_sum = q_sum + started * q
-    return (v > 0) & (q > 1)  # v = 0 refutes no mu
+    return (v > 0) & (q > 1)  # v = 0 does not refute any mu

@@ -1,17 +1,18 @@
 """Estimates of epsilon from the cosines of a single run's canaries (Andrew et al., ICLR 2024).
 
-Each canary is a uniform direction in R^d. Training with it shifts the cosine between the canary and the
-released vector. Otherwise, the cosine has the null distribution in `cosine_law`, which is nearly N(0, 1/d).
+Each canary is a uniform direction in R^d. Training with a canary shifts the cosine between the canary and the
+released vector. Without training, the cosine has the null distribution in `cosine_law`, which is nearly N(0,
+1/d).
 
     one_shot_fitted            the exact epsilon of N(0, 1/d) against N(mean, deviation^2), fitted to cosines
     one_shot_equal_variance    the same against N(mean, 1/d): the estimate in Table 1 (Errata O1)
     others                     eps_lo: the best of all thresholds, using Jeffreys or Clopper-Pearson limits
 
-These are not confidence bounds. The first two ignore the error of the fit. The last two choose the threshold
-using the canaries that they count (Errata O7, O8 of experiments/one_shot/README.md).
+These estimates are not confidence bounds. The first two ignore the error of the fit. The others choose the
+threshold using the canaries that they count (Errata O7, O8 of experiments/one_shot/README.md).
 
-We fit the null distribution only if cosines are maxima over rounds, because it is then unknown. Means and
-deviations are in units of 1/sqrt(d).
+We fit the null distribution only if cosines are maxima over rounds, because their null distribution is
+unknown. Means and deviations are in units of 1/sqrt(d).
 """
 
 import functools
@@ -59,10 +60,9 @@ FITTED = {ONE_SHOT_FITTED: gaussians.epsilon, ONE_SHOT_EQUAL_VARIANCE: equal_var
 
 
 def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
-    """Returns all estimates of epsilon from a run's cosines. They are not confidence bounds.
+    """Returns all estimates of epsilon from a run's cosines.
 
-    The methods in FITTED compare fitted normal distributions. The methods in PRIORS use limits on error rates
-    at the level `confidence`, and differ in the Beta prior of these limits.
+    `confidence` is the level of the limits on error rates for the methods in PRIORS.
     """
     rows = [estimate_from_fit(name, run, delta) for name in FITTED]
     return rows + [
@@ -83,8 +83,8 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
     """Returns an estimate that depends only on the means and standard deviations of a run's cosines.
 
     `name` is a key of FITTED. We fit the null distribution to the cosines of unobserved (left-out) canaries.
-    If there are none, the null is N(0, 1/d). The standard error comes from 2,000 simulated fits to samples
-    from the fitted distributions.
+    Without such canaries, the null is N(0, 1/d). The standard error comes from 2,000 simulated fits to
+    samples from the fitted distributions.
     """
     observed = len(run.observed)
     unobserved = len(run.unobserved)
@@ -114,9 +114,9 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
 def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> NoiseFloor:
     """Returns the mean and the 95% quantile of an estimate's epsilon under the null (no leakage).
 
-    They come from 2,000 simulated fits to cosines of `observed` inserted and `unobserved` left-out canaries,
-    all from N(0, 1/d). If `unobserved` is 0, we use this null without a fit. `method` is a key of FITTED. See
-    Errata O2 of experiments/one_shot/README.md.
+    We simulate 2,000 fits to cosines of `observed` inserted and `unobserved` left-out canaries, all from N(0,
+    1/d). If `unobserved` is 0, we use this null without a fit. `method` is a key of FITTED. See Errata O2 of
+    experiments/one_shot/README.md.
     """
     rng = np.random.default_rng(0)  # the same draws each time
     null = _KNOWN_NULL
@@ -146,7 +146,7 @@ def _draw_fits(rng: np.random.Generator, law: Gaussian, canaries: int) -> Gaussi
 def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
     """Returns the in-sample estimate of epsilon, the largest over all thresholds, called eps_lo in papers.
 
-    Each threshold gives the epsilon of the trade-off curve through upper limits on both error rates
+    For each threshold, we compute the epsilon of the trade-off curve through upper limits on both error rates
     (`conversions.epsilon_from_rates`). If there are no unobserved cosines, the false-positive rate is known.
     Otherwise, even at a fixed threshold, both limits are valid only with probability 1 - 2 error (Errata O8
     of experiments/one_shot/README.md).

@@ -1,7 +1,7 @@
-"""Chooses thresholds.
+"""Chooses thresholds using a *pilot*, scores that we do not count.
 
 We guess that a canary was inserted ("in") if its score is above the threshold. A bound is valid only if the
-threshold does not depend on the counted scores. So we choose it using a *pilot*: scores that we do not count.
+threshold does not depend on the counted scores.
 """
 
 from typing import NamedTuple
@@ -35,7 +35,7 @@ class ErrorCounts(NamedTuple):
 
 
 def count_errors(scores_in: Array, scores_out: Array, thresholds: Array) -> ErrorCounts:
-    """Counts the errors of guessing "in" above each threshold (k,), given in-scores (n,), out-scores (m,)."""
+    """Counts errors of guessing "in" above each threshold (k,), given in-scores (n,) and out-scores (m,)."""
     not_above_out = np.searchsorted(np.sort(scores_out), thresholds, side="right")
     not_above_in = np.searchsorted(np.sort(scores_in), thresholds, side="right")
     return ErrorCounts(len(scores_out) - not_above_out, not_above_in)
@@ -61,9 +61,7 @@ def choose_on_pilot(
     The aim is to prove the largest lower bound on a privacy parameter. We predict the bound for the ranks 1,
     2, 4, ... of each world in two ways: from normal distributions with the pilot's area under the ROC curve,
     which varies little between pilots, and from the pilot's error counts. We choose the rank that is best for
-    normal distributions. Unless we assume a Gaussian curve, `_prefer_counts` may replace it.
-
-    A poor choice makes the bound weaker, but not invalid.
+    normal distributions. Unless we assume a Gaussian curve, `_prefer_counts` may replace this rank.
 
     Args:
       pilot_in, pilot_out: The pilot's scores (n,) and (m,).
@@ -74,7 +72,8 @@ def choose_on_pilot(
         return Rank(is_in=True, rank=1)
 
     mu = _estimate_separation(pilot_in, pilot_out)
-    # `_predict_bounds` counts from the lowest score. Negating scores makes the highest out-scores the lowest.
+    # `_predict_bounds` counts from the lowest score. Negating the scores makes the highest out-scores the
+    # lowest.
     by_in = _predict_bounds(pilot_in, pilot_out, n_in, n_out, mu, family, error)
     by_out = _predict_bounds(-pilot_out, -pilot_in, n_out, n_in, mu, family, error)
     predictions = _Predictions(*np.hstack([by_in, by_out]))
@@ -104,9 +103,9 @@ class _Predictions(NamedTuple):
 
 
 def _prefer_counts(best: np.intp, predictions: _Predictions, pilot_size: int) -> np.intp:
-    """Returns the index of the rank with the largest bound predicted from counts, or keeps `best`.
+    """Returns the index of the rank with the largest bound predicted from counts, or `best`.
 
-    It replaces `best` if the pilot's counts contradict normal distributions, or predict a clearly larger
+    We replace `best` if the pilot's counts contradict normal distributions, or predict a clearly larger
     bound. `pilot_size` is the number of pilot scores in the smaller world.
     """
     from_counts = predictions.from_counts
@@ -124,9 +123,9 @@ def _predict_bounds(
 ) -> _Predictions:
     """Predicts the bounds for thresholds at ranks 1, 2, 4, ... among the scores of a world, in or out.
 
-    A threshold of rank r is the r-th lowest score of this world, its own world. We guess that lower scores
-    are from the other world. So the errors are the r - 1 lower scores, and the other world's scores above the
-    threshold. We predict the latter in two ways: from normal distributions, and from the pilot's counts.
+    A threshold of rank r is the r-th lowest score of its own world. We guess that lower scores are from the
+    other world. So the errors are the r - 1 lower scores, and the other world's scores above the threshold.
+    We predict the number of the latter in two ways: from normal distributions, and from the pilot's counts.
 
     Args:
       own: The pilot's scores in the threshold's own world.
@@ -173,7 +172,7 @@ def _predict_bounds(
 def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
     """Returns the mu such that N(mu, 1) and N(0, 1) have the pilot's area under the ROC curve (AUC).
 
-    Their AUC is Phi(mu / sqrt(2)). Adding a tied pair of scores avoids an AUC of 0 or 1.
+    The AUC is Phi(mu / sqrt(2)). Adding a tied pair of scores avoids an AUC of 0 or 1.
     """
     pairs = len(pilot_in) * len(pilot_out)
     area = (count_ordered_pairs(pilot_in, pilot_out) + 0.5) / (pairs + 1)
@@ -183,7 +182,7 @@ def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
 def count_ordered_pairs(scores_in: Array, scores_out: Array) -> float:
     """Returns the Mann-Whitney statistic of in-scores (n,) and out-scores (m,).
 
-    It is the number of pairs in which the in-score is larger. Ties count as half.
+    The statistic is the number of pairs in which the in-score is larger. Ties count as half.
     """
     ordered = np.sort(scores_out)
     looked_up = np.sort(scores_in)  # looking up sorted scores is much faster
