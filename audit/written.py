@@ -61,7 +61,7 @@ def write_json(content: Any, indent: int | None = None) -> str:
     '{"upper": null, "runs": [1, 2.5]}'
     """
     text = json.dumps(content, default=float)  # a NumPy scalar becomes a float
-    # Python writes these numbers as NaN and Infinity, which are not JSON.
+    # Python writes NaN and Infinity, which are not JSON.
     finite_content = json.loads(text, parse_constant=lambda name: None)
     return json.dumps(finite_content, indent=indent)
 

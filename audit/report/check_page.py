@@ -29,7 +29,6 @@ class _Figure(NamedTuple):
     limit: float
 
 
-# The figures, keyed by the name of their check.
 _FIGURE_OF_CHECK = {
     "sensitivity": _Figure(
         key="movements",
@@ -74,8 +73,8 @@ def check_page(report: Mapping[str, Any]) -> bytes:
 def draw_bars(axes: Axes, values: Mapping[str, float], limit: float) -> None:
     """Draws the 24 largest values as horizontal bars with their names, and a line at 1, the stated value.
 
-    Values above `limit`, 1 plus a tolerance, are red. Values that are not finite come first. Their bars are
-    as wide as the largest finite value (at least 1).
+    Values above `limit` are red. Infinite and NaN values come first, with bars as wide as the largest finite
+    value (at least 1).
     """
     names = list(values)
     sizes = np.nan_to_num(list(values.values()), nan=np.inf, posinf=np.inf)

@@ -65,7 +65,7 @@ def set_symbols(figure: Figure) -> None:
 
 
 def _encode(figure: Figure, **options: Any) -> bytes:
-    """Returns the encoded content of a figure, with symbols in place of names, and closes the figure."""
+    """Encodes a figure with symbols instead of names, and closes the figure."""
     set_symbols(figure)
     buffer = io.BytesIO()
     with plt.rc_context(_SAVE_STYLE):

@@ -35,8 +35,7 @@ def as_completed(
             yield task, function(task)
         return
     with _make_pool(processes) as pool:
-        # Submissions start the processes, which inherit the blocked signal. Then this process must react to
-        # Ctrl-C again.
+        # Processes start on submission and inherit the blocked signal.
         with _without_sigint():
             task_of_future = {pool.submit(function, task): task for task in tasks}
         for future in futures.as_completed(task_of_future):
@@ -64,7 +63,7 @@ def _make_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
 
 @contextlib.contextmanager
 def _without_sigint() -> Iterator[None]:
-    """Makes processes started in the block ignore Ctrl-C, because they inherit blocked signals."""
+    """Blocks SIGINT in the `with` block, so processes started there ignore Ctrl-C."""
     earlier_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
