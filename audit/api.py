@@ -104,8 +104,9 @@ def audit(
       out: the folder for results.
       delta, confidence: as in `bounds`.
       data: a local data file or prepared TFDS folder; by default, the data are downloaded.
-      settings: other flags of the command. insertions=50 and k=5 insert the canary 50 times, every five
-        steps. `adversary` is a name, such as "gc_r", or an `audit.adversaries.base.Adversary`.
+      settings: other flags of the command `audit`. For example, insertions=50 and k=5 insert the canary 50
+        times, every five steps. `adversary` is a name, such as "gc_r", or an
+        `audit.adversaries.base.Adversary`.
 
         vary={"k": [1, 5], "seed": [0, 1, 2]} audits all combinations of these values.
 
@@ -260,7 +261,7 @@ def audit_loss(
 
 
 def combine(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Returns every combination of the values as a dict {name: value}; the last name varies fastest.
+    """Returns all combinations of values as dicts {name: value}; the last name varies fastest.
 
     Raises InputError if there are more than MAX_AUDITS combinations.
     """

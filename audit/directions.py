@@ -14,8 +14,8 @@ not depend on the canaries (Errata O9 of experiments/one_shot/README.md):
 
 Include every run you started, in start order, with a row of NaN for each failed run. The drift is the change
 theta_T - theta_0 in a rehearsal, a run without noise or canaries. Any drift that does not depend on the
-directions is valid, but a drift of 0 may lower the cosines. If count exceeds 1% of dimension, the number of
-trained parameters, pass leave_one_out=True to directions.cosines and audit.cosines.
+directions is valid, but other drifts, such as 0, may lower the cosines. If count exceeds 1% of dimension, the
+number of trained parameters, pass leave_one_out=True to directions.cosines and audit.cosines.
 
 Directions are reproducible within one version of NumPy. Use the seed only for canaries, and a different seed
 for noise and batches.

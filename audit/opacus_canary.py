@@ -74,7 +74,7 @@ class CanaryOptimizer(_InsertingOptimizer):
         sampling_rate: float = 1.0,
         seed: int | None = None,
     ) -> None:
-        """Replaces `optimizer`, which must no longer be used."""
+        """Replaces `optimizer`; see the class for the arguments."""
         super().__init__(optimizer)
         rate = number("sampling_rate", sampling_rate, float)
         require(0 < rate <= 1, f"`sampling_rate` must be above 0 and at most 1, got {rate:g}")
@@ -199,8 +199,8 @@ class DirectionsOptimizer(_InsertingOptimizer):
         Inserting a direction increases its cosine.
 
         Args:
-          drift: (dimension,) the `movement` of a rehearsal, a run without noise or directions. With the
-            default, cosines are smaller.
+          drift: (dimension,) the `movement` of a rehearsal, a run without noise or directions. Without a
+            drift, cosines are smaller.
           leave_one_out: True to project the other directions out of the displacement before each cosine. If
             `count` exceeds 1% of the dimension, use True here and in `audit.cosines`.
 

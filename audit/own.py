@@ -39,7 +39,7 @@ from audit.written import Level
 Criterion = Callable[[Array, Array], Array]
 _NUM_PROBED = 4  # examples on which clipping strategies are compared
 _DEFAULT_SETTINGS = {"learning_rate": 0.1, "batch_size": 400}
-_CLIPPING_NORM = jax.ShapeDtypeStruct((), jnp.float32)  # its shape and type
+_CLIPPING_NORM = jax.ShapeDtypeStruct((), jnp.float32)
 
 
 class OwnModel(NamedTuple):
@@ -136,7 +136,7 @@ def wrap_loss(
     flat_params, unravel = ravel_pytree(float32_params)
     theta_0 = np.asarray(flat_params)
 
-    # Renaming this function changes models' hashes and stores, because the compiled program contains its name.
+    # Renaming this function changes models' hashes and stores, because compiled programs contain its name.
     def flat_loss(theta: Array, labelled: tuple[Array, Array]) -> Array:
         """Returns the loss at a flat vector of parameters."""
         return loss(unravel(theta), labelled)
@@ -276,7 +276,7 @@ class _Training:
         if constants is None:
             return _reuse_measured_constants
         if is_measured:
-            # Refuse before measuring. Any constants will do, because a bound exists for all or for none.
+            # Refuse before measuring. Any constants will do, because they do not decide if a bound exists.
             self.require_bound(delta, constants=1.0)
             return partial(self.measure, rehearsals=rehearsals or lipschitz.USUAL)
         self.require_bound(delta, constants)

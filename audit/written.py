@@ -81,7 +81,7 @@ USUAL_LEVEL = Level()
 
 
 def show_level(value: float) -> str:
-    """Returns a delta or a confidence as the shortest string with the same float value: "1e-05"."""
+    """Returns the shortest string that represents a delta or a confidence exactly, such as "1e-05"."""
     return repr(float(value))
 
 

@@ -12,7 +12,8 @@
                                                          a matrix mechanism (DP-FTRL)
 
 mine.py defines a loader over range(examples), or a function loader(seed) that returns the batches of one pass
-as example indices. A function also requires examples, the size of the data set. The file is executed.
+as example indices. With a function, mine.py also defines examples, the size of the data set. The file is
+executed.
 """
 
 import dataclasses
@@ -97,8 +98,8 @@ def main() -> None:
 def _print_noise_claims() -> None:
     """Prints the epsilons of the correlated noise in --noise and, for comparison, of DP-SGD.
 
-    The adversary sees all models, or only the last. DP-SGD's noise is scaled to the same epsilon for all
-    models.
+    Epsilons are printed for an adversary who sees all models and for one who sees only the last. DP-SGD's
+    noise is scaled to the same epsilon for all models.
     """
     require(FLAGS.steps is not None, "--steps is missing: give the number of steps")
     k = 1 if FLAGS.k is None else FLAGS.k
@@ -231,7 +232,7 @@ def _judge_order(kind: str, batches: int, order: OrderTest, can_expand: bool) ->
     require(
         order.is_whole, f"a pass does not end after {batches} batches: let it end, like an epoch"
     )
-    batches = min(batches, order.batches)  # the smallest number in any pass
+    batches = min(batches, order.batches)  # of the shortest pass
     tested = f"tested over {order.passes} passes, p {order.p_value:.2g}"
     if order.p_value <= LEVEL:  # the tests reject a uniform order
         known = "the bounds take it as known"  # "it" is the order

@@ -25,7 +25,6 @@ from audit.written import Level, printable
 # absl attributes the flags that this module defines to the command that calls it.
 flags.disclaim_key_flags()
 
-# The functions that define flags, keyed by the type of value.
 _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
     int: flags.DEFINE_integer,
     float: flags.DEFINE_float,
@@ -282,7 +281,7 @@ def choose_names(flag: str, choices: Iterable[str]) -> list[str]:
 def numbers(flag: str, least: float = 0.0, most: float = math.inf) -> list[float]:
     """Returns the numbers in a list flag; [] if the flag is not given.
 
-    Raises InputError if the list is empty, or an item is not a number from `least` to `most`.
+    Raises InputError if the list is empty, or if an item is not a number from `least` to `most`.
     """
     items = flags.FLAGS[flag].value
     if items is None:

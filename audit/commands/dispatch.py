@@ -120,4 +120,4 @@ def _end_at_signal(reading: int) -> None:
         number = os.read(reading, 1)[0]
     with contextlib.suppress(OSError):
         os.write(2, f"\nerror: {LINE}\n".encode())  # below a progress line
-    os._exit(128 + number)  # as shells report a signal
+    os._exit(128 + number)  # as in shells

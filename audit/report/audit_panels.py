@@ -242,8 +242,8 @@ def _draw_gaussian(axis: Axes, grid: Array, mu: float, label: str, **look: Any) 
 def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | None = None) -> None:
     """Plots trade-off curves on normal-deviate axes, which show Gaussian curves as lines of slope -1.
 
-    Both axes show a rate r at Phi^-1(r) and extend from s to 1 - s, with the rate s of half an error among
-    the scores, at most 0.1. `predicted_mu` is the mu of an ideal attack; None if unknown.
+    Both axes show a rate r at Phi^-1(r) and extend from s to 1 - s. The rate s is half an error among the
+    scores, at most 0.1. `predicted_mu` is the mu of an ideal attack; None if unknown.
     """
     smallest = min(0.5 / max(map(len, conclusion.worlds)), 0.1)
     end = special.ndtri(smallest)

@@ -35,7 +35,7 @@ class BoundRow(NamedTuple):
       epsilon, mu: Epsilon, and mu or None.
       assumes: The assumption of a bound; for other values, why they are not bounds.
       sign: "≥" for a lower bound, "≤" for an upper bound, empty for other values.
-      show: A function from epsilon or mu to text, which rounds values computed from scores down, others up.
+      show: A function from epsilon or mu to text. Values computed from scores are rounded down, others up.
       counts: The threshold and both errors as text (one text for a single run); empty for upper bounds.
       finding: The lower bound or the estimate; None for other rows.
       upper: The upper bound; None for other rows.
@@ -64,7 +64,7 @@ class BoundRow(NamedTuple):
 def list_rows(conclusion: Conclusion) -> list[BoundRow]:
     """Returns a table's rows: lower and upper bounds, estimates, and the epsilon if losses were linear.
 
-    For a single run, rows are only bounds, because a separate table shows the estimates.
+    For a single run, only bounds are listed, because a separate table shows the estimates.
     """
     rows = [_make_row(bound, conclusion, bound.assumes) for bound in conclusion.ranked()]
     rows += [

@@ -50,8 +50,8 @@ def _draw_line(axis: Axes, rows: pd.DataFrame, label: str, color: str, marker: s
     """Plots proven epsilons as a line and upper bounds as a dotted line, against a frame's column "x".
 
     A point is the mean over rows with the same x, with a bar from the smallest to the largest value. The
-    dotted line shows the largest upper bound of the rows. If the upper bounds exceed three times the largest
-    proven epsilon, which would flatten the bars, they appear only in the legend.
+    dotted line shows the largest upper bound of the rows. If all upper bounds exceed three times the largest
+    proven epsilon, they appear only in the legend, because they would flatten the bars.
     """
     proven = rows.groupby("x", sort=False)["epsilon"].agg(["mean", "min", "max"])
     mean = proven["mean"]

@@ -59,7 +59,7 @@ def describe_score_files(
     """
     subject = describe_arrays(name, conclusion)
     provenance = {"Command": command, "Scores": score_files.describe_files(sources)}
-    if STDIN not in sources:  # standard input cannot be read a second time
+    if STDIN not in sources:  # standard input cannot be read again
         checksums = map(files.compute_sha256, sources)
         provenance["SHA-256 of the scores' file"] = ", ".join(checksums)
     return subject._replace(provenance=provenance | subject.provenance)
@@ -105,7 +105,7 @@ def describe_setting(
     confidence: float | None = None,
     runs: int | None = None,
 ) -> Subject:
-    """Evaluates an audit again from the scores in its folder, and returns it with facts for a report.
+    """Recomputes an audit from the scores in its folder, and returns the audit with facts for a report.
 
     Delta, confidence and the number of runs default to those of the last audit in the folder, or else to
     1e-5, 0.95 and all stored runs.

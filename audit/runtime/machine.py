@@ -82,7 +82,7 @@ def bar(
     describe: Callable[[], str] = lambda: "training",
     unit: str = "runs",
 ) -> Iterator[Progress]:
-    """Shows a progress bar on stderr and yields a function that advances it by a number of runs.
+    """Shows a progress bar on stderr and yields a function that advances the bar by a number of runs.
 
     Args:
       count: the number of runs to train; 0 hides the bar.

@@ -263,7 +263,7 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
 def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int]) -> list[Array]:
     """Returns the named columns as scores, multiplied by their signs (1 if not in `signs`)."""
     text_columns = {name: columns[name] for name in names if _is_text_column(columns[name])}
-    # Commas must have the same meaning in all text columns.
+    # Commas have the same meaning in all text columns.
     all_cells = list(itertools.chain(*text_columns.values()))
     has_commas = _has_decimal_commas(all_cells)
     found = []

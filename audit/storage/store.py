@@ -1,7 +1,8 @@
 """Stores scores on disk, in a folder for each setting and a file for each finished chunk of runs.
 
-A setting is a dict that determines a run's score, without the number of runs. The SHA-256 of its canonical
-JSON identifies a setting. Files are written atomically, so a killed process loses at most its current chunk.
+A setting is a dict of everything that determines a run's score. The number of runs is not part of a setting.
+The SHA-256 of its canonical JSON identifies a setting. Files are written atomically, so a killed process
+loses at most its current chunk.
 
     <root>/<words>-<hash>/config.json          the setting, in plain text
       scores_<first>_<stop>.npz                scores, presence, and the setting's hash
@@ -79,7 +80,7 @@ class Store:
     Attributes:
       path: the folder.
       text: the content of its config.json, the setting's canonical JSON.
-      hash: the first 16 hex digits of the text's SHA-256, with which the folder's name ends.
+      hash: the first 16 hex digits of the text's SHA-256, also the end of the folder's name.
       checkpoints: the folder of checkpoints.
     """
 

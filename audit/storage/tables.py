@@ -47,8 +47,8 @@ class Wanted(NamedTuple):
     def find(self, names: Iterable[str]) -> dict[str, int] | None:
         """Returns {our name: index in `names`} for the columns of a layout; None if no layout is complete.
 
-        If `columns` contains all columns of a layout, other columns are ignored. Otherwise, raises InputError
-        if the table also has columns from another layout.
+        If `columns` contains exactly the columns of a layout, other columns are ignored. Otherwise, raises
+        InputError if the table also has columns from another layout.
         """
         renamed = self.rename(names)
         if any(set(layout) == set(self.columns) for layout in self.layouts):
