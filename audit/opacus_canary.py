@@ -116,7 +116,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
       count: the number of directions.
       present: True to insert them; False for a rehearsal, which must also run without noise.
       parameters: the parameters that the directions span, chosen before training; by default all that the
-        optimizer trains. In a large model, a single tensor gives the same power and is faster.
+        optimizer trains. In a large model, a single tensor is faster and has the same power.
 
     Raises:
       InputError: the class of the optimizer is not supported, a parameter cannot be used, or a number is out

@@ -97,7 +97,7 @@ def wrap_module(
         )
 
     def make(example: Array) -> Model:
-        """Returns the model; raises InputError if it has variables that are not parameters."""
+        """Returns the model; raises InputError if the module has variables that are not parameters."""
         variables = jax.eval_shape(module.init, _key(), example)  # shapes, without values
         others = sorted(set(variables) - {"params"})
         require(
@@ -263,7 +263,7 @@ class _Training:
     ) -> Callable[[Store], Steps | None]:
         """Returns a function that finds the training steps' Lipschitz constants, given the setting's store.
 
-        Raises InputError if the constants do not lower the upper bound for the last model.
+        Raises InputError if the constants do not give an upper bound for the last model.
 
         Args:
           constants: numbers that the user guarantees; "measured" to measure them; None for those that an
@@ -331,7 +331,7 @@ def _find_strategy(model: Model, dataset: Dataset) -> str:
         names = ["book_keeping", "unfolded"]
 
     def require_right_sums(name: str) -> None:
-        """Raises an error if a strategy's sums are wrong, or if it does not support the model's layers."""
+        """Raises an error if a strategy computes wrong sums or does not support the model's layers."""
         clipped_sum = jax.jit(build.make_clipped_sum(name, model))
         for norm in map(jnp.float32, clipping_norms):
             difference = clipped_sum(theta, batch, norm) - right_sum(theta, batch, norm)
@@ -436,7 +436,7 @@ def _why_adversary_uncovered(adversary: Adversary, parameters: int) -> str:
     """Returns why the hidden-state bound does not cover a custom adversary; "" if it does."""
     if adversary.observer is not None:
         return "this adversary sees every model"
-    # The other canaries are part of the step. They change its Lipschitz constant if their gradients depend on
+    # The other canaries are part of the step, and change its Lipschitz constant if their gradients depend on
     # the model, as for crafted examples.
     crafted = _find_shapes(adversary, parameters).crafted
     reads_theta = adversary.reads_theta or isinstance(crafted, Examples)

@@ -67,7 +67,7 @@ class Result:
     def epsilon(self) -> float:
         """Returns the lower bound on epsilon that is valid for any trade-off curve.
 
-        For a single run, it is the largest bound that does not assume a Gaussian curve, or 0.
+        For a single run, returns the largest bound that does not assume a Gaussian curve, or 0.
         """
         return self.conclusion.epsilon
 

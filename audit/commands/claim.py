@@ -168,7 +168,7 @@ def _read_sampler() -> _Sampler:
 
 
 def _read_user_loader() -> _Sampler:
-    """Returns the sampler that the loader in --batches uses."""
+    """Returns the sampler of the loader in --batches."""
     cli.refuse(("sampler", *_TRUNCATED_FLAGS), "does not apply to a loader: leave it out")
     user_file = run_user_file("batches", FLAGS.batches)
     try:

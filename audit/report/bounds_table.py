@@ -239,7 +239,7 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
     """Returns clauses about the test of the claim; an empty list if no claim is known or scores are invalid.
 
     The first clause is the test's result, or why it did not run. If the claim is not rejected, the second is
-    the test's sensitivity: the probability that it would have rejected the claim at a lower noise level.
+    the probability that the test would have rejected the claim at a lower noise level.
     """
     test = conclusion.claim_test
     if test is None:
@@ -272,7 +272,7 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
 def _describe_attack(conclusion: Conclusion) -> Iterator[str]:
     """Yields notes on the attack's accuracy and true-positive rates.
 
-    A rate is left out if there are too few scores without the canary to measure it.
+    A rate is omitted if there are too few scores without the canary.
     """
     if conclusion.attack is None or conclusion.is_one_run:
         return
@@ -366,7 +366,7 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
         if not conclusion.assumption_free.holds:
             fresh = "fresh draws" if conclusion.fresh.draws else "random directions"
             yield f"invalid: held-out canaries are not distributed like {fresh} (p < {LAW_LEVEL:g})"
-    # If there is an upper bound (`tightest`), `_explain_too_few_runs` gives similar advice.
+    # If there is an upper bound (`tightest`), `_explain_too_few_runs` yields similar advice.
     elif conclusion.has_one_canary and conclusion.tightest is None:
         n_in, n_out = map(len, conclusion.worlds)
         largest = max(bound.epsilon for bound in conclusion.bounds)

@@ -115,7 +115,7 @@ def find_difference(card: dict[str, Any], recomputed: dict[str, Any]) -> str:
 def _compare(place: str, stated: Any, recomputed: Any) -> str:
     """Returns the first difference between parts of two cards, in words; empty if they agree.
 
-    `place` is the path to these parts, such as ".bounds.0" for the first item of "bounds".
+    `place` is the path to the parts, such as ".bounds.0" for the first item of "bounds".
     """
     if isinstance(stated, list) and isinstance(recomputed, list):
         stated = dict(enumerate(stated))
@@ -162,7 +162,7 @@ def _describe_method(conclusion: Conclusion) -> dict[str, Any]:
         if not bound.assumes.gaussian:
             return {
                 "method": {"name": bound.method, "assumes": str(bound.assumes)},
-                "looks": len(bound.path) or 1,  # `path` has the bound after each run
+                "looks": len(bound.path) or 1,  # `path` contains the bound after each run
             }
     # A single run without coins has no bound if its null distribution is fitted.
     return {"method": {"name": "no bound", "assumes": "nothing"}, "looks": 1}

@@ -49,7 +49,7 @@ _FIGURE_OF_CHECK = {
 def check_page(report: Mapping[str, Any]) -> bytes:
     """Returns the HTML page about a check of DP-SGD, in UTF-8.
 
-    `report` is the dict from `CheckReport.to_dict`. Each of its "figures" maps names to values.
+    `report` is the dict from `CheckReport.to_dict`. Each item of "figures" maps names to values.
     """
     subject = report["subject"]
     if subject == "step":

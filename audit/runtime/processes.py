@@ -44,7 +44,7 @@ def as_completed(
 
 @contextlib.contextmanager
 def _make_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
-    """Yields a pool of processes, and ends them after the block; raises InputError if a process dies.
+    """Yields a pool of processes, and ends it after the `with` block; raises InputError if a process dies.
 
     If the block raises an exception, for example on Ctrl-C, the processes are killed. Otherwise they finish.
     """
@@ -79,6 +79,6 @@ def _attach_to_parent() -> None:
 def _end_with_parent() -> None:
     """Waits until the parent ends, and then ends this process."""
     parent = multiprocessing.parent_process()
-    assert parent is not None  # it is None only in the main process
+    assert parent is not None  # None only in the main process
     connection.wait([parent.sentinel])
     os._exit(1)  # `sys.exit` would only end this thread

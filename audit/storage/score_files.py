@@ -134,7 +134,7 @@ def read_cosines(
       A `OneRun` for a single run without leave-one-out cosines; otherwise a `Fresh`.
 
     Raises:
-      InputError: the file contains none of these.
+      InputError: the file does not contain cosines in one of these forms.
     """
     # `out` is read only for the error below.
     names = ("observed", "unobserved", "in", "out", "scores", "presence")
@@ -201,7 +201,7 @@ def _read_npz(path: Path, wanted: Wanted) -> Columns:
 
 
 def _read_arrays(path: Path, names: Iterable[str]) -> Columns:
-    """Returns the arrays with these names in an .npz or .json file.
+    """Returns the arrays `names` of an .npz or .json file.
 
     The unnamed array of a .npy file is returned as `observed`, the cosines of inserted canaries.
     """

@@ -62,7 +62,7 @@ class StoredResult(NamedTuple):
       runs: the number of runs.
       delta, confidence: the level of the bounds.
       epsilon: the assumption-free lower bound.
-      upper_bound: the accountant's epsilon; infinite if the file has null.
+      upper_bound: the accountant's epsilon; infinite if the file contains null.
       provenance: versions, device and other facts about the training.
     """
 
@@ -116,7 +116,7 @@ class Store:
         return store
 
     def _open(self, folder: Path) -> None:
-        """Reads the config of a folder; raises InputError if it does not match the folder's name."""
+        """Reads the config of a folder; raises InputError if the config does not match the folder's name."""
         content = files.read(folder / CONFIG)
         if content is None:
             raise InputError(f"{folder} has no {CONFIG}, so it is not an audit: name another")
@@ -257,7 +257,7 @@ class Store:
 def _find_gaps(held: Iterable[Range], runs: int) -> list[Range]:
     """Returns the ranges [start, stop) of runs 0 .. runs - 1 that no range in `held` covers."""
     gaps = []
-    begin = 0  # where the next gap begins, if there is one
+    begin = 0  # of the next gap, if any
     for first, stop in [*sorted(held), (runs, runs)]:  # the empty range ends the last gap
         end = min(first, runs)
         if begin < end:
@@ -284,7 +284,7 @@ def hash_of(folder: Path) -> str:
 
 
 def newest_scores(folder: Path) -> int:
-    """Returns the time of a folder's newest scores in nanoseconds since 1970; 0 if it has none."""
+    """Returns the time of a folder's newest scores in nanoseconds since 1970; 0 without scores."""
     newest = 0
     for path in folder.iterdir():
         if _CHUNK_FILE.fullmatch(path.name):

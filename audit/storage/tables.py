@@ -1,7 +1,7 @@
 """Reads columns of tables: CSV with any separator, JSON, Excel and Parquet, from files and pipes.
 
-We use pandas only for Excel and Parquet, because it silently changes CSV and JSON: it fills in missing cells,
-rounds numbers, and turns text into dates.
+We use pandas only for Excel and Parquet, because pandas silently fills in missing cells, rounds numbers, and
+turns text into dates in CSV and JSON.
 """
 
 import contextlib
@@ -151,7 +151,8 @@ def read_text(path: Path) -> str:
 def _parse_csv(text: str, wanted: Wanted) -> Columns:
     """Returns the requested columns of CSV text, as lists of strings.
 
-    Titles and comments (#) may appear above the header line. Empty rows and comments below it are skipped.
+    Titles and comments (#) may appear above the header line. Below the header, empty rows and comments are
+    skipped.
     """
     lines = io.StringIO(text, newline=None).readlines()  # splits at any kind of line ending
     header, separator = _find_header(lines[: _MAX_LINES_ABOVE + 1], wanted)
@@ -178,8 +179,8 @@ def _parse_csv(text: str, wanted: Wanted) -> Columns:
 def _find_header(top: Sequence[str], wanted: Wanted) -> tuple[int, str]:
     """Returns the index of the line with the requested names, and its separator.
 
-    The separator is the first of tab, semicolon, comma, bar and space that yields the names. If no line has
-    them, returns the first nonempty line and its most frequent separator, for an error message.
+    The separator is the first of tab, semicolon, comma, bar and space that yields the names. If no line
+    contains the names, returns the first nonempty line and its most frequent separator, for an error message.
     """
     nonempty = [index for index, line in enumerate(top) if line.strip("# \t\r\n")]
     for index, separator in itertools.product(nonempty, _SEPARATORS):
