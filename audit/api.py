@@ -45,8 +45,8 @@ def bounds(
       scores_out: scores (m,) of runs without the canary, or (m, M) for M held-out canaries per run. If
         scores_in has K canaries per run, each of these m runs must insert K - 1 other canaries, to differ in
         only one canary. Otherwise the bounds are too high.
-      claim: a privacy claim to test, such as `audit.DpSgd(noise_multiplier=4, insertions=250)`. It gives the
-        upper bound.
+      claim: a privacy claim to test, such as `audit.DpSgd(noise_multiplier=4, insertions=250)`. The claimed
+        epsilon is the upper bound.
       delta: the delta of the bounds.
       confidence: the confidence of each bound.
       name: a title for the report.
@@ -95,7 +95,8 @@ def audit(
 ) -> Result:
     """Trains and audits one of the repository's models, like the command `audit`.
 
-    It requires a clone of the repository. Runs that are already in `out` are not trained again.
+    The models are available only in a clone of the repository. Runs that are already in `out` are not
+    trained again.
 
     Args:
       model: a name in `models.catalogue.TASKS`, such as "fcnn" or "convnet".
@@ -103,17 +104,18 @@ def audit(
       out: the folder for results.
       delta, confidence: as in `bounds`.
       data: a local data file or prepared TFDS folder; by default, the data are downloaded.
-      settings: other flags of the command. insertions=50 and k=5 insert the canary 50 times, every five
-        steps. `adversary` is a name, such as "gc_r", or an `audit.adversaries.base.Adversary`.
+      settings: other flags of the command `audit`. For example, insertions=50 and k=5 insert the canary 50
+        times, every five steps. `adversary` is a name, such as "gc_r", or an
+        `audit.adversaries.base.Adversary`.
 
         vary={"k": [1, 5], "seed": [0, 1, 2]} audits all combinations of these values.
 
         lipschitz="measured" measures the Lipschitz constants of training steps in `rehearsals` additional
-        runs, for an upper bound on the last model's leakage. It is the default for smooth models with k > 1;
-        lipschitz="none" disables it.
+        runs, for an upper bound on the last model's leakage. Smooth models with k > 1 are measured by
+        default; lipschitz="none" disables the measurement.
 
     Returns:
-      A `Result`; its `folder` has the scores and the conclusion. With `vary`, a `Grid`.
+      A `Result` or, with `vary`, a `Grid`.
 
     Raises:
       InputError: the setting cannot be audited.
@@ -127,9 +129,9 @@ def audit(
 
 
 def _request_task(model: str, fields: dict[str, Any], runs: int, level: Level) -> "Request":
-    """Returns the request for an audit of one of the repository's models, with the arguments of `audit`.
+    """Returns the request to audit one of the repository's models.
 
-    `fields` has all other arguments. This function changes it.
+    `fields` contains the other arguments of `audit`, and is modified in place.
     """
     from audit.adversaries.base import Adversary
     from audit.conclusions.lipschitz import count_rehearsals
@@ -173,24 +175,24 @@ def audit_model(
     Runs that are already in `out` are not trained again.
 
     Args:
-      module: a module that takes one example, features[i], without a batch axis. All its variables must be
-        trained parameters, and it must be deterministic.
+      module: a deterministic module that takes one example, features[i], without a batch axis. All its
+        variables must be trained parameters.
       criterion: a function (module output, labels[i]) -> scalar loss of one example.
-      features: (N, ...), one row per example; converted to float32 or whole numbers.
-      labels: (N, ...), one row per example. The adversary "loss" needs classes 0, 1, ...
+      features: (N, ...), one row per example; converted to float32, uint8 or int32.
+      labels: (N, ...), one row per example. The adversary "loss" requires class numbers 0, 1, ...
       runs: the number of models to train.
       adversary: a name in `audit.settings.adversaries.ADVERSARIES`, such as "gc_r", or a custom
         `audit.adversaries.base.Adversary`.
       out: the folder for results.
       settings: training settings, such as steps=100, noise_multiplier=2, k=5. `delta` and `confidence` of the
-        bounds default to 1e-5 and 0.95. `model` is the model's name in the report. `lipschitz` is a
-        guaranteed Lipschitz constant of all training steps, or a list with one per step. It lowers the upper
-        bound for the last model (`audit.hidden_state_epsilon`). lipschitz="measured" measures the constants
-        in `rehearsals` additional runs and assumes that they are valid for all runs. `vary` audits a grid, as
-        in `audit`.
+        bounds default to 1e-5 and 0.95. `model` is the model's name in the report. `lipschitz` lowers the
+        upper bound for the last model (see `audit.hidden_state_epsilon`): a guaranteed Lipschitz constant of
+        all training steps, or a list with one per step. lipschitz="measured" measures the constants in
+        `rehearsals` additional runs and assumes that they are valid for all runs. `vary` audits a grid, as in
+        `audit`.
 
     Returns:
-      A `Result`; its `folder` has the scores, the figure and the report. With `vary`, a `Grid`.
+      A `Result` or, with `vary`, a `Grid`. `Result.folder` contains the scores, the figure and the report.
 
     Raises:
       InputError: the model, data or setting cannot be audited.
@@ -224,8 +226,8 @@ def audit_loss(
 ) -> Result:
     """Trains any JAX model with DP-SGD, with a canary in half of the runs, and bounds the leakage.
 
-    Use it for models written in Flax NNX, Equinox or Haiku. It is slower than `audit_model`, because it
-    computes per-example gradients.
+    Supports models written in Flax NNX, Equinox or Haiku. Training is slower than in `audit_model`, because
+    gradients are computed for each example.
 
     Args:
       loss: a deterministic function (params, (features[i], labels[i])) -> scalar loss of one example, without
@@ -259,7 +261,7 @@ def audit_loss(
 
 
 def combine(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Returns every combination of the values as a dict {name: value}; the last name varies fastest.
+    """Returns all combinations of values as dicts {name: value}; the last name varies fastest.
 
     Raises InputError if there are more than MAX_AUDITS combinations.
     """
@@ -273,7 +275,7 @@ def _audit_each(make_request: "Callable[..., Request]", settings: dict[str, Any]
 
     Args:
       make_request: (fields of the setting, runs, level) -> the request for an audit.
-      settings: the fields that all audits share, the other arguments of `_audit_one`, and optionally `vary`,
+      settings: the fields that all audits share, other arguments of `_audit_one`, and optionally `vary`,
         {name: list of values}.
     """
     if "vary" not in settings:
@@ -287,7 +289,7 @@ def _audit_each(make_request: "Callable[..., Request]", settings: dict[str, Any]
         require(is_list, f"`vary[{name!r}]={shown(values)}`: give a list of values")
     combinations = combine(vary)
     results = [_audit_one(make_request, **{**settings, **values}) for values in combinations]
-    # Annotations promise a Result, because few audits have `vary`.
+    # The annotation is `Result`, because few callers pass `vary`.
     return cast(Result, Grid(tuple(vary), tuple(combinations), tuple(results)))
 
 

@@ -1,9 +1,9 @@
-"""Fresh directions for training runs in any framework. Needs only NumPy (leave-one-out loads SciPy).
+"""Fresh directions for training runs in any framework. Requires only NumPy (and SciPy for leave-one-out).
 
 Each canary is a gradient along a uniformly random direction, and every run draws new directions. If a canary
 is not inserted, its cosine with the model update has a known distribution, so a few runs are enough for a
-strong bound (the method `exact_null`). Scores use the update, because the initial weights do not depend on
-the canaries (Errata O9 of experiments/one_shot/README.md):
+strong bound (the method `exact_null`). Cosines are computed with the update, because the initial weights do
+not depend on the canaries (Errata O9 of experiments/one_shot/README.md):
 
     total = directions.inserted(seed, run, count, dimension, norm)     # once per run, before training
     clipped_sum += total                                               # at every step with the canaries
@@ -14,11 +14,11 @@ the canaries (Errata O9 of experiments/one_shot/README.md):
 
 Include every run you started, in start order, with a row of NaN for each failed run. The drift is the change
 theta_T - theta_0 in a rehearsal, a run without noise or canaries. Any drift that does not depend on the
-directions is valid, even 0, but the cosines may be smaller. If count exceeds 1% of dimension, the number of
-trained parameters, use leave_one_out=True here and in audit.cosines.
+directions is valid, but other drifts, such as 0, may lower the cosines. If count exceeds 1% of dimension, the
+number of trained parameters, pass leave_one_out=True to directions.cosines and audit.cosines.
 
-Directions are reproducible within one version of NumPy. Training may use the seed only to insert canaries,
-and needs a different seed for noise and batches.
+Directions are reproducible within one version of NumPy. Use the seed only for canaries, and a different seed
+for noise and batches.
 
 >>> import numpy as np
 >>> rows = []
@@ -39,16 +39,16 @@ from audit.errors import number, require, require_type, whole_number
 from audit.evidence.arrays import Array, floats
 
 MAX_SEED = 2**63 - 1
-MAX_DIMENSION = 10**10  # such a canary takes 80 GB
-MAX_COUNT = 20_000  # the Gram matrix then takes 3 GB
+MAX_DIMENSION = 10**10  # 80 GB per canary
+MAX_COUNT = 20_000  # 3 GB for the Gram matrix
 _BLOCK = 1 << 13  # coordinates of each canary in memory
 
-# Blocks of columns of a matrix (count, n), each with a vector's entries for these columns.
+# Blocks of a matrix's columns, (count, n), each with a vector's entries for these columns.
 _Blocks = Iterable[tuple[Array, Array]]
 
 
 def canaries(seed: int, run: int, count: int, dimension: int) -> Iterator[Array]:
-    """Yields a run's canaries, `count` uniformly random unit vectors (dimension,), one by one to save memory.
+    """Yields a run's canaries, `count` uniformly random unit vectors (dimension,), one at a time.
 
     Args:
       seed: the seed of all runs' canaries, 0 to 2^63 - 1.
@@ -68,8 +68,8 @@ def canaries(seed: int, run: int, count: int, dimension: int) -> Iterator[Array]
 def inserted(seed: int, run: int, count: int, dimension: int, norm: float) -> Array:
     """Returns the vector (dimension,) that the canaries of a run add to the sum of clipped gradients.
 
-    It is the sum of their directions, each scaled to the clipping norm `norm`. The other arguments are those
-    of `canaries`.
+    The vector is the sum of all directions, each scaled to the clipping norm `norm`. The other arguments are
+    those of `canaries`.
     """
     norm = number("norm", norm, float)
     require(0 < norm < np.inf, f"`norm={norm:g}`: give a clipping norm greater than 0")
@@ -95,7 +95,7 @@ def cosines(
         (`audit.evidence.leave_one_out`). `count` must be less than the dimension.
 
     Raises:
-      InputError: the displacement is not a finite vector or is 0.
+      InputError: the displacement is 0 or is not a finite vector.
     """
     require_type("leave_one_out", leave_one_out, bool)
     unit = _check_displacement(displacement)
@@ -105,8 +105,8 @@ def cosines(
         f"`count={count}`: leave-one-out needs fewer canaries than the {size} coordinates",
     )
 
-    # The matrix (count, size) of all directions may not fit in memory, so we draw blocks of its columns.
-    # They take `count` times 64 kB of memory, and leave-one-out a few matrices (count, count).
+    # The matrix (count, size) of all directions may not fit in memory, so we draw blocks of its columns. A
+    # block takes `count` times 64 kB, and leave-one-out takes a few matrices (count, count).
     streams = [_draw_blocks(seed, run, index, size) for index in range(count)]
     blocks = map(np.stack, zip(*streams, strict=True))
     parts = np.split(unit, range(_BLOCK, size, _BLOCK))
@@ -142,7 +142,7 @@ def _compute_leave_one_out(count: int, blocks: _Blocks) -> Array:
 
 
 def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
-    """Yields the `size` Gaussian coordinates of a direction, before scaling to length 1, block by block.
+    """Yields the `size` Gaussian coordinates of an unscaled direction in blocks.
 
     A block has at most _BLOCK coordinates and its own random stream.
     """
@@ -157,7 +157,7 @@ def _check_numbers(seed: int, run: int, count: int, dimension: int) -> tuple[int
     seed = whole_number("seed", seed, 0, MAX_SEED)
     run = whole_number("run", run, 0, MAX_SEED)
     count = whole_number("count", count, 1, MAX_COUNT)
-    # One dimension is not enough, because every cosine is then 1 or -1.
+    # In one dimension, every cosine is 1 or -1.
     dimension = whole_number("dimension", dimension, 2, MAX_DIMENSION)
     return seed, run, count, dimension
 

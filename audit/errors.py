@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 
 class InputError(ValueError):
-    """A user error; the message is one line with the wrong value and the fix."""
+    """A user error, with a one-line message that states the wrong value and the fix."""
 
 
 def require(condition: object, message: str) -> None:
@@ -15,7 +15,7 @@ def require(condition: object, message: str) -> None:
         raise InputError(message)
 
 
-# Float32 and the conversions to epsilon work for noise multipliers in this range, and for 0.
+# Float32 and the conversions to epsilon support noise multipliers of 0 and in this range.
 MIN_NOISE = 1e-6
 MAX_NOISE = 1e9
 FIRST = "first"  # names for steps of a period
@@ -68,7 +68,7 @@ def number(name: str, value: Any, kind: type[N]) -> N:
 def whole_number(name: str, value: Any, least: int, most: int) -> int:
     """Returns a user's whole number as an int.
 
-    Raises InputError, with `name` in the message, unless it is a whole number from `least` to `most`.
+    Raises InputError, with `name` in the message, unless `value` is a whole number from `least` to `most`.
     """
     checked = number(name, value, int)
     require(least <= checked <= most, f"`{name}={checked}`: give {least} to {most:,}")
@@ -86,10 +86,10 @@ def path(name: str, value: Any) -> Path:
 
 
 def insert_step(insert: str | int, k: int) -> int:
-    """Returns the number of a step in a period of k steps, from 1 to k, given "first", "last" or a number.
+    """Converts "first", "last" or a number to the number of a step in a period of k steps, from 1 to k.
 
     Raises:
-      InputError: k is below 1, or `insert` is any other word or out of range.
+      InputError: k is below 1, or `insert` is not a step of the period.
     """
     require(k >= 1, f"`k={k}`: give at least 1")
     step = insert

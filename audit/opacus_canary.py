@@ -5,15 +5,16 @@
     ...                                                     # train as before, with independent noise
     score = optimizer.score()
 
-Or use many canaries per run. The distribution of cosines is known for canaries that are not inserted:
+Alternatively, insert many canaries per run. Cosines of canaries that are not inserted have a known
+distribution:
 
     optimizer = DirectionsOptimizer(optimizer, seed=SECRET, run=run, count=200)
     ...                                                     # train as before, with independent noise
     rows.append(optimizer.cosines(drift))                   # audit.bounds(audit.cosines(rows, dimension))
 
 The loader of `make_private` uses Poisson sampling. To sample a single canary like an example, pass
-sampling_rate=1 / len(loader) to `CanaryOptimizer` and to `audit.bounds`, and count every step as an
-insertion. Directions are inserted at every step, so do not compare them with an epsilon for Poisson sampling.
+sampling_rate=1 / len(loader) to `CanaryOptimizer` and `audit.DpSgd`, and count every step as an insertion.
+Directions are inserted at every step, so do not compare their bounds with an epsilon for Poisson sampling.
 """
 
 from collections.abc import Callable, Iterable
@@ -36,7 +37,7 @@ class _InsertingOptimizer(DPOptimizer):
     """
 
     def __new__(cls, optimizer: DPOptimizer, *args: Any, **kwargs: Any) -> Self:
-        """Makes an object whose `super()` has the optimizer's methods, which differ for ghost clipping."""
+        """Creates an object that inherits the optimizer's methods, which differ for ghost clipping."""
         optimizer_class = type(optimizer)
         require(
             optimizer_class in (DPOptimizer, DPOptimizerFastGradientClipping),
@@ -53,18 +54,17 @@ class _InsertingOptimizer(DPOptimizer):
 class CanaryOptimizer(_InsertingOptimizer):
     """An Opacus optimizer that inserts a canary into the sum of clipped gradients, then adds noise as usual.
 
-    The canary is an additional gradient. Its norm is the clipping norm C, and its only nonzero entry is the
-    first entry of the first parameter. It is inserted once per step, even if a step has several physical
-    batches.
+    The canary is an additional gradient. Its only nonzero entry, the first entry of the first parameter, is
+    the clipping norm C. The canary is inserted once per step, even if a step has several physical batches.
 
     Args:
-      optimizer: a `DPOptimizer` with flat clipping, as `PrivacyEngine.make_private` returns it.
+      optimizer: a `DPOptimizer` with flat clipping, as returned by `PrivacyEngine.make_private`.
       present: True if the run inserts the canary.
-      sampling_rate: the probability of insertion in each step, drawn independently.
-      seed: the seed of these draws, which the adversary must not know; by default, the system's entropy.
+      sampling_rate: the probability that a step inserts the canary, independently of other steps.
+      seed: the seed for sampling, unknown to the adversary; by default, the system's entropy.
 
     Raises:
-      InputError: the optimizer is of a different class, or the rate is not above 0 and at most 1.
+      InputError: the class of the optimizer is not supported, or the rate is not above 0 and at most 1.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class CanaryOptimizer(_InsertingOptimizer):
         sampling_rate: float = 1.0,
         seed: int | None = None,
     ) -> None:
-        """Replaces `optimizer`; if `present`, a step inserts the canary with probability `sampling_rate`."""
+        """Replaces `optimizer`; see the class for the arguments."""
         super().__init__(optimizer)
         rate = number("sampling_rate", sampling_rate, float)
         require(0 < rate <= 1, f"`sampling_rate` must be above 0 and at most 1, got {rate:g}")
         self._inserts = present
         self._rate = rate
         self._coins = np.random.default_rng(seed)
-        self._initial_entry = self._read_first_entry()  # the canary moves this entry
+        self._initial_entry = self._read_first_entry()  # moved by the canary
 
     def add_noise(self) -> None:
         """Inserts the canary if the run includes it and the step samples it, then adds the noise."""
@@ -93,7 +93,7 @@ class CanaryOptimizer(_InsertingOptimizer):
     def score(self) -> float:
         """Returns the decrease in the canary's entry during training.
 
-        Steps subtract gradients, so insertions increase this score.
+        Steps subtract gradients, so insertions increase the score.
         """
         return self._initial_entry - self._read_first_entry()
 
@@ -106,21 +106,21 @@ class DirectionsOptimizer(_InsertingOptimizer):
     """An Opacus optimizer that inserts the fresh directions of `audit.directions` into the sum of gradients.
 
     Each direction is an additional gradient over all chosen parameters, scaled to the clipping norm C. All
-    are inserted once per step, even if a step has several physical batches. If there are several
-    data-parallel workers, use this optimizer in exactly one of them.
+    directions are inserted once per step, even if a step has several physical batches. With several
+    data-parallel workers, use this optimizer in exactly one.
 
     Args:
-      optimizer: a `DPOptimizer` with flat or ghost clipping, as `PrivacyEngine.make_private` returns it.
+      optimizer: a `DPOptimizer` with flat or ghost clipping, as returned by `PrivacyEngine.make_private`.
       seed: the seed of all runs' directions, known only to the auditor.
       run: the run's index; each run has its own directions.
       count: the number of directions.
       present: True to insert them; False for a rehearsal, which must also run without noise.
       parameters: the parameters that the directions span, chosen before training; by default all that the
-        optimizer trains. In a large model, a single tensor gives the same power and is faster.
+        optimizer trains. In a large model, a single tensor is faster and has the same power.
 
     Raises:
-      InputError: the optimizer is of a different class, a parameter is not one of its float32 parameters, or
-        a number is out of range.
+      InputError: the class of the optimizer is not supported, a parameter cannot be used, or a number is out
+        of range.
     """
 
     def __init__(
@@ -132,10 +132,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
         present: bool = True,
         parameters: Iterable[Tensor] | None = None,
     ) -> None:
-        """Replaces `optimizer`, and computes the sum of directions that each step inserts if `present`.
-
-        The directions are `count` random gradients, which `seed` and `run` determine.
-        """
+        """Replaces `optimizer`, and computes the sum of the directions."""
         super().__init__(optimizer)
         self._chosen = list(self.params if parameters is None else parameters)
         _require_trained(self._chosen, self.params)
@@ -184,8 +181,8 @@ class DirectionsOptimizer(_InsertingOptimizer):
         """Returns the chosen parameters (dimension,) minus their initial values.
 
         Raises:
-          InputError: this is a rehearsal (a run without directions) with noise. If a run had the same noise,
-            subtracting the rehearsal's movement would remove the noise from the run's cosines.
+          InputError: a rehearsal (a run without directions) has noise. Subtracting its movement from a run
+            with the same noise would remove that noise.
         """
         noise = self.noise_multiplier
         is_rehearsal = not self._inserts
@@ -199,13 +196,13 @@ class DirectionsOptimizer(_InsertingOptimizer):
     def cosines(self, drift: ArrayLike = 0.0, leave_one_out: bool = False) -> NDArray[np.float64]:
         """Returns the cosines (count,) between the run's directions and its displacement, drift - movement.
 
-        Insertion increases them.
+        Inserting a direction increases its cosine.
 
         Args:
-          drift: (dimension,) the `movement` of a rehearsal, a run without noise or directions. 0 is
-            allowed, but cosines are then smaller.
-          leave_one_out: True to project the other directions out of the displacement before each cosine. Use
-            it here and in `audit.cosines` if `count` exceeds 1% of the dimension.
+          drift: (dimension,) the `movement` of a rehearsal, a run without noise or directions. Without a
+            drift, cosines are smaller.
+          leave_one_out: True to project the other directions out of the displacement before each cosine. If
+            `count` exceeds 1% of the dimension, use True here and in `audit.cosines`.
 
         Raises:
           InputError: no parameter has moved, parameters are not finite, or there are too many directions for

@@ -39,7 +39,7 @@ from audit.written import Level
 Criterion = Callable[[Array, Array], Array]
 _NUM_PROBED = 4  # examples on which clipping strategies are compared
 _DEFAULT_SETTINGS = {"learning_rate": 0.1, "batch_size": 400}
-_CLIPPING_NORM = jax.ShapeDtypeStruct((), jnp.float32)  # its shape and type
+_CLIPPING_NORM = jax.ShapeDtypeStruct((), jnp.float32)
 
 
 class OwnModel(NamedTuple):
@@ -49,7 +49,7 @@ class OwnModel(NamedTuple):
       model: the model, over a flat vector of parameters.
       dataset: the data.
       name: the default name in reports.
-      fingerprint: the SHA-256, in hex, of the compiled functions. It identifies the model in the store.
+      fingerprint: the SHA-256, in hex, of the compiled functions, which identifies the model in the store.
       defaults: the default settings, by name.
     """
 
@@ -72,8 +72,8 @@ class _Fingerprinted:
 def _share(computed: _Fingerprinted) -> Any:
     """Returns the functions of the first call with the same hash, so JAX does not compile them again.
 
-    `lru_cache` compares only hashes, because `_Fingerprinted` does. JAX looks up compiled programs by
-    function identity, and a notebook cell that runs again defines equal but distinct functions.
+    JAX looks up compiled programs by function identity, and rerunning a notebook cell defines equal but
+    distinct functions.
     """
     return computed.functions
 
@@ -97,7 +97,7 @@ def wrap_module(
         )
 
     def make(example: Array) -> Model:
-        """Returns the model; raises InputError if it has variables that are not parameters."""
+        """Returns the model; raises InputError if the module has variables that are not parameters."""
         variables = jax.eval_shape(module.init, _key(), example)  # shapes, without values
         others = sorted(set(variables) - {"params"})
         require(
@@ -136,7 +136,7 @@ def wrap_loss(
     flat_params, unravel = ravel_pytree(float32_params)
     theta_0 = np.asarray(flat_params)
 
-    # The compiled program contains this function's name, so renaming it changes models' hashes and stores.
+    # Renaming this function changes models' hashes and stores, because compiled programs contain its name.
     def flat_loss(theta: Array, labelled: tuple[Array, Array]) -> Array:
         """Returns the loss at a flat vector of parameters."""
         return loss(unravel(theta), labelled)
@@ -195,9 +195,9 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
 def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level) -> driver.Request:
     """Returns the request to audit a custom model.
 
-    `fields` has the settings by name; this function changes it. `model` is the name in reports. `adversary`
-    is a name or an `Adversary`, which determines `canaries`. `_Training.plan_constants` describes `lipschitz`
-    and `rehearsals`.
+    `fields` maps names to settings, and is modified in place. `model` is the name in reports. `adversary` is
+    a name or an `Adversary`, which determines `canaries`. See `_Training.plan_constants` for `lipschitz` and
+    `rehearsals`.
 
     Raises:
       InputError: a setting is invalid or does not fit the model or the data.
@@ -235,7 +235,7 @@ class _Training:
 
     @cached_property
     def trainee(self) -> Trainee:
-        """Returns the model with its number of classes and its clipping strategy, computed only once."""
+        """Returns the model with its number of classes and its clipping strategy."""
         model = self.own.model
         labels = self.own.dataset.labels
         classes = 0  # unless labels are class numbers
@@ -248,7 +248,7 @@ class _Training:
         return Trainee(model, classes, clipping)
 
     def make_game(self, dataset: Dataset) -> Game:
-        """Returns the runs to train with the setting and these data, as a `Game`."""
+        """Returns the runs to train with the setting on a data set, as a `Game`."""
         return build.build(self.setting, dataset, self.trainee, self.adversary)
 
     def describe(self, dataset: Dataset) -> dict[str, Any]:
@@ -263,12 +263,12 @@ class _Training:
     ) -> Callable[[Store], Steps | None]:
         """Returns a function that finds the training steps' Lipschitz constants, given the setting's store.
 
-        They lower the upper bound for the last model. Raises InputError if they cannot.
+        Raises InputError if the constants do not give an upper bound for the last model.
 
         Args:
           constants: numbers that the user guarantees; "measured" to measure them; None for those that an
             earlier audit measured.
-          rehearsals: the number of additional runs that measure them; None for the default.
+          rehearsals: the number of additional runs for measuring; None for the default.
           delta: the delta of the upper bound.
         """
         is_measured = isinstance(constants, str) and constants == MEASURED
@@ -276,7 +276,7 @@ class _Training:
         if constants is None:
             return _reuse_measured_constants
         if is_measured:
-            # Refuse before measuring, with any constants: whether a bound exists does not depend on them.
+            # Refuse before measuring. Any constants will do, because they do not decide if a bound exists.
             self.require_bound(delta, constants=1.0)
             return partial(self.measure, rehearsals=rehearsals or lipschitz.USUAL)
         self.require_bound(delta, constants)
@@ -305,11 +305,11 @@ class _Training:
 def _reuse_measured_constants(store: Store) -> Steps | None:
     """Returns the steps' Lipschitz constants that an earlier audit measured, or None.
 
-    If the store has constants that a user guaranteed for an earlier audit, this deletes them.
+    Deletes constants that a user guaranteed for an earlier audit, because they may be wrong for this audit.
     """
     measured = lipschitz.find_measured(store, rehearsals=0)
     if measured is None:
-        lipschitz.keep(store, None)  # deletes the constants, which may be wrong for this audit
+        lipschitz.keep(store, None)
     return measured
 
 
@@ -331,7 +331,7 @@ def _find_strategy(model: Model, dataset: Dataset) -> str:
         names = ["book_keeping", "unfolded"]
 
     def require_right_sums(name: str) -> None:
-        """Raises an error if a strategy's sums are wrong, or if it does not support the model's layers."""
+        """Raises an error if a strategy computes wrong sums or does not support the model's layers."""
         clipped_sum = jax.jit(build.make_clipped_sum(name, model))
         for norm in map(jnp.float32, clipping_norms):
             difference = clipped_sum(theta, batch, norm) - right_sum(theta, batch, norm)
@@ -347,7 +347,7 @@ def _find_strategy(model: Model, dataset: Dataset) -> str:
         try:
             require_right_sums(name)
             return name
-        # ValueError: the sums differ. Any of these: the strategy does not support the model's layers.
+        # The sums differ (ValueError), or the strategy does not support the model's layers.
         except (TypeError, ValueError, IndexError, FlaxError) as error:
             reason = " ".join(str(error).split())
     print(
@@ -361,13 +361,12 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     """Returns the fields of a custom adversary for the setting, and the adversary to compile.
 
     The fields are a name and the hash of the compiled functions, which identifies stored runs. Adversaries
-    with the same hash share their functions, so these are compiled only once.
+    with the same hash share functions, which are compiled only once.
     """
     # The label is the name of the function that encloses `init`: "constant_direction" in
     # "constant_direction.<locals>.init".
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
-    # We wrap each function, a leaf of the tuple `adversary`, in a new object, as `_fingerprint_adversary`
-    # requires.
+    # `_fingerprint_adversary` requires new function objects.
     untraced: Adversary = jax.tree.map(
         lambda part: partial(part) if callable(part) else part, adversary
     )
@@ -379,21 +378,22 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
         ) from error
     without_init = untraced._replace(init=None)  # type: ignore[arg-type]
     shared = _share(_Fingerprinted(fingerprint, without_init))
-    # A shared `init` would keep its data in memory. `reads_theta`, the user's statement that craft depends on
-    # theta, affects only the upper bound, so it is not hashed.
+    # A shared `init` would keep its data in memory. `reads_theta` is not hashed, because it affects only the
+    # upper bound.
     compiled = shared._replace(init=adversary.init, reads_theta=adversary.reads_theta)
     return OwnAdversary(label, fingerprint), compiled
 
 
 def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
-    """Returns a hash that changes with the adversary's scores and so identifies its stored runs.
+    """Returns a hash that changes if an adversary's scores change, to identify its stored runs.
 
-    It hashes the functions, compiled for `parameters` parameters, and two facts about them. The functions
-    must be new objects, because JAX reuses old traces even if a variable that a function reads has changed.
+    The hash covers the functions, compiled for `parameters` parameters, and two facts about them. The
+    functions must be new objects, because JAX reuses old traces even if a variable that a function reads has
+    changed.
     """
     _find_shapes(adversary, parameters)  # raises InputError for wrong shapes
 
-    # The hash contains the names of this function and of records' fields. Renaming them orphans stored runs.
+    # Renaming this function or the fields of records changes the hash and orphans stored runs.
     def play(key: Array, clipping_norm: Array, step: Array, theta_0: Array, theta: Array) -> Any:
         """Calls each of the adversary's functions once; compiled, never run."""
         state = adversary.init(key, theta_0, clipping_norm)
@@ -436,8 +436,8 @@ def _why_adversary_uncovered(adversary: Adversary, parameters: int) -> str:
     """Returns why the hidden-state bound does not cover a custom adversary; "" if it does."""
     if adversary.observer is not None:
         return "this adversary sees every model"
-    # The other canaries are part of the step. If their gradients depend on the model, as for crafted
-    # examples, they change its Lipschitz constant.
+    # The other canaries are part of the step, and change its Lipschitz constant if their gradients depend on
+    # the model, as for crafted examples.
     crafted = _find_shapes(adversary, parameters).crafted
     reads_theta = adversary.reads_theta or isinstance(crafted, Examples)
     if adversary.canaries > 1 and reads_theta:

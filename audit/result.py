@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of an audit. Prints as a table of bounds.
+    """The result of an audit, which prints as a table of bounds.
 
     Attributes:
       conclusion: the bounds, estimates and scores.
@@ -48,11 +48,11 @@ class Result:
     def bounds(self) -> "dict[str, Bound]":
         """Returns the lower bounds on epsilon, keyed by method name, in the order of the table.
 
-        Each bound is valid at its confidence under its assumption. Its `holds` is False if the scores refute
-        the assumption.
+        Each bound is valid at its confidence under its assumption. `Bound.holds` is False if the scores
+        refute the assumption.
 
         Audits of several runs have an "assumption_free" bound and, unless scores are cosines or ranks, an
-        "if_gaussian" bound. For several canaries per run, these names are aliases of other methods.
+        "if_gaussian" bound. With several canaries per run, both names are aliases of other methods.
         """
         bounds: dict[str, Bound] = {}
         if not self.conclusion.is_one_run:
@@ -67,7 +67,7 @@ class Result:
     def epsilon(self) -> float:
         """Returns the lower bound on epsilon that is valid for any trade-off curve.
 
-        For a single run, it is the largest bound that does not assume a Gaussian curve, or 0.
+        For a single run, returns the largest bound that does not assume a Gaussian curve, or 0.
         """
         return self.conclusion.epsilon
 
@@ -83,7 +83,7 @@ class Result:
 
     @property
     def estimates(self) -> "dict[str, Estimate]":
-        """Returns estimates of epsilon, keyed by method name. They are not confidence bounds."""
+        """Returns estimates of epsilon, which are not bounds, keyed by method name."""
         return {estimate.method: estimate for estimate in self.conclusion.estimates}
 
     @property
@@ -101,7 +101,7 @@ class Result:
     def auc(self) -> "Auc | None":
         """Returns the area under the ROC curve; None for a single run that inserts all canaries.
 
-        Its standard error treats all scores as independent.
+        The standard error treats all scores as independent.
         """
         return self.conclusion.auc
 
@@ -143,11 +143,10 @@ class Result:
 def card(result: Result) -> dict[str, Any]:
     """Returns the card of an audit: a JSON record that others can recompute from the scores.
 
-    It contains the claim, the threat model, the method, checksums of the evidence, the bounds, the verdict,
-    the provenance, and a commitment. The commitment is a hash of the claim, the method, the confidence and
-    the number of looks at the scores. It does not depend on the scores, so you can publish it before the
-    audit. `./run.sh bound --card=card.json --scores=...` verifies a card. The schema is
-    `audit/card.schema.json`.
+    A card contains the claim, the threat model, the method, checksums of the evidence, the bounds, the
+    verdict, the provenance, and a commitment. The commitment is a hash of the claim, the method, the
+    confidence and the number of looks at the scores, so you can publish the commitment before the audit.
+    `./run.sh bound --card=card.json --scores=...` verifies a card. The schema is `audit/card.schema.json`.
 
     Args:
       result: the result of an audit or of `bounds`.
@@ -169,8 +168,8 @@ def card(result: Result) -> dict[str, Any]:
 def table(results: Iterable[Result]) -> list[dict[str, Any]]:
     """Returns a row for each result, for `pandas.DataFrame` or `csv.DictWriter`.
 
-    A row has the name, the verdict, the number of runs, the proven epsilon, the upper bounds, delta and
-    confidence. If the audit trained models, the row also has its folder and setting.
+    A row contains the name, the verdict, the number of runs, the proven epsilon, the upper bounds, delta and
+    confidence. If the audit trained models, the row also contains the folder and the setting.
 
     Args:
       results: results of audits and of `bounds`.
@@ -223,7 +222,7 @@ def _write_figure(figure: "Figure", path: str | Path | None) -> None:
 
 @dataclass(frozen=True)
 class Grid:
-    """The results of a grid of audits. Prints as a table.
+    """The results of a grid of audits, which print as a table.
 
     Attributes:
       varied: the names of the varied settings.
@@ -248,7 +247,7 @@ class Grid:
         """Returns a row for each audit: the varied settings, then the columns of `audit.table`."""
         import pandas as pd
 
-        results = table(self.results)  # not this method, but the function
+        results = table(self.results)  # the function, not this method
         rows = [{**values, **row} for values, row in zip(self.values, results, strict=True)]
         return pd.DataFrame(rows)
 

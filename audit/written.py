@@ -61,7 +61,7 @@ def write_json(content: Any, indent: int | None = None) -> str:
     '{"upper": null, "runs": [1, 2.5]}'
     """
     text = json.dumps(content, default=float)  # a NumPy scalar becomes a float
-    # Python writes these numbers as NaN and Infinity, which are not JSON.
+    # Python writes NaN and Infinity, which are not JSON.
     finite_content = json.loads(text, parse_constant=lambda name: None)
     return json.dumps(finite_content, indent=indent)
 
@@ -81,7 +81,7 @@ USUAL_LEVEL = Level()
 
 
 def show_level(value: float) -> str:
-    """Returns a delta or a confidence as the shortest string with the same float value: "1e-05"."""
+    """Returns the shortest string that represents a delta or a confidence exactly, such as "1e-05"."""
     return repr(float(value))
 
 

@@ -17,8 +17,8 @@
     ./run.sh bound --scores=scores.csv --write_card=card.json    also a card, a record to publish
     ./run.sh bound --scores=scores.csv --card=card.json  do the scores agree with the card?
 
-Arrays are flat, or (runs, canaries) for several canaries per run. In that case, a run without the scored
-canary must insert all others; otherwise, the bounds are too high.
+Arrays are flat, or (runs, canaries) for several canaries per run. A run without the scored canary must insert
+all others; otherwise, the bounds are too high.
 """
 
 import shlex
@@ -84,7 +84,7 @@ flags.DEFINE_list(
 cli.define_levels()
 cli.define_json()
 
-# The exit status if --fail_if_violated is given and the claim is rejected, or if a card does not agree.
+# The exit status for a claim rejected with --fail_if_violated, or a card that does not agree.
 REJECTED = 3
 # Flags of a DP-SGD mechanism: the fields of `DpSgd`.
 _MECHANISM_FLAGS = ("noise_multiplier", "insertions", "sampling_rate", "k", "insert", "lipschitz")
@@ -94,7 +94,7 @@ _RESULT_FLAGS = ("delta", "confidence", "report", "write_card", "json", "fail_if
 
 
 def main() -> None:
-    """Reads scores, computes the conclusion, and writes and prints it."""
+    """Reads scores, then writes and prints the conclusion."""
     require(
         FLAGS.scores, "--scores is missing: name a .npz, .csv or .json file, two .npy files, or -"
     )
@@ -138,14 +138,12 @@ def _conclude(
 
 
 def _compare_with_card(paths: Sequence[Path]) -> None:
-    """Recomputes an audit's card from the scores and reports whether it agrees; if not, exits with status 3.
+    """Compares a card with one recomputed from the scores; exits with status 3 if they differ.
 
-    A card is a JSON record of an audit. It has the claim, the level, the result and a hash of the claim and
-    method.
+    A card is a JSON record of an audit: the claim, the level, the result, and a hash of the claim and method.
     """
     from audit.report.card import find_difference, read_card
 
-    # These flags would replace the card's claim and level.
     cli.refuse((*_CLAIM_FLAGS, *_RESULT_FLAGS), "conflicts with --card: drop it")
     stored = read_card(Path(FLAGS.card))
     result = _conclude(paths, stored.claim, stored.level, stored.runs)
@@ -185,8 +183,8 @@ def _show(result: Result) -> None:
 def _judge(result: Result) -> None:
     """With --fail_if_violated, exits with status 3 if the scores reject the claim.
 
-    Raises InputError if runs may be dependent (with --fail_if_violated), or if scores have the wrong sign and
-    do not reject the claim.
+    Raises InputError if scores have the wrong sign and do not reject the claim or, with --fail_if_violated,
+    if runs may be dependent.
     """
     conclusion = result.conclusion
     is_violated = result.verdict == verdicts.VIOLATED
@@ -197,7 +195,6 @@ def _judge(result: Result) -> None:
             sys.exit(REJECTED)
     if is_violated or not conclusion.is_reversed:
         return
-    # The displacement is the change in the model.
     if conclusion.is_one_run and conclusion.one_run.cosines is not None:
         raise InputError("cosines are lower than without canaries: negate the displacement")
     raise InputError(
@@ -237,7 +234,7 @@ def _make_claim() -> Claim | None:
     if not stated:
         return None
     is_complete = "noise_multiplier" in stated and "insertions" in stated
-    any_given = min(stated)  # for the message
+    any_given = min(stated)
     require(is_complete, f"--{any_given} requires --noise_multiplier and --insertions: give both")
     return DpSgd(**stated)
 

@@ -5,11 +5,11 @@
 ./run.sh check --batches=mine.py:loader --sampling_rate=0.01 --examples=50000   your loader
 ./run.sh check --noise=mine.py:draw --strategy=bisr:16 --noise_multiplier=2   noise of a matrix mechanism
 
-For --step, mine.py defines a function step(params, batch, seed) -> params, and also params, batch, and
-stated, a dict with clipping_norm, noise_multiplier, learning_rate and batch_size. Flags override its values.
-For --batches, it defines a loader of batches of indices, or a function that maps a seed to the batches of a
-pass. For --noise, it defines an array of shape (T, d) with the noise for T steps and d parameters, or a
-function that returns such an array.
+For --step, mine.py defines params, batch, a function step(params, batch, seed) -> params, and stated, a dict
+with clipping_norm, noise_multiplier, learning_rate and batch_size. Flags override the values in stated.
+For --batches, mine.py defines a loader of batches of indices, or a function that maps a seed to the batches
+of one pass. For --noise, mine.py defines an array of shape (T, d) with the noise for T steps and d
+parameters, or a function that returns the array.
 
 The exit status is 3 if a bug was found, otherwise 4 if a required check could not run.
 """
@@ -90,7 +90,7 @@ def check_user_file(subject: str, value: str) -> None:
       value: the file and the name of the definition, such as "mine.py:step".
 
     Raises:
-      InputError: the file fails, a definition is missing, or a flag does not apply to this subject.
+      InputError: the file fails, a definition is missing, or a flag does not apply to the subject.
     """
     for names in _FLAGS_OF_SUBJECT.values():
         others = [name for name in names if name not in _FLAGS_OF_SUBJECT[subject]]
@@ -111,7 +111,7 @@ def check_user_file(subject: str, value: str) -> None:
 
 
 def _run_check(subject: str, file: UserFile) -> CheckReport:
-    """Runs the check for a subject, "step", "batches" or "noise", which a user's file defines.
+    """Checks the definition of a subject, "step", "batches" or "noise", in a user's file.
 
     Error messages name this command's flags, not the arguments of `check_batches` and `check_noise`.
     """
@@ -124,10 +124,7 @@ def _run_check(subject: str, file: UserFile) -> CheckReport:
 
 
 def _check_step(file: UserFile) -> CheckReport:
-    """Checks the step in a user's file against C, sigma, eta and B.
-
-    Flags or the file's dict `stated` give these numbers, so `stated` may be missing.
-    """
+    """Checks the step in a user's file against C, sigma, eta and B from flags or from `stated`."""
     missing = [name for name in ("params", "batch") if name not in file.definitions]
     advice = f"define {file.requested_name}, params, batch and stated"
     require(not missing, f"{file.path.name} has no {', '.join(missing)}: {advice}")
@@ -157,13 +154,13 @@ def _check_noise(file: UserFile) -> CheckReport:
 
 
 def _show_progress(line: str) -> None:
-    """Prints a line to stderr if it is a terminal."""
+    """Prints a line to stderr if stderr is a terminal."""
     if sys.stderr.isatty():
         print(line, file=sys.stderr)
 
 
 def _read_stated(file: UserFile, needed: Iterable[str]) -> dict[str, Any]:
-    """Returns the stated numbers by name, from `stated` in the file or from flags, which override it."""
+    """Returns the stated numbers by name, from flags or else from `stated` in the file."""
     stated = file.definitions.get("stated", {})
     path = file.path.name
     require(isinstance(stated, dict), f"{path}: stated is not a dict, give {', '.join(STATED)}")

@@ -11,8 +11,8 @@
     ./run.sh claim --noise=bisr:16 --noise_multiplier=3 --steps=1250 --k=25
                                                          a matrix mechanism (DP-FTRL)
 
-mine.py defines a loader on range(examples), or a function loader(seed) that returns the batches of a pass as
-example indices. If it defines a function, it also defines examples, the size of the data set. The file is
+mine.py defines a loader over range(examples), or a function loader(seed) that returns the batches of one pass
+as example indices. With a function, mine.py also defines examples, the size of the data set. The file is
 executed.
 """
 
@@ -64,7 +64,6 @@ flags.DEFINE_integer("tail", 0, "Number of noise-only steps at the end.")
 flags.DEFINE_float("delta", 1e-5, "delta of epsilon.")
 cli.define_json()
 
-# Flags only for truncated Poisson sampling, and flags only for samplers.
 _TRUNCATED_FLAGS = ("examples", "largest_batch")
 _SAMPLER_FLAGS = ("sampler", "batches", "epochs", "lipschitz", "tail", *_TRUNCATED_FLAGS)
 
@@ -73,7 +72,7 @@ class _Sampler(NamedTuple):
     """A sampler, specified by flags or recognized from a loader's batches.
 
     Attributes:
-      sampler: Its name, or a truncated Poisson sampler.
+      sampler: The sampler's name, or a truncated Poisson sampler.
       batches: The number of batches in an epoch.
       order: A description of the order of a loader's examples, or "".
     """
@@ -84,7 +83,7 @@ class _Sampler(NamedTuple):
 
 
 def main() -> None:
-    """Prints the valid claims for a sampler or loader; with --noise, for a matrix mechanism's noise."""
+    """Prints the valid claims for a sampler or loader or, with --noise, for correlated noise."""
     is_sigma_known = cli.is_given("noise_multiplier") or cli.is_given("claim")
     require(is_sigma_known, "--noise_multiplier is missing: give sigma, or --claim=epsilon")
     cli.refuse_both("claim", ["noise_multiplier"])
@@ -97,14 +96,14 @@ def main() -> None:
 
 
 def _print_noise_claims() -> None:
-    """Prints the epsilons of training with the correlated noise in --noise, and of DP-SGD for comparison.
+    """Prints the epsilons of the correlated noise in --noise and, for comparison, of DP-SGD.
 
-    Each has an epsilon for an adversary who sees all models, and one for the last model only. We scale
-    DP-SGD's noise such that its epsilon for all models is the same.
+    Epsilons are printed for an adversary who sees all models and for one who sees only the last. DP-SGD's
+    noise is scaled to the same epsilon for all models.
     """
     require(FLAGS.steps is not None, "--steps is missing: give the number of steps")
     k = 1 if FLAGS.k is None else FLAGS.k
-    sigma = 1.0  # with --claim, `with_epsilon` replaces it below
+    sigma = 1.0  # replaced below if --claim is given
     if FLAGS.claim is None:
         sigma = FLAGS.noise_multiplier
         require(sigma > 0, f"--noise_multiplier={sigma:g}: give a number above 0")
@@ -169,19 +168,19 @@ def _read_sampler() -> _Sampler:
 
 
 def _read_user_loader() -> _Sampler:
-    """Returns the sampler that the loader in --batches uses."""
+    """Returns the sampler of the loader in --batches."""
     cli.refuse(("sampler", *_TRUNCATED_FLAGS), "does not apply to a loader: leave it out")
     user_file = run_user_file("batches", FLAGS.batches)
     try:
         return _recognize_loader(user_file)
     except InputError as error:
-        # Replaces the argument names of the check with the flag and the definition in the file.
+        # Name the flag and the definition in the file, not the arguments of the check.
         message = str(error).replace("`draw", "`batches").replace("`examples`", "examples")
         raise InputError(f"{user_file.path.name}: {message}") from error
 
 
 def _recognize_loader(user_file: UserFile) -> _Sampler:
-    """Returns the sampler of a user's loader, recognized by the check of its batches."""
+    """Recognizes the sampler of a user's loader by checking its batches."""
     loader = user_file.definitions[user_file.requested_name]
     examples = count_examples(loader, user_file.definitions.get("examples"))
     draw = make_draw(loader)
@@ -204,7 +203,7 @@ def _recognize_loader(user_file: UserFile) -> _Sampler:
 def _find_kind(report: CheckReport) -> str:
     """Returns the name of the sampler that a check of batches recognized, such as "poisson".
 
-    Raises InputError if no bound is known for it, or if the sampling rate is different.
+    Raises InputError if no bound is known for the sampler, or if its sampling rate is different.
     """
     # Other findings only mean that the batches are not Poisson samples.
     for finding in report.findings:
@@ -219,10 +218,10 @@ def _find_kind(report: CheckReport) -> str:
 
 
 def _judge_order(kind: str, batches: int, order: OrderTest, can_expand: bool) -> _Sampler:
-    """Returns the sampler for batches that use every example once per pass, judged by tests of their order.
+    """Returns the sampler of batches that use every example once per pass.
 
-    If the tests reject a uniform order, we choose "cyclic" or "any_order". Their bounds are valid if the
-    adversary knows the order. Raises InputError if a pass does not end.
+    If tests reject a uniform order, the sampler is "cyclic" or "any_order", with bounds for an adversary who
+    knows the order. Raises InputError if a pass does not end.
 
     Args:
       kind: The name of the sampler if the order is uniform, such as "shuffled".
@@ -233,7 +232,7 @@ def _judge_order(kind: str, batches: int, order: OrderTest, can_expand: bool) ->
     require(
         order.is_whole, f"a pass does not end after {batches} batches: let it end, like an epoch"
     )
-    batches = min(batches, order.batches)  # the smallest number in any pass
+    batches = min(batches, order.batches)  # of the shortest pass
     tested = f"tested over {order.passes} passes, p {order.p_value:.2g}"
     if order.p_value <= LEVEL:  # the tests reject a uniform order
         known = "the bounds take it as known"  # "it" is the order
@@ -242,8 +241,8 @@ def _judge_order(kind: str, batches: int, order: OrderTest, can_expand: bool) ->
         evidence = order.seen.removesuffix(".")
         return _Sampler("any_order", batches, f"not uniform ({tested}); {known}. {evidence}")
     uniform = f"uniform order ({tested})"
-    # The bounds for "shuffled" assume equal batches. If the last one is smaller, an example is more often in
-    # an earlier batch. This lowers the leakage, unless later steps expand the example's effect.
+    # The bounds for "shuffled" assume equal batches. If the last batch is smaller, examples are more often in
+    # earlier batches and leak less, unless later steps expand their effect.
     if kind == "shuffled" and not order.is_even and can_expand:
         why = "batches differ in size and steps may expand; the bounds take the order as known"
         return _Sampler("any_order", batches, f"{uniform}, but {why}")

@@ -1,4 +1,4 @@
-"""Code shared by all commands: flags, and one line instead of a traceback for errors and interrupts."""
+"""Code shared by all commands: flags, and one-line messages for errors and interrupts."""
 
 import math
 import os
@@ -25,21 +25,20 @@ from audit.written import Level, printable
 # absl attributes the flags that this module defines to the command that calls it.
 flags.disclaim_key_flags()
 
-# The functions that define flags, keyed by the type of value.
 _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
     int: flags.DEFINE_integer,
     float: flags.DEFINE_float,
     bool: flags.DEFINE_bool,
     str: flags.DEFINE_string,
 }
-# run.sh sets this environment variable to check the flags before installing anything.
+# run.sh sets AUDIT_ONLY_FLAGS to check the flags before it installs anything.
 _ONLY_FLAGS = "AUDIT_ONLY_FLAGS"
 _HELP_FLAGS = {"--help", "-help", "-h"}
 _HELP_INDENT = 28
 
 
 def run(main: Callable[[], None]) -> None:
-    """Parses the flags, calls `main` and exits. An InputError becomes a single line and exit status 2."""
+    """Parses the flags, calls `main` and exits. An InputError is printed on one line, with exit status 2."""
     dispatch.handle_interrupts()
     app.run(partial(_run_main, main), flags_parser=_parse_flags)
 
@@ -49,7 +48,7 @@ def _run_main(main: Callable[[], None], argv: Sequence[str]) -> int:
     try:
         if len(argv) > 1:
             raise InputError(f"{argv[1]!r} is not a flag: write --name=value, see --help")
-        if os.environ.get(_ONLY_FLAGS):  # run.sh only checks the flags
+        if os.environ.get(_ONLY_FLAGS):
             return 0
         main()
         sys.stdout.flush()
@@ -58,7 +57,7 @@ def _run_main(main: Callable[[], None], argv: Sequence[str]) -> int:
     except MemoryError:
         return _report_error("out of memory: ask for less")
     except BrokenPipeError:  # the reader of stdout has exited, as `head` does
-        # Discards the rest, because Python flushes stdout again at the end.
+        # Discards the remaining output, because Python flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return 0
@@ -78,14 +77,14 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
 
 
 def refuse(names: Iterable[str], why: str) -> None:
-    """Raises InputError if any of these flags is on the command line; the message ends with `why`."""
+    """Raises InputError with the reason `why` if any of the flags `names` is on the command line."""
     for name in names:
         flag = flags.FLAGS[name]
         require(not flag.present, f"--{name}={flag.value} {why}")
 
 
 def is_given(name: str) -> bool:
-    """Returns True if a flag whose default is None or False has any other value."""
+    """Returns True if the value of a flag is neither None nor False."""
     value = flags.FLAGS[name].value
     return value is not None and value is not False
 
@@ -100,7 +99,7 @@ def refuse_both(name: str, others: Iterable[str]) -> None:
 def _format_help() -> str:
     """Returns the help of the current command: its module docstring, and its flags with defaults."""
     lines = [sys.modules["__main__"].__doc__ or ""]
-    # absl calls the command's own module sys.argv[0].
+    # absl registers the command's module under the name sys.argv[0].
     for flag in flags.FLAGS.get_key_flags_for_module(sys.argv[0]):
         text = " ".join(str(flag.help).split())
         if flag.default not in (None, False, []):
@@ -125,7 +124,7 @@ def one_line(message: str) -> str:
 def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
     """Returns the message for a flag value of the wrong type, such as "--runs=x: give an integer".
 
-    Absl reports "flag --name=value: reason", and we show its advice, if any, instead of the reason.
+    absl reports "flag --name=value: reason". The parser's advice, if any, replaces the reason.
     """
     reason = str(error.__context__)  # the parser's error
     flag_and_value = str(error).removeprefix("flag ").removesuffix(f": {reason}")
@@ -180,15 +179,15 @@ def values(kind: type = Setting, names: Iterable[str] | None = None) -> dict[str
 def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:
     """Returns the audit setting that the command line describes.
 
-    `values` reads the flags of the fields `names` (None for all). Values in `fixed`, keyed by field, override
-    them.
+    Only the flags of the fields `names` are read (None for all). Values in `fixed`, keyed by field, override
+    flags.
     """
     given = {**values(Setting, names), **fixed}
     for name in ("insertions", "noise_multiplier"):
         # A model may have its own default (`Task.usual`), so the flag's default must not replace it.
         if name in given and name not in fixed and not flags.FLAGS[name].present:
             del given[name]
-    # Changes `given`: sets `insertions` to the model's default unless the flags determine the steps.
+    # Adds the model's default `insertions` to `given`, unless the flags determine the steps.
     make.add_default_insertions(given["model"], given)
     return make.setting_of(**given)
 
@@ -249,7 +248,7 @@ def define_sources() -> None:
 
 
 def folder() -> Path:
-    """Returns the folder --out, which need not exist; raises InputError if it is empty."""
+    """Returns the folder --out, which need not exist; raises InputError if the flag is empty."""
     return errors.path("out", flags.FLAGS.out)
 
 
@@ -260,9 +259,9 @@ def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def choose_names(flag: str, choices: Iterable[str]) -> list[str]:
-    """Returns the names that a list flag selects, in the order of `choices`; all names if it is not given.
+    """Returns the names in `choices` that a list flag selects; all names if the flag is not given.
 
-    An item selects the name equal to it, or else all names that contain it. Raises InputError if an item
+    An item selects the name that it equals, or else all names that contain it. Raises InputError if an item
     matches no name.
     """
     names = list(choices)
@@ -282,7 +281,7 @@ def choose_names(flag: str, choices: Iterable[str]) -> list[str]:
 def numbers(flag: str, least: float = 0.0, most: float = math.inf) -> list[float]:
     """Returns the numbers in a list flag; [] if the flag is not given.
 
-    Raises InputError if the list is empty, or an item is not a number from `least` to `most`.
+    Raises InputError if the list is empty, or if an item is not a number from `least` to `most`.
     """
     items = flags.FLAGS[flag].value
     if items is None:

@@ -94,8 +94,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 def handle_interrupts() -> None:
     """Makes SIGINT and SIGTERM end this process with a one-line message; ignored signals stay ignored.
 
-    Python's handlers would wait for compiled code to return, and a library may catch KeyboardInterrupt. So
-    Python writes signal numbers to a pipe, and a second thread reads them.
+    Python's own handlers would wait for compiled code to return, and a library may catch KeyboardInterrupt.
+    Instead, a second thread reads signal numbers from a pipe.
     """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -120,4 +120,4 @@ def _end_at_signal(reading: int) -> None:
         number = os.read(reading, 1)[0]
     with contextlib.suppress(OSError):
         os.write(2, f"\nerror: {LINE}\n".encode())  # below a progress line
-    os._exit(128 + number)  # as shells report a signal
+    os._exit(128 + number)  # as in shells

@@ -5,8 +5,8 @@
     ./run.sh list --report=page.html                      a page about the newest audit
     ./run.sh list --report=page.html --setting=1f3a       about a setting, by its hash
 
-A row has the setting's hash, the number of stored runs, the last audit's proven epsilon and upper bound, and
-the fields that differ from their defaults. A page is one HTML file that opens offline.
+Each row shows the setting's hash, the number of stored runs, the last audit's proven epsilon and upper bound,
+and the fields that differ from their defaults. A page is one HTML file that opens offline.
 """
 
 import sys

@@ -22,7 +22,7 @@ class UserFile(NamedTuple):
 def run_user_file(flag: str, value: str) -> UserFile:
     """Runs the file named in a flag's value, such as mine.py:step.
 
-    The file can import modules from its folder. If it mentions JAX, this function configures JAX first.
+    The file can import modules from its folder. If the file mentions JAX, JAX is configured first.
 
     Raises:
       InputError: The file does not exist, fails to run, or does not define the name.
@@ -38,7 +38,7 @@ def run_user_file(flag: str, value: str) -> UserFile:
     if mentions_jax and importlib.util.find_spec("jax") is not None:
         prepare_jax()
     try:
-        # Under this name, code below `if __name__ == "__main__"` does not run.
+        # Skips code below `if __name__ == "__main__"`.
         definitions = runpy.run_path(str(path), run_name="user_file")
     except ModuleNotFoundError as error:
         install = installed.pip_install(str(error.name))

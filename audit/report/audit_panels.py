@@ -27,14 +27,14 @@ Array = NDArray[np.float64]
 _Draw = Callable[[Axes, Conclusion], None]
 
 _ENSURED_ASSUMPTIONS = (NOTHING, COINS, OTHERS_IN)  # assumptions that an audit itself ensures
-_LIGHT = 0.3  # opacity of a bar that needs other assumptions
+_LIGHT = 0.3  # opacity of bars that need other assumptions
 _LABEL_WIDTH = 26  # characters per line of a bar's label
 _MAX_BARS = 60  # in the histogram of scores
 _POINTS = 801  # false-positive rates along a drawn curve
 
 
 def audit_figure(conclusion: Conclusion, title: str = "") -> Figure:
-    """Returns a figure with all panels of an audit, closed in pyplot so notebooks show it once."""
+    """Returns a figure with all panels of an audit, closed in pyplot to avoid a second copy in notebooks."""
     draws = choose_panels(conclusion).values()
     columns = len(draws)
     with plt.rc_context(STYLE):
@@ -85,7 +85,7 @@ def _draw_panel(axis: Axes, draw: _Draw, conclusion: Conclusion) -> None:
 def mark_gaussian(conclusion: Conclusion) -> str:
     """Returns the suffix for bounds that assume a Gaussian curve: " (rejected)", " (not confirmed)" or "".
 
-    If we expect a Gaussian curve (`conclusion.why_gaussian`), only a rejection by the scores gets a suffix.
+    If a Gaussian curve is expected (`conclusion.why_gaussian`), only a rejected curve gets a suffix.
     """
     curve = conclusion.curve
     if conclusion.refutes_gaussian:
@@ -106,7 +106,7 @@ def describe_curve(conclusion: Conclusion) -> str:
 
 
 def _label_row(row: BoundRow, conclusion: Conclusion) -> str:
-    """Returns a row's label, with a suffix if it is not a bound or if its Gaussian curve is in doubt."""
+    """Returns a row's label, with a suffix if the row is not a bound or its Gaussian curve is in doubt."""
     if row.assumes.gaussian:
         return row.name + mark_gaussian(conclusion)
     if isinstance(row.finding, Bound):
@@ -242,8 +242,8 @@ def _draw_gaussian(axis: Axes, grid: Array, mu: float, label: str, **look: Any) 
 def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | None = None) -> None:
     """Plots trade-off curves on normal-deviate axes, which show Gaussian curves as lines of slope -1.
 
-    These axes show a rate r at Phi^-1(r). Both extend from s to 1 - s. Here s is the rate of half an error
-    among the scores, at most 0.1. `predicted_mu` is the mu of an ideal attack; None if unknown.
+    Both axes show a rate r at Phi^-1(r) and extend from s to 1 - s. The rate s is half an error among the
+    scores, at most 0.1. `predicted_mu` is the mu of an ideal attack; None if unknown.
     """
     smallest = min(0.5 / max(map(len, conclusion.worlds)), 0.1)
     end = special.ndtri(smallest)
@@ -266,8 +266,8 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
 def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
     """Plots the scores' empirical trade-off curve, with a band if runs have a single canary.
 
-    `grid` has the false-positive rates of the band, in ascending order. Normal-deviate axes cannot show 0 or
-    1, so we keep the drawn rates at least half an error away from them.
+    `grid` contains the false-positive rates of the band, in ascending order. Drawn rates are at least half an
+    error away from 0 and 1, which normal-deviate axes cannot show.
     """
     scores_in, scores_out = conclusion.worlds
     curve = curves.trade_off_curve(scores_in, scores_out, conclusion.confidence)

@@ -35,7 +35,7 @@ class BoundRow(NamedTuple):
       epsilon, mu: Epsilon, and mu or None.
       assumes: The assumption of a bound; for other values, why they are not bounds.
       sign: "≥" for a lower bound, "≤" for an upper bound, empty for other values.
-      show: A function from epsilon or mu to text. It rounds values computed from scores down, and others up.
+      show: A function from epsilon or mu to text. Values computed from scores are rounded down, others up.
       counts: The threshold and both errors as text (one text for a single run); empty for upper bounds.
       finding: The lower bound or the estimate; None for other rows.
       upper: The upper bound; None for other rows.
@@ -64,7 +64,7 @@ class BoundRow(NamedTuple):
 def list_rows(conclusion: Conclusion) -> list[BoundRow]:
     """Returns a table's rows: lower and upper bounds, estimates, and the epsilon if losses were linear.
 
-    A single run has rows only for bounds, because its estimates have a separate table.
+    For a single run, only bounds are listed, because a separate table shows the estimates.
     """
     rows = [_make_row(bound, conclusion, bound.assumes) for bound in conclusion.ranked()]
     rows += [
@@ -104,7 +104,7 @@ def _make_row(finding: Finding, conclusion: Conclusion, assumes: Assumption) -> 
         mu=finding.mu,
         assumes=assumes,
         sign="≥" if isinstance(finding, Bound) else "",
-        show=at_least,  # rounds down, to not overstate leakage; also for estimates
+        show=at_least,  # rounds down, to avoid overstating leakage
         counts=_show_threshold_and_errors(finding, conclusion),
         finding=finding,
     )
@@ -161,9 +161,8 @@ def bounds_table(conclusion: Conclusion) -> str:
 def _show_threshold_and_errors(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
     """Returns the cells for a bound or an estimate: its threshold, false positives and false negatives.
 
-    If runs have a single canary, errors are shown as counts out of all scores. Otherwise they are
-    percentages, since scores from one run may depend on each other. For a single run, there is one cell, in
-    words.
+    If runs have a single canary, errors are counts out of all scores. Otherwise, errors are percentages,
+    because scores from one run may depend on each other. A single run has only one cell, in words.
     """
     if conclusion.is_one_run:  # estimates, unlike bounds, have no `counted`
         return (getattr(finding, "counted", ""),)
@@ -179,8 +178,8 @@ def _show_threshold_and_errors(finding: Finding, conclusion: Conclusion) -> tupl
 def _show_errors(errors: int, scores: int, as_counts: bool) -> str:
     """Returns false positives or false negatives as "errors/scores", or as a percentage, at most 100%.
 
-    For canaries inserted by fair coins, `scores` is half of their number, the expected number of inserted
-    canaries. There may be more errors than this.
+    For canaries inserted by fair coins, `scores` is the expected number of inserted canaries, so errors may
+    exceed `scores`.
     """
     if as_counts:
         return f"{errors}/{scores}"
@@ -205,7 +204,7 @@ def _list_estimates(conclusion: Conclusion, level: Level) -> list[str]:
     """Returns the lines above a single run's bounds: its canaries, and the table of its estimates."""
     canaries = textwrap.wrap(f"canaries: {conclusion.evidence}", _WIDTH)
     before = [f"one run: epsilon at {level}", *canaries]
-    if not conclusion.estimates:  # they need cosines
+    if not conclusion.estimates:  # estimates require cosines
         return before
     records = []
     for estimate in conclusion.estimates:
@@ -230,7 +229,7 @@ def make_note(word: str, text: str) -> str:
 
 
 def _make_notes(word: str, statements: Iterable[str]) -> Iterator[str]:
-    """Yields a note for each statement; only the first has the word."""
+    """Yields a note for each statement; only the first note begins with `word`."""
     for statement in statements:
         yield make_note(word, statement)
         word = ""
@@ -240,7 +239,7 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
     """Returns clauses about the test of the claim; an empty list if no claim is known or scores are invalid.
 
     The first clause is the test's result, or why it did not run. If the claim is not rejected, the second is
-    the test's sensitivity: the probability that it would have rejected the claim at a lower noise level.
+    the probability that the test would have rejected the claim at a lower noise level.
     """
     test = conclusion.claim_test
     if test is None:
@@ -255,7 +254,7 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
         return []
     result = "rejected by " if test.refuted else "not rejected by "
     result += counted(test.runs, "training run")
-    # If the test does not bet, but compares lower bounds with the claim, the e-value only repeats the result.
+    # If the test compares lower bounds with the claim, the e-value only repeats the result.
     if conclusion.bets_on_curve:
         result += f" (e-value {at_least_digits(test.e_value, digits=2)})"
     # `seen` is the smallest noise reduction that the test would detect.
@@ -273,7 +272,7 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
 def _describe_attack(conclusion: Conclusion) -> Iterator[str]:
     """Yields notes on the attack's accuracy and true-positive rates.
 
-    A rate is left out if there are too few scores without the canary to measure it.
+    A rate is omitted if there are too few scores without the canary.
     """
     if conclusion.attack is None or conclusion.is_one_run:
         return
@@ -302,7 +301,7 @@ def _explain_words(conclusion: Conclusion) -> Iterator[str]:
     if conclusion.scores_may_depend:
         yield make_note("", "(not tested: scores from one run may depend on each other)")
     if conclusion.curve is not None:
-        # Not wrapped, because it is at most a few characters too long.
+        # Not wrapped, because the line is at most a few characters too long.
         yield f"{' ' * _INDENT}{conclusion.curve.show()}: {explain_curve_test(conclusion)}"
         if conclusion.why_gaussian:
             yield make_note("", conclusion.why_gaussian)
@@ -359,15 +358,15 @@ def remarks(conclusion: Conclusion) -> list[str]:
 
 
 def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
-    """Yields a reason for bounds of 0 other than privacy, if we know one: wrong scores or too few runs."""
+    """Yields a reason, other than privacy, for bounds of 0: wrong scores or too few runs."""
     if conclusion.is_reversed and conclusion.auc is not None:
         yield f"scores are lower with the canary (AUC {conclusion.auc.value:.2f}): should they be negated?"
     elif conclusion.law_is_known:
-        # We know the distribution of left-out scores. If these scores reject it, bounds are 0.
+        # Bounds are 0 if left-out scores reject their known distribution.
         if not conclusion.assumption_free.holds:
             fresh = "fresh draws" if conclusion.fresh.draws else "random directions"
             yield f"invalid: held-out canaries are not distributed like {fresh} (p < {LAW_LEVEL:g})"
-    # If there is an upper bound (`tightest`), `_explain_too_few_runs` gives similar advice.
+    # If there is an upper bound (`tightest`), `_explain_too_few_runs` yields similar advice.
     elif conclusion.has_one_canary and conclusion.tightest is None:
         n_in, n_out = map(len, conclusion.worlds)
         largest = max(bound.epsilon for bound in conclusion.bounds)

@@ -58,7 +58,7 @@ def make_card(subject: Subject) -> dict[str, Any]:
         "verdict": answer["verdict"],
         "provenance": subject.provenance,
     }
-    # In the form that a reader of the file sees, so that both compute the same commitment.
+    # Values as read from the file, so readers compute the same commitment.
     card = json.loads(write_json(content))
     return {**card, "commitment": _commit(card)}
 
@@ -80,7 +80,7 @@ def _commit(card: dict[str, Any]) -> str:
 def read_card(path: Path) -> StoredCard:
     """Reads a card from a file; raises InputError if the file is not a card.
 
-    The field "mechanisms" (OpenDP's name for it) contains the name of the claim's class.
+    The field "mechanisms", as OpenDP calls it, contains the class name of the claim.
     """
     # `Claim.__subclasses__` omits the subclasses of GaussianClaim.
     claims = [*Claim.__subclasses__(), *GaussianClaim.__subclasses__()]
@@ -105,7 +105,7 @@ def read_card(path: Path) -> StoredCard:
 def find_difference(card: dict[str, Any], recomputed: dict[str, Any]) -> str:
     """Returns the first difference between a card and the recomputed one, in words; empty if they agree.
 
-    Provenances may differ, and so may the last digits of numbers (by a relative 1e-9), which depend on the
+    Provenances may differ. Numbers may differ by a relative 1e-9, because their last digits depend on the
     machine. The commitment must match the card's own fields.
     """
     own = {"provenance": card.get("provenance"), "commitment": _commit(card)}
@@ -115,7 +115,7 @@ def find_difference(card: dict[str, Any], recomputed: dict[str, Any]) -> str:
 def _compare(place: str, stated: Any, recomputed: Any) -> str:
     """Returns the first difference between parts of two cards, in words; empty if they agree.
 
-    `place` is the path to these parts, such as ".bounds.0" for the first item of "bounds".
+    `place` is the path to the parts, such as ".bounds.0" for the first item of "bounds".
     """
     if isinstance(stated, list) and isinstance(recomputed, list):
         stated = dict(enumerate(stated))
@@ -162,7 +162,7 @@ def _describe_method(conclusion: Conclusion) -> dict[str, Any]:
         if not bound.assumes.gaussian:
             return {
                 "method": {"name": bound.method, "assumes": str(bound.assumes)},
-                "looks": len(bound.path) or 1,  # `path` has the bound after each run
+                "looks": len(bound.path) or 1,  # `path` contains the bound after each run
             }
-    # A single run has no such bound if it has no coins and its null distribution is fitted.
+    # A single run without coins has no bound if its null distribution is fitted.
     return {"method": {"name": "no bound", "assumes": "nothing"}, "looks": 1}

@@ -29,7 +29,6 @@ class _Figure(NamedTuple):
     limit: float
 
 
-# The figures, keyed by the name of their check.
 _FIGURE_OF_CHECK = {
     "sensitivity": _Figure(
         key="movements",
@@ -50,7 +49,7 @@ _FIGURE_OF_CHECK = {
 def check_page(report: Mapping[str, Any]) -> bytes:
     """Returns the HTML page about a check of DP-SGD, in UTF-8.
 
-    `report` is the dict from `CheckReport.to_dict`. Each of its "figures" maps names to values.
+    `report` is the dict from `CheckReport.to_dict`. Each item of "figures" maps names to values.
     """
     subject = report["subject"]
     if subject == "step":
@@ -74,8 +73,8 @@ def check_page(report: Mapping[str, Any]) -> bytes:
 def draw_bars(axes: Axes, values: Mapping[str, float], limit: float) -> None:
     """Draws the 24 largest values as horizontal bars with their names, and a line at 1, the stated value.
 
-    Values above `limit`, 1 plus a tolerance, are red. Values that are not finite come first. Their bars are
-    as wide as the largest finite value (at least 1).
+    Values above `limit` are red. Infinite and NaN values come first, with bars as wide as the largest finite
+    value (at least 1).
     """
     names = list(values)
     sizes = np.nan_to_num(list(values.values()), nan=np.inf, posinf=np.inf)

@@ -51,7 +51,7 @@ def _show_bracket(row: SamplerClaim) -> str:
 
 
 def list_noise_claims(claims: Sequence[MatrixMechanism], delta: float) -> list[dict[str, Any]]:
-    """Returns a record for JSON of each mechanism: its noise, and epsilon and mu in two threat models."""
+    """Returns a JSON record for each mechanism: its noise, and epsilon and mu in two threat models."""
     return [
         {
             "noise": str(claim.strategy),

@@ -37,7 +37,7 @@ class FederatedAudit(NamedTuple):
 def _summarize_runs(runs: Sequence[Conclusion]) -> str:
     """Returns a text table with each method's epsilon: its mean and standard deviation over runs."""
     records = []
-    # Each item holds one method's bounds or estimates from all runs.
+    # The bounds or estimates of one method from all runs.
     for run_findings in zip(*(run.rows() for run in runs), strict=True):
         epsilons = [finding.epsilon for finding in run_findings]
         mean = float(np.mean(epsilons))
@@ -80,8 +80,8 @@ def federated_table(audit: FederatedAudit) -> str:
         sections = [_summarize_runs(audit.runs)]
     if audit.together is not None:
         sections.append(bounds_table(audit.together))
-    # The last two column heads together read "epsilon at delta 1e-05". The last column contains each
-    # epsilon's rounds in words, such as "3 rounds".
+    # The last two column heads read "epsilon at delta 1e-05". The last column contains texts such as
+    # "3 rounds".
     last_head = f"at delta {show_level(first.delta)}"
     records = [
         {"mechanism": name, "epsilon": at_most(epsilon), last_head: rounds}

@@ -23,7 +23,7 @@ macros: Any = _ENVIRONMENT.get_template("page.html").module  # the template's ma
 def document(title: str, content: str = "") -> bytes:
     """Returns a page in UTF-8. `content` is markup, or text to escape."""
     page = str(macros.document(title, content))
-    return page.encode(errors="replace")  # a title may have characters without an encoding
+    return page.encode(errors="replace")  # UTF-8 cannot encode lone surrogates
 
 
 def figure(image: bytes, caption: str) -> Markup:

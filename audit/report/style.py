@@ -50,7 +50,7 @@ _GREEK = re.compile(r"(?<![\w\\$])(epsilon|delta|mu|sigma)(?!\w)")
 
 
 def insert_symbols(text: str) -> str:
-    """Returns a figure's text with TeX for Greek letters and powers of ten, such as 1e-05."""
+    """Writes Greek letters and powers of ten, such as 1e-05, in a figure's text as TeX."""
     text = re.sub(r"\bdelta (?=\d)", "delta = ", text)
     text = _GREEK.sub(r"$\\\1$", text)
     text = text.replace(r"$\epsilon$", r"$\varepsilon$")  # as in papers
@@ -65,7 +65,7 @@ def set_symbols(figure: Figure) -> None:
 
 
 def _encode(figure: Figure, **options: Any) -> bytes:
-    """Returns the encoded content of a figure, with symbols in place of names, and closes the figure."""
+    """Encodes a figure with symbols instead of names, and closes the figure."""
     set_symbols(figure)
     buffer = io.BytesIO()
     with plt.rc_context(_SAVE_STYLE):

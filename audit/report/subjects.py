@@ -59,7 +59,7 @@ def describe_score_files(
     """
     subject = describe_arrays(name, conclusion)
     provenance = {"Command": command, "Scores": score_files.describe_files(sources)}
-    if STDIN not in sources:  # standard input cannot be read a second time
+    if STDIN not in sources:  # standard input cannot be read again
         checksums = map(files.compute_sha256, sources)
         provenance["SHA-256 of the scores' file"] = ", ".join(checksums)
     return subject._replace(provenance=provenance | subject.provenance)
@@ -84,7 +84,7 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
         "Versions": f"audit {__version__}, python {platform.python_version()}, {libraries}",
         "Date": f"{datetime.now(UTC):%Y-%m-%d}",
     }
-    # Keyed by topic. Our own training has other topics, such as "sees" for the models an adversary sees.
+    # Only audits that trained models have other topics, such as "sees".
     threats = {"given": _UNKNOWN_THREAT}
     return Subject(name, facts, threats, conclusion, provenance)
 
@@ -105,7 +105,7 @@ def describe_setting(
     confidence: float | None = None,
     runs: int | None = None,
 ) -> Subject:
-    """Returns an audit, re-evaluated from the scores stored in its folder, with facts for a report.
+    """Recomputes an audit from the scores in its folder, and returns the audit with facts for a report.
 
     Delta, confidence and the number of runs default to those of the last audit in the folder, or else to
     1e-5, 0.95 and all stored runs.

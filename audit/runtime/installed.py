@@ -16,7 +16,7 @@ def require_training_libraries(function: str, extras: str = TRAIN) -> None:
 
     Args:
       function: the name of the public function that needs the libraries, used in the message.
-      extras: the package's extras that install them, comma-separated.
+      extras: the package's extras that install the libraries, comma-separated.
     """
     message = describe_missing_library(f"`{function}` trains with", extras)
     require(not message, message)

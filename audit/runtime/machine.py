@@ -22,10 +22,8 @@ def cores() -> int:
 def prepare_jax(cpu_devices: int = 0) -> None:
     """Configures JAX before it starts a device: full float32 precision, and a cache of compiled programs.
 
-    If it cannot create the cache folder, it prints a line on stderr.
-
     Args:
-      cpu_devices: the number of devices into which JAX divides a CPU; 0 for one per core.
+      cpu_devices: the number of devices into which JAX divides the CPU; 0 for one per core.
 
     Raises:
       InputError: JAX finds no device.
@@ -35,7 +33,7 @@ def prepare_jax(cpu_devices: int = 0) -> None:
     device_count = cpu_devices or cores()
     logging.getLogger("jax").setLevel(logging.WARNING)
     # Each device trains its own runs, so a matrix product needs only one thread. 512-bit vectors save up to
-    # 14% of the time. The user's flags come last and override these.
+    # 14% of the time. The user's flags come last and take precedence.
     users_flags = os.environ.get("XLA_FLAGS", "")
     flags = f"--xla_cpu_multi_thread_eigen=false --xla_cpu_prefer_vector_width=512 {users_flags}"
     os.environ["XLA_FLAGS"] = flags
@@ -74,7 +72,7 @@ def _cache_programs() -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
-# (the number of runs trained since the last call, possibly a fraction)
+# The argument is the number of runs trained since the last call, possibly a fraction.
 Progress = Callable[[float], object]
 
 
@@ -84,11 +82,11 @@ def bar(
     describe: Callable[[], str] = lambda: "training",
     unit: str = "runs",
 ) -> Iterator[Progress]:
-    """Shows a progress bar on stderr and yields a function that advances it by a number of runs.
+    """Shows a progress bar on stderr and yields a function that advances the bar by a number of runs.
 
     Args:
       count: the number of runs to train; 0 hides the bar.
-      describe: () -> the text before the bar. It is "compiling" until the yielded function is first called.
+      describe: () -> the text before the bar, shown instead of "compiling" once the bar advances.
       unit: a plural noun for the counted items.
     """
     from tqdm import tqdm

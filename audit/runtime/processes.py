@@ -35,8 +35,7 @@ def as_completed(
             yield task, function(task)
         return
     with _make_pool(processes) as pool:
-        # Submissions start the processes, which inherit the blocked signal. Then this process must react to
-        # Ctrl-C again.
+        # Processes start on submission and inherit the blocked signal.
         with _without_sigint():
             task_of_future = {pool.submit(function, task): task for task in tasks}
         for future in futures.as_completed(task_of_future):
@@ -45,7 +44,7 @@ def as_completed(
 
 @contextlib.contextmanager
 def _make_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
-    """Yields a pool of processes, and ends them after the block; raises InputError if a process dies.
+    """Yields a pool of processes, and ends it after the `with` block; raises InputError if a process dies.
 
     If the block raises an exception, for example on Ctrl-C, the processes are killed. Otherwise they finish.
     """
@@ -64,7 +63,7 @@ def _make_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
 
 @contextlib.contextmanager
 def _without_sigint() -> Iterator[None]:
-    """Makes processes started in the block ignore Ctrl-C, because they inherit blocked signals."""
+    """Blocks SIGINT in the `with` block, so processes started there ignore Ctrl-C."""
     earlier_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -80,6 +79,6 @@ def _attach_to_parent() -> None:
 def _end_with_parent() -> None:
     """Waits until the parent ends, and then ends this process."""
     parent = multiprocessing.parent_process()
-    assert parent is not None  # it is None only in the main process
+    assert parent is not None  # None only in the main process
     connection.wait([parent.sentinel])
     os._exit(1)  # `sys.exit` would only end this thread

@@ -66,7 +66,7 @@ def compute_sha256(path: Path) -> str:
 def list_folder(folder: Path) -> list[Path]:
     """Returns the sorted paths in a folder, or [] if it does not exist.
 
-    Raises InputError if it can't be read.
+    Raises InputError if the folder can't be read.
     """
     with _reading(folder), contextlib.suppress(FileNotFoundError):
         return sorted(folder.iterdir())
@@ -75,7 +75,7 @@ def list_folder(folder: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields a temporary path in the same folder, and renames that file to `path` after the `with` block.
+    """Yields a temporary path in the folder of `path`, and renames it to `path` after the `with` block.
 
     If the block raises an error, the temporary file is removed instead.
     """

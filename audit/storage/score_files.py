@@ -109,7 +109,7 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
       InputError: the table has unexpected columns, or values that are not scores.
     """
     with name_in_errors(place):
-        # There are no columns to rename or negate. For scores of a single run, users call `audit.coins`.
+        # For scores of a single run, users call `audit.coins`.
         columns = tables.pick_columns(names, column, Wanted(_LAYOUTS, {}))
         return _make_evidence(columns, signs={}, one_run=False)
 
@@ -134,9 +134,9 @@ def read_cosines(
       A `OneRun` for a single run without leave-one-out cosines; otherwise a `Fresh`.
 
     Raises:
-      InputError: the file contains none of these.
+      InputError: the file does not contain cosines in one of these forms.
     """
-    # `out` is only read to be rejected below.
+    # `out` is read only for the error below.
     names = ("observed", "unobserved", "in", "out", "scores", "presence")
     found = _read_arrays(path, names)
     presence = None
@@ -172,7 +172,7 @@ def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str
     known = list(dict.fromkeys((*itertools.chain(*_LAYOUTS), *_RANK_NAMES)))  # without repetition
     score_names = {"score", "scores", "out", "fresh"}
     if "out" in columns:
-        score_names.add("in")  # without a column `out`, the column `in` has 1 or 0
+        score_names.add("in")  # without a column `out`, the column `in` contains 1 or 0
     names = {}
     signs = {}
     for ours, theirs in columns.items():
@@ -188,8 +188,8 @@ def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str
 def _read_npz(path: Path, wanted: Wanted) -> Columns:
     """Returns arrays of an .npz file under our names: ranks if there is an array `fresh`, else as `wanted`.
 
-    For ranks, `scores` are the canaries' scores, `fresh` the scores of random draws to compare them with, and
-    `presence`, which is optional, marks inserted canaries.
+    For ranks, `scores` are the canaries' scores, `fresh` are the scores of random draws, and the optional
+    `presence` marks inserted canaries.
     """
     with tables.reading(path), np.load(path, allow_pickle=False) as file:
         our_names = wanted.rename(file.files)
@@ -201,9 +201,9 @@ def _read_npz(path: Path, wanted: Wanted) -> Columns:
 
 
 def _read_arrays(path: Path, names: Iterable[str]) -> Columns:
-    """Returns the arrays with these names in an .npz or .json file.
+    """Returns the arrays `names` of an .npz or .json file.
 
-    The array of a .npy file has no name, so we call it `observed`: cosines of inserted canaries.
+    The unnamed array of a .npy file is returned as `observed`, the cosines of inserted canaries.
     """
     suffix = path.suffix.lower()
     if suffix == ".json":
@@ -232,7 +232,7 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
 
     Args:
       columns: two columns under our names, scores first (`score` and `in`, or `in` and `out`), or
-        `scores`, `fresh` and perhaps `presence`.
+        `scores`, `fresh` and optionally `presence`.
       signs: {our name: -1} for columns to negate.
       one_run: True if the scores are from a single run.
     """
@@ -263,7 +263,7 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
 def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int]) -> list[Array]:
     """Returns the named columns as scores, multiplied by their signs (1 if not in `signs`)."""
     text_columns = {name: columns[name] for name in names if _is_text_column(columns[name])}
-    # Commas must have the same meaning in all text columns.
+    # Commas have the same meaning in all text columns.
     all_cells = list(itertools.chain(*text_columns.values()))
     has_commas = _has_decimal_commas(all_cells)
     found = []
@@ -297,7 +297,7 @@ def _is_text_column(cells: Any) -> bool:
 def _convert(cell: Any, has_commas: bool) -> float | None:
     """Returns a cell as a number, or None if it is not a number. If `has_commas`, a comma is a decimal point.
 
-    Unlike Python's `float`, it rejects underscores, non-ASCII digits and booleans.
+    Underscores, non-ASCII digits and booleans are not numbers.
     """
     if isinstance(cell, str):
         is_plain = cell.isascii() and "_" not in cell
@@ -314,9 +314,9 @@ def _convert(cell: Any, has_commas: bool) -> float | None:
 def _has_decimal_commas(cells: Sequence[Any]) -> bool:
     """Returns True if the cells use decimal commas.
 
-    Raises InputError if the cells have both commas and points, or if a mark might separate thousands and thus
-    change their order, as in the strings 1.002 and 998. If all cells have a mark, as in 2.998 and 1.002,
-    their order is the same either way.
+    Raises InputError if the cells have both commas and points, or if their order depends on whether a mark
+    separates thousands, as in the strings 1.002 and 998. If all cells have a mark, as in 2.998 and 1.002, the
+    order is the same.
     """
     texts = [cell.strip() for cell in cells if isinstance(cell, str)]
     has_commas = any("," in text for text in texts)

@@ -1,8 +1,8 @@
 """Stores scores on disk, in a folder for each setting and a file for each finished chunk of runs.
 
-A setting is a dict with everything that determines a run's score, but not the number of runs. The SHA-256 of
-its canonical JSON identifies it. Files are written atomically, so a killed process loses at most
-its current chunk.
+A setting is a dict of everything that determines a run's score. The number of runs is not part of a setting.
+The SHA-256 of its canonical JSON identifies a setting. Files are written atomically, so a killed process
+loses at most its current chunk.
 
     <root>/<words>-<hash>/config.json          the setting, in plain text
       scores_<first>_<stop>.npz                scores, presence, and the setting's hash
@@ -33,7 +33,7 @@ CONFIG = "config.json"
 RESULT = "audit.json"
 FIGURE = "audit.png"
 Range = tuple[int, int]  # runs [start, stop)
-_HASH_ARRAY = "setting"  # the array in each file that holds the setting's hash
+_HASH_ARRAY = "setting"  # the array with the setting's hash in each file
 _CHUNK_FILE = re.compile(r"scores_(\d+)_(\d+)\.npz")
 
 
@@ -43,7 +43,7 @@ class Scores(NamedTuple):
     Attributes:
       first: the index of the first run.
       scores: (n, K) float64.
-      presence: (n, K) bool, True where a run has the canary.
+      presence: (n, K) bool, True if a run has the canary.
       dimension: the dimension of the directions if scores are cosines with uniform directions, otherwise 0.
       draws: the number of fresh draws per run if scores are ranks among them, otherwise 0.
     """
@@ -62,7 +62,7 @@ class StoredResult(NamedTuple):
       runs: the number of runs.
       delta, confidence: the level of the bounds.
       epsilon: the assumption-free lower bound.
-      upper_bound: the accountant's epsilon; infinite if the file has null.
+      upper_bound: the accountant's epsilon; infinite if the file contains null.
       provenance: versions, device and other facts about the training.
     """
 
@@ -80,7 +80,7 @@ class Store:
     Attributes:
       path: the folder.
       text: the content of its config.json, the setting's canonical JSON.
-      hash: the first 16 hex digits of the text's SHA-256. The folder's name ends with them.
+      hash: the first 16 hex digits of the text's SHA-256, also the end of the folder's name.
       checkpoints: the folder of checkpoints.
     """
 
@@ -116,7 +116,7 @@ class Store:
         return store
 
     def _open(self, folder: Path) -> None:
-        """Reads the config of a folder; raises InputError if it does not match the folder's name."""
+        """Reads the config of a folder; raises InputError if the config does not match the folder's name."""
         content = files.read(folder / CONFIG)
         if content is None:
             raise InputError(f"{folder} has no {CONFIG}, so it is not an audit: name another")
@@ -203,8 +203,8 @@ class Store:
     def read_arrays(self, name: str, fix: str) -> dict[str, NDArray[Any]] | None:
         """Returns the arrays of an .npz file, keyed by name, or None if the file is missing or unusable.
 
-        A file that is damaged or belongs to another setting is renamed. The message about this ends with
-        `fix`, the caller's next step.
+        A file that is damaged or belongs to another setting is renamed. The message ends with `fix`, the
+        caller's next step.
         """
         path = self.path / name
         content = files.read(path)
@@ -216,7 +216,7 @@ class Store:
         except Exception:  # NumPy can raise almost anything for damaged bytes
             files.set_aside(path, fix)
             return None
-        # Old versions wrote no hash. The folder already identifies the setting of such a file.
+        # Files from old versions have no hash, but their folder identifies the setting.
         if str(arrays.pop(_HASH_ARRAY, self.hash)) != self.hash:
             files.set_aside(path, fix, "belongs to another setting")
             return None
@@ -225,7 +225,7 @@ class Store:
     def write_arrays(self, name: str, arrays: Mapping[str, Any]) -> None:
         """Writes arrays and the setting's hash to an .npz file.
 
-        Identical arrays give identical bytes, since `savez` stores a constant date.
+        Identical arrays produce identical bytes, because `savez` stores a constant date.
         """
         buffer = io.BytesIO()
         marked: dict[str, Any] = {**arrays, _HASH_ARRAY: np.array(self.hash)}
@@ -257,7 +257,7 @@ class Store:
 def _find_gaps(held: Iterable[Range], runs: int) -> list[Range]:
     """Returns the ranges [start, stop) of runs 0 .. runs - 1 that no range in `held` covers."""
     gaps = []
-    begin = 0  # where the next gap begins, if there is one
+    begin = 0  # of the next gap, if any
     for first, stop in [*sorted(held), (runs, runs)]:  # the empty range ends the last gap
         end = min(first, runs)
         if begin < end:
@@ -284,7 +284,7 @@ def hash_of(folder: Path) -> str:
 
 
 def newest_scores(folder: Path) -> int:
-    """Returns the time of a folder's newest scores in nanoseconds since 1970; 0 if it has none."""
+    """Returns the time of a folder's newest scores in nanoseconds since 1970; 0 without scores."""
     newest = 0
     for path in folder.iterdir():
         if _CHUNK_FILE.fullmatch(path.name):
@@ -307,7 +307,7 @@ def _find_folder(root: Path, name: str) -> Path | None:
 
 @contextlib.contextmanager
 def hold(folder: Path) -> Iterator[None]:
-    """Waits for a folder's lock, and holds it during the `with` block; blocks can be nested.
+    """Locks a folder during the `with` block, waiting if another process uses it; blocks can be nested.
 
     Raises CannotWriteError if the folder can't be written.
     """
@@ -352,8 +352,8 @@ class Checkpoints:
     def resume(self, chunk: str, states: Any) -> tuple[int, Any]:
         """Returns (segments done, states) of a chunk from its newest usable checkpoint.
 
-        If there is none, it returns 0 and the argument `states`, the states before the first segment.
-        Checkpoints are renamed and reported if they are damaged or have unexpected shapes or types.
+        Without a usable checkpoint, returns 0 and `states`, the states before the first segment. Checkpoints
+        are renamed and reported if they are damaged or have unexpected shapes or types.
         """
         import jax  # readers of a store may lack JAX
 

@@ -1,7 +1,7 @@
 """Reads columns of tables: CSV with any separator, JSON, Excel and Parquet, from files and pipes.
 
-We use pandas only for Excel and Parquet, because it silently changes CSV and JSON: it fills in missing cells,
-rounds numbers, and turns text into dates.
+We use pandas only for Excel and Parquet, because pandas silently fills in missing cells, rounds numbers, and
+turns text into dates in CSV and JSON.
 """
 
 import contextlib
@@ -47,9 +47,8 @@ class Wanted(NamedTuple):
     def find(self, names: Iterable[str]) -> dict[str, int] | None:
         """Returns {our name: index in `names`} for the columns of a layout; None if no layout is complete.
 
-        A layout is a group of columns that belong together, such as ("score", "in"). If the user names all
-        columns of one in `columns`, other columns are ignored. Raises InputError if the table also has
-        columns from another layout.
+        If `columns` contains exactly the columns of a layout, other columns are ignored. Otherwise, raises
+        InputError if the table also has columns from another layout.
         """
         renamed = self.rename(names)
         if any(set(layout) == set(self.columns) for layout in self.layouts):
@@ -60,7 +59,7 @@ class Wanted(NamedTuple):
             return None
         layout = complete[0]
         known = [name for name in renamed if name in itertools.chain(*self.layouts)]
-        # More known columns belong to another layout, or repeat a name.
+        # Additional known columns belong to another layout, or repeat a name.
         require(
             len(known) == len(layout),
             f"the columns {','.join(known)} can be read in several ways: keep two, or name two with "
@@ -152,7 +151,8 @@ def read_text(path: Path) -> str:
 def _parse_csv(text: str, wanted: Wanted) -> Columns:
     """Returns the requested columns of CSV text, as lists of strings.
 
-    Titles and comments (#) may appear above the header line. Empty rows and comments below it are skipped.
+    Titles and comments (#) may appear above the header line. Below the header, empty rows and comments are
+    skipped.
     """
     lines = io.StringIO(text, newline=None).readlines()  # splits at any kind of line ending
     header, separator = _find_header(lines[: _MAX_LINES_ABOVE + 1], wanted)
@@ -179,8 +179,8 @@ def _parse_csv(text: str, wanted: Wanted) -> Columns:
 def _find_header(top: Sequence[str], wanted: Wanted) -> tuple[int, str]:
     """Returns the index of the line with the requested names, and its separator.
 
-    The separator is the first of tab, semicolon, comma, bar and space that yields the names. If no line has
-    them, returns the first nonempty line and its most frequent separator, for an error message.
+    The separator is the first of tab, semicolon, comma, bar and space that yields the names. If no line
+    contains the names, returns the first nonempty line and its most frequent separator, for an error message.
     """
     nonempty = [index for index, line in enumerate(top) if line.strip("# \t\r\n")]
     for index, separator in itertools.product(nonempty, _SEPARATORS):
@@ -242,13 +242,13 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
     """Returns the wanted columns of a table in memory, such as a DataFrame, under our names.
 
     Args:
-      names: the names of its columns.
+      names: the names of the table's columns.
       column: a function from a name to the values of that column, (runs,) or (runs, canaries).
       wanted: the columns to return, and their names in the table.
 
     Raises:
-      InputError: columns are missing, or only one of the columns `in` and `out` ends in NaN. This NaN may be
-        padding, and bounds would be too high if padding were counted as failed runs.
+      InputError: columns are missing, or only one of the columns `in` and `out` ends in NaN. If NaN were
+        padding, counting it as failed runs would make the bounds too high.
     """
     columns = {}
     places = wanted.locate([str(name) for name in names])
