@@ -29,7 +29,9 @@ _TITLES = {
 }
 UNRECOGNISED = ""  # Poisson batches, or none of the other kinds
 ANOTHER_RATE = "a different sampling rate than stated"  # the name of a finding
-_SAMPLE = "sample every example independently in every batch: do not cut, pad or skip batches"
+_SAMPLE_INDEPENDENTLY = (
+    "sample every example independently in every batch: do not cut, pad or skip batches"
+)
 _MAX_BATCHES = 2000
 _LOG_CERTAIN = math.log(1e-9)  # batches less likely than this are not Poisson
 
@@ -149,21 +151,31 @@ def _recognise_kind(drawn: _DrawnBatches) -> str:
     is below 1e-9.
     """
     sizes = drawn.sizes
-    is_once = True
-    log_once = 0.0  # log of the probability that Poisson batches use no example twice in an epoch
-    for drawn_pass in drawn.passes:
-        batches = drawn_pass.batches[: count_batches(drawn.sampling_rate)]
-        is_once &= not _is_repeated(np.concatenate(batches))
-        log_once += drawn.examples * stats.binom.logcdf(1, len(batches), drawn.measured_rate)
-    if is_once and log_once < _LOG_CERTAIN:
-        # Shuffled batches that are not empty have sizes that differ by at most 1. Alternatively, all batches
-        # have the same size, except for the last of a pass, which may be empty.
-        is_shuffled = np.ptp(sizes[sizes > 0]) <= 1 or len(np.unique(sizes)) <= 2
-        return SHUFFLED if is_shuffled else BALLS_IN_BINS
+    if _is_once_in_epochs(drawn):
+        # A shuffled pass is cut into parts whose sizes differ by at most 1 (some may be empty), or into
+        # batches of one size and a smaller last batch.
+        are_equal_parts = np.ptp(sizes[sizes > 0]) <= 1
+        have_two_sizes = len(np.unique(sizes)) <= 2
+        return SHUFFLED if are_equal_parts or have_two_sizes else BALLS_IN_BINS
 
     # The probability that all Poisson batches are the same size as the first.
     log_same_size = len(sizes) * stats.binom.logpmf(sizes[0], drawn.examples, drawn.measured_rate)
     return FIXED if np.ptp(sizes) == 0 and log_same_size < _LOG_CERTAIN else UNRECOGNISED
+
+
+def _is_once_in_epochs(drawn: _DrawnBatches) -> bool:
+    """Returns True if epochs use no example twice, which Poisson batches do with probability below 1e-9.
+
+    The stated rate gives the length of an epoch. The measured rate gives the probability, since the stated
+    rate may be wrong.
+    """
+    log_once = 0.0  # log of the probability that Poisson batches use no example twice
+    for drawn_pass in drawn.passes:
+        epoch = drawn_pass.batches[: count_batches(drawn.sampling_rate)]
+        if _is_repeated(np.concatenate(epoch)):
+            return False
+        log_once += drawn.examples * stats.binom.logcdf(1, len(epoch), drawn.measured_rate)
+    return log_once < _LOG_CERTAIN
 
 
 def _is_repeated(indices: Integers) -> bool:
@@ -230,19 +242,22 @@ def _drop_poisson_tests(
 ) -> None:
     """Removes the tests of Poisson sampling from `rows`, if the accountant assumes different batches.
 
-    Measurements stay. The stated rate may differ by 1%, and fixed-size batches must still use all examples
-    equally often.
+    The texts with the measurements stay. The rate may differ from the stated rate by 1%.
     """
-    # If only the last batch of a pass is smaller, the largest size gives the rate; otherwise, the mean does.
-    mean = drawn.sizes.mean()
-    full_size = mean if assumed == BALLS_IN_BINS else drawn.sizes.max()
-    rates = np.array([full_size, mean]) / drawn.examples
+    full_sizes = [drawn.sizes.mean()]
+    if assumed != BALLS_IN_BINS:  # a smaller last batch lowers the mean
+        full_sizes.append(drawn.sizes.max())
+    rates = np.array(full_sizes) / drawn.examples
     is_close = np.min(np.abs(rates / drawn.sampling_rate - 1)) <= 0.01
-    another_rate = () if is_close else rows["batch size"].findings
-    rows["batch size"] = CheckOutcome(rows["batch size"].text, findings=another_rate)
-    rows["spread of sizes"] = CheckOutcome(rows["spread of sizes"].text)
-    if not kind == assumed == FIXED:
-        rows["every example"] = CheckOutcome(rows["every example"].text)
+    # Without p-values, the finding in this row does not depend on a test.
+    rows["batch size"] = rows["batch size"]._replace(p_values={})
+    dropped = ["spread of sizes"]
+    if is_close:
+        dropped.append("batch size")
+    if kind != FIXED or assumed != FIXED:  # fixed-size batches use all examples equally often
+        dropped.append("every example")
+    for row in dropped:
+        rows[row] = rows[row]._replace(p_values={}, findings=())
     del rows["together"]
 
 
@@ -292,33 +307,44 @@ def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
 def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
     """Tests whether sizes vary like binomial numbers, and whether batches are cut or padded to one size.
 
-    The tests use the measured rate, so a wrong rate does not make them fail.
+    The tests use the measured rate, so a wrong rate does not make them fail. We double the smaller p-value of
+    the two tests (Bonferroni).
     """
     sizes = drawn.sizes
     law = stats.binom(drawn.examples, drawn.measured_rate)
-    # The probabilities that no Poisson batch is larger than the largest, or smaller than the smallest.
-    none_larger = law.cdf(sizes.max()) ** len(sizes)
-    none_smaller = law.sf(sizes.min() - 1) ** len(sizes)
-    cut_p_value = 2 * min(none_larger, none_smaller)
-    name = "sizes that do not vary like Poisson batches"
-    meaning = "The accountant assumes Poisson batches."
-    fix = _SAMPLE
-    if cut_p_value < LEVEL:
-        side = "fewer"
-        edge = sizes.min()
-        if none_larger < none_smaller:
-            side = "more"
-            edge = sizes.max()
-        name = "batches cut or filled to a size"
-        meaning = (
-            f"No batch has {side} than {edge} examples, and {np.sum(sizes == edge)} of {len(sizes)} batches "
-            f"have exactly {edge}. Some Poisson batches would have {side} than that."
+    cut_p_value, finding = _test_extreme_sizes(sizes, law)
+    if not cut_p_value < LEVEL:
+        finding = CheckFinding(
+            "spread of sizes",
+            "sizes that do not vary like Poisson batches",
+            "The accountant assumes Poisson batches.",
+            _SAMPLE_INDEPENDENTLY,
         )
-        fix = "do not cut, fill or skip batches, or account for truncated Poisson batches"
-    finding = CheckFinding("spread of sizes", name, meaning, fix)
     p_value = min(1.0, 2 * min(cut_p_value, _test_spread(sizes, law)))
     text = f"{sizes.min()} to {sizes.max()} examples, deviation {sizes.std():.3g}"
     return _describe_test(text, p_value, finding)
+
+
+def _test_extreme_sizes(sizes: Integers, law: Any) -> tuple[float, CheckFinding]:
+    """Tests whether some batches with sizes from `law` would be larger or smaller than all of these.
+
+    Returns twice the smaller of the two p-values (Bonferroni), and the finding if the test rejects.
+    """
+    none_larger = law.cdf(sizes.max()) ** len(sizes)
+    none_smaller = law.sf(sizes.min() - 1) ** len(sizes)
+    side = "fewer"
+    edge = sizes.min()
+    if none_larger < none_smaller:
+        side = "more"
+        edge = sizes.max()
+    finding = CheckFinding(
+        "spread of sizes",
+        "batches cut or filled to a size",
+        f"No batch has {side} than {edge} examples, and {np.sum(sizes == edge)} of {len(sizes)} batches "
+        f"have exactly {edge}. Some Poisson batches would have {side} than that.",
+        "do not cut, fill or skip batches, or account for truncated Poisson batches",
+    )
+    return 2 * min(none_larger, none_smaller), finding
 
 
 def _test_spread(counts: Any, law: Any) -> float:
@@ -345,7 +371,7 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
         "every example",
         "examples that are drawn unequally often",
         "The accountant assumes Poisson batches.",
-        _SAMPLE,
+        _SAMPLE_INDEPENDENTLY,
     )
     pairs = examine_pairs(
         members.T @ members, observed, drawn.measured_rate**2, groups="batches", count=batches

@@ -88,11 +88,11 @@ def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
     several factors; and the next examples as they are, because clipping may depend on an example's values.
     """
     # Keyed by content to omit duplicates, which several factors may produce if integers are clipped.
-    examples: dict[Any, tuple[str, Columns]] = {}
+    described: dict[Any, tuple[str, Columns]] = {}
     for place, row in (("the first example", 0), ("the last example", -1)):
         original = take(batch, [row])
         variants = {"": original}
-        if len(batch) > 1:
+        if len(batch) > 1:  # the last array has the labels
             for change, label in _list_other_labels(batch[-1], original[-1]).items():
                 variants[change] = [*original[:-1], label]
         for change, variant in variants.items():
@@ -100,10 +100,12 @@ def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
                 example = scale_features(variant, scale, batch)
                 content = tuple(column.tobytes() for column in example)
                 scaled = "" if scale == 1 else f", features times {scale:g}"
-                examples.setdefault(content, (f"{place}{scaled}{change}", example))
-    for row in range(1, min(len(batch[0]) - 1, _MAX_ROWS)):
-        examples[row] = f"example {row}", take(batch, [row])
-    return dict(examples.values())
+                described.setdefault(content, (f"{place}{scaled}{change}", example))
+    examples = dict(described.values())
+    last_row = len(batch[0]) - 1
+    for row in range(1, min(last_row, _MAX_ROWS)):
+        examples[f"example {row}"] = take(batch, [row])
+    return examples
 
 
 def _list_other_labels(labels: Array, label: Array) -> dict[str, Array]:

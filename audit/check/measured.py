@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from audit.check import examples, movements, noise
-from audit.check.movements import COARSE, SeedEffect, TriedExamples
+from audit.check.movements import MAX_TOLERANCE, SeedEffect, TriedExamples
 from audit.check.noise import CLAMPED_SUM, FEATURES, FOURFOLD, LAGS
 from audit.check.probe import Movement, StepProbe
 from audit.check.report import LEVEL, find_rejected_tests
@@ -171,7 +171,9 @@ def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
 def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
     """Returns why movements do not show sensitivity, and why noise cannot be tested; "" if they do or it can.
 
-    `effect` describes how the seed changes the effect of exchanging two examples.
+    The step replays if two calls with the same seed agree. If not, they may differ like two draws of noise
+    that ignores the seed. `effect` describes how the seed changes the effect of exchanging two examples; it
+    does so if its excess is positive. The most specific reason comes first.
     """
     noise_obstacle = ""
     if not m.drawn:
@@ -184,6 +186,7 @@ def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
     if m.replays and m.drawn and m.drawn.is_sign_step():
         reason = _ADAM + m.phrases.gradient
         return reason, reason
+    # If draws are often equal to the same values for several batches, the noisy sum is clamped.
     if m.ties == CLAMPED_SUM or (m.replays and _is_changed_after_noise(m, effect)):
         reason = (
             "something happens after the noise, such as rounding, clamping, projection or top-k: return the "
@@ -237,9 +240,9 @@ def _measure_interaction(m: Measured) -> Movement | str:
     norm if we can.
     """
     norms = m.tried.collect("norm")
-    is_clipped = norms > 1 - COARSE
-    is_hidden = is_clipped | (norms < COARSE)
-    is_all_clipped = not m.tried.refusal and is_hidden.all() and is_clipped.any()
+    is_clipped = norms > 1 - MAX_TOLERANCE
+    is_hidden = is_clipped | (norms < MAX_TOLERANCE)
+    is_all_clipped = not m.tried.replaces_rows and is_hidden.all() and is_clipped.any()
     larger = m.probe.with_larger_norm() if is_all_clipped else None
     interaction = movements.measure_interactions(larger or m.probe, m.tried)
     if is_all_clipped and not larger and not m._replace(interaction=interaction).interacts:

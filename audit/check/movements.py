@@ -17,8 +17,8 @@ from audit.check.examples import replace_rows
 from audit.check.probe import Movement, RefusedError, StepProbe
 from audit.check.trees import Columns, Vector
 
-COARSE = 0.05  # above this tolerance, a movement of C cannot be distinguished from a smaller one
-SAME = 3e-3  # the largest relative difference between norms that count as equal
+MAX_TOLERANCE = 0.05  # above it, a movement of C cannot be distinguished from a smaller one
+NORM_ERROR = 3e-3  # norms with a smaller relative difference count as equal
 _PARALLEL = 0.98  # the absolute cosine above which two vectors count as parallel
 _SEED = 20_240_101  # for the random choice of rows
 
@@ -41,6 +41,11 @@ class TriedExamples:
     movements: dict[str, Movement]
     by_row: dict[int, Movement]
     refusal: str = ""
+
+    @property
+    def replaces_rows(self) -> bool:
+        """True if examples replaced the first row, because the step does not use additional rows."""
+        return bool(self.refusal)
 
     @cached_property
     def tolerance(self) -> float:
@@ -80,18 +85,19 @@ class TriedExamples:
         return [name for name in self.described if self.described[name].excess > 1]
 
     @cached_property
-    def plateau(self) -> float:
-        """The norm of the four largest movements; 0 if they differ in norm, or if examples replaced a row.
+    def common_norm(self) -> float:
+        """The norm that the four largest movements share; NaN if they differ, or if examples replace a row.
 
         Clipping gives all large gradients the same norm, but differences between clipped gradients vary.
+        Fewer than four norms may be equal by chance.
         """
-        norms = self.collect("norm")
-        if self.refusal or len(norms) < 4 or norms[0] > norms[3] * (1 + SAME):
-            return 0.0
+        norms = self.collect("norm")  # the largest first
+        if self.replaces_rows or len(norms) < 4 or norms[0] > norms[3] * (1 + NORM_ERROR):
+            return np.nan
         return norms[0]
 
     @cached_property
-    def reach(self) -> float:
+    def max_norm(self) -> float:
         """The largest finite distance by which an example moves the step.
 
         If examples replace a row, we only observe differences between their contributions to the sum. Clipped
@@ -101,7 +107,7 @@ class TriedExamples:
         """
         norms = [item.norm for item in self.described.values() if item.norm < np.inf]
         largest = max(norms, default=0.0)
-        if not self.refusal or not self.finite:
+        if not self.replaces_rows or not self.finite:
             return largest
         # With the replaced row's contribution as the origin, the others are twice the movements. The factor R
         # of a QR decomposition preserves their distances in fewer coordinates.
@@ -115,20 +121,21 @@ class TriedExamples:
 
     @cached_property
     def is_clipped(self) -> bool:
-        """True if the plateau, the norm of the largest movements, is the same at random parameters.
+        """True if the norm that the examples' largest movements share is the same at random parameters.
 
         It is then due to clipping, because other bounds on gradient norms depend on the parameters.
         """
-        if not self.plateau or self.tolerance > COARSE:
+        # Without such a norm, or if rounding hides it, we do not see clipping.
+        if not self.common_norm > 0 or self.tolerance > MAX_TOLERANCE:
             return False
         # Frozen parameters stay as they are, since some, such as variances, must be positive.
         shift = self.probe.is_trained * np.random.default_rng(0).normal(size=self.probe.start.size)
         try:
             elsewhere = self.probe.change(start=self.probe.start + shift)
-        except RefusedError:
+        except RefusedError:  # the step fails there, so we cannot tell
             return False
-        plateau = _measure_each(elsewhere, self.examples, is_added=True).plateau
-        return abs(plateau / self.plateau - 1) < SAME + self.tolerance
+        norm = _measure_each(elsewhere, self.examples, is_added=True).common_norm
+        return abs(norm / self.common_norm - 1) < NORM_ERROR + self.tolerance
 
     @property
     def clips_by_layer(self) -> bool:
@@ -138,35 +145,34 @@ class TriedExamples:
         """
         is_trained = self.probe.is_layer_trained
         num_layers = np.sum(is_trained)
-        if self.refusal or num_layers < 2 or len(self.finite) < 4:
+        if self.replaces_rows or num_layers < 2 or len(self.finite) < 4:
             return False
         # (examples, trained layers) the norms, divided by each layer's share of C, with each column sorted.
         norms = np.sort(self.collect("layer_norms")[:, is_trained] * np.sqrt(num_layers), axis=0)
-        error = SAME + self.tolerance
+        error = NORM_ERROR + self.tolerance
         return np.max(norms) < 1 + error and np.max(norms[-4]) > 1 - error
 
     @property
     def is_clipping_seen(self) -> bool:
         """True if an example moves the step by nearly C, or if clipping explains equal movements.
 
-        If examples replace a row, `reach` may be 10% too small, because we try few directions. Otherwise, we
-        allow errors of 1.5%.
+        If examples replace a row, the largest norm may be 10% too small, because we estimate it from few
+        differences between examples. Otherwise, we allow errors of 1.5%.
         """
-        least = 0.9 if self.refusal else 0.985
-        return self.reach >= least or self.clips_by_layer or self.is_clipped
+        least = 0.9 if self.replaces_rows else 0.985
+        return self.max_norm >= least or self.clips_by_layer or self.is_clipped
 
     @cached_property
     def opposites(self) -> tuple[str, str]:
         """The names of the examples with the largest movement and with the movement farthest from it."""
-        # `finite` begins with the largest movement.
-        names = list(self.finite)
+        names = list(self.finite)  # the largest movement first
         vectors = self.collect("vector")
-        distances = np.linalg.norm(vectors - vectors[0], axis=1)
-        farthest = np.argmax(np.round(distances, 3))  # the first of equals, as in `finite`
-        return names[0], names[farthest]
+        distances = np.linalg.norm(vectors - vectors[0], axis=1)  # in units of eta C / B
+        # We round them, because rounding errors must not decide between equal distances.
+        return names[0], names[np.argmax(np.round(distances, 3))]
 
     def add(self, name: str, example: Columns, movement: Movement) -> "TriedExamples":
-        """Returns these examples plus another one, a batch of one row."""
+        """Returns these examples plus another one, a batch of one row, and how far it moves the step."""
         return replace(
             self,
             examples=self.examples | {name: example},
@@ -211,7 +217,7 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
         return tried
     if is_one_ignored:
         tried = _add_until_moved(tried)
-    elif not tried.refusal and not tried.violations:
+    elif not tried.replaces_rows and not tried.violations:
         tried = _search_threshold(tried)
 
     num_rows = len(probe.rows[0])
@@ -262,10 +268,10 @@ def _search_threshold(tried: TriedExamples) -> TriedExamples:
     a mixture, if it exists and the threshold is well above C. We return `tried`, with this mixture if it
     moves the step by more than C.
     """
-    names = list(tried.finite)
+    names = list(tried.finite)  # the largest movement first
     most = tried.examples[names[0]]
     least = tried.examples[names[-1]]
-    # The share of the example that moves the step most, and its bounds.
+    # Bounds of the share of `most`. We bisect on a log scale, since `most` may have huge features.
     low = 1e-6
     high = 1.0
     for _ in range(10):
@@ -275,7 +281,7 @@ def _search_threshold(tried: TriedExamples) -> TriedExamples:
         measured = _measure_each(tried.probe, {name: columns}, is_added=True)
         if measured.violations:
             return tried.add(name, columns, measured.movements[name])
-        if measured.reach < 1 - SAME:  # not clipped
+        if measured.max_norm < 1 - NORM_ERROR:  # less than C: not clipped
             low = share
         else:
             high = share
@@ -326,19 +332,24 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
             continue
         together = [both, probe.base]
         movement = probe.measure(together, separately, batches[1])
-        if movement.excess > 0 and not tried.refusal and _is_full(probe, batches[0], both):
-            continue
-        measured.append(movement)
         if movement.excess > 0:
-            # Subtract the same difference with another seed.
-            base, both, *parts = [probe.run(batch, seed=1) for batch in (probe.rows, *batches)]
-            together += parts
-            separately += [base, both]
-            if probe.measure(together, separately, batches[1]).excess > 0:
+            # A step that uses only the first rows of a large batch drops some of the second part.
+            if not tried.replaces_rows and _is_full(probe, batches[0], both):
+                continue
+            if _depends_on_seed(probe, batches, together, separately):
                 return (
                     "noise changes the joint effect of two parts of a batch: return the noisy sum"
                 )
+        measured.append(movement)
     return max(measured, key=lambda movement: movement.excess, default=reason)
+
+
+def _depends_on_seed(
+    probe: StepProbe, batches: list[Columns], together: list[Vector], separately: list[Vector]
+) -> bool:
+    """Returns True if the difference of these sums of steps with seed 0 is not the same with seed 1."""
+    base, both, *parts = [probe.run(batch, seed=1) for batch in (probe.rows, *batches)]
+    return probe.measure(together + parts, [*separately, base, both], batches[1]).excess > 0
 
 
 def _is_full(probe: StepProbe, rows: Columns, after: Vector) -> bool:
@@ -352,20 +363,26 @@ def _is_full(probe: StepProbe, rows: Columns, after: Vector) -> bool:
 def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:
     """Yields triples of batches: with two changed parts, with only the first, and with only the second.
 
-    If the step accepts larger batches, parts are added to the batch. Parts also replace rows: two random
-    halves detect operations on all rows, such as a norm of the whole batch or a mean over all tokens; the
-    first two rows detect operations on neighbours.
+    If the step uses larger batches, parts are added to the batch. Parts also replace rows.
     """
     columns = list(tried.examples.values())
-    if not tried.refusal:
+    if not tried.replaces_rows:
         # The first part has an odd length, so a step that clips pairs of examples forms a pair across the
         # parts.
         half = (len(columns) // 2) | 1
         parts = columns, columns[:half], columns[half:]
         yield [examples.join(rows, *part) for part in parts]
+    if len(rows[0]) > 1:
+        yield from _replace_parts(rows, columns)
+
+
+def _replace_parts(rows: Columns, columns: list[Columns]) -> Iterator[list[Columns]]:
+    """Yields such triples, with parts whose rows are replaced by the examples in `columns`.
+
+    Two random halves detect operations on all rows, such as a norm of the whole batch or a mean over all
+    tokens. The first two rows detect operations on neighbours.
+    """
     size = len(rows[0])
-    if size == 1:
-        return
     order = np.random.default_rng(_SEED).permutation(size).tolist()
     half = size // 2
     for first, second in [(order[:half], order[half:]), ([0], [1])]:

@@ -25,6 +25,7 @@ SMALL_FEATURES = "features times 0.001"
 ALL_LAYERS = "all layers together"
 LAGS = "different seeds"
 # Results of `find_ties`.
+NO_TIES = ""
 AT_ENDS = "at ends"
 AT_ONE = "at one value"
 GRID = "on a grid"
@@ -134,13 +135,16 @@ class DrawnNoise(NamedTuple):
 
 
 def make_batches(rows: Columns) -> dict[str, Columns]:
-    """Returns batches, keyed by name, on which the noise must have the same deviation as on `rows`."""
+    """Returns batches, keyed by name, on which the noise must have the same deviation as on `rows`.
+
+    Other sizes reveal noise that is scaled by the actual size, and extreme features reveal noise that is
+    scaled by the data.
+    """
     return {
         QUARTER: examples.take(rows, slice(0, max(1, len(rows[0]) // 4))),
         FOURFOLD: examples.join(rows, rows, rows, rows),
-        # Integers are clipped to their range in the last argument.
-        FEATURES: examples.scale_features(rows, 1e3, rows),
-        SMALL_FEATURES: examples.scale_features(rows, 1e-3, rows),
+        FEATURES: examples.scale_features(rows, 1e3, batch=rows),
+        SMALL_FEATURES: examples.scale_features(rows, 1e-3, batch=rows),
         EMPTY: examples.take(rows, slice(0, 0)),
     }
 
@@ -155,26 +159,12 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     # 64 to 2,000 seeds. If this takes over 20 seconds, we use fewer seeds, but at least 12.
     needed = max(320 / min(probe.sizes), 20_000 / probe.start.size, 64)
     count = seeds or int(max(min(needed, 2000, 20 / seconds), 12))
-
-    # We leave out parameters for which one standard deviation spans fewer than 32 floating-point steps, since
-    # the tests would detect the rounding. We take the step size six deviations away, because selecting by
-    # drawn values would cut off the noise's tails. If noise is much larger than stated, coarser rounding is
-    # fine; two draws differ by up to about ten deviations.
-    deviation = probe.settings.deviation
-    difference = probe.run(probe.rows, seed=1) - probe.base
-    larger_deviation = max(deviation, 0.1 * np.max(np.abs(difference)))
-    spacing = trees.compute_ulp(np.abs(probe.base) + 6 * larger_deviation, probe.spacings)
-    is_fine = spacing <= larger_deviation / 32
-    # To limit memory, we store only the first parameters of each layer, about 60,000 in total.
-    num_stored = max(60_000 // len(probe.layer_names), 256)
-    place_in_layer = np.arange(probe.start.size) - np.searchsorted(probe.layer, probe.layer)
-    is_kept = is_fine & probe.is_trained & (place_in_layer < num_stored)
-
     # The seeds are consecutive, like step numbers. The first depends on the step, since with fixed seeds, a
     # chance correlation in a generator would make every step fail.
     numbers = repr(probe.settings).encode() + probe.start.tobytes()
     first_seed = zlib.crc32(numbers) % 2**30
     end = first_seed + count
+    spacing, is_fine, is_kept = _select_parameters(probe)
     given = _draw_at(probe, probe.rows, range(first_seed, end), is_fine, is_kept)
 
     # Fewer draws suffice for the other batches. Their seeds differ, because the draws must be independent.
@@ -186,8 +176,28 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
             others[name] = _draw_at(probe, batch, other_seeds, is_fine, is_kept)
         except RefusedError as error:
             refused[name] = str(error)
-    rounding = spacing[is_kept] / deviation
+    rounding = spacing[is_kept] / probe.settings.deviation
     return DrawnNoise(probe, probe.layer[is_kept], rounding, given, others, refused)
+
+
+def _select_parameters(probe: StepProbe) -> tuple[Vector, Mask, Mask]:
+    """Returns the rounding (p,) of each parameter, and masks (p,) of those that it suits and of those to store.
+
+    We leave out parameters for which one standard deviation spans fewer than 32 floating-point steps, since
+    the tests would detect the rounding. We take the step size six deviations away, because selecting by drawn
+    values would cut off the noise's tails.
+    """
+    # If noise is much larger than stated, coarser rounding is fine. The largest difference between two draws
+    # is at most about ten deviations, so a tenth of it estimates a deviation.
+    difference = probe.run(probe.rows, seed=1) - probe.base
+    deviation = max(probe.settings.deviation, 0.1 * np.max(np.abs(difference)))
+    spacing = trees.compute_ulp(np.abs(probe.base) + 6 * deviation, probe.spacings)
+    is_fine = spacing <= deviation / 32
+    # To limit memory, we store only the first parameters of each layer, about 60,000 in total.
+    num_stored = max(60_000 // len(probe.layer_names), 256)
+    first_in_layer = np.searchsorted(probe.layer, probe.layer)
+    is_first = np.arange(probe.start.size) - first_in_layer < num_stored
+    return spacing, is_fine, is_fine & probe.is_trained & is_first
 
 
 def _draw_at(
@@ -243,8 +253,9 @@ def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
         for name, values in groups.items():
             p_values["independence"] |= _test_independence(name, values)
             p_values["shape"] |= _test_shape(name, values)
-        p_values["independence"]["similar parameters"] = _test_copies(groups[ALL_LAYERS])
-        p_values["independence"][LAGS] = _test_lags(list(groups.values())[1:])
+        # The other groups are single layers, which `_test_lags` compares with each other.
+        p_values["independence"]["similar parameters"] = _test_copies(groups.pop(ALL_LAYERS))
+        p_values["independence"][LAGS] = _test_lags(list(groups.values()))
         for batch, noise in drawn.others.items():
             if not noise.not_finite:  # NaN and infinity are findings even without a test
                 p_values[row_of(batch)][batch] = _test_batch(drawn, noise)
@@ -334,26 +345,36 @@ def _test_lags(layers: list[Vector]) -> float:
     """Tests whether a layer's noise is correlated with that of any layer for a later seed.
 
     `layers` has the noise (n, p) of each layer with at least two parameters. A generator that is seeded with
-    the seed plus the layer's index repeats noise in this way. We compare up to 500 numbers of a layer with
-    the eight layers on either side, and up to 64 later seeds. Given the noise of the layer, a sum of products
-    with independent normal numbers is normal, and its variance is the sum of squares.
+    the seed plus the layer's index repeats noise in this way. To limit time, we compare up to 500 numbers of a
+    layer with the eight layers on either side, and up to 64 later seeds (with a Bonferroni correction).
     """
-    deviates = [0.0]
+    deviates = [0.0]  # in case there are no layers
     noise = [stats.zscore(layer[:, :500]) for layer in layers]
     for i, first in enumerate(noise):
         for second in noise[max(i - 8, 0) : i + 9]:
-            size = min(first.shape[1], second.shape[1])
-            products = first[:, :size] @ second[:, :size].T
-            squares = np.cumsum(np.sum(first[:, :size] ** 2, axis=1))
-            seeds = len(first)
-            for lag in range(1, min(seeds // 2, 65)):
-                total = np.trace(products, lag)
-                # Subtracting the mean gives two seeds the correlation -1 / (seeds - 1).
-                if first is second:
-                    total += size * (seeds - lag) / (seeds - 1)
-                deviates.append(total / np.sqrt(squares[seeds - lag - 1]))
+            deviates += _correlate_lags(first, second)
     p_value = 2 * stats.norm.sf(np.max(np.abs(deviates)))
     return float(min(1, p_value * len(deviates)))
+
+
+def _correlate_lags(first: Vector, second: Vector) -> list[float]:
+    """Returns the scaled sum of products of two layers' noise (n, p), for seeds that are 1, 2, ... apart.
+
+    Given `first`, a sum of products with independent normal numbers is normal, and its variance is the sum of
+    squares. We divide by its root.
+    """
+    seeds = len(first)
+    size = min(first.shape[1], second.shape[1])
+    products = first[:, :size] @ second[:, :size].T
+    squares = np.cumsum(np.sum(first[:, :size] ** 2, axis=1))
+    deviates = []
+    for lag in range(1, min(seeds // 2, 65)):
+        total = np.trace(products, lag)
+        # Subtracting the mean gives two seeds the correlation -1 / (seeds - 1).
+        if first is second:
+            total += size * (seeds - lag) / (seeds - 1)
+        deviates.append(total / np.sqrt(squares[seeds - lag - 1]))
+    return deviates
 
 
 def _compute_covariance_p_value(noise: Vector) -> float:
@@ -400,7 +421,7 @@ def find_ties(drawn: DrawnNoise) -> str:
     Returns:
       AT_ENDS if most ties are at a parameter's smallest and largest values, as in clamped noise; AT_ONE if
       they are at one value of each parameter, as when noise is sometimes missing; GRID if they are elsewhere;
-      CLAMPED_SUM if the noisy sum is clamped or set to one value, such as 0; otherwise "".
+      CLAMPED_SUM if the noisy sum is clamped or set to one value, such as 0; otherwise NO_TIES.
     """
     columns = drawn.has_noise
     draws = drawn.given.draws[:, columns]
@@ -411,26 +432,35 @@ def find_ties(drawn: DrawnNoise) -> str:
     # probability 2^-22.
     rates = 2 * tolerances / np.sqrt(4 * np.pi) / np.std(draws, axis=0) + 2.0**-22
     kind = _classify_ties(draws, tolerances, rates)
-    if not kind:
-        return ""
-    # Without another batch, draws share all their ties with themselves: we assume that the sum is rounded or
-    # clamped. Larger features may leave the sum of clipped gradients unchanged, so they prove nothing. Nor do
+    if kind != NO_TIES and _is_sum_tied(drawn, tolerances, rates, kind):
+        return NO_TIES if kind == GRID else CLAMPED_SUM  # a sum on a grid is correct: rounded
+    return kind
+
+
+def _is_sum_tied(drawn: DrawnNoise, tolerances: Vector, rates: Vector, kind: str) -> bool:
+    """Returns True if the noisy sum is rounded or clamped: another batch then shares the ties of the given one.
+
+    Without another batch, we assume this. For the other arguments, see `_classify_ties`.
+    """
+    columns = drawn.has_noise
+    draws = drawn.given.draws[:, columns]
+    is_tied = np.any(_mark_ties(draws, tolerances), axis=0)
+    # Larger features may leave the sum of clipped gradients unchanged, so they prove nothing. Nor do
     # parameters with the same sum on both batches, such as unused embedding rows; we use them only if there
     # are no others.
     batches = [noise for name, noise in drawn.others.items() if name != FEATURES]
-    is_tied = np.any(_mark_ties(draws, tolerances), axis=0)
-    for other in batches or [drawn.given]:
+    for other in batches or [drawn.given]:  # the given batch shares all its ties with itself
         moved = is_tied & (other.reference != drawn.given.reference)[columns]
         if not np.any(moved):
             moved = is_tied
         other_draws = other.draws[:, columns][:, moved]
         if _are_ties_shared(draws[:, moved], other_draws, tolerances[moved], rates[moved], kind):
-            return "" if kind == GRID else CLAMPED_SUM
-    return kind
+            return True
+    return False
 
 
 def _classify_ties(draws: Vector, tolerances: Vector, rates: Vector) -> str:
-    """Returns AT_ENDS, AT_ONE or GRID as in `find_ties`; "" if chance explains all ties.
+    """Returns whether most ties are AT_ENDS, AT_ONE value or on a GRID; NO_TIES if chance explains them.
 
     `draws` (n, p) are the draws of p parameters with noise. `tolerances` (p,) are the largest differences of
     tied draws, and `rates` (p,) the probabilities that two draws tie by chance.
@@ -440,12 +470,13 @@ def _classify_ties(draws: Vector, tolerances: Vector, rates: Vector) -> str:
     at_ends = draws - draws.min(axis=0) <= tolerances, draws.max(axis=0) - draws <= tolerances
     num_at_ends = np.sum(at_ends) - 2 * size  # without the ends themselves
     by_chance = np.sum(rates) * math.comb(seeds, 2)
-    # Clamped noise has few draws at the ends, but two-valued noise has all draws there. The probability that
-    # a Poisson number of ties exceeds three times its mean plus 4 is below 1e-4.
-    if 3 * by_chance + 4 < num_at_ends < 0.5 * draws.size and num_at_ends > 0.5 * count:
+    # The probability that a Poisson number of ties exceeds three times its mean plus 4 is below 1e-4. Clamped
+    # noise has most ties at the ends, but few draws. Two-valued noise has all draws there.
+    are_many_at_ends = num_at_ends > max(3 * by_chance + 4, 0.5 * count)
+    if are_many_at_ends and num_at_ends < 0.5 * draws.size:
         return AT_ENDS
     if count < 3 * by_chance + _MIN_TIES:
-        return ""
+        return NO_TIES
     # At one value: about one for each parameter, not two, and sometimes for three seeds or more.
     num_values = _count_tied_values(draws, tolerances)
     return AT_ONE if num_values < min(1.5 * size, 0.9 * count) else GRID
@@ -487,7 +518,8 @@ def _mark_ties(draws: Vector, tolerances: Vector) -> Mask:
 def count_repeats(drawn: DrawnNoise) -> int:
     """Returns how many seeds exactly repeat another seed's noise; 0 if this may be due to chance."""
     values = drawn.given.values
-    # Fewer than eight 16-bit numbers may all repeat by chance.
-    if 0 < np.sum(np.any(values, axis=0)) < 8:
+    num_changing = np.sum(np.any(values, axis=0))  # the parameters that depend on the seed
+    # Fewer than eight 16-bit numbers may all repeat by chance. If no parameter changes, all seeds repeat.
+    if 0 < num_changing < 8:
         return 0
     return len(values) - len(np.unique(values, axis=0))

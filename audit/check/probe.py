@@ -90,7 +90,7 @@ class StepProbe:
     """
 
     def __init__(self, step: Step, params: Any, batch: Any, settings: StepSettings) -> None:
-        """Takes a step on the given batch with seed 0.
+        """Reads the parameters and the batch, and takes a step with seed 0.
 
         Raises:
           InputError: the parameters, the batch or the step has the wrong type, or the step does not return
@@ -110,6 +110,7 @@ class StepProbe:
         for name, leaf in trees.collect_leaves("params", params).items():
             if "float" in str(leaf.dtype) and 0 not in leaf.shape:
                 layers[name] = leaf
+                # All arrays come from the same library.
                 self.library = type(leaf).__module__.split(".")[0]
         require(layers, f"`params={shown(params)}` has no floating-point arrays: give parameters")
         self.layer_names = list(layers)
@@ -123,8 +124,9 @@ class StepProbe:
         self.base = self._read_numbers(leaves)
         spacings = np.array([trees.get_spacing(leaves[name]) for name in self.layer_names])
         self.spacings = spacings[self.layer]
+        # The largest spacing, before and after the step.
         self._coarsest = max(*spacings, *map(trees.get_spacing, layers.values()))
-        self.is_trained = np.zeros(self.start.size, bool)
+        self.is_trained = np.zeros(self.start.size, bool)  # updated by `run`
 
     def run(self, rows: Columns, seed: int) -> Vector:
         """Takes a step on the batch `rows`, updates `is_trained`, and returns the parameters (p,) after it.
@@ -203,6 +205,7 @@ class StepProbe:
           RefusedError: the step fails.
         """
         changed = copy.copy(self)
+        # `run` updates `is_trained` in place.
         vars(changed).update(attributes, is_trained=self.is_trained.copy())
         changed.base = changed.run(self.rows, seed=0)
         return changed
@@ -234,8 +237,8 @@ class StepProbe:
         # by the sum of their variances.
         variance = steps * self.compute_rounding(subtracted[0], rows) ** 2 / 12
         norm = float(np.sqrt(max(np.sum(squares) - np.sum(variance), 0)))
-        # The error depends on the true norm. For two steps, we use the measured norm or C, whichever is
-        # larger. For an interaction (four steps), we use 0, as in a correct step.
+        # The error depends on the true norm. For two steps, we use the measured norm or C (1 unit), whichever
+        # is larger. Four steps show how two parts of a batch interact. In a correct step, they do not: 0.
         true_norm = max(norm, 1.0) if steps == 2 else 0.0
         # The variance of |v + e|^2 for |v| = true_norm and independent normal errors e is largest if v is 0
         # except in the parameter with the largest error.
@@ -265,5 +268,6 @@ class StepProbe:
         rounding = np.sqrt(result_spacings**2 + count * update_spacings**2) / self.settings.unit
         is_moved = after != self.start
         if self.settings.noise_multiplier:  # all parameters of a trained layer then move
-            is_moved = self.sum_layers(is_moved | self.is_trained)[self.layer] > 0
+            is_layer_moved = self.sum_layers(is_moved) > 0
+            is_moved = (is_layer_moved | self.is_layer_trained)[self.layer]
         return np.where(is_moved, rounding, 0)

@@ -182,16 +182,17 @@ def make_report(
     """Applies Holm's method to all statistical tests of a report, and returns the report.
 
     Args:
-      subject, needed: see `CheckReport`; by default, all rows are needed.
+      subject: the first attribute of the report.
       outcomes: the outcome of each check, keyed by its row name, in the order of the table.
       findings: bugs to report in addition to those in `outcomes`, regardless of the tests.
+      needed: the names of the rows that must run for the report to pass; by default, all of them.
     """
     rejected = find_rejected_tests({row: outcomes[row].p_values for row in outcomes})
     given = list(findings)
     bugs: list[CheckFinding] = []
     checks = []
     p_values: dict[str, float] = {}
-    figures: dict[str, Any] = {}
+    figures: dict[str, Any] = {}  # measurements
     for row, outcome in outcomes.items():
         figures |= outcome.figures
         p_values |= {f"{row}: {test}": outcome.p_values[test] for test in outcome.p_values}
@@ -204,6 +205,7 @@ def make_report(
         # A bug is reported in only one row, but may cause rejections in others.
         if bugs_of_row or rejected[row]:
             result = FAILED
+        # A p-value is NaN if the measurements do not allow the test.
         elif not outcome.tried or any(map(np.isnan, outcome.p_values.values())):
             result = UNTRIED
         names = dict.fromkeys(bug.name for bug in bugs_of_row)
