@@ -131,14 +131,13 @@ def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
         if len(passes) >= 8 and len(batches) >= needed:
             break
     sizes = np.array(list(map(len, batches)))
-    measured = float(np.clip(sizes.mean() / examples, 1e-12, 1 - 1e-12))
     return _DrawnBatches(
         passes,
         batches,
         sizes,
         examples,
         sampling_rate=rate,
-        measured_rate=measured,
+        measured_rate=float(np.clip(sizes.mean() / examples, 1e-12, 1 - 1e-12)),
         are_whole=all(drawn_pass.is_whole for drawn_pass in passes),
     )
 
@@ -307,44 +306,34 @@ def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
 def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
     """Tests whether sizes vary like binomial numbers, and whether batches are cut or padded to one size.
 
-    The tests use the measured rate, so a wrong rate does not make them fail. We double the smaller p-value of
-    the two tests (Bonferroni).
+    The tests use the measured rate, so a wrong rate does not make them fail. The smaller of two p-values is
+    doubled (Bonferroni).
     """
     sizes = drawn.sizes
     law = stats.binom(drawn.examples, drawn.measured_rate)
-    cut_p_value, finding = _test_extreme_sizes(sizes, law)
-    if not cut_p_value < LEVEL:
-        finding = CheckFinding(
-            "spread of sizes",
-            "sizes that do not vary like Poisson batches",
-            "The accountant assumes Poisson batches.",
-            _SAMPLE_INDEPENDENTLY,
+    # The probabilities that no Poisson batch is larger than the largest, or smaller than the smallest.
+    none_larger = law.cdf(sizes.max()) ** len(sizes)
+    none_smaller = law.sf(sizes.min() - 1) ** len(sizes)
+    cut_p_value = 2 * min(none_larger, none_smaller)
+    name = "sizes that do not vary like Poisson batches"
+    meaning = "The accountant assumes Poisson batches."
+    fix = _SAMPLE_INDEPENDENTLY
+    if cut_p_value < LEVEL:  # a more specific finding
+        side = "fewer"
+        edge = sizes.min()
+        if none_larger < none_smaller:
+            side = "more"
+            edge = sizes.max()
+        name = "batches cut or filled to a size"
+        meaning = (
+            f"No batch has {side} than {edge} examples, and {np.sum(sizes == edge)} of {len(sizes)} batches "
+            f"have exactly {edge}. Some Poisson batches would have {side} than that."
         )
+        fix = "do not cut, fill or skip batches, or account for truncated Poisson batches"
+    finding = CheckFinding("spread of sizes", name, meaning, fix)
     p_value = min(1.0, 2 * min(cut_p_value, _test_spread(sizes, law)))
     text = f"{sizes.min()} to {sizes.max()} examples, deviation {sizes.std():.3g}"
     return _describe_test(text, p_value, finding)
-
-
-def _test_extreme_sizes(sizes: Integers, law: Any) -> tuple[float, CheckFinding]:
-    """Tests whether some batches with sizes from `law` would be larger or smaller than all of these.
-
-    Returns twice the smaller of the two p-values (Bonferroni), and the finding if the test rejects.
-    """
-    none_larger = law.cdf(sizes.max()) ** len(sizes)
-    none_smaller = law.sf(sizes.min() - 1) ** len(sizes)
-    side = "fewer"
-    edge = sizes.min()
-    if none_larger < none_smaller:
-        side = "more"
-        edge = sizes.max()
-    finding = CheckFinding(
-        "spread of sizes",
-        "batches cut or filled to a size",
-        f"No batch has {side} than {edge} examples, and {np.sum(sizes == edge)} of {len(sizes)} batches "
-        f"have exactly {edge}. Some Poisson batches would have {side} than that.",
-        "do not cut, fill or skip batches, or account for truncated Poisson batches",
-    )
-    return 2 * min(none_larger, none_smaller), finding
 
 
 def _test_spread(counts: Any, law: Any) -> float:

@@ -4,8 +4,8 @@ C, sigma, eta and B are the stated clipping norm, noise multiplier, learning rat
 are in units of eta C / B, noise in eta sigma C / B.
 """
 
-import functools
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -234,12 +234,13 @@ def _find_left_out(m: Measured) -> str:
     layers. In the other layers, two of these examples must reach nearly C, as they do if those layers are
     clipped.
     """
+    tried = m.tried
     # Differences between examples do not show which layers are clipped. If all examples are clipped to
     # slightly more than C, all but one small layer may stay within C.
-    if m.tried.replaces_rows or (m.tried.is_clipped and m.tried.common_norm < 1.1):
+    if tried.replaces_rows or (tried.is_clipped and tried.common_norm < 1.1):
         return ""
-    norms = m.tried.collect("layer_norms")
-    exceeds = m.tried.collect("norm") > 1 + m.tried.tolerance
+    norms = tried.collect("layer_norms")
+    exceeds = tried.collect("norm") > 1 + tried.tolerance
     count = norms.shape[1]
     ranked = np.argsort(-np.max(norms, axis=0)).tolist()
     candidates = [[layer] for layer in ranked]
@@ -247,7 +248,7 @@ def _find_left_out(m: Measured) -> str:
     candidates += [ranked[:size] for size in range(2, count // 2 + 1)]
     for layers in candidates:
         others = np.linalg.norm(np.delete(norms, layers, axis=1), axis=1)
-        is_within_c = np.max(others) <= 1 + m.tried.tolerance
+        is_within_c = np.max(others) <= 1 + tried.tolerance
         are_clipped = np.sum(others[exceeds] >= 0.96) >= 2
         if 0 < len(layers) < count and is_within_c and are_clipped:
             return m.name_layers(layers)
@@ -268,10 +269,11 @@ def _find_repeats(m: Measured) -> Any:
     whether the step has noise. If the step rejects an empty batch, we use each example four times instead:
     for the sum of gradients g and noise z, the two batches move the step by g + z and 4 g + z.
     """
-    others = m.drawn.others
-    draws = m.drawn.given.draws
-    repeats = noise.count_repeats(m.drawn)
-    if np.any(m.drawn.given.values):
+    drawn = m.drawn
+    others = drawn.others
+    draws = drawn.given.draws
+    repeats = noise.count_repeats(drawn)
+    if np.any(drawn.given.values):
         return repeats and ("several seeds", repeats, len(draws))
     constant = np.zeros(1)  # the part of the step without gradients
     if EMPTY in others:
@@ -372,7 +374,7 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     (_EXCESS, lambda m: m.interacts, "First look for an operation that mixes examples."),
     (
         "layers clipped separately",
-        functools.partial(_find_separate_layers, least=2),
+        partial(_find_separate_layers, least=2),
         "Several layers reach exactly C with one example: {0}.",
     ),
     (
@@ -388,7 +390,7 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     ),
     (
         "{0} clipped separately from other layers",
-        functools.partial(_find_separate_layers, least=1),
+        partial(_find_separate_layers, least=1),
         "Its norm is at most C while other layers move too.",
     ),
     (
@@ -537,7 +539,7 @@ CAUSES = [
         Cause(
             row,
             "{0}",
-            functools.partial(_find_change, row=row),
+            partial(_find_change, row=row),
             "The batch changes the noise: with {1}, it is {2:.3g} times as large.",
             "{3}",
         )

@@ -140,7 +140,7 @@ def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
     RefusedError if the step fails on the given batch.
     """
     began = time.perf_counter()
-    again = probe.run(probe.rows, seed=0)  # already compiled by the probe's first call
+    again = probe.run(probe.rows)  # already compiled by the probe's first call
     seconds = time.perf_counter() - began
     # About 50 steps for examples, and 250 for seeds.
     tell(
@@ -175,28 +175,30 @@ def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
     that ignores the seed. `effect` describes how the seed changes the effect of exchanging two examples; it
     does so if its excess is positive. The most specific reason comes first.
     """
+    drawn = m.drawn
+    replays = m.replays
     noise_obstacle = ""
-    if not m.drawn:
+    if not drawn:
         noise_obstacle = "noise_multiplier=0: no noise is expected"
-    elif m.drawn.given.not_finite:
+    elif drawn.given.not_finite:
         noise_obstacle = "the step is not finite for some seeds"
-    elif not (m.replays or m.replays_like_noise):
+    elif not (replays or m.replays_like_noise):
         # The state may be an optimizer's running means, which also rescale the noise.
         noise_obstacle = "the step keeps state, which hides the noise"
-    if m.replays and m.drawn and m.drawn.is_sign_step():
+    if replays and drawn and drawn.is_sign_step():
         reason = _ADAM + m.phrases.gradient
         return reason, reason
     # If draws are often equal to the same values for several batches, the noisy sum is clamped.
-    if m.ties == CLAMPED_SUM or (m.replays and _is_changed_after_noise(m, effect)):
+    if m.ties == CLAMPED_SUM or (replays and _is_changed_after_noise(m, effect)):
         reason = (
             "something happens after the noise, such as rounding, clamping, projection or top-k: return the "
             f"noisy sum; with Adam {m.phrases.gradient}. Or the seed changes the effect of an example: "
             f"{m.phrases.random}"
         )
         return reason, noise_obstacle or reason
-    if m.replays and not m.tried.is_any_moved:
+    if replays and not m.tried.is_any_moved:
         return "no example changes anything: does the step use its batch?", noise_obstacle
-    if not m.replays or effect.excess > 0:
+    if not replays or effect.excess > 0:
         return "noise that changes with the call or the batch hides movements", noise_obstacle
     return "", noise_obstacle
 

@@ -134,7 +134,7 @@ class TriedExamples:
             elsewhere = self.probe.change(start=self.probe.start + shift)
         except RefusedError:  # the step fails there, so we cannot tell
             return False
-        norm = _measure_each(elsewhere, self.examples, is_added=True).common_norm
+        norm = _measure_each(elsewhere, self.examples).common_norm
         return abs(norm / self.common_norm - 1) < NORM_ERROR + self.tolerance
 
     @property
@@ -208,11 +208,11 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
     duration of a step in `seconds` limits the number of rows to try.
     """
     tried_examples = examples.make_extreme_examples(probe.rows)
-    tried = _measure_each(probe, tried_examples, is_added=True)
+    tried = _measure_each(probe, tried_examples)
     is_one_ignored = not tried.refusal and not tried.is_any_moved
     if tried.refusal or is_one_ignored:
         refusal = tried.refusal or "the step ignores an additional example"
-        tried = replace(_measure_each(probe, tried_examples, is_added=False), refusal=refusal)
+        tried = replace(_measure_each(probe, tried_examples, replaces_row=True), refusal=refusal)
     if not tried.is_any_moved or not tried.finite:
         return tried
     if is_one_ignored:
@@ -238,7 +238,7 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
 
 
 def _measure_each(
-    probe: StepProbe, tried_examples: dict[str, Columns], is_added: bool
+    probe: StepProbe, tried_examples: dict[str, Columns], replaces_row: bool = False
 ) -> TriedExamples:
     """Measures how far each example moves the step if it is added to the batch or replaces its first row.
 
@@ -247,13 +247,13 @@ def _measure_each(
     movements = {}
     refusal = ""
     for name, example in tried_examples.items():
-        batch = replace_rows(probe.rows, {0: example})
-        factor = 0.5  # a replacement removes one example and adds another
-        if is_added:
-            batch = examples.join(probe.rows, example)
-            factor = 1.0
+        batch = examples.join(probe.rows, example)
+        factor = 1.0
+        if replaces_row:
+            batch = replace_rows(probe.rows, {0: example})
+            factor = 0.5  # a replacement removes one example and adds another
         try:
-            after = probe.run(batch, seed=0)  # with the seed of `base`, whose noise then cancels
+            after = probe.run(batch)
         except RefusedError as error:
             refusal = f"the step refused a changed batch: {error}"
             continue
@@ -278,7 +278,7 @@ def _search_threshold(tried: TriedExamples) -> TriedExamples:
         share = math.sqrt(low * high)
         name = f"a mixture of {names[0]} ({share:.2g}) and {names[-1]}"
         columns = examples.mix(most, least, share)
-        measured = _measure_each(tried.probe, {name: columns}, is_added=True)
+        measured = _measure_each(tried.probe, {name: columns})
         if measured.violations:
             return tried.add(name, columns, measured.movements[name])
         if measured.max_norm < 1 - NORM_ERROR:  # less than C: not clipped
@@ -300,7 +300,7 @@ def _add_until_moved(tried: TriedExamples) -> TriedExamples:
     for count in range(1, 65):
         rows = examples.join(rows, tried.examples[name])
         try:
-            after = probe.run(rows, seed=0)
+            after = probe.run(rows)
         except RefusedError:
             break
         if np.any(after != probe.base):
@@ -326,7 +326,7 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
     reason = tried.refusal
     for batches in _list_parts(tried, probe.rows):
         try:
-            both, *separately = [probe.run(batch, seed=0) for batch in batches]
+            both, *separately = [probe.run(batch) for batch in batches]
         except RefusedError as error:
             reason = f"the step refused a changed batch: {error}"
             continue
@@ -336,7 +336,11 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
             # A step that uses only the first rows of a large batch drops some of the second part.
             if not tried.replaces_rows and _is_full(probe, batches[0], both):
                 continue
-            if _depends_on_seed(probe, batches, together, separately):
+            # Subtract the same difference with another seed.
+            base, both, *parts = [probe.run(batch, seed=1) for batch in (probe.rows, *batches)]
+            together += parts
+            separately += [base, both]
+            if probe.measure(together, separately, batches[1]).excess > 0:
                 return (
                     "noise changes the joint effect of two parts of a batch: return the noisy sum"
                 )
@@ -344,18 +348,10 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
     return max(measured, key=lambda movement: movement.excess, default=reason)
 
 
-def _depends_on_seed(
-    probe: StepProbe, batches: list[Columns], together: list[Vector], separately: list[Vector]
-) -> bool:
-    """Returns True if the difference of these sums of steps with seed 0 is not the same with seed 1."""
-    base, both, *parts = [probe.run(batch, seed=1) for batch in (probe.rows, *batches)]
-    return probe.measure(together + parts, [*separately, base, both], batches[1]).excess > 0
-
-
 def _is_full(probe: StepProbe, rows: Columns, after: Vector) -> bool:
     """Returns True if a step on `rows` still gives the parameters `after` with more rows: it ignores them."""
     try:
-        return np.array_equal(probe.run(examples.join(rows, probe.rows), seed=0), after)
+        return np.array_equal(probe.run(examples.join(rows, probe.rows)), after)
     except RefusedError:
         return False
 
@@ -363,26 +359,20 @@ def _is_full(probe: StepProbe, rows: Columns, after: Vector) -> bool:
 def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:
     """Yields triples of batches: with two changed parts, with only the first, and with only the second.
 
-    If the step uses larger batches, parts are added to the batch. Parts also replace rows.
+    In a correct step, the effects of the last two add up to that of the first.
     """
     columns = list(tried.examples.values())
-    if not tried.replaces_rows:
+    if not tried.replaces_rows:  # the step uses larger batches, so we add parts to `rows`
         # The first part has an odd length, so a step that clips pairs of examples forms a pair across the
         # parts.
         half = (len(columns) // 2) | 1
         parts = columns, columns[:half], columns[half:]
         yield [examples.join(rows, *part) for part in parts]
-    if len(rows[0]) > 1:
-        yield from _replace_parts(rows, columns)
-
-
-def _replace_parts(rows: Columns, columns: list[Columns]) -> Iterator[list[Columns]]:
-    """Yields such triples, with parts whose rows are replaced by the examples in `columns`.
-
-    Two random halves detect operations on all rows, such as a norm of the whole batch or a mean over all
-    tokens. The first two rows detect operations on neighbours.
-    """
     size = len(rows[0])
+    if size == 1:
+        return
+    # The other parts replace rows. Two random halves detect operations on all rows, such as a norm of the
+    # whole batch or a mean over all tokens. The first two rows detect operations on neighbours.
     order = np.random.default_rng(_SEED).permutation(size).tolist()
     half = size // 2
     for first, second in [(order[:half], order[half:]), ([0], [1])]:

@@ -164,7 +164,21 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     numbers = repr(probe.settings).encode() + probe.start.tobytes()
     first_seed = zlib.crc32(numbers) % 2**30
     end = first_seed + count
-    spacing, is_fine, is_kept = _select_parameters(probe)
+
+    # We leave out parameters for which one standard deviation spans fewer than 32 floating-point steps, since
+    # the tests would detect the rounding. We take the step size six deviations away, because selecting by
+    # drawn values would cut off the noise's tails. If noise is much larger than stated, coarser rounding is
+    # fine: a tenth of the largest difference between two draws is about one deviation.
+    deviation = probe.settings.deviation
+    difference = probe.run(probe.rows, seed=1) - probe.base
+    larger_deviation = max(deviation, 0.1 * np.max(np.abs(difference)))
+    spacing = trees.compute_ulp(np.abs(probe.base) + 6 * larger_deviation, probe.spacings)
+    is_fine = spacing <= larger_deviation / 32
+    # To limit memory, we store only the first parameters of each layer, about 60,000 in total.
+    num_stored = max(60_000 // len(probe.layer_names), 256)
+    first_in_layer = np.searchsorted(probe.layer, probe.layer)
+    is_stored = np.arange(probe.start.size) - first_in_layer < num_stored
+    is_kept = is_fine & probe.is_trained & is_stored
     given = _draw_at(probe, probe.rows, range(first_seed, end), is_fine, is_kept)
 
     # Fewer draws suffice for the other batches. Their seeds differ, because the draws must be independent.
@@ -176,28 +190,8 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
             others[name] = _draw_at(probe, batch, other_seeds, is_fine, is_kept)
         except RefusedError as error:
             refused[name] = str(error)
-    rounding = spacing[is_kept] / probe.settings.deviation
+    rounding = spacing[is_kept] / deviation
     return DrawnNoise(probe, probe.layer[is_kept], rounding, given, others, refused)
-
-
-def _select_parameters(probe: StepProbe) -> tuple[Vector, Mask, Mask]:
-    """Returns the rounding (p,) of each parameter, and masks (p,) of those that it suits and of those to store.
-
-    We leave out parameters for which one standard deviation spans fewer than 32 floating-point steps, since
-    the tests would detect the rounding. We take the step size six deviations away, because selecting by drawn
-    values would cut off the noise's tails.
-    """
-    # If noise is much larger than stated, coarser rounding is fine. The largest difference between two draws
-    # is at most about ten deviations, so a tenth of it estimates a deviation.
-    difference = probe.run(probe.rows, seed=1) - probe.base
-    deviation = max(probe.settings.deviation, 0.1 * np.max(np.abs(difference)))
-    spacing = trees.compute_ulp(np.abs(probe.base) + 6 * deviation, probe.spacings)
-    is_fine = spacing <= deviation / 32
-    # To limit memory, we store only the first parameters of each layer, about 60,000 in total.
-    num_stored = max(60_000 // len(probe.layer_names), 256)
-    first_in_layer = np.searchsorted(probe.layer, probe.layer)
-    is_first = np.arange(probe.start.size) - first_in_layer < num_stored
-    return spacing, is_fine, is_fine & probe.is_trained & is_first
 
 
 def _draw_at(
@@ -208,7 +202,7 @@ def _draw_at(
     `is_fine` (p,) is True for parameters whose rounding is fine enough that noise changes them for every
     seed, and `is_kept` (p,) for those whose draws are stored.
     """
-    reference = probe.run(rows, seed=0)
+    reference = probe.run(rows)
     differs = np.zeros(probe.start.size, bool)
     not_finite = 0
     after_steps = []
@@ -316,14 +310,14 @@ def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
 
 def _test_independence(name: str, values: Vector) -> dict[str, float]:
     """Tests whether a group's noise (n, p) is correlated between parameters."""
-    p_values = {}
     noise = stats.zscore(values)
     seeds, size = noise.shape
-    p_values[f"the covariance of {name}"] = _compute_covariance_p_value(noise)
     # The sum of p independent numbers with variance 1 has variance p.
     ratio = np.mean(np.sum(noise, axis=1) ** 2) / size
-    p_values[f"the sum of {name}"] = _test_variance(ratio, seeds)
-    return p_values
+    return {
+        f"the covariance of {name}": _compute_covariance_p_value(noise),
+        f"the sum of {name}": _test_variance(ratio, seeds),
+    }
 
 
 def _test_copies(noise: Vector) -> float:
@@ -345,36 +339,26 @@ def _test_lags(layers: list[Vector]) -> float:
     """Tests whether a layer's noise is correlated with that of any layer for a later seed.
 
     `layers` has the noise (n, p) of each layer with at least two parameters. A generator that is seeded with
-    the seed plus the layer's index repeats noise in this way. To limit time, we compare up to 500 numbers of a
-    layer with the eight layers on either side, and up to 64 later seeds (with a Bonferroni correction).
+    the seed plus the layer's index repeats noise in this way. To limit the time, we compare up to 500 numbers
+    of a layer with the eight layers on either side, and up to 64 later seeds. Given the noise of the layer, a
+    sum of products with independent normal numbers is normal, and its variance is the sum of squares.
     """
     deviates = [0.0]  # in case there are no layers
     noise = [stats.zscore(layer[:, :500]) for layer in layers]
     for i, first in enumerate(noise):
         for second in noise[max(i - 8, 0) : i + 9]:
-            deviates += _correlate_lags(first, second)
+            size = min(first.shape[1], second.shape[1])
+            products = first[:, :size] @ second[:, :size].T
+            squares = np.cumsum(np.sum(first[:, :size] ** 2, axis=1))
+            seeds = len(first)
+            for lag in range(1, min(seeds // 2, 65)):
+                total = np.trace(products, lag)  # of all pairs of seeds that differ by `lag`
+                # Subtracting the mean gives two seeds the correlation -1 / (seeds - 1).
+                if first is second:
+                    total += size * (seeds - lag) / (seeds - 1)
+                deviates.append(total / np.sqrt(squares[seeds - lag - 1]))
     p_value = 2 * stats.norm.sf(np.max(np.abs(deviates)))
     return float(min(1, p_value * len(deviates)))
-
-
-def _correlate_lags(first: Vector, second: Vector) -> list[float]:
-    """Returns the scaled sum of products of two layers' noise (n, p), for seeds that are 1, 2, ... apart.
-
-    Given `first`, a sum of products with independent normal numbers is normal, and its variance is the sum of
-    squares. We divide by its root.
-    """
-    seeds = len(first)
-    size = min(first.shape[1], second.shape[1])
-    products = first[:, :size] @ second[:, :size].T
-    squares = np.cumsum(np.sum(first[:, :size] ** 2, axis=1))
-    deviates = []
-    for lag in range(1, min(seeds // 2, 65)):
-        total = np.trace(products, lag)
-        # Subtracting the mean gives two seeds the correlation -1 / (seeds - 1).
-        if first is second:
-            total += size * (seeds - lag) / (seeds - 1)
-        deviates.append(total / np.sqrt(squares[seeds - lag - 1]))
-    return deviates
 
 
 def _compute_covariance_p_value(noise: Vector) -> float:
@@ -432,31 +416,21 @@ def find_ties(drawn: DrawnNoise) -> str:
     # probability 2^-22.
     rates = 2 * tolerances / np.sqrt(4 * np.pi) / np.std(draws, axis=0) + 2.0**-22
     kind = _classify_ties(draws, tolerances, rates)
-    if kind != NO_TIES and _is_sum_tied(drawn, tolerances, rates, kind):
-        return NO_TIES if kind == GRID else CLAMPED_SUM  # a sum on a grid is correct: rounded
-    return kind
-
-
-def _is_sum_tied(drawn: DrawnNoise, tolerances: Vector, rates: Vector, kind: str) -> bool:
-    """Returns True if the noisy sum is rounded or clamped: another batch then shares the ties of the given one.
-
-    Without another batch, we assume this. For the other arguments, see `_classify_ties`.
-    """
-    columns = drawn.has_noise
-    draws = drawn.given.draws[:, columns]
-    is_tied = np.any(_mark_ties(draws, tolerances), axis=0)
+    if kind == NO_TIES:
+        return kind
     # Larger features may leave the sum of clipped gradients unchanged, so they prove nothing. Nor do
     # parameters with the same sum on both batches, such as unused embedding rows; we use them only if there
     # are no others.
     batches = [noise for name, noise in drawn.others.items() if name != FEATURES]
-    for other in batches or [drawn.given]:  # the given batch shares all its ties with itself
+    is_tied = np.any(_mark_ties(draws, tolerances), axis=0)
+    for other in batches or [drawn.given]:  # without another batch, all ties count as shared
         moved = is_tied & (other.reference != drawn.given.reference)[columns]
         if not np.any(moved):
             moved = is_tied
         other_draws = other.draws[:, columns][:, moved]
         if _are_ties_shared(draws[:, moved], other_draws, tolerances[moved], rates[moved], kind):
-            return True
-    return False
+            return NO_TIES if kind == GRID else CLAMPED_SUM  # rounding the sum is correct
+    return kind
 
 
 def _classify_ties(draws: Vector, tolerances: Vector, rates: Vector) -> str:

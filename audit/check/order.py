@@ -16,9 +16,6 @@ from audit.check.loaders import Draw
 from audit.check.noise import compute_two_sided_p_value
 from audit.check.trees import Array, Integers
 
-_MAX_INDICES = 4_000_000  # in all passes together, to limit memory
-_MAX_BATCHES = 20_000  # in all passes together, to limit time
-
 
 class OrderTest(NamedTuple):
     """The order of examples in passes over a loader.
@@ -58,11 +55,12 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     `sizes_vary`, also tests whether each example is in an independent, random batch (balls in bins). Raises
     InputError if `draw` fails or does not return indices of the data set.
     """
-    # In n passes, one of the examples is always in the same batch with probability examples / batches^(n - 1)
-    # at most. With `least` passes, this is 1e-6.
+    # In n passes, some example is always in the same batch with probability examples / batches^(n - 1) or
+    # less. With `least` passes, this is 1e-6.
     least = 1 + math.ceil(math.log(1e6 * examples) / math.log(batches))
-    affordable = min(_MAX_INDICES // examples, _MAX_BATCHES // batches)
-    count = max(min(affordable, 64), least, 8)
+    # In total, up to 4 million indices (to limit memory), 20,000 batches (to limit time) and 64 passes.
+    affordable = min(4_000_000 // examples, 20_000 // batches, 64)
+    count = max(affordable, least, 8)
     passes = [loaders.draw_pass(draw, seed, examples, batches) for seed in range(count)]
     # (passes, examples) the batch index of each example; for omitted examples, it is `batches`.
     steps = np.full((count, examples), batches, np.int32)
@@ -177,10 +175,9 @@ def _test_pairs(steps: Integers) -> list[Observation]:
 def _test_all_pairs(together: Integers, rate: float, passes: int) -> Observation:
     """Tests whether some pairs of examples are in the same batch more often than others.
 
-    `together` has the number of passes in which each pair is. Under the null hypothesis, a pair is together in
-    a pass with probability `rate`. Let x be 1 if it is, otherwise 0. The statistic is the product of two
-    passes' centered x, summed over pairs of passes and of examples. It is scaled to the mean and deviation of
-    a chi-square distribution.
+    `together` has the number of passes in which each pair is together, with probability `rate` under the null
+    hypothesis. Let x be 1 if it is, otherwise 0. The statistic is the product of two passes' centered x,
+    summed over pairs of passes and of examples, scaled to the mean and deviation of a chi-square distribution.
     """
     pairs_of_passes = math.comb(passes, 2)
     # Twice the statistic is the sum of the squared sums over passes, minus the squares of single passes.

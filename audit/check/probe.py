@@ -128,8 +128,10 @@ class StepProbe:
         self._coarsest = max(*spacings, *map(trees.get_spacing, layers.values()))
         self.is_trained = np.zeros(self.start.size, bool)  # updated by `run`
 
-    def run(self, rows: Columns, seed: int) -> Vector:
+    def run(self, rows: Columns, seed: int = 0) -> Vector:
         """Takes a step on the batch `rows`, updates `is_trained`, and returns the parameters (p,) after it.
+
+        With the default seed, which is that of `base`, the noise of a difference from `base` cancels.
 
         Raises:
           InputError: the step does not return parameters.
@@ -207,7 +209,7 @@ class StepProbe:
         changed = copy.copy(self)
         # `run` updates `is_trained` in place.
         vars(changed).update(attributes, is_trained=self.is_trained.copy())
-        changed.base = changed.run(self.rows, seed=0)
+        changed.base = changed.run(self.rows)
         return changed
 
     def measure(

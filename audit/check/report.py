@@ -195,10 +195,11 @@ def make_report(
     figures: dict[str, Any] = {}  # measurements
     for row, outcome in outcomes.items():
         figures |= outcome.figures
-        p_values |= {f"{row}: {test}": outcome.p_values[test] for test in outcome.p_values}
+        tests = outcome.p_values
+        p_values |= {f"{row}: {test}": tests[test] for test in tests}
         bugs_of_row = [bug for bug in given if bug.check == row]
         # If a check has no statistical tests, its bugs do not require a rejected test.
-        if rejected[row] or not outcome.p_values:
+        if rejected[row] or not tests:
             bugs_of_row += outcome.findings
         bugs += bugs_of_row
         result = PASSED
@@ -206,7 +207,7 @@ def make_report(
         if bugs_of_row or rejected[row]:
             result = FAILED
         # A p-value is NaN if the measurements do not allow the test.
-        elif not outcome.tried or any(map(np.isnan, outcome.p_values.values())):
+        elif not outcome.tried or any(map(np.isnan, tests.values())):
             result = UNTRIED
         names = dict.fromkeys(bug.name for bug in bugs_of_row)
         checks.append(Check(row, result, "; ".join([*names, outcome.text])))

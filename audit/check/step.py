@@ -218,9 +218,8 @@ def _describe_deviations(m: Measured) -> CheckOutcome:
         f"deviation {given.deviation:.4g} times eta sigma C / B with {len(given.draws):,} seeds; "
         f"{low:.3g} to {high:.3g} would pass"
     )
-    is_measured = given.freedom > 0
     # Rounding hides the noise in these layers. Any of them may lack noise, so the row cannot pass.
-    hidden = np.flatnonzero(m.probe.is_layer_trained & ~is_measured)
+    hidden = np.flatnonzero(m.probe.is_layer_trained & (given.freedom == 0))
     # Nor can it if some parameters depend on neither the batch nor the seed: they may be frozen.
     still = np.flatnonzero(given.still)
     is_hidden = not freedom or len(hidden) > 0
@@ -232,8 +231,8 @@ def _describe_deviations(m: Measured) -> CheckOutcome:
             f"a part of {m.name_layers(still)} never moves, as if it were frozen, or had no noise: leave it "
             f"out of `params`, or give a batch that uses it; {text}"
         )
-    names = np.array(m.probe.layer_names)[is_measured].tolist()
-    deviations = dict(zip(names, given.deviations[is_measured].tolist(), strict=True))
+    layers = np.flatnonzero(given.freedom)
+    deviations = {m.probe.layer_names[i]: float(given.deviations[i]) for i in layers}
     return CheckOutcome(
         text,
         tried=not (is_hidden or len(still)),
