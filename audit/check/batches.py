@@ -29,9 +29,7 @@ _TITLES = {
 }
 UNRECOGNISED = ""  # Poisson batches, or none of the other kinds
 ANOTHER_RATE = "a different sampling rate than stated"  # the name of a finding
-_SAMPLE_INDEPENDENTLY = (
-    "sample every example independently in every batch: do not cut, pad or skip batches"
-)
+_DRAW_EACH = "sample every example independently in every batch: do not cut, pad or skip batches"
 _MAX_BATCHES = 2000
 _LOG_CERTAIN = math.log(1e-9)  # batches less likely than this are not Poisson
 
@@ -247,7 +245,7 @@ def _drop_poisson_tests(
     if assumed != BALLS_IN_BINS:  # a smaller last batch lowers the mean
         full_sizes.append(drawn.sizes.max())
     rates = np.array(full_sizes) / drawn.examples
-    is_close = np.min(np.abs(rates / drawn.sampling_rate - 1)) <= 0.01
+    is_close = abs(rates / drawn.sampling_rate - 1).min() <= 0.01
     # Without p-values, the finding in this row does not depend on a test.
     rows["batch size"] = rows["batch size"]._replace(p_values={})
     dropped = ["spread of sizes"]
@@ -317,7 +315,7 @@ def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
     cut_p_value = 2 * min(none_larger, none_smaller)
     name = "sizes that do not vary like Poisson batches"
     meaning = "The accountant assumes Poisson batches."
-    fix = _SAMPLE_INDEPENDENTLY
+    fix = _DRAW_EACH
     if cut_p_value < LEVEL:  # a more specific finding
         side = "fewer"
         edge = sizes.min()
@@ -360,7 +358,7 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
         "every example",
         "examples that are drawn unequally often",
         "The accountant assumes Poisson batches.",
-        _SAMPLE_INDEPENDENTLY,
+        _DRAW_EACH,
     )
     pairs = examine_pairs(
         members.T @ members, observed, drawn.measured_rate**2, groups="batches", count=batches

@@ -121,7 +121,7 @@ def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> lis
     stated = m.probe.settings
     quantities = stated._asdict() | {
         "sigma C": stated.noise_multiplier * stated.clipping_norm,
-        "layers": np.sum(m.probe.is_layer_trained),
+        "layers": m.probe.is_layer_trained.sum(),
         "k": range(2, 17),  # numbers of pieces, copies or workers
         "scale": 2 ** np.arange(5, 25),  # loss scales of mixed-precision training
     }
@@ -165,7 +165,7 @@ def _measure_factor(m: Measured) -> float:
     tried = m.tried
     deviation = m.drawn.given.deviation
     # Four standard errors of the deviation, and 0.5%.
-    error = 4 / (2 * np.sum(m.drawn.given.freedom)) ** 0.5 + 0.005
+    error = 4 / (2 * m.drawn.given.freedom.sum()) ** 0.5 + 0.005
     factor = tried.common_norm
     if tried.replaces_rows:
         factor = max(tried.max_norm, deviation * (1 - error))
@@ -208,7 +208,7 @@ def _is_clipped_in_part(m: Measured) -> bool:
     """Returns True if some examples exceed C by over 2%, but at least four of the others are clipped to C."""
     norms = m.tried.collect("norm")
     is_at_c = (norms > 1 - _C_ERROR) & (norms <= 1 + m.tried.tolerance)
-    return bool(np.sum(is_at_c) >= 4 and norms[0] > 1.02)
+    return bool(is_at_c.sum() >= 4 and norms[0] > 1.02)
 
 
 def _find_separate_layers(m: Measured, least: int) -> str:
@@ -220,9 +220,9 @@ def _find_separate_layers(m: Measured, least: int) -> str:
     norms = m.tried.collect("layer_norms")
     error = _C_ERROR + m.tried.tolerance
     exceeds = m.tried.collect("norm") > 1 + error
-    is_at_c = (np.abs(norms - 1) < error) & exceeds[:, None]
+    is_at_c = (abs(norms - 1) < error) & exceeds[:, None]
     layers = np.flatnonzero(is_at_c[np.argmax(np.sum(is_at_c, axis=1))])
-    if len(layers) < least or np.max(norms) >= 1 + error:
+    if len(layers) < least or norms.max() >= 1 + error:
         return ""
     return m.name_layers(layers)
 
@@ -248,7 +248,7 @@ def _find_left_out(m: Measured) -> str:
     candidates += [ranked[:size] for size in range(2, count // 2 + 1)]
     for layers in candidates:
         others = np.linalg.norm(np.delete(norms, layers, axis=1), axis=1)
-        is_within_c = np.max(others) <= 1 + tried.tolerance
+        is_within_c = others.max() <= 1 + tried.tolerance
         are_clipped = np.sum(others[exceeds] >= 0.96) >= 2
         if 0 < len(layers) < count and is_within_c and are_clipped:
             return m.name_layers(layers)
@@ -273,7 +273,7 @@ def _find_repeats(m: Measured) -> Any:
     others = drawn.others
     draws = drawn.given.draws
     repeats = noise.count_repeats(drawn)
-    if np.any(drawn.given.values):
+    if drawn.given.values.any():
         return repeats and ("several seeds", repeats, len(draws))
     constant = np.zeros(1)  # the part of the step without gradients
     if EMPTY in others:
@@ -281,7 +281,7 @@ def _find_repeats(m: Measured) -> Any:
     elif FOURFOLD in others:
         constant = (4 * draws[0] - others[FOURFOLD].draws[0]) / 3
     # The largest draw of plausible noise, in stated deviations.
-    is_noise = 0.3 < np.max(np.abs(constant), initial=0) < 10
+    is_noise = 0.3 < np.max(abs(constant), initial=0) < 10
     return is_noise and ("every seed", repeats, len(draws))
 
 
@@ -312,13 +312,13 @@ def _fit_deviation(m: Measured) -> tuple[Any, ...]:
     freedom = given.freedom[layers]
     deviation = np.average(deviations**2, weights=freedom) ** 0.5
     # 1% plus four standard errors, each 1 / sqrt(2 freedom); at most 5%.
-    error = min(0.01 + 4 / (2 * np.sum(freedom)) ** 0.5, 0.05)
+    error = min(0.01 + 4 / (2 * freedom.sum()) ** 0.5, 0.05)
     fits = find_factors(m, "noise", deviation, error)
     if not m.tried.is_clipping_seen:
         fits.append("the whole step has a different size than stated: clipping was not seen")
-    low = np.min(deviations)
+    low = deviations.min()
     text = (
-        f"{low:.3g} to {np.max(deviations):.3g} times eta sigma C / B in {m.name_layers(layers)}. Possible "
+        f"{low:.3g} to {deviations.max():.3g} times eta sigma C / B in {m.name_layers(layers)}. Possible "
         f"explanation: {'; or '.join(fits) or 'none known'}."
     )
     if low > 1:

@@ -116,7 +116,7 @@ def _list_other_labels(labels: Array, label: Array) -> dict[str, Array]:
     """
     others = {}
     differs = np.any(labels != label, axis=tuple(range(1, labels.ndim)))  # for each example
-    if np.any(differs):
+    if differs.any():
         others[", label changed"] = labels[differs][:1]
     if labels.dtype.kind == "f":
         others[", label times 1000"] = 1e3 * label

@@ -128,9 +128,7 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
     require(drawn.batches, f"`draw` gave no batches with seed {seed}: return batches of indices")
     indices = np.concatenate(drawn.batches)
     is_inside = (indices >= 0) & (indices < examples)
-    require(
-        np.all(is_inside), f"`draw` gave indices outside the data set: give 0 to {examples - 1}"
-    )
+    require(is_inside.all(), f"`draw` gave indices outside the data set: give 0 to {examples - 1}")
     return drawn
 
 

@@ -100,7 +100,7 @@ class Measured(NamedTuple):
         standard deviation sigma. We test at level 0.001 (3.3 standard deviations).
         """
         sigma = self.probe.settings.noise_multiplier
-        expected = sigma * (2 * np.sum(self.probe.is_trained)) ** 0.5
+        expected = sigma * (2 * self.probe.is_trained.sum()) ** 0.5
         return abs(self.replay.norm - expected) < 3.3 * sigma
 
     @property

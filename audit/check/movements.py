@@ -72,7 +72,7 @@ class TriedExamples:
     @cached_property
     def is_any_moved(self) -> bool:
         """True if any example changes any parameter."""
-        return any(np.any(movement.vector) for movement in self.movements.values())
+        return any(movement.vector.any() for movement in self.movements.values())
 
     @cached_property
     def largest(self) -> tuple[str, Movement]:
@@ -116,8 +116,8 @@ class TriedExamples:
         center = np.mean(points, axis=0)
         for i in range(2, 1000):
             distances = np.linalg.norm(points - center, axis=1)
-            center += (points[np.argmax(distances)] - center) / i
-        return max(largest, np.max(distances))
+            center += (points[distances.argmax()] - center) / i
+        return max(largest, distances.max())
 
     @cached_property
     def is_clipped(self) -> bool:
@@ -144,13 +144,13 @@ class TriedExamples:
         Four examples must reach this norm in the same layer, and none may exceed it in any layer.
         """
         is_trained = self.probe.is_layer_trained
-        num_layers = np.sum(is_trained)
+        num_layers = is_trained.sum()
         if self.replaces_rows or num_layers < 2 or len(self.finite) < 4:
             return False
         # (examples, trained layers) the norms, divided by each layer's share of C, with each column sorted.
         norms = np.sort(self.collect("layer_norms")[:, is_trained] * np.sqrt(num_layers), axis=0)
         error = NORM_ERROR + self.tolerance
-        return np.max(norms) < 1 + error and np.max(norms[-4]) > 1 - error
+        return norms.max() < 1 + error and np.max(norms[-4]) > 1 - error
 
     @property
     def is_clipping_seen(self) -> bool:
@@ -410,9 +410,9 @@ def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> 
             # The effect of exchanging the examples with seed 0, minus the effect with the other seed.
             movement = probe.measure([second, other_first], [first, other_second], rows)
             noise = second - other_second
-            products = np.abs(probe.sum_layers(movement.vector * noise))  # inner products by layer
+            products = abs(probe.sum_layers(movement.vector * noise))  # inner products by layer
             lengths = movement.layer_norms * np.sqrt(probe.sum_layers(noise**2))
             # A layer that does not change has product and length 0, and counts as parallel.
-            is_parallel = np.any(lengths) and np.all(products >= _PARALLEL * lengths)
+            is_parallel = lengths.any() and np.all(products >= _PARALLEL * lengths)
             effects.append(SeedEffect(movement.excess, scales_noise=bool(is_parallel)))
     return max(effects)  # by the excess

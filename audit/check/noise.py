@@ -65,7 +65,7 @@ class StepNoise(NamedTuple):
     @property
     def deviation(self) -> Any:
         """The noise's standard deviation over all trained layers; NaN if rounding hides all parameters."""
-        return np.sqrt(np.sum(self.freedom * self.deviations**2) / np.sum(self.freedom))
+        return np.sqrt(np.sum(self.freedom * self.deviations**2) / self.freedom.sum())
 
     @property
     def values(self) -> Vector:
@@ -101,7 +101,7 @@ class DrawnNoise(NamedTuple):
         Machine epsilons (`spacings`) are relative. Four of them cover the rounding of the noise's factors,
         such as sigma C, eta and 1 / B.
         """
-        return 4 * float(np.max(self.probe.spacings))
+        return 4 * float(self.probe.spacings.max())
 
     @property
     def has_noise(self) -> Mask:
@@ -127,7 +127,7 @@ class DrawnNoise(NamedTuple):
         """
         quantiles = []
         for noise in (self.given, *self.others.values()):
-            distances = np.abs(noise.draws[noise.draws != 0])
+            distances = abs(noise.draws[noise.draws != 0])
             if distances.size:
                 quantiles += np.nanquantile(distances, [0.05, 0.95]).tolist()
         # A single batch, with two quantiles, is not enough evidence. We allow differences of up to 15%.
@@ -168,11 +168,11 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     # We leave out parameters for which one standard deviation spans fewer than 32 floating-point steps, since
     # the tests would detect the rounding. We take the step size six deviations away, because selecting by
     # drawn values would cut off the noise's tails. If noise is much larger than stated, coarser rounding is
-    # fine: a tenth of the largest difference between two draws is about one deviation.
+    # fine: a tenth of the largest difference between two draws is up to one deviation.
     deviation = probe.settings.deviation
     difference = probe.run(probe.rows, seed=1) - probe.base
-    larger_deviation = max(deviation, 0.1 * np.max(np.abs(difference)))
-    spacing = trees.compute_ulp(np.abs(probe.base) + 6 * larger_deviation, probe.spacings)
+    larger_deviation = max(deviation, 0.1 * abs(difference).max())
+    spacing = trees.compute_ulp(abs(probe.base) + 6 * larger_deviation, probe.spacings)
     is_fine = spacing <= larger_deviation / 32
     # To limit memory, we store only the first parameters of each layer, about 60,000 in total.
     num_stored = max(60_000 // len(probe.layer_names), 256)
@@ -209,7 +209,7 @@ def _draw_at(
     for seed in seeds:
         after = probe.run(rows, seed)
         differs |= after != reference
-        not_finite += not np.all(np.isfinite(after))
+        not_finite += not np.isfinite(after).all()
         after_steps.append(after[is_kept])
 
     draws = (np.array(after_steps) - probe.start[is_kept]) / probe.settings.deviation
@@ -242,7 +242,7 @@ def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
     p_values = {"noise": _test_deviations(drawn)}
     for row in OTHER_ROWS:
         p_values[row] = {}
-    if np.sum(drawn.has_noise) >= 2:
+    if drawn.has_noise.sum() >= 2:
         groups = drawn.group_noise()
         for name, values in groups.items():
             p_values["independence"] |= _test_independence(name, values)
@@ -268,7 +268,7 @@ def _test_shape(name: str, values: Vector) -> dict[str, float]:
         p_values["distribution"] = stats.normaltest(values, axis=None).pvalue
     if size >= 8:  # with fewer parameters, the cube root is less normal
         squares = np.sum(values**2, axis=1)
-        roots = np.cbrt(squares / np.mean(squares))
+        roots = np.cbrt(squares / squares.mean())
         ratio = np.var(roots, ddof=1) * 9 * size / 2
         p_values[f"the length of {name}"] = _test_variance(ratio, seeds)
     return p_values
@@ -288,7 +288,7 @@ def _test_deviations(drawn: DrawnNoise) -> dict[str, float]:
     given = drawn.given
     trained = given.freedom > 0
     names = np.array(drawn.probe.layer_names)[trained].tolist()
-    freedom = np.append(given.freedom[trained], np.sum(given.freedom))
+    freedom = np.append(given.freedom[trained], given.freedom.sum())
     sums = np.append(given.deviations[trained], given.deviation) ** 2 * freedom
     smallest = sums / (1 + drawn.tolerance) ** 2
     largest = sums / (1 - drawn.tolerance) ** 2
@@ -326,10 +326,10 @@ def _test_copies(noise: Vector) -> float:
     Copies have the same size for the first seed, so we sort parameters by this size, and test the largest
     correlation of neighbours over the other seeds, with a Bonferroni correction.
     """
-    order = np.argsort(np.abs(noise[0]))
+    order = np.argsort(abs(noise[0]))
     others = stats.zscore(noise[1:, order])
-    correlations = np.abs(np.mean(others[:, 1:] * others[:, :-1], axis=0))
-    largest = min(np.max(correlations), 1 - 1e-9)  # avoids division by 0
+    correlations = abs(np.mean(others[:, 1:] * others[:, :-1], axis=0))
+    largest = min(correlations.max(), 1 - 1e-9)  # avoids division by 0
     freedom = len(others) - 2
     p_value = 2 * stats.t.sf(largest * np.sqrt(freedom / (1 - largest**2)), freedom)
     return float(min(1, p_value * len(correlations)))
@@ -425,7 +425,7 @@ def find_ties(drawn: DrawnNoise) -> str:
     is_tied = np.any(_mark_ties(draws, tolerances), axis=0)
     for other in batches or [drawn.given]:  # without another batch, all ties count as shared
         moved = is_tied & (other.reference != drawn.given.reference)[columns]
-        if not np.any(moved):
+        if not moved.any():
             moved = is_tied
         other_draws = other.draws[:, columns][:, moved]
         if _are_ties_shared(draws[:, moved], other_draws, tolerances[moved], rates[moved], kind):
@@ -443,7 +443,7 @@ def _classify_ties(draws: Vector, tolerances: Vector, rates: Vector) -> str:
     count = np.count_nonzero(_mark_ties(draws, tolerances))
     at_ends = draws - draws.min(axis=0) <= tolerances, draws.max(axis=0) - draws <= tolerances
     num_at_ends = np.sum(at_ends) - 2 * size  # without the ends themselves
-    by_chance = np.sum(rates) * math.comb(seeds, 2)
+    by_chance = rates.sum() * math.comb(seeds, 2)
     # The probability that a Poisson number of ties exceeds three times its mean plus 4 is below 1e-4. Clamped
     # noise has most ties at the ends, but few draws. Two-valued noise has all draws there.
     are_many_at_ends = num_at_ends > max(3 * by_chance + 4, 0.5 * count)
@@ -474,7 +474,7 @@ def _are_ties_shared(
     limit = _MAX_SHARED * added
     if kind != GRID:
         limit = np.minimum(limit, 0.5 * _count_tied_values(draws, tolerances))
-    by_chance = np.sum(rates) * len(draws) * len(others)
+    by_chance = rates.sum() * len(draws) * len(others)
     return bool(shared > max(limit, stats.poisson.isf(1e-3, by_chance)))
 
 

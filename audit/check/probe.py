@@ -118,7 +118,7 @@ class StepProbe:
         self.dimensions = np.array([len(leaf.shape) for leaf in layers.values()])
         self.layer = np.repeat(np.arange(len(layers)), self.sizes)
         self.start = self._read_numbers(layers)
-        require(np.all(np.isfinite(self.start)), "`params` are not finite: give numbers")
+        require(np.isfinite(self.start).all(), "`params` are not finite: give numbers")
 
         leaves = self._call(self.rows, seed=0)
         self.base = self._read_numbers(leaves)
@@ -232,19 +232,19 @@ class StepProbe:
         vector = factor * (np.sum(added, axis=0) - np.sum(subtracted, axis=0)) / self.settings.unit
         squares = vector**2
         layer_norms = np.sqrt(self.sum_layers(squares))
-        if not np.all(np.isfinite(squares)):
+        if not np.isfinite(squares).all():
             return Movement(norm=np.inf, tolerance=0.0, layer_norms=layer_norms, vector=vector)
 
         # Rounding errors are uniform over a spacing h, with variance h^2 / 12, and increase the squared norm
         # by the sum of their variances.
         variance = steps * self.compute_rounding(subtracted[0], rows) ** 2 / 12
-        norm = float(np.sqrt(max(np.sum(squares) - np.sum(variance), 0)))
+        norm = float(np.sqrt(max(squares.sum() - variance.sum(), 0)))
         # The error depends on the true norm. For two steps, we use the measured norm or C (1 unit), whichever
         # is larger. Four steps show how two parts of a batch interact. In a correct step, they do not: 0.
         true_norm = max(norm, 1.0) if steps == 2 else 0.0
         # The variance of |v + e|^2 for |v| = true_norm and independent normal errors e is largest if v is 0
         # except in the parameter with the largest error.
-        deviation = np.sqrt(4 * true_norm**2 * np.max(variance) + 2 * np.sum(variance**2))
+        deviation = np.sqrt(4 * true_norm**2 * variance.max() + 2 * np.sum(variance**2))
         tolerance = np.sqrt(true_norm**2 + 6 * deviation) - true_norm
         # The margins cover other rounding errors, including those of norms when the step clips.
         tolerance += (steps / 2) ** 2 * 5e-4 + 4 * self._coarsest

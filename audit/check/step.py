@@ -87,7 +87,7 @@ def check_step(
 def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], object]) -> CheckReport:
     """Measures a step, describes and explains the measurements, and returns the report."""
     outcomes = dict.fromkeys(ROWS, _untried("the step is not finite"))
-    if not np.all(np.isfinite(probe.base)):  # the parameters after a step on the given batch
+    if not np.isfinite(probe.base).all():  # the parameters after a step on the given batch
         outcomes["replay"] = CheckOutcome("not finite")
         finding = CheckFinding(
             "replay",
@@ -140,7 +140,7 @@ def _describe_signal(tried: TriedExamples) -> CheckOutcome:
     smallest = np.argmin(np.where(is_trained, peaks, np.inf))
     return CheckOutcome(
         f"every trainable tensor responds to an example (smallest: {names[smallest]}, "
-        f"{peaks[smallest]:.2g} C); trained: {np.sum(is_trained)} of {len(names)}"
+        f"{peaks[smallest]:.2g} C); trained: {is_trained.sum()} of {len(names)}"
     )
 
 
@@ -210,7 +210,7 @@ def _describe_deviations(m: Measured) -> CheckOutcome:
     """Describes the noise's standard deviations on the given batch, in units of eta sigma C / B."""
     given = m.drawn.given
     # Deviations in this range pass the joint test of all layers, with a Bonferroni correction.
-    freedom = np.sum(given.freedom)  # degrees of freedom; 0 if no layer's noise was measured
+    freedom = given.freedom.sum()  # degrees of freedom; 0 if no layer's noise was measured
     num_tests = sum(map(len, m.p_values.values()))
     level = LEVEL / num_tests
     low, high = np.sqrt(stats.chi2.ppf([level / 2, 1 - level / 2], freedom) / freedom)
