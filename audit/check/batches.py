@@ -28,7 +28,7 @@ _TITLES = {
     CYCLIC: "cyclic",
 }
 UNRECOGNISED = ""  # Poisson batches, or none of the other kinds
-ANOTHER_RATE = "a different sampling rate than stated"  # the name of a finding
+ANOTHER_RATE = "a different sampling rate than stated"
 _DRAW_EACH = "sample every example independently in every batch: do not cut, pad or skip batches"
 _MAX_BATCHES = 2000
 _LOG_CERTAIN = math.log(1e-9)  # batches less likely than this are not Poisson
@@ -108,7 +108,7 @@ def check_batches(
         order = examine_order(draw_pass, examples, batches, sizes_vary=kind == BALLS_IN_BINS)
         if order.repeats:
             kind = CYCLIC
-        if not order.is_once:  # examples recur later in a pass
+        if not order.is_once:
             kind = UNRECOGNISED
     stated = {"examples": examples, "sampling_rate": rate, "assumed": assumed}
     return _report(drawn, kind, order, assumed).add_provenance(draw, stated)
@@ -149,8 +149,8 @@ def _recognise_kind(drawn: _DrawnBatches) -> str:
     """
     sizes = drawn.sizes
     if _is_once_in_epochs(drawn):
-        # A shuffled pass is cut into parts whose sizes differ by at most 1 (some may be empty), or into
-        # batches of one size and a smaller last batch.
+        # Parts of a shuffled pass have sizes that differ by at most 1 (or are empty), or only the last batch
+        # is smaller.
         are_equal_parts = np.ptp(sizes[sizes > 0]) <= 1
         have_two_sizes = len(np.unique(sizes)) <= 2
         return SHUFFLED if are_equal_parts or have_two_sizes else BALLS_IN_BINS
@@ -161,12 +161,11 @@ def _recognise_kind(drawn: _DrawnBatches) -> str:
 
 
 def _is_once_in_epochs(drawn: _DrawnBatches) -> bool:
-    """Returns True if epochs use no example twice, which Poisson batches do with probability below 1e-9.
+    """Returns True if epochs use no example twice, unlike Poisson batches (probability below 1e-9).
 
-    The stated rate gives the length of an epoch. The measured rate gives the probability, since the stated
-    rate may be wrong.
+    The stated rate gives the length of an epoch. The measured rate gives the probability.
     """
-    log_once = 0.0  # log of the probability that Poisson batches use no example twice
+    log_once = 0.0  # the log of this probability
     for drawn_pass in drawn.passes:
         epoch = drawn_pass.batches[: count_batches(drawn.sampling_rate)]
         if _is_repeated(np.concatenate(epoch)):
@@ -181,23 +180,19 @@ def _is_repeated(indices: Integers) -> bool:
 
 
 def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: str) -> CheckReport:
-    """Checks batches of the kind `kind` for an accountant that assumes the kind `assumed`.
-
-    `order` is the result of the order test, or None if it does not apply.
-    """
+    """Checks batches of kind `kind` for an accountant that assumes `assumed`; `order` tests their order."""
     rows = {
         "indices": _check_indices(drawn, kind),
         "batch size": _test_rate(drawn),
         "spread of sizes": _test_sizes(drawn),
         **_test_members(drawn),
     }
-    # Batches count as Poisson if no other kind was recognised and no test rejects Poisson sampling.
     if kind == UNRECOGNISED and make_report("batches", rows).passed:
         kind = POISSON
     figures: dict[str, Any] = {"kind": kind}
     if order is not None:
         figures["order"] = order._asdict()
-        if not order.repeats:  # otherwise, the batches are cyclic
+        if not order.repeats:
             not_uniform = CheckFinding(
                 "order",
                 "an order that is not uniform",
@@ -239,14 +234,14 @@ def _drop_poisson_tests(
 ) -> None:
     """Removes the tests of Poisson sampling from `rows`, if the accountant assumes different batches.
 
-    The texts with the measurements stay. The rate may differ from the stated rate by 1%.
+    Their texts stay. The rate may differ from the stated rate by 1%.
     """
     full_sizes = [drawn.sizes.mean()]
     if assumed != BALLS_IN_BINS:  # a smaller last batch lowers the mean
         full_sizes.append(drawn.sizes.max())
     rates = np.array(full_sizes) / drawn.examples
     is_close = abs(rates / drawn.sampling_rate - 1).min() <= 0.01
-    # Without p-values, the finding in this row does not depend on a test.
+    # Without p-values, its finding does not depend on a test.
     rows["batch size"] = rows["batch size"]._replace(p_values={})
     dropped = ["spread of sizes"]
     if is_close:
@@ -304,8 +299,7 @@ def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
 def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
     """Tests whether sizes vary like binomial numbers, and whether batches are cut or padded to one size.
 
-    The tests use the measured rate, so a wrong rate does not make them fail. The smaller of two p-values is
-    doubled (Bonferroni).
+    They use the measured rate, so a wrong rate does not make them fail. Factors of 2 are Bonferroni's.
     """
     sizes = drawn.sizes
     law = stats.binom(drawn.examples, drawn.measured_rate)
@@ -316,7 +310,7 @@ def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
     name = "sizes that do not vary like Poisson batches"
     meaning = "The accountant assumes Poisson batches."
     fix = _DRAW_EACH
-    if cut_p_value < LEVEL:  # a more specific finding
+    if cut_p_value < LEVEL:
         side = "fewer"
         edge = sizes.min()
         if none_larger < none_smaller:

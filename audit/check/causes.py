@@ -55,20 +55,19 @@ class Cause(NamedTuple):
 def explain(m: Measured) -> Iterator[CheckFinding]:
     """Yields the bugs: for each symptom that no other bug explains, the first cause that fits.
 
-    Most symptoms are rows of the report. If movements or noise cannot be judged (an obstacle), we skip their
-    rows. A cause fits if its signature returns True or values for its texts.
+    If movements or noise cannot be judged (an obstacle), we skip their rows.
     """
-    done = set()  # symptoms that need no cause, as they are absent, hidden or explained
+    done = set()  # symptoms that are absent, hidden or explained
     if m.movement_obstacle:
         done |= {"sensitivity", "excess"}
-    if not m.tried.violations:  # no example moves the step by more than C
+    if not m.tried.violations:
         done.add("excess")
     if m.noise_obstacle:
         done |= {"noise", *OTHER_ROWS}
-    for cause in CAUSES:  # the most specific causes of a symptom come first
+    for cause in CAUSES:
         fit = cause.symptom not in done and cause.signature(m)
         if fit:
-            values = fit if isinstance(fit, tuple) else (fit,)  # for {0}, {1}, ... in the texts
+            values = fit if isinstance(fit, tuple) else (fit,)
             filled = [text.format(*values, m=m) for text in (cause.name, cause.meaning, cause.fix)]
             yield CheckFinding(_ROW_OF_SYMPTOM.get(cause.symptom, cause.symptom), *filled)
             done |= {cause.symptom, *cause.explains}
@@ -138,10 +137,8 @@ def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> lis
 
 
 def _fit_size(m: Measured) -> tuple[float, str] | None:
-    """Returns a wrong factor that movements and noise share, and the mistakes that fit; None if not wrong.
-
-    If examples change each other's gradients, or rounding hides movements, these do not reveal a factor.
-    """
+    """Returns a wrong factor that movements and noise share, and the mistakes that fit; None if not wrong."""
+    # If examples change each other's gradients, movements do not reveal a factor.
     if m.movement_obstacle or m.noise_obstacle or m.interacts or m.tried.tolerance > MAX_TOLERANCE:
         return None
     factor = _measure_factor(m)
@@ -159,8 +156,8 @@ def _fit_size(m: Measured) -> tuple[float, str] | None:
 def _measure_factor(m: Measured) -> float:
     """Returns the factor by which movements and noise both differ from their stated size; 1 if they do not.
 
-    The factor is the norm that the largest movements share. If examples replace rows, it is the largest norm,
-    or about the noise's deviation if that is larger, because this norm may be too small by a tenth.
+    It is the norm that the largest movements share. If examples replace rows, it is the largest norm, which
+    may be too small by a tenth, or about the noise's deviation if that is larger.
     """
     tried = m.tried
     deviation = m.drawn.given.deviation
@@ -182,8 +179,7 @@ def _measure_factor(m: Measured) -> float:
 def _fit_clipping_norm(m: Measured) -> tuple[str, str] | None:
     """Returns the best explanation of the observed clipping norm, and all of them; None if there is none.
 
-    The largest movements share that norm. If no known mistake explains it, we report it only if movements
-    exceed C, because a smaller norm loses no privacy.
+    If no known mistake explains it, we report it only if movements exceed C: smaller norms lose no privacy.
     """
     tried = m.tried
     fits = find_factors(m, "movements", tried.common_norm, _C_ERROR + tried.tolerance)
@@ -221,7 +217,7 @@ def _find_separate_layers(m: Measured, least: int) -> str:
     error = _C_ERROR + m.tried.tolerance
     exceeds = m.tried.collect("norm") > 1 + error
     is_at_c = (abs(norms - 1) < error) & exceeds[:, None]
-    layers = np.flatnonzero(is_at_c[np.argmax(np.sum(is_at_c, axis=1))])
+    layers = np.flatnonzero(is_at_c[np.argmax(is_at_c.sum(axis=1))])
     if len(layers) < least or norms.max() >= 1 + error:
         return ""
     return m.name_layers(layers)
@@ -242,7 +238,7 @@ def _find_left_out(m: Measured) -> str:
     norms = tried.collect("layer_norms")
     exceeds = tried.collect("norm") > 1 + tried.tolerance
     count = norms.shape[1]
-    ranked = np.argsort(-np.max(norms, axis=0)).tolist()
+    ranked = np.argsort(-norms.max(axis=0)).tolist()
     candidates = [[layer] for layer in ranked]
     candidates.append(np.flatnonzero(m.probe.dimensions <= 1).tolist())
     candidates += [ranked[:size] for size in range(2, count // 2 + 1)]
@@ -346,7 +342,7 @@ def _find_change(m: Measured, row: str) -> tuple[str, str, float, str] | None:
         elif ratio == 0:
             name = "steps with an empty batch are skipped"
             fix = "add noise even if the batch is empty and the sum is zero: a step must not reveal that"
-        # The noise is proportional to 1 / size, up to errors of the measured deviations.
+        # The noise is proportional to 1 / size, up to errors of deviations.
         elif batch in sizes and abs(ratio * sizes[batch] - 1) < 0.15:
             name = _BY_SIZE
             fix = _DIVIDE
@@ -366,7 +362,6 @@ def _is_due_to_size(m: Measured) -> bool:
     return bool(change and _BY_SIZE in change and is_added and tried.largest[1].norm < 2)
 
 
-# The report row of each symptom that is not itself a row name.
 _ROW_OF_SYMPTOM = {"excess": "sensitivity", "noise that is not finite": "noise", "buffers": "noise"}
 # Mistakes in clipping: name, signature, and a text to append to the description of the largest movement.
 _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
@@ -406,7 +401,7 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     ),
     (
         _EXCESS,
-        lambda m: True,  # if no earlier cause fits
+        lambda m: True,
         "Movements are not limited to C: is there any clipping, are min and max swapped, and does the norm "
         "include all parameters?",
     ),

@@ -83,7 +83,7 @@ def _test_steps(noise: Array) -> tuple[float, Array]:
     largest = np.array([abs(correlations).max(), np.max(np.abs(sums))])
     counts = np.array([math.comb(steps, 2), steps - 1])
     two_sided = 2 * stats.norm.sf(largest * math.sqrt(size))
-    p_value = 2 * np.min(counts * two_sided)  # times 2, for two statistics
+    p_value = 2 * np.min(counts * two_sided)
     return min(1.0, p_value), correlations
 
 
@@ -101,11 +101,9 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
         f"Undoing the strategy leaves noise of {ratio:.4g} eta sigma C / B.",
         "state the deviation of the raw noise for S as given, without scaling its columns to norm 1",
     )
-    # The report shows the findings of a row only if its test rejects.
     outcomes = {
         "size": CheckOutcome(
             f"{name} ({steps} steps, {size:,} parameters)",
-            # Correlated steps explain a wrong size.
             findings=[wrong_size] if p_independent > LEVEL else [],
             p_values={"chi-square": p_size},
         ),

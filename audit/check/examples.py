@@ -92,7 +92,7 @@ def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
     for place, row in (("the first example", 0), ("the last example", -1)):
         original = take(batch, [row])
         variants = {"": original}
-        if len(batch) > 1:  # the last array has the labels
+        if len(batch) > 1:
             for change, label in _list_other_labels(batch[-1], original[-1]).items():
                 variants[change] = [*original[:-1], label]
         for change, variant in variants.items():

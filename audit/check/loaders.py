@@ -35,11 +35,10 @@ class DrawnPass(NamedTuple):
 def make_draw(loader: Any) -> Draw:
     """Returns a function from a seed to the batches of one pass over a loader.
 
-    The seed sets the epoch of a loader with `set_epoch`. Other iterables ignore it.
+    The seed sets the loader's epoch if it has `set_epoch`.
 
     Args:
-      loader: a function from a seed to batches, to return as it is; or a loader or an iterable as in
-        `check_batches`.
+      loader: such a function, which is returned; or a loader or an iterable as in `check_batches`.
 
     Raises:
       InputError: the loader is neither callable nor iterable, or can be iterated only once.
@@ -57,7 +56,6 @@ def make_draw(loader: Any) -> Draw:
         not isinstance(sampler, Iterator),
         f"`draw={shown(loader)}` can be iterated only once: give a function that creates it",
     )
-    # The sampler gives the batches, and the loader may set the epoch.
     return functools.partial(_iterate, loader, sampler)
 
 

@@ -171,9 +171,8 @@ def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
 def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
     """Returns why movements do not show sensitivity, and why noise cannot be tested; "" if they do or it can.
 
-    The step replays if two calls with the same seed agree. If not, they may differ like two draws of noise
-    that ignores the seed. `effect` describes how the seed changes the effect of exchanging two examples; it
-    does so if its excess is positive. The most specific reason comes first.
+    A step replays if two calls with the same seed agree. `effect` describes how the seed changes the effect
+    of exchanging two examples (if its excess is positive).
     """
     drawn = m.drawn
     replays = m.replays
@@ -188,7 +187,6 @@ def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
     if replays and drawn and drawn.is_sign_step():
         reason = _ADAM + m.phrases.gradient
         return reason, reason
-    # If draws are often equal to the same values for several batches, the noisy sum is clamped.
     if m.ties == CLAMPED_SUM or (replays and _is_changed_after_noise(m, effect)):
         reason = (
             "something happens after the noise, such as rounding, clamping, projection or top-k: return the "

@@ -44,7 +44,7 @@ class TriedExamples:
 
     @property
     def replaces_rows(self) -> bool:
-        """True if examples replaced the first row, because the step does not use additional rows."""
+        """True if examples replaced the first row, since the step uses no additional rows."""
         return bool(self.refusal)
 
     @cached_property
@@ -61,7 +61,7 @@ class TriedExamples:
     @cached_property
     def finite(self) -> dict[str, Movement]:
         """The finite movements, keyed by the name of the example, largest first."""
-        # Rounded, so that equal norms stay in order: extreme examples before others.
+        # Rounded, to keep equal norms in order: extreme examples before others.
         ranked = sorted(self.movements.items(), key=lambda item: -round(item[1].norm, 3))
         return {name: movement for name, movement in ranked if movement.norm < np.inf}
 
@@ -89,7 +89,6 @@ class TriedExamples:
         """The norm that the four largest movements share; NaN if they differ, or if examples replace a row.
 
         Clipping gives all large gradients the same norm, but differences between clipped gradients vary.
-        Fewer than four norms may be equal by chance.
         """
         norms = self.collect("norm")  # the largest first
         if self.replaces_rows or len(norms) < 4 or norms[0] > norms[3] * (1 + NORM_ERROR):
@@ -113,7 +112,7 @@ class TriedExamples:
         # of a QR decomposition preserves their distances in fewer coordinates.
         factor = np.linalg.qr(2 * self.collect("vector").T, mode="r")
         points = np.insert(factor, 0, 0, axis=1).T
-        center = np.mean(points, axis=0)
+        center = points.mean(axis=0)
         for i in range(2, 1000):
             distances = np.linalg.norm(points - center, axis=1)
             center += (points[distances.argmax()] - center) / i
@@ -125,14 +124,13 @@ class TriedExamples:
 
         It is then due to clipping, because other bounds on gradient norms depend on the parameters.
         """
-        # Without such a norm, or if rounding hides it, we do not see clipping.
         if not self.common_norm > 0 or self.tolerance > MAX_TOLERANCE:
             return False
         # Frozen parameters stay as they are, since some, such as variances, must be positive.
         shift = self.probe.is_trained * np.random.default_rng(0).normal(size=self.probe.start.size)
         try:
             elsewhere = self.probe.change(start=self.probe.start + shift)
-        except RefusedError:  # the step fails there, so we cannot tell
+        except RefusedError:
             return False
         norm = _measure_each(elsewhere, self.examples).common_norm
         return abs(norm / self.common_norm - 1) < NORM_ERROR + self.tolerance
@@ -156,8 +154,8 @@ class TriedExamples:
     def is_clipping_seen(self) -> bool:
         """True if an example moves the step by nearly C, or if clipping explains equal movements.
 
-        If examples replace a row, the largest norm may be 10% too small, because we estimate it from few
-        differences between examples. Otherwise, we allow errors of 1.5%.
+        If examples replace a row, the largest norm may be 10% too small, because we try few directions.
+        Otherwise, we allow errors of 1.5%.
         """
         least = 0.9 if self.replaces_rows else 0.985
         return self.max_norm >= least or self.clips_by_layer or self.is_clipped
@@ -167,8 +165,8 @@ class TriedExamples:
         """The names of the examples with the largest movement and with the movement farthest from it."""
         names = list(self.finite)  # the largest movement first
         vectors = self.collect("vector")
-        distances = np.linalg.norm(vectors - vectors[0], axis=1)  # in units of eta C / B
-        # We round them, because rounding errors must not decide between equal distances.
+        distances = np.linalg.norm(vectors - vectors[0], axis=1)
+        # Rounding errors must not decide between equal distances.
         return names[0], names[np.argmax(np.round(distances, 3))]
 
     def add(self, name: str, example: Columns, movement: Movement) -> "TriedExamples":
@@ -224,7 +222,7 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
     order = np.random.default_rng(_SEED).permutation(num_rows).tolist()
     # We try both ends, then 16 rows to detect a bug in every m-th row for m up to 16, then random rows.
     ranked = dict.fromkeys([0, num_rows - 1, *range(min(16, num_rows)), *order])
-    # Each row takes two steps, so all of them take about six seconds.
+    # Two steps each: about six seconds.
     count = int(np.clip(3 / seconds, 4, 64))
     by_row = {}
     for row in list(ranked)[:count]:
@@ -251,7 +249,7 @@ def _measure_each(
         factor = 1.0
         if replaces_row:
             batch = replace_rows(probe.rows, {0: example})
-            factor = 0.5  # a replacement removes one example and adds another
+            factor = 0.5  # removes one example and adds another
         try:
             after = probe.run(batch)
         except RefusedError as error:
@@ -271,7 +269,7 @@ def _search_threshold(tried: TriedExamples) -> TriedExamples:
     names = list(tried.finite)  # the largest movement first
     most = tried.examples[names[0]]
     least = tried.examples[names[-1]]
-    # Bounds of the share of `most`. We bisect on a log scale, since `most` may have huge features.
+    # Bounds of the share of `most`, on a log scale, since `most` may have huge features.
     low = 1e-6
     high = 1.0
     for _ in range(10):
@@ -281,7 +279,7 @@ def _search_threshold(tried: TriedExamples) -> TriedExamples:
         measured = _measure_each(tried.probe, {name: columns})
         if measured.violations:
             return tried.add(name, columns, measured.movements[name])
-        if measured.max_norm < 1 - NORM_ERROR:  # less than C: not clipped
+        if measured.max_norm < 1 - NORM_ERROR:  # below C: not clipped
             low = share
         else:
             high = share
@@ -333,7 +331,7 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
         together = [both, probe.base]
         movement = probe.measure(together, separately, batches[1])
         if movement.excess > 0:
-            # A step that uses only the first rows of a large batch drops some of the second part.
+            # A step may use only the first rows of a large batch.
             if not tried.replaces_rows and _is_full(probe, batches[0], both):
                 continue
             # Subtract the same difference with another seed.
@@ -362,7 +360,7 @@ def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:
     In a correct step, the effects of the last two add up to that of the first.
     """
     columns = list(tried.examples.values())
-    if not tried.replaces_rows:  # the step uses larger batches, so we add parts to `rows`
+    if not tried.replaces_rows:  # parts are added to `rows`
         # The first part has an odd length, so a step that clips pairs of examples forms a pair across the
         # parts.
         half = (len(columns) // 2) | 1

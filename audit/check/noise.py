@@ -21,7 +21,6 @@ FOURFOLD = "four times the batch"
 QUARTER = "a quarter of the batch"
 FEATURES = "features times 1000"
 SMALL_FEATURES = "features times 0.001"
-# Names of tests.
 ALL_LAYERS = "all layers together"
 LAGS = "different seeds"
 # Results of `find_ties`.
@@ -137,8 +136,7 @@ class DrawnNoise(NamedTuple):
 def make_batches(rows: Columns) -> dict[str, Columns]:
     """Returns batches, keyed by name, on which the noise must have the same deviation as on `rows`.
 
-    Other sizes reveal noise that is scaled by the actual size, and extreme features reveal noise that is
-    scaled by the data.
+    They reveal noise that depends on sizes or features.
     """
     return {
         QUARTER: examples.take(rows, slice(0, max(1, len(rows[0]) // 4))),
@@ -214,7 +212,7 @@ def _draw_at(
 
     draws = (np.array(after_steps) - probe.start[is_kept]) / probe.settings.deviation
     squares = np.zeros(probe.start.size)
-    squares[is_kept] = len(seeds) * np.var(draws, axis=0)
+    squares[is_kept] = len(seeds) * draws.var(axis=0)
     freedom = probe.sum_layers(is_kept) * (len(seeds) - 1) * probe.is_layer_trained
     deviations = np.sqrt(probe.sum_layers(squares) / np.maximum(freedom, 1))
     is_silent = is_fine & ~differs
@@ -247,7 +245,7 @@ def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
         for name, values in groups.items():
             p_values["independence"] |= _test_independence(name, values)
             p_values["shape"] |= _test_shape(name, values)
-        # The other groups are single layers, which `_test_lags` compares with each other.
+        # The other groups are single layers.
         p_values["independence"]["similar parameters"] = _test_copies(groups.pop(ALL_LAYERS))
         p_values["independence"][LAGS] = _test_lags(list(groups.values()))
         for batch, noise in drawn.others.items():
@@ -313,7 +311,7 @@ def _test_independence(name: str, values: Vector) -> dict[str, float]:
     noise = stats.zscore(values)
     seeds, size = noise.shape
     # The sum of p independent numbers with variance 1 has variance p.
-    ratio = np.mean(np.sum(noise, axis=1) ** 2) / size
+    ratio = np.mean(noise.sum(axis=1) ** 2) / size
     return {
         f"the covariance of {name}": _compute_covariance_p_value(noise),
         f"the sum of {name}": _test_variance(ratio, seeds),
@@ -339,7 +337,7 @@ def _test_lags(layers: list[Vector]) -> float:
     """Tests whether a layer's noise is correlated with that of any layer for a later seed.
 
     `layers` has the noise (n, p) of each layer with at least two parameters. A generator that is seeded with
-    the seed plus the layer's index repeats noise in this way. To limit the time, we compare up to 500 numbers
+    the seed plus the layer's index repeats noise in this way. We compare up to 500 numbers
     of a layer with the eight layers on either side, and up to 64 later seeds. Given the noise of the layer, a
     sum of products with independent normal numbers is normal, and its variance is the sum of squares.
     """
@@ -352,7 +350,7 @@ def _test_lags(layers: list[Vector]) -> float:
             squares = np.cumsum(np.sum(first[:, :size] ** 2, axis=1))
             seeds = len(first)
             for lag in range(1, min(seeds // 2, 65)):
-                total = np.trace(products, lag)  # of all pairs of seeds that differ by `lag`
+                total = np.trace(products, lag)
                 # Subtracting the mean gives two seeds the correlation -1 / (seeds - 1).
                 if first is second:
                     total += size * (seeds - lag) / (seeds - 1)
@@ -414,7 +412,7 @@ def find_ties(drawn: DrawnNoise) -> str:
     # The probability of a chance tie is the width of the tolerance times the density at 0 of the difference
     # between two normal draws, 1 / sqrt(4 pi) / deviation. A float32 generator repeats a number with
     # probability 2^-22.
-    rates = 2 * tolerances / np.sqrt(4 * np.pi) / np.std(draws, axis=0) + 2.0**-22
+    rates = 2 * tolerances / np.sqrt(4 * np.pi) / draws.std(axis=0) + 2.0**-22
     kind = _classify_ties(draws, tolerances, rates)
     if kind == NO_TIES:
         return kind
@@ -423,13 +421,13 @@ def find_ties(drawn: DrawnNoise) -> str:
     # are no others.
     batches = [noise for name, noise in drawn.others.items() if name != FEATURES]
     is_tied = np.any(_mark_ties(draws, tolerances), axis=0)
-    for other in batches or [drawn.given]:  # without another batch, all ties count as shared
+    for other in batches or [drawn.given]:  # without another, all ties are shared
         moved = is_tied & (other.reference != drawn.given.reference)[columns]
         if not moved.any():
             moved = is_tied
         other_draws = other.draws[:, columns][:, moved]
         if _are_ties_shared(draws[:, moved], other_draws, tolerances[moved], rates[moved], kind):
-            return NO_TIES if kind == GRID else CLAMPED_SUM  # rounding the sum is correct
+            return NO_TIES if kind == GRID else CLAMPED_SUM
     return kind
 
 
@@ -492,7 +490,7 @@ def _mark_ties(draws: Vector, tolerances: Vector) -> Mask:
 def count_repeats(drawn: DrawnNoise) -> int:
     """Returns how many seeds exactly repeat another seed's noise; 0 if this may be due to chance."""
     values = drawn.given.values
-    num_changing = np.sum(np.any(values, axis=0))  # the parameters that depend on the seed
+    num_changing = values.any(axis=0).sum()
     # Fewer than eight 16-bit numbers may all repeat by chance. If no parameter changes, all seeds repeat.
     if 0 < num_changing < 8:
         return 0

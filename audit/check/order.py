@@ -55,10 +55,10 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     `sizes_vary`, also tests whether each example is in an independent, random batch (balls in bins). Raises
     InputError if `draw` fails or does not return indices of the data set.
     """
-    # In n passes, some example is always in the same batch with probability examples / batches^(n - 1) or
-    # less. With `least` passes, this is 1e-6.
+    # With `least` passes, an example that is always in the same batch has a p-value of 1e-6:
+    # examples / batches^(least - 1).
     least = 1 + math.ceil(math.log(1e6 * examples) / math.log(batches))
-    # In total, up to 4 million indices (to limit memory), 20,000 batches (to limit time) and 64 passes.
+    # To limit memory and time, at most 4 million indices and 20,000 batches in total.
     affordable = min(4_000_000 // examples, 20_000 // batches, 64)
     count = max(affordable, least, 8)
     passes = [loaders.draw_pass(draw, seed, examples, batches) for seed in range(count)]
@@ -79,7 +79,7 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
         is_once=bool(sizes.sum() == np.sum(steps < batches)),  # `steps` counts each example once
         is_whole=all(drawn.is_whole for drawn in passes),
         repeats=bool(np.all(steps == steps[0])),
-        is_even=bool(sizes.max() * batches <= examples),  # no batch is larger than the average
+        is_even=bool(sizes.max() * batches <= examples),
         p_value=min(1.0, len(tests) * min(tests).p_value),
         seen=min(tests).sentence,
     )
@@ -166,7 +166,7 @@ def _test_pairs(steps: Integers) -> list[Observation]:
     counts = sum(np.equal.outer(of_pass, of_pass) for of_pass in steps[:, observed])
     tests = [examine_pairs(counts, observed, rate, groups="passes", count=passes)]
     together = counts[np.triu_indices(len(observed), 1)]
-    num_twice = len(together) * math.comb(passes, 2) * rate**2  # how many pairs are together twice
+    num_twice = len(together) * math.comb(passes, 2) * rate**2
     if rate < 0.6 and num_twice >= 1000:  # needed by the approximation in `_test_all_pairs`
         tests.append(_test_all_pairs(together, rate, passes))
     return tests
@@ -175,9 +175,9 @@ def _test_pairs(steps: Integers) -> list[Observation]:
 def _test_all_pairs(together: Integers, rate: float, passes: int) -> Observation:
     """Tests whether some pairs of examples are in the same batch more often than others.
 
-    `together` has the number of passes in which each pair is together, with probability `rate` under the null
-    hypothesis. Let x be 1 if it is, otherwise 0. The statistic is the product of two passes' centered x,
-    summed over pairs of passes and of examples, scaled to the mean and deviation of a chi-square distribution.
+    `together` has the number of passes in which each pair is together; `rate` is the probability in a pass.
+    Let x be 1 if it is, otherwise 0. The statistic is the product of two passes' centered x, summed over
+    pairs of passes and of examples. It is scaled to the mean and deviation of a chi-square distribution.
     """
     pairs_of_passes = math.comb(passes, 2)
     # Twice the statistic is the sum of the squared sums over passes, minus the squares of single passes.

@@ -110,7 +110,6 @@ class StepProbe:
         for name, leaf in trees.collect_leaves("params", params).items():
             if "float" in str(leaf.dtype) and 0 not in leaf.shape:
                 layers[name] = leaf
-                # All arrays come from the same library.
                 self.library = type(leaf).__module__.split(".")[0]
         require(layers, f"`params={shown(params)}` has no floating-point arrays: give parameters")
         self.layer_names = list(layers)
@@ -124,14 +123,13 @@ class StepProbe:
         self.base = self._read_numbers(leaves)
         spacings = np.array([trees.get_spacing(leaves[name]) for name in self.layer_names])
         self.spacings = spacings[self.layer]
-        # The largest spacing, before and after the step.
         self._coarsest = max(*spacings, *map(trees.get_spacing, layers.values()))
-        self.is_trained = np.zeros(self.start.size, bool)  # updated by `run`
+        self.is_trained = np.zeros(self.start.size, bool)
 
     def run(self, rows: Columns, seed: int = 0) -> Vector:
         """Takes a step on the batch `rows`, updates `is_trained`, and returns the parameters (p,) after it.
 
-        With the default seed, which is that of `base`, the noise of a difference from `base` cancels.
+        The default seed is that of `base`.
 
         Raises:
           InputError: the step does not return parameters.
@@ -171,9 +169,9 @@ class StepProbe:
         )
         try:
             result = self.step(params, batch, seed)
-        except InputError:  # its message is already meant for the user
+        except InputError:  # already meant for the user
             raise
-        except (Exception, SystemExit) as error:  # raised by the caller's code
+        except (Exception, SystemExit) as error:
             raise RefusedError(describe_error(error)) from error
         return trees.collect_leaves("step", result)
 
@@ -239,8 +237,8 @@ class StepProbe:
         # by the sum of their variances.
         variance = steps * self.compute_rounding(subtracted[0], rows) ** 2 / 12
         norm = float(np.sqrt(max(squares.sum() - variance.sum(), 0)))
-        # The error depends on the true norm. For two steps, we use the measured norm or C (1 unit), whichever
-        # is larger. Four steps show how two parts of a batch interact. In a correct step, they do not: 0.
+        # The error depends on the true norm. For two steps, we use the measured norm or C, whichever is
+        # larger. For an interaction (four steps), we use 0, as in a correct step.
         true_norm = max(norm, 1.0) if steps == 2 else 0.0
         # The variance of |v + e|^2 for |v| = true_norm and independent normal errors e is largest if v is 0
         # except in the parameter with the largest error.

@@ -159,7 +159,6 @@ class CheckReport(NamedTuple):
         rule = "-" * _WIDTH
         lines = [f"{'check':<16}{'result':<19}what was seen", rule]
         for name, result, seen in self.checks:
-            # Upper case makes failures stand out.
             row = f"{name:<16}{result.replace(FAILED, 'FAILED'):<19}{seen}"
             lines += textwrap.wrap(row, _WIDTH, subsequent_indent=" " * _INDENT)
         lines.append(rule)
@@ -182,17 +181,16 @@ def make_report(
     """Applies Holm's method to all statistical tests of a report, and returns the report.
 
     Args:
-      subject: the first attribute of the report.
+      subject, needed: see `CheckReport`; by default, all rows are needed.
       outcomes: the outcome of each check, keyed by its row name, in the order of the table.
       findings: bugs to report in addition to those in `outcomes`, regardless of the tests.
-      needed: the names of the rows that must run for the report to pass; by default, all of them.
     """
     rejected = find_rejected_tests({row: outcomes[row].p_values for row in outcomes})
     given = list(findings)
     bugs: list[CheckFinding] = []
     checks = []
     p_values: dict[str, float] = {}
-    figures: dict[str, Any] = {}  # measurements
+    figures: dict[str, Any] = {}
     for row, outcome in outcomes.items():
         figures |= outcome.figures
         tests = outcome.p_values
@@ -206,7 +204,7 @@ def make_report(
         # A bug is reported in only one row, but may cause rejections in others.
         if bugs_of_row or rejected[row]:
             result = FAILED
-        # A p-value is NaN if the measurements do not allow the test.
+        # A p-value is NaN if its test could not run.
         elif not outcome.tried or any(map(np.isnan, tests.values())):
             result = UNTRIED
         names = dict.fromkeys(bug.name for bug in bugs_of_row)

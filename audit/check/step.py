@@ -79,7 +79,7 @@ def check_step(
     try:
         with np.errstate(all="ignore"):  # the checks report NaN and infinity
             report = _check_probe(StepProbe(step, params, batch, stated), seeds, tell)
-    except RefusedError as error:  # caused by the step's own error, which the caller should see
+    except RefusedError as error:  # caused by the step's own error
         raise InputError(f"`step` failed on the given batch: {error}") from error.__cause__
     return report.add_provenance(step, stated._asdict())
 
@@ -87,7 +87,7 @@ def check_step(
 def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], object]) -> CheckReport:
     """Measures a step, describes and explains the measurements, and returns the report."""
     outcomes = dict.fromkeys(ROWS, _untried("the step is not finite"))
-    if not np.isfinite(probe.base).all():  # the parameters after a step on the given batch
+    if not np.isfinite(probe.base).all():
         outcomes["replay"] = CheckOutcome("not finite")
         finding = CheckFinding(
             "replay",
@@ -105,7 +105,7 @@ def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
     outcomes["replay"] = CheckOutcome(replayed)
     for row in ("signal", "sensitivity", "separation"):
         outcomes[row] = _untried(m.movement_obstacle)
-    # The seed may change the movements (an obstacle), but they still show which layers respond to examples.
+    # Despite an obstacle, movements show which layers respond to examples.
     if m.replays and m.tried.is_any_moved:
         outcomes["signal"] = _describe_signal(m.tried)
     if not m.movement_obstacle:
@@ -210,7 +210,7 @@ def _describe_deviations(m: Measured) -> CheckOutcome:
     """Describes the noise's standard deviations on the given batch, in units of eta sigma C / B."""
     given = m.drawn.given
     # Deviations in this range pass the joint test of all layers, with a Bonferroni correction.
-    freedom = given.freedom.sum()  # degrees of freedom; 0 if no layer's noise was measured
+    freedom = given.freedom.sum()  # 0 if no layer's noise was measured
     num_tests = sum(map(len, m.p_values.values()))
     level = LEVEL / num_tests
     low, high = np.sqrt(stats.chi2.ppf([level / 2, 1 - level / 2], freedom) / freedom)
@@ -220,7 +220,7 @@ def _describe_deviations(m: Measured) -> CheckOutcome:
     )
     # Rounding hides the noise in these layers. Any of them may lack noise, so the row cannot pass.
     hidden = np.flatnonzero(m.probe.is_layer_trained & (given.freedom == 0))
-    # Nor can it if some parameters depend on neither the batch nor the seed: they may be frozen.
+    # Nor can it if some parameters depend on neither the batch nor the seed.
     still = np.flatnonzero(given.still)
     is_hidden = not freedom or len(hidden) > 0
     if is_hidden:

@@ -102,16 +102,16 @@ class TorchStep:
 
     def _restore(self, params: Any) -> None:
         """Sets the parameters to `params`, keyed by name, and all other state to that at construction."""
-        torch = sys.modules["torch"]  # loaded, since the model is a torch module
+        torch = sys.modules["torch"]  # loaded by the user
         with torch.no_grad():
-            # We do not use `load_state_dict`, because it needs tied parameters twice.
+            # Not `load_state_dict`, which lists tied parameters twice.
             for name, buffer in self._model.named_buffers():
                 buffer.copy_(self._buffers[name])
             for name, parameter in self._trained.items():
                 parameter.copy_(params[name])
         self._optimizer.load_state_dict(copy.deepcopy(self._optimizer_state))
         _forget_failed_call(self._model, self._optimizer)
-        self._steps.clear()  # the private steps that the last call took
+        self._steps.clear()
 
 
 def _forget_failed_call(model: Any, optimizer: Any) -> None:
