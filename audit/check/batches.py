@@ -28,8 +28,8 @@ _TITLES = {
     CYCLIC: "cyclic",
 }
 UNRECOGNISED = ""  # Poisson batches, or none of the other kinds
-ANOTHER_RATE = "a different sampling rate than stated"  # the name of a finding
-_SAMPLE = "sample every example independently in every batch: do not cut, pad or skip batches"
+ANOTHER_RATE = "a different sampling rate than stated"
+_DRAW_EACH = "sample every example independently in every batch: do not cut, pad or skip batches"
 _MAX_BATCHES = 2000
 _LOG_CERTAIN = math.log(1e-9)  # batches less likely than this are not Poisson
 
@@ -108,7 +108,7 @@ def check_batches(
         order = examine_order(draw_pass, examples, batches, sizes_vary=kind == BALLS_IN_BINS)
         if order.repeats:
             kind = CYCLIC
-        if not order.is_once:  # examples recur later in a pass
+        if not order.is_once:
             kind = UNRECOGNISED
     stated = {"examples": examples, "sampling_rate": rate, "assumed": assumed}
     return _report(drawn, kind, order, assumed).add_provenance(draw, stated)
@@ -129,14 +129,13 @@ def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
         if len(passes) >= 8 and len(batches) >= needed:
             break
     sizes = np.array(list(map(len, batches)))
-    measured = float(np.clip(sizes.mean() / examples, 1e-12, 1 - 1e-12))
     return _DrawnBatches(
         passes,
         batches,
         sizes,
         examples,
         sampling_rate=rate,
-        measured_rate=measured,
+        measured_rate=float(np.clip(sizes.mean() / examples, 1e-12, 1 - 1e-12)),
         are_whole=all(drawn_pass.is_whole for drawn_pass in passes),
     )
 
@@ -149,21 +148,30 @@ def _recognise_kind(drawn: _DrawnBatches) -> str:
     is below 1e-9.
     """
     sizes = drawn.sizes
-    is_once = True
-    log_once = 0.0  # log of the probability that Poisson batches use no example twice in an epoch
-    for drawn_pass in drawn.passes:
-        batches = drawn_pass.batches[: count_batches(drawn.sampling_rate)]
-        is_once &= not _is_repeated(np.concatenate(batches))
-        log_once += drawn.examples * stats.binom.logcdf(1, len(batches), drawn.measured_rate)
-    if is_once and log_once < _LOG_CERTAIN:
-        # Shuffled batches that are not empty have sizes that differ by at most 1. Alternatively, all batches
-        # have the same size, except for the last of a pass, which may be empty.
-        is_shuffled = np.ptp(sizes[sizes > 0]) <= 1 or len(np.unique(sizes)) <= 2
-        return SHUFFLED if is_shuffled else BALLS_IN_BINS
+    if _is_once_in_epochs(drawn):
+        # Parts of a shuffled pass have sizes that differ by at most 1 (or are empty), or only the last batch
+        # is smaller.
+        are_equal_parts = np.ptp(sizes[sizes > 0]) <= 1
+        have_two_sizes = len(np.unique(sizes)) <= 2
+        return SHUFFLED if are_equal_parts or have_two_sizes else BALLS_IN_BINS
 
     # The probability that all Poisson batches are the same size as the first.
     log_same_size = len(sizes) * stats.binom.logpmf(sizes[0], drawn.examples, drawn.measured_rate)
     return FIXED if np.ptp(sizes) == 0 and log_same_size < _LOG_CERTAIN else UNRECOGNISED
+
+
+def _is_once_in_epochs(drawn: _DrawnBatches) -> bool:
+    """Returns True if epochs use no example twice, unlike Poisson batches (probability below 1e-9).
+
+    The stated rate gives the length of an epoch. The measured rate gives the probability.
+    """
+    log_once = 0.0  # the log of this probability
+    for drawn_pass in drawn.passes:
+        epoch = drawn_pass.batches[: count_batches(drawn.sampling_rate)]
+        if _is_repeated(np.concatenate(epoch)):
+            return False
+        log_once += drawn.examples * stats.binom.logcdf(1, len(epoch), drawn.measured_rate)
+    return log_once < _LOG_CERTAIN
 
 
 def _is_repeated(indices: Integers) -> bool:
@@ -172,23 +180,19 @@ def _is_repeated(indices: Integers) -> bool:
 
 
 def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: str) -> CheckReport:
-    """Checks batches of the kind `kind` for an accountant that assumes the kind `assumed`.
-
-    `order` is the result of the order test, or None if it does not apply.
-    """
+    """Checks batches of kind `kind` for an accountant that assumes `assumed`; `order` tests their order."""
     rows = {
         "indices": _check_indices(drawn, kind),
         "batch size": _test_rate(drawn),
         "spread of sizes": _test_sizes(drawn),
         **_test_members(drawn),
     }
-    # Batches count as Poisson if no other kind was recognised and no test rejects Poisson sampling.
     if kind == UNRECOGNISED and make_report("batches", rows).passed:
         kind = POISSON
     figures: dict[str, Any] = {"kind": kind}
     if order is not None:
         figures["order"] = order._asdict()
-        if not order.repeats:  # otherwise, the batches are cyclic
+        if not order.repeats:
             not_uniform = CheckFinding(
                 "order",
                 "an order that is not uniform",
@@ -230,19 +234,22 @@ def _drop_poisson_tests(
 ) -> None:
     """Removes the tests of Poisson sampling from `rows`, if the accountant assumes different batches.
 
-    Measurements stay. The stated rate may differ by 1%, and fixed-size batches must still use all examples
-    equally often.
+    Their texts stay. The rate may differ from the stated rate by 1%.
     """
-    # If only the last batch of a pass is smaller, the largest size gives the rate; otherwise, the mean does.
-    mean = drawn.sizes.mean()
-    full_size = mean if assumed == BALLS_IN_BINS else drawn.sizes.max()
-    rates = np.array([full_size, mean]) / drawn.examples
-    is_close = np.min(np.abs(rates / drawn.sampling_rate - 1)) <= 0.01
-    another_rate = () if is_close else rows["batch size"].findings
-    rows["batch size"] = CheckOutcome(rows["batch size"].text, findings=another_rate)
-    rows["spread of sizes"] = CheckOutcome(rows["spread of sizes"].text)
-    if not kind == assumed == FIXED:
-        rows["every example"] = CheckOutcome(rows["every example"].text)
+    full_sizes = [drawn.sizes.mean()]
+    if assumed != BALLS_IN_BINS:  # a smaller last batch lowers the mean
+        full_sizes.append(drawn.sizes.max())
+    rates = np.array(full_sizes) / drawn.examples
+    is_close = abs(rates / drawn.sampling_rate - 1).min() <= 0.01
+    # Without p-values, its finding does not depend on a test.
+    rows["batch size"] = rows["batch size"]._replace(p_values={})
+    dropped = ["spread of sizes"]
+    if is_close:
+        dropped.append("batch size")
+    if kind != FIXED or assumed != FIXED:  # fixed-size batches use all examples equally often
+        dropped.append("every example")
+    for row in dropped:
+        rows[row] = rows[row]._replace(p_values={}, findings=())
     del rows["together"]
 
 
@@ -292,7 +299,7 @@ def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
 def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
     """Tests whether sizes vary like binomial numbers, and whether batches are cut or padded to one size.
 
-    The tests use the measured rate, so a wrong rate does not make them fail.
+    They use the measured rate, so a wrong rate does not make them fail. Factors of 2 are Bonferroni's.
     """
     sizes = drawn.sizes
     law = stats.binom(drawn.examples, drawn.measured_rate)
@@ -302,7 +309,7 @@ def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
     cut_p_value = 2 * min(none_larger, none_smaller)
     name = "sizes that do not vary like Poisson batches"
     meaning = "The accountant assumes Poisson batches."
-    fix = _SAMPLE
+    fix = _DRAW_EACH
     if cut_p_value < LEVEL:
         side = "fewer"
         edge = sizes.min()
@@ -345,7 +352,7 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
         "every example",
         "examples that are drawn unequally often",
         "The accountant assumes Poisson batches.",
-        _SAMPLE,
+        _DRAW_EACH,
     )
     pairs = examine_pairs(
         members.T @ members, observed, drawn.measured_rate**2, groups="batches", count=batches

@@ -4,19 +4,19 @@ C, sigma, eta and B are the stated clipping norm, noise multiplier, learning rat
 are in units of eta C / B, noise in eta sigma C / B.
 """
 
-import functools
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from audit.check import noise
 from audit.check.measured import Measured
-from audit.check.movements import COARSE, SAME
+from audit.check.movements import MAX_TOLERANCE, NORM_ERROR
 from audit.check.noise import AT_ENDS, AT_ONE, EMPTY, FOURFOLD, GRID, OTHER_ROWS, QUARTER
 from audit.check.report import CheckFinding
 
-_AT_C = 5e-3  # a norm counts as C up to this relative difference
+_C_ERROR = 5e-3  # norms with a smaller relative difference from C count as C
 _EXCESS = "an example that moves the step by more than C"
 _BY_SIZE = "normalised by the batch's actual size"
 _DIVIDE = "divide by the stated batch size, a constant, not by the number of examples"
@@ -55,20 +55,19 @@ class Cause(NamedTuple):
 def explain(m: Measured) -> Iterator[CheckFinding]:
     """Yields the bugs: for each symptom that no other bug explains, the first cause that fits.
 
-    Most symptoms are rows of the report. If movements or noise cannot be judged (an obstacle), we skip their
-    rows. A cause fits if its signature returns True or values for its texts.
+    If movements or noise cannot be judged (an obstacle), we skip their rows.
     """
-    done = set()  # symptoms that need no cause, as they are absent, hidden or explained
+    done = set()  # symptoms that are absent, hidden or explained
     if m.movement_obstacle:
         done |= {"sensitivity", "excess"}
-    if not m.tried.violations:  # no example moves the step by more than C
+    if not m.tried.violations:
         done.add("excess")
     if m.noise_obstacle:
         done |= {"noise", *OTHER_ROWS}
-    for cause in CAUSES:  # the most specific causes of a symptom come first
+    for cause in CAUSES:
         fit = cause.symptom not in done and cause.signature(m)
         if fit:
-            values = fit if isinstance(fit, tuple) else (fit,)  # for {0}, {1}, ... in the texts
+            values = fit if isinstance(fit, tuple) else (fit,)
             filled = [text.format(*values, m=m) for text in (cause.name, cause.meaning, cause.fix)]
             yield CheckFinding(_ROW_OF_SYMPTOM.get(cause.symptom, cause.symptom), *filled)
             done |= {cause.symptom, *cause.explains}
@@ -121,7 +120,7 @@ def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> lis
     stated = m.probe.settings
     quantities = stated._asdict() | {
         "sigma C": stated.noise_multiplier * stated.clipping_norm,
-        "layers": np.sum(m.probe.is_layer_trained),
+        "layers": m.probe.is_layer_trained.sum(),
         "k": range(2, 17),  # numbers of pieces, copies or workers
         "scale": 2 ** np.arange(5, 25),  # loss scales of mixed-precision training
     }
@@ -137,52 +136,58 @@ def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> lis
     return sorted(errors, key=errors.__getitem__)
 
 
-def _fit_size(m: Measured) -> tuple[float, str] | tuple[()]:
-    """Returns a wrong factor that movements and noise share, and the mistakes that fit; () if there is none.
-
-    The factor is the plateau, the norm of the largest movements. If examples replace a row (`refusal`), it is
-    the reach (the largest movement), or about the noise's deviation if that is larger, because the reach may
-    be too small by a tenth.
-    """
-    tried = m.tried
-    # If examples change each other's gradients (`interacts`), movements do not reveal a factor.
-    if m.movement_obstacle or m.noise_obstacle or m.interacts or tried.tolerance > COARSE:
-        return ()
-    deviation = m.drawn.given.deviation
-    # Four standard errors of the deviation, and 0.5%.
-    error = 4 / (2 * np.sum(m.drawn.given.freedom)) ** 0.5 + 0.005
-    factor = tried.plateau
-    if tried.refusal:
-        factor = max(tried.reach, deviation * (1 - error))
-    # Movements below C may be due to short gradients, so a factor below 1 needs proof of clipping.
-    is_larger = factor > 1 + SAME + 2 * tried.tolerance
-    is_smaller = factor < 1 - error and tried.is_clipped
-    # No example exceeds the factor (up to 1%), and one comes within a tenth of the noise's deviation.
-    agrees_with_noise = 0.9 * deviation < tried.reach < 1.01 * factor
-    # The factor explains the noise, and better than the stated size does.
-    is_nearer = abs(factor / deviation - 1) < min(error, abs(deviation - 1))
-    if not ((is_larger or is_smaller) and agrees_with_noise and is_nearer):
-        return ()
+def _fit_size(m: Measured) -> tuple[float, str] | None:
+    """Returns a wrong factor that movements and noise share, and the mistakes that fit; None if not wrong."""
+    # If examples change each other's gradients, movements do not reveal a factor.
+    if m.movement_obstacle or m.noise_obstacle or m.interacts or m.tried.tolerance > MAX_TOLERANCE:
+        return None
+    factor = _measure_factor(m)
+    if factor == 1:
+        return None
     stated = m.probe.settings
     fits = [
         f"B = {stated.batch_size / factor:.4g} instead of the stated {stated.batch_size:g}",
         f"a learning rate of {stated.learning_rate * factor:.4g} instead of {stated.learning_rate:g}",
-        *find_factors(m, "movements and noise", factor, tolerance=_AT_C),
+        *find_factors(m, "movements and noise", factor, tolerance=_C_ERROR),
     ]
     return factor, "; or ".join(fits)
 
 
-def _fit_plateau(m: Measured) -> Any:
-    """Returns the best explanation of the observed clipping norm, and all of them; or a falsy value.
+def _measure_factor(m: Measured) -> float:
+    """Returns the factor by which movements and noise both differ from their stated size; 1 if they do not.
 
-    That norm is the plateau, which the largest movements share. If nothing explains it, we report it only if
-    movements exceed C, because a smaller norm loses no privacy.
+    It is the norm that the largest movements share. If examples replace rows, it is the largest norm, which
+    may be too small by a tenth, or about the noise's deviation if that is larger.
     """
     tried = m.tried
-    fits = find_factors(m, "movements", tried.plateau, _AT_C + tried.tolerance)
+    deviation = m.drawn.given.deviation
+    # Four standard errors of the deviation, and 0.5%.
+    error = 4 / (2 * m.drawn.given.freedom.sum()) ** 0.5 + 0.005
+    factor = tried.common_norm
+    if tried.replaces_rows:
+        factor = max(tried.max_norm, deviation * (1 - error))
+    # Movements below C may be due to short gradients, so a factor below 1 needs proof of clipping.
+    is_larger = factor > 1 + NORM_ERROR + 2 * tried.tolerance
+    is_smaller = factor < 1 - error and tried.is_clipped
+    # No example exceeds the factor (up to 1%), and one comes within a tenth of the noise's deviation.
+    agrees_with_noise = 0.9 * deviation < tried.max_norm < 1.01 * factor
+    # The factor explains the noise, and better than the stated size does.
+    is_nearer = abs(factor / deviation - 1) < min(error, abs(deviation - 1))
+    return factor if (is_larger or is_smaller) and agrees_with_noise and is_nearer else 1.0
+
+
+def _fit_clipping_norm(m: Measured) -> tuple[str, str] | None:
+    """Returns the best explanation of the observed clipping norm, and all of them; None if there is none.
+
+    If no known mistake explains it, we report it only if movements exceed C: smaller norms lose no privacy.
+    """
+    tried = m.tried
+    fits = find_factors(m, "movements", tried.common_norm, _C_ERROR + tried.tolerance)
     if tried.violations and not fits:
-        fits = [f"clipped to {tried.plateau:.4g} times the stated C"]
-    return fits and tried.is_clipped and (fits[0], "; or ".join(fits))
+        fits = [f"clipped to {tried.common_norm:.4g} times the stated C"]
+    if not fits or not tried.is_clipped:
+        return None
+    return fits[0], "; or ".join(fits)
 
 
 def _find_rows(m: Measured) -> str:
@@ -198,8 +203,8 @@ def _find_rows(m: Measured) -> str:
 def _is_clipped_in_part(m: Measured) -> bool:
     """Returns True if some examples exceed C by over 2%, but at least four of the others are clipped to C."""
     norms = m.tried.collect("norm")
-    is_at_c = (norms > 1 - _AT_C) & (norms <= 1 + m.tried.tolerance)
-    return bool(np.sum(is_at_c) >= 4 and norms[0] > 1.02)
+    is_at_c = (norms > 1 - _C_ERROR) & (norms <= 1 + m.tried.tolerance)
+    return bool(is_at_c.sum() >= 4 and norms[0] > 1.02)
 
 
 def _find_separate_layers(m: Measured, least: int) -> str:
@@ -209,11 +214,11 @@ def _find_separate_layers(m: Measured, least: int) -> str:
     example moves a layer by more than C.
     """
     norms = m.tried.collect("layer_norms")
-    error = _AT_C + m.tried.tolerance
+    error = _C_ERROR + m.tried.tolerance
     exceeds = m.tried.collect("norm") > 1 + error
-    is_at_c = (np.abs(norms - 1) < error) & exceeds[:, None]
-    layers = np.flatnonzero(is_at_c[np.argmax(np.sum(is_at_c, axis=1))])
-    if len(layers) < least or np.max(norms) >= 1 + error:
+    is_at_c = (abs(norms - 1) < error) & exceeds[:, None]
+    layers = np.flatnonzero(is_at_c[np.argmax(is_at_c.sum(axis=1))])
+    if len(layers) < least or norms.max() >= 1 + error:
         return ""
     return m.name_layers(layers)
 
@@ -225,20 +230,21 @@ def _find_left_out(m: Measured) -> str:
     layers. In the other layers, two of these examples must reach nearly C, as they do if those layers are
     clipped.
     """
+    tried = m.tried
     # Differences between examples do not show which layers are clipped. If all examples are clipped to
     # slightly more than C, all but one small layer may stay within C.
-    if m.tried.refusal or (m.tried.is_clipped and m.tried.plateau < 1.1):
+    if tried.replaces_rows or (tried.is_clipped and tried.common_norm < 1.1):
         return ""
-    norms = m.tried.collect("layer_norms")
-    exceeds = m.tried.collect("norm") > 1 + m.tried.tolerance
+    norms = tried.collect("layer_norms")
+    exceeds = tried.collect("norm") > 1 + tried.tolerance
     count = norms.shape[1]
-    ranked = np.argsort(-np.max(norms, axis=0)).tolist()
+    ranked = np.argsort(-norms.max(axis=0)).tolist()
     candidates = [[layer] for layer in ranked]
     candidates.append(np.flatnonzero(m.probe.dimensions <= 1).tolist())
     candidates += [ranked[:size] for size in range(2, count // 2 + 1)]
     for layers in candidates:
         others = np.linalg.norm(np.delete(norms, layers, axis=1), axis=1)
-        is_within_c = np.max(others) <= 1 + m.tried.tolerance
+        is_within_c = others.max() <= 1 + tried.tolerance
         are_clipped = np.sum(others[exceeds] >= 0.96) >= 2
         if 0 < len(layers) < count and is_within_c and are_clipped:
             return m.name_layers(layers)
@@ -259,10 +265,11 @@ def _find_repeats(m: Measured) -> Any:
     whether the step has noise. If the step rejects an empty batch, we use each example four times instead:
     for the sum of gradients g and noise z, the two batches move the step by g + z and 4 g + z.
     """
-    others = m.drawn.others
-    draws = m.drawn.given.draws
-    repeats = noise.count_repeats(m.drawn)
-    if np.any(m.drawn.given.values):
+    drawn = m.drawn
+    others = drawn.others
+    draws = drawn.given.draws
+    repeats = noise.count_repeats(drawn)
+    if drawn.given.values.any():
         return repeats and ("several seeds", repeats, len(draws))
     constant = np.zeros(1)  # the part of the step without gradients
     if EMPTY in others:
@@ -270,7 +277,7 @@ def _find_repeats(m: Measured) -> Any:
     elif FOURFOLD in others:
         constant = (4 * draws[0] - others[FOURFOLD].draws[0]) / 3
     # The largest draw of plausible noise, in stated deviations.
-    is_noise = 0.3 < np.max(np.abs(constant), initial=0) < 10
+    is_noise = 0.3 < np.max(abs(constant), initial=0) < 10
     return is_noise and ("every seed", repeats, len(draws))
 
 
@@ -301,13 +308,13 @@ def _fit_deviation(m: Measured) -> tuple[Any, ...]:
     freedom = given.freedom[layers]
     deviation = np.average(deviations**2, weights=freedom) ** 0.5
     # 1% plus four standard errors, each 1 / sqrt(2 freedom); at most 5%.
-    error = min(0.01 + 4 / (2 * np.sum(freedom)) ** 0.5, 0.05)
+    error = min(0.01 + 4 / (2 * freedom.sum()) ** 0.5, 0.05)
     fits = find_factors(m, "noise", deviation, error)
     if not m.tried.is_clipping_seen:
         fits.append("the whole step has a different size than stated: clipping was not seen")
-    low = np.min(deviations)
+    low = deviations.min()
     text = (
-        f"{low:.3g} to {np.max(deviations):.3g} times eta sigma C / B in {m.name_layers(layers)}. Possible "
+        f"{low:.3g} to {deviations.max():.3g} times eta sigma C / B in {m.name_layers(layers)}. Possible "
         f"explanation: {'; or '.join(fits) or 'none known'}."
     )
     if low > 1:
@@ -316,18 +323,17 @@ def _fit_deviation(m: Measured) -> tuple[Any, ...]:
     return deviation, text, multiplier
 
 
-def _find_change(m: Measured, row: str) -> tuple[Any, ...]:
+def _find_change(m: Measured, row: str) -> tuple[str, str, float, str] | None:
     """Returns the bug, the batch, the ratio of deviations and a fix for the first batch with different noise.
 
-    Compares only batches in the report row `row`. Returns () if their noise does not differ.
+    Compares only batches in the report row `row`. Returns None if their noise does not differ.
     """
+    # Relative to the given batch. Steps with an empty batch may divide by 1 instead of 0.
+    sizes = {QUARTER: 0.25, FOURFOLD: 4.0, EMPTY: 1 / len(m.probe.rows[0])}
     for batch, other in m.drawn.others.items():
         if noise.row_of(batch) != row or not (other.not_finite or batch in m.rejected[row]):
             continue
         ratio = other.deviation / m.drawn.given.deviation
-        # Relative to the given batch. Steps with an empty batch may divide by 1 instead of 0. A batch of the
-        # given size gets 0, since its size does not explain the ratio.
-        size = {QUARTER: 0.25, FOURFOLD: 4.0, EMPTY: 1 / len(m.probe.rows[0])}.get(batch, 0)
         name = "noise that depends on the batch"
         fix = "compute the noise's deviation from only sigma, C and B, and add the noise once per step"
         if other.not_finite:
@@ -336,11 +342,12 @@ def _find_change(m: Measured, row: str) -> tuple[Any, ...]:
         elif ratio == 0:
             name = "steps with an empty batch are skipped"
             fix = "add noise even if the batch is empty and the sum is zero: a step must not reveal that"
-        elif abs(ratio * size - 1) < 0.15:  # the noise is proportional to 1 / size
+        # The noise is proportional to 1 / size, up to errors of deviations.
+        elif batch in sizes and abs(ratio * sizes[batch] - 1) < 0.15:
             name = _BY_SIZE
             fix = _DIVIDE
         return name, batch, ratio, fix
-    return ()
+    return None
 
 
 def _is_due_to_size(m: Measured) -> bool:
@@ -350,12 +357,11 @@ def _is_due_to_size(m: Measured) -> bool:
     in a row does not change the size, so these movements must stay within C.
     """
     tried = m.tried
-    is_by_size = not m.noise_obstacle and _BY_SIZE in _find_change(m, "noise and data")
-    is_added = not tried.refusal and tried.movements.keys() >= set(tried.violations)
-    return is_by_size and is_added and tried.largest[1].norm < 2
+    change = None if m.noise_obstacle else _find_change(m, "noise and data")
+    is_added = not tried.replaces_rows and tried.movements.keys() >= set(tried.violations)
+    return bool(change and _BY_SIZE in change and is_added and tried.largest[1].norm < 2)
 
 
-# The report row of each symptom that is not itself a row name.
 _ROW_OF_SYMPTOM = {"excess": "sensitivity", "noise that is not finite": "noise", "buffers": "noise"}
 # Mistakes in clipping: name, signature, and a text to append to the description of the largest movement.
 _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
@@ -363,7 +369,7 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     (_EXCESS, lambda m: m.interacts, "First look for an operation that mixes examples."),
     (
         "layers clipped separately",
-        functools.partial(_find_separate_layers, least=2),
+        partial(_find_separate_layers, least=2),
         "Several layers reach exactly C with one example: {0}.",
     ),
     (
@@ -373,13 +379,13 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     ),
     (
         "{0}",
-        _fit_plateau,
-        "Movements are limited to {m.tried.plateau:.4g} times the stated clipping norm. Possible "
+        _fit_clipping_norm,
+        "Movements are limited to {m.tried.common_norm:.4g} times the stated clipping norm. Possible "
         "explanation: {1}.",
     ),
     (
         "{0} clipped separately from other layers",
-        functools.partial(_find_separate_layers, least=1),
+        partial(_find_separate_layers, least=1),
         "Its norm is at most C while other layers move too.",
     ),
     (
@@ -390,12 +396,12 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     ),
     (
         "no clipping of individual examples",
-        lambda m: m.tried.reach > 16,  # the largest k that `find_factors` tries
+        lambda m: m.tried.max_norm > 16,  # the largest k that `find_factors` tries
         "",
     ),
     (
         _EXCESS,
-        lambda m: True,  # if no earlier cause fits
+        lambda m: True,
         "Movements are not limited to C: is there any clipping, are min and max swapped, and does the norm "
         "include all parameters?",
     ),
@@ -442,8 +448,8 @@ CAUSES = [
     Cause(
         "sensitivity",
         "{0}",
-        lambda m: not m.tried.violations and not m.tried.clips_by_layer and _fit_plateau(m),
-        "Movements are limited to {m.tried.plateau:.4g} times eta C / B, but the stated noise assumes 1. "
+        lambda m: not m.tried.violations and not m.tried.clips_by_layer and _fit_clipping_norm(m),
+        "Movements are limited to {m.tried.common_norm:.4g} times eta C / B, but the stated noise assumes 1. "
         "This loses no privacy, but noise hides more of the gradient. Possible explanation: {1}.",
         "divide the clipped sum once, by the stated B",
     ),
@@ -528,7 +534,7 @@ CAUSES = [
         Cause(
             row,
             "{0}",
-            functools.partial(_find_change, row=row),
+            partial(_find_change, row=row),
             "The batch changes the noise: with {1}, it is {2:.3g} times as large.",
             "{3}",
         )

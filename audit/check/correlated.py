@@ -61,7 +61,7 @@ def check_noise(
         noise.ndim == 2 and min(noise.shape) > 1,
         f"`draw` gave shape {noise.shape}: give the noise of T steps, (T, d)",
     )
-    require(np.all(np.isfinite(noise)), "`draw` gave noise that is not finite")
+    require(np.isfinite(noise).all(), "`draw` gave noise that is not finite")
     report = _report(find_strategy(strategy, len(noise)), noise / stated.deviation)
     return report.add_provenance(draw, stated._asdict())
 
@@ -80,10 +80,10 @@ def _test_steps(noise: Array) -> tuple[float, Array]:
     np.fill_diagonal(correlations, 0)
     # Each sum is scaled to the variance of a single correlation, 1 / d.
     sums = [np.trace(correlations, lag) / math.sqrt(steps - lag) for lag in range(1, steps)]
-    largest = np.array([np.max(np.abs(correlations)), np.max(np.abs(sums))])
+    largest = np.array([abs(correlations).max(), np.max(np.abs(sums))])
     counts = np.array([math.comb(steps, 2), steps - 1])
     two_sided = 2 * stats.norm.sf(largest * math.sqrt(size))
-    p_value = 2 * np.min(counts * two_sided)  # times 2, for two statistics
+    p_value = 2 * np.min(counts * two_sided)
     return min(1.0, p_value), correlations
 
 
@@ -101,11 +101,9 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
         f"Undoing the strategy leaves noise of {ratio:.4g} eta sigma C / B.",
         "state the deviation of the raw noise for S as given, without scaling its columns to norm 1",
     )
-    # The report shows the findings of a row only if its test rejects.
     outcomes = {
         "size": CheckOutcome(
             f"{name} ({steps} steps, {size:,} parameters)",
-            # Correlated steps explain a wrong size.
             findings=[wrong_size] if p_independent > LEVEL else [],
             p_values={"chi-square": p_size},
         ),
@@ -133,14 +131,14 @@ def _explain_correlations(strategy: Strategy, noise: Array, correlations: Array)
     steps, size = noise.shape
     # The smallest significant correlation: a two-sided test of T (T - 1) / 2 pairs of steps.
     threshold = stats.norm.isf(LEVEL / steps**2) / np.sqrt(size)
-    is_correlated = np.any(np.triu(np.abs(correlations)) > threshold, axis=0)
-    restart = max(int(np.argmax(is_correlated)), 1)  # at least one step precedes the restart
+    is_correlated = np.any(np.triu(abs(correlations)) > threshold, axis=0)
+    restart = max(int(is_correlated.argmax()), 1)  # at least one step precedes the restart
     # If the mechanism restarted at the first step that is correlated with an earlier step, each part of the
     # noise has the strategy's correlations. Undoing the strategy for each part removes them.
     parts = [strategy.multiply(noise[:restart]), strategy.multiply(noise[restart:])]
     p_joined, joined = _test_steps(np.concatenate(parts))
     # If the generator also restarted, two steps of different parts have the same noise: correlation 1.
-    if np.max(np.abs(joined[:restart, restart:])) > 0.9:
+    if np.max(abs(joined[:restart, restart:])) > 0.9:
         return CheckFinding(
             "whiteness",
             f"noise of earlier steps is reused from step {restart + 1}",

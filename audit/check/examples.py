@@ -88,7 +88,7 @@ def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
     several factors; and the next examples as they are, because clipping may depend on an example's values.
     """
     # Keyed by content to omit duplicates, which several factors may produce if integers are clipped.
-    examples: dict[Any, tuple[str, Columns]] = {}
+    described: dict[Any, tuple[str, Columns]] = {}
     for place, row in (("the first example", 0), ("the last example", -1)):
         original = take(batch, [row])
         variants = {"": original}
@@ -100,10 +100,12 @@ def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
                 example = scale_features(variant, scale, batch)
                 content = tuple(column.tobytes() for column in example)
                 scaled = "" if scale == 1 else f", features times {scale:g}"
-                examples.setdefault(content, (f"{place}{scaled}{change}", example))
-    for row in range(1, min(len(batch[0]) - 1, _MAX_ROWS)):
-        examples[row] = f"example {row}", take(batch, [row])
-    return dict(examples.values())
+                described.setdefault(content, (f"{place}{scaled}{change}", example))
+    examples = dict(described.values())
+    last_row = len(batch[0]) - 1
+    for row in range(1, min(last_row, _MAX_ROWS)):
+        examples[f"example {row}"] = take(batch, [row])
+    return examples
 
 
 def _list_other_labels(labels: Array, label: Array) -> dict[str, Array]:
@@ -114,7 +116,7 @@ def _list_other_labels(labels: Array, label: Array) -> dict[str, Array]:
     """
     others = {}
     differs = np.any(labels != label, axis=tuple(range(1, labels.ndim)))  # for each example
-    if np.any(differs):
+    if differs.any():
         others[", label changed"] = labels[differs][:1]
     if labels.dtype.kind == "f":
         others[", label times 1000"] = 1e3 * label

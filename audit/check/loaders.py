@@ -35,8 +35,10 @@ class DrawnPass(NamedTuple):
 def make_draw(loader: Any) -> Draw:
     """Returns a function from a seed to the batches of one pass over a loader.
 
+    The seed sets the loader's epoch if it has `set_epoch`.
+
     Args:
-      loader: such a function, or a loader or an iterable as in `check_batches`.
+      loader: such a function, which is returned; or a loader or an iterable as in `check_batches`.
 
     Raises:
       InputError: the loader is neither callable nor iterable, or can be iterated only once.
@@ -124,9 +126,7 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
     require(drawn.batches, f"`draw` gave no batches with seed {seed}: return batches of indices")
     indices = np.concatenate(drawn.batches)
     is_inside = (indices >= 0) & (indices < examples)
-    require(
-        np.all(is_inside), f"`draw` gave indices outside the data set: give 0 to {examples - 1}"
-    )
+    require(is_inside.all(), f"`draw` gave indices outside the data set: give 0 to {examples - 1}")
     return drawn
 
 

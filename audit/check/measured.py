@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from audit.check import examples, movements, noise
-from audit.check.movements import COARSE, SeedEffect, TriedExamples
+from audit.check.movements import MAX_TOLERANCE, SeedEffect, TriedExamples
 from audit.check.noise import CLAMPED_SUM, FEATURES, FOURFOLD, LAGS
 from audit.check.probe import Movement, StepProbe
 from audit.check.report import LEVEL, find_rejected_tests
@@ -100,7 +100,7 @@ class Measured(NamedTuple):
         standard deviation sigma. We test at level 0.001 (3.3 standard deviations).
         """
         sigma = self.probe.settings.noise_multiplier
-        expected = sigma * (2 * np.sum(self.probe.is_trained)) ** 0.5
+        expected = sigma * (2 * self.probe.is_trained.sum()) ** 0.5
         return abs(self.replay.norm - expected) < 3.3 * sigma
 
     @property
@@ -140,7 +140,7 @@ def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
     RefusedError if the step fails on the given batch.
     """
     began = time.perf_counter()
-    again = probe.run(probe.rows, seed=0)  # already compiled by the probe's first call
+    again = probe.run(probe.rows)  # already compiled by the probe's first call
     seconds = time.perf_counter() - began
     # About 50 steps for examples, and 250 for seeds.
     tell(
@@ -171,29 +171,32 @@ def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
 def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
     """Returns why movements do not show sensitivity, and why noise cannot be tested; "" if they do or it can.
 
-    `effect` describes how the seed changes the effect of exchanging two examples.
+    A step replays if two calls with the same seed agree. `effect` describes how the seed changes the effect
+    of exchanging two examples (if its excess is positive).
     """
+    drawn = m.drawn
+    replays = m.replays
     noise_obstacle = ""
-    if not m.drawn:
+    if not drawn:
         noise_obstacle = "noise_multiplier=0: no noise is expected"
-    elif m.drawn.given.not_finite:
+    elif drawn.given.not_finite:
         noise_obstacle = "the step is not finite for some seeds"
-    elif not (m.replays or m.replays_like_noise):
+    elif not (replays or m.replays_like_noise):
         # The state may be an optimizer's running means, which also rescale the noise.
         noise_obstacle = "the step keeps state, which hides the noise"
-    if m.replays and m.drawn and m.drawn.is_sign_step():
+    if replays and drawn and drawn.is_sign_step():
         reason = _ADAM + m.phrases.gradient
         return reason, reason
-    if m.ties == CLAMPED_SUM or (m.replays and _is_changed_after_noise(m, effect)):
+    if m.ties == CLAMPED_SUM or (replays and _is_changed_after_noise(m, effect)):
         reason = (
             "something happens after the noise, such as rounding, clamping, projection or top-k: return the "
             f"noisy sum; with Adam {m.phrases.gradient}. Or the seed changes the effect of an example: "
             f"{m.phrases.random}"
         )
         return reason, noise_obstacle or reason
-    if m.replays and not m.tried.is_any_moved:
+    if replays and not m.tried.is_any_moved:
         return "no example changes anything: does the step use its batch?", noise_obstacle
-    if not m.replays or effect.excess > 0:
+    if not replays or effect.excess > 0:
         return "noise that changes with the call or the batch hides movements", noise_obstacle
     return "", noise_obstacle
 
@@ -237,9 +240,9 @@ def _measure_interaction(m: Measured) -> Movement | str:
     norm if we can.
     """
     norms = m.tried.collect("norm")
-    is_clipped = norms > 1 - COARSE
-    is_hidden = is_clipped | (norms < COARSE)
-    is_all_clipped = not m.tried.refusal and is_hidden.all() and is_clipped.any()
+    is_clipped = norms > 1 - MAX_TOLERANCE
+    is_hidden = is_clipped | (norms < MAX_TOLERANCE)
+    is_all_clipped = not m.tried.replaces_rows and is_hidden.all() and is_clipped.any()
     larger = m.probe.with_larger_norm() if is_all_clipped else None
     interaction = movements.measure_interactions(larger or m.probe, m.tried)
     if is_all_clipped and not larger and not m._replace(interaction=interaction).interacts:

@@ -17,8 +17,8 @@ from audit.check.examples import replace_rows
 from audit.check.probe import Movement, RefusedError, StepProbe
 from audit.check.trees import Columns, Vector
 
-COARSE = 0.05  # above this tolerance, a movement of C cannot be distinguished from a smaller one
-SAME = 3e-3  # the largest relative difference between norms that count as equal
+MAX_TOLERANCE = 0.05  # above it, a movement of C cannot be distinguished from a smaller one
+NORM_ERROR = 3e-3  # norms with a smaller relative difference count as equal
 _PARALLEL = 0.98  # the absolute cosine above which two vectors count as parallel
 _SEED = 20_240_101  # for the random choice of rows
 
@@ -42,6 +42,11 @@ class TriedExamples:
     by_row: dict[int, Movement]
     refusal: str = ""
 
+    @property
+    def replaces_rows(self) -> bool:
+        """True if examples replaced the first row, since the step uses no additional rows."""
+        return bool(self.refusal)
+
     @cached_property
     def tolerance(self) -> float:
         """The largest tolerance of the movements."""
@@ -56,7 +61,7 @@ class TriedExamples:
     @cached_property
     def finite(self) -> dict[str, Movement]:
         """The finite movements, keyed by the name of the example, largest first."""
-        # Rounded, so that equal norms stay in order: extreme examples before others.
+        # Rounded, to keep equal norms in order: extreme examples before others.
         ranked = sorted(self.movements.items(), key=lambda item: -round(item[1].norm, 3))
         return {name: movement for name, movement in ranked if movement.norm < np.inf}
 
@@ -67,7 +72,7 @@ class TriedExamples:
     @cached_property
     def is_any_moved(self) -> bool:
         """True if any example changes any parameter."""
-        return any(np.any(movement.vector) for movement in self.movements.values())
+        return any(movement.vector.any() for movement in self.movements.values())
 
     @cached_property
     def largest(self) -> tuple[str, Movement]:
@@ -80,18 +85,18 @@ class TriedExamples:
         return [name for name in self.described if self.described[name].excess > 1]
 
     @cached_property
-    def plateau(self) -> float:
-        """The norm of the four largest movements; 0 if they differ in norm, or if examples replaced a row.
+    def common_norm(self) -> float:
+        """The norm that the four largest movements share; NaN if they differ, or if examples replace a row.
 
         Clipping gives all large gradients the same norm, but differences between clipped gradients vary.
         """
-        norms = self.collect("norm")
-        if self.refusal or len(norms) < 4 or norms[0] > norms[3] * (1 + SAME):
-            return 0.0
+        norms = self.collect("norm")  # the largest first
+        if self.replaces_rows or len(norms) < 4 or norms[0] > norms[3] * (1 + NORM_ERROR):
+            return np.nan
         return norms[0]
 
     @cached_property
-    def reach(self) -> float:
+    def max_norm(self) -> float:
         """The largest finite distance by which an example moves the step.
 
         If examples replace a row, we only observe differences between their contributions to the sum. Clipped
@@ -101,25 +106,25 @@ class TriedExamples:
         """
         norms = [item.norm for item in self.described.values() if item.norm < np.inf]
         largest = max(norms, default=0.0)
-        if not self.refusal or not self.finite:
+        if not self.replaces_rows or not self.finite:
             return largest
         # With the replaced row's contribution as the origin, the others are twice the movements. The factor R
         # of a QR decomposition preserves their distances in fewer coordinates.
         factor = np.linalg.qr(2 * self.collect("vector").T, mode="r")
         points = np.insert(factor, 0, 0, axis=1).T
-        center = np.mean(points, axis=0)
+        center = points.mean(axis=0)
         for i in range(2, 1000):
             distances = np.linalg.norm(points - center, axis=1)
-            center += (points[np.argmax(distances)] - center) / i
-        return max(largest, np.max(distances))
+            center += (points[distances.argmax()] - center) / i
+        return max(largest, distances.max())
 
     @cached_property
     def is_clipped(self) -> bool:
-        """True if the plateau, the norm of the largest movements, is the same at random parameters.
+        """True if the norm that the examples' largest movements share is the same at random parameters.
 
         It is then due to clipping, because other bounds on gradient norms depend on the parameters.
         """
-        if not self.plateau or self.tolerance > COARSE:
+        if not self.common_norm > 0 or self.tolerance > MAX_TOLERANCE:
             return False
         # Frozen parameters stay as they are, since some, such as variances, must be positive.
         shift = self.probe.is_trained * np.random.default_rng(0).normal(size=self.probe.start.size)
@@ -127,8 +132,8 @@ class TriedExamples:
             elsewhere = self.probe.change(start=self.probe.start + shift)
         except RefusedError:
             return False
-        plateau = _measure_each(elsewhere, self.examples, is_added=True).plateau
-        return abs(plateau / self.plateau - 1) < SAME + self.tolerance
+        norm = _measure_each(elsewhere, self.examples).common_norm
+        return abs(norm / self.common_norm - 1) < NORM_ERROR + self.tolerance
 
     @property
     def clips_by_layer(self) -> bool:
@@ -137,36 +142,35 @@ class TriedExamples:
         Four examples must reach this norm in the same layer, and none may exceed it in any layer.
         """
         is_trained = self.probe.is_layer_trained
-        num_layers = np.sum(is_trained)
-        if self.refusal or num_layers < 2 or len(self.finite) < 4:
+        num_layers = is_trained.sum()
+        if self.replaces_rows or num_layers < 2 or len(self.finite) < 4:
             return False
         # (examples, trained layers) the norms, divided by each layer's share of C, with each column sorted.
         norms = np.sort(self.collect("layer_norms")[:, is_trained] * np.sqrt(num_layers), axis=0)
-        error = SAME + self.tolerance
-        return np.max(norms) < 1 + error and np.max(norms[-4]) > 1 - error
+        error = NORM_ERROR + self.tolerance
+        return norms.max() < 1 + error and np.max(norms[-4]) > 1 - error
 
     @property
     def is_clipping_seen(self) -> bool:
         """True if an example moves the step by nearly C, or if clipping explains equal movements.
 
-        If examples replace a row, `reach` may be 10% too small, because we try few directions. Otherwise, we
-        allow errors of 1.5%.
+        If examples replace a row, the largest norm may be 10% too small, because we try few directions.
+        Otherwise, we allow errors of 1.5%.
         """
-        least = 0.9 if self.refusal else 0.985
-        return self.reach >= least or self.clips_by_layer or self.is_clipped
+        least = 0.9 if self.replaces_rows else 0.985
+        return self.max_norm >= least or self.clips_by_layer or self.is_clipped
 
     @cached_property
     def opposites(self) -> tuple[str, str]:
         """The names of the examples with the largest movement and with the movement farthest from it."""
-        # `finite` begins with the largest movement.
-        names = list(self.finite)
+        names = list(self.finite)  # the largest movement first
         vectors = self.collect("vector")
         distances = np.linalg.norm(vectors - vectors[0], axis=1)
-        farthest = np.argmax(np.round(distances, 3))  # the first of equals, as in `finite`
-        return names[0], names[farthest]
+        # Rounding errors must not decide between equal distances.
+        return names[0], names[np.argmax(np.round(distances, 3))]
 
     def add(self, name: str, example: Columns, movement: Movement) -> "TriedExamples":
-        """Returns these examples plus another one, a batch of one row."""
+        """Returns these examples plus another one, a batch of one row, and how far it moves the step."""
         return replace(
             self,
             examples=self.examples | {name: example},
@@ -202,23 +206,23 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
     duration of a step in `seconds` limits the number of rows to try.
     """
     tried_examples = examples.make_extreme_examples(probe.rows)
-    tried = _measure_each(probe, tried_examples, is_added=True)
+    tried = _measure_each(probe, tried_examples)
     is_one_ignored = not tried.refusal and not tried.is_any_moved
     if tried.refusal or is_one_ignored:
         refusal = tried.refusal or "the step ignores an additional example"
-        tried = replace(_measure_each(probe, tried_examples, is_added=False), refusal=refusal)
+        tried = replace(_measure_each(probe, tried_examples, replaces_row=True), refusal=refusal)
     if not tried.is_any_moved or not tried.finite:
         return tried
     if is_one_ignored:
         tried = _add_until_moved(tried)
-    elif not tried.refusal and not tried.violations:
+    elif not tried.replaces_rows and not tried.violations:
         tried = _search_threshold(tried)
 
     num_rows = len(probe.rows[0])
     order = np.random.default_rng(_SEED).permutation(num_rows).tolist()
     # We try both ends, then 16 rows to detect a bug in every m-th row for m up to 16, then random rows.
     ranked = dict.fromkeys([0, num_rows - 1, *range(min(16, num_rows)), *order])
-    # Each row takes two steps, so all of them take about six seconds.
+    # Two steps each: about six seconds.
     count = int(np.clip(3 / seconds, 4, 64))
     by_row = {}
     for row in list(ranked)[:count]:
@@ -232,7 +236,7 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
 
 
 def _measure_each(
-    probe: StepProbe, tried_examples: dict[str, Columns], is_added: bool
+    probe: StepProbe, tried_examples: dict[str, Columns], replaces_row: bool = False
 ) -> TriedExamples:
     """Measures how far each example moves the step if it is added to the batch or replaces its first row.
 
@@ -241,13 +245,13 @@ def _measure_each(
     movements = {}
     refusal = ""
     for name, example in tried_examples.items():
-        batch = replace_rows(probe.rows, {0: example})
-        factor = 0.5  # a replacement removes one example and adds another
-        if is_added:
-            batch = examples.join(probe.rows, example)
-            factor = 1.0
+        batch = examples.join(probe.rows, example)
+        factor = 1.0
+        if replaces_row:
+            batch = replace_rows(probe.rows, {0: example})
+            factor = 0.5  # removes one example and adds another
         try:
-            after = probe.run(batch, seed=0)  # with the seed of `base`, whose noise then cancels
+            after = probe.run(batch)
         except RefusedError as error:
             refusal = f"the step refused a changed batch: {error}"
             continue
@@ -262,20 +266,20 @@ def _search_threshold(tried: TriedExamples) -> TriedExamples:
     a mixture, if it exists and the threshold is well above C. We return `tried`, with this mixture if it
     moves the step by more than C.
     """
-    names = list(tried.finite)
+    names = list(tried.finite)  # the largest movement first
     most = tried.examples[names[0]]
     least = tried.examples[names[-1]]
-    # The share of the example that moves the step most, and its bounds.
+    # Bounds of the share of `most`, on a log scale, since `most` may have huge features.
     low = 1e-6
     high = 1.0
     for _ in range(10):
         share = math.sqrt(low * high)
         name = f"a mixture of {names[0]} ({share:.2g}) and {names[-1]}"
         columns = examples.mix(most, least, share)
-        measured = _measure_each(tried.probe, {name: columns}, is_added=True)
+        measured = _measure_each(tried.probe, {name: columns})
         if measured.violations:
             return tried.add(name, columns, measured.movements[name])
-        if measured.reach < 1 - SAME:  # not clipped
+        if measured.max_norm < 1 - NORM_ERROR:  # below C: not clipped
             low = share
         else:
             high = share
@@ -294,7 +298,7 @@ def _add_until_moved(tried: TriedExamples) -> TriedExamples:
     for count in range(1, 65):
         rows = examples.join(rows, tried.examples[name])
         try:
-            after = probe.run(rows, seed=0)
+            after = probe.run(rows)
         except RefusedError:
             break
         if np.any(after != probe.base):
@@ -320,16 +324,16 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
     reason = tried.refusal
     for batches in _list_parts(tried, probe.rows):
         try:
-            both, *separately = [probe.run(batch, seed=0) for batch in batches]
+            both, *separately = [probe.run(batch) for batch in batches]
         except RefusedError as error:
             reason = f"the step refused a changed batch: {error}"
             continue
         together = [both, probe.base]
         movement = probe.measure(together, separately, batches[1])
-        if movement.excess > 0 and not tried.refusal and _is_full(probe, batches[0], both):
-            continue
-        measured.append(movement)
         if movement.excess > 0:
+            # A step may use only the first rows of a large batch.
+            if not tried.replaces_rows and _is_full(probe, batches[0], both):
+                continue
             # Subtract the same difference with another seed.
             base, both, *parts = [probe.run(batch, seed=1) for batch in (probe.rows, *batches)]
             together += parts
@@ -338,13 +342,14 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
                 return (
                     "noise changes the joint effect of two parts of a batch: return the noisy sum"
                 )
+        measured.append(movement)
     return max(measured, key=lambda movement: movement.excess, default=reason)
 
 
 def _is_full(probe: StepProbe, rows: Columns, after: Vector) -> bool:
     """Returns True if a step on `rows` still gives the parameters `after` with more rows: it ignores them."""
     try:
-        return np.array_equal(probe.run(examples.join(rows, probe.rows), seed=0), after)
+        return np.array_equal(probe.run(examples.join(rows, probe.rows)), after)
     except RefusedError:
         return False
 
@@ -352,12 +357,10 @@ def _is_full(probe: StepProbe, rows: Columns, after: Vector) -> bool:
 def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:
     """Yields triples of batches: with two changed parts, with only the first, and with only the second.
 
-    If the step accepts larger batches, parts are added to the batch. Parts also replace rows: two random
-    halves detect operations on all rows, such as a norm of the whole batch or a mean over all tokens; the
-    first two rows detect operations on neighbours.
+    In a correct step, the effects of the last two add up to that of the first.
     """
     columns = list(tried.examples.values())
-    if not tried.refusal:
+    if not tried.replaces_rows:  # parts are added to `rows`
         # The first part has an odd length, so a step that clips pairs of examples forms a pair across the
         # parts.
         half = (len(columns) // 2) | 1
@@ -366,6 +369,8 @@ def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:
     size = len(rows[0])
     if size == 1:
         return
+    # The other parts replace rows. Two random halves detect operations on all rows, such as a norm of the
+    # whole batch or a mean over all tokens. The first two rows detect operations on neighbours.
     order = np.random.default_rng(_SEED).permutation(size).tolist()
     half = size // 2
     for first, second in [(order[:half], order[half:]), ([0], [1])]:
@@ -403,9 +408,9 @@ def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> 
             # The effect of exchanging the examples with seed 0, minus the effect with the other seed.
             movement = probe.measure([second, other_first], [first, other_second], rows)
             noise = second - other_second
-            products = np.abs(probe.sum_layers(movement.vector * noise))  # inner products by layer
+            products = abs(probe.sum_layers(movement.vector * noise))  # inner products by layer
             lengths = movement.layer_norms * np.sqrt(probe.sum_layers(noise**2))
             # A layer that does not change has product and length 0, and counts as parallel.
-            is_parallel = np.any(lengths) and np.all(products >= _PARALLEL * lengths)
+            is_parallel = lengths.any() and np.all(products >= _PARALLEL * lengths)
             effects.append(SeedEffect(movement.excess, scales_noise=bool(is_parallel)))
     return max(effects)  # by the excess

@@ -21,10 +21,10 @@ FOURFOLD = "four times the batch"
 QUARTER = "a quarter of the batch"
 FEATURES = "features times 1000"
 SMALL_FEATURES = "features times 0.001"
-# Names of tests.
 ALL_LAYERS = "all layers together"
 LAGS = "different seeds"
 # Results of `find_ties`.
+NO_TIES = ""
 AT_ENDS = "at ends"
 AT_ONE = "at one value"
 GRID = "on a grid"
@@ -64,7 +64,7 @@ class StepNoise(NamedTuple):
     @property
     def deviation(self) -> Any:
         """The noise's standard deviation over all trained layers; NaN if rounding hides all parameters."""
-        return np.sqrt(np.sum(self.freedom * self.deviations**2) / np.sum(self.freedom))
+        return np.sqrt(np.sum(self.freedom * self.deviations**2) / self.freedom.sum())
 
     @property
     def values(self) -> Vector:
@@ -100,7 +100,7 @@ class DrawnNoise(NamedTuple):
         Machine epsilons (`spacings`) are relative. Four of them cover the rounding of the noise's factors,
         such as sigma C, eta and 1 / B.
         """
-        return 4 * float(np.max(self.probe.spacings))
+        return 4 * float(self.probe.spacings.max())
 
     @property
     def has_noise(self) -> Mask:
@@ -126,7 +126,7 @@ class DrawnNoise(NamedTuple):
         """
         quantiles = []
         for noise in (self.given, *self.others.values()):
-            distances = np.abs(noise.draws[noise.draws != 0])
+            distances = abs(noise.draws[noise.draws != 0])
             if distances.size:
                 quantiles += np.nanquantile(distances, [0.05, 0.95]).tolist()
         # A single batch, with two quantiles, is not enough evidence. We allow differences of up to 15%.
@@ -134,13 +134,15 @@ class DrawnNoise(NamedTuple):
 
 
 def make_batches(rows: Columns) -> dict[str, Columns]:
-    """Returns batches, keyed by name, on which the noise must have the same deviation as on `rows`."""
+    """Returns batches, keyed by name, on which the noise must have the same deviation as on `rows`.
+
+    They reveal noise that depends on sizes or features.
+    """
     return {
         QUARTER: examples.take(rows, slice(0, max(1, len(rows[0]) // 4))),
         FOURFOLD: examples.join(rows, rows, rows, rows),
-        # Integers are clipped to their range in the last argument.
-        FEATURES: examples.scale_features(rows, 1e3, rows),
-        SMALL_FEATURES: examples.scale_features(rows, 1e-3, rows),
+        FEATURES: examples.scale_features(rows, 1e3, batch=rows),
+        SMALL_FEATURES: examples.scale_features(rows, 1e-3, batch=rows),
         EMPTY: examples.take(rows, slice(0, 0)),
     }
 
@@ -155,26 +157,26 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     # 64 to 2,000 seeds. If this takes over 20 seconds, we use fewer seeds, but at least 12.
     needed = max(320 / min(probe.sizes), 20_000 / probe.start.size, 64)
     count = seeds or int(max(min(needed, 2000, 20 / seconds), 12))
-
-    # We leave out parameters for which one standard deviation spans fewer than 32 floating-point steps, since
-    # the tests would detect the rounding. We take the step size six deviations away, because selecting by
-    # drawn values would cut off the noise's tails. If noise is much larger than stated, coarser rounding is
-    # fine; two draws differ by up to about ten deviations.
-    deviation = probe.settings.deviation
-    difference = probe.run(probe.rows, seed=1) - probe.base
-    larger_deviation = max(deviation, 0.1 * np.max(np.abs(difference)))
-    spacing = trees.compute_ulp(np.abs(probe.base) + 6 * larger_deviation, probe.spacings)
-    is_fine = spacing <= larger_deviation / 32
-    # To limit memory, we store only the first parameters of each layer, about 60,000 in total.
-    num_stored = max(60_000 // len(probe.layer_names), 256)
-    place_in_layer = np.arange(probe.start.size) - np.searchsorted(probe.layer, probe.layer)
-    is_kept = is_fine & probe.is_trained & (place_in_layer < num_stored)
-
     # The seeds are consecutive, like step numbers. The first depends on the step, since with fixed seeds, a
     # chance correlation in a generator would make every step fail.
     numbers = repr(probe.settings).encode() + probe.start.tobytes()
     first_seed = zlib.crc32(numbers) % 2**30
     end = first_seed + count
+
+    # We leave out parameters for which one standard deviation spans fewer than 32 floating-point steps, since
+    # the tests would detect the rounding. We take the step size six deviations away, because selecting by
+    # drawn values would cut off the noise's tails. If noise is much larger than stated, coarser rounding is
+    # fine: a tenth of the largest difference between two draws is up to one deviation.
+    deviation = probe.settings.deviation
+    difference = probe.run(probe.rows, seed=1) - probe.base
+    larger_deviation = max(deviation, 0.1 * abs(difference).max())
+    spacing = trees.compute_ulp(abs(probe.base) + 6 * larger_deviation, probe.spacings)
+    is_fine = spacing <= larger_deviation / 32
+    # To limit memory, we store only the first parameters of each layer, about 60,000 in total.
+    num_stored = max(60_000 // len(probe.layer_names), 256)
+    first_in_layer = np.searchsorted(probe.layer, probe.layer)
+    is_stored = np.arange(probe.start.size) - first_in_layer < num_stored
+    is_kept = is_fine & probe.is_trained & is_stored
     given = _draw_at(probe, probe.rows, range(first_seed, end), is_fine, is_kept)
 
     # Fewer draws suffice for the other batches. Their seeds differ, because the draws must be independent.
@@ -198,19 +200,19 @@ def _draw_at(
     `is_fine` (p,) is True for parameters whose rounding is fine enough that noise changes them for every
     seed, and `is_kept` (p,) for those whose draws are stored.
     """
-    reference = probe.run(rows, seed=0)
+    reference = probe.run(rows)
     differs = np.zeros(probe.start.size, bool)
     not_finite = 0
     after_steps = []
     for seed in seeds:
         after = probe.run(rows, seed)
         differs |= after != reference
-        not_finite += not np.all(np.isfinite(after))
+        not_finite += not np.isfinite(after).all()
         after_steps.append(after[is_kept])
 
     draws = (np.array(after_steps) - probe.start[is_kept]) / probe.settings.deviation
     squares = np.zeros(probe.start.size)
-    squares[is_kept] = len(seeds) * np.var(draws, axis=0)
+    squares[is_kept] = len(seeds) * draws.var(axis=0)
     freedom = probe.sum_layers(is_kept) * (len(seeds) - 1) * probe.is_layer_trained
     deviations = np.sqrt(probe.sum_layers(squares) / np.maximum(freedom, 1))
     is_silent = is_fine & ~differs
@@ -238,13 +240,14 @@ def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
     p_values = {"noise": _test_deviations(drawn)}
     for row in OTHER_ROWS:
         p_values[row] = {}
-    if np.sum(drawn.has_noise) >= 2:
+    if drawn.has_noise.sum() >= 2:
         groups = drawn.group_noise()
         for name, values in groups.items():
             p_values["independence"] |= _test_independence(name, values)
             p_values["shape"] |= _test_shape(name, values)
-        p_values["independence"]["similar parameters"] = _test_copies(groups[ALL_LAYERS])
-        p_values["independence"][LAGS] = _test_lags(list(groups.values())[1:])
+        # The other groups are single layers.
+        p_values["independence"]["similar parameters"] = _test_copies(groups.pop(ALL_LAYERS))
+        p_values["independence"][LAGS] = _test_lags(list(groups.values()))
         for batch, noise in drawn.others.items():
             if not noise.not_finite:  # NaN and infinity are findings even without a test
                 p_values[row_of(batch)][batch] = _test_batch(drawn, noise)
@@ -263,7 +266,7 @@ def _test_shape(name: str, values: Vector) -> dict[str, float]:
         p_values["distribution"] = stats.normaltest(values, axis=None).pvalue
     if size >= 8:  # with fewer parameters, the cube root is less normal
         squares = np.sum(values**2, axis=1)
-        roots = np.cbrt(squares / np.mean(squares))
+        roots = np.cbrt(squares / squares.mean())
         ratio = np.var(roots, ddof=1) * 9 * size / 2
         p_values[f"the length of {name}"] = _test_variance(ratio, seeds)
     return p_values
@@ -283,7 +286,7 @@ def _test_deviations(drawn: DrawnNoise) -> dict[str, float]:
     given = drawn.given
     trained = given.freedom > 0
     names = np.array(drawn.probe.layer_names)[trained].tolist()
-    freedom = np.append(given.freedom[trained], np.sum(given.freedom))
+    freedom = np.append(given.freedom[trained], given.freedom.sum())
     sums = np.append(given.deviations[trained], given.deviation) ** 2 * freedom
     smallest = sums / (1 + drawn.tolerance) ** 2
     largest = sums / (1 - drawn.tolerance) ** 2
@@ -305,14 +308,14 @@ def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
 
 def _test_independence(name: str, values: Vector) -> dict[str, float]:
     """Tests whether a group's noise (n, p) is correlated between parameters."""
-    p_values = {}
     noise = stats.zscore(values)
     seeds, size = noise.shape
-    p_values[f"the covariance of {name}"] = _compute_covariance_p_value(noise)
     # The sum of p independent numbers with variance 1 has variance p.
-    ratio = np.mean(np.sum(noise, axis=1) ** 2) / size
-    p_values[f"the sum of {name}"] = _test_variance(ratio, seeds)
-    return p_values
+    ratio = np.mean(noise.sum(axis=1) ** 2) / size
+    return {
+        f"the covariance of {name}": _compute_covariance_p_value(noise),
+        f"the sum of {name}": _test_variance(ratio, seeds),
+    }
 
 
 def _test_copies(noise: Vector) -> float:
@@ -321,10 +324,10 @@ def _test_copies(noise: Vector) -> float:
     Copies have the same size for the first seed, so we sort parameters by this size, and test the largest
     correlation of neighbours over the other seeds, with a Bonferroni correction.
     """
-    order = np.argsort(np.abs(noise[0]))
+    order = np.argsort(abs(noise[0]))
     others = stats.zscore(noise[1:, order])
-    correlations = np.abs(np.mean(others[:, 1:] * others[:, :-1], axis=0))
-    largest = min(np.max(correlations), 1 - 1e-9)  # avoids division by 0
+    correlations = abs(np.mean(others[:, 1:] * others[:, :-1], axis=0))
+    largest = min(correlations.max(), 1 - 1e-9)  # avoids division by 0
     freedom = len(others) - 2
     p_value = 2 * stats.t.sf(largest * np.sqrt(freedom / (1 - largest**2)), freedom)
     return float(min(1, p_value * len(correlations)))
@@ -334,11 +337,11 @@ def _test_lags(layers: list[Vector]) -> float:
     """Tests whether a layer's noise is correlated with that of any layer for a later seed.
 
     `layers` has the noise (n, p) of each layer with at least two parameters. A generator that is seeded with
-    the seed plus the layer's index repeats noise in this way. We compare up to 500 numbers of a layer with
-    the eight layers on either side, and up to 64 later seeds. Given the noise of the layer, a sum of products
-    with independent normal numbers is normal, and its variance is the sum of squares.
+    the seed plus the layer's index repeats noise in this way. We compare up to 500 numbers
+    of a layer with the eight layers on either side, and up to 64 later seeds. Given the noise of the layer, a
+    sum of products with independent normal numbers is normal, and its variance is the sum of squares.
     """
-    deviates = [0.0]
+    deviates = [0.0]  # in case there are no layers
     noise = [stats.zscore(layer[:, :500]) for layer in layers]
     for i, first in enumerate(noise):
         for second in noise[max(i - 8, 0) : i + 9]:
@@ -400,7 +403,7 @@ def find_ties(drawn: DrawnNoise) -> str:
     Returns:
       AT_ENDS if most ties are at a parameter's smallest and largest values, as in clamped noise; AT_ONE if
       they are at one value of each parameter, as when noise is sometimes missing; GRID if they are elsewhere;
-      CLAMPED_SUM if the noisy sum is clamped or set to one value, such as 0; otherwise "".
+      CLAMPED_SUM if the noisy sum is clamped or set to one value, such as 0; otherwise NO_TIES.
     """
     columns = drawn.has_noise
     draws = drawn.given.draws[:, columns]
@@ -409,28 +412,27 @@ def find_ties(drawn: DrawnNoise) -> str:
     # The probability of a chance tie is the width of the tolerance times the density at 0 of the difference
     # between two normal draws, 1 / sqrt(4 pi) / deviation. A float32 generator repeats a number with
     # probability 2^-22.
-    rates = 2 * tolerances / np.sqrt(4 * np.pi) / np.std(draws, axis=0) + 2.0**-22
+    rates = 2 * tolerances / np.sqrt(4 * np.pi) / draws.std(axis=0) + 2.0**-22
     kind = _classify_ties(draws, tolerances, rates)
-    if not kind:
-        return ""
-    # Without another batch, draws share all their ties with themselves: we assume that the sum is rounded or
-    # clamped. Larger features may leave the sum of clipped gradients unchanged, so they prove nothing. Nor do
+    if kind == NO_TIES:
+        return kind
+    # Larger features may leave the sum of clipped gradients unchanged, so they prove nothing. Nor do
     # parameters with the same sum on both batches, such as unused embedding rows; we use them only if there
     # are no others.
     batches = [noise for name, noise in drawn.others.items() if name != FEATURES]
     is_tied = np.any(_mark_ties(draws, tolerances), axis=0)
-    for other in batches or [drawn.given]:
+    for other in batches or [drawn.given]:  # without another, all ties are shared
         moved = is_tied & (other.reference != drawn.given.reference)[columns]
-        if not np.any(moved):
+        if not moved.any():
             moved = is_tied
         other_draws = other.draws[:, columns][:, moved]
         if _are_ties_shared(draws[:, moved], other_draws, tolerances[moved], rates[moved], kind):
-            return "" if kind == GRID else CLAMPED_SUM
+            return NO_TIES if kind == GRID else CLAMPED_SUM
     return kind
 
 
 def _classify_ties(draws: Vector, tolerances: Vector, rates: Vector) -> str:
-    """Returns AT_ENDS, AT_ONE or GRID as in `find_ties`; "" if chance explains all ties.
+    """Returns whether most ties are AT_ENDS, AT_ONE value or on a GRID; NO_TIES if chance explains them.
 
     `draws` (n, p) are the draws of p parameters with noise. `tolerances` (p,) are the largest differences of
     tied draws, and `rates` (p,) the probabilities that two draws tie by chance.
@@ -439,13 +441,14 @@ def _classify_ties(draws: Vector, tolerances: Vector, rates: Vector) -> str:
     count = np.count_nonzero(_mark_ties(draws, tolerances))
     at_ends = draws - draws.min(axis=0) <= tolerances, draws.max(axis=0) - draws <= tolerances
     num_at_ends = np.sum(at_ends) - 2 * size  # without the ends themselves
-    by_chance = np.sum(rates) * math.comb(seeds, 2)
-    # Clamped noise has few draws at the ends, but two-valued noise has all draws there. The probability that
-    # a Poisson number of ties exceeds three times its mean plus 4 is below 1e-4.
-    if 3 * by_chance + 4 < num_at_ends < 0.5 * draws.size and num_at_ends > 0.5 * count:
+    by_chance = rates.sum() * math.comb(seeds, 2)
+    # The probability that a Poisson number of ties exceeds three times its mean plus 4 is below 1e-4. Clamped
+    # noise has most ties at the ends, but few draws. Two-valued noise has all draws there.
+    are_many_at_ends = num_at_ends > max(3 * by_chance + 4, 0.5 * count)
+    if are_many_at_ends and num_at_ends < 0.5 * draws.size:
         return AT_ENDS
     if count < 3 * by_chance + _MIN_TIES:
-        return ""
+        return NO_TIES
     # At one value: about one for each parameter, not two, and sometimes for three seeds or more.
     num_values = _count_tied_values(draws, tolerances)
     return AT_ONE if num_values < min(1.5 * size, 0.9 * count) else GRID
@@ -469,7 +472,7 @@ def _are_ties_shared(
     limit = _MAX_SHARED * added
     if kind != GRID:
         limit = np.minimum(limit, 0.5 * _count_tied_values(draws, tolerances))
-    by_chance = np.sum(rates) * len(draws) * len(others)
+    by_chance = rates.sum() * len(draws) * len(others)
     return bool(shared > max(limit, stats.poisson.isf(1e-3, by_chance)))
 
 
@@ -487,7 +490,8 @@ def _mark_ties(draws: Vector, tolerances: Vector) -> Mask:
 def count_repeats(drawn: DrawnNoise) -> int:
     """Returns how many seeds exactly repeat another seed's noise; 0 if this may be due to chance."""
     values = drawn.given.values
-    # Fewer than eight 16-bit numbers may all repeat by chance.
-    if 0 < np.sum(np.any(values, axis=0)) < 8:
+    num_changing = values.any(axis=0).sum()
+    # Fewer than eight 16-bit numbers may all repeat by chance. If no parameter changes, all seeds repeat.
+    if 0 < num_changing < 8:
         return 0
     return len(values) - len(np.unique(values, axis=0))

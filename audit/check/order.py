@@ -55,9 +55,11 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     `sizes_vary`, also tests whether each example is in an independent, random batch (balls in bins). Raises
     InputError if `draw` fails or does not return indices of the data set.
     """
-    # With `least` passes, an example that is always in the same batch has a p-value of 1e-6.
+    # With `least` passes, an example that is always in the same batch has a p-value of 1e-6:
+    # examples / batches^(least - 1).
     least = 1 + math.ceil(math.log(1e6 * examples) / math.log(batches))
-    affordable = min(4_000_000 // examples, 20_000 // batches, 64)  # to limit memory and time
+    # To limit memory and time, at most 4 million indices and 20,000 batches in total.
+    affordable = min(4_000_000 // examples, 20_000 // batches, 64)
     count = max(affordable, least, 8)
     passes = [loaders.draw_pass(draw, seed, examples, batches) for seed in range(count)]
     # (passes, examples) the batch index of each example; for omitted examples, it is `batches`.
@@ -154,10 +156,7 @@ def _test_sizes(sizes: Integers, examples: int) -> Observation:
 def _test_pairs(steps: Integers) -> list[Observation]:
     """Tests how often examples are in the same batch, for the most frequent pair and for all pairs.
 
-    Let x be 1 if two examples are together in a pass, otherwise 0. The statistic for all pairs is the product
-    of two passes' centered x, summed over pairs of passes and over pairs of about 1,500 examples. It is
-    scaled to the mean and deviation of a chi-square distribution. `steps` (passes, examples) has the batch
-    index of each example.
+    `steps` (passes, examples) has the batch index of each example. We use pairs of about 1,500 examples.
     """
     passes, examples = steps.shape
     pairs = sum(np.sum(sizes * (sizes - 1)) for sizes in map(np.bincount, steps))
@@ -165,13 +164,22 @@ def _test_pairs(steps: Integers) -> list[Observation]:
     observed = choose_neighbours(examples)
     # How often each pair is in the same batch.
     counts = sum(np.equal.outer(of_pass, of_pass) for of_pass in steps[:, observed])
-    closest = examine_pairs(counts, observed, rate, groups="passes", count=passes)
-
+    tests = [examine_pairs(counts, observed, rate, groups="passes", count=passes)]
     together = counts[np.triu_indices(len(observed), 1)]
+    num_twice = len(together) * math.comb(passes, 2) * rate**2
+    if rate < 0.6 and num_twice >= 1000:  # needed by the approximation in `_test_all_pairs`
+        tests.append(_test_all_pairs(together, rate, passes))
+    return tests
+
+
+def _test_all_pairs(together: Integers, rate: float, passes: int) -> Observation:
+    """Tests whether some pairs of examples are in the same batch more often than others.
+
+    `together` has the number of passes in which each pair is together; `rate` is the probability in a pass.
+    Let x be 1 if it is, otherwise 0. The statistic is the product of two passes' centered x, summed over
+    pairs of passes and of examples. It is scaled to the mean and deviation of a chi-square distribution.
+    """
     pairs_of_passes = math.comb(passes, 2)
-    # The approximation needs about 1,000 pairs that are together twice, and batches smaller than a pass.
-    if rate >= 0.6 or len(together) * pairs_of_passes * rate**2 < 1000:
-        return [closest]
     # Twice the statistic is the sum of the squared sums over passes, minus the squares of single passes.
     squares = np.sum((together - passes * rate) ** 2)
     of_single_passes = np.sum(together * (1 - 2 * rate) + passes * rate**2)
@@ -181,7 +189,4 @@ def _test_pairs(steps: Integers) -> list[Observation]:
     freedom = pairs_of_passes * (1 / rate - 1) ** 2
     statistic = freedom + math.sqrt(2 * freedom) * (squares - of_single_passes) / deviation
     p_value = stats.chi2.sf(statistic, freedom)
-    return [
-        closest,
-        Observation(p_value, "Some examples are drawn together more often than others."),
-    ]
+    return Observation(p_value, "Some examples are drawn together more often than others.")

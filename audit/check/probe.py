@@ -90,7 +90,7 @@ class StepProbe:
     """
 
     def __init__(self, step: Step, params: Any, batch: Any, settings: StepSettings) -> None:
-        """Takes a step on the given batch with seed 0.
+        """Reads the parameters and the batch, and takes a step with seed 0.
 
         Raises:
           InputError: the parameters, the batch or the step has the wrong type, or the step does not return
@@ -117,7 +117,7 @@ class StepProbe:
         self.dimensions = np.array([len(leaf.shape) for leaf in layers.values()])
         self.layer = np.repeat(np.arange(len(layers)), self.sizes)
         self.start = self._read_numbers(layers)
-        require(np.all(np.isfinite(self.start)), "`params` are not finite: give numbers")
+        require(np.isfinite(self.start).all(), "`params` are not finite: give numbers")
 
         leaves = self._call(self.rows, seed=0)
         self.base = self._read_numbers(leaves)
@@ -126,8 +126,10 @@ class StepProbe:
         self._coarsest = max(*spacings, *map(trees.get_spacing, layers.values()))
         self.is_trained = np.zeros(self.start.size, bool)
 
-    def run(self, rows: Columns, seed: int) -> Vector:
+    def run(self, rows: Columns, seed: int = 0) -> Vector:
         """Takes a step on the batch `rows`, updates `is_trained`, and returns the parameters (p,) after it.
+
+        The default seed is that of `base`.
 
         Raises:
           InputError: the step does not return parameters.
@@ -167,9 +169,9 @@ class StepProbe:
         )
         try:
             result = self.step(params, batch, seed)
-        except InputError:  # its message is already meant for the user
+        except InputError:  # already meant for the user
             raise
-        except (Exception, SystemExit) as error:  # raised by the caller's code
+        except (Exception, SystemExit) as error:
             raise RefusedError(describe_error(error)) from error
         return trees.collect_leaves("step", result)
 
@@ -203,8 +205,9 @@ class StepProbe:
           RefusedError: the step fails.
         """
         changed = copy.copy(self)
+        # `run` updates `is_trained` in place.
         vars(changed).update(attributes, is_trained=self.is_trained.copy())
-        changed.base = changed.run(self.rows, seed=0)
+        changed.base = changed.run(self.rows)
         return changed
 
     def measure(
@@ -227,19 +230,19 @@ class StepProbe:
         vector = factor * (np.sum(added, axis=0) - np.sum(subtracted, axis=0)) / self.settings.unit
         squares = vector**2
         layer_norms = np.sqrt(self.sum_layers(squares))
-        if not np.all(np.isfinite(squares)):
+        if not np.isfinite(squares).all():
             return Movement(norm=np.inf, tolerance=0.0, layer_norms=layer_norms, vector=vector)
 
         # Rounding errors are uniform over a spacing h, with variance h^2 / 12, and increase the squared norm
         # by the sum of their variances.
         variance = steps * self.compute_rounding(subtracted[0], rows) ** 2 / 12
-        norm = float(np.sqrt(max(np.sum(squares) - np.sum(variance), 0)))
+        norm = float(np.sqrt(max(squares.sum() - variance.sum(), 0)))
         # The error depends on the true norm. For two steps, we use the measured norm or C, whichever is
         # larger. For an interaction (four steps), we use 0, as in a correct step.
         true_norm = max(norm, 1.0) if steps == 2 else 0.0
         # The variance of |v + e|^2 for |v| = true_norm and independent normal errors e is largest if v is 0
         # except in the parameter with the largest error.
-        deviation = np.sqrt(4 * true_norm**2 * np.max(variance) + 2 * np.sum(variance**2))
+        deviation = np.sqrt(4 * true_norm**2 * variance.max() + 2 * np.sum(variance**2))
         tolerance = np.sqrt(true_norm**2 + 6 * deviation) - true_norm
         # The margins cover other rounding errors, including those of norms when the step clips.
         tolerance += (steps / 2) ** 2 * 5e-4 + 4 * self._coarsest
@@ -265,5 +268,6 @@ class StepProbe:
         rounding = np.sqrt(result_spacings**2 + count * update_spacings**2) / self.settings.unit
         is_moved = after != self.start
         if self.settings.noise_multiplier:  # all parameters of a trained layer then move
-            is_moved = self.sum_layers(is_moved | self.is_trained)[self.layer] > 0
+            is_layer_moved = self.sum_layers(is_moved) > 0
+            is_moved = (is_layer_moved | self.is_layer_trained)[self.layer]
         return np.where(is_moved, rounding, 0)

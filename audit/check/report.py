@@ -159,7 +159,6 @@ class CheckReport(NamedTuple):
         rule = "-" * _WIDTH
         lines = [f"{'check':<16}{'result':<19}what was seen", rule]
         for name, result, seen in self.checks:
-            # Upper case makes failures stand out.
             row = f"{name:<16}{result.replace(FAILED, 'FAILED'):<19}{seen}"
             lines += textwrap.wrap(row, _WIDTH, subsequent_indent=" " * _INDENT)
         lines.append(rule)
@@ -194,17 +193,19 @@ def make_report(
     figures: dict[str, Any] = {}
     for row, outcome in outcomes.items():
         figures |= outcome.figures
-        p_values |= {f"{row}: {test}": outcome.p_values[test] for test in outcome.p_values}
+        tests = outcome.p_values
+        p_values |= {f"{row}: {test}": tests[test] for test in tests}
         bugs_of_row = [bug for bug in given if bug.check == row]
         # If a check has no statistical tests, its bugs do not require a rejected test.
-        if rejected[row] or not outcome.p_values:
+        if rejected[row] or not tests:
             bugs_of_row += outcome.findings
         bugs += bugs_of_row
         result = PASSED
         # A bug is reported in only one row, but may cause rejections in others.
         if bugs_of_row or rejected[row]:
             result = FAILED
-        elif not outcome.tried or any(map(np.isnan, outcome.p_values.values())):
+        # A p-value is NaN if its test could not run.
+        elif not outcome.tried or any(map(np.isnan, tests.values())):
             result = UNTRIED
         names = dict.fromkeys(bug.name for bug in bugs_of_row)
         checks.append(Check(row, result, "; ".join([*names, outcome.text])))

@@ -11,7 +11,7 @@ from scipy import stats
 
 from audit.check import causes, noise
 from audit.check.measured import Measured, measure_step
-from audit.check.movements import COARSE, TriedExamples
+from audit.check.movements import MAX_TOLERANCE, TriedExamples
 from audit.check.probe import RefusedError, Step, StepProbe, StepSettings
 from audit.check.report import LEVEL, CheckFinding, CheckOutcome, CheckReport, make_report
 from audit.errors import InputError, whole_number
@@ -79,7 +79,7 @@ def check_step(
     try:
         with np.errstate(all="ignore"):  # the checks report NaN and infinity
             report = _check_probe(StepProbe(step, params, batch, stated), seeds, tell)
-    except RefusedError as error:  # caused by the step's own error, which the caller should see
+    except RefusedError as error:  # caused by the step's own error
         raise InputError(f"`step` failed on the given batch: {error}") from error.__cause__
     return report.add_provenance(step, stated._asdict())
 
@@ -87,7 +87,7 @@ def check_step(
 def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], object]) -> CheckReport:
     """Measures a step, describes and explains the measurements, and returns the report."""
     outcomes = dict.fromkeys(ROWS, _untried("the step is not finite"))
-    if not np.all(np.isfinite(probe.base)):  # the parameters after a step on the given batch
+    if not np.isfinite(probe.base).all():
         outcomes["replay"] = CheckOutcome("not finite")
         finding = CheckFinding(
             "replay",
@@ -97,7 +97,7 @@ def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
         )
         return make_report("step", outcomes, [finding], NEEDED)
     m = measure_step(probe, seeds, tell)
-    # These outcomes remain only if an obstacle prevents a check.
+    # If an obstacle prevents a check, these outcomes remain.
     outcomes = dict.fromkeys(ROWS, _untried(m.noise_obstacle))
     replayed = "same seed, same step"
     if not m.replays:
@@ -105,6 +105,7 @@ def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
     outcomes["replay"] = CheckOutcome(replayed)
     for row in ("signal", "sensitivity", "separation"):
         outcomes[row] = _untried(m.movement_obstacle)
+    # Despite an obstacle, movements show which layers respond to examples.
     if m.replays and m.tried.is_any_moved:
         outcomes["signal"] = _describe_signal(m.tried)
     if not m.movement_obstacle:
@@ -139,7 +140,7 @@ def _describe_signal(tried: TriedExamples) -> CheckOutcome:
     smallest = np.argmin(np.where(is_trained, peaks, np.inf))
     return CheckOutcome(
         f"every trainable tensor responds to an example (smallest: {names[smallest]}, "
-        f"{peaks[smallest]:.2g} C); trained: {np.sum(is_trained)} of {len(names)}"
+        f"{peaks[smallest]:.2g} C); trained: {is_trained.sum()} of {len(names)}"
     )
 
 
@@ -147,11 +148,11 @@ def _describe_sensitivity(tried: TriedExamples) -> CheckOutcome:
     """Describes how far examples move the step, in units of eta C / B, and whether clipping stops them."""
     norms = {name: movement.norm for name, movement in tried.described.items()}
     if not tried.violations:  # to pass, we must have seen clipping
-        if tried.tolerance > COARSE:
+        if tried.tolerance > MAX_TOLERANCE:
             return _describe_rounding(tried.tolerance)
         if not tried.is_clipping_seen:
             return _untried(
-                f"the largest movement was {tried.reach:.2g} C, so clipping was not seen: state a smaller "
+                f"the largest movement was {tried.max_norm:.2g} C, so clipping was not seen: state a smaller "
                 "clipping norm, use trained parameters, or put an extreme example first in the batch",
                 movements=norms,
             )
@@ -173,27 +174,26 @@ def _describe_separation(m: Measured) -> CheckOutcome:
     """Describes whether the joint movement of two parts of a batch is the sum of their separate movements."""
     measured = m.interaction
     if isinstance(measured, str):  # the reason why it was not measured
-        if len(m.probe.rows[0]) == 1 and m.tried.refusal:  # the step rejects an added example
+        if len(m.probe.rows[0]) == 1 and m.tried.replaces_rows:
             return CheckOutcome("the step accepts only batches of one row")
         return _untried(measured)
     if not np.isfinite(measured.norm):
         return _untried("the step is not finite")
-    # COARSE is the largest useful tolerance of a difference between two steps. The interaction combines four:
-    # with both parts, each part and neither. A difference above its tolerance is a bug, however coarse.
-    if measured.tolerance > 2 * COARSE and not m.interacts:
+    # MAX_TOLERANCE is for two steps. The interaction combines four: with both parts, each part and neither.
+    # A difference above its tolerance is a bug, however coarse.
+    if measured.tolerance > 2 * MAX_TOLERANCE and not m.interacts:
         return _describe_rounding(measured.tolerance)
     text = (
         "the joint effect of two parts of a batch differs from the sum of their effects by "
         f"{measured.norm:.2g} C (tolerance {measured.tolerance:.2g})"
     )
-    if m.tried.refusal:
+    if m.tried.replaces_rows:
         text += f"; rows were replaced, since {m.tried.refusal}"
     return CheckOutcome(text)
 
 
 def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
-    """Describes the noise tests, by report row. Deviations are in units of eta sigma C / B."""
-    given = m.drawn.given  # the noise on the given batch
+    """Describes the noise tests, by report row."""
     reason = "no noise was seen, or it is rounded, clamped or projected: return the noisy sum"
     outcomes = dict.fromkeys(m.p_values, _untried(reason))
     for batch, error in m.drawn.refused.items():
@@ -202,9 +202,15 @@ def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
         if tested:
             text = f"{counted(len(tested), 'test')}, smallest p-value {min(tested.values()):.2g}"
             outcomes[row] = CheckOutcome(text, p_values=tested)
+    outcomes["noise"] = _describe_deviations(m)
+    return outcomes
 
+
+def _describe_deviations(m: Measured) -> CheckOutcome:
+    """Describes the noise's standard deviations on the given batch, in units of eta sigma C / B."""
+    given = m.drawn.given
     # Deviations in this range pass the joint test of all layers, with a Bonferroni correction.
-    freedom = np.sum(given.freedom)  # 0 if no layer's noise was measured
+    freedom = given.freedom.sum()  # 0 if no layer's noise was measured
     num_tests = sum(map(len, m.p_values.values()))
     level = LEVEL / num_tests
     low, high = np.sqrt(stats.chi2.ppf([level / 2, 1 - level / 2], freedom) / freedom)
@@ -212,23 +218,24 @@ def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
         f"deviation {given.deviation:.4g} times eta sigma C / B with {len(given.draws):,} seeds; "
         f"{low:.3g} to {high:.3g} would pass"
     )
-    is_measured = given.freedom > 0
     # Rounding hides the noise in these layers. Any of them may lack noise, so the row cannot pass.
-    hidden = np.flatnonzero(m.probe.is_layer_trained & ~is_measured)
-    is_hidden = not freedom or len(hidden) > 0
+    hidden = np.flatnonzero(m.probe.is_layer_trained & (given.freedom == 0))
+    # Nor can it if some parameters depend on neither the batch nor the seed.
     still = np.flatnonzero(given.still)
+    is_hidden = not freedom or len(hidden) > 0
     if is_hidden:
         where = m.name_layers(hidden) or "the parameters"
         text = f"the noise is below the rounding of {where}: use float64 or a larger learning rate; {text}"
     elif len(still):
-        is_hidden = True
         text = (
             f"a part of {m.name_layers(still)} never moves, as if it were frozen, or had no noise: leave it "
             f"out of `params`, or give a batch that uses it; {text}"
         )
-    names = np.array(m.probe.layer_names)[is_measured].tolist()
-    deviations = dict(zip(names, given.deviations[is_measured].tolist(), strict=True))
-    outcomes["noise"] = CheckOutcome(
-        text, tried=not is_hidden, p_values=m.p_values["noise"], figures={"noise": deviations}
+    layers = np.flatnonzero(given.freedom)
+    deviations = {m.probe.layer_names[i]: float(given.deviations[i]) for i in layers}
+    return CheckOutcome(
+        text,
+        tried=not (is_hidden or len(still)),
+        p_values=m.p_values["noise"],
+        figures={"noise": deviations},
     )
-    return outcomes

@@ -102,9 +102,9 @@ class TorchStep:
 
     def _restore(self, params: Any) -> None:
         """Sets the parameters to `params`, keyed by name, and all other state to that at construction."""
-        with sys.modules[
-            "torch"
-        ].no_grad():  # not `load_state_dict`: it lists tied parameters twice
+        torch = sys.modules["torch"]  # loaded by the user
+        with torch.no_grad():
+            # Not `load_state_dict`, which lists tied parameters twice.
             for name, buffer in self._model.named_buffers():
                 buffer.copy_(self._buffers[name])
             for name, parameter in self._trained.items():

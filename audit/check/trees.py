@@ -64,7 +64,7 @@ def map_tree(tree: Any, function: Callable[[str, Any], Any], name: str, path: st
 def collect_leaves(name: str, tree: Any) -> dict[str, Any]:
     """Returns the arrays of a tree, keyed by path; error messages call the tree `name`."""
     leaves: dict[str, Any] = {}
-    map_tree(tree, leaves.setdefault, name)  # stores each array under its path
+    map_tree(tree, leaves.setdefault, name)
     return leaves
 
 
