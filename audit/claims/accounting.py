@@ -106,11 +106,11 @@ def counts_sampling(steps: Composition) -> bool:
 def account_curve(steps: Composition) -> "PLDAccountant":
     """Returns dp-accounting's accountant for Poisson-sampled steps, which computes delta at any epsilon.
 
-    The noise multiplier must be at least 0.05, and the sampling rate below 1.
+    The noise multiplier must be at least 0.05 (`counts_sampling`), and the sampling rate below 1.
     """
     grid = _GRID
     if steps.noise_multiplier < _SMALL_NOISE:
-        # Privacy losses are large, so the spacing is relative to their scale.
+        # Privacy losses are large, so the spacing is relative to their scale: epsilon at a typical delta.
         unsampled = epsilon_upper_bound(steps.noise_multiplier, steps.insertions, delta=1e-5)
         grid = min(_RELATIVE_GRID * unsampled, COARSEST_GRID)
     return account_sampled(steps, grid)
@@ -142,7 +142,10 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
 
 
 def account_sampled(steps: Composition, grid: float) -> "PLDAccountant":
-    """Returns dp-accounting's accountant for Poisson-sampled steps; `grid` is the spacing of losses."""
+    """Returns dp-accounting's accountant for the composition of `steps.insertions` Poisson-sampled steps.
+
+    `grid` is the spacing of the grid of privacy losses.
+    """
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 

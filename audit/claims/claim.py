@@ -254,8 +254,8 @@ class DpSgd(Claim):
         """
         if self.lipschitz is None:
             return None
-        step = int(self.insert)  # a number after `__post_init__`
-        schedule = Periods(self.lipschitz, self.k, step)
+        # `insert` is a number after `__post_init__`.
+        schedule = Periods(self.lipschitz, self.k, int(self.insert))
         compute_bound = functools.partial(bound_periods, self.composition, delta=delta)
         # This also computes the bound for larger Lipschitz constants, to report their effect.
         return make_hidden_state(compute_bound, schedule)

@@ -250,18 +250,18 @@ def hidden_state_epsilon(
 def make_hidden_state(
     compute: Callable[[Periods], HiddenStateBound], periods: Periods
 ) -> HiddenState:
-    """Returns the bound on the last model, and the bounds if Lipschitz constants c are larger (`margins`).
+    """Returns the bound on the last model, and the bounds if Lipschitz constants are larger (`margins`).
 
-    These bounds, for |c - 1| 2 and 10 times as large, show how much errors in the constants matter. `compute`
-    maps a schedule to its bound.
+    These bounds are for c + |c - 1| and c + 9 |c - 1| instead of each constant c. They show how much errors
+    in the constants matter. `compute` returns the bound for any constants and schedule (`Periods`).
     """
     bound = compute(periods)
     constants = np.asarray(periods.lipschitz, np.float64)
     margins = dict.fromkeys(_FACTORS, bound)
     if np.any(constants != 1):  # else |c - 1| is 0
-        for factor in margins:
-            wider = periods._replace(lipschitz=raise_constants(constants, factor))
-            margins[factor] = compute(wider)
+        for factor in margins:  # 2 and 10
+            raised = periods._replace(lipschitz=raise_constants(constants, factor))
+            margins[factor] = compute(raised)
     return HiddenState(bound, periods, margins)
 
 

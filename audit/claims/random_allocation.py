@@ -205,10 +205,8 @@ def _find_losses(ratio: _RatioPmf, epochs: int, pessimistic: bool) -> "PrivacyLo
     """Returns the distribution of the privacy loss of all epochs, from the density ratio X of an epoch.
 
     With the example, the loss is log X, and its masses are X times the masses without the example. Without
-    the example, the loss is -log X. Losses lie on a grid, and dp-accounting composes the epochs.
-
-    For a lower bound on delta, we round both losses down. For an upper bound (`pessimistic`), we split each
-    atom of X between adjacent grid points. This keeps its mean and raises delta, which is convex in X.
+    the example, the loss is -log X. Losses lie on a grid, and dp-accounting composes the epochs. The result
+    bounds delta from above if `pessimistic`, else from below.
     """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -217,9 +215,9 @@ def _find_losses(ratio: _RatioPmf, epochs: int, pessimistic: bool) -> "PrivacyLo
     logs = np.log(ratio.values[is_positive])  # ascending
     masses = ratio.masses[is_positive]
 
-    # The grid of log X has the points i * spacing from i = first to i = last, with a spare point at each end.
-    # The rounding errors of all epochs add up to at most 0.005, unless this takes more than _MAX_LOSSES
-    # points.
+    # The grid of log X has the points i * spacing from i = first to i = last. The spare point at each end
+    # leaves room for rounding. The rounding errors of all epochs add up to at most 0.005, unless this takes
+    # more than _MAX_LOSSES points.
     spacing = max(min(0.001, 0.005 / epochs), float(np.ptp(logs)) / _MAX_LOSSES)
     first = math.floor(logs[0] / spacing) - 1
     last = math.ceil(logs[-1] / spacing) + 1
@@ -227,15 +225,17 @@ def _find_losses(ratio: _RatioPmf, epochs: int, pessimistic: bool) -> "PrivacyLo
 
     # The masses of finite and infinite losses, with the example (in) and without it (out).
     if pessimistic:
+        # We split each atom of X between adjacent points. This keeps its mean and raises delta, which is
+        # convex in X.
         points = np.exp(spacing * (first + np.arange(size)))  # values of X
         masses_out, _ = _spread(np.exp(logs), masses, points)
         masses_in = masses_out * points
-        # With the example, the mass of dropped values of X counts as an infinite loss. This mass is
-        # `dropped_mean`, or 1 minus the other masses. If rounding makes the two differ, the larger one is
-        # safe. Without the example, the loss is infinite at X = 0.
+        # With the example, values of X that we dropped count as an infinite loss. Their mass is their part of
+        # the mean of X (`dropped_mean`), or 1 minus the other masses. If rounding makes the two differ, the
+        # larger one is safe. Without the example, the loss is infinite at X = 0.
         infinite_in = max(1.0 - float(masses_in.sum()), ratio.dropped_mean)
         infinite_out = float(ratio.masses[~is_positive].sum())
-    else:
+    else:  # we round both losses down, which lowers delta
         below = np.floor(logs / spacing).astype(np.intp) - first
         masses_in = _sum_by_place(below, masses * np.exp(logs), size)
         masses_out = _sum_by_place(below + 1, masses, size)  # rounds log X up and -log X down
