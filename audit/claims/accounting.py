@@ -56,9 +56,8 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
 def participant_upper_bound(composition: Composition, delta: float) -> float:
     """Returns an upper bound on epsilon at delta for Poisson-sampled Gaussian steps.
 
-    It is the smaller of two bounds. The first ignores sampling. The second comes from dp-accounting's privacy
-    loss distributions and is valid if the adversary does not know the batches. `counts_sampling` decides
-    whether it is used.
+    It is the smaller of two bounds. The first ignores sampling. The second (if `counts_sampling`) comes from
+    dp-accounting's privacy loss distributions and is valid if the adversary does not know the batches.
 
     Privacy losses are rounded up to a grid. For noise multipliers below 0.3, its spacing is larger, which
     saves time. The bound is loose if epsilon or a step's privacy losses are not much larger than the spacing.
@@ -75,9 +74,9 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     if not counts_sampling(composition):
         return unsampled
     require_sampled(composition, delta)
-    # The spacing should be relative_grid * epsilon. Epsilon is unknown, so the first grid uses a guess:
-    # `unsampled` for small noise, and `unsampled` / 100 otherwise. If the guess was too high, we compute
-    # again with a finer grid. dp-accounting exponentiates the spacing, so it is at most COARSEST_GRID.
+    # The spacing should be relative_grid * epsilon. The first grid guesses epsilon: `unsampled` for small
+    # noise, else `unsampled` / 100. If the guess was too high, we compute again with a finer grid.
+    # dp-accounting exponentiates the spacing, so it is at most COARSEST_GRID.
     if sigma < _SMALL_NOISE:
         relative_grid = _RELATIVE_GRID
         least_grid = 1e-3
@@ -106,7 +105,7 @@ def counts_sampling(steps: Composition) -> bool:
 def account_curve(steps: Composition) -> "PLDAccountant":
     """Returns dp-accounting's accountant for Poisson-sampled steps, which computes delta at any epsilon.
 
-    The noise multiplier must be at least 0.05 (`counts_sampling`), and the sampling rate below 1.
+    The noise multiplier must be at least 0.05, and the sampling rate below 1.
     """
     grid = _GRID
     if steps.noise_multiplier < _SMALL_NOISE:
@@ -142,9 +141,9 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
 
 
 def account_sampled(steps: Composition, grid: float) -> "PLDAccountant":
-    """Returns dp-accounting's accountant for the composition of `steps.insertions` Poisson-sampled steps.
+    """Returns dp-accounting's accountant for `steps.insertions` Poisson-sampled steps.
 
-    `grid` is the spacing of the grid of privacy losses.
+    `grid` is the spacing of privacy losses.
     """
     import dp_accounting
     from dp_accounting.pld import PLDAccountant

@@ -257,7 +257,6 @@ class DpSgd(Claim):
         # `insert` is a number after `__post_init__`.
         schedule = Periods(self.lipschitz, self.k, int(self.insert))
         compute_bound = functools.partial(bound_periods, self.composition, delta=delta)
-        # This also computes the bound for larger Lipschitz constants, to report their effect.
         return make_hidden_state(compute_bound, schedule)
 
 

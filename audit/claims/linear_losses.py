@@ -56,9 +56,8 @@ class _Observation(NamedTuple):
     def compute_log_delta(self, threshold: float, sign: int) -> float:
         """Returns the log of the delta at epsilon = sign * log r(threshold), for the density ratio r = P / Q.
 
-        P and Q are the distributions of the adversary's number x with and without the canary: Q is N(0,
-        deviation^2), and P adds a random count. The most powerful event for this epsilon is x > threshold
-        (sign 1) or x < threshold (sign -1).
+        Without the canary (Q), the adversary sees x ~ N(0, deviation^2). With it (P), x is larger by a random
+        count. The most powerful event for this epsilon is x > threshold (sign 1) or x < threshold (sign -1).
         """
         log_r = self.compute_log_ratio(threshold)
         log_p_given_count = special.log_ndtr(sign * (self.counts - threshold) / self.deviation)
@@ -114,8 +113,7 @@ def expected_epsilon(composition: Composition, steps: int, delta: float) -> floa
     if mu == 0 or math.isinf(mu):
         return mu  # epsilon is also 0 or infinite
 
-    # We drop insertion counts in negligible tails. We keep at least one count above 0, so the canary has an
-    # effect.
+    # We drop insertion counts in negligible tails, but keep one above 0, so the canary has an effect.
     insertions = scipy.stats.binom(n, rate)
     fewest = insertions.ppf(_DROPPED * delta)
     most = max(insertions.isf(_DROPPED * delta), 1.0)

@@ -65,8 +65,7 @@ def account_allocation(
       batches: b, the number of steps in an epoch, at least 1.
       pessimistic: True for an upper bound on delta, False for a lower bound.
     """
-    # We combine means of 1, 2, 4, ... terms according to the binary digits of b: for b = 5, those of 1 and 4
-    # terms.
+    # We combine means of 1, 2, 4, ... terms by the binary digits of b: for b = 5, those of 1 and 4 terms.
     doubled = _discretize_term(noise_multiplier, pessimistic)
     ratios = []
     for digit in range(batches.bit_length()):
@@ -230,9 +229,9 @@ def _find_losses(ratio: _RatioPmf, epochs: int, pessimistic: bool) -> "PrivacyLo
         points = np.exp(spacing * (first + np.arange(size)))  # values of X
         masses_out, _ = _spread(np.exp(logs), masses, points)
         masses_in = masses_out * points
-        # With the example, values of X that we dropped count as an infinite loss. Their mass is their part of
-        # the mean of X (`dropped_mean`), or 1 minus the other masses. If rounding makes the two differ, the
-        # larger one is safe. Without the example, the loss is infinite at X = 0.
+        # With the example, dropped values of X count as an infinite loss. Their mass is `dropped_mean`, their
+        # part of the mean of X, or 1 minus the other masses. If rounding makes the two differ, the larger one
+        # is safe. Without the example, the loss is infinite at X = 0.
         infinite_in = max(1.0 - float(masses_in.sum()), ratio.dropped_mean)
         infinite_out = float(ratio.masses[~is_positive].sum())
     else:  # we round both losses down, which lowers delta

@@ -70,8 +70,8 @@ class SamplerClaim:
 
     Attributes:
       sampler: the name of the sampler.
-      every_model: bounds against an adversary who sees every model.
-      last_model: upper bounds against an adversary who sees only the last model.
+      every_model: bounds if the adversary sees every model.
+      last_model: upper bounds if the adversary sees only the last model.
       advice: the changes to make, or the condition under which the claim holds.
       yours: False for a row that shows Poisson sampling for comparison.
     """
@@ -198,8 +198,7 @@ def sampler_claims(
 
 
 def _make_poisson_row(poisson: EveryModel, tail: int) -> SamplerClaim:
-    """Returns the row that shows Poisson sampling for comparison, from its bound for all models."""
-    # Also valid for the last model, even after `tail` noise-only steps.
+    """Returns the row for Poisson sampling. Its bound for all models also bounds the last model."""
     after_tail = poisson.upper if tail else None
     last_model = LastModel(poisson.upper, after_tail, "no more than all models leak")
     return SamplerClaim("poisson", poisson, last_model, _SAMPLERS["poisson"].advice)
@@ -292,10 +291,7 @@ def _compose_truncated(sigma: float, batches: int, epochs: int, delta: float) ->
 def _bracket_truncated(
     sampler: TruncatedPoisson, sigma: float, batches: int, epochs: int, delta: float
 ) -> EveryModel:
-    """Returns an upper bound on epsilon for truncated Poisson batches.
-
-    It is the smaller of dp-accounting's bound for these sizes (`sampler`) and `_compose_truncated`.
-    """
+    """Returns the smaller of dp-accounting's bound for a truncated sampler and `_compose_truncated`."""
     import dp_accounting  # slow to load
     from dp_accounting.pld import PLDAccountant
 
@@ -329,7 +325,7 @@ def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastM
     advice = f"To claim {at_most(poisson, _DECIMALS)}, draw Poisson batches, or {noise}"
     epsilon = last_model.upper
     steps = ""
-    # `tail` is the epsilon after additional steps that only add noise; None if there are none.
+    # `tail` is the epsilon after noise-only steps; None without such steps.
     if epsilon > poisson and last_model.tail is not None:
         epsilon = last_model.tail
         steps = " after the noise-only steps"

@@ -114,7 +114,7 @@ def weigh_steps(lipschitz: Array) -> StepWeights:
     constants[: first + 1] = 1.0  # avoids log(0); weights before `first` do not matter
     log_next = np.append(np.log(constants)[1:], 0.0)
     log_w = np.cumsum(log_next[::-1])[::-1]
-    # The logs of sums of W^2: up to each step, and from it to the end.
+    # Logs of sums of W^2.
     from_start = np.logaddexp.accumulate(2 * log_w)
     to_end = np.logaddexp.accumulate(2 * log_w[::-1])[::-1]
     return StepWeights(
@@ -220,7 +220,6 @@ def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
     """
 
     def exceeds(epsilon: float) -> bool:
-        """Returns True if the mean delta at this epsilon exceeds `delta`."""
         return bool(conversions.delta_from_mu(mus, epsilon) @ probabilities > delta)
 
     if not exceeds(0.0):
@@ -237,7 +236,7 @@ def bound_any_order(schedule: Schedule, delta: float) -> MixtureBound:
     which affect mu most. The largest bound on mu of any stratum is valid for every pattern.
     """
     strata = _stratify_by_last_epochs(schedule.batches, schedule.epochs, _MAX_STRATA)
-    # Noise with standard deviation sigma divides mu by sigma.
+    # Noise N(0, sigma^2) divides mu by sigma.
     mu = float(_compute_worst_mus(schedule, strata).max()) / schedule.noise_multiplier
     return MixtureBound(conversions.epsilon_from_mu(mu, delta), error=0.0, mu=mu)
 
@@ -266,7 +265,7 @@ def bound_one_of_each_epoch(
     max_strata = min(_MAX_STRATA, max_enumerated)
     strata = _stratify_by_last_epochs(schedule.batches, schedule.epochs, max_strata)
     draws = max(simulated // len(strata.probabilities), 50)
-    # Noise with standard deviation sigma divides mu by sigma.
+    # Noise N(0, sigma^2) divides mu by sigma.
     mus = _simulate_strata(schedule, strata, draws, seed) / schedule.noise_multiplier
     # Patterns that we did not simulate leak at most this.
     worst = _compute_worst_mus(schedule, strata) / schedule.noise_multiplier
@@ -354,7 +353,7 @@ def _compute_worst_mus(schedule: Schedule, strata: _Strata) -> Array:
     _, batches, epochs, weights = schedule
     num_strata, last_epochs = strata.lows.shape
     log_w = weights.log_w[: batches * epochs].reshape(epochs, batches)
-    # Both are (S, epochs). At first, all steps are allowed. The loop restricts those in the last epochs.
+    # Both are (S, epochs). The loop restricts the steps in the last epochs.
     patterns = np.tile(batches * np.arange(1, epochs + 1) - 1, (num_strata, 1))
     log_shifts = np.tile(log_w.max(axis=1), (num_strata, 1))
     for i in range(last_epochs):
@@ -469,7 +468,6 @@ def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: floa
     log_inverse_error = math.log(2 * _NUM_EPSILONS / ERROR)
 
     def is_bounded(epsilon: float) -> bool:
-        """Returns True if the bound on the mean delta at this epsilon is at most `delta`."""
         means = conversions.delta_from_mu(mus, epsilon) @ probabilities  # over the strata, (R,)
         largest = float(conversions.delta_from_mu(worst, epsilon) @ probabilities)
         return bound_mean(means, largest, log_inverse_error) <= delta

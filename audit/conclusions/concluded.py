@@ -65,7 +65,7 @@ def _analyze_one_run(evidence: OneRun, level: Level) -> list[Finding]:
         findings += one_shot.estimates(cosines, *level)
     if coins is not None:
         findings += one_run_bounds.bound_by_guesses(coins, *level)
-    # The null distribution is exact if no canaries were left out to fit it.
+    # The null distribution is exact without left-out canaries to fit it.
     if cosines is not None and evidence.is_null_known:
         findings.append(one_run_bounds.bound_uniform_canaries(cosines, *level))
     return findings
@@ -122,8 +122,7 @@ def _begin_conclusion(evidence: Evidence, claim: Claim | None, level: Level) -> 
         hidden_state=hidden_state,
     )
     if composition is not None and composition.sampling_rate != 1:
-        # The hidden-state bound ignores sampling. For comparison, we add the epsilon expected for linear
-        # losses, which does not.
+        # The hidden-state bound ignores sampling. For comparison, we add an expected epsilon that does not.
         if_linear = _expect_sampled_linear_losses(composition, hidden_state, level.delta)
         concluded = concluded._replace(epsilon_if_linear=if_linear)
     return concluded
@@ -209,8 +208,7 @@ def conclude_setting(
     claim = make_claim(setting)
     has_fresh_canaries = setting.adversary.has_fresh_canaries  # drawn anew in each run
     evidence = read_directions(scores) if has_fresh_canaries else read_evidence(scores)
-    # The leakage with linear losses depends on the optimizer, which a claim does not include. So we compute
-    # it from the setting.
+    # This depends on the optimizer, which a claim does not include.
     if_linear = _expect_linear_losses(setting, claim, level.delta)
     concluded = _begin_conclusion(evidence, claim, level)._replace(epsilon_if_linear=if_linear)
     if not has_fresh_canaries and not own_model and predicted_mu(setting) is not None:
@@ -248,8 +246,8 @@ def make_claim(setting: Setting) -> Claim:
     sampling = setting.sampling
     mechanism = setting.mechanism
     sigma = mechanism.noise_multiplier
-    # Both samplers put an example into one random step of each epoch. `RandomAllocation` needs noise. Without
-    # noise, `DpSgd` gives an infinite epsilon.
+    # Both samplers put an example into one random step of each epoch. Without noise, `DpSgd`
+    # gives an infinite epsilon.
     if sampling.name in (BALLS_IN_BINS, RANDOM_ALLOCATION) and sigma:
         return RandomAllocation(sigma, batches=sampling.batches, epochs=setting.insertions)
     if mechanism.noise != INDEPENDENT:
@@ -377,7 +375,7 @@ def read_evidence(stored: Scores) -> Coins | OneRun:
     runs, canaries = stored.scores.shape
     if runs > 1 or canaries == 1:
         return read_coins(stored)
-    # Coins almost never insert all canaries, at least 40 (`one_run_bounds.LEAST_COINS`), so this run had none.
+    # Coins almost never insert all of 40 or more canaries (`one_run_bounds.LEAST_COINS`).
     if stored.presence.all():
         cosines = make_cosines(stored.scores[0], unobserved=None, dimension=stored.dimension)
         return OneRun(coins=None, cosines=cosines)

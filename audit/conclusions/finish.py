@@ -204,7 +204,7 @@ def _describe_constant_world(worlds: Worlds) -> str:
     for name, scores, others in both:
         is_constant = len(scores) >= _MIN_EQUAL and np.ptp(scores) == 0
         is_saturated = scores[0] in (others.min(), others.max())
-        # False if half of the others are equal, since these count as 1 distinct score.
+        # Equal scores count as 1.
         others_vary = len(np.unique(others)) > 1 + len(others) / 2
         if is_constant and others_vary and not is_saturated:
             return f"all {len(scores):,} scores {name} equal {scores[0]:.6g} while the others vary"

@@ -146,7 +146,6 @@ def find_measured(store: Store, rehearsals: int) -> Steps | None:
     """Returns the store's Lipschitz constants if this version measured them in enough runs; else None.
 
     `rehearsals` is the least number of training runs. If it is `USUAL` (0), any number above 0 is enough.
-    Proven or given constants have 0 `runs`.
     """
     steps = find_current(store)
     if steps is None or steps.runs < max(rehearsals, 1):
@@ -158,7 +157,7 @@ def _bound_last_model(setting: Setting, steps: Steps, delta: float) -> HiddenSta
     """Returns the upper bound for the last model, and bounds for larger constants (`make_hidden_state`)."""
     schedule = setting.schedule
     reason = steps.reason  # why the constants are valid
-    # The bound below uses the same mixture. Here, we need it only for this text.
+    # Only for this text: the bound below uses the same mixture.
     mixture = _find_mixture(setting, steps.constants, delta)
     if mixture is not None:
         reason += "; a mixture over orders of batches"

@@ -78,12 +78,8 @@ def _judge_doubt(doubt: str) -> Verdict:
         "this training procedure leaks. Use a different seed for each run, check that each score is "
         "computed from the final model of its own run, and audit again."
     )
-    return Verdict(
-        NOTHING,
-        "not independent runs",
-        "These scores do not come from independent runs.",
-        explanation,
-    )
+    headline = "These scores do not come from independent runs."
+    return Verdict(NOTHING, "not independent runs", headline, explanation)
 
 
 def _judge_estimates(conclusion: Conclusion) -> Verdict:
@@ -319,8 +315,8 @@ def _name_upper_bound(upper: UpperBound) -> str:
 def _name_other_reasons(broken: UpperBound, conclusion: Conclusion, condition: str = "") -> str:
     """Returns the end of a sentence "There is a bug, ": other reasons why leakage may exceed `broken`.
 
-    `condition` follows the word "implementation". For the last model, larger Lipschitz constants are another reason. We then report whether composition is
-    also violated.
+    `condition` follows the word "implementation". For the last model, larger Lipschitz constants are another
+    reason. We then report whether composition is also violated.
     """
     other = (
         f"or the {broken.name} is for a different training run (perhaps it counts on sampling, but canaries "
