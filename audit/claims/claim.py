@@ -149,7 +149,6 @@ class EpsilonDelta(Claim):
         self._store(stated_epsilon=epsilon, stated_delta=delta)
 
     def __repr__(self) -> str:
-        """Returns the Python expression for this claim."""
         return f"EpsilonDelta(epsilon={self.stated_epsilon:g}, delta={self.stated_delta:g})"
 
     def epsilon(self, delta: float) -> float:
@@ -320,8 +319,7 @@ def _power_of_pairs(rates: Array, epsilons: Array | float, deltas: Array | float
     `rates`. `epsilons` and `deltas` are numbers or have shape (P,).
     """
     alpha = rates[..., None]  # the last axis runs over the pairs
-    # exp(epsilon) may be infinite. Multiplied by a rate of 0, it gives NaN, which we replace with the trivial
-    # bound 1.
+    # exp(epsilon) may be infinite. Times a rate of 0, it is NaN, which we replace with the trivial bound 1.
     with np.errstate(over="ignore", invalid="ignore"):
         steep_line = np.exp(epsilons) * alpha + deltas
         flat_line = 1 - np.exp(-epsilons) * (1 - alpha - deltas)

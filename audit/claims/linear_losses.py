@@ -70,12 +70,11 @@ class _Observation(NamedTuple):
     def compute_epsilon(self, delta: float, sign: int) -> float:
         """Returns the epsilon at delta for adding the canary (sign 1) or for removing it (sign -1).
 
-        With r, the ratio of densities with and without the canary, each threshold t has an epsilon, sign *
-        log r(t), and a delta (`compute_log_delta`). We search for the threshold with the given delta.
+        With the ratio r of densities with and without the canary, each threshold t has epsilon = sign * log
+        r(t) and a delta (`compute_log_delta`). We search for the threshold with the given delta.
         """
 
         def compute_difference(threshold: float) -> float:
-            """Returns log delta at a threshold minus the log of the given `delta`."""
             # `brentq` rejects -inf.
             return max(self.compute_log_delta(threshold, sign), -1e6) - math.log(delta)
 

@@ -214,15 +214,15 @@ def _find_losses(ratio: _RatioPmf, epochs: int, pessimistic: bool) -> "PrivacyLo
     logs = np.log(ratio.values[is_positive])  # ascending
     masses = ratio.masses[is_positive]
 
-    # The grid of log X has the points i * spacing from i = first to i = last. The spare point at each end
-    # leaves room for rounding. The rounding errors of all epochs add up to at most 0.005, unless this takes
+    # The grid of log X has the points i * spacing from i = first to i = last. Spare points at both ends
+    # leave room for rounding. The rounding errors of all epochs add up to at most 0.005, unless this takes
     # more than _MAX_LOSSES points.
     spacing = max(min(0.001, 0.005 / epochs), float(np.ptp(logs)) / _MAX_LOSSES)
     first = math.floor(logs[0] / spacing) - 1
     last = math.ceil(logs[-1] / spacing) + 1
     size = last + 1 - first
 
-    # The masses of finite and infinite losses, with the example (in) and without it (out).
+    # Masses with the example (in) and without it (out).
     if pessimistic:
         # We split each atom of X between adjacent points. This keeps its mean and raises delta, which is
         # convex in X.

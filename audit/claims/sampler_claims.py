@@ -44,17 +44,16 @@ class TruncatedPoisson:
     largest_batch: int
 
     def __post_init__(self) -> None:
-        """Raises InputError for values out of range."""
         examples = whole_number("examples", self.examples, 1, 10**9)
         whole_number("largest_batch", self.largest_batch, 1, examples)
 
 
 @dataclass(frozen=True)
 class LastModel:
-    """Upper bounds on epsilon against an adversary who sees only the last model.
+    """Upper bounds on epsilon if the adversary sees only the last model.
 
     Attributes:
-      upper: the bound without noise-only steps at the end.
+      upper: the bound without noise-only steps.
       tail: the bound with these steps; None if there are none.
       assumes: the assumptions of both bounds.
     """
@@ -189,19 +188,14 @@ def sampler_claims(
 
     rows = [SamplerClaim(name, every_model, last_model, advice, yours=True)]
     if name != "poisson":
-        rows.append(_make_poisson_row(poisson, tail))
+        upper = poisson.upper  # also valid for the last model, even after the tail
+        last_model = LastModel(upper, upper if tail else None, "no more than all models leak")
+        rows.append(SamplerClaim("poisson", poisson, last_model, _SAMPLERS["poisson"].advice))
     # ZERO_OUT replaces the example's gradient with 0. With Poisson batches, this is equivalent to removing
     # it.
     return SamplerClaims(
         sigma, delta, tail, neighbours=ZERO_OUT, order=method.order, rows=tuple(rows)
     )
-
-
-def _make_poisson_row(poisson: EveryModel, tail: int) -> SamplerClaim:
-    """Returns the row for Poisson sampling. Its bound for all models also bounds the last model."""
-    after_tail = poisson.upper if tail else None
-    last_model = LastModel(poisson.upper, after_tail, "no more than all models leak")
-    return SamplerClaim("poisson", poisson, last_model, _SAMPLERS["poisson"].advice)
 
 
 def _find_sampler(sampler: str | TruncatedPoisson) -> tuple[str, _Sampler]:

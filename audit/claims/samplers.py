@@ -104,17 +104,14 @@ def make_schedule(
 
 
 def weigh_steps(lipschitz: Array) -> StepWeights:
-    """Returns the weights of T steps in the last model: W_t is the product of later Lipschitz constants.
-
-    In the last model, noise N(0, I) of step t has the variance W_t^2.
-    """
+    """Returns the weights of T steps in the last model: W_t is the product of later Lipschitz constants."""
     # A constant of 0 erases the shifts of all earlier steps, so `first` is the first step that matters.
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     constants = lipschitz.copy()
     constants[: first + 1] = 1.0  # avoids log(0); weights before `first` do not matter
     log_next = np.append(np.log(constants)[1:], 0.0)
     log_w = np.cumsum(log_next[::-1])[::-1]
-    # Logs of sums of W^2.
+    # Logs of sums of W^2, the noise variances.
     from_start = np.logaddexp.accumulate(2 * log_w)
     to_end = np.logaddexp.accumulate(2 * log_w[::-1])[::-1]
     return StepWeights(
@@ -141,7 +138,7 @@ def compute_pattern_mus(
     """
     reaches_last_model = (patterns >= weights.first) & (patterns < weights.no_participation)
     if log_shifts is None:
-        log_shifts = weights.log_w[patterns]  # entry T is 0 and ignored
+        log_shifts = weights.log_w[patterns]  # entry T is ignored
     log_variances = _compute_log_variances(weights, patterns)
     squares = _minimize_mu_squared(log_shifts, log_variances, reaches_last_model)
     composed_squares = reaches_last_model.sum(axis=1)  # mu^2 for all models; the last leaks no more
@@ -154,7 +151,7 @@ def _minimize_mu_squared(
     """Returns the least mu^2 (N,) at which noise can mask the shifts of N participation patterns.
 
     As in a Gaussian mechanism, noise of variance V hides (masks) a shift S at the cost mu^2 = S^2 / V. It can
-    mask earlier shifts, not later ones. For each pattern (all run together):
+    mask earlier shifts, not later ones. For each pattern:
 
         for each participation, with shift S and variance V of the noise until the next one:
             push the block (S, V) onto the pattern's stack
@@ -172,7 +169,7 @@ def _minimize_mu_squared(
     """
     num_patterns, participations = log_shifts.shape
     heights = np.zeros(num_patterns, np.intp)  # the number of blocks on each pattern's stack
-    # Log S and log V of each block on each pattern's stack, from the bottom up.
+    # Log S and log V of each pattern's blocks, from the bottom up.
     stacks = np.zeros((2, participations, num_patterns))
     for i in range(participations):
         patterns = np.flatnonzero(reaches_last_model[:, i])
@@ -262,12 +259,13 @@ def bound_one_of_each_epoch(
     if schedule.epochs * math.log(schedule.batches) <= math.log(max_enumerated):
         return _mix_all_patterns(schedule, delta)
 
-    max_strata = min(_MAX_STRATA, max_enumerated)
-    strata = _stratify_by_last_epochs(schedule.batches, schedule.epochs, max_strata)
+    strata = _stratify_by_last_epochs(
+        schedule.batches, schedule.epochs, min(_MAX_STRATA, max_enumerated)
+    )
     draws = max(simulated // len(strata.probabilities), 50)
     # Noise N(0, sigma^2) divides mu by sigma.
     mus = _simulate_strata(schedule, strata, draws, seed) / schedule.noise_multiplier
-    # Patterns that we did not simulate leak at most this.
+    # Other patterns have at most this mu.
     worst = _compute_worst_mus(schedule, strata) / schedule.noise_multiplier
     epsilon = _bound_simulated(mus, worst, strata.probabilities, delta)
     return MixtureBound(epsilon, ERROR, mu=float(worst.max()))
@@ -386,8 +384,8 @@ def bound_poisson(
         rate = 1 / batches
     steps = batches * epochs
 
-    # `latest` has the most and latest participations. Step t shifts the last model by at most its weight W_t,
-    # which may be larger for earlier steps. So we assume the largest W_t of all steps up to t.
+    # `latest` has the most and latest participations. Step t shifts the last model by at most its weight W_t.
+    # It may be larger for earlier steps, so we assume the largest one up to t.
     latest = _find_latest_steps(steps, rate, _RESERVED * delta)
     largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
     worst = compute_pattern_mus(weights, latest[None], log_shifts=largest_log_w[latest][None])
@@ -503,7 +501,6 @@ def _bound_fraction(observed: float, draws: int, log_inverse_error: float) -> fl
     """
 
     def is_possible(expected: float) -> bool:
-        """Returns True if the observed mean is consistent with this expected value."""
         divergence = special.rel_entr(observed, expected)
         divergence += special.rel_entr(1 - observed, 1 - expected)
         return draws * divergence < log_inverse_error

@@ -57,7 +57,7 @@ def conclude(
 def _analyze_one_run(evidence: OneRun, level: Level) -> list[Finding]:
     """Returns the estimates and bounds from the canaries of a single run.
 
-    `coins` are scores of canaries that coin flips inserted or left out. `cosines` are with random directions.
+    `coins` has scores of canaries that coin flips inserted or left out, `cosines` those with directions.
     """
     findings: list[Finding] = []
     coins, cosines = evidence  # either may be None
@@ -122,7 +122,7 @@ def _begin_conclusion(evidence: Evidence, claim: Claim | None, level: Level) -> 
         hidden_state=hidden_state,
     )
     if composition is not None and composition.sampling_rate != 1:
-        # The hidden-state bound ignores sampling. For comparison, we add an expected epsilon that does not.
+        # The hidden-state bound ignores sampling. For comparison, we add an epsilon that does not.
         if_linear = _expect_sampled_linear_losses(composition, hidden_state, level.delta)
         concluded = concluded._replace(epsilon_if_linear=if_linear)
     return concluded
@@ -221,7 +221,7 @@ def conclude_setting(
         concluded = concluded._replace(uncovered=last_model)
     else:
         concluded = concluded._replace(hidden_state=last_model)
-    # A single run with random directions: scores are cosines with the difference of two models.
+    # Cosines of a single run with random directions depend on a reference model.
     if len(scores.scores) == 1 and isinstance(setting.adversary, SphereFields):
         note = _describe_reference_model(setting.is_rehearsed(scores.dimension))
         concluded = concluded._replace(notes=(*concluded.notes, note))
@@ -366,9 +366,9 @@ def read_directions(stored: Scores) -> Fresh:
 def read_evidence(stored: Scores) -> Coins | OneRun:
     """Returns evidence from stored scores of canaries shared by all runs.
 
-    `Coins` are scores of canaries that fair coin flips inserted or left out. For a single run with several
-    canaries, the result is a `OneRun`: with coins unless all canaries were inserted, and with cosines if the
-    scores are cosines, which have a dimension.
+    For a single run with several canaries, the result is a `OneRun`: with coins (fair coin flips chose which
+    canaries to insert) unless all were inserted, and with cosines if the scores are cosines, which have a
+    dimension.
 
     Raises InputError (`make_cosines`) if a single run inserts all canaries and its scores are not cosines.
     """

@@ -145,7 +145,7 @@ def find_current(store: Store) -> Steps | None:
 def find_measured(store: Store, rehearsals: int) -> Steps | None:
     """Returns the store's Lipschitz constants if this version measured them in enough runs; else None.
 
-    `rehearsals` is the least number of training runs. If it is `USUAL` (0), any number above 0 is enough.
+    Enough is at least `rehearsals` training runs, or any measured runs if it is `USUAL` (0).
     """
     steps = find_current(store)
     if steps is None or steps.runs < max(rehearsals, 1):
@@ -304,8 +304,8 @@ def count_rehearsals(
 ) -> int | None:
     """Returns the number of rehearsals for a catalogue model; None if constants are proven or not wanted.
 
-    A rehearsal is a training run that measures the steps' Lipschitz constants, for an upper bound on how much
-    the last model leaks. If the result is 0 (`USUAL`), the number depends on the model's size.
+    A rehearsal is a training run that measures Lipschitz constants, for an upper bound on the last model's
+    leakage. If the result is 0 (`USUAL`), the number depends on the model's size.
 
     Args:
       requested: "measured" or "none", to measure or not. By default (None), we measure if we expect an upper
@@ -338,10 +338,7 @@ def count_rehearsals(
 
 
 def require_rehearsals(is_measured: bool, rehearsals: int | None) -> None:
-    """Raises InputError for fewer than 2 rehearsals, and for a number if `lipschitz` is not "measured".
-
-    Rehearsals are the training runs that measure Lipschitz constants.
-    """
+    """Raises InputError for fewer than 2 rehearsals, and for any unless they measure Lipschitz constants."""
     if rehearsals is None:
         return
     require(is_measured, f"`rehearsals` requires `lipschitz={MEASURED}`")

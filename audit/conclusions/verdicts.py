@@ -34,9 +34,9 @@ def at_most(value: float) -> str:
 def judge(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a conclusion, from all its other fields.
 
-    We first look for violations without an assumption on the trade-off curve (a lower bound above an upper
-    bound, or a rejected claim), since even reversed scores can prove them. Then we compare the largest lower
-    bound, which may assume a Gaussian curve.
+    We first look for violations without an assumption on the trade-off curve (an exceeded upper bound or a
+    rejected claim), since even reversed scores can prove them. Then we compare the largest lower bound, which
+    may assume a Gaussian curve.
     """
     if conclusion.doubt:
         return _judge_doubt(conclusion.doubt)
