@@ -259,7 +259,7 @@ def make_hidden_state(
     constants = np.asarray(periods.lipschitz, np.float64)
     margins = dict.fromkeys(_FACTORS, bound)
     if np.any(constants != 1):  # else |c - 1| is 0
-        for factor in margins:  # 2 and 10
+        for factor in margins:
             raised = periods._replace(lipschitz=raise_constants(constants, factor))
             margins[factor] = compute(raised)
     return HiddenState(bound, periods, margins)

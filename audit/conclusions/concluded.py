@@ -168,7 +168,7 @@ def _make_notes_on_fresh(evidence: Fresh) -> Iterator[str]:
     """Yields notes on a user's scores of canaries drawn afresh in every run: their kind, shape and order."""
     if evidence.draws:  # scores are ranks among this number of fresh draws
         yield describe_draws(evidence)
-    else:  # scores are cosines
+    else:  # cosines
         yield describe_dimension(evidence)
     runs, canaries = evidence.cosines.shape
     if runs == 1:

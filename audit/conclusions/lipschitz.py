@@ -145,7 +145,7 @@ def find_current(store: Store) -> Steps | None:
 def find_measured(store: Store, rehearsals: int) -> Steps | None:
     """Returns the store's Lipschitz constants if this version measured them in enough runs; else None.
 
-    Enough is at least `rehearsals` training runs, or any measured runs if it is `USUAL` (0).
+    We need at least `rehearsals` runs. If it is `USUAL` (0), any number is enough.
     """
     steps = find_current(store)
     if steps is None or steps.runs < max(rehearsals, 1):
@@ -209,7 +209,7 @@ def _find_shifts(setting: Setting) -> Array:
     sampling (`batches` is 0), we assume that it draws every possible step.
     """
     schedule = setting.schedule
-    # For a sampler, a period is an epoch.
+    # For a sampler, a period is an epoch. `place` counts from 1.
     period = setting.sampling.batches or schedule.periodicity
     place = setting.sampling.batches or schedule.place
     shifts = np.zeros(schedule.steps)
