@@ -319,7 +319,7 @@ def _power_of_pairs(rates: Array, epsilons: Array | float, deltas: Array | float
     `rates`. `epsilons` and `deltas` are numbers or have shape (P,).
     """
     alpha = rates[..., None]  # the last axis runs over the pairs
-    # exp(epsilon) may be infinite. Times a rate of 0, it is NaN, which we replace with the trivial bound 1.
+    # exp(epsilon) may be infinite. Times a rate of 0, it is NaN, which we replace by the bound 1.
     with np.errstate(over="ignore", invalid="ignore"):
         steep_line = np.exp(epsilons) * alpha + deltas
         flat_line = 1 - np.exp(-epsilons) * (1 - alpha - deltas)

@@ -214,7 +214,7 @@ def _find_losses(ratio: _RatioPmf, epochs: int, pessimistic: bool) -> "PrivacyLo
     logs = np.log(ratio.values[is_positive])  # ascending
     masses = ratio.masses[is_positive]
 
-    # The grid of log X has the points i * spacing from i = first to i = last. Spare points at both ends
+    # The grid of log X has the points i * spacing from i = first to i = last. Spare points at the ends
     # leave room for rounding. The rounding errors of all epochs add up to at most 0.005, unless this takes
     # more than _MAX_LOSSES points.
     spacing = max(min(0.001, 0.005 / epochs), float(np.ptp(logs)) / _MAX_LOSSES)
