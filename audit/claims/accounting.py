@@ -56,9 +56,8 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
 def participant_upper_bound(composition: Composition, delta: float) -> float:
     """Returns an upper bound on epsilon at delta for Poisson-sampled Gaussian steps.
 
-    It is the smaller of two bounds. The first ignores sampling. The second comes from dp-accounting's privacy
-    loss distributions and is valid if the adversary does not know the batches. `counts_sampling` decides
-    whether it is used.
+    It is the smaller of two bounds. The first ignores sampling. The second (if `counts_sampling`) comes from
+    dp-accounting's privacy loss distributions and is valid if the adversary does not know the batches.
 
     Privacy losses are rounded up to a grid. For noise multipliers below 0.3, its spacing is larger, which
     saves time. The bound is loose if epsilon or a step's privacy losses are not much larger than the spacing.
@@ -75,9 +74,9 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     if not counts_sampling(composition):
         return unsampled
     require_sampled(composition, delta)
-    # The spacing should be relative_grid * epsilon. Epsilon is unknown, so the first grid uses a guess:
-    # `unsampled` for small noise, and `unsampled` / 100 otherwise. If the guess was too high, we compute
-    # again with a finer grid. dp-accounting exponentiates the spacing, so it is at most COARSEST_GRID.
+    # The spacing should be relative_grid * epsilon. The first grid guesses epsilon: `unsampled` for small
+    # noise, else `unsampled` / 100. If the guess was too high, we compute again with a finer grid.
+    # dp-accounting exponentiates the spacing, so it is at most COARSEST_GRID.
     if sigma < _SMALL_NOISE:
         relative_grid = _RELATIVE_GRID
         least_grid = 1e-3
@@ -110,7 +109,7 @@ def account_curve(steps: Composition) -> "PLDAccountant":
     """
     grid = _GRID
     if steps.noise_multiplier < _SMALL_NOISE:
-        # Privacy losses are large, so the spacing is relative to their scale.
+        # Privacy losses are large, so the spacing is relative to epsilon at a typical delta.
         unsampled = epsilon_upper_bound(steps.noise_multiplier, steps.insertions, delta=1e-5)
         grid = min(_RELATIVE_GRID * unsampled, COARSEST_GRID)
     return account_sampled(steps, grid)
@@ -142,7 +141,10 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
 
 
 def account_sampled(steps: Composition, grid: float) -> "PLDAccountant":
-    """Returns dp-accounting's accountant for Poisson-sampled steps; `grid` is the spacing of losses."""
+    """Returns dp-accounting's accountant for `steps.insertions` Poisson-sampled steps.
+
+    `grid` is the spacing of privacy losses.
+    """
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 

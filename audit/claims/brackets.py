@@ -19,7 +19,7 @@ _NUM_EDGES = 400  # between the buckets of an epoch's largest sum
 
 @dataclasses.dataclass(frozen=True)
 class EveryModel:
-    """Bounds on epsilon for an adversary who sees every model of a training run.
+    """Bounds on epsilon for an adversary who sees every model.
 
     Attributes:
       upper: An upper bound.

@@ -149,7 +149,6 @@ class EpsilonDelta(Claim):
         self._store(stated_epsilon=epsilon, stated_delta=delta)
 
     def __repr__(self) -> str:
-        """Returns the Python expression for this claim."""
         return f"EpsilonDelta(epsilon={self.stated_epsilon:g}, delta={self.stated_delta:g})"
 
     def epsilon(self, delta: float) -> float:
@@ -254,10 +253,9 @@ class DpSgd(Claim):
         """
         if self.lipschitz is None:
             return None
-        step = int(self.insert)  # a number after `__post_init__`
-        schedule = Periods(self.lipschitz, self.k, step)
+        # `insert` is a number after `__post_init__`.
+        schedule = Periods(self.lipschitz, self.k, int(self.insert))
         compute_bound = functools.partial(bound_periods, self.composition, delta=delta)
-        # This also computes the bound for larger Lipschitz constants, to report their effect.
         return make_hidden_state(compute_bound, schedule)
 
 
@@ -321,8 +319,7 @@ def _power_of_pairs(rates: Array, epsilons: Array | float, deltas: Array | float
     `rates`. `epsilons` and `deltas` are numbers or have shape (P,).
     """
     alpha = rates[..., None]  # the last axis runs over the pairs
-    # exp(epsilon) may be infinite. Multiplied by a rate of 0, it gives NaN, which we replace with the trivial
-    # bound 1.
+    # exp(epsilon) may be infinite. Times a rate of 0, it is NaN, which we replace by the bound 1.
     with np.errstate(over="ignore", invalid="ignore"):
         steep_line = np.exp(epsilons) * alpha + deltas
         flat_line = 1 - np.exp(-epsilons) * (1 - alpha - deltas)

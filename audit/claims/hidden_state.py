@@ -68,7 +68,7 @@ class HiddenState(NamedTuple):
     Attributes:
       bound: The bound.
       periods: The schedule and its Lipschitz constants.
-      margins: Maps a factor f (2 or 10) to the bound with c + (f - 1) |c - 1| in place of each constant c.
+      margins: Maps a factor f (2 or 10) to the bound with c + (f - 1) |c - 1| instead of each c.
       reason: Why the steps have these constants.
       runs: The number of training runs that measured the constants; 0 if they are proven or given.
     """
@@ -250,18 +250,18 @@ def hidden_state_epsilon(
 def make_hidden_state(
     compute: Callable[[Periods], HiddenStateBound], periods: Periods
 ) -> HiddenState:
-    """Returns the bound on the last model, and the bounds if Lipschitz constants c are larger (`margins`).
+    """Returns the bound on the last model, and the bounds if Lipschitz constants are larger (`margins`).
 
-    These bounds, for |c - 1| 2 and 10 times as large, show how much errors in the constants matter. `compute`
-    maps a schedule to its bound.
+    To show how much errors matter, each constant c becomes c + |c - 1| or c + 9 |c - 1|. `compute` returns
+    the bound for any constants and schedule (`Periods`).
     """
     bound = compute(periods)
     constants = np.asarray(periods.lipschitz, np.float64)
     margins = dict.fromkeys(_FACTORS, bound)
     if np.any(constants != 1):  # else |c - 1| is 0
         for factor in margins:
-            wider = periods._replace(lipschitz=raise_constants(constants, factor))
-            margins[factor] = compute(wider)
+            raised = periods._replace(lipschitz=raise_constants(constants, factor))
+            margins[factor] = compute(raised)
     return HiddenState(bound, periods, margins)
 
 
@@ -355,7 +355,7 @@ def _find_blocks(log_sums: list[float], log_weights: list[float]) -> list[int]:
 
     We pool adjacent violators on a log scale, since `scipy.optimize.isotonic_regression` would overflow.
     """
-    # The first point, log sum and log weight of each block. Its log value is log sum - log weight.
+    # The first point, log sum and log weight of each block. Its log value is their difference.
     blocks: list[tuple[int, float, float]] = []
     for start, (log_sum, log_weight) in enumerate(zip(log_sums, log_weights, strict=True)):
         # We pool the point with the blocks before it until values increase.

@@ -54,15 +54,15 @@ class _Observation(NamedTuple):
         )
 
     def compute_log_delta(self, threshold: float, sign: int) -> float:
-        """Returns the log of the delta that belongs to epsilon = sign * log r(threshold).
+        """Returns the log of the delta at epsilon = sign * log r(threshold), for the density ratio r = P / Q.
 
-        The most powerful event for this epsilon is x > threshold (sign 1) or x < threshold (sign -1).
+        Without the canary (Q), the adversary sees x ~ N(0, deviation^2). With it (P), x is larger by a random
+        count. The most powerful event for this epsilon is x > threshold (sign 1) or x < threshold (sign -1).
         """
-        counts, log_probabilities, deviation = self
         log_r = self.compute_log_ratio(threshold)
-        log_given_count = special.log_ndtr(sign * (counts - threshold) / deviation)
-        log_p = special.logsumexp(log_probabilities + log_given_count)  # log P(event), with a count
-        log_q = special.log_ndtr(-sign * threshold / deviation)  # log Q(event), without one
+        log_p_given_count = special.log_ndtr(sign * (self.counts - threshold) / self.deviation)
+        log_p = special.logsumexp(self.log_probabilities + log_p_given_count)  # log P(event)
+        log_q = special.log_ndtr(-sign * threshold / self.deviation)  # log Q(event)
         if sign == 1:  # delta = P(event) - r Q(event)
             return float(conversions.log_difference(log_p, log_q + log_r))
         return float(conversions.log_difference(log_q, log_p - log_r))  # Q(event) - P(event) / r
@@ -70,16 +70,16 @@ class _Observation(NamedTuple):
     def compute_epsilon(self, delta: float, sign: int) -> float:
         """Returns the epsilon at delta for adding the canary (sign 1) or for removing it (sign -1).
 
-        With the density ratio r, each threshold t has an epsilon, sign * log r(t), and a delta
-        (`compute_log_delta`). We search for the threshold with the given delta.
+        With the ratio r of densities with and without the canary, each threshold t has epsilon = sign * log
+        r(t) and a delta (`compute_log_delta`). We search for the threshold with the given delta.
         """
 
         def compute_difference(threshold: float) -> float:
-            """Returns log delta at a threshold, at least -1e6, minus the log of the given `delta`."""
+            # `brentq` rejects -inf.
             return max(self.compute_log_delta(threshold, sign), -1e6) - math.log(delta)
 
         # The threshold with r = 1 gives epsilon 0. r(t) is the mean of exp(c (t - c / 2) / deviation^2) over
-        # the counts c. So it is at most 1 below half of the fewest, and at least 1 above half of the most.
+        # the counts c. So r(t) <= 1 for t <= fewest / 2, and r(t) >= 1 for t >= most / 2.
         fewest = self.counts[0]
         most = self.counts[-1]
         equal = scipy.optimize.brentq(
@@ -100,7 +100,7 @@ class _Observation(NamedTuple):
 def expected_epsilon(composition: Composition, steps: int, delta: float) -> float:
     """Returns the epsilon at delta that the last model would leak about a canary if losses were linear.
 
-    Such a model reveals only Binomial(n, q) insertions plus noise N(0, T sigma^2) (see the module docstring).
+    Such a model reveals only Binomial(n, q) insertions plus noise N(0, T sigma^2).
     We return the larger of the epsilons for adding and removing the canary.
 
     Args:
@@ -112,8 +112,7 @@ def expected_epsilon(composition: Composition, steps: int, delta: float) -> floa
     if mu == 0 or math.isinf(mu):
         return mu  # epsilon is also 0 or infinite
 
-    # We drop insertion counts in negligible tails. We keep at least one count above 0, so the canary has an
-    # effect.
+    # We drop insertion counts in negligible tails, but keep one above 0, so the canary has an effect.
     insertions = scipy.stats.binom(n, rate)
     fewest = insertions.ppf(_DROPPED * delta)
     most = max(insertions.isf(_DROPPED * delta), 1.0)

@@ -83,7 +83,7 @@ class MatrixMechanism(GaussianClaim):
         """Returns the last model's epsilon at delta if losses are linear.
 
         It is not a bound: with other losses, the last model may leak up to `epsilon`. Raises InputError if
-        `min_separation` is set.
+        `min_separation` is set, because the insertion steps must be fixed, not chosen by a sampler.
         """
         return conversions.epsilon_from_mu(self.linear_mu(), delta)
 

@@ -65,8 +65,7 @@ def account_allocation(
       batches: b, the number of steps in an epoch, at least 1.
       pessimistic: True for an upper bound on delta, False for a lower bound.
     """
-    # We combine means of 1, 2, 4, ... terms according to the binary digits of b: for b = 5, those of 1 and 4
-    # terms.
+    # We combine means of 1, 2, 4, ... terms by the binary digits of b: for b = 5, those of 1 and 4 terms.
     doubled = _discretize_term(noise_multiplier, pessimistic)
     ratios = []
     for digit in range(batches.bit_length()):
@@ -205,10 +204,8 @@ def _find_losses(ratio: _RatioPmf, epochs: int, pessimistic: bool) -> "PrivacyLo
     """Returns the distribution of the privacy loss of all epochs, from the density ratio X of an epoch.
 
     With the example, the loss is log X, and its masses are X times the masses without the example. Without
-    the example, the loss is -log X. Losses lie on a grid, and dp-accounting composes the epochs.
-
-    For a lower bound on delta, we round both losses down. For an upper bound (`pessimistic`), we split each
-    atom of X between adjacent grid points. This keeps its mean and raises delta, which is convex in X.
+    the example, the loss is -log X. Losses lie on a grid, and dp-accounting composes the epochs. The result
+    bounds delta from above if `pessimistic`, else from below.
     """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -217,25 +214,27 @@ def _find_losses(ratio: _RatioPmf, epochs: int, pessimistic: bool) -> "PrivacyLo
     logs = np.log(ratio.values[is_positive])  # ascending
     masses = ratio.masses[is_positive]
 
-    # The grid of log X has the points i * spacing from i = first to i = last, with a spare point at each end.
-    # The rounding errors of all epochs add up to at most 0.005, unless this takes more than _MAX_LOSSES
-    # points.
+    # The grid of log X has the points i * spacing from i = first to i = last. Spare points at the ends
+    # leave room for rounding. The rounding errors of all epochs add up to at most 0.005, unless this takes
+    # more than _MAX_LOSSES points.
     spacing = max(min(0.001, 0.005 / epochs), float(np.ptp(logs)) / _MAX_LOSSES)
     first = math.floor(logs[0] / spacing) - 1
     last = math.ceil(logs[-1] / spacing) + 1
     size = last + 1 - first
 
-    # The masses of finite and infinite losses, with the example (in) and without it (out).
+    # Masses with the example (in) and without it (out).
     if pessimistic:
+        # We split each atom of X between adjacent points. This keeps its mean and raises delta, which is
+        # convex in X.
         points = np.exp(spacing * (first + np.arange(size)))  # values of X
         masses_out, _ = _spread(np.exp(logs), masses, points)
         masses_in = masses_out * points
-        # With the example, the mass of dropped values of X counts as an infinite loss. This mass is
-        # `dropped_mean`, or 1 minus the other masses. If rounding makes the two differ, the larger one is
-        # safe. Without the example, the loss is infinite at X = 0.
+        # With the example, dropped values of X count as an infinite loss. Their mass is `dropped_mean`, their
+        # part of the mean of X, or 1 minus the other masses. If rounding makes the two differ, the larger one
+        # is safe. Without the example, the loss is infinite at X = 0.
         infinite_in = max(1.0 - float(masses_in.sum()), ratio.dropped_mean)
         infinite_out = float(ratio.masses[~is_positive].sum())
-    else:
+    else:  # we round both losses down, which lowers delta
         below = np.floor(logs / spacing).astype(np.intp) - first
         masses_in = _sum_by_place(below, masses * np.exp(logs), size)
         masses_out = _sum_by_place(below + 1, masses, size)  # rounds log X up and -log X down

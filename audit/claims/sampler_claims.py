@@ -44,17 +44,16 @@ class TruncatedPoisson:
     largest_batch: int
 
     def __post_init__(self) -> None:
-        """Raises InputError for values out of range."""
         examples = whole_number("examples", self.examples, 1, 10**9)
         whole_number("largest_batch", self.largest_batch, 1, examples)
 
 
 @dataclass(frozen=True)
 class LastModel:
-    """Upper bounds on epsilon against an adversary who sees only the last model.
+    """Upper bounds on epsilon if the adversary sees only the last model.
 
     Attributes:
-      upper: the bound without noise-only steps at the end.
+      upper: the bound without noise-only steps.
       tail: the bound with these steps; None if there are none.
       assumes: the assumptions of both bounds.
     """
@@ -70,8 +69,8 @@ class SamplerClaim:
 
     Attributes:
       sampler: the name of the sampler.
-      every_model: bounds against an adversary who sees every model.
-      last_model: upper bounds against an adversary who sees only the last model.
+      every_model: bounds if the adversary sees every model.
+      last_model: upper bounds if the adversary sees only the last model.
       advice: the changes to make, or the condition under which the claim holds.
       yours: False for a row that shows Poisson sampling for comparison.
     """
@@ -143,11 +142,11 @@ def sampler_claims(
         epoch, in an order that is not uniform or may be known), "cyclic", "truncated_poisson" or, with known
         sizes, `TruncatedPoisson(examples, largest_batch)`.
       noise_multiplier: sigma, the standard deviation of the noise divided by the clipping norm.
-      batches: the number of batches in an epoch; a step uses an example with probability 1 / batches.
+      batches: the number of batches in an epoch; Poisson batches use an example with probability 1 / batches.
       epochs: the number of epochs.
       lipschitz: the Lipschitz constant of a step: a number, or one for each of the batches * epochs steps; by
         default 1.
-      tail: the number of noise-only steps at the end.
+      tail: the number of noise-only steps after the last epoch.
       delta: the delta of epsilon.
 
     Returns:
@@ -177,19 +176,19 @@ def sampler_claims(
     bound = method.bound_last_model(make_schedule(), delta)
     # The last model leaks at most as much as all models. The noise-only steps (`tail`) cannot increase this.
     upper = min(bound.epsilon, every_model.upper)
-    with_tail = None
+    after_tail = None
     if tail:
-        with_tail = min(method.bound_last_model(make_schedule(tail), delta).epsilon, upper)
+        after_tail = min(method.bound_last_model(make_schedule(tail), delta).epsilon, upper)
 
     assumes = f"holds {condition}, and nobody sees {method.must_stay_secret}"
     if bound.error:
         assumes += f"; a simulated upper bound, too low with probability {bound.error:g}"
-    last_model = LastModel(upper, with_tail, assumes)
+    last_model = LastModel(upper, after_tail, assumes)
     advice = method.advice or _advise_changes(epochs, delta, poisson.upper, last_model)
 
     rows = [SamplerClaim(name, every_model, last_model, advice, yours=True)]
     if name != "poisson":
-        upper = poisson.upper  # also valid for the last model, even with a tail
+        upper = poisson.upper  # also valid for the last model, even after the tail
         last_model = LastModel(upper, upper if tail else None, "no more than all models leak")
         rows.append(SamplerClaim("poisson", poisson, last_model, _SAMPLERS["poisson"].advice))
     # ZERO_OUT replaces the example's gradient with 0. With Poisson batches, this is equivalent to removing
@@ -248,8 +247,10 @@ def _check_training(batches: int, epochs: int, delta: float) -> float:
     )
     delta = number("delta", delta, float)
     conversions.require_delta(delta)
-    least_delta = accounting.LEAST_SAMPLED_DELTA
-    require(delta >= least_delta, f"`delta={delta:g}`: give at least {least_delta:g}")
+    require(
+        delta >= accounting.LEAST_SAMPLED_DELTA,
+        f"`delta={delta:g}`: give at least {accounting.LEAST_SAMPLED_DELTA:g}",
+    )
     return delta
 
 
@@ -284,11 +285,11 @@ def _compose_truncated(sigma: float, batches: int, epochs: int, delta: float) ->
 def _bracket_truncated(
     sampler: TruncatedPoisson, sigma: float, batches: int, epochs: int, delta: float
 ) -> EveryModel:
-    """Returns the smaller of two valid bounds on epsilon for truncated Poisson batches of known sizes."""
+    """Returns the smaller of dp-accounting's bound for a truncated sampler and `_compose_truncated`."""
     import dp_accounting  # slow to load
     from dp_accounting.pld import PLDAccountant
 
-    composed = _compose_truncated(sigma, batches, epochs, delta).upper  # valid for any sizes
+    composed = _compose_truncated(sigma, batches, epochs, delta).upper
     step = dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(
         sampler.examples, 1 / batches, sampler.largest_batch, sigma
     )
@@ -307,6 +308,9 @@ def _bracket_cyclic(sigma: float, batches: int, epochs: int, delta: float) -> Ev
 def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastModel) -> str:
     """Returns advice on how to make `poisson`, the epsilon of Poisson sampling, a valid claim.
 
+    If the last model leaks at most this, perhaps after noise-only steps, you may also release only this
+    model. Otherwise, we state its epsilon.
+
     The advised noise suffices for any order, since training that uses an example once per epoch is mu-GDP
     with mu = sqrt(epochs) / sigma.
     """
@@ -315,7 +319,7 @@ def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastM
     advice = f"To claim {at_most(poisson, _DECIMALS)}, draw Poisson batches, or {noise}"
     epsilon = last_model.upper
     steps = ""
-    # `tail` is the epsilon after additional steps that only add noise.
+    # `tail` is the epsilon after noise-only steps; None without such steps.
     if epsilon > poisson and last_model.tail is not None:
         epsilon = last_model.tail
         steps = " after the noise-only steps"

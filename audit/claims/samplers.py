@@ -30,9 +30,8 @@ _MAX_STRATA = 10_000
 _MAX_INTERVALS = 100  # of steps within an epoch, for strata
 _NUM_SIMULATED = 500_000  # patterns
 _NUM_EPSILONS = 1000  # in the grid of `_bound_simulated`
-_RESERVED = (
-    1e-3  # the fraction of delta reserved for Poisson patterns beyond the assumed worst case
-)
+# The fraction of delta reserved for Poisson patterns beyond the assumed worst case.
+_RESERVED = 1e-3
 _CHUNK = 100_000  # patterns computed together
 _HALVINGS = 60  # in a bisection
 
@@ -105,17 +104,14 @@ def make_schedule(
 
 
 def weigh_steps(lipschitz: Array) -> StepWeights:
-    """Returns the weights of T steps in the last model: W_t is the product of later Lipschitz constants.
-
-    In the last model, noise N(0, I) of step t has the variance W_t^2.
-    """
+    """Returns the weights of T steps in the last model: W_t is the product of later Lipschitz constants."""
     # A constant of 0 erases the shifts of all earlier steps, so `first` is the first step that matters.
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     constants = lipschitz.copy()
     constants[: first + 1] = 1.0  # avoids log(0); weights before `first` do not matter
     log_next = np.append(np.log(constants)[1:], 0.0)
     log_w = np.cumsum(log_next[::-1])[::-1]
-    # The logs of sums of W^2: up to each step, and from it to the end.
+    # Logs of sums of W^2, the noise variances.
     from_start = np.logaddexp.accumulate(2 * log_w)
     to_end = np.logaddexp.accumulate(2 * log_w[::-1])[::-1]
     return StepWeights(
@@ -133,7 +129,7 @@ def compute_pattern_mus(
 
     For an adversary who knows the pattern, the last model is mu-GDP. A step that uses the example shifts the
     model by at most 1, and thus the last model by at most W_t (`StepWeights`). The noise of this and later
-    steps masks the shift.
+    steps masks the shift. A Lipschitz constant of 0 in step `weights.first` erases all earlier shifts.
 
     Args:
       weights: The weights of T steps.
@@ -142,7 +138,7 @@ def compute_pattern_mus(
     """
     reaches_last_model = (patterns >= weights.first) & (patterns < weights.no_participation)
     if log_shifts is None:
-        log_shifts = weights.log_w[patterns]
+        log_shifts = weights.log_w[patterns]  # entry T is ignored
     log_variances = _compute_log_variances(weights, patterns)
     squares = _minimize_mu_squared(log_shifts, log_variances, reaches_last_model)
     composed_squares = reaches_last_model.sum(axis=1)  # mu^2 for all models; the last leaks no more
@@ -154,11 +150,16 @@ def _minimize_mu_squared(
 ) -> Array:
     """Returns the least mu^2 (N,) at which noise can mask the shifts of N participation patterns.
 
-    Noise masks the shifts of earlier participations, not of later ones. To mask a total shift S, noise of
-    total variance V contributes S^2 / V to mu^2. At first, each participation is a block, masked by the noise
-    until the next one. If a block has a larger S / V than the next one, it should also use that block's
-    noise, so we pool the two. This is an isotonic regression (derived in audit/methods/README.md). Each
-    pattern has its own stack of blocks.
+    As in a Gaussian mechanism, noise of variance V hides (masks) a shift S at the cost mu^2 = S^2 / V. It can
+    mask earlier shifts, not later ones. For each pattern:
+
+        for each participation, with shift S and variance V of the noise until the next one:
+            push the block (S, V) onto the pattern's stack
+            while the block below has at least the top's S / V, pool the two (add S and V)
+        mu^2 = sum of S^2 / V over the stack
+
+    A block with a larger S / V than the next one should also use that block's noise. This is an isotonic
+    regression (derived in audit/methods/README.md).
 
     Args:
       log_shifts: (N, K) the log of the last model's shift by each participation.
@@ -168,13 +169,12 @@ def _minimize_mu_squared(
     """
     num_patterns, participations = log_shifts.shape
     heights = np.zeros(num_patterns, np.intp)  # the number of blocks on each pattern's stack
-    # Log S and log V of each block on each pattern's stack, from the bottom up.
+    # Log S and log V of each pattern's blocks, from the bottom up.
     stacks = np.zeros((2, participations, num_patterns))
     for i in range(participations):
         patterns = np.flatnonzero(reaches_last_model[:, i])
         stacks[:, heights[patterns], patterns] = log_shifts[patterns, i], log_variances[patterns, i]
         heights[patterns] += 1
-        # We pool the two top blocks of each pattern until the later one has the larger S / V.
         while len(patterns):
             patterns = patterns[heights[patterns] > 1]
             top = heights[patterns] - 1
@@ -217,7 +217,6 @@ def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
     """
 
     def exceeds(epsilon: float) -> bool:
-        """Returns True if the mean delta at this epsilon exceeds `delta`."""
         return bool(conversions.delta_from_mu(mus, epsilon) @ probabilities > delta)
 
     if not exceeds(0.0):
@@ -230,10 +229,11 @@ def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
 def bound_any_order(schedule: Schedule, delta: float) -> MixtureBound:
     """Returns an upper bound on the last model's epsilon if any one step of each epoch uses the example.
 
-    The bound is for the worst pattern. We divide all patterns into strata and bound mu in each stratum. The
-    largest bound is valid for every pattern.
+    We divide all participation patterns (the steps that use the example) into strata by their last steps,
+    which affect mu most. The largest bound on mu of any stratum is valid for every pattern.
     """
     strata = _stratify_by_last_epochs(schedule.batches, schedule.epochs, _MAX_STRATA)
+    # Noise N(0, sigma^2) divides mu by sigma.
     mu = float(_compute_worst_mus(schedule, strata).max()) / schedule.noise_multiplier
     return MixtureBound(conversions.epsilon_from_mu(mu, delta), error=0.0, mu=mu)
 
@@ -255,16 +255,19 @@ def bound_one_of_each_epoch(
       max_enumerated: The maximum number of patterns to enumerate, and the maximum number of strata.
       simulated: The approximate number of patterns to simulate; at least 50 in each stratum.
     """
-    sigma, batches, epochs, _ = schedule
     # There are batches**epochs patterns.
-    if epochs * math.log(batches) <= math.log(max_enumerated):
+    if schedule.epochs * math.log(schedule.batches) <= math.log(max_enumerated):
         return _mix_all_patterns(schedule, delta)
 
-    strata = _stratify_by_last_epochs(batches, epochs, min(_MAX_STRATA, max_enumerated))
+    strata = _stratify_by_last_epochs(
+        schedule.batches, schedule.epochs, min(_MAX_STRATA, max_enumerated)
+    )
     draws = max(simulated // len(strata.probabilities), 50)
-    mus = _simulate_strata(schedule, strata, draws, seed)
-    worst = _compute_worst_mus(schedule, strata) / sigma
-    epsilon = _bound_simulated(mus / sigma, worst, strata.probabilities, delta)
+    # Noise N(0, sigma^2) divides mu by sigma.
+    mus = _simulate_strata(schedule, strata, draws, seed) / schedule.noise_multiplier
+    # Other patterns have at most this mu.
+    worst = _compute_worst_mus(schedule, strata) / schedule.noise_multiplier
+    epsilon = _bound_simulated(mus, worst, strata.probabilities, delta)
     return MixtureBound(epsilon, ERROR, mu=float(worst.max()))
 
 
@@ -348,7 +351,7 @@ def _compute_worst_mus(schedule: Schedule, strata: _Strata) -> Array:
     _, batches, epochs, weights = schedule
     num_strata, last_epochs = strata.lows.shape
     log_w = weights.log_w[: batches * epochs].reshape(epochs, batches)
-    # Both are (S, epochs). At first, all steps are allowed. The loop restricts those in the last epochs.
+    # Both are (S, epochs). The loop restricts the steps in the last epochs.
     patterns = np.tile(batches * np.arange(1, epochs + 1) - 1, (num_strata, 1))
     log_shifts = np.tile(log_w.max(axis=1), (num_strata, 1))
     for i in range(last_epochs):
@@ -368,9 +371,9 @@ def bound_poisson(
 ) -> MixtureBound:
     """Returns an upper bound on the last model's epsilon for Poisson sampling at the same rate in each step.
 
-    We simulate some participation patterns. `_bound_simulated` also needs an upper bound on their mu. We use
-    the mu of a hypothetical pattern that is worse than nearly all others, and reserve `delta` / 1000 for the
-    exceptions.
+    We simulate some participation patterns (the steps that use the example). `_bound_simulated` also needs an
+    upper bound on their mu. We use that of a hypothetical pattern that is worse than nearly all others, and
+    reserve `delta` / 1000 for the exceptions. The bound is too low with probability at most ERROR.
 
     Args:
       simulated: The number of patterns to simulate, rounded up to a multiple of _CHUNK.
@@ -381,8 +384,8 @@ def bound_poisson(
         rate = 1 / batches
     steps = batches * epochs
 
-    # `latest` has the most and latest participations. Earlier steps may have larger weights W_t in the last
-    # model (`StepWeights`), so we assume that each participation shifts it by the largest W_t so far.
+    # `latest` has the most and latest participations. Step t shifts the last model by at most its weight W_t.
+    # It may be larger for earlier steps, so we assume the largest one up to t.
     latest = _find_latest_steps(steps, rate, _RESERVED * delta)
     largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
     worst = compute_pattern_mus(weights, latest[None], log_shifts=largest_log_w[latest][None])
@@ -463,7 +466,6 @@ def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: floa
     log_inverse_error = math.log(2 * _NUM_EPSILONS / ERROR)
 
     def is_bounded(epsilon: float) -> bool:
-        """Returns True if the bound on the mean delta at this epsilon is at most `delta`."""
         means = conversions.delta_from_mu(mus, epsilon) @ probabilities  # over the strata, (R,)
         largest = float(conversions.delta_from_mu(worst, epsilon) @ probabilities)
         return bound_mean(means, largest, log_inverse_error) <= delta
@@ -477,7 +479,8 @@ def bound_mean(values: Array, largest: float, log_inverse_error: float) -> float
     """Returns an upper bound on the mean of a distribution on [0, largest], from R independent values.
 
     It is the smaller of the empirical Bernstein bound (Maurer and Pontil, 2009, Theorem 11) and Hoeffding's
-    bound. Each is below the mean with probability at most `error`; `log_inverse_error` is log(1 / error).
+    bound. Each is below the mean with probability at most `error`, and the smaller one with at most 2
+    `error`. `log_inverse_error` is log(1 / error).
     """
     if largest == 0:
         return 0.0
@@ -498,7 +501,6 @@ def _bound_fraction(observed: float, draws: int, log_inverse_error: float) -> fl
     """
 
     def is_possible(expected: float) -> bool:
-        """Returns True if the observed mean is consistent with this expected value."""
         divergence = special.rel_entr(observed, expected)
         divergence += special.rel_entr(1 - observed, 1 - expected)
         return draws * divergence < log_inverse_error

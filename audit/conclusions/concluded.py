@@ -55,14 +55,17 @@ def conclude(
 
 
 def _analyze_one_run(evidence: OneRun, level: Level) -> list[Finding]:
-    """Returns the estimates and bounds from the canaries of a single run."""
+    """Returns the estimates and bounds from the canaries of a single run.
+
+    `coins` has scores of canaries that coin flips inserted or left out, `cosines` those with directions.
+    """
     findings: list[Finding] = []
     coins, cosines = evidence  # either may be None
     if cosines is not None:
         findings += one_shot.estimates(cosines, *level)
     if coins is not None:
         findings += one_run_bounds.bound_by_guesses(coins, *level)
-    # Without left-out cosines, the null distribution is exact.
+    # The null distribution is exact without left-out canaries to fit it.
     if cosines is not None and evidence.is_null_known:
         findings.append(one_run_bounds.bound_uniform_canaries(cosines, *level))
     return findings
@@ -119,8 +122,7 @@ def _begin_conclusion(evidence: Evidence, claim: Claim | None, level: Level) -> 
         hidden_state=hidden_state,
     )
     if composition is not None and composition.sampling_rate != 1:
-        # The hidden-state bound ignores sampling. For comparison, we add the epsilon expected for linear
-        # losses, which does not.
+        # The hidden-state bound ignores sampling. For comparison, we add an epsilon that does not.
         if_linear = _expect_sampled_linear_losses(composition, hidden_state, level.delta)
         concluded = concluded._replace(epsilon_if_linear=if_linear)
     return concluded
@@ -131,27 +133,28 @@ def _expect_sampled_linear_losses(
 ) -> float:
     """Returns the epsilon that the last model would have with linear losses, if canaries are sampled.
 
-    Without a hidden-state bound, we assume that every step may insert the canary.
+    All steps add noise, but only one of every k (`periodicity`) may insert the canary. Without a hidden-state
+    bound, we assume k = 1.
     """
     periodicity = 1
     if hidden_state is not None:
-        periodicity = hidden_state.periods.k  # one step of k may insert the canary
+        periodicity = hidden_state.periods.k
     steps = composition.insertions * periodicity
     return expected_epsilon(composition, steps, delta)
 
 
 def _make_notes(evidence: Evidence) -> Iterator[str]:
     """Yields notes on failed runs, on an ambiguous shape of the scores, and on a user's fresh canaries."""
-    if isinstance(evidence, OneRun):
+    if isinstance(evidence, OneRun):  # it did not fail, and its shape is not ambiguous
         return
     if evidence.failed:
         number = sum(map(len, evidence.pooled()))
-        if isinstance(evidence, Fresh):  # its `pooled` adds quantiles to the scores
+        if isinstance(evidence, Fresh):  # its `pooled` adds quantiles of the known distribution
             number = evidence.cosines.size
         yield (
             f"{evidence.failed:,} of {number:,} scores are NaN (failed runs): each counts as the lowest score"
         )
-    if isinstance(evidence, Sets) and evidence.labelled:  # the user gave a single list of scores
+    if isinstance(evidence, Sets) and evidence.labelled:  # a single list of scores with 0/1 labels
         runs = evidence.inserted.size + evidence.fresh.size
         yield (
             f"read as {runs:,} independent training runs; if all canaries are from one run, use shape "
@@ -162,10 +165,10 @@ def _make_notes(evidence: Evidence) -> Iterator[str]:
 
 
 def _make_notes_on_fresh(evidence: Fresh) -> Iterator[str]:
-    """Yields notes on a user's scores of canaries drawn afresh in every run: tests, shape and order."""
-    if evidence.draws:  # ranks among this number of fresh draws
+    """Yields notes on a user's scores of canaries drawn afresh in every run: their kind, shape and order."""
+    if evidence.draws:  # scores are ranks among this number of fresh draws
         yield describe_draws(evidence)
-    else:
+    else:  # cosines
         yield describe_dimension(evidence)
     runs, canaries = evidence.cosines.shape
     if runs == 1:
@@ -205,20 +208,21 @@ def conclude_setting(
     claim = make_claim(setting)
     has_fresh_canaries = setting.adversary.has_fresh_canaries  # drawn anew in each run
     evidence = read_directions(scores) if has_fresh_canaries else read_evidence(scores)
-    # The leakage with linear losses depends on the optimizer, which a claim does not include. So we compute
-    # it from the setting.
+    # This depends on the optimizer, which a claim does not include.
     if_linear = _expect_linear_losses(setting, claim, level.delta)
-    concluded = _begin_conclusion(evidence, claim, level)
-    concluded = concluded._replace(epsilon_if_linear=if_linear)
+    concluded = _begin_conclusion(evidence, claim, level)._replace(epsilon_if_linear=if_linear)
     if not has_fresh_canaries and not own_model and predicted_mu(setting) is not None:
-        why_gaussian = "expected here: Gaussian noise on one crafted coordinate"
-        concluded = concluded._replace(why_gaussian=why_gaussian)
+        concluded = concluded._replace(
+            why_gaussian="expected here: Gaussian noise on one crafted coordinate"
+        )
+    # The upper bound for the last model, or why there is none.
     last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
-    if isinstance(last_model, str):  # why there is no bound
+    if isinstance(last_model, str):
         concluded = concluded._replace(uncovered=last_model)
     else:
         concluded = concluded._replace(hidden_state=last_model)
-    if len(scores.scores) == 1 and isinstance(setting.adversary, SphereFields):  # random directions
+    # Cosines of a single run with random directions depend on a reference model.
+    if len(scores.scores) == 1 and isinstance(setting.adversary, SphereFields):
         note = _describe_reference_model(setting.is_rehearsed(scores.dimension))
         concluded = concluded._replace(notes=(*concluded.notes, note))
     return finish(concluded)
@@ -242,8 +246,8 @@ def make_claim(setting: Setting) -> Claim:
     sampling = setting.sampling
     mechanism = setting.mechanism
     sigma = mechanism.noise_multiplier
-    # Both samplers put an example into one random step of each epoch. `RandomAllocation` needs noise. Without
-    # noise, `DpSgd` gives an infinite epsilon.
+    # Both samplers put an example into one random step of each epoch. Without noise, `DpSgd`
+    # gives an infinite epsilon.
     if sampling.name in (BALLS_IN_BINS, RANDOM_ALLOCATION) and sigma:
         return RandomAllocation(sigma, batches=sampling.batches, epochs=setting.insertions)
     if mechanism.noise != INDEPENDENT:
@@ -334,11 +338,11 @@ def predicted_mu(setting: Setting) -> float | None:
     mechanism = setting.mechanism
     task = find_task(setting.model)  # None for a custom model
     is_over_parameterised = task is not None and task.over_parameterised
-    has_independent_noise = mechanism.noise == INDEPENDENT and mechanism.noise_multiplier > 0
     if (
         is_over_parameterised
         and mechanism.optimizer == "sgd"
-        and has_independent_noise
+        and mechanism.noise == INDEPENDENT
+        and mechanism.noise_multiplier > 0
         and setting.sampling.name == EVERY  # insertions are not sampled
         and setting.adversary.biased  # inserts along a single coordinate
         and not setting.unknown_initialisation
@@ -362,20 +366,21 @@ def read_directions(stored: Scores) -> Fresh:
 def read_evidence(stored: Scores) -> Coins | OneRun:
     """Returns evidence from stored scores of canaries shared by all runs.
 
-    For a single run with several canaries, the result is a `OneRun`: with coins unless all canaries were
-    inserted, and with cosines if the scores are cosines, which have a dimension.
+    For a single run with several canaries, the result is a `OneRun`: with coins (fair coin flips chose which
+    canaries to insert) unless all were inserted, and with cosines if the scores are cosines, which have a
+    dimension.
 
     Raises InputError (`make_cosines`) if a single run inserts all canaries and its scores are not cosines.
     """
     runs, canaries = stored.scores.shape
     if runs > 1 or canaries == 1:
         return read_coins(stored)
-    # Audits with coins need at least 40 canaries (`one_run_bounds.LEAST_COINS`). Coins would almost never
-    # insert all of them, so this run did not use coins.
+    # Coins almost never insert all of 40 or more canaries (`one_run_bounds.LEAST_COINS`).
     if stored.presence.all():
-        cosines = make_cosines(stored.scores[0], None, stored.dimension)
+        cosines = make_cosines(stored.scores[0], unobserved=None, dimension=stored.dimension)
         return OneRun(coins=None, cosines=cosines)
     coins = read_coins(stored)
     if not stored.dimension:
         return OneRun(coins, cosines=None)
-    return OneRun(coins, make_cosines(*coins.pooled(), stored.dimension))
+    inserted, left_out = coins.pooled()
+    return OneRun(coins, make_cosines(inserted, left_out, stored.dimension))

@@ -81,7 +81,7 @@ class Curve(NamedTuple):
     def show_test(self) -> str:
         """Returns the p-value, and the power unless the curve is refuted: "p = 0.41, power 95%"."""
         if self.p_value < _LEAST_P_VALUE:
-            return f"p < {_LEAST_P_VALUE:g}"
+            return f"p < {_LEAST_P_VALUE:g}"  # also refuted
         if self.is_refuted:
             return f"p = {self.p_value:.2g}"
         return f"p = {self.p_value:.2g}, power {self.power:.0%}"

@@ -77,9 +77,10 @@ def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -
     by_method = {bound.method: bound for bound in once}
     smaller = []
     for bound in all_rows:
-        # If a bound does not limit mu, its mu is None: `and` keeps None, and `or` compares it as 0.
-        zero = dataclasses.replace(bound, epsilon=0.0, mu=bound.mu and 0.0)
+        zero_mu = None if bound.mu is None else 0.0  # None for a method without a bound on mu
+        zero = dataclasses.replace(bound, epsilon=0.0, mu=zero_mu)
         other = by_method.get(bound.method, zero)
+        # `or` compares None as 0.
         least = min(bound, other, key=lambda each: (each.epsilon, each.mu or 0.0))
         smaller.append(dataclasses.replace(least, path=()))
     return tuple(smaller)
@@ -97,6 +98,7 @@ def _derive_fields(conclusion: Conclusion) -> Conclusion:
     Only the test of the claim and the verdict remain.
     """
     evidence = conclusion.evidence
+    worlds = conclusion.worlds  # the scores with the canary, and without it
     refutes_gaussian = conclusion.curve is not None and conclusion.curve.is_refuted
     bounds = []
     for bound in conclusion.bounds:
@@ -115,12 +117,11 @@ def _derive_fields(conclusion: Conclusion) -> Conclusion:
         tightest=next(iter(upper_bounds), None),  # the smallest comes first
         tightest_mu=min(mus, default=None),
         is_claimed=GIVEN in [upper.assumes for upper in upper_bounds],  # stated by the user
-        doubt=_find_doubt(evidence, conclusion.worlds),
+        doubt=_find_doubt(evidence, worlds),
     )
-    _, scores_out = conclusion.worlds
+    _, scores_out = worlds
     if len(scores_out):
-        auc = curves.auc(*conclusion.worlds)
-        derived = derived._replace(auc=auc, attack=curves.attack(*conclusion.worlds))
+        derived = derived._replace(auc=curves.auc(*worlds), attack=curves.attack(*worlds))
     # Bets on the claimed curve need the exact distribution of left-out canaries' scores. `epsilon` is the
     # largest bound for any curve.
     if isinstance(evidence, OneRun):
@@ -203,7 +204,7 @@ def _describe_constant_world(worlds: Worlds) -> str:
     for name, scores, others in both:
         is_constant = len(scores) >= _MIN_EQUAL and np.ptp(scores) == 0
         is_saturated = scores[0] in (others.min(), others.max())
-        # False if half of the others are equal, since these count as 1 distinct score.
+        # Equal scores count as 1.
         others_vary = len(np.unique(others)) > 1 + len(others) / 2
         if is_constant and others_vary and not is_saturated:
             return f"all {len(scores):,} scores {name} equal {scores[0]:.6g} while the others vary"
@@ -253,8 +254,9 @@ def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
     """Returns the test of the tightest upper bound, or None if it cannot be tested.
 
     If we know the exact distribution of left-out canaries' scores, we bet against the claimed trade-off
-    curve. Otherwise, we compare lower bounds with the upper bound. If scores are reversed (lower with the
-    canary), only a rejection counts.
+    curve. Otherwise, we compare lower bounds with the upper bound. We do not test scores that cannot be from
+    independent runs (`doubt`). If scores are reversed (lower with the canary), only a rejection counts, since
+    a wrong sign may hide a leak.
     """
     upper = conclusion.tightest
     if upper is None or math.isinf(upper.epsilon) or conclusion.doubt:

@@ -79,18 +79,17 @@ def hidden_state(
     row = None  # the model's row in the catalogue
     if not own_model:
         row = task.find_task(setting.model)
+    steps = given
     if row is not None and row.curvature is not None:  # constants are proven
         steps = Steps(_find_constant(setting, row.curvature), row.curvature.reason)
-    elif given is not None:
-        steps = given
-    elif row is not None:
+    if steps is None:
+        if row is None:
+            return "the Lipschitz constants of its steps are unknown"
         return row.why_unbounded  # why its constants are not proven
-    else:
-        return "the Lipschitz constants of its steps are unknown"
     state = _bound_last_model(setting, steps, delta)
     if not steps.kink:
         return state
-    # Steps with kinks are not smooth, so derivatives are not Lipschitz constants.
+    # `kink` describes jumps in the gradient, so the derivatives are not Lipschitz constants.
     return (
         f"{steps.kink}; derivatives alone would give epsilon {state.bound.epsilon:.4g}, an estimate"
     )
@@ -126,9 +125,9 @@ def keep(store: Store, steps: Steps | None) -> Steps | None:
 
 
 def find_current(store: Store) -> Steps | None:
-    """Returns a store's constants; None if they are missing or were measured by a different version.
+    """Returns the store's Lipschitz constants; None if missing or measured by a different version.
 
-    Proven or given constants never expire. Raises InputError for a damaged file.
+    Proven or given constants (0 `runs`) never expire. Raises InputError for a damaged file.
     """
     content = files.read(store.path / _FILE)
     if content is None:
@@ -144,24 +143,21 @@ def find_current(store: Store) -> Steps | None:
 
 
 def find_measured(store: Store, rehearsals: int) -> Steps | None:
-    """Returns a store's constants if this version measured them in at least `rehearsals` runs; else None.
+    """Returns the store's Lipschitz constants if this version measured them in enough runs; else None.
 
-    If `rehearsals` is 0 (`USUAL`), any number of runs suffices. Constants that were not measured have 0 runs.
+    We need at least `rehearsals` runs. If it is `USUAL` (0), any number is enough.
     """
     steps = find_current(store)
-    if steps is None or not steps.runs or steps.runs < rehearsals:
+    if steps is None or steps.runs < max(rehearsals, 1):
         return None
     return steps
 
 
 def _bound_last_model(setting: Setting, steps: Steps, delta: float) -> HiddenState:
-    """Returns the upper bound for the last model, and bounds for constants larger than those in `steps`.
-
-    `make_hidden_state` chooses the larger constants.
-    """
+    """Returns the upper bound for the last model, and bounds for larger constants (`make_hidden_state`)."""
     schedule = setting.schedule
-    reason = steps.reason
-    # `_bound_for_constants` computes the bound from the same mixture, which is cached.
+    reason = steps.reason  # why the constants are valid
+    # Only for this text: the bound below uses the same mixture.
     mixture = _find_mixture(setting, steps.constants, delta)
     if mixture is not None:
         reason += "; a mixture over orders of batches"
@@ -213,8 +209,7 @@ def _find_shifts(setting: Setting) -> Array:
     sampling (`batches` is 0), we assume that it draws every possible step.
     """
     schedule = setting.schedule
-    # The number of steps in a period, and the step that inserts the canary, counted from 1. For a sampler, a
-    # period is an epoch.
+    # For a sampler, a period is an epoch. `place` counts from 1.
     period = setting.sampling.batches or schedule.periodicity
     place = setting.sampling.batches or schedule.place
     shifts = np.zeros(schedule.steps)
@@ -245,7 +240,7 @@ def coupling_distances(setting: Setting) -> Array:
     """Returns the distance between the models with and without the canary before each step, (T,).
 
     The unit is eta C / B. We measure Lipschitz constants at these distances. The constants are still unknown,
-    so we assume 1. In step t, the canary adds s_t (`_find_shifts`), and noise masks a part a_t
+    so we assume 1. In step t, the canary adds s_t (`_find_shifts`), and noise hides (masks) a part a_t
     (`hidden_state_bound`), so z_t = z_(t-1) + s_t - a_t.
     """
     bound = _bound_for_constants(setting, constants=1.0, delta=1e-5)  # any delta will do
@@ -307,10 +302,10 @@ _MIN_REHEARSALS = 2  # one with the canary and one without
 def count_rehearsals(
     setting: Setting, requested: str | None = None, rehearsals: int | None = None
 ) -> int | None:
-    """Returns the number of rehearsals for a catalogue model; None if we do not measure its steps.
+    """Returns the number of rehearsals for a catalogue model; None if constants are proven or not wanted.
 
-    A rehearsal is a training run that measures the steps' Lipschitz constants, for an upper bound on how much
-    the last model leaks. If the result is 0 (`USUAL`), the number depends on the model's size.
+    A rehearsal is a training run that measures Lipschitz constants, for an upper bound on the last model's
+    leakage. If the result is 0 (`USUAL`), the number depends on the model's size.
 
     Args:
       requested: "measured" or "none", to measure or not. By default (None), we measure if we expect an upper
@@ -343,7 +338,7 @@ def count_rehearsals(
 
 
 def require_rehearsals(is_measured: bool, rehearsals: int | None) -> None:
-    """Raises InputError for fewer than 2 rehearsals, or for any number unless `lipschitz` is "measured"."""
+    """Raises InputError for fewer than 2 rehearsals, and for any unless they measure Lipschitz constants."""
     if rehearsals is None:
         return
     require(is_measured, f"`rehearsals` requires `lipschitz={MEASURED}`")

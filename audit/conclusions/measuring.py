@@ -78,8 +78,7 @@ def measure_steps(
         jax.default_matmul_precision("float32"),
         machine.bar(count, lambda: "measuring", unit="steps") as line,  # the progress bar
     ):
-        # The hidden-state bound compares the models with and without the canary. We measure secants at their
-        # distances.
+        # We measure secants at the distances between the models with and without the canary.
         distances = lipschitz.coupling_distances(setting)
         measured = rehearsal.rehearse(game, clipped_sum, effort, distances, line)
 

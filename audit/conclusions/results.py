@@ -81,8 +81,9 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
 def _describe_one_run(conclusion: Conclusion) -> dict[str, Any]:
     """Returns the fields that exist only for a single run.
 
-    `coins` is true if coin flips chose the inserted canaries. `observed` and `unobserved` are the numbers of
-    inserted and left-out canaries with cosines. `canaries` is the number of canaries with other scores.
+    `coins` is true if coin flips chose the inserted canaries. For cosines, `observed` and `unobserved` are
+    the numbers of inserted and left-out canaries. For other scores, `canaries` is the number of all canaries;
+    in `estimates`, that of inserted canaries.
     """
     fields: dict[str, Any] = {
         "estimates": [

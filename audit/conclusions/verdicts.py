@@ -32,10 +32,11 @@ def at_most(value: float) -> str:
 
 
 def judge(conclusion: Conclusion) -> Verdict:
-    """Returns the verdict on a conclusion whose other fields are all set.
+    """Returns the verdict on a conclusion, from all its other fields.
 
-    We first look for violations without an assumption on the trade-off curve, since even reversed scores can
-    prove them. Then we compare the largest lower bound, which may assume a Gaussian curve.
+    We first look for violations without an assumption on the trade-off curve (an exceeded upper bound or a
+    rejected claim), since even reversed scores can prove them. Then we compare the largest lower bound, which
+    may assume a Gaussian curve.
     """
     if conclusion.doubt:
         return _judge_doubt(conclusion.doubt)
@@ -50,12 +51,16 @@ def judge(conclusion: Conclusion) -> Verdict:
     if not conclusion.refutes_gaussian:  # else bounds for a Gaussian curve are invalid
         largest = max(bounds, key=attrgetter("epsilon"))
 
-    broken = conclusion.exceeded(any_curve.epsilon)  # an upper bound, or None
+    broken = conclusion.exceeded(any_curve.epsilon)  # an upper bound below this epsilon, or None
     if broken is not None:
         return _judge_violation(conclusion, any_curve, broken)
     if conclusion.claim_test is not None and conclusion.claim_test.refuted:
-        headline = "The guarantee is violated."
-        return Verdict(VIOLATED, VIOLATED, headline, _explain_refutation(conclusion))
+        return Verdict(
+            kind=VIOLATED,
+            word=VIOLATED,
+            headline="The guarantee is violated.",
+            sentence=_explain_refutation(conclusion),
+        )
     if conclusion.is_reversed:
         return _judge_reversed(conclusion)
 
@@ -84,8 +89,10 @@ def _judge_estimates(conclusion: Conclusion) -> Verdict:
     """
     if conclusion.is_reversed:
         return _judge_reversed(conclusion)
-    sentence = "There are only estimates, not bounds: save the coin flips or use more canaries."
-    sentence += _describe_upper_bounds(conclusion)
+    sentence = (
+        "There are only estimates, not bounds: save the coin flips or use more canaries."
+        f"{_describe_upper_bounds(conclusion)}"
+    )
     return Verdict(NOTHING, "nothing proven", _NO_LEAK, sentence)
 
 
@@ -308,11 +315,8 @@ def _name_upper_bound(upper: UpperBound) -> str:
 def _name_other_reasons(broken: UpperBound, conclusion: Conclusion, condition: str = "") -> str:
     """Returns the end of a sentence "There is a bug, ": other reasons why leakage may exceed `broken`.
 
-    For example: "or the upper bound is for a different training run (...); a correct implementation gets this
-    verdict by chance in at most 5% of audits." `condition` follows the word "implementation".
-
-    For the last model, larger Lipschitz constants are another reason. We then report whether composition is
-    also violated.
+    `condition` follows the word "implementation". For the last model, larger Lipschitz constants are another
+    reason. We then report whether composition is also violated.
     """
     other = (
         f"or the {broken.name} is for a different training run (perhaps it counts on sampling, but canaries "
@@ -331,8 +335,10 @@ def _name_other_reasons(broken: UpperBound, conclusion: Conclusion, condition: s
     effect = "is also violated"
     if broken.epsilon < composition:  # `broken` is the larger one if both are violated
         effect = "is not violated"
-    also = f"Composition, which allows {at_most(composition)}, {effect}."
-    return f"steps have larger Lipschitz constants than stated, {other}. {also}"
+    return (
+        f"steps have larger Lipschitz constants than stated, {other}. Composition, which allows "
+        f"{at_most(composition)}, {effect}."
+    )
 
 
 def describe_what_decides(conclusion: Conclusion) -> str:
