@@ -75,9 +75,11 @@ class GcS(AdversaryFields):
             simulations = 1  # without noise, all simulations would be the same
 
         def choose(key: Array, theta_0: Array) -> Array:
-            """Returns the K coordinates that move least; raises InputError if a simulated run diverges.
+            """Returns the K coordinates that move least in simulated training.
 
-            Squared updates ("per_step") also count movements that cancel out.
+            The field `gc_s` is a variant, such as "noisy_per_step". Squared updates ("per_step") also count
+            movements that cancel out. Only noisy variants clip gradients, like training. The others may
+            diverge, and then raise InputError.
             """
             movements = []
             for index in range(simulations):
@@ -166,8 +168,8 @@ def at_coordinates(
     """Returns the adversary that inserts K canaries C e_d and scores each by reference[d] - final[d].
 
     Here e_d is the unit vector along coordinate d. A step subtracts the canary, so an inserted canary
-    increases its score. The reference is theta_0 for a single canary, as in the paper. For several, it is the
-    predicted final model, because training moves some of their coordinates much further than the noise does.
+    increases its score. The reference is theta_0 for a single canary, and the predicted final model for
+    several.
 
     Args:
       choose: (key, theta_0) -> the distinct coordinates d (K,).
@@ -176,9 +178,12 @@ def at_coordinates(
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
-        """Chooses the coordinates, and makes the canaries and the coordinates' reference values.
+        """Chooses the coordinates, and makes the canaries and the reference values.
 
-        Raises InputError if there are more canaries than coordinates, since each needs its own.
+        Scores compare the coordinates' final values with these. They are from theta_0 for a single canary, as
+        in the paper. For several, they are from the predicted final model, because training moves some
+        coordinates much further than the noise does. Raises InputError if there are more canaries than
+        coordinates, since each needs its own.
         """
         most = theta_0.size
         require(
@@ -204,8 +209,9 @@ def at_coordinates(
 def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
     """Returns the adversary that inserts gradients along new coordinates in each run.
 
-    A score is the rank of a coordinate's movement among those of the coordinates without a canary. Raises
-    InputError if these are fewer than half of all coordinates, or too many to count exactly in float32.
+    A score is the rank of a coordinate's movement among those of the other coordinates, without a canary. A
+    rank among few others shows little, so we require at least as many others as canaries. Raises InputError
+    if there are fewer, or too many to count exactly in float32.
     """
     canaries = knowledge.canaries
     parameters = knowledge.model.n_parameters
@@ -229,12 +235,13 @@ def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
 
     return Adversary(
         init,
-        craft_same,
+        craft_same,  # inserts the run's `canaries` at every step
         FreshCoordinates.score,
         canaries,
         crafts_constant=True,
         draw=FreshCoordinates.draw,
-        # A held-out canary's rank is known to be uniform, so runs insert all canaries.
+        # A held-out canary's rank among the others, the random `draws`, is known to be uniform. So runs
+        # insert all canaries.
         null=NullLaw(all_in=True, draws=others),
     )
 

@@ -178,7 +178,10 @@ def random_directions(canaries: int, predict_final: PredictFinal) -> Adversary:
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
-        """Draws the keys and predicts the final model as the reference."""
+        """Draws the keys and predicts the final model, with which scores compare the real one.
+
+        The mechanism, not the state, scales directions to the clipping norm.
+        """
         keys = jax.random.split(key, canaries)
         # `predict_final` trains with directions from these keys, and does not read the placeholder.
         state = RandomDirections(keys, reference=jnp.zeros_like(theta_0))
@@ -254,9 +257,9 @@ class OneShot(NamedTuple):
 
 
 def largest_cosines(canaries: int, momentum: float = 0.0) -> Adversary:
-    """Returns the one-shot adversary that scores each canary by its largest cosine with any step's move.
+    """Returns an adversary that scores each canary by its largest cosine with any step's move.
 
-    The move of step t is theta_{t-1} - theta_t, as in the public code of Andrew et al. (2024). Their
+    Canaries are C times random directions, the same at every step. The move of step t is theta_{t-1} - theta_t, as in the public code of Andrew et al. (2024). Their
     Algorithm 3 instead uses the noisy mean of the step's updates, which is the gradient in the server's SGD.
 
     Args:
@@ -265,7 +268,10 @@ def largest_cosines(canaries: int, momentum: float = 0.0) -> Adversary:
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> OneShot:
-        """Draws the keys of K directions, and the directions if they fit into memory."""
+        """Draws the keys of K directions, and the directions if they fit into memory.
+
+        Otherwise `units` is empty (0, p), and every step draws the directions again from the keys.
+        """
         keys = jax.random.split(key, canaries)
         fits = canaries * theta_0.size <= _MAX_KEPT
         stored_keys = keys if fits else keys[:0]

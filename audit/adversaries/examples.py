@@ -107,7 +107,8 @@ class Poisoned(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns an adversary with examples along random principal directions of the data.
 
-        Raises InputError if the data or the labels are unsuitable.
+        If `as_printed` is True, examples and scores follow the LiDP paper's text instead of its code. Raises
+        InputError if the data or the labels are unsuitable.
         """
         most = knowledge.count_inputs()
         require(
@@ -118,15 +119,18 @@ class Poisoned(AdversaryFields):
         canaries = knowledge.canaries
         label = min(_POISON_LABEL, knowledge.count_classes() - 1)  # the data may have fewer classes
         labels = jnp.full(canaries, label, jnp.int32)
-        # As printed, a score is relative to the loss under the predicted final model.
+        # In the text, a score is relative to the loss under the predicted final model, trained without noise.
         predict_final = knowledge.predict_final if self.as_printed else None
 
         def init(key: Array, theta_0: Array, clipping_norm: Array) -> mechanism.Examples:
-            """Makes K examples along directions from `first_direction` to `end_direction` - 1."""
+            """Makes K examples along directions from `first_direction` to `end_direction` - 1.
+
+            They are drawn independently, so examples may share a direction.
+            """
             mean, directions = find_principal(knowledge)  # largest variance first
             drawn = jax.random.randint(key, (canaries,), self.first_direction, self.end_direction)
             chosen = directions[np.asarray(drawn)]
-            # The LiDP paper's text scales directions by 10; its code adds them to the mean (Errata L10).
+            # The text scales directions by 10; the code adds them to the mean (Errata L10).
             features = 10 * chosen if self.as_printed else mean + chosen
             return mechanism.Examples(jnp.asarray(features, jnp.float32), labels)
 
@@ -217,7 +221,8 @@ def inserted_examples(
         state = ScoredExamples(examples, predicted_losses=jnp.zeros(canaries))
         if predict_final is None:
             return state
-        # `predict_final` trains with the state's examples and does not read its losses.
+        # This trains with the state's examples, which `craft_same` inserts at every step. It does not read
+        # the losses, which are still 0.
         final = predict_final(craft_same, state, theta_0)
         return state._replace(predicted_losses=examples.losses(loss, final))
 

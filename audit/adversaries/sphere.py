@@ -162,13 +162,16 @@ class Sphere(NamedTuple):
         part of direction k orthogonal to the others has squared length 1 / H_kk and dot product w_k / H_kk
         with u. So the component of u along that part has squared length w_k^2 / H_kk.
         """
+        # At the m coordinates that the directions use.
         u = self.reference - self.canaries.select(final)
         keys = self.canaries.keys
-        # The directions are normal vectors divided by their lengths.
+        # The directions are normal vectors divided by their lengths. We draw the vectors in blocks of
+        # coordinates, and sum their dot products with u and with each other.
         products, gram = _sum_blocks(keys, u, lambda block: block @ block.T)
         lengths = jnp.sqrt(jnp.diagonal(gram))
         products = products / lengths  # V u
-        inverse = _inverse(gram / jnp.outer(lengths, lengths), u.size)  # H
+        # H. The eigenvalues of the Gram matrix depend on m.
+        inverse = _inverse(gram / jnp.outer(lengths, lengths), parameters=u.size)
 
         weights = inverse @ products  # w
         diagonal = jnp.diagonal(inverse)
@@ -200,10 +203,10 @@ def fresh_directions(
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Sphere:
-        """Computes the reference model at the m coordinates that directions use.
+        """Returns the state, with the reference model at the m coordinates (`indices`) that directions use.
 
-        The keys, one per `mechanism.BLOCK` coordinates of a direction, are placeholders that every run's
-        `draw` replaces.
+        Its keys, one per `mechanism.BLOCK` coordinates of a direction, are placeholders that every run's
+        `draw` replaces. The mechanism, not the state, scales directions to the clipping norm.
         """
         blocks = math.ceil(null.dimension / mechanism.BLOCK)
         keys = jax.random.split(key, (canaries, blocks))

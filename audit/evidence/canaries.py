@@ -72,8 +72,9 @@ class RunErrors(NamedTuple):
     def rates(self) -> tuple[Array, Array]:
         """Returns each run's estimates of the false-positive rate (m,) and the false-negative rate (n,).
 
-        A rate is the number of errors, divided by the number of canaries that can have this error, times a
-        scale.
+        A rate is scale * errors / canaries, for the canaries that can have this error. The scale is the
+        inverse of the probability that such a canary is in (for misses) or out (for false alarms): 2 for fair
+        coins, and 1 without coins.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
@@ -160,12 +161,16 @@ class Coins(NamedTuple):
     def errors(self, threshold: float) -> RunErrors:
         """Returns each run's errors when canaries with scores above a threshold are guessed to be in."""
         guessed_in = self.scores > threshold
-        misses = (self.presence & ~guessed_in).sum(1, dtype=np.float64)
-        alarms = (~self.presence & guessed_in).sum(1, dtype=np.float64)
-        # All K canaries can be misses or alarms, so `self.canaries` is (K, K). On average, half of them are
-        # in and half are out, so a rate is 2 / K times the number of errors.
+        canaries = guessed_in.shape[1]
+        # On average, half of the K canaries are in and half are out, so a rate is 2 * errors / K.
         return RunErrors(
-            misses, alarms, *self.canaries, scale_in=2.0, scale_out=2.0, same_runs=True
+            misses=(self.presence & ~guessed_in).sum(1, dtype=np.float64),
+            alarms=(~self.presence & guessed_in).sum(1, dtype=np.float64),
+            canaries_in=canaries,
+            canaries_out=canaries,
+            scale_in=2.0,
+            scale_out=2.0,
+            same_runs=True,
         )
 
     def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:
@@ -236,14 +241,19 @@ class Sets(NamedTuple):
     def errors(self, threshold: float) -> RunErrors:
         """Returns each run's errors when canaries with scores above a threshold are guessed to be in.
 
-        Runs with the canaries yield misses. The left-out canaries of the other runs (`fresh`) yield false
-        alarms.
+        The n runs with K canaries, with scores `inserted` (n, K), yield misses. The M left-out canaries of
+        the m other runs, with scores `fresh` (m, M), yield false alarms.
         """
-        misses = (self.inserted <= threshold).sum(1, dtype=np.float64)
-        alarms = (self.fresh > threshold).sum(1, dtype=np.float64)
-        # With `self.canaries` (K, M), rates are misses / K and alarms / M, without a scale.
+        canaries_in, canaries_out = self.canaries  # K and M
+        # Error rates are misses / K and alarms / M, without the factor 2 for coins, so scales are 1.
         return RunErrors(
-            misses, alarms, *self.canaries, scale_in=1.0, scale_out=1.0, same_runs=False
+            misses=(self.inserted <= threshold).sum(1, dtype=np.float64),
+            alarms=(self.fresh > threshold).sum(1, dtype=np.float64),
+            canaries_in=canaries_in,
+            canaries_out=canaries_out,
+            scale_in=1.0,
+            scale_out=1.0,
+            same_runs=False,
         )
 
     def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:
@@ -302,7 +312,11 @@ class Fresh(NamedTuple):
         )
 
     def __str__(self) -> str:
-        """Returns the run and canary counts: "10 runs x 256 fresh directions, all inserted"."""
+        """Returns the run and canary counts.
+
+        Cosines give "10 runs x 256 fresh directions, all inserted". Ranks (with `draws`) give "20 runs x 64
+        canaries, ranked among 10,000 fresh draws, all inserted".
+        """
         runs, canaries = self.cosines.shape
         scored = counted(canaries, "fresh direction")
         if self.draws:
@@ -335,21 +349,28 @@ class Fresh(NamedTuple):
     def pooled(self) -> tuple[Array, Array]:
         """Returns scores for figures: those of inserted canaries, (n,), and of left-out canaries, (m,).
 
-        The latter are quantiles of their known distribution at evenly spaced levels. Ranks among `draws`
-        fresh draws are converted to normal deviates, the highest for rank 1.
+        The latter are quantiles of their known distribution at evenly spaced levels. Scores are cosines or,
+        with `draws`, the normal deviates of ranks.
         """
         cosines_in = self.cosines[self.presence]
+        # As many quantiles as scores, within limits.
         quantiles = int(np.clip(cosines_in.size, _MIN_QUANTILES, _MAX_QUANTILES))
         levels = (np.arange(quantiles) + 0.5) / quantiles
         if not self.draws:
             return cosines_in, cosine_law.quantile(levels, self.dimension)
-        # Rank r covers the tail probabilities from (r - 1) / lowest to r / lowest. We use their middle.
-        lowest = self.draws + 1  # the rank of the lowest score
-        tails_in = (self.ranks()[self.presence] - 0.5) / lowest
-        # The ranks descend, so the deviates ascend like the quantiles of cosines.
-        ranks_out = np.ceil(levels[::-1] * lowest)
-        tails_out = (ranks_out - 0.5) / lowest
-        return -special.ndtri(tails_in), -special.ndtri(tails_out)
+        # A left-out canary's rank is uniform. The ranks descend, so the deviates ascend like the cosines.
+        ranks_out = np.ceil(levels[::-1] * (self.draws + 1))
+        ranks_in = self.ranks()[self.presence]
+        return self._convert_to_deviates(ranks_in), self._convert_to_deviates(ranks_out)
+
+    def _convert_to_deviates(self, ranks: Array | Integers) -> Array:
+        """Converts ranks, from 1 (the highest score) to `draws` + 1, to normal deviates, highest for rank 1.
+
+        A left-out canary has a rank of at most r with probability r / (draws + 1). So rank r covers the tail
+        probabilities from (r - 1) / (draws + 1) to r / (draws + 1). We use their middle.
+        """
+        tails = (ranks - 0.5) / (self.draws + 1)
+        return -special.ndtri(tails)
 
 
 def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
@@ -381,11 +402,12 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
       scores_in: (n,) or (n, K), the scores of the K canaries in each of n runs; higher means in, NaN for a
         failed run.
       scores_out: (m,) or (m, M), the scores of M left-out canaries in each of m other runs. These runs must
-        insert K - 1 other canaries. If runs differ in more than one canary, bounds are too high.
+        also insert canaries, but K - 1 instead of K. If the two kinds of runs differ in more than one canary,
+        bounds are too high.
 
     Raises:
-      InputError: for values that are not scores, if `scores_out` are presence bits, if a world is empty, or
-        if scores are all equal or mostly NaN.
+      InputError: for values that are not scores, if `scores_out` are presence bits (1 if a canary was in,
+        else 0), if one of the arrays is empty, or if scores are all equal or mostly NaN.
     """
     matrices = []
     for name, values in (("the in-scores", scores_in), ("the out-scores", scores_out)):

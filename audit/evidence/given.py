@@ -83,7 +83,9 @@ def cosines(
 
 
 def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> OneRun:
-    """Returns the evidence from the cosines of a single run without coins.
+    """Returns the evidence from the cosines of a single run.
+
+    No coin flips decided which canaries to insert.
 
     Args:
       observed: (K,) cosines of inserted canaries.
@@ -93,10 +95,10 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
     """
     size = given_directions.require_dimension(dimension)
     run = make_cosines(observed, unobserved, size)
-    # `given` checks that cosines are those of uniform directions in this dimension. With a fitted null, they
-    # may be maxima over rounds, which have a different distribution.
+    # If the null is exact, cosines must fit uniform directions in this dimension. If it is fitted, they may
+    # have another distribution, such as that of the largest cosine in any round.
     if not len(run.unobserved):
-        given_directions.given(run.observed[None], size)  # called only for its checks
+        given_directions.given(run.observed[None], size)  # raises InputError; we ignore the result
     return OneRun(coins=None, cosines=run)
 
 

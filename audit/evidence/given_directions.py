@@ -45,6 +45,9 @@ def given(
 ) -> Fresh:
     """Returns a user's cosines with fresh directions as evidence, after all checks (see `given.cosines`).
 
+    `leave_one_out` is True if a cosine used the other canaries' directions. The canaries of a run are then
+    not `separate`. `in_order` is True if rows are sorted by the start times of their runs.
+
     Raises InputError for invalid values, for cosines that are very unlikely for fresh uniform directions in
     `dimension` dimensions, and for cosines that were rounded too coarsely.
     """
@@ -57,7 +60,7 @@ def given(
     design = Fresh(
         values, present, d, separate=not leave_one_out, from_user=True, in_order=in_order
     )
-    # These tests assume that rows are independent. Pasted copies of a run must not fail them.
+    # These tests assume that rows are independent. Rows that were pasted twice must not fail them.
     check_with_or_without_copies(_require_fresh, design)
     check_with_or_without_copies(_require_spread, design)
     require_possible(values, d, leave_one_out)
@@ -187,9 +190,9 @@ def measure_spread(design: Fresh) -> tuple[float, int]:
 
 
 def _check_cosines(cosines: ArrayLike) -> Array:
-    """Returns a user's cosines in [-1, 1], (runs, canaries), with FAILED for non-finite values.
+    """Returns a user's cosines in [-1, 1], (runs, canaries), with -1 (FAILED) for non-finite values.
 
-    Raises InputError for other shapes, for values outside [-1, 1], and if more than half are not finite.
+    These come from failed runs. Unlike NaN, -1 can be compared: it is below all thresholds. Raises InputError for other shapes, for values outside [-1, 1], and if more than half are not finite.
     """
     values = arrays.cosines("the cosines", cosines)
     require(

@@ -42,7 +42,10 @@ class FieldLimits(NamedTuple):
         return bool(self.least <= value <= self.most and self.above < value < self.below)
 
     def __str__(self) -> str:
-        """Returns the advice for an error message, such as "give 1 to 10"."""
+        """Returns the advice for an error message, such as "give 1 to 10".
+
+        Fields that set `above` set neither `least` nor `most`. Infinity means no limit.
+        """
         if self.choices:
             return f"choose one of {', '.join(self.choices)}"
         if self.above > -math.inf:
@@ -108,8 +111,10 @@ def described(
         this value.
       usual: for a field without `default`, its value if no flag or keyword sets it. It may change, because
         stored settings include it.
-      flag: the name of the flag, if it differs from the field name.
-      always, auto, has_flag: see `Field`.
+      flag: the name of the flag; if empty, the field name.
+      always: True to include the field in stored settings even at its default.
+      auto: True if the flag also accepts `auto`.
+      has_flag: False for a field that is only a Python keyword argument.
       **limits: the fields of `FieldLimits`.
     """
     field = Field(
@@ -128,7 +133,10 @@ def described(
 
 @functools.cache  # because sweeps make thousands of settings
 def declared(kind: type) -> dict[str, Field]:
-    """Returns the fields that a dataclass declares with `described`, keyed by name, in order."""
+    """Returns the fields that a dataclass declares with `described`, keyed by name, in order.
+
+    The default of a field without a dataclass default is the argument `usual` of `described`.
+    """
     fields = {}
     kinds = get_type_hints(kind)  # resolves string annotations
     for attribute in dataclasses.fields(kind):
@@ -137,7 +145,7 @@ def declared(kind: type) -> dict[str, Field]:
         field: Field = attribute.metadata["field"]
         default = attribute.default
         if default is dataclasses.MISSING:
-            default = field.default  # the argument `usual` of `described`
+            default = field.default  # `usual`
         fields[attribute.name] = field._replace(
             name=attribute.name,
             flag=field.flag or attribute.name,

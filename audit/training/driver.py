@@ -156,8 +156,14 @@ def make_request(
 ) -> Request:
     """Returns the request for an audit of one of the repository's models.
 
-    With `rehearsed`, the audit measures the steps' Lipschitz constants in this many additional runs, unless
-    the store has constants from at least that many. The other arguments are attributes of `Request`.
+    Args:
+      setting: the training and its adversary.
+      dataset: the training data.
+      runs: the number of runs; with `until`, the maximum number.
+      level: the delta and confidence level of the bounds.
+      rehearsed: the number of additional runs in which the audit measures the steps' Lipschitz constants,
+        unless the store has constants from at least that many; None to measure none.
+      until: (conclusion) -> the number of runs that suffice, or None to train more.
     """
 
     def find_constants(store: Store) -> Steps | None:
@@ -166,6 +172,7 @@ def make_request(
             measuring.measure(store, setting, dataset, rehearsed)
         return lipschitz.find_current(store)
 
+    # The recipe makes the game in any process.
     key = json.dumps([identity(setting), dataset.checksum])
     recipe = GameRecipe(key, partial(build.build, setting), build.provenance)
     return Request(setting, dataset, runs, recipe, level, find_constants, until=until)
@@ -245,13 +252,17 @@ def until_multiple(multiple: float) -> Until:
     """
 
     def count_runs(conclusion: Conclusion) -> int | None:
-        """Returns the number of runs at which a bound reaches `multiple` times the claim; None if never."""
+        """Returns the number of runs at which a bound reaches `multiple` times the claim; None if never.
+
+        A `path` contains the bounds on epsilon after 1, 2, ... runs.
+        """
         claim = conclusion.tightest  # the smallest upper bound on epsilon
         if claim is None:
             return None
         mu = conclusion.tightest_mu
-        if mu is None:  # the assumption-free bound
+        if mu is None:  # the claim is an epsilon, so we use the assumption-free bound
             return _count_runs_to_prove(multiple * claim.epsilon, conclusion.path)
+        # The claim is mu-GDP. We multiply mu, and convert the result to epsilon.
         epsilon = conversions.epsilon_from_mu(multiple * mu, conclusion.delta)
         return _count_runs_to_prove(epsilon, conclusion.finding(EXACT_NULL_GDP).path)
 
@@ -278,34 +289,36 @@ def _count_runs_to_prove(epsilon: float, bounds: Sequence[float]) -> int | None:
 
 
 def _stop_where_proven(request: Request, store: Store) -> Request:
-    """Returns the request, with fewer runs if fewer stored runs satisfy its stopping rule `until`.
+    """Returns the request, with fewer runs if fewer stored runs satisfy its stopping rule.
 
-    It maps a conclusion, with its bound after each run, to the number of runs that suffice, or to None.
+    The rule, `request.until`, maps a conclusion, with its bound after each run, to the number of runs that
+    suffice, or to None.
     """
     stored = min(store.runs_held(), request.runs)
     if not stored or request.until is None:
         return request
     conclusion = request.conclude(store, store.load(stored))
     sufficient = request.until(conclusion)
-    return request._replace(runs=sufficient or request.runs)
+    return request if sufficient is None else request._replace(runs=sufficient)
 
 
 def _train(request: Request, store: Store, trainer: Trainer, report: Progress | None) -> Trained:
     """Trains the missing runs, reports progress or shows a progress bar, and returns the scores.
 
-    With a stopping rule `until`, it trains in stages and returns only the scores of the first runs that
-    suffice. Their number does not depend on the stage size, because the rule sees the bound after each run.
+    With a stopping rule `until`, which returns the number of runs that suffice or None, it trains in stages
+    and returns only the scores of the first runs that suffice. Their number does not depend on the stage
+    size, because the rule sees the bound after each run.
     """
     max_runs = request.runs
-    stage_size = max_runs  # without a rule, one stage trains all runs
-    if request.until is not None:
-        stage_size = min(trainer.stage(max_runs), max_runs)
     missing = count_runs(store.missing(max_runs))
     trained_runs = 0
     seconds = 0.0
     runs = 0  # how many runs have scores after a stage
     status = "training"  # the progress bar shows the latest value
     with nullcontext(report) if report else machine.bar(missing, lambda: status) as advance:
+        if request.until is None:
+            return trainer.train(store, max_runs, max_chunk=max_runs, progress=advance)
+        stage_size = min(trainer.stage(max_runs), max_runs)
         while True:
             # Another process may have added stored runs.
             runs = min(max(runs, store.runs_held()) + stage_size, max_runs)
@@ -313,8 +326,6 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
             trained_runs += trained.trained_runs
             seconds += trained.seconds
             trained = trained._replace(trained_runs=trained_runs, seconds=seconds)
-            if request.until is None:
-                return trained
             conclusion = request.conclude(store, trained.scores)
             upper_bound = conclusion.upper_bound or math.inf  # if there is none
             # The lower bound is rounded down and the upper bound up.

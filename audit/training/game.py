@@ -299,12 +299,16 @@ class Player:
         return f"{first:07d}_{self._width}_{len(self._segments)}x{steps}"
 
     def _draw(self, runs: NDArray[np.int64]) -> tuple[State, Draws]:
-        """Returns the runs with these indices (R,) before the first step, and their random inputs."""
+        """Returns the runs with these indices (R,) before the first step, and their random inputs.
+
+        The placement splits both by run over the devices.
+        """
         game = self._game
         draws = Draws(
+            # The probability that a canary joins a step, for Poisson sampling. Held-out canaries never join.
             presence=jnp.float32(game.presence(runs) * game.sampling_rate),
             noise_keys=game.run_keys("noise", runs),
-            canary_keys=game.run_keys("own", runs),
+            canary_keys=game.run_keys("own", runs),  # for a run's own canaries
         )
         keys, draws = self._placement.by_run((game.run_keys("theta", runs), draws))
         # Runs with their own initial models draw them from `keys` and ignore theta_0.
@@ -347,12 +351,16 @@ def _map_programs(
 ) -> tuple[Wrapped, Wrapped, Wrapped]:
     """Returns three programs for a chunk: to begin its runs, train a segment, and score the models (R, p).
 
-    `draw_initial` maps a run's key to its own theta_0 (p,); it is None if all runs share theta_0.
+    `draw_initial` maps a run's key to its own theta_0 (p,); it is None if all runs share theta_0. `join` draws
+    the canaries that join a step; it is None if all do.
     """
     observer = adversary.observer
 
     def begin(key: Array, theta_0: Array, attack_state: Tree, guessed_theta_0: Array) -> State:
-        """Returns a run before the first step, with the shared theta_0 (p,) or its own, drawn from `key`."""
+        """Returns a run before the first step, with the shared theta_0 (p,) or its own, drawn from `key`.
+
+        The adversary's record starts from its guess of theta_0, because it may not know theta_0.
+        """
         if draw_initial is not None:
             theta_0 = draw_initial(key)
         start = mechanism.start(theta_0)
@@ -385,11 +393,12 @@ def _map_programs(
         )
         return mechanism.segment(hyper, before, data, schedule, canaries, draws.noise_keys)
 
-    # 0 marks arguments with a leading axis of runs.
+    # For each argument, 0 if it has a leading axis of runs, or None if runs share it.
     return (
-        placement.over_runs(begin, (0, None, None, None)),
-        # The states after a segment overwrite argument 1, the states before it.
+        placement.over_runs(begin, (0, None, None, None)),  # by key
+        # By `before` and `draws`. The states after a segment overwrite argument 1, `before`.
         placement.over_runs(take_segment, (None, 0, None, None, None, 0), donated=(1,)),
+        # By key, record and final model.
         placement.over_runs(adversary.score_run, (None, 0, 0, 0, None)),
     )
 

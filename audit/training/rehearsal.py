@@ -121,7 +121,10 @@ def rehearse(
     canary_keys = game.run_keys("own", indices_of_runs)
 
     def watch(midway: Midway) -> None:
-        """Measures the step after a segment, if any, at a chunk's models."""
+        """Measures the next step of runs that are trained up to `midway.steps`, at their models.
+
+        Reports one more measured step. There is no next step at the end of training.
+        """
         if midway.steps < steps:
             inserted = compute_insertion(midway.state, canary_keys, midway.thetas, midway.steps)
             meter.measure(midway.steps, midway.thetas, inserted)
@@ -260,7 +263,7 @@ def _fill_steps(constants: dict[int, float], steps: int) -> NDArray[np.float64]:
     """Returns an estimate of each step's Lipschitz constant (T,), given {measured step: constant} in order.
 
     To be cautious, a step between two measured steps gets the larger of their constants. Steps after the last
-    measured step get its constant.
+    measured step get its constant. Step 0 is always measured.
     """
     by_step = pd.Series(constants).reindex(range(steps))
     before = by_step.ffill()
