@@ -72,9 +72,8 @@ class RunErrors(NamedTuple):
     def rates(self) -> tuple[Array, Array]:
         """Returns each run's estimates of the false-positive rate (m,) and the false-negative rate (n,).
 
-        A rate is scale * errors / canaries, for the canaries that can have this error. The scale is the
-        inverse of the probability that such a canary is in (for misses) or out (for false alarms): 2 for fair
-        coins, and 1 without coins.
+        A rate is scale * errors / canaries, for the canaries that can have this error. The scale is 1 over
+        their probability of being in (for misses) or out (for false alarms): 2 for fair coins, 1 without.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
@@ -131,7 +130,8 @@ class Coins(NamedTuple):
     @property
     def canaries(self) -> tuple[int, int]:
         """Returns (K, K), since each of the K canaries can be in or out."""
-        return self.scores.shape[1], self.scores.shape[1]
+        canaries = self.scores.shape[1]
+        return canaries, canaries
 
     def rows(self) -> list[Rows]:
         """Returns a single table with a row for each run."""
@@ -162,7 +162,7 @@ class Coins(NamedTuple):
         """Returns each run's errors when canaries with scores above a threshold are guessed to be in."""
         guessed_in = self.scores > threshold
         canaries = guessed_in.shape[1]
-        # On average, half of the K canaries are in and half are out, so a rate is 2 * errors / K.
+        # On average, half of the K canaries are in, so error rates are 2 * errors / K.
         return RunErrors(
             misses=(self.presence & ~guessed_in).sum(1, dtype=np.float64),
             alarms=(~self.presence & guessed_in).sum(1, dtype=np.float64),
@@ -226,7 +226,7 @@ class Sets(NamedTuple):
     def split(self) -> tuple["Sets", "Sets"]:
         """Returns (pilot, rest), each with runs from both sets; pilot runs are used to choose a threshold.
 
-        The scores' ranks seed the draw, so increasing transformations of the scores do not change it.
+        The scores' ranks seed the draw (`Coins.split`).
         """
         distinct = np.unique(np.concatenate(self.pooled()))
         ranks_in = np.searchsorted(distinct, self.inserted)
@@ -244,16 +244,11 @@ class Sets(NamedTuple):
         The n runs with K canaries, with scores `inserted` (n, K), yield misses. The M left-out canaries of
         the m other runs, with scores `fresh` (m, M), yield false alarms.
         """
-        canaries_in, canaries_out = self.canaries  # K and M
-        # Error rates are misses / K and alarms / M, without the factor 2 for coins, so scales are 1.
+        misses = (self.inserted <= threshold).sum(1, dtype=np.float64)
+        alarms = (self.fresh > threshold).sum(1, dtype=np.float64)
+        # `self.canaries` is (K, M). Rates are misses / K and alarms / M, without the factor 2 for coins.
         return RunErrors(
-            misses=(self.inserted <= threshold).sum(1, dtype=np.float64),
-            alarms=(self.fresh > threshold).sum(1, dtype=np.float64),
-            canaries_in=canaries_in,
-            canaries_out=canaries_out,
-            scale_in=1.0,
-            scale_out=1.0,
-            same_runs=False,
+            misses, alarms, *self.canaries, scale_in=1.0, scale_out=1.0, same_runs=False
         )
 
     def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:
@@ -293,7 +288,8 @@ class Fresh(NamedTuple):
     @property
     def canaries(self) -> tuple[int, int]:
         """Returns (K, K), since each of the K canaries can be in or out."""
-        return self.cosines.shape[1], self.cosines.shape[1]
+        canaries = self.cosines.shape[1]
+        return canaries, canaries
 
     def rows(self) -> list[Rows]:
         """Returns a single table with a row for each run: its ranked scores if known, else its cosines.
@@ -314,7 +310,7 @@ class Fresh(NamedTuple):
     def __str__(self) -> str:
         """Returns the run and canary counts.
 
-        Cosines give "10 runs x 256 fresh directions, all inserted". Ranks (with `draws`) give "20 runs x 64
+        For cosines, "10 runs x 256 fresh directions, all inserted". For ranks (with `draws`), "20 runs x 64
         canaries, ranked among 10,000 fresh draws, all inserted".
         """
         runs, canaries = self.cosines.shape
@@ -364,13 +360,9 @@ class Fresh(NamedTuple):
         return self._convert_to_deviates(ranks_in), self._convert_to_deviates(ranks_out)
 
     def _convert_to_deviates(self, ranks: Array | Integers) -> Array:
-        """Converts ranks, from 1 (the highest score) to `draws` + 1, to normal deviates, highest for rank 1.
-
-        A left-out canary has a rank of at most r with probability r / (draws + 1). So rank r covers the tail
-        probabilities from (r - 1) / (draws + 1) to r / (draws + 1). We use their middle.
-        """
-        tails = (ranks - 0.5) / (self.draws + 1)
-        return -special.ndtri(tails)
+        """Converts ranks, from 1 (the highest score) to `draws` + 1, to normal deviates."""
+        # Rank r covers the tail probabilities from (r - 1) / (draws + 1) to r / (draws + 1). We use their middle.
+        return -special.ndtri((ranks - 0.5) / (self.draws + 1))
 
 
 def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
@@ -401,9 +393,8 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
     Args:
       scores_in: (n,) or (n, K), the scores of the K canaries in each of n runs; higher means in, NaN for a
         failed run.
-      scores_out: (m,) or (m, M), the scores of M left-out canaries in each of m other runs. These runs must
-        also insert canaries, but K - 1 instead of K. If the two kinds of runs differ in more than one canary,
-        bounds are too high.
+      scores_out: (m,) or (m, M), the scores of M left-out canaries in each of m other runs. They must
+        insert K - 1 canaries, not 0. If runs differ in more than one canary, bounds are too high.
 
     Raises:
       InputError: for values that are not scores, if `scores_out` are presence bits (1 if a canary was in,
@@ -417,7 +408,6 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
         matrices.append(arrays.matrix(name, one_each))
     _require_no_presence(*matrices)
     failed = _count_failed(*matrices)
-    # Infinite scores and NaN become finite, with failed runs below all others.
     finite_in, finite_out = make_finite(*matrices)
     design = Sets(finite_in, finite_out, failed)
     require_usable(np.concatenate(design.pooled()))
@@ -474,7 +464,6 @@ def _draw_pilots(*sets: Integers) -> tuple[list[Integers], list[Integers]]:
         orders.append(order)
         sorted_sets.append(sorted_ranks[order])
     rng = np.random.default_rng(hash_ranks(*sorted_sets))
-    # Shuffle each set's runs and take the first ones.
     pilot = []
     rest = []
     least = 2 * _MIN_PILOT

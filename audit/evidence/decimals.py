@@ -36,7 +36,7 @@ def require_decimals(cosines: Array, dimension: int) -> None:
       dimension: d, the number of trained parameters.
     """
     needed = count_needed_decimals(dimension)
-    decimals = _find_decimals(cosines, most=needed - 1)  # too few, or None
+    decimals = _find_decimals(cosines, most=needed - 1)
     if decimals is None:  # not rounded, or to enough decimals
         return
     raise InputError(

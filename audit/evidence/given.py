@@ -37,7 +37,7 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     """
     # For a user's coins, which may be slightly unfair, bounds estimate the probability.
     drawn = canaries.make_coins(scores, presence)._replace(from_user=True)
-    # Repeated coins look unfair. Bounds count rows that look like pasted copies once, so this check may too.
+    # Repeated coins look unfair, but bounds count pasted rows once.
     check_with_or_without_copies(lambda part: fair_coins.require_fair(part.presence), drawn)
     if len(drawn.scores) > 1:
         return drawn
@@ -83,9 +83,7 @@ def cosines(
 
 
 def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> OneRun:
-    """Returns the evidence from the cosines of a single run.
-
-    No coin flips decided which canaries to insert.
+    """Returns the evidence from the cosines of a single run that flipped no coins to insert canaries.
 
     Args:
       observed: (K,) cosines of inserted canaries.
@@ -95,10 +93,10 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
     """
     size = given_directions.require_dimension(dimension)
     run = make_cosines(observed, unobserved, size)
-    # If the null is exact, cosines must fit uniform directions in this dimension. If it is fitted, they may
-    # have another distribution, such as that of the largest cosine in any round.
+    # Without a fitted null, cosines must fit uniform directions in this dimension. With it, they may have
+    # another distribution, such as that of the largest cosine over rounds.
     if not len(run.unobserved):
-        given_directions.given(run.observed[None], size)  # raises InputError; we ignore the result
+        given_directions.given(run.observed[None], size)  # called only for its checks
     return OneRun(coins=None, cosines=run)
 
 

@@ -45,10 +45,7 @@ def given(
 ) -> Fresh:
     """Returns a user's cosines with fresh directions as evidence, after all checks (see `given.cosines`).
 
-    `leave_one_out` is True if a cosine used the other canaries' directions. The canaries of a run are then
-    not `separate`. `in_order` is True if rows are sorted by the start times of their runs.
-
-    Raises InputError for invalid values, for cosines that are very unlikely for fresh uniform directions in
+    A cosine is `separate` if it did not use the other canaries' directions, as `leave_one_out` does. Raises InputError for invalid values, for cosines that are very unlikely for fresh uniform directions in
     `dimension` dimensions, and for cosines that were rounded too coarsely.
     """
     require_type("in_order", in_order, bool)
@@ -192,7 +189,8 @@ def measure_spread(design: Fresh) -> tuple[float, int]:
 def _check_cosines(cosines: ArrayLike) -> Array:
     """Returns a user's cosines in [-1, 1], (runs, canaries), with -1 (FAILED) for non-finite values.
 
-    These come from failed runs. Unlike NaN, -1 can be compared: it is below all thresholds. Raises InputError for other shapes, for values outside [-1, 1], and if more than half are not finite.
+    A failed run's -1 is below all thresholds. Raises InputError for other shapes, for values outside [-1, 1],
+    and if more than half are not finite.
     """
     values = arrays.cosines("the cosines", cosines)
     require(

@@ -52,7 +52,7 @@ class OneRun(NamedTuple):
     def pooled(self) -> tuple[Array, Array]:
         """Returns the scores of all canaries that were in, (n,), and of those that were out, (m,).
 
-        If a run has both coins and cosines, they contain the same scores, up to rounding errors.
+        Coins and cosines, if a run has both, contain the same scores, up to rounding.
         """
         if self.coins is not None:
             return self.coins.pooled()

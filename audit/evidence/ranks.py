@@ -123,8 +123,9 @@ def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
     """Returns a cosine in RANK_DIMENSION dimensions for each rank, so that methods for cosines can be used.
 
     A left-out canary has a rank of at most r with probability r / (M + 1). Rank r becomes the cosine that a
-    uniform direction exceeds with this probability. RANK_DIMENSION is so large that such cosines are
-    practically normal. We lower them by a billionth, so rounding cannot lift them above a threshold.
+    uniform direction exceeds with this probability. In RANK_DIMENSION dimensions,
+    cosines are practically normal. We lower them by a billionth, so rounding cannot lift them above a
+    threshold.
 
     Args:
       ranks: any shape, from 1 for the highest score to M + 1.

@@ -44,7 +44,7 @@ class FieldLimits(NamedTuple):
     def __str__(self) -> str:
         """Returns the advice for an error message, such as "give 1 to 10".
 
-        Fields that set `above` set neither `least` nor `most`. Infinity means no limit.
+        Fields that set `above` set neither `least` nor `most`.
         """
         if self.choices:
             return f"choose one of {', '.join(self.choices)}"
@@ -66,13 +66,9 @@ class Field(NamedTuple):
     Attributes:
       name: the keyword.
       flag: the flag, without dashes.
-      kind: the type of the values.
       default: the default; None if it depends on the model, or if the field is unset by default.
       help: the text in --help.
-      limits: the allowed values.
-      always: True if identities in the store include the field even when it has its default value.
-      auto: True if the flag also accepts the value `auto`.
-      has_flag: False if the field is only a Python keyword argument.
+      always, auto, has_flag: see `described`.
     """
 
     name: str
@@ -106,15 +102,14 @@ def described(
     """Returns a `dataclasses.field` with help, flag and limits.
 
     Args:
-      help_text: the text in --help.
       default: the default in the dataclass. It must never change, because stored settings omit fields with
         this value.
       usual: for a field without `default`, its value if no flag or keyword sets it. It may change, because
         stored settings include it.
       flag: the name of the flag; if empty, the field name.
-      always: True to include the field in stored settings even at its default.
-      auto: True if the flag also accepts `auto`.
-      has_flag: False for a field that is only a Python keyword argument.
+      always: True if identities in the store include the field even when it has its default value.
+      auto: True if the flag also accepts the value `auto`.
+      has_flag: False if the field is only a Python keyword argument.
       **limits: the fields of `FieldLimits`.
     """
     field = Field(
@@ -135,7 +130,7 @@ def described(
 def declared(kind: type) -> dict[str, Field]:
     """Returns the fields that a dataclass declares with `described`, keyed by name, in order.
 
-    The default of a field without a dataclass default is the argument `usual` of `described`.
+    A field without a default in the dataclass gets the argument `usual` of `described`.
     """
     fields = {}
     kinds = get_type_hints(kind)  # resolves string annotations
@@ -145,7 +140,7 @@ def declared(kind: type) -> dict[str, Field]:
         field: Field = attribute.metadata["field"]
         default = attribute.default
         if default is dataclasses.MISSING:
-            default = field.default  # `usual`
+            default = field.default
         fields[attribute.name] = field._replace(
             name=attribute.name,
             flag=field.flag or attribute.name,

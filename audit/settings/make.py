@@ -241,7 +241,6 @@ class StoredConfig(NamedTuple):
     """The content of a stored audit's config.
 
     Attributes:
-      setting: the setting of the audit.
       data: the checksum of the training data; None if the config does not have one.
       model: the checksum of a custom model; None for one of the repository's models.
     """
@@ -313,8 +312,7 @@ def _describe_in_words(setting: Setting, experiment: str) -> str:
         words.append(experiment)
 
     model = re.sub(r"[^a-z0-9_]+", "_", setting.model.lower()).strip("_")
-    words.append(model[:24] or "model")
-    words.append(setting.adversary.name)
+    words += [model[:24] or "model", setting.adversary.name]
 
     k = setting.schedule.periodicity
     if k != 1:

@@ -308,7 +308,7 @@ def summary(setting: Setting, runs: int) -> str:
 def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> None:
     """Raises InputError for a value out of range, or for too few or too many runs (None: not checked).
 
-    `delta` matters only for Poisson sampling, which has no upper bound on epsilon at a very small delta.
+    `delta` matters only for Poisson sampling (`_validate_sampler`).
     """
     require_fields(setting)
     steps = setting.schedule.steps
@@ -362,7 +362,7 @@ def _validate_runs(setting: Setting, runs: int) -> None:
 def _validate_sampler(setting: Setting, delta: float) -> None:
     """Raises InputError if the sampler does not fit the setting's steps, canaries or delta."""
     sampling = setting.sampling
-    # Poisson sampling fits all steps, but has no upper bound on epsilon at a very small delta.
+    # Poisson sampling has no upper bound on epsilon at a very small delta.
     if sampling.name == POISSON:
         from audit.claims import accounting  # loads SciPy
 
@@ -371,7 +371,7 @@ def _validate_sampler(setting: Setting, delta: float) -> None:
 
     steps = setting.schedule.steps
     given = f"`sampler={setting.sampler}`"
-    # For `known`, `times` is the number of steps that use a canary; otherwise 0.
+    # `times` is 0 for samplers other than `known`.
     require(sampling.times <= steps, f"{given}: give at most {steps}, the number of steps")
     require(
         setting.schedule.periodicity == 1,
@@ -391,7 +391,7 @@ def _validate_sampler(setting: Setting, delta: float) -> None:
 
 def require_runs(runs: int, least: int) -> None:
     """Raises InputError unless the number of runs is between `least` and MAX_RUNS."""
-    # Several runs are divided into worlds with and without the canary, unless one run is enough.
+    # Unless one run is enough, runs are divided into worlds with and without the canary.
     worlds = ", half of them in each world" if least > 1 else ""
     require(runs >= least, f"`runs={runs}`: give at least {least}{worlds}")
     require(runs <= MAX_RUNS, f"`runs={runs}`: give at most {MAX_RUNS:,}")

@@ -59,8 +59,8 @@ def make_clipped_sum(clipping: str, model: Model) -> ClippedSum:
     """Returns the function that computes the sum of a model's clipped gradients.
 
     `clipping` names the strategy: "book_keeping" (Bu et al., 2022) for narrow dense networks, "unfolded" for
-    more kinds of layers, such as convolutions unfolded into matrix products, or "per_example", which is slow
-    but works for all models.
+    more layers, such as convolutions as matrix products, or "per_example", which is slow but works for all
+    models.
     """
     if clipping == "per_example":
         return per_example(model.loss)
@@ -95,8 +95,6 @@ def build(
     """Builds the game of a setting.
 
     Args:
-      setting: the training and its adversary.
-      dataset: the training data.
       trained: a custom model; None for the repository's model named in the setting.
       own: a custom adversary; None for the setting's adversary.
 
@@ -167,8 +165,8 @@ def _describe_training(
 ) -> Knowledge:
     """Returns the training run as an adversary knows it.
 
-    The adversary can train in two ways: `simulate` has noise but no canaries, and `predict_final` has no
-    noise but scales each canary by its probability of joining a step.
+    `simulate` has noise but no canaries. `predict_final` has no noise, and scales each canary by its
+    probability of joining a step.
     """
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
@@ -221,10 +219,10 @@ def _make_schedule(setting: Setting, examples: int) -> Schedule:
         # Step `place` of every `periodicity` steps, counted from 1, inserts all canaries.
         mask = base.insertion_mask(schedule.steps, schedule.periodicity, schedule.place)
         return Schedule(batches, mask)
-    # Each canary joins `times` random steps. We fold in a large number, because `base.fixed_shuffle` folds the epochs 0, 1, ... into the same key.
+    # We fold in a large number, because `base.fixed_shuffle` folds the epochs 0, 1, ... into the same key.
     canary_key = jax.random.fold_in(key, zlib.crc32(b"canaries"))
-    times = setting.sampling.times
-    drawn = cohorts.repeated(canary_key, setting.canaries, schedule.steps, times)
+    # Each canary joins `times` random steps.
+    drawn = cohorts.repeated(canary_key, setting.canaries, schedule.steps, setting.sampling.times)
     return Schedule(batches, jnp.asarray(drawn))
 
 

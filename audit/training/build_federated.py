@@ -123,8 +123,7 @@ def _make_adversary(
 ) -> Adversary:
     """Returns the adversary that the setting's field `observe` selects; its canaries are random directions.
 
-    A score is a direction's cosine with a vector (see the comments). `rehearse` maps theta_0 (p,) to the
-    final model (p,) without noise or canaries.
+    `rehearse` maps theta_0 (p,) to the final model (p,) without noise or canaries.
     """
     canaries = setting.canaries
     observe = setting.observe
@@ -135,10 +134,9 @@ def _make_adversary(
         # The largest cosine with any round's noisy mean of updates, which is the move without momentum.
         return directions.largest_cosines(canaries, setting.momentum)
     if observe == "fresh":
-        # The cosine with the final model, measured from the rehearsed one, so the clients' own effect cancels.
+        # The cosine with the final model, measured from the rehearsed one to remove the clients' effect.
         adversary = directions.final_cosines(canaries, rehearse)
         # Each run draws its own directions, because bounds from several runs require independent cosines.
-        # A left-out canary's cosine has a known distribution in `parameters` dimensions.
         return adversary._replace(
             draw=directions.RandomDirections.draw, null=NullLaw(dimension=parameters)
         )
@@ -149,8 +147,7 @@ def _make_adversary(
 def choose(setting: FederatedTraining, model: Model, most_examples: int) -> fedavg.FedAvg:
     """Returns the DP-FedAvg configuration for one CPU and a server that uses SGD without momentum.
 
-    Fields for devices and the server keep the defaults of `FedAvg`. `most_examples` is the number of examples
-    of the largest client.
+    These are the defaults of `FedAvg`. `most_examples` is the number of examples of the largest client.
     """
     return fedavg.FedAvg(
         losses_by_example(model),

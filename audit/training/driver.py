@@ -84,9 +84,7 @@ class Request(NamedTuple):
 
     Attributes:
       setting: the training and its adversary.
-      dataset: the training data.
       runs: the number of runs; with `until`, the maximum number.
-      recipe: makes the game.
       level: the delta and confidence level of the bounds.
       find_constants: (store) -> the Lipschitz constants of the training steps; None if unknown.
       model: the checksum of a custom model; None for one of the repository's models.
@@ -122,9 +120,6 @@ class Finished(NamedTuple):
 
     Attributes:
       request: the request, with `runs` set to the number of runs in `scores`.
-      store: the store of the setting.
-      scores: the scores of all runs.
-      conclusion: the conclusion from the scores.
       provenance: the versions and devices used for training, keyed by name.
       trained: the cost of training in this process; None if the store already had all runs.
     """
@@ -156,14 +151,9 @@ def make_request(
 ) -> Request:
     """Returns the request for an audit of one of the repository's models.
 
-    Args:
-      setting: the training and its adversary.
-      dataset: the training data.
-      runs: the number of runs; with `until`, the maximum number.
-      level: the delta and confidence level of the bounds.
-      rehearsed: the number of additional runs in which the audit measures the steps' Lipschitz constants,
-        unless the store has constants from at least that many; None to measure none.
-      until: (conclusion) -> the number of runs that suffice, or None to train more.
+    With `rehearsed`, the audit measures the steps' Lipschitz constants in this many additional runs, unless
+    the store has constants from at least that many. With `until`, (conclusion) -> the number of runs that
+    suffice or None, `runs` is the maximum number. `level` has the delta and confidence of the bounds.
     """
 
     def find_constants(store: Store) -> Steps | None:
@@ -172,7 +162,7 @@ def make_request(
             measuring.measure(store, setting, dataset, rehearsed)
         return lipschitz.find_current(store)
 
-    # The recipe makes the game in any process.
+    # Makes the game, in any process.
     key = json.dumps([identity(setting), dataset.checksum])
     recipe = GameRecipe(key, partial(build.build, setting), build.provenance)
     return Request(setting, dataset, runs, recipe, level, find_constants, until=until)
@@ -262,7 +252,7 @@ def until_multiple(multiple: float) -> Until:
         mu = conclusion.tightest_mu
         if mu is None:  # the claim is an epsilon, so we use the assumption-free bound
             return _count_runs_to_prove(multiple * claim.epsilon, conclusion.path)
-        # The claim is mu-GDP. We multiply mu, and convert the result to epsilon.
+        # The claim is mu-GDP, so we multiply mu.
         epsilon = conversions.epsilon_from_mu(multiple * mu, conclusion.delta)
         return _count_runs_to_prove(epsilon, conclusion.finding(EXACT_NULL_GDP).path)
 
@@ -291,8 +281,7 @@ def _count_runs_to_prove(epsilon: float, bounds: Sequence[float]) -> int | None:
 def _stop_where_proven(request: Request, store: Store) -> Request:
     """Returns the request, with fewer runs if fewer stored runs satisfy its stopping rule.
 
-    The rule, `request.until`, maps a conclusion, with its bound after each run, to the number of runs that
-    suffice, or to None.
+    The rule, `request.until`, maps a conclusion to the number of runs that suffice, or to None.
     """
     stored = min(store.runs_held(), request.runs)
     if not stored or request.until is None:
@@ -305,9 +294,8 @@ def _stop_where_proven(request: Request, store: Store) -> Request:
 def _train(request: Request, store: Store, trainer: Trainer, report: Progress | None) -> Trained:
     """Trains the missing runs, reports progress or shows a progress bar, and returns the scores.
 
-    With a stopping rule `until`, which returns the number of runs that suffice or None, it trains in stages
-    and returns only the scores of the first runs that suffice. Their number does not depend on the stage
-    size, because the rule sees the bound after each run.
+    With a stopping rule `until`, it trains in stages and returns only the scores of the first runs that
+    suffice. Their number does not depend on the stage size, because the rule sees the bound after each run.
     """
     max_runs = request.runs
     missing = count_runs(store.missing(max_runs))
