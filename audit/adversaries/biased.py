@@ -207,8 +207,8 @@ def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
     """Returns the adversary that inserts gradients along new coordinates in each run.
 
     A score is the rank of a coordinate's movement among those of the coordinates without a canary. Raises
-    InputError if these are fewer than the canaries, because ranks would be coarse, or too many to count
-    exactly in float32.
+    InputError if these are fewer than the canaries, since a rank among few proves little, or too many to
+    count exactly in float32.
     """
     canaries = knowledge.canaries
     parameters = knowledge.model.n_parameters

@@ -203,11 +203,9 @@ def inserted_examples(
     """Returns the adversary that inserts K examples and scores each by predicted loss - final loss.
 
     Args:
-      loss: (theta, (features, label)) -> the loss of a single example.
       init: (key, theta_0, C) -> the examples.
       canaries: K.
-      predict_final: (craft, state, theta_0) -> the predicted final model, trained without noise but with the
-        canaries that `craft` returns. If it is None, scores are minus the final losses (LiDP paper, Section
+      predict_final: see `PredictFinal`. If it is None, scores are minus the final losses (LiDP paper, Section
         6).
     """
 

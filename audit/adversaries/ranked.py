@@ -106,8 +106,7 @@ def fresh_examples(
       generate: (key, number) -> random examples, both canaries and fresh examples.
       score_examples: (examples (n, ...), final model, reference model) -> their scores (n,). It may depend on
         the models, but not on the inserted examples.
-      compute_reference: theta_0 (p,) -> the reference model (p,).
-      canaries: K, the number of canaries per run. All are inserted.
+      canaries: K, all inserted.
       fresh: M, the number of fresh examples.
     """
 

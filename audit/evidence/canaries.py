@@ -241,8 +241,8 @@ class Sets(NamedTuple):
     def errors(self, threshold: float) -> RunErrors:
         """Returns each run's errors when canaries with scores above a threshold are guessed to be in.
 
-        The n runs with K canaries, with scores `inserted` (n, K), yield misses. The M left-out canaries of
-        the m other runs, with scores `fresh` (m, M), yield false alarms.
+        The n runs with canaries yield misses: `inserted` (n, K) has the scores. The left-out canaries of the
+        m other runs yield false alarms: `fresh` (m, M) has their scores.
         """
         misses = (self.inserted <= threshold).sum(1, dtype=np.float64)
         alarms = (self.fresh > threshold).sum(1, dtype=np.float64)
@@ -316,8 +316,7 @@ class Fresh(NamedTuple):
         runs, canaries = self.cosines.shape
         scored = counted(canaries, "fresh direction")
         if self.draws:
-            number = counted(canaries, "canary", "canaries")
-            scored = f"{number}, ranked among {self.draws:,} fresh draws"
+            scored = f"{counted(canaries, 'canary', 'canaries')}, ranked among {self.draws:,} fresh draws"
         world = "all inserted" if self.presence.all() else "inserted by coins"
         return f"{counted(runs, 'run')} x {scored}, {world}"
 
@@ -361,7 +360,8 @@ class Fresh(NamedTuple):
 
     def _convert_to_deviates(self, ranks: Array | Integers) -> Array:
         """Converts ranks, from 1 (the highest score) to `draws` + 1, to normal deviates."""
-        # Rank r covers the tail probabilities from (r - 1) / (draws + 1) to r / (draws + 1). We use their middle.
+        # Rank r covers the tail probabilities from (r - 1) / (draws + 1) to r / (draws + 1). We use the
+        # middle.
         return -special.ndtri((ranks - 0.5) / (self.draws + 1))
 
 
@@ -394,7 +394,7 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
       scores_in: (n,) or (n, K), the scores of the K canaries in each of n runs; higher means in, NaN for a
         failed run.
       scores_out: (m,) or (m, M), the scores of M left-out canaries in each of m other runs. They must
-        insert K - 1 canaries, not 0. If runs differ in more than one canary, bounds are too high.
+        insert K - 1 canaries, one fewer than the n runs. If runs differ in more than one canary, bounds are too high.
 
     Raises:
       InputError: for values that are not scores, if `scores_out` are presence bits (1 if a canary was in,

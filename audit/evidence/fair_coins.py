@@ -50,7 +50,6 @@ def _tests(presence: Bits) -> Iterator[_Test]:
     total = int(presence.sum())
     message = f"{total:,} of {presence.size:,} canaries are in"
     yield _Test(float(_log_binomial(total, presence.size)), message)
-    # The names for a row and a column in messages.
     for bits, row, column in ((presence, "run", "canary"), (presence.T, "canary", "run")):
         totals = bits.sum(1)
         rows, width = bits.shape

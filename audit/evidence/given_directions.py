@@ -45,7 +45,8 @@ def given(
 ) -> Fresh:
     """Returns a user's cosines with fresh directions as evidence, after all checks (see `given.cosines`).
 
-    A cosine is `separate` if it did not use the other canaries' directions, as `leave_one_out` does. Raises InputError for invalid values, for cosines that are very unlikely for fresh uniform directions in
+    With `leave_one_out`, a cosine used the other canaries' directions, so it is not `separate`. Raises
+    InputError for invalid values, for cosines that are very unlikely for fresh uniform directions in
     `dimension` dimensions, and for cosines that were rounded too coarsely.
     """
     require_type("in_order", in_order, bool)

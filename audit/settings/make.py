@@ -84,7 +84,7 @@ def setting_of(model: str, **given: Any) -> Setting:
     `canaries="auto"` selects the catalogue's number for the model and the adversary.
 
     Raises:
-      InputError: the model is unknown, or a value is invalid (see `make_setting`).
+      InputError: a value is invalid (see `make_setting`).
     """
     row = task(model)
     canaries = given.get("canaries")
@@ -132,9 +132,8 @@ def make_setting(
 
     values: dict[str, Any] = {}
     for name, field in fields().items():
-        values[name] = usual.get(name)
-        if values[name] is None:
-            values[name] = field.default
+        value = usual.get(name)
+        values[name] = field.default if value is None else value
     values |= changes
     sampler = read_sampler(values["sampler"], batches=examples // values["batch_size"])
     values["sampler"] = str(sampler)

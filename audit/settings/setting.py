@@ -237,7 +237,7 @@ class Setting:
         If the noise is independent across steps, it equals the number of steps.
         """
         steps = self.schedule.steps
-        if self.mechanism.noise == INDEPENDENT:  # saves loading SciPy, which is slow
+        if self.mechanism.noise == INDEPENDENT:  # saves loading SciPy
             return steps
         # With the strategy matrix S and independent z, the noise is S^-1 z. Its sum over all steps is the
         # product of z and the weights S^-T (1, ..., 1).
@@ -308,7 +308,7 @@ def summary(setting: Setting, runs: int) -> str:
 def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> None:
     """Raises InputError for a value out of range, or for too few or too many runs (None: not checked).
 
-    `delta` matters only for Poisson sampling (`_validate_sampler`).
+    `delta` matters only for Poisson sampling, which has no upper bound on epsilon at a very small delta.
     """
     require_fields(setting)
     steps = setting.schedule.steps

@@ -171,11 +171,10 @@ def _describe_training(
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
         """Simulates a training run from theta_0 (p,) without canaries; its noise is drawn from `key`."""
-        # As in training. For Python floats, which are weakly typed, JAX would compile another program.
+        # For Python floats, which are weakly typed, JAX would compile another program.
         arrays = jax.tree.map(jnp.float32, hyper)
         return _simulate(mechanism, arrays, theta_0, data, schedule.batches, key)
 
-    # The probability that an inserted canary joins a step.
     probability = setting.sampling.rate  # 1 unless sampling is Poisson
     batches = setting.sampling.batches  # per epoch, if a canary joins one of them; otherwise 0
     if batches:

@@ -83,7 +83,6 @@ class Request(NamedTuple):
     """A request for an audit.
 
     Attributes:
-      setting: the training and its adversary.
       runs: the number of runs; with `until`, the maximum number.
       level: the delta and confidence level of the bounds.
       find_constants: (store) -> the Lipschitz constants of the training steps; None if unknown.
@@ -152,8 +151,8 @@ def make_request(
     """Returns the request for an audit of one of the repository's models.
 
     With `rehearsed`, the audit measures the steps' Lipschitz constants in this many additional runs, unless
-    the store has constants from at least that many. With `until`, (conclusion) -> the number of runs that
-    suffice or None, `runs` is the maximum number. `level` has the delta and confidence of the bounds.
+    the store has constants from at least that many. `until` maps a conclusion to the number of runs that
+    suffice, or to None. `runs` is then the maximum. `level` has the delta and confidence of the bounds.
     """
 
     def find_constants(store: Store) -> Steps | None:
@@ -162,8 +161,8 @@ def make_request(
             measuring.measure(store, setting, dataset, rehearsed)
         return lipschitz.find_current(store)
 
-    # Makes the game, in any process.
     key = json.dumps([identity(setting), dataset.checksum])
+    # Makes the game, in any process.
     recipe = GameRecipe(key, partial(build.build, setting), build.provenance)
     return Request(setting, dataset, runs, recipe, level, find_constants, until=until)
 

@@ -390,12 +390,12 @@ def _map_programs(
         )
         return mechanism.segment(hyper, before, data, schedule, canaries, draws.noise_keys)
 
-    # For each argument, 0 if it has a leading axis of runs, or None if runs share it.
+    # For each argument, 0 if runs have their own, along a leading axis, or None if they share it.
     return (
-        placement.over_runs(begin, (0, None, None, None)),  # by key
-        # By `before` and `draws`. The states after a segment overwrite argument 1, `before`.
+        placement.over_runs(begin, (0, None, None, None)),  # own key
+        # Own `before` and `draws`. The states after a segment overwrite argument 1, `before`.
         placement.over_runs(take_segment, (None, 0, None, None, None, 0), donated=(1,)),
-        # By key, record and final model.
+        # Own key, record and final model.
         placement.over_runs(adversary.score_run, (None, 0, 0, 0, None)),
     )
 

@@ -1,8 +1,7 @@
 """Measures how much training steps stretch the distance between models, in runs separate from any audit.
 
 These runs train like the audit's runs, with and without canaries, but with different noise. A step's constant
-is the largest value over all runs. We measure small models at every step, but large models only at some
-steps.
+is the largest value over all runs.
 """
 
 import math
@@ -99,7 +98,7 @@ def rehearse(
 
     Args:
       game: The audited game of T steps, which trains by plain SGD.
-      effort: The amount of work; at least 2 runs.
+      effort: At least 2 runs.
       distances: (T,) the length of segments at each step (`lipschitz.coupling_distances`), in units of
         learning rate * clipping norm / batch size.
       progress: Called with 1.0 after each measured step.
@@ -211,8 +210,8 @@ def _make_inserter(
 ) -> Callable[[Tree, Array, Array, int], Array]:
     """Returns a function that computes a single canary's clipped contribution to a step in each run.
 
-    It maps (the adversary's state, the runs' canary keys (R,), models (R, p), step t) to (R, p). To save time,
-    canaries take turns: step t uses canary t modulo K.
+    It maps (the adversary's state, the runs' canary keys (R,), models (R, p), step t) to (R, p). To save
+    time, canaries take turns: step t uses canary t modulo K.
     """
     adversary = game.adversary
     clipping_norm = jnp.float32(game.hyper.clipping_norm)
