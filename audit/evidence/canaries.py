@@ -394,7 +394,8 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
       scores_in: (n,) or (n, K), the scores of the K canaries in each of n runs; higher means in, NaN for a
         failed run.
       scores_out: (m,) or (m, M), the scores of M left-out canaries in each of m other runs. They must
-        insert K - 1 canaries, one fewer than the n runs. If runs differ in more than one canary, bounds are too high.
+        insert K - 1 canaries, one fewer than the n runs. If runs differ in more than one canary, bounds are
+        too high.
 
     Raises:
       InputError: for values that are not scores, if `scores_out` are presence bits (1 if a canary was in,

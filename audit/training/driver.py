@@ -162,7 +162,6 @@ def make_request(
         return lipschitz.find_current(store)
 
     key = json.dumps([identity(setting), dataset.checksum])
-    # Makes the game, in any process.
     recipe = GameRecipe(key, partial(build.build, setting), build.provenance)
     return Request(setting, dataset, runs, recipe, level, find_constants, until=until)
 
