@@ -190,13 +190,11 @@ class Knowledge(NamedTuple):
     """The training run as an adversary knows it: everything except the noise.
 
     Attributes:
-      model: the model to train.
       classes: the number of classes of its labels; 0 if labels are not classes.
-      hyper: the hyperparameters of the training run.
       data: features and labels of the training examples.
       simulate: (hyper, key, theta_0) -> a training run without canaries, with noise drawn from the key.
       canaries: the number of canaries per run.
-      predict_final: (craft, state, theta_0) -> the predicted final model (`PredictFinal`).
+      predict_final: see `PredictFinal`.
       insertions: the number of steps that insert a canary.
       noise_steps: the variance of the final model's noise for linear losses, divided by one step's raw noise
         variance; the number of steps if noise is independent across steps.
@@ -267,7 +265,6 @@ class AdversaryFields:
     Attributes:
       name: its key in `audit.settings.adversaries.ADVERSARIES`.
       canary: a description of its canary for --help, such as "a gradient along a random coordinate".
-      description: a sentence or two for a report.
       biased: True if each canary is a gradient along a single coordinate. The distribution of its score is
         known if training examples do not move that coordinate.
       reads_theta: True if its canaries depend on the model, as in `Adversary`. The hidden-state bound then

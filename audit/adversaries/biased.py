@@ -75,9 +75,10 @@ class GcS(AdversaryFields):
             simulations = 1  # without noise, all simulations would be the same
 
         def choose(key: Array, theta_0: Array) -> Array:
-            """Returns the K coordinates that move least; raises InputError if a simulated run diverges.
+            """Returns the K coordinates that move least in simulated training.
 
-            Squared updates ("per_step") also count movements that cancel out.
+            Squared updates also count movements that cancel out. Raises InputError if training diverges. This
+            is more likely for noiseless variants (the field `gc_s`), because they do not clip gradients.
             """
             movements = []
             for index in range(simulations):
@@ -166,8 +167,7 @@ def at_coordinates(
     """Returns the adversary that inserts K canaries C e_d and scores each by reference[d] - final[d].
 
     Here e_d is the unit vector along coordinate d. A step subtracts the canary, so an inserted canary
-    increases its score. The reference is theta_0 for a single canary, as in the paper. For several, it is the
-    predicted final model, because training moves some of their coordinates much further than the noise does.
+    increases its score. The reference is theta_0 for one canary, and the predicted final model for several.
 
     Args:
       choose: (key, theta_0) -> the distinct coordinates d (K,).
@@ -176,9 +176,11 @@ def at_coordinates(
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
-        """Chooses the coordinates, and makes the canaries and the coordinates' reference values.
+        """Chooses the coordinates, and makes the canaries and the reference values for scores.
 
-        Raises InputError if there are more canaries than coordinates, since each needs its own.
+        These are from theta_0 for a single canary, as in the paper. For several, they are from the predicted
+        final model, because training moves some coordinates much further than the noise does. Raises
+        InputError if there are more canaries than coordinates.
         """
         most = theta_0.size
         require(
@@ -205,7 +207,8 @@ def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
     """Returns the adversary that inserts gradients along new coordinates in each run.
 
     A score is the rank of a coordinate's movement among those of the coordinates without a canary. Raises
-    InputError if these are fewer than half of all coordinates, or too many to count exactly in float32.
+    InputError if these are fewer than the canaries, since a rank among few proves little, or too many to
+    count exactly in float32.
     """
     canaries = knowledge.canaries
     parameters = knowledge.model.n_parameters
@@ -229,12 +232,12 @@ def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
 
     return Adversary(
         init,
-        craft_same,
+        craft_same,  # inserts the canaries at every step
         FreshCoordinates.score,
         canaries,
         crafts_constant=True,
         draw=FreshCoordinates.draw,
-        # A held-out canary's rank is known to be uniform, so runs insert all canaries.
+        # A held-out canary's rank among these `draws` is known to be uniform, so runs insert all canaries.
         null=NullLaw(all_in=True, draws=others),
     )
 
@@ -263,7 +266,7 @@ class FreshCoordinates(NamedTuple):
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns, for each canary, how many coordinates without a canary moved down less than its own, (K,).
 
-        A coordinate moves down by reference - final, which an inserted canary increases. `count_below`
-        excludes the canaries' coordinates from the count and breaks ties at random.
+        A coordinate moves down by reference - final, which an inserted canary increases. Ties are broken at
+        random.
         """
         return count_below(self.reference - final, self.canaries.indices, self.tie_key)

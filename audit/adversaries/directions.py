@@ -178,7 +178,10 @@ def random_directions(canaries: int, predict_final: PredictFinal) -> Adversary:
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
-        """Draws the keys and predicts the final model as the reference."""
+        """Draws the keys and predicts the final model, with which scores compare the real one.
+
+        The mechanism scales directions to the clipping norm.
+        """
         keys = jax.random.split(key, canaries)
         # `predict_final` trains with directions from these keys, and does not read the placeholder.
         state = RandomDirections(keys, reference=jnp.zeros_like(theta_0))
@@ -231,8 +234,7 @@ class OneShot(NamedTuple):
 
     def begin(self, theta_0: Array) -> Seen:
         """Returns the record before the first step. Cosines start at -1, the smallest possible value."""
-        largest = jnp.full(len(self.keys), -1.0)
-        return Seen(theta_0, move=jnp.zeros_like(theta_0), largest=largest)
+        return Seen(theta_0, move=jnp.zeros_like(theta_0), largest=jnp.full(len(self.keys), -1.0))
 
     def observe(self, seen: Seen, step: Array, theta: Array) -> Seen:
         """Returns the record after a step that moved the model from seen.theta to theta (p,).
@@ -254,7 +256,7 @@ class OneShot(NamedTuple):
 
 
 def largest_cosines(canaries: int, momentum: float = 0.0) -> Adversary:
-    """Returns the one-shot adversary that scores each canary by its largest cosine with any step's move.
+    """Returns the adversary that scores random directions by their largest cosine with any step's move.
 
     The move of step t is theta_{t-1} - theta_t, as in the public code of Andrew et al. (2024). Their
     Algorithm 3 instead uses the noisy mean of the step's updates, which is the gradient in the server's SGD.
@@ -265,7 +267,10 @@ def largest_cosines(canaries: int, momentum: float = 0.0) -> Adversary:
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> OneShot:
-        """Draws the keys of K directions, and the directions if they fit into memory."""
+        """Draws the keys of K directions, and the directions if they fit into memory.
+
+        Otherwise `units` is empty, and every step draws them from the keys.
+        """
         keys = jax.random.split(key, canaries)
         fits = canaries * theta_0.size <= _MAX_KEPT
         stored_keys = keys if fits else keys[:0]

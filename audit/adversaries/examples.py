@@ -1,8 +1,8 @@
 """Canaries that are examples: steps insert their clipped gradients, and scores are based on their losses.
 
 - The loss baseline (L, hidden-state paper, Section 5.1, "Baseline adversary") flips a training point's label.
-- Data poisoning (LiDP paper, Section 6 and Appendix F) uses examples along directions of small variance,
-  because other examples hardly move the model along them. ClipBKD (Jagielski et al., 2020) uses only one.
+- Data poisoning (LiDP paper, Section 6 and Appendix F) uses examples along directions of small variance.
+  ClipBKD (Jagielski et al., 2020) uses only one.
 """
 
 from __future__ import annotations
@@ -80,8 +80,7 @@ class Poisoned(AdversaryFields):
     """Data poisoning: examples along directions of small variance, as in ClipBKD.
 
     Canaries use random principal directions from `first_direction` to `end_direction` - 1, numbered from 0
-    for the largest variance; the defaults are for 784 pixels. By default, examples and scores are as in the
-    LiDP paper's code; if `as_printed` is True, they are as in its text (Errata L10).
+    for the largest variance; the defaults are for 784 pixels.
     """
 
     name = "poisoned"
@@ -107,7 +106,8 @@ class Poisoned(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns an adversary with examples along random principal directions of the data.
 
-        Raises InputError if the data or the labels are unsuitable.
+        If `as_printed` is True, examples and scores follow the LiDP paper's text instead of its code (Errata
+        L10). Raises InputError if the data or the labels are unsuitable.
         """
         most = knowledge.count_inputs()
         require(
@@ -118,15 +118,15 @@ class Poisoned(AdversaryFields):
         canaries = knowledge.canaries
         label = min(_POISON_LABEL, knowledge.count_classes() - 1)  # the data may have fewer classes
         labels = jnp.full(canaries, label, jnp.int32)
-        # As printed, a score is relative to the loss under the predicted final model.
+        # In the text, a score is relative to the loss under the predicted final model.
         predict_final = knowledge.predict_final if self.as_printed else None
 
         def init(key: Array, theta_0: Array, clipping_norm: Array) -> mechanism.Examples:
-            """Makes K examples along directions from `first_direction` to `end_direction` - 1."""
+            """Makes K independent examples along directions from `first_direction` to `end_direction` - 1."""
             mean, directions = find_principal(knowledge)  # largest variance first
             drawn = jax.random.randint(key, (canaries,), self.first_direction, self.end_direction)
             chosen = directions[np.asarray(drawn)]
-            # The LiDP paper's text scales directions by 10; its code adds them to the mean (Errata L10).
+            # The text scales directions by 10; the code adds them to the mean.
             features = 10 * chosen if self.as_printed else mean + chosen
             return mechanism.Examples(jnp.asarray(features, jnp.float32), labels)
 
@@ -203,11 +203,9 @@ def inserted_examples(
     """Returns the adversary that inserts K examples and scores each by predicted loss - final loss.
 
     Args:
-      loss: (theta, (features, label)) -> the loss of a single example.
       init: (key, theta_0, C) -> the examples.
       canaries: K.
-      predict_final: (craft, state, theta_0) -> the predicted final model, trained without noise but with the
-        canaries that `craft` returns. If it is None, scores are minus the final losses (LiDP paper, Section
+      predict_final: see `PredictFinal`. If it is None, scores are minus the final losses (LiDP paper, Section
         6).
     """
 
@@ -217,7 +215,8 @@ def inserted_examples(
         state = ScoredExamples(examples, predicted_losses=jnp.zeros(canaries))
         if predict_final is None:
             return state
-        # `predict_final` trains with the state's examples and does not read its losses.
+        # This trains with the state's examples, which `craft_same` inserts at every step, and does not read
+        # its losses.
         final = predict_final(craft_same, state, theta_0)
         return state._replace(predicted_losses=examples.losses(loss, final))
 
@@ -232,8 +231,7 @@ class _CraftGradient:
 
     def __call__(self, state: mechanism.Examples, step: Array, theta: Array) -> Array:
         """Returns the gradient (1, p) at theta for the example in `state`; the mechanism clips it."""
-        gradient = jax.grad(self.loss)(theta, state)
-        return gradient[None]
+        return jax.grad(self.loss)(theta, state)[None]
 
 
 @dataclass(frozen=True)
@@ -283,8 +281,7 @@ def principal(examples: NDArray[np.float32]) -> Principal:
     # The sign of an eigenvector is arbitrary, so we make its largest entry positive.
     largest = np.abs(directions).argmax(axis=1, keepdims=True)  # its index in each row
     signs = np.sign(np.take_along_axis(directions, largest, axis=1))
-    directions = directions * signs
-    return Principal(mean.reshape(shape), directions.reshape(-1, *shape))
+    return Principal(mean.reshape(shape), (directions * signs).reshape(-1, *shape))
 
 
 def find_principal(knowledge: Knowledge) -> Principal:

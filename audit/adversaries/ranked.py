@@ -81,7 +81,7 @@ class Draws(NamedTuple):
       canaries: the K examples.
       fresh_key: the key for the M fresh examples and for the canaries' positions among them.
       tie_key: the key for random tie-breaking.
-      reference: (p,) the model with which we compare final models, the same in all runs.
+      reference: (p,) the model with which we compare final models.
     """
 
     canaries: mechanism.Examples
@@ -106,8 +106,7 @@ def fresh_examples(
       generate: (key, number) -> random examples, both canaries and fresh examples.
       score_examples: (examples (n, ...), final model, reference model) -> their scores (n,). It may depend on
         the models, but not on the inserted examples.
-      compute_reference: theta_0 (p,) -> the reference model (p,), the same in all runs.
-      canaries: K, the number of canaries per run. All are inserted.
+      canaries: K, all inserted.
       fresh: M, the number of fresh examples.
     """
 
@@ -222,7 +221,7 @@ class LossDrops:
 
 @dataclass(frozen=True)
 class RandomEntries:
-    """A distribution of arrays with independent entries, such as the features of an example.
+    """A distribution of arrays with independent entries.
 
     Integers are uniform from 0 to `largest`, inclusive. Floats are normal with mean `mean` and standard
     deviation `deviation`.

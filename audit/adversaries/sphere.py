@@ -144,17 +144,18 @@ class Sphere(NamedTuple):
         (`audit.laws.cosine_law`).
         """
         u = self.reference - self.canaries.select(final)
-        keys = self.canaries.keys
         # For normal vectors, which are the directions times random lengths.
-        products, squares = _sum_blocks(keys, u, lambda block: jnp.sum(block**2, axis=1))
+        products, squares = _sum_blocks(
+            self.canaries.keys, u, lambda block: jnp.sum(block**2, axis=1)
+        )
         lengths = jnp.sqrt(squares) * jnp.linalg.norm(u)
         return products / jnp.maximum(lengths, _TINY)
 
     def score_leaving_one_out(self, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns the cosines (K,) between each direction and the part of u orthogonal to the others.
 
-        Here u = reference - final. Let H be the inverse of the Gram matrix of the unit directions V (K, m),
-        and w = H V u. Then
+        Here u = reference - final, at the m coordinates of the directions. Let H be the inverse of the Gram
+        matrix of the unit directions V (K, m), and w = H V u. Then
 
             cos_k = (w_k / H_kk) / sqrt(|u|^2 - (V u)' w + w_k^2 / H_kk),
 
@@ -163,12 +164,13 @@ class Sphere(NamedTuple):
         with u. So the component of u along that part has squared length w_k^2 / H_kk.
         """
         u = self.reference - self.canaries.select(final)
-        keys = self.canaries.keys
-        # The directions are normal vectors divided by their lengths.
-        products, gram = _sum_blocks(keys, u, lambda block: block @ block.T)
+        # The directions are normal vectors divided by their lengths. We sum their dot products with u, and
+        # with each other, over blocks of coordinates.
+        products, gram = _sum_blocks(self.canaries.keys, u, lambda block: block @ block.T)
         lengths = jnp.sqrt(jnp.diagonal(gram))
         products = products / lengths  # V u
-        inverse = _inverse(gram / jnp.outer(lengths, lengths), u.size)  # H
+        # H. The eigenvalues of the Gram matrix depend on m.
+        inverse = _inverse(gram / jnp.outer(lengths, lengths), parameters=u.size)
 
         weights = inverse @ products  # w
         diagonal = jnp.diagonal(inverse)
@@ -200,10 +202,10 @@ def fresh_directions(
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Sphere:
-        """Computes the reference model at the m coordinates that directions use.
+        """Returns the state, with the reference model at the m coordinates (`indices`) that directions use.
 
-        The keys, one per `mechanism.BLOCK` coordinates of a direction, are placeholders that every run's
-        `draw` replaces.
+        Its keys, one per `mechanism.BLOCK` coordinates of a direction, are placeholders that every run's
+        `draw` replaces. The mechanism scales directions to the clipping norm.
         """
         blocks = math.ceil(null.dimension / mechanism.BLOCK)
         keys = jax.random.split(key, (canaries, blocks))

@@ -23,7 +23,6 @@ def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
 
     Args:
       name: a plural noun for the values, used to start messages: "the scores".
-      values: an array, or lists of numbers.
 
     Raises:
       InputError: for values that are not real numbers, masked entries, or rows of unequal length.

@@ -72,8 +72,8 @@ class RunErrors(NamedTuple):
     def rates(self) -> tuple[Array, Array]:
         """Returns each run's estimates of the false-positive rate (m,) and the false-negative rate (n,).
 
-        A rate is the number of errors, divided by the number of canaries that can have this error, times a
-        scale.
+        A rate is scale * errors / canaries, for the canaries that can have this error. The scale is 1 over
+        their probability of being in (for misses) or out (for false alarms): 2 for fair coins, 1 without.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
@@ -130,7 +130,8 @@ class Coins(NamedTuple):
     @property
     def canaries(self) -> tuple[int, int]:
         """Returns (K, K), since each of the K canaries can be in or out."""
-        return self.scores.shape[1], self.scores.shape[1]
+        canaries = self.scores.shape[1]
+        return canaries, canaries
 
     def rows(self) -> list[Rows]:
         """Returns a single table with a row for each run."""
@@ -160,12 +161,16 @@ class Coins(NamedTuple):
     def errors(self, threshold: float) -> RunErrors:
         """Returns each run's errors when canaries with scores above a threshold are guessed to be in."""
         guessed_in = self.scores > threshold
-        misses = (self.presence & ~guessed_in).sum(1, dtype=np.float64)
-        alarms = (~self.presence & guessed_in).sum(1, dtype=np.float64)
-        # All K canaries can be misses or alarms, so `self.canaries` is (K, K). On average, half of them are
-        # in and half are out, so a rate is 2 / K times the number of errors.
+        canaries = guessed_in.shape[1]
+        # On average, half of the K canaries are in, so error rates are 2 * errors / K.
         return RunErrors(
-            misses, alarms, *self.canaries, scale_in=2.0, scale_out=2.0, same_runs=True
+            misses=(self.presence & ~guessed_in).sum(1, dtype=np.float64),
+            alarms=(~self.presence & guessed_in).sum(1, dtype=np.float64),
+            canaries_in=canaries,
+            canaries_out=canaries,
+            scale_in=2.0,
+            scale_out=2.0,
+            same_runs=True,
         )
 
     def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:
@@ -221,7 +226,7 @@ class Sets(NamedTuple):
     def split(self) -> tuple["Sets", "Sets"]:
         """Returns (pilot, rest), each with runs from both sets; pilot runs are used to choose a threshold.
 
-        The scores' ranks seed the draw, so increasing transformations of the scores do not change it.
+        The scores' ranks seed the draw (`Coins.split`).
         """
         distinct = np.unique(np.concatenate(self.pooled()))
         ranks_in = np.searchsorted(distinct, self.inserted)
@@ -236,12 +241,12 @@ class Sets(NamedTuple):
     def errors(self, threshold: float) -> RunErrors:
         """Returns each run's errors when canaries with scores above a threshold are guessed to be in.
 
-        Runs with the canaries yield misses. The left-out canaries of the other runs (`fresh`) yield false
-        alarms.
+        The n runs with canaries yield misses: `inserted` (n, K) has the scores. The left-out canaries of the
+        m other runs yield false alarms: `fresh` (m, M) has their scores.
         """
         misses = (self.inserted <= threshold).sum(1, dtype=np.float64)
         alarms = (self.fresh > threshold).sum(1, dtype=np.float64)
-        # With `self.canaries` (K, M), rates are misses / K and alarms / M, without a scale.
+        # `self.canaries` is (K, M). Rates are misses / K and alarms / M, without the factor 2 for coins.
         return RunErrors(
             misses, alarms, *self.canaries, scale_in=1.0, scale_out=1.0, same_runs=False
         )
@@ -283,7 +288,8 @@ class Fresh(NamedTuple):
     @property
     def canaries(self) -> tuple[int, int]:
         """Returns (K, K), since each of the K canaries can be in or out."""
-        return self.cosines.shape[1], self.cosines.shape[1]
+        canaries = self.cosines.shape[1]
+        return canaries, canaries
 
     def rows(self) -> list[Rows]:
         """Returns a single table with a row for each run: its ranked scores if known, else its cosines.
@@ -302,12 +308,15 @@ class Fresh(NamedTuple):
         )
 
     def __str__(self) -> str:
-        """Returns the run and canary counts: "10 runs x 256 fresh directions, all inserted"."""
+        """Returns the run and canary counts.
+
+        For cosines, "10 runs x 256 fresh directions, all inserted". For ranks (with `draws`), "20 runs x 64
+        canaries, ranked among 10,000 fresh draws, all inserted".
+        """
         runs, canaries = self.cosines.shape
         scored = counted(canaries, "fresh direction")
         if self.draws:
-            number = counted(canaries, "canary", "canaries")
-            scored = f"{number}, ranked among {self.draws:,} fresh draws"
+            scored = f"{counted(canaries, 'canary', 'canaries')}, ranked among {self.draws:,} fresh draws"
         world = "all inserted" if self.presence.all() else "inserted by coins"
         return f"{counted(runs, 'run')} x {scored}, {world}"
 
@@ -335,21 +344,25 @@ class Fresh(NamedTuple):
     def pooled(self) -> tuple[Array, Array]:
         """Returns scores for figures: those of inserted canaries, (n,), and of left-out canaries, (m,).
 
-        The latter are quantiles of their known distribution at evenly spaced levels. Ranks among `draws`
-        fresh draws are converted to normal deviates, the highest for rank 1.
+        The latter are quantiles of their known distribution at evenly spaced levels. Scores are cosines or,
+        with `draws`, the normal deviates of ranks.
         """
         cosines_in = self.cosines[self.presence]
+        # As many quantiles as scores, within limits.
         quantiles = int(np.clip(cosines_in.size, _MIN_QUANTILES, _MAX_QUANTILES))
         levels = (np.arange(quantiles) + 0.5) / quantiles
         if not self.draws:
             return cosines_in, cosine_law.quantile(levels, self.dimension)
-        # Rank r covers the tail probabilities from (r - 1) / lowest to r / lowest. We use their middle.
-        lowest = self.draws + 1  # the rank of the lowest score
-        tails_in = (self.ranks()[self.presence] - 0.5) / lowest
-        # The ranks descend, so the deviates ascend like the quantiles of cosines.
-        ranks_out = np.ceil(levels[::-1] * lowest)
-        tails_out = (ranks_out - 0.5) / lowest
-        return -special.ndtri(tails_in), -special.ndtri(tails_out)
+        # A left-out canary's rank is uniform. The ranks descend, so the deviates ascend like the cosines.
+        ranks_out = np.ceil(levels[::-1] * (self.draws + 1))
+        ranks_in = self.ranks()[self.presence]
+        return self._convert_to_deviates(ranks_in), self._convert_to_deviates(ranks_out)
+
+    def _convert_to_deviates(self, ranks: Array | Integers) -> Array:
+        """Converts ranks, from 1 (the highest score) to `draws` + 1, to normal deviates."""
+        # Rank r covers the tail probabilities from (r - 1) / (draws + 1) to r / (draws + 1). We use the
+        # middle.
+        return -special.ndtri((ranks - 0.5) / (self.draws + 1))
 
 
 def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
@@ -380,12 +393,13 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
     Args:
       scores_in: (n,) or (n, K), the scores of the K canaries in each of n runs; higher means in, NaN for a
         failed run.
-      scores_out: (m,) or (m, M), the scores of M left-out canaries in each of m other runs. These runs must
-        insert K - 1 other canaries. If runs differ in more than one canary, bounds are too high.
+      scores_out: (m,) or (m, M), the scores of M left-out canaries in each of m other runs. They must
+        insert K - 1 canaries, one fewer than the n runs. If runs differ in more than one canary, bounds are
+        too high.
 
     Raises:
-      InputError: for values that are not scores, if `scores_out` are presence bits, if a world is empty, or
-        if scores are all equal or mostly NaN.
+      InputError: for values that are not scores, if `scores_out` are presence bits (1 if a canary was in,
+        else 0), if one of the arrays is empty, or if scores are all equal or mostly NaN.
     """
     matrices = []
     for name, values in (("the in-scores", scores_in), ("the out-scores", scores_out)):
@@ -395,7 +409,6 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
         matrices.append(arrays.matrix(name, one_each))
     _require_no_presence(*matrices)
     failed = _count_failed(*matrices)
-    # Infinite scores and NaN become finite, with failed runs below all others.
     finite_in, finite_out = make_finite(*matrices)
     design = Sets(finite_in, finite_out, failed)
     require_usable(np.concatenate(design.pooled()))
@@ -452,7 +465,6 @@ def _draw_pilots(*sets: Integers) -> tuple[list[Integers], list[Integers]]:
         orders.append(order)
         sorted_sets.append(sorted_ranks[order])
     rng = np.random.default_rng(hash_ranks(*sorted_sets))
-    # Shuffle each set's runs and take the first ones.
     pilot = []
     rest = []
     least = 2 * _MIN_PILOT

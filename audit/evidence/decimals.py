@@ -32,12 +32,12 @@ def require_decimals(cosines: Array, dimension: int) -> None:
     """Raises InputError if cosines were rounded too coarsely for bounds.
 
     Args:
-      cosines: any shape, in [-1, 1]; -1 for a failed run.
+      cosines: any shape, in [-1, 1]; -1 for a failed run, which is ignored.
       dimension: d, the number of trained parameters.
     """
     needed = count_needed_decimals(dimension)
-    decimals = _find_decimals(cosines, needed - 1)
-    if decimals is None:
+    decimals = _find_decimals(cosines, most=needed - 1)
+    if decimals is None:  # not rounded, or to enough decimals
         return
     raise InputError(
         f"cosines were rounded to {counted(decimals, 'decimal')}, which is too coarse for "

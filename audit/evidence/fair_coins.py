@@ -46,14 +46,10 @@ def require_fair(presence: Bits) -> None:
 
 
 def _tests(presence: Bits) -> Iterator[_Test]:
-    """Yields the results of the tests that apply to coins (R, K): on the total, the runs and the canaries.
-
-    They test whether the coins of a run, or of a canary in all runs, are unfair or depend on each other.
-    """
+    """Yields the results of the tests that apply to coins (R, K): on the total, the runs and the canaries."""
     total = int(presence.sum())
     message = f"{total:,} of {presence.size:,} canaries are in"
     yield _Test(float(_log_binomial(total, presence.size)), message)
-    # The names for a row and a column in messages.
     for bits, row, column in ((presence, "run", "canary"), (presence.T, "canary", "run")):
         totals = bits.sum(1)
         rows, width = bits.shape

@@ -37,7 +37,7 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     """
     # For a user's coins, which may be slightly unfair, bounds estimate the probability.
     drawn = canaries.make_coins(scores, presence)._replace(from_user=True)
-    # Repeated coins look unfair. Bounds count rows that look like pasted copies once, so this check may too.
+    # Repeated coins look unfair, but bounds count pasted rows once.
     check_with_or_without_copies(lambda part: fair_coins.require_fair(part.presence), drawn)
     if len(drawn.scores) > 1:
         return drawn
@@ -83,7 +83,7 @@ def cosines(
 
 
 def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> OneRun:
-    """Returns the evidence from the cosines of a single run without coins.
+    """Returns the evidence from the cosines of a single run that flipped no coins to insert canaries.
 
     Args:
       observed: (K,) cosines of inserted canaries.
@@ -93,8 +93,8 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
     """
     size = given_directions.require_dimension(dimension)
     run = make_cosines(observed, unobserved, size)
-    # `given` checks that cosines are those of uniform directions in this dimension. With a fitted null, they
-    # may be maxima over rounds, which have a different distribution.
+    # Without a fitted null, cosines must fit uniform directions in this dimension. With it, they may have
+    # another distribution, such as that of the largest cosine over rounds.
     if not len(run.unobserved):
         given_directions.given(run.observed[None], size)  # called only for its checks
     return OneRun(coins=None, cosines=run)

@@ -45,7 +45,8 @@ def given(
 ) -> Fresh:
     """Returns a user's cosines with fresh directions as evidence, after all checks (see `given.cosines`).
 
-    Raises InputError for invalid values, for cosines that are very unlikely for fresh uniform directions in
+    With `leave_one_out`, a cosine used the other canaries' directions, so it is not `separate`. Raises
+    InputError for invalid values, for cosines that are very unlikely for fresh uniform directions in
     `dimension` dimensions, and for cosines that were rounded too coarsely.
     """
     require_type("in_order", in_order, bool)
@@ -57,7 +58,7 @@ def given(
     design = Fresh(
         values, present, d, separate=not leave_one_out, from_user=True, in_order=in_order
     )
-    # These tests assume that rows are independent. Pasted copies of a run must not fail them.
+    # These tests assume that rows are independent. Rows that were pasted twice must not fail them.
     check_with_or_without_copies(_require_fresh, design)
     check_with_or_without_copies(_require_spread, design)
     require_possible(values, d, leave_one_out)
@@ -187,9 +188,10 @@ def measure_spread(design: Fresh) -> tuple[float, int]:
 
 
 def _check_cosines(cosines: ArrayLike) -> Array:
-    """Returns a user's cosines in [-1, 1], (runs, canaries), with FAILED for non-finite values.
+    """Returns a user's cosines in [-1, 1], (runs, canaries), with -1 (FAILED) for non-finite values.
 
-    Raises InputError for other shapes, for values outside [-1, 1], and if more than half are not finite.
+    A failed run's -1 is below all thresholds. Raises InputError for other shapes, for values outside [-1, 1],
+    and if more than half are not finite.
     """
     values = arrays.cosines("the cosines", cosines)
     require(

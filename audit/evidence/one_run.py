@@ -50,7 +50,10 @@ class OneRun(NamedTuple):
         return self.cosines is not None and not len(self.cosines.unobserved)
 
     def pooled(self) -> tuple[Array, Array]:
-        """Returns the scores of all canaries that were in, (n,), and of those that were out, (m,)."""
+        """Returns the scores of all canaries that were in, (n,), and of those that were out, (m,).
+
+        Coins and cosines, if a run has both, contain the same scores, up to rounding.
+        """
         if self.coins is not None:
             return self.coins.pooled()
         assert self.cosines is not None  # a run has coins, or cosines, or both

@@ -87,9 +87,7 @@ def ranks(
 
 
 def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
-    """Returns evidence from the ranks in the library's own runs, without checks.
-
-    `Fresh` stores ranks as cosines, so methods for cosines can use them (`convert_to_cosines`).
+    """Returns evidence from the ranks in the library's own runs, stored as cosines, without checks.
 
     Args:
       below: (R, K), how many fresh draws score below each canary, with ties broken.
@@ -123,8 +121,8 @@ def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
     """Returns a cosine in RANK_DIMENSION dimensions for each rank, so that methods for cosines can be used.
 
     A left-out canary has a rank of at most r with probability r / (M + 1). Rank r becomes the cosine that a
-    uniform direction exceeds with this probability, in any large dimension. We lower it by a billionth, so
-    rounding cannot lift it above a threshold.
+    uniform direction exceeds with this probability. In RANK_DIMENSION dimensions, cosines are practically
+    normal. We lower them by a billionth, so rounding cannot lift them above a threshold.
 
     Args:
       ranks: any shape, from 1 for the highest score to M + 1.
@@ -133,6 +131,7 @@ def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
     tails = np.asarray(ranks, np.float64) / (draws + 1)
     # A tail of 1, for the lowest rank, would give -1, the cosine of a failed run.
     tails = np.minimum(tails, 1 - 1e-12)
+    # Cosines are symmetric about 0, so minus the quantile has this upper tail.
     cosines = -cosine_law.quantile(tails, RANK_DIMENSION)
     return cosines - 1e-9 * np.abs(cosines)
 

@@ -42,7 +42,10 @@ class FieldLimits(NamedTuple):
         return bool(self.least <= value <= self.most and self.above < value < self.below)
 
     def __str__(self) -> str:
-        """Returns the advice for an error message, such as "give 1 to 10"."""
+        """Returns the advice for an error message, such as "give 1 to 10".
+
+        Fields that set `above` set neither `least` nor `most`.
+        """
         if self.choices:
             return f"choose one of {', '.join(self.choices)}"
         if self.above > -math.inf:
@@ -63,13 +66,9 @@ class Field(NamedTuple):
     Attributes:
       name: the keyword.
       flag: the flag, without dashes.
-      kind: the type of the values.
       default: the default; None if it depends on the model, or if the field is unset by default.
       help: the text in --help.
-      limits: the allowed values.
-      always: True if identities in the store include the field even when it has its default value.
-      auto: True if the flag also accepts the value `auto`.
-      has_flag: False if the field is only a Python keyword argument.
+      always, auto, has_flag: see `described`.
     """
 
     name: str
@@ -103,13 +102,14 @@ def described(
     """Returns a `dataclasses.field` with help, flag and limits.
 
     Args:
-      help_text: the text in --help.
       default: the default in the dataclass. It must never change, because stored settings omit fields with
         this value.
       usual: for a field without `default`, its value if no flag or keyword sets it. It may change, because
         stored settings include it.
-      flag: the name of the flag, if it differs from the field name.
-      always, auto, has_flag: see `Field`.
+      flag: the name of the flag; if empty, the field name.
+      always: True if identities in the store include the field even when it has its default value.
+      auto: True if the flag also accepts the value `auto`.
+      has_flag: False if the field is only a Python keyword argument.
       **limits: the fields of `FieldLimits`.
     """
     field = Field(
@@ -128,7 +128,10 @@ def described(
 
 @functools.cache  # because sweeps make thousands of settings
 def declared(kind: type) -> dict[str, Field]:
-    """Returns the fields that a dataclass declares with `described`, keyed by name, in order."""
+    """Returns the fields that a dataclass declares with `described`, keyed by name, in order.
+
+    A field without a default in the dataclass gets the argument `usual` of `described`.
+    """
     fields = {}
     kinds = get_type_hints(kind)  # resolves string annotations
     for attribute in dataclasses.fields(kind):
@@ -137,7 +140,7 @@ def declared(kind: type) -> dict[str, Field]:
         field: Field = attribute.metadata["field"]
         default = attribute.default
         if default is dataclasses.MISSING:
-            default = field.default  # the argument `usual` of `described`
+            default = field.default
         fields[attribute.name] = field._replace(
             name=attribute.name,
             flag=field.flag or attribute.name,

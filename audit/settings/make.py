@@ -84,7 +84,7 @@ def setting_of(model: str, **given: Any) -> Setting:
     `canaries="auto"` selects the catalogue's number for the model and the adversary.
 
     Raises:
-      InputError: the model is unknown, or a value is invalid (see `make_setting`).
+      InputError: a value is invalid (see `make_setting`).
     """
     row = task(model)
     canaries = given.get("canaries")
@@ -132,9 +132,8 @@ def make_setting(
 
     values: dict[str, Any] = {}
     for name, field in fields().items():
-        values[name] = usual.get(name)
-        if values[name] is None:
-            values[name] = field.default
+        value = usual.get(name)
+        values[name] = field.default if value is None else value
     values |= changes
     sampler = read_sampler(values["sampler"], batches=examples // values["batch_size"])
     values["sampler"] = str(sampler)
@@ -241,7 +240,6 @@ class StoredConfig(NamedTuple):
     """The content of a stored audit's config.
 
     Attributes:
-      setting: the setting of the audit.
       data: the checksum of the training data; None if the config does not have one.
       model: the checksum of a custom model; None for one of the repository's models.
     """
@@ -313,8 +311,7 @@ def _describe_in_words(setting: Setting, experiment: str) -> str:
         words.append(experiment)
 
     model = re.sub(r"[^a-z0-9_]+", "_", setting.model.lower()).strip("_")
-    words.append(model[:24] or "model")
-    words.append(setting.adversary.name)
+    words += [model[:24] or "model", setting.adversary.name]
 
     k = setting.schedule.periodicity
     if k != 1:

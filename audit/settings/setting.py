@@ -237,7 +237,7 @@ class Setting:
         If the noise is independent across steps, it equals the number of steps.
         """
         steps = self.schedule.steps
-        if self.mechanism.noise == INDEPENDENT:  # saves loading SciPy, which is slow
+        if self.mechanism.noise == INDEPENDENT:  # saves loading SciPy
             return steps
         # With the strategy matrix S and independent z, the noise is S^-1 z. Its sum over all steps is the
         # product of z and the weights S^-T (1, ..., 1).
@@ -270,10 +270,10 @@ class Setting:
 def identity(setting: Setting, experiment: str = "audit") -> dict[str, Any]:
     """Returns the identity of a setting in the store, for JSON, without the checksum of the data.
 
-    Fields at their defaults are omitted, so new fields do not change identities.
+    Fields at their defaults are omitted (`deciding`), so new fields do not change identities.
     """
     top_level_fields = deciding(setting)
-    top_level_fields.pop("sampler", None)
+    top_level_fields.pop("sampler", None)  # `sampling.identity()` replaces it
     return {
         "experiment": experiment,
         **top_level_fields,
@@ -360,8 +360,9 @@ def _validate_runs(setting: Setting, runs: int) -> None:
 
 
 def _validate_sampler(setting: Setting, delta: float) -> None:
-    """Raises InputError if the sampler does not fit the setting's steps and canaries."""
+    """Raises InputError if the sampler does not fit the setting's steps, canaries or delta."""
     sampling = setting.sampling
+    # Poisson sampling has no upper bound on epsilon at a very small delta.
     if sampling.name == POISSON:
         from audit.claims import accounting  # loads SciPy
 
@@ -370,6 +371,7 @@ def _validate_sampler(setting: Setting, delta: float) -> None:
 
     steps = setting.schedule.steps
     given = f"`sampler={setting.sampler}`"
+    # `times` is 0 for samplers other than `known`.
     require(sampling.times <= steps, f"{given}: give at most {steps}, the number of steps")
     require(
         setting.schedule.periodicity == 1,
@@ -389,7 +391,7 @@ def _validate_sampler(setting: Setting, delta: float) -> None:
 
 def require_runs(runs: int, least: int) -> None:
     """Raises InputError unless the number of runs is between `least` and MAX_RUNS."""
-    # The worlds are with and without the canary.
+    # Unless one run is enough, runs are divided into worlds with and without the canary.
     worlds = ", half of them in each world" if least > 1 else ""
     require(runs >= least, f"`runs={runs}`: give at least {least}{worlds}")
     require(runs <= MAX_RUNS, f"`runs={runs}`: give at most {MAX_RUNS:,}")

@@ -22,7 +22,7 @@ from audit.mechanism.clipping.base import ClippedSum, book_keeping, per_example
 from audit.mechanism.clipping.layerwise import layerwise_book_keeping
 from audit.mechanism.dpsgd import Coefficients
 from audit.mechanism.ensemble import MAX_PROGRAMS
-from audit.settings.setting import POISSON, SHUFFLED, Sampling, Setting
+from audit.settings.setting import KNOWN, POISSON, SHUFFLED, Sampling, Setting
 from audit.tasks.model import Model
 from audit.tasks.task import Dataset, task
 from audit.training import game
@@ -59,12 +59,13 @@ def make_clipped_sum(clipping: str, model: Model) -> ClippedSum:
     """Returns the function that computes the sum of a model's clipped gradients.
 
     `clipping` names the strategy: "book_keeping" (Bu et al., 2022) for narrow dense networks, "unfolded" for
-    more kinds of layers, or "per_example", which is slow but works for all models.
+    more layers, such as convolutions as matrix products, or "per_example", which is slow but works for all
+    models.
     """
     if clipping == "per_example":
         return per_example(model.loss)
-    strategy = book_keeping if clipping == "book_keeping" else layerwise_book_keeping
-    return strategy(model.module, model.unravel, model.criterion)
+    strategies = {"book_keeping": book_keeping, "unfolded": layerwise_book_keeping}
+    return strategies[clipping](model.module, model.unravel, model.criterion)
 
 
 @lru_cache(MAX_PROGRAMS)
@@ -94,8 +95,6 @@ def build(
     """Builds the game of a setting.
 
     Args:
-      setting: the training and its adversary.
-      dataset: the training data.
       trained: a custom model; None for the repository's model named in the setting.
       own: a custom adversary; None for the setting's adversary.
 
@@ -166,17 +165,16 @@ def _describe_training(
 ) -> Knowledge:
     """Returns the training run as an adversary knows it.
 
-    The adversary can train in two ways: `simulate` has noise but no canaries, and `predict_final` has no
-    noise but scales each canary by its probability of joining a step.
+    `simulate` has noise but no canaries. `predict_final` has no noise, and scales each canary by its
+    probability of joining a step.
     """
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
         """Simulates a training run from theta_0 (p,) without canaries; its noise is drawn from `key`."""
-        # As in training. For Python floats, which are weakly typed, JAX would compile another program.
+        # For Python floats, which are weakly typed, JAX would compile another program.
         arrays = jax.tree.map(jnp.float32, hyper)
         return _simulate(mechanism, arrays, theta_0, data, schedule.batches, key)
 
-    # The probability that an inserted canary joins a step.
     probability = setting.sampling.rate  # 1 unless sampling is Poisson
     batches = setting.sampling.batches  # per epoch, if a canary joins one of them; otherwise 0
     if batches:
@@ -216,13 +214,14 @@ def _make_schedule(setting: Setting, examples: int) -> Schedule:
     schedule = setting.schedule
     key = game.root(setting.seed, "batches")
     batches = base.fixed_shuffle(key, examples, setting.mechanism.batch_size, schedule.steps)
-    repetitions = setting.sampling.times  # for `known`, how many steps a canary joins; otherwise 0
-    if not repetitions:
+    if setting.sampling.name != KNOWN:
+        # Step `place` of every `periodicity` steps, counted from 1, inserts all canaries.
         mask = base.insertion_mask(schedule.steps, schedule.periodicity, schedule.place)
         return Schedule(batches, mask)
     # We fold in a large number, because `base.fixed_shuffle` folds the epochs 0, 1, ... into the same key.
     canary_key = jax.random.fold_in(key, zlib.crc32(b"canaries"))
-    drawn = cohorts.repeated(canary_key, setting.canaries, schedule.steps, repetitions)
+    # Each canary joins `times` random steps.
+    drawn = cohorts.repeated(canary_key, setting.canaries, schedule.steps, setting.sampling.times)
     return Schedule(batches, jnp.asarray(drawn))
 
 

@@ -128,26 +128,26 @@ def _make_adversary(
     canaries = setting.canaries
     observe = setting.observe
     if observe == "all":
-        # Cosines with the model's move in each round.
+        # The largest cosine with the model's move in any round.
         return directions.largest_cosines(canaries)
     if observe == "means":
-        # Cosines with each round's noisy mean of updates, which is the move without momentum.
+        # The largest cosine with any round's noisy mean of updates, which is the move without momentum.
         return directions.largest_cosines(canaries, setting.momentum)
     if observe == "fresh":
+        # The cosine with the final model, measured from the rehearsed one to remove the clients' effect.
         adversary = directions.final_cosines(canaries, rehearse)
         # Each run draws its own directions, because bounds from several runs require independent cosines.
         return adversary._replace(
             draw=directions.RandomDirections.draw, null=NullLaw(dimension=parameters)
         )
-    # Cosines with the final model, measured from theta_0 or, for "weights", from 0.
+    # The cosine with the final model, measured from theta_0 ("final") or from 0 ("weights").
     return directions.final_cosines(canaries, directions.REFERENCE_MODELS[observe])
 
 
 def choose(setting: FederatedTraining, model: Model, most_examples: int) -> fedavg.FedAvg:
-    """Returns the part of the DP-FedAvg configuration that is compiled into programs.
+    """Returns the DP-FedAvg configuration for one CPU and a server that uses SGD without momentum.
 
-    Its defaults are for one CPU, and for a server that uses SGD without momentum. `most_examples` is the
-    number of examples of the largest client.
+    These are the defaults of `FedAvg`. `most_examples` is the number of examples of the largest client.
     """
     return fedavg.FedAvg(
         losses_by_example(model),

@@ -83,10 +83,7 @@ class Request(NamedTuple):
     """A request for an audit.
 
     Attributes:
-      setting: the training and its adversary.
-      dataset: the training data.
       runs: the number of runs; with `until`, the maximum number.
-      recipe: makes the game.
       level: the delta and confidence level of the bounds.
       find_constants: (store) -> the Lipschitz constants of the training steps; None if unknown.
       model: the checksum of a custom model; None for one of the repository's models.
@@ -122,9 +119,6 @@ class Finished(NamedTuple):
 
     Attributes:
       request: the request, with `runs` set to the number of runs in `scores`.
-      store: the store of the setting.
-      scores: the scores of all runs.
-      conclusion: the conclusion from the scores.
       provenance: the versions and devices used for training, keyed by name.
       trained: the cost of training in this process; None if the store already had all runs.
     """
@@ -157,7 +151,8 @@ def make_request(
     """Returns the request for an audit of one of the repository's models.
 
     With `rehearsed`, the audit measures the steps' Lipschitz constants in this many additional runs, unless
-    the store has constants from at least that many. The other arguments are attributes of `Request`.
+    the store has constants from at least that many. `until` maps a conclusion to the number of runs that
+    suffice, or to None. `runs` is then the maximum. `level` has the delta and confidence of the bounds.
     """
 
     def find_constants(store: Store) -> Steps | None:
@@ -245,13 +240,17 @@ def until_multiple(multiple: float) -> Until:
     """
 
     def count_runs(conclusion: Conclusion) -> int | None:
-        """Returns the number of runs at which a bound reaches `multiple` times the claim; None if never."""
+        """Returns the number of runs at which a bound reaches `multiple` times the claim; None if never.
+
+        A `path` contains the bounds on epsilon after 1, 2, ... runs.
+        """
         claim = conclusion.tightest  # the smallest upper bound on epsilon
         if claim is None:
             return None
         mu = conclusion.tightest_mu
-        if mu is None:  # the assumption-free bound
+        if mu is None:  # the claim is an epsilon, so we use the assumption-free bound
             return _count_runs_to_prove(multiple * claim.epsilon, conclusion.path)
+        # The claim is mu-GDP, so we multiply mu.
         epsilon = conversions.epsilon_from_mu(multiple * mu, conclusion.delta)
         return _count_runs_to_prove(epsilon, conclusion.finding(EXACT_NULL_GDP).path)
 
@@ -278,16 +277,16 @@ def _count_runs_to_prove(epsilon: float, bounds: Sequence[float]) -> int | None:
 
 
 def _stop_where_proven(request: Request, store: Store) -> Request:
-    """Returns the request, with fewer runs if fewer stored runs satisfy its stopping rule `until`.
+    """Returns the request, with fewer runs if fewer stored runs satisfy its stopping rule.
 
-    It maps a conclusion, with its bound after each run, to the number of runs that suffice, or to None.
+    The rule, `request.until`, maps a conclusion to the number of runs that suffice, or to None.
     """
     stored = min(store.runs_held(), request.runs)
     if not stored or request.until is None:
         return request
     conclusion = request.conclude(store, store.load(stored))
     sufficient = request.until(conclusion)
-    return request._replace(runs=sufficient or request.runs)
+    return request if sufficient is None else request._replace(runs=sufficient)
 
 
 def _train(request: Request, store: Store, trainer: Trainer, report: Progress | None) -> Trained:
@@ -297,15 +296,15 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
     suffice. Their number does not depend on the stage size, because the rule sees the bound after each run.
     """
     max_runs = request.runs
-    stage_size = max_runs  # without a rule, one stage trains all runs
-    if request.until is not None:
-        stage_size = min(trainer.stage(max_runs), max_runs)
     missing = count_runs(store.missing(max_runs))
     trained_runs = 0
     seconds = 0.0
     runs = 0  # how many runs have scores after a stage
     status = "training"  # the progress bar shows the latest value
     with nullcontext(report) if report else machine.bar(missing, lambda: status) as advance:
+        if request.until is None:
+            return trainer.train(store, max_runs, max_chunk=max_runs, progress=advance)
+        stage_size = min(trainer.stage(max_runs), max_runs)
         while True:
             # Another process may have added stored runs.
             runs = min(max(runs, store.runs_held()) + stage_size, max_runs)
@@ -313,8 +312,6 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
             trained_runs += trained.trained_runs
             seconds += trained.seconds
             trained = trained._replace(trained_runs=trained_runs, seconds=seconds)
-            if request.until is None:
-                return trained
             conclusion = request.conclude(store, trained.scores)
             upper_bound = conclusion.upper_bound or math.inf  # if there is none
             # The lower bound is rounded down and the upper bound up.

@@ -56,10 +56,7 @@ class Game(NamedTuple):
       mechanism: the functions that train.
       adversary: the functions that insert and score canaries.
       init: (key) -> an initial model theta_0 (p,).
-      data: the training data.
-      hyper: the mechanism's hyperparameters.
       schedule: the mini-batches, and the steps that insert canaries.
-      seed: the seed for all randomness.
       unknown_initialisation: True if each run draws its own theta_0. The adversary then draws a guess.
       join: draws which inserted canaries join a step, unknown to the adversary; None if they all join.
       sampling_rate: the probability that an inserted canary joins a step under Poisson sampling; else 1.
@@ -84,11 +81,12 @@ class Game(NamedTuple):
         With `null.all_in`, every run inserts all canaries. Otherwise, odd-numbered runs insert the
         canary if there is only one. With several, fair coin flips decide.
         """
+        canaries = self.adversary.canaries
         if self.adversary.null.all_in:
-            return np.ones((len(runs), self.adversary.canaries), bool)
-        if self.adversary.canaries == 1:
+            return np.ones((len(runs), canaries), bool)
+        if canaries == 1:
             return runs[:, None] % 2 == 1  # (R, 1)
-        toss = partial(jax.random.bernoulli, shape=(self.adversary.canaries,))
+        toss = partial(jax.random.bernoulli, shape=(canaries,))
         return np.asarray(jax.vmap(toss)(self.run_keys("presence", runs)))
 
     def run_keys(self, name: str, runs: NDArray[np.int64]) -> Array:
@@ -238,7 +236,7 @@ class Player:
     def _compile(self) -> None:
         """Compiles the program for a segment, so training time excludes compilation.
 
-        JAX caches it for later calls. The other programs compile quickly when first called.
+        The other programs compile quickly when first called.
         """
         states, draws = self._draw(np.arange(self._width))
         # Only the last segment may differ in length from the first.
@@ -292,19 +290,22 @@ class Player:
     def _name_chunk(self, first: int) -> str:
         """Returns the name of the checkpoints for the chunk that begins with run `first`.
 
-        A checkpoint contains `_width` runs after a segment. Its name includes the width and the segments, so
-        a `Player` with different ones ignores it.
+        The name includes the width and the segments, so a `Player` with different ones ignores them.
         """
         steps = len(self._segments[0].mask)  # in each segment, except perhaps the last
         return f"{first:07d}_{self._width}_{len(self._segments)}x{steps}"
 
     def _draw(self, runs: NDArray[np.int64]) -> tuple[State, Draws]:
-        """Returns the runs with these indices (R,) before the first step, and their random inputs."""
+        """Returns the runs with these indices (R,) before the first step, and their random inputs.
+
+        Both are split by run over the devices.
+        """
         game = self._game
         draws = Draws(
+            # With Poisson sampling, the probability that a canary joins a step.
             presence=jnp.float32(game.presence(runs) * game.sampling_rate),
             noise_keys=game.run_keys("noise", runs),
-            canary_keys=game.run_keys("own", runs),
+            canary_keys=game.run_keys("own", runs),  # for a run's own canaries
         )
         keys, draws = self._placement.by_run((game.run_keys("theta", runs), draws))
         # Runs with their own initial models draw them from `keys` and ignore theta_0.
@@ -347,12 +348,16 @@ def _map_programs(
 ) -> tuple[Wrapped, Wrapped, Wrapped]:
     """Returns three programs for a chunk: to begin its runs, train a segment, and score the models (R, p).
 
-    `draw_initial` maps a run's key to its own theta_0 (p,); it is None if all runs share theta_0.
+    `draw_initial` maps a run's key to its own theta_0 (p,); it is None if all runs share theta_0. `join`
+    draws which inserted canaries join a step; it is None if they all join.
     """
     observer = adversary.observer
 
     def begin(key: Array, theta_0: Array, attack_state: Tree, guessed_theta_0: Array) -> State:
-        """Returns a run before the first step, with the shared theta_0 (p,) or its own, drawn from `key`."""
+        """Returns a run before the first step, with the shared theta_0 (p,) or its own, drawn from `key`.
+
+        The adversary's record starts from its guess of theta_0.
+        """
         if draw_initial is not None:
             theta_0 = draw_initial(key)
         start = mechanism.start(theta_0)
@@ -385,11 +390,12 @@ def _map_programs(
         )
         return mechanism.segment(hyper, before, data, schedule, canaries, draws.noise_keys)
 
-    # 0 marks arguments with a leading axis of runs.
+    # For each argument, 0 if runs have their own, along a leading axis, or None if they share it.
     return (
-        placement.over_runs(begin, (0, None, None, None)),
-        # The states after a segment overwrite argument 1, the states before it.
+        placement.over_runs(begin, (0, None, None, None)),  # own key
+        # Own `before` and `draws`. The states after a segment overwrite argument 1, `before`.
         placement.over_runs(take_segment, (None, 0, None, None, None, 0), donated=(1,)),
+        # Own key, record and final model.
         placement.over_runs(adversary.score_run, (None, 0, 0, 0, None)),
     )
 
@@ -422,8 +428,6 @@ def train(
     If memory runs out, the chunk size is halved.
 
     Args:
-      store: the store of scores and checkpoints.
-      runs: the total number of runs.
       chunk: the number of runs in a chunk; None for `chunk_size`.
       checkpoint_seconds: the minimum time between checkpoints.
       progress, watch: as in `Player`.

@@ -1,8 +1,7 @@
 """Measures how much training steps stretch the distance between models, in runs separate from any audit.
 
 These runs train like the audit's runs, with and without canaries, but with different noise. A step's constant
-is the largest value over all runs. We measure small models at every step, but large models only at some
-steps. A step between two measured steps gets the larger of their values.
+is the largest value over all runs.
 """
 
 import math
@@ -32,7 +31,7 @@ _MAX_MEASURED = 1250
 _MIN_MEASURED = 20
 # Models count as equal if their distance is at most this fraction of their largest distance at any step.
 _MIN_FRACTION = 0.01
-_LARGE = 10_000  # with more parameters, measuring a step takes seconds
+_LARGE = 10_000  # parameters
 
 
 class Effort(NamedTuple):
@@ -99,8 +98,7 @@ def rehearse(
 
     Args:
       game: The audited game of T steps, which trains by plain SGD.
-      clipped_sum: The function that sums the game's clipped gradients.
-      effort: The amount of work; at least 2 runs.
+      effort: At least 2 runs.
       distances: (T,) the length of segments at each step (`lipschitz.coupling_distances`), in units of
         learning rate * clipping norm / batch size.
       progress: Called with 1.0 after each measured step.
@@ -121,7 +119,7 @@ def rehearse(
     canary_keys = game.run_keys("own", indices_of_runs)
 
     def watch(midway: Midway) -> None:
-        """Measures the step after a segment, if any, at a chunk's models."""
+        """Measures the step after `midway.steps`, unless training has ended, and reports one more step."""
         if midway.steps < steps:
             inserted = compute_insertion(midway.state, canary_keys, midway.thetas, midway.steps)
             meter.measure(midway.steps, midway.thetas, inserted)
@@ -142,9 +140,9 @@ class _Meter(NamedTuple):
 
     Attributes:
       lengths: The secants' length, keyed by step; only for steps with secants.
-      reach: The number of secants on each side of the model along a line.
+      reach: As in `Effort`.
       constants: The largest singular value of a step's Jacobian over all runs, keyed by step.
-      secants: For each run and each step with secants, the secant that most exceeds the derivative.
+      secants: As in `Rehearsal`.
       most_stretched: The direction (p,) that a run's last measured step stretched most, keyed by run.
     """
 
@@ -212,9 +210,8 @@ def _make_inserter(
 ) -> Callable[[Tree, Array, Array, int], Array]:
     """Returns a function that computes a single canary's clipped contribution to a step in each run.
 
-    A rehearsal measures secants in this direction. The function maps (the adversary's state, the runs' canary
-    keys (R,), models (R, p), step t) to (R, p). To save time, canaries take turns: step t uses canary t
-    modulo K.
+    It maps (the adversary's state, the runs' canary keys (R,), models (R, p), step t) to (R, p). To save
+    time, canaries take turns: step t uses canary t modulo K.
     """
     adversary = game.adversary
     clipping_norm = jnp.float32(game.hyper.clipping_norm)
@@ -235,9 +232,9 @@ def _make_inserter(
 def _choose_lengths(game: Game, distances: NDArray[np.float64], effort: Effort) -> dict[int, float]:
     """Chooses the steps at which we measure secants and returns the secants' length, keyed by step.
 
-    A secant tells how much a step stretches a segment of a line. A segment is as long as the distance, before
-    the step, between models trained with and without the canary. `distances` (T,) are in units of learning
-    rate * clipping norm / batch size.
+    A secant tells how much a step stretches a segment as long as the distance, before the step, between
+    models trained with and without the canary. `distances` (T,) are in units of learning rate * clipping norm
+    / batch size.
 
     Of the measured steps with a distance above 0, we choose up to `effort.secant_steps`, spread evenly. If
     there are none, we choose from all measured steps. Segments are then as long as the largest distance at
@@ -260,7 +257,7 @@ def _fill_steps(constants: dict[int, float], steps: int) -> NDArray[np.float64]:
     """Returns an estimate of each step's Lipschitz constant (T,), given {measured step: constant} in order.
 
     To be cautious, a step between two measured steps gets the larger of their constants. Steps after the last
-    measured step get its constant.
+    measured step get its constant. Step 0 is always measured.
     """
     by_step = pd.Series(constants).reindex(range(steps))
     before = by_step.ffill()
