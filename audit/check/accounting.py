@@ -17,7 +17,7 @@ from audit.written import at_least_digits, at_most_digits, counted
 
 _RELATIVE_TOLERANCE = 2e-3  # differences expected between accountants
 _TOLERANCE = 1e-3
-_LEAST_RATE = 1e-9  # one example per batch out of 10^9, the most examples that we allow
+_LEAST_RATE = 1e-9  # one example per batch, in the largest allowed data set
 _GRID = 5e-6  # the relative spacing of a fine grid of privacy losses
 
 
@@ -30,10 +30,10 @@ def check_accounting(
     sampling_rate: float = 1.0,
     examples: int | None = None,
 ) -> CheckReport:
-    """Compares a claimed epsilon for DP-SGD with Poisson batches to dp-accounting's epsilon.
+    """Compares a claimed epsilon of DP-SGD on Poisson batches with the epsilon that dp-accounting computes.
 
-    Neighbouring data sets differ by adding or removing one example. A claim may be too low by up to 0.2% plus
-    0.001, because accountants differ by this much. For batches that are not Poisson, see
+    Neighbouring data sets differ by adding or removing one example. Accepts claims that are too low by up to
+    0.2% plus 0.001, a typical difference between accountants. For batches that are not Poisson, see
     `audit.sampler_claims`.
 
     Args:
@@ -41,7 +41,7 @@ def check_accounting(
       noise_multiplier: sigma, the standard deviation of the noise divided by the clipping norm.
       steps: the number of training steps.
       sampling_rate: the probability that a step uses an example.
-      examples: the size of the data set, if known, to judge delta.
+      examples: the size of the data set; if given, delta is also checked.
 
     Raises:
       InputError: a number is out of range.
@@ -66,7 +66,7 @@ def check_accounting(
         require(examples >= 1, f"`examples={examples}`: give at least 1")
         outcomes["delta"] = _check_delta(delta, examples)
     stated = {"epsilon": epsilon, "delta": delta, **composition._asdict()}
-    # None: the check runs none of the caller's code.
+    # None, because the check does not run the caller's code.
     return make_report("accounting", outcomes).add_provenance(None, stated)
 
 
@@ -93,8 +93,8 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
     outcome = CheckOutcome(text, figures={"accounted": accounted})
     if not _is_too_low(claimed, accounted):
         return outcome
-    # A mistake fits if its epsilon differs from the claim by less than 2%, and by less than half of the
-    # claim's relative difference from the correct epsilon.
+    # A mistake explains the claim if its epsilon is within 2% of the claim, and within half of the claim's
+    # relative error.
     close = min(0.02, (1 - claimed / accounted) / 2) * claimed
     fitting = [
         name
@@ -117,12 +117,12 @@ def _is_too_low(claimed: float, accounted: float) -> bool:
 
 
 def _account_finely(composition: Composition, coarse: float, delta: float) -> float:
-    """Returns dp-accounting's epsilon on a fine grid of privacy losses; `coarse` is that on a coarse grid.
+    """Recomputes `coarse`, dp-accounting's epsilon on a coarse grid of privacy losses, on a finer grid.
 
     Rounding privacy losses up to a coarse grid makes epsilon too large.
     """
-    # The spacing is small relative to epsilon, but at least 5e-6 / sigma. As a step's largest privacy losses
-    # are about 10 / sigma, the grid has at most about 2 million values.
+    # The spacing is small relative to epsilon, but at least 5e-6 / sigma. The largest privacy losses of a
+    # step are about 10 / sigma, so the grid has at most about 2 million values.
     grid = _GRID * max(coarse, 1 / composition.noise_multiplier)
     accountant = accounting.account_sampled(composition, min(grid, accounting.COARSEST_GRID))
     return float(accountant.get_epsilon(delta))
@@ -132,7 +132,7 @@ def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[
     """Yields descriptions of common accounting mistakes, each with its epsilon."""
     sigma, steps, rate = composition
     batches = count_batches(rate)
-    length = math.ceil(1 / rate - 1e-6)  # len(loader); 1e-6 ignores rounding
+    length = math.ceil(1 / rate - 1e-6)  # len(loader); 1e-6 allows for rounding
     mistakes = {
         "epochs are counted as steps": (sigma, max(round(steps / batches), 1), rate),
         "only one epoch is counted": (sigma, batches, rate),
@@ -151,7 +151,7 @@ def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[
 
 
 def _check_delta(delta: float, examples: int) -> CheckOutcome:
-    """Checks that delta is below 1 / n for n examples, and advises 0.1 / n.
+    """Checks that delta is below 1 / n for n examples, and recommends 0.1 / n.
 
     An (epsilon, delta)-private mechanism may release each example with probability delta.
     """

@@ -27,11 +27,11 @@ _TITLES = {
     BALLS_IN_BINS: "balls-in-bins",
     CYCLIC: "cyclic",
 }
-UNRECOGNISED = ""  # Poisson batches, or none of the other kinds
+UNRECOGNISED = ""  # Poisson or unknown
 ANOTHER_RATE = "a different sampling rate than stated"
 _DRAW_EACH = "sample every example independently in every batch: do not cut, pad or skip batches"
 _MAX_BATCHES = 2000
-_LOG_CERTAIN = math.log(1e-9)  # batches less likely than this are not Poisson
+_LOG_CERTAIN = math.log(1e-9)  # less likely batches are not Poisson
 
 
 class _DrawnBatches(NamedTuple):
@@ -43,7 +43,7 @@ class _DrawnBatches(NamedTuple):
       sizes: (batches,) their sizes.
       examples: the size of the data set.
       sampling_rate: the assumed probability that a batch includes an example.
-      measured_rate: the measured probability, clipped to [1e-12, 1 - 1e-12] so its logarithms are finite.
+      measured_rate: the measured probability, clipped to [1e-12, 1 - 1e-12] to keep logarithms finite.
       are_whole: True if every pass was read to the end.
     """
 
@@ -66,18 +66,18 @@ def check_batches(
     """Checks whether a loader draws batches with the sampler and rate that the accountant assumes.
 
     Args:
-      draw: a torch or Opacus loader whose batch sampler yields the indices; a batch sampler; an iterable over
-        batches of indices, such as a loader on `range(examples)`; or a function from a seed to the batches of
-        one pass over the loader, or to a single batch. A batch is an array of example indices, which start at
-        0. The seeds are 0, 1, ...; a stateful loader may ignore them.
+      draw: a torch or Opacus loader, read through its batch sampler; a batch sampler; an iterable over
+        batches of indices, such as a loader on `range(examples)`; or a function that maps a seed to one pass
+        over the loader or to a single batch. A batch is an array of example indices, starting at 0. The seeds
+        are 0, 1, ...; a stateful loader may ignore them.
       examples: the size of the data set; by default, that of the loader.
       sampling_rate: the assumed probability that a batch includes an example.
       assumed: the assumed sampler: "poisson", "fixed" (a fixed number of examples without replacement),
-        "shuffled" (a new permutation of the data in each pass, cut into batches), "balls_in_bins" (each
-        example is put into a random batch of each pass), or "cyclic" (the same batches in every pass).
+        "shuffled" (a new permutation of the data in each pass, cut into batches), "balls_in_bins" (each pass
+        puts each example into a random batch), or "cyclic" (the same batches in every pass).
 
     Raises:
-      InputError: `draw` does not give batches, or a number is out of range.
+      InputError: `draw` does not return batches, or a number is out of range.
 
     >>> import numpy as np
     >>> def poisson(seed):
@@ -115,10 +115,10 @@ def check_batches(
 
 
 def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
-    """Draws at least 8 passes with enough batches for the tests, or at least 2 with _MAX_BATCHES in total.
+    """Draws at least 8 passes with enough batches for the tests, or at least 2 passes with _MAX_BATCHES.
 
-    The tests need 320 batches. The rate has a relative standard error of 0.5% if the total size, which is
-    binomial, is 40,000 (1 - rate).
+    The tests need 320 batches. With 40,000 (1 - rate) examples in total, the relative standard error of the
+    measured rate is 0.5%.
     """
     needed = max(320, 40_000 * (1 - rate) / (examples * rate))
     passes: list[DrawnPass] = []
@@ -144,13 +144,12 @@ def _recognise_kind(drawn: _DrawnBatches) -> str:
     """Returns the kind of batches if they are clearly not Poisson; otherwise UNRECOGNISED.
 
     If no example occurs twice in an epoch, the batches are shuffled, or balls in bins if their sizes vary.
-    If all sizes are equal, the batches have a fixed size. The probability that Poisson batches look like this
-    is below 1e-9.
+    Poisson batches are mistaken for another kind with probability below 1e-9.
     """
     sizes = drawn.sizes
     if _is_once_in_epochs(drawn):
-        # Parts of a shuffled pass have sizes that differ by at most 1 (or are empty), or only the last batch
-        # is smaller.
+        # In a shuffled pass, the sizes of nonempty batches differ by at most 1, or only the last batch is
+        # smaller.
         are_equal_parts = np.ptp(sizes[sizes > 0]) <= 1
         have_two_sizes = len(np.unique(sizes)) <= 2
         return SHUFFLED if are_equal_parts or have_two_sizes else BALLS_IN_BINS
@@ -161,11 +160,11 @@ def _recognise_kind(drawn: _DrawnBatches) -> str:
 
 
 def _is_once_in_epochs(drawn: _DrawnBatches) -> bool:
-    """Returns True if epochs use no example twice, unlike Poisson batches (probability below 1e-9).
+    """Returns True if no epoch uses an example twice, which is too unlikely (1e-9) for Poisson batches.
 
-    The stated rate gives the length of an epoch. The measured rate gives the probability.
+    The stated rate determines the length of an epoch, and the measured rate determines the probability.
     """
-    log_once = 0.0  # the log of this probability
+    log_once = 0.0  # the log probability for Poisson batches
     for drawn_pass in drawn.passes:
         epoch = drawn_pass.batches[: count_batches(drawn.sampling_rate)]
         if _is_repeated(np.concatenate(epoch)):
@@ -180,7 +179,7 @@ def _is_repeated(indices: Integers) -> bool:
 
 
 def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: str) -> CheckReport:
-    """Checks batches of kind `kind` for an accountant that assumes `assumed`; `order` tests their order."""
+    """Returns the report on batches of kind `kind` for an accountant that assumes `assumed` batches."""
     rows = {
         "indices": _check_indices(drawn, kind),
         "batch size": _test_rate(drawn),
@@ -207,13 +206,13 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
     if assumed != POISSON:
         _drop_poisson_tests(drawn, rows, kind, assumed)
     findings = []
-    # If the kind is unrecognised, the rejected tests of Poisson sampling are the findings.
+    # An unrecognised kind is reported through the rejected tests of Poisson sampling.
     if kind != assumed and (kind != UNRECOGNISED or assumed != POISSON):
         title = _TITLES.get(kind, "other")
         why = ""
         if kind == CYCLIC:
             why = " They are the same in every pass."
-            rows.pop("together", None)  # the examples of each batch are always drawn together
+            rows.pop("together", None)  # cyclic batches always draw the same examples together
         findings.append(
             CheckFinding(
                 "every example",
@@ -223,7 +222,7 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
                 "(audit.sampler_claims) prints their epsilon",
             )
         )
-        # The kind of batches explains rejections in these rows.
+        # The kind of the batches already explains rejections in both rows.
         for row in ("spread of sizes", "every example"):
             rows[row] = rows[row]._replace(findings=())
     return make_report("batches", rows, findings)._replace(figures=figures)
@@ -234,14 +233,14 @@ def _drop_poisson_tests(
 ) -> None:
     """Removes the tests of Poisson sampling from `rows`, if the accountant assumes different batches.
 
-    Their texts stay. The rate may differ from the stated rate by 1%.
+    Keeps the texts of these rows, and accepts a rate within 1% of the stated rate.
     """
     full_sizes = [drawn.sizes.mean()]
     if assumed != BALLS_IN_BINS:  # a smaller last batch lowers the mean
         full_sizes.append(drawn.sizes.max())
     rates = np.array(full_sizes) / drawn.examples
     is_close = abs(rates / drawn.sampling_rate - 1).min() <= 0.01
-    # Without p-values, its finding does not depend on a test.
+    # Without p-values, a finding is reported unconditionally.
     rows["batch size"] = rows["batch size"]._replace(p_values={})
     dropped = ["spread of sizes"]
     if is_close:
@@ -261,15 +260,15 @@ def _describe_test(text: str, p_value: float, finding: CheckFinding) -> CheckOut
 def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
     """Tests whether the total size is consistent with the stated rate, and describes the test's power.
 
-    The total is binomial, with relative standard deviation sqrt((1 - rate) / mean). A two-sided normal test
-    detects a difference of z(level / 2) + z(0.1) standard deviations with probability 0.9, where z are upper
-    normal quantiles.
+    The total is binomial, with relative standard deviation sqrt((1 - rate) / mean). For upper normal
+    quantiles z, a two-sided test detects a difference of z(level / 2) + z(0.1) standard deviations with
+    probability 0.9.
     """
     stated = drawn.sampling_rate
     rate = drawn.measured_rate
     trials = drawn.examples * len(drawn.sizes)
     total = stats.binomtest(int(drawn.sizes.sum()), trials, stated)
-    level = LEVEL / 4  # Bonferroni, for the four tests of Poisson batches
+    level = LEVEL / 4  # Bonferroni correction for the four tests of Poisson batches
     deviations = stats.norm.isf(level / 2) + stats.norm.isf(0.1)
     visible = 100 * deviations * math.sqrt((1 - stated) / (trials * stated))
     expected = drawn.examples * stated
@@ -299,11 +298,12 @@ def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
 def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
     """Tests whether sizes vary like binomial numbers, and whether batches are cut or padded to one size.
 
-    They use the measured rate, so a wrong rate does not make them fail. Factors of 2 are Bonferroni's.
+    Both tests use the measured rate, so a wrong rate does not cause a rejection. The factors of 2 are
+    Bonferroni corrections.
     """
     sizes = drawn.sizes
     law = stats.binom(drawn.examples, drawn.measured_rate)
-    # The probabilities that no Poisson batch is larger than the largest, or smaller than the smallest.
+    # The probabilities that all Poisson batches have at most the largest size, and at least the smallest.
     none_larger = law.cdf(sizes.max()) ** len(sizes)
     none_smaller = law.sf(sizes.min() - 1) ** len(sizes)
     cut_p_value = 2 * min(none_larger, none_smaller)
@@ -331,8 +331,8 @@ def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
 def _test_spread(counts: Any, law: Any) -> float:
     """Tests whether counts vary like draws from `law`, a scipy.stats distribution; returns the p-value.
 
-    The scaled sum of squares is treated as chi-square, with degrees of freedom chosen to match its variance,
-    which depends on the law's kurtosis.
+    Approximates the scaled sum of squares by a chi-square variable with the same variance, which depends on
+    the kurtosis.
     """
     mean, variance, excess_kurtosis = law.stats("mvk")
     freedom = 2 / (2 + excess_kurtosis)
@@ -343,8 +343,7 @@ def _test_spread(counts: Any, law: Any) -> float:
 def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
     """Tests whether about 1,500 examples are drawn equally often and independently of each other."""
     observed = choose_neighbours(drawn.examples)
-    # (batches, observed) 1 if a batch contains the observed example; floats, because their matrix products
-    # are fast.
+    # (batches, observed) 1 if the batch contains the example; floats, for fast matrix products.
     members = np.array([np.isin(observed, batch) for batch in drawn.batches], np.float32)
     counts = members.sum(axis=0)
     batches = len(members)
@@ -378,8 +377,7 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
 def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
     """Checks that no batch contains an example twice, and that no batch repeats another.
 
-    A repeated batch is a bug only if it is very unlikely for Poisson batches, and never if batches are
-    cyclic.
+    A repeated batch is a bug only if it is very unlikely for Poisson batches, and never for cyclic batches.
     """
     batches = len(drawn.batches)
     text = f"{batches:,} batches in {len(drawn.passes)} passes"

@@ -1,7 +1,7 @@
-"""A table of mistakes that explain wrong measurements of a step, with their signatures and fixes.
+"""Explains wrong measurements of a step by a table of mistakes, with their signatures and fixes.
 
 C, sigma, eta and B are the stated clipping norm, noise multiplier, learning rate and batch size. Movements
-are in units of eta C / B, noise in eta sigma C / B.
+are in units of eta C / B, and noise is in units of eta sigma C / B.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from audit.check.movements import MAX_TOLERANCE, NORM_ERROR
 from audit.check.noise import AT_ENDS, AT_ONE, EMPTY, FOURFOLD, GRID, OTHER_ROWS, QUARTER
 from audit.check.report import CheckFinding
 
-_C_ERROR = 5e-3  # norms with a smaller relative difference from C count as C
+_C_ERROR = 5e-3  # the relative difference below which a norm counts as C
 _EXCESS = "an example that moves the step by more than C"
 _BY_SIZE = "normalised by the batch's actual size"
 _DIVIDE = "divide by the stated batch size, a constant, not by the number of examples"
@@ -34,11 +34,10 @@ class Cause(NamedTuple):
     """A mistake in a step.
 
     Attributes:
-      symptom: the row of the report that shows the mistake, or a key of `_ROW_OF_SYMPTOM`, which names the
-        row.
+      symptom: the name of the report row, or a key of `_ROW_OF_SYMPTOM`.
       name: its name.
-      signature: a function of the measurements m that returns a falsy value if the mistake does not fit.
-        Otherwise, it returns True, or the value or values for {0}, {1}, ... in the texts. {m} is m.
+      signature: a function of the measurements m, which are {m} in the texts. It returns a falsy value if the
+        mistake does not fit; otherwise True, or the values of {0}, {1}, ... in the texts.
       meaning: the observation, and its effect on privacy.
       fix: an instruction.
       explains: other symptoms that this mistake causes.
@@ -53,9 +52,9 @@ class Cause(NamedTuple):
 
 
 def explain(m: Measured) -> Iterator[CheckFinding]:
-    """Yields the bugs: for each symptom that no other bug explains, the first cause that fits.
+    """Yields a bug for each unexplained symptom: the first cause that fits.
 
-    If movements or noise cannot be judged (an obstacle), we skip their rows.
+    Skips movements or noise if an obstacle prevents their measurement.
     """
     done = set()  # symptoms that are absent, hidden or explained
     if m.movement_obstacle:
@@ -73,8 +72,7 @@ def explain(m: Measured) -> Iterator[CheckFinding]:
             done |= {cause.symptom, *cause.explains}
 
 
-# Mistakes that multiply a size by a power of a quantity, as {name: (quantity, power)}. In names, {k} is the
-# value of the quantity.
+# Mistakes that multiply a size by a power of a quantity k, as {name: (quantity, power)}.
 _ANY_SIZE = {
     "C is left out": ("clipping_norm", -1),
     "divided by the batch size twice": ("batch_size", -1),
@@ -115,7 +113,7 @@ def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> lis
     """Returns the names of the mistakes in `FACTORS` that explain a wrong factor, best fit first.
 
     `size` is "movements", "noise" or, if both have the same wrong size, "movements and noise". `factor` is
-    the measured size divided by the stated size, and `tolerance` is the largest relative error of a fit.
+    the measured size divided by the stated size, and `tolerance` is the largest accepted relative error.
     """
     stated = m.probe.settings
     quantities = stated._asdict() | {
@@ -128,16 +126,16 @@ def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> lis
     for name, (quantity, power) in FACTORS[size].items():
         for k in np.atleast_1d(quantities[quantity]).tolist():
             predicted = k**power
-            # Mistakes that fit equally well, up to rounding, stay in the order of the table.
+            # Rounding keeps mistakes that fit equally well in the order of the table.
             error = round(abs(factor / predicted - 1), 3)
-            # A predicted factor near 1 changes nothing, such as "C is left out" if C is 1.
+            # A mistake with a factor near 1 has no effect, such as "C is left out" if C is 1.
             if abs(predicted - 1) > 0.02 and error < tolerance:
                 errors[name.format(k=k)] = error
     return sorted(errors, key=errors.__getitem__)
 
 
 def _fit_size(m: Measured) -> tuple[float, str] | None:
-    """Returns a wrong factor that movements and noise share, and the mistakes that fit; None if not wrong."""
+    """Returns the wrong factor shared by movements and noise, and the mistakes that fit; otherwise None."""
     # If examples change each other's gradients, movements do not reveal a factor.
     if m.movement_obstacle or m.noise_obstacle or m.interacts or m.tried.tolerance > MAX_TOLERANCE:
         return None
@@ -154,32 +152,32 @@ def _fit_size(m: Measured) -> tuple[float, str] | None:
 
 
 def _measure_factor(m: Measured) -> float:
-    """Returns the factor by which movements and noise both differ from their stated size; 1 if they do not.
+    """Returns the ratio of both movements and noise to their stated sizes; 1 if they have no common ratio.
 
-    It is the norm that the largest movements share. If examples replace rows, it is the largest norm, which
-    may be too small by a tenth, or about the noise's deviation if that is larger.
+    The factor is the common norm of the largest movements. If examples replace rows, the largest norm may be
+    a tenth too small, so the noise's deviation is a lower bound, up to its error.
     """
     tried = m.tried
     deviation = m.drawn.given.deviation
-    # Four standard errors of the deviation, and 0.5%.
+    # Four standard errors of the deviation, plus 0.5%.
     error = 4 / (2 * m.drawn.given.freedom.sum()) ** 0.5 + 0.005
     factor = tried.common_norm
     if tried.replaces_rows:
         factor = max(tried.max_norm, deviation * (1 - error))
-    # Movements below C may be due to short gradients, so a factor below 1 needs proof of clipping.
+    # Small gradients also explain movements below C, so a factor below 1 requires evidence of clipping.
     is_larger = factor > 1 + NORM_ERROR + 2 * tried.tolerance
     is_smaller = factor < 1 - error and tried.is_clipped
-    # No example exceeds the factor (up to 1%), and one comes within a tenth of the noise's deviation.
     agrees_with_noise = 0.9 * deviation < tried.max_norm < 1.01 * factor
-    # The factor explains the noise, and better than the stated size does.
+    # The factor must explain the noise better than the stated size does.
     is_nearer = abs(factor / deviation - 1) < min(error, abs(deviation - 1))
     return factor if (is_larger or is_smaller) and agrees_with_noise and is_nearer else 1.0
 
 
 def _fit_clipping_norm(m: Measured) -> tuple[str, str] | None:
-    """Returns the best explanation of the observed clipping norm, and all of them; None if there is none.
+    """Returns the best explanation of the observed clipping norm and a text with all explanations, or None.
 
-    If no known mistake explains it, we report it only if movements exceed C: smaller norms lose no privacy.
+    A norm that no known mistake explains is reported only if movements exceed C, because smaller norms do not
+    weaken privacy.
     """
     tried = m.tried
     fits = find_factors(m, "movements", tried.common_norm, _C_ERROR + tried.tolerance)
@@ -191,7 +189,7 @@ def _fit_clipping_norm(m: Measured) -> tuple[str, str] | None:
 
 
 def _find_rows(m: Measured) -> str:
-    """Names the rows in which examples exceed C, if other rows and added examples do not; otherwise ""."""
+    """Lists the rows in which examples exceed C, if other rows and added examples do not; otherwise ""."""
     by_row = m.tried.by_row
     rows = [row for row in sorted(by_row) if by_row[row].excess > 1]
     listed = ", ".join(map(str, rows[:8]))
@@ -210,8 +208,8 @@ def _is_clipped_in_part(m: Measured) -> bool:
 def _find_separate_layers(m: Measured, least: int) -> str:
     """Returns the names of the layers that a single example moves by C.
 
-    We choose the example with the most such layers. Returns "" if there are fewer than `least`, or if any
-    example moves a layer by more than C.
+    Uses the example with the most such layers. Returns "" if it has fewer than `least`, or if any example
+    moves a layer by more than C.
     """
     norms = m.tried.collect("layer_norms")
     error = _C_ERROR + m.tried.tolerance
@@ -226,13 +224,12 @@ def _find_separate_layers(m: Measured, least: int) -> str:
 def _find_left_out(m: Measured) -> str:
     """Returns the names of the layers that make examples exceed C, if all others stay within C; otherwise "".
 
-    We try each layer, all vectors (biases), and the 2, 3, ... layers that move most, up to half of the
-    layers. In the other layers, two of these examples must reach nearly C, as they do if those layers are
-    clipped.
+    Tries each layer, all vectors (biases), and the 2, 3, ... layers that move most, up to half of the layers.
+    Two of these examples must move the other layers by nearly C, as evidence that these layers are clipped.
     """
     tried = m.tried
     # Differences between examples do not show which layers are clipped. If all examples are clipped to
-    # slightly more than C, all but one small layer may stay within C.
+    # slightly more than C, omitting any small layer may bring the rest within C.
     if tried.replaces_rows or (tried.is_clipped and tried.common_norm < 1.1):
         return ""
     norms = tried.collect("layer_norms")
@@ -253,7 +250,7 @@ def _find_left_out(m: Measured) -> str:
 
 def _find_missing(m: Measured) -> str:
     """Returns where noise is sometimes missing: "steps" or "parameters in some steps"; "" if it never is."""
-    if m.ties != AT_ONE:  # parameters with one value for several seeds, as without noise
+    if m.ties != AT_ONE:  # unless several seeds share a value, as without noise
         return ""
     return "steps" if noise.count_repeats(m.drawn) else "parameters in some steps"
 
@@ -262,8 +259,8 @@ def _find_repeats(m: Measured) -> Any:
     """Returns "several seeds" or "every seed", how many seeds repeat noise, and the number of seeds.
 
     The result is falsy if noise does not repeat. If all seeds give the same step, an empty batch shows
-    whether the step has noise. If the step rejects an empty batch, we use each example four times instead:
-    for the sum of gradients g and noise z, the two batches move the step by g + z and 4 g + z.
+    whether the step has noise. If the step rejects an empty batch, each example is used four times instead.
+    With a sum of gradients g and noise z, the two batches move the step by g + z and 4 g + z.
     """
     drawn = m.drawn
     others = drawn.others
@@ -271,12 +268,12 @@ def _find_repeats(m: Measured) -> Any:
     repeats = noise.count_repeats(drawn)
     if drawn.given.values.any():
         return repeats and ("several seeds", repeats, len(draws))
-    constant = np.zeros(1)  # the part of the step without gradients
+    constant = np.zeros(1)  # the step without gradients
     if EMPTY in others:
         constant = others[EMPTY].draws[0]
     elif FOURFOLD in others:
         constant = (4 * draws[0] - others[FOURFOLD].draws[0]) / 3
-    # The largest draw of plausible noise, in stated deviations.
+    # The plausible range of the largest draw, in stated deviations.
     is_noise = 0.3 < np.max(abs(constant), initial=0) < 10
     return is_noise and ("every seed", repeats, len(draws))
 
@@ -292,12 +289,12 @@ def _find_silent(m: Measured) -> str:
 def _fit_deviation(m: Measured) -> tuple[Any, ...]:
     """Returns the noise's wrong deviation, a text with its range and the mistakes that fit, and sigma.
 
-    The deviation is over the layers with a rejected test or, if there are none, all trained layers. Sigma is
-    that of the layer with the least noise. Returns () if the deviation is right, or if another bug explains
-    it.
+    Averages over the layers with a rejected test or, if no single layer is rejected, over all trained layers.
+    Sigma is that of the layer with the least noise. Returns () if the deviation is right or another bug
+    explains it.
     """
     given = m.drawn.given
-    # The test assumes independent numbers. So shared noise may explain a rejection, but not a factor of 2.
+    # The test assumes independent numbers, so shared noise can cause a rejection, but not a factor of 2.
     is_shared = m.related and 0.5 < given.deviation < 2
     if not m.rejected["noise"] or is_shared or _fit_size(m):
         return ()
@@ -328,7 +325,7 @@ def _find_change(m: Measured, row: str) -> tuple[str, str, float, str] | None:
 
     Compares only batches in the report row `row`. Returns None if their noise does not differ.
     """
-    # Relative to the given batch. Steps with an empty batch may divide by 1 instead of 0.
+    # Sizes relative to the given batch. A step may divide by 1 instead of 0 on an empty batch.
     sizes = {QUARTER: 0.25, FOURFOLD: 4.0, EMPTY: 1 / len(m.probe.rows[0])}
     for batch, other in m.drawn.others.items():
         if noise.row_of(batch) != row or not (other.not_finite or batch in m.rejected[row]):
@@ -342,7 +339,7 @@ def _find_change(m: Measured, row: str) -> tuple[str, str, float, str] | None:
         elif ratio == 0:
             name = "steps with an empty batch are skipped"
             fix = "add noise even if the batch is empty and the sum is zero: a step must not reveal that"
-        # The noise is proportional to 1 / size, up to errors of deviations.
+        # The noise is proportional to 1 / size, up to errors in the deviations.
         elif batch in sizes and abs(ratio * sizes[batch] - 1) < 0.15:
             name = _BY_SIZE
             fix = _DIVIDE
@@ -353,8 +350,8 @@ def _find_change(m: Measured, row: str) -> tuple[str, str, float, str] | None:
 def _is_due_to_size(m: Measured) -> bool:
     """Returns True if division by the batch's actual size explains why added examples exceed C.
 
-    With B clipped examples, an added example then moves the step by less than 2 C. Exchanging two examples
-    in a row does not change the size, so these movements must stay within C.
+    With this mistake, an example added to B clipped examples moves the step by less than 2 C. Replacing one
+    example with another does not change the size, and must move the step by at most C.
     """
     tried = m.tried
     change = None if m.noise_obstacle else _find_change(m, "noise and data")
@@ -504,7 +501,7 @@ CAUSES = [
         "Some sums or differences of parameters have less noise than the accountant assumes: see {0}.",
         "draw a number for every parameter, with a different key in every layer and a different generator on "
         "every worker; do not subtract their mean. If the step smooths or projects the noisy sum, return it",
-        explains=OTHER_ROWS,  # whose tests assume independent numbers
+        explains=OTHER_ROWS,  # these tests assume independent numbers
     ),
     Cause(
         "independence",

@@ -1,8 +1,7 @@
 """Checks a matrix mechanism's noise over many steps: undoes the strategy, and tests for white noise.
 
-For the mechanism's strategy matrix S (T, T) and the noise N (T, d) of T steps, the entries of S N divided by
-eta sigma C / B are independent standard normal numbers. A single step cannot reveal a lost state or a
-different strategy.
+With the strategy matrix S (T, T) and the noise N (T, d) of T steps, the entries of S N / (eta sigma C / B)
+are independent standard normal numbers. A single step cannot reveal a lost state or a different strategy.
 """
 
 import math
@@ -34,13 +33,13 @@ def check_noise(
     """Checks whether the noise of T steps has the size and correlations of a matrix mechanism's noise.
 
     Args:
-      draw: (T, d) the noise of T steps in d parameters, or a function that returns it. Take steps on empty
-        batches, or subtract noiseless steps on the same batches. 100 steps with 1,000 parameters suffice for
-        most bugs.
+      draw: (T, d) the noise of T steps in d parameters, or a function that returns it. To measure noise, take
+        steps on empty batches, or subtract noiseless steps on the same batches. Most bugs show up in 100
+        steps with 1,000 parameters.
       strategy: "independent", "lambda:0.9", "sqrt", "bsr:16" or "bisr:16", a file, or the coefficients (n,)
         or matrix (T, T) of the strategy S (see `audit.MatrixMechanism`).
-      noise_multiplier: sigma, the standard deviation of the raw noise divided by C, for S as given, without
-        scaling its columns to norm 1.
+      noise_multiplier: sigma, the standard deviation of the raw noise divided by C. The columns of S are used
+        as given, not scaled to norm 1.
       clipping_norm, learning_rate, batch_size: C, eta and B; a step multiplies the noise on the sum of
         gradients by eta / B.
 
@@ -67,11 +66,11 @@ def check_noise(
 
 
 def _test_steps(noise: Array) -> tuple[float, Array]:
-    """Tests whether the steps of noise of shape (T, d) are independent.
+    """Tests whether the steps (rows) of `noise` (T, d) are independent.
 
-    The test combines two statistics by Bonferroni's method: the largest of the T (T - 1) / 2 correlations
-    between two steps, and the largest sum of the correlations at one lag, which detects small correlations.
-    Returns the p-value, and the correlations between steps, (T, T), with a diagonal of zeros.
+    Combines two statistics with a Bonferroni correction: the largest of the T (T - 1) / 2 correlations
+    between two steps, and the largest sum of correlations at one lag, which detects small correlations.
+    Returns the p-value and the correlations (T, T) between steps, with a zero diagonal.
     """
     steps, size = noise.shape
     lengths = np.linalg.norm(noise, axis=1, keepdims=True)
@@ -88,7 +87,7 @@ def _test_steps(noise: Array) -> tuple[float, Array]:
 
 
 def _report(strategy: Strategy, noise: Array) -> CheckReport:
-    """Returns the report on noise (T, d), in stated deviations."""
+    """Returns the report on `noise` (T, d), in stated deviations."""
     raw = strategy.multiply(noise)  # undoes the strategy
     p_independent, correlations = _test_steps(raw)
     ratio = np.sqrt(np.mean(raw**2))
@@ -119,7 +118,7 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
 def _explain_correlations(strategy: Strategy, noise: Array, correlations: Array) -> CheckFinding:
     """Returns the bug that explains why the steps of noise (T, d) are correlated after undoing the strategy.
 
-    `correlations` (T, T) are these correlations, which should be 0.
+    `correlations` (T, T) are the remaining correlations, which should be 0.
     """
     if _test_steps(noise)[0] > LEVEL:
         return CheckFinding(
@@ -129,15 +128,16 @@ def _explain_correlations(strategy: Strategy, noise: Array, correlations: Array)
             "add the strategy's noise, or account for DP-SGD",
         )
     steps, size = noise.shape
-    # The smallest significant correlation: a two-sided test of T (T - 1) / 2 pairs of steps.
+    # The smallest significant correlation in a two-sided test of T (T - 1) / 2 pairs of steps.
     threshold = stats.norm.isf(LEVEL / steps**2) / np.sqrt(size)
     is_correlated = np.any(np.triu(abs(correlations)) > threshold, axis=0)
     restart = max(int(is_correlated.argmax()), 1)  # at least one step precedes the restart
-    # If the mechanism restarted at the first step that is correlated with an earlier step, each part of the
-    # noise has the strategy's correlations. Undoing the strategy for each part removes them.
+    # If the mechanism restarted at the first step that is correlated with an earlier step, undoing the
+    # strategy separately before and after the restart removes all correlations.
     parts = [strategy.multiply(noise[:restart]), strategy.multiply(noise[restart:])]
     p_joined, joined = _test_steps(np.concatenate(parts))
-    # If the generator also restarted, two steps of different parts have the same noise: correlation 1.
+    # If the generator also restarted, two steps in different parts have the same noise, so their correlation
+    # is 1.
     if np.max(abs(joined[:restart, restart:])) > 0.9:
         return CheckFinding(
             "whiteness",

@@ -10,9 +10,9 @@ from audit.check import trees
 from audit.check.trees import Array, Columns
 from audit.errors import require, shown
 
-_SCALES = (1, 1e3, -1e3, 100, 30, 10, 3, 0.1, 1e-3, 0)  # factors that scale the features
-_MAX_ROWS = 16  # the number of rows whose examples are tried
-_IGNORED = -100  # the label that language model losses ignore in torch and most libraries
+_SCALES = (1, 1e3, -1e3, 100, 30, 10, 3, 0.1, 1e-3, 0)  # factors for the features
+_MAX_ROWS = 16  # the number of examples to try
+_IGNORED = -100  # the label that losses ignore in torch and most language model libraries
 
 
 def read_columns(batch: Any) -> Columns:
@@ -48,7 +48,7 @@ def take(columns: Columns, rows: Any) -> Columns:
 
 
 def replace_rows(rows: Columns, examples: Mapping[int, Columns]) -> Columns:
-    """Returns a copy of `rows` with some replaced by `examples`, batches of one row keyed by row index."""
+    """Returns a copy of `rows` in which `examples`, one-row batches keyed by row index, replace some rows."""
     replaced = list(map(np.copy, rows))
     for row, example in examples.items():
         for column, values in zip(replaced, example, strict=True):
@@ -84,10 +84,10 @@ def mix(first: Columns, second: Columns, share: float) -> Columns:
 def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
     """Returns examples that test a step's clipping, each as a batch of one row, keyed by description.
 
-    They are the first and the last example, with original and changed labels, and with features scaled by
-    several factors; and the next examples as they are, because clipping may depend on an example's values.
+    Varies the labels and scales the features of the first and the last example. Also returns the next
+    examples unchanged, because clipping may depend on an example's values.
     """
-    # Keyed by content to omit duplicates, which several factors may produce if integers are clipped.
+    # The keys are contents, to omit duplicates that arise when integers are clipped.
     described: dict[Any, tuple[str, Columns]] = {}
     for place, row in (("the first example", 0), ("the last example", -1)):
         original = take(batch, [row])
@@ -111,8 +111,7 @@ def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
 def _list_other_labels(labels: Array, label: Array) -> dict[str, Array]:
     """Returns labels to try instead of `label`, all of shape (1, ...), keyed by a description of the change.
 
-    They are another example's label; 1,000 times the label, if it is a float; and just the first token, if
-    the labels are sequences of tokens.
+    Tries another example's label, 1,000 times a float label, and only the first token of a token sequence.
     """
     others = {}
     differs = np.any(labels != label, axis=tuple(range(1, labels.ndim)))  # for each example
@@ -121,7 +120,7 @@ def _list_other_labels(labels: Array, label: Array) -> dict[str, Array]:
     if labels.dtype.kind == "f":
         others[", label times 1000"] = 1e3 * label
     if labels.ndim == 2 and labels.shape[1] > 1 and labels.dtype.kind in "iu":  # tokens
-        # Padding is -100 in most libraries. Otherwise, it is the most frequent last token.
+        # Most libraries pad with -100. Otherwise, the padding is the most frequent last token.
         padding = _IGNORED if _IGNORED in labels else stats.mode(labels[:, -1]).mode
         is_first = np.arange(label.shape[1]) == 0
         others[", all tokens but one ignored"] = np.where(is_first, label, padding)

@@ -13,7 +13,7 @@ from audit.errors import InputError, describe_error, require, shown, whole_numbe
 MAX_BATCHES = 100_000  # in a pass that `claim` reads to the end
 
 Draw = Callable[[int], Any]
-Indices = range  # a data set whose examples are their indices, for torch's and Opacus's loaders
+Indices = range  # each example is its index; for torch and Opacus loaders
 _NO_INDICES = (
     "`draw` gave batches that are not vectors of indices, such as columns, dictionaries or ragged rows: "
     "build the loader on range(n) instead of the data to get indices"
@@ -35,10 +35,10 @@ class DrawnPass(NamedTuple):
 def make_draw(loader: Any) -> Draw:
     """Returns a function from a seed to the batches of one pass over a loader.
 
-    The seed sets the loader's epoch if it has `set_epoch`.
+    The seed sets the epoch of loaders with `set_epoch`.
 
     Args:
-      loader: such a function, which is returned; or a loader or an iterable as in `check_batches`.
+      loader: a function, which is returned unchanged; or a loader or an iterable as in `check_batches`.
 
     Raises:
       InputError: the loader is neither callable nor iterable, or can be iterated only once.
@@ -49,7 +49,7 @@ def make_draw(loader: Any) -> Draw:
             f"`draw={shown(loader)}`: give seed -> batches of indices, or a loader",
         )
         return loader
-    # A batch sampler gives the indices without reading the examples.
+    # A batch sampler yields the indices without reading the examples.
     batch_sampler = getattr(loader, "batch_sampler", None)
     sampler = batch_sampler if isinstance(batch_sampler, Iterable) else loader
     require(
@@ -72,9 +72,9 @@ def _iterate(loader: Any, sampler: Iterable[Any], seed: int) -> Iterator[Any]:
 
 
 def join_batches(draw: Draw, count: int) -> Draw:
-    """Returns `draw` if it draws a pass; if it draws a single batch, a function that draws `count` of them.
+    """Returns a function that draws a pass: `draw`, or `count` calls of `draw` if it draws a single batch.
 
-    The batches have different seeds. Raises InputError if `draw` fails.
+    Each call has a different seed. Raises InputError if `draw` fails.
     """
     if not _is_single(call_user(lambda: draw(0), " with seed 0")):
         return draw
@@ -93,9 +93,9 @@ def _is_single(given: Any) -> bool:
 
 
 def count_examples(loader: Any, examples: int | None) -> int:
-    """Returns the stated number of examples, or the length of `loader.dataset` if it is None.
+    """Returns the number of examples: `examples` or, if it is None, the length of `loader.dataset`.
 
-    Raises InputError if neither is known, or if the number is out of range.
+    Raises InputError if the number is unknown or out of range.
     """
     if examples is None:
         dataset = getattr(loader, "dataset", None)
@@ -107,7 +107,7 @@ def count_examples(loader: Any, examples: int | None) -> int:
 def call_user(call: Callable[[], Any], where: str = "") -> Any:
     """Returns the result of `call`, which calls the user's function `draw`.
 
-    Raises InputError if the function fails or exits, with `where` in the message, such as " with seed 0".
+    If `draw` fails or exits, raises InputError with `where` in the message, such as " with seed 0".
     """
     try:
         return call()
@@ -118,7 +118,7 @@ def call_user(call: Callable[[], Any], where: str = "") -> Any:
 
 
 def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
-    """Returns the batches that `draw` gives for a seed, up to `most` of them.
+    """Draws a pass with `seed`, and returns up to `most` of its batches.
 
     Raises InputError if `draw` fails, or does not return indices from 0 to `examples` - 1.
     """
@@ -131,8 +131,8 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
 
 
 def _read_batches(given: Any, most: int) -> DrawnPass:
-    """Reads up to `most` batches of the pass `given`; raises InputError unless they are indices."""
-    if not isinstance(given, Iterable):  # not `require`, because `shown` is slow for a whole pass
+    """Reads up to `most` batches of the pass `given`; raises InputError unless batches contain indices."""
+    if not isinstance(given, Iterable):  # `require` would call `shown`, which is slow for a pass
         raise InputError(f"`draw` gave {shown(given)}: return batches of indices")
     remaining = iter(given)
     batches = list(map(_to_array, itertools.islice(remaining, most)))
@@ -148,7 +148,7 @@ def _read_batches(given: Any, most: int) -> DrawnPass:
 def _to_array(batch: Any) -> Array:
     """Returns a batch from any library as a NumPy array; a column or a row becomes a vector.
 
-    Raises InputError if its parts have different shapes.
+    Raises InputError if parts of the batch have different shapes.
     """
     if hasattr(batch, "cpu"):  # a torch tensor, which may be on a GPU
         batch = batch.cpu()

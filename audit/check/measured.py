@@ -1,4 +1,4 @@
-"""Measures a step, for the report and to find the causes of bugs."""
+"""Measures a step for its report and to explain bugs."""
 
 import time
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class Phrases(NamedTuple):
 
     Attributes:
       gradient, clip, generator: how to return the private gradient, clip an example, and seed a generator.
-      random: what may make an example's effect random, such as dropout.
+      random: possible reasons for a random effect of an example, such as dropout.
     """
 
     gradient: str
@@ -62,11 +62,11 @@ class Measured(NamedTuple):
       tried: how far each example moves the step.
       drawn: the noise, a DrawnNoise; None if the stated noise is 0.
       ties: the kind of repeated values in the noise (see `find_ties`); otherwise "".
-      movement_obstacle: the reason why movements do not show sensitivity; "" if they do.
-      noise_obstacle: the reason why the noise cannot be tested; "" if it can.
+      movement_obstacle: why movements do not show sensitivity; "" if they do.
+      noise_obstacle: why the noise cannot be tested; "" if it can.
       p_values: the p-values of the noise tests, by report row and test; empty if there is an obstacle.
       interaction: the joint movement of two parts of a batch minus the sum of their separate movements, or
-        the reason why it is unknown.
+        why the difference is unknown.
       rejected: the names of the rejected noise tests, by report row.
     """
 
@@ -96,8 +96,8 @@ class Measured(NamedTuple):
     def replays_like_noise(self) -> bool:
         """True if two calls with the same seed differ like two draws of the noise.
 
-        Their difference then has standard deviation sqrt(2) sigma in each trained parameter, and its norm has
-        standard deviation sigma. We test at level 0.001 (3.3 standard deviations).
+        The difference of two draws has standard deviation sqrt(2) sigma in each trained parameter, and its
+        norm has standard deviation sigma. The test has level 0.001 (3.3 standard deviations).
         """
         sigma = self.probe.settings.noise_multiplier
         expected = sigma * (2 * self.probe.is_trained.sum()) ** 0.5
@@ -126,7 +126,7 @@ class Measured(NamedTuple):
         return [name for name in self.rejected["independence"] if name != LAGS]
 
     def name_layers(self, layers: Any) -> str:
-        """Returns the names of the first four layers with these indices, and how many more there are."""
+        """Names the first four layers with these indices, and counts the others."""
         names = ", ".join(self.probe.layer_names[i] for i in layers[:4])
         if len(layers) > 4:
             names += f" and {len(layers) - 4} more"
@@ -169,10 +169,9 @@ def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
 
 
 def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
-    """Returns why movements do not show sensitivity, and why noise cannot be tested; "" if they do or it can.
+    """Returns why movements do not show sensitivity, and why noise cannot be tested; each text may be "".
 
-    A step replays if two calls with the same seed agree. `effect` describes how the seed changes the effect
-    of exchanging two examples (if its excess is positive).
+    `effect` describes how the seed changes the effect of exchanging two examples.
     """
     drawn = m.drawn
     replays = m.replays
@@ -204,9 +203,9 @@ def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
 def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
     """Returns the p-values of the noise tests, by row and test.
 
-    If the noise differs only on larger batches, the cause may be an operation after the noise that changes
-    only large sums, such as a projection. The seed then changes an example's effect on these batches, but not
-    on the given batch. We omit the tests, since the noise may be correct.
+    Omits the tests on other batches if the seed changes an example's effect on larger batches, but not on the
+    given batch. The noise may then be correct, but followed by an operation that changes only large sums,
+    such as a projection.
     """
     p_values = noise.run_tests(m.drawn)
     tests = p_values["noise and data"]
@@ -222,8 +221,8 @@ def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
 def _is_changed_after_noise(m: Measured, effect: SeedEffect) -> bool:
     """Returns True if a seed changes an example's effect through dropout or an operation after the noise.
 
-    Other causes are noise scaled by an example, and noise drawn for each part of a batch. The latter makes
-    the noise larger than stated, but has no effect for a batch of one row.
+    Returns False for noise scaled by an example, and for noise drawn for each part of a batch. Drawing noise
+    for each part makes it larger than stated, but has no such effect in a batch of one row.
     """
     if effect.scales_noise or not effect.excess > 0:
         return False
@@ -236,8 +235,7 @@ def _is_changed_after_noise(m: Measured, effect: SeedEffect) -> bool:
 def _measure_interaction(m: Measured) -> Movement | str:
     """Measures the joint movement of two parts of a batch minus the sum of their separate movements.
 
-    Interactions are not visible if every example is clipped or has no effect. We then use a larger clipping
-    norm if we can.
+    Tries a larger clipping norm if every example is clipped or has no effect, which hides interactions.
     """
     norms = m.tried.collect("norm")
     is_clipped = norms > 1 - MAX_TOLERANCE

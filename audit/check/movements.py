@@ -17,8 +17,8 @@ from audit.check.examples import replace_rows
 from audit.check.probe import Movement, RefusedError, StepProbe
 from audit.check.trees import Columns, Vector
 
-MAX_TOLERANCE = 0.05  # above it, a movement of C cannot be distinguished from a smaller one
-NORM_ERROR = 3e-3  # norms with a smaller relative difference count as equal
+MAX_TOLERANCE = 0.05  # larger tolerances hide whether a movement reaches C
+NORM_ERROR = 3e-3  # the relative difference below which norms count as equal
 _PARALLEL = 0.98  # the absolute cosine above which two vectors count as parallel
 _SEED = 20_240_101  # for the random choice of rows
 
@@ -31,8 +31,7 @@ class TriedExamples:
       probe: the step.
       examples: the examples by name, each as a batch of one row.
       movements: how far each example moves the step, by name.
-      by_row: how far the step moves if a row's example is swapped for a very different one, keyed by row
-        index.
+      by_row: how far exchanging two very different examples in a row moves the step, keyed by row index.
       refusal: why examples replaced the first row; "" if they were added to the batch.
     """
 
@@ -44,7 +43,7 @@ class TriedExamples:
 
     @property
     def replaces_rows(self) -> bool:
-        """True if examples replaced the first row, since the step uses no additional rows."""
+        """True if examples replaced the first row, because the step does not use additional rows."""
         return bool(self.refusal)
 
     @cached_property
@@ -61,7 +60,7 @@ class TriedExamples:
     @cached_property
     def finite(self) -> dict[str, Movement]:
         """The finite movements, keyed by the name of the example, largest first."""
-        # Rounded, to keep equal norms in order: extreme examples before others.
+        # Rounding keeps extreme examples before others with equal norms.
         ranked = sorted(self.movements.items(), key=lambda item: -round(item[1].norm, 3))
         return {name: movement for name, movement in ranked if movement.norm < np.inf}
 
@@ -97,19 +96,19 @@ class TriedExamples:
 
     @cached_property
     def max_norm(self) -> float:
-        """The largest finite distance by which an example moves the step.
+        """The largest finite movement.
 
-        If examples replace a row, we only observe differences between their contributions to the sum. Clipped
-        contributions lie in a ball of radius C, so we return the radius of their smallest enclosing ball. The
-        algorithm of Badoiu and Clarkson (2003) moves the center towards the farthest point; 1,000 steps give
-        the radius to about 0.1%.
+        If examples replace a row, only differences between their contributions to the sum are observed.
+        Clipped contributions lie in a ball of radius C, so the result is the radius of their smallest
+        enclosing ball. The algorithm of Badoiu and Clarkson (2003) moves the center towards the farthest
+        point; after 1,000 steps, the radius has an error of about 0.1%.
         """
         norms = [item.norm for item in self.described.values() if item.norm < np.inf]
         largest = max(norms, default=0.0)
         if not self.replaces_rows or not self.finite:
             return largest
-        # With the replaced row's contribution as the origin, the others are twice the movements. The factor R
-        # of a QR decomposition preserves their distances in fewer coordinates.
+        # Relative to the contribution of the replaced row, the others are twice the movements. The factor R
+        # of a QR decomposition preserves distances in fewer coordinates.
         factor = np.linalg.qr(2 * self.collect("vector").T, mode="r")
         points = np.insert(factor, 0, 0, axis=1).T
         center = points.mean(axis=0)
@@ -120,13 +119,13 @@ class TriedExamples:
 
     @cached_property
     def is_clipped(self) -> bool:
-        """True if the norm that the examples' largest movements share is the same at random parameters.
+        """True if the common norm of the largest movements is the same at random parameters.
 
-        It is then due to clipping, because other bounds on gradient norms depend on the parameters.
+        Such a norm is due to clipping, because other bounds on gradient norms depend on the parameters.
         """
         if not self.common_norm > 0 or self.tolerance > MAX_TOLERANCE:
             return False
-        # Frozen parameters stay as they are, since some, such as variances, must be positive.
+        # Frozen parameters are not shifted, since some, such as variances, must be positive.
         shift = self.probe.is_trained * np.random.default_rng(0).normal(size=self.probe.start.size)
         try:
             elsewhere = self.probe.change(start=self.probe.start + shift)
@@ -139,7 +138,7 @@ class TriedExamples:
     def clips_by_layer(self) -> bool:
         """True if each trained layer seems to be clipped to its share of C, C / sqrt(trained layers).
 
-        Four examples must reach this norm in the same layer, and none may exceed it in any layer.
+        Four examples must reach this norm in the same layer, and no example may exceed it in any layer.
         """
         is_trained = self.probe.is_layer_trained
         num_layers = is_trained.sum()
@@ -154,8 +153,8 @@ class TriedExamples:
     def is_clipping_seen(self) -> bool:
         """True if an example moves the step by nearly C, or if clipping explains equal movements.
 
-        If examples replace a row, the largest norm may be 10% too small, because we try few directions.
-        Otherwise, we allow errors of 1.5%.
+        The largest norm may be 1.5% too small, or 10% if examples replace a row, because only few directions
+        are tried.
         """
         least = 0.9 if self.replaces_rows else 0.985
         return self.max_norm >= least or self.clips_by_layer or self.is_clipped
@@ -170,7 +169,7 @@ class TriedExamples:
         return names[0], names[np.argmax(np.round(distances, 3))]
 
     def add(self, name: str, example: Columns, movement: Movement) -> "TriedExamples":
-        """Returns these examples plus another one, a batch of one row, and how far it moves the step."""
+        """Returns a copy with another example, a batch of one row, and its movement."""
         return replace(
             self,
             examples=self.examples | {name: example},
@@ -200,10 +199,10 @@ class SeedEffect(NamedTuple):
 
 
 def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
-    """Measures how far extreme examples move a step if they join its batch or replace rows.
+    """Measures how far extreme examples move a step if they are added to its batch or replace rows.
 
     If the step rejects or ignores an additional row, each example replaces the first row instead. The
-    duration of a step in `seconds` limits the number of rows to try.
+    duration of a step, `seconds`, limits the number of rows to try.
     """
     tried_examples = examples.make_extreme_examples(probe.rows)
     tried = _measure_each(probe, tried_examples)
@@ -220,9 +219,10 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
 
     num_rows = len(probe.rows[0])
     order = np.random.default_rng(_SEED).permutation(num_rows).tolist()
-    # We try both ends, then 16 rows to detect a bug in every m-th row for m up to 16, then random rows.
+    # The first and the last row, then 16 rows to detect a bug in every m-th row for m up to 16, then random
+    # rows.
     ranked = dict.fromkeys([0, num_rows - 1, *range(min(16, num_rows)), *order])
-    # Two steps each: about six seconds.
+    # Two steps per row take about six seconds in total.
     count = int(np.clip(3 / seconds, 4, 64))
     by_row = {}
     for row in list(ranked)[:count]:
@@ -230,7 +230,7 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
             first, second = tried.run_in_place(tried.opposites, probe.rows, row, seed=0)
         except RefusedError:
             break
-        # Exchanging one clipped example for another moves the sum by up to 2 C.
+        # Replacing one clipped example with another moves the sum by up to 2 C.
         by_row[row] = probe.measure([second], [first], probe.rows, factor=0.5)
     return replace(tried, by_row=by_row)
 
@@ -249,7 +249,7 @@ def _measure_each(
         factor = 1.0
         if replaces_row:
             batch = replace_rows(probe.rows, {0: example})
-            factor = 0.5  # removes one example and adds another
+            factor = 0.5
         try:
             after = probe.run(batch)
         except RefusedError as error:
@@ -262,14 +262,14 @@ def _measure_each(
 def _search_threshold(tried: TriedExamples) -> TriedExamples:
     """Tries mixtures of the examples that move a step most and least, in case clipping starts above C.
 
-    Gradients just below the clipping threshold are the largest that are not clipped. Ten bisections find such
-    a mixture, if it exists and the threshold is well above C. We return `tried`, with this mixture if it
+    Gradients just below the clipping threshold are the largest that are not clipped. Ten bisections find a
+    mixture with such a gradient if the threshold is well above C. Returns `tried`, with the mixture if it
     moves the step by more than C.
     """
     names = list(tried.finite)  # the largest movement first
     most = tried.examples[names[0]]
     least = tried.examples[names[-1]]
-    # Bounds of the share of `most`, on a log scale, since `most` may have huge features.
+    # Bounds on the share of `most`, on a log scale, since `most` may have huge features.
     low = 1e-6
     high = 1.0
     for _ in range(10):
@@ -287,10 +287,10 @@ def _search_threshold(tried: TriedExamples) -> TriedExamples:
 
 
 def _add_until_moved(tried: TriedExamples) -> TriedExamples:
-    """Adds an example again and again, up to 64 times, in case a step drops incomplete groups of examples.
+    """Adds up to 64 copies of an example, in case a step drops incomplete groups of examples.
 
-    The copy that first changes the step must move it by at most C. Returns `tried`, with this movement if it
-    is larger.
+    The first copy that changes the step must move it by at most C. Returns `tried`, with the movement if it
+    exceeds C.
     """
     probe = tried.probe
     name = tried.opposites[0]
@@ -313,12 +313,12 @@ def _add_until_moved(tried: TriedExamples) -> TriedExamples:
 def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | str:
     """Measures the joint movement of two parts of a batch minus the sum of their separate movements.
 
-    The noise cancels. In a correct step, the difference is 0 up to rounding. It depends on the seed only if
-    something happens after the noise, such as clamping.
+    The noise cancels. In a correct step, the difference is 0 up to rounding. The difference depends on the
+    seed only if an operation follows the noise, such as clamping.
 
     Returns:
-      The difference that exceeds its tolerance most, among several choices of the parts; or why it is
-      unknown: it depends on the seed, or the step rejects all parts (its last error).
+      The difference that exceeds its tolerance most, among several choices of the parts. If the difference
+      depends on the seed or the step rejects all parts, returns the reason instead.
     """
     measured = []
     reason = tried.refusal
@@ -347,7 +347,7 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
 
 
 def _is_full(probe: StepProbe, rows: Columns, after: Vector) -> bool:
-    """Returns True if a step on `rows` still gives the parameters `after` with more rows: it ignores them."""
+    """Returns True if a step ignores rows added to `rows`, and still returns the parameters `after`."""
     try:
         return np.array_equal(probe.run(examples.join(rows, probe.rows)), after)
     except RefusedError:
@@ -357,7 +357,7 @@ def _is_full(probe: StepProbe, rows: Columns, after: Vector) -> bool:
 def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:
     """Yields triples of batches: with two changed parts, with only the first, and with only the second.
 
-    In a correct step, the effects of the last two add up to that of the first.
+    In a correct step, the effects of the second and the third batch add up to the effect of the first.
     """
     columns = list(tried.examples.values())
     if not tried.replaces_rows:  # parts are added to `rows`
@@ -385,8 +385,8 @@ def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:
 def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> SeedEffect:
     """Measures how the seed changes the effect of exchanging two examples in a batch's first row.
 
-    Noise with a fixed scale cancels. Dropout, augmentation, noise scaled by examples, and operations after
-    the noise, such as rounding or clamping, do not. Seed 0 is compared with each of the other seeds.
+    Noise with a fixed scale cancels, unlike dropout, augmentation, noise scaled by examples, and operations
+    after the noise, such as rounding or clamping. Compares seed 0 with each of the other seeds.
 
     Returns:
       The change that exceeds its tolerance most. Its excess is NaN if the step rejects these batches.
@@ -397,7 +397,7 @@ def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> 
     probe = tried.probe
     names = list(tried.finite)
     effects = []
-    # The median and the smallest movement are less likely to be clipped, which may hide the effect.
+    # Clipping may hide the effect, so examples with smaller movements are also exchanged.
     for pair in (tried.opposites, (names[len(names) // 2], names[-1])):
         try:
             steps = [tried.run_in_place(pair, rows, row=0, seed=seed) for seed in range(seeds)]
@@ -410,7 +410,7 @@ def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> 
             noise = second - other_second
             products = abs(probe.sum_layers(movement.vector * noise))  # inner products by layer
             lengths = movement.layer_norms * np.sqrt(probe.sum_layers(noise**2))
-            # A layer that does not change has product and length 0, and counts as parallel.
+            # An unchanged layer has product and length 0, and counts as parallel.
             is_parallel = lengths.any() and np.all(products >= _PARALLEL * lengths)
             effects.append(SeedEffect(movement.excess, scales_noise=bool(is_parallel)))
     return max(effects)  # by the excess

@@ -1,7 +1,7 @@
-"""Statistical tests of a step's noise over many seeds.
+"""Tests a step's noise over many seeds.
 
 Noise is in units of its stated standard deviation, eta sigma C / B (learning rate, noise multiplier, clipping
-norm, batch size). We subtract the mean over n seeds, which leaves n - 1 degrees of freedom per parameter.
+norm, batch size). Subtracting the mean over n seeds leaves n - 1 degrees of freedom per parameter.
 """
 
 import math
@@ -32,10 +32,10 @@ CLAMPED_SUM = "at ends of the sum"
 
 # Rows of the report after "noise".
 OTHER_ROWS = ("independence", "shape", "noise and data", "empty batch")
-_MIN_DEVIATION = 0.01  # anything smaller, in stated deviations, counts as no noise
+_MIN_DEVIATION = 0.01  # smaller fractions of the stated deviation count as no noise
 _MIN_TIES = 30  # this many ties beyond chance indicate repeated values
-# The sum is on the grid if the given batch shares more than this fraction of the ties that another batch
-# adds.
+# The noisy sum counts as rounded if the given batch shares more than this fraction of the ties that another
+# batch adds.
 _MAX_SHARED = 0.15
 
 
@@ -48,7 +48,7 @@ class StepNoise(NamedTuple):
       freedom: (layers,) the degrees of freedom of these deviations; 0 in layers that are not trained.
       silent: (layers,) the number of parameters that depend on the batch but not on the seed, although they
         are rounded finely enough to show noise.
-      still: (layers,) the number of such parameters that do not depend on the batch either.
+      still: (layers,) the number of finely rounded parameters that depend on neither the batch nor the seed.
       not_finite: the number of seeds that give NaN or infinity in any parameter.
       reference: (k,) these parameters after a step with seed 0.
     """
@@ -68,8 +68,8 @@ class StepNoise(NamedTuple):
 
     @property
     def values(self) -> Vector:
-        """(n, k) The draws minus their mean over seeds."""
-        noise = self.draws - self.draws[0]  # so that equal draws give exactly 0
+        """The draws (n, k) minus their mean over seeds."""
+        noise = self.draws - self.draws[0]  # makes equal draws exactly 0
         return noise - noise.mean(axis=0)
 
 
@@ -97,8 +97,8 @@ class DrawnNoise(NamedTuple):
     def tolerance(self) -> float:
         """The largest relative error of a deviation due to rounding.
 
-        Machine epsilons (`spacings`) are relative. Four of them cover the rounding of the noise's factors,
-        such as sigma C, eta and 1 / B.
+        Four machine epsilons (`spacings`) cover the rounding of the noise's factors, such as sigma C, eta and
+        1 / B.
         """
         return 4 * float(self.probe.spacings.max())
 
@@ -108,9 +108,9 @@ class DrawnNoise(NamedTuple):
         return self.given.values.std(axis=0) > _MIN_DEVIATION
 
     def group_noise(self) -> dict[str, Vector]:
-        """Returns the noise on the given batch by group, of shape (n, p) for n seeds and p parameters.
+        """Returns the noise (n, p) on the given batch for each group of p parameters.
 
-        The groups are all parameters with noise, and those within each layer that has at least two.
+        The groups are all noisy parameters, and those within each layer with at least two.
         """
         values = self.given.values[:, self.has_noise]
         layer = self.layer[self.has_noise]
@@ -120,23 +120,23 @@ class DrawnNoise(NamedTuple):
         return groups
 
     def is_sign_step(self) -> bool:
-        """Returns True if all parameters that move do so equally on every batch, as in Adam's first step.
+        """Returns True if all moving parameters move equally far on every batch, as in Adam's first step.
 
-        We ignore the smallest and largest 5%: Adam moves a parameter less if its gradient is near 0.
+        Ignores the smallest and largest 5%, because Adam moves parameters with gradients near 0 less.
         """
         quantiles = []
         for noise in (self.given, *self.others.values()):
             distances = abs(noise.draws[noise.draws != 0])
             if distances.size:
                 quantiles += np.nanquantile(distances, [0.05, 0.95]).tolist()
-        # A single batch, with two quantiles, is not enough evidence. We allow differences of up to 15%.
+        # The two quantiles of a single batch are not enough evidence. Differences of up to 15% are allowed.
         return len(quantiles) > 2 and np.max(quantiles) < 1.15 * np.min(quantiles)
 
 
 def make_batches(rows: Columns) -> dict[str, Columns]:
-    """Returns batches, keyed by name, on which the noise must have the same deviation as on `rows`.
+    """Returns batches, keyed by name, that must have noise of the same deviation as `rows`.
 
-    They reveal noise that depends on sizes or features.
+    The batches reveal noise that depends on sizes or features.
     """
     return {
         QUARTER: examples.take(rows, slice(0, max(1, len(rows[0]) // 4))),
@@ -150,36 +150,36 @@ def make_batches(rows: Columns) -> dict[str, Columns]:
 def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNoise:
     """Draws the noise of a step with many seeds, on the given batch and on other batches.
 
-    `seeds` is the number of seeds for the given batch. If it is None, we use as many as the tests need, or as
-    fit into 20 seconds if a step takes `seconds`. Raises RefusedError if the step fails on this batch.
+    `seeds` is the number of seeds for the given batch; by default, as many as the tests need within 20
+    seconds if a step takes `seconds`. Raises RefusedError if the step fails on the given batch.
     """
-    # Each seed adds one degree of freedom per parameter. We want 320 in each layer and 20,000 in total, with
-    # 64 to 2,000 seeds. If this takes over 20 seconds, we use fewer seeds, but at least 12.
+    # Each seed adds one degree of freedom per parameter. The goal is 320 degrees of freedom in each layer and
+    # 20,000 in total, with 64 to 2,000 seeds, or with at least 12 if more would take over 20 seconds.
     needed = max(320 / min(probe.sizes), 20_000 / probe.start.size, 64)
     count = seeds or int(max(min(needed, 2000, 20 / seconds), 12))
-    # The seeds are consecutive, like step numbers. The first depends on the step, since with fixed seeds, a
+    # The seeds are consecutive, like step numbers. The first seed depends on the step. With a fixed seed, a
     # chance correlation in a generator would make every step fail.
     numbers = repr(probe.settings).encode() + probe.start.tobytes()
     first_seed = zlib.crc32(numbers) % 2**30
     end = first_seed + count
 
-    # We leave out parameters for which one standard deviation spans fewer than 32 floating-point steps, since
-    # the tests would detect the rounding. We take the step size six deviations away, because selecting by
-    # drawn values would cut off the noise's tails. If noise is much larger than stated, coarser rounding is
-    # fine: a tenth of the largest difference between two draws is up to one deviation.
+    # Parameters with fewer than 32 floating-point steps per standard deviation are omitted, since the tests
+    # would detect their rounding. The step size is taken six deviations away, because selecting by drawn
+    # values would cut off the noise's tails. If noise is much larger than stated, coarser rounding is fine: a
+    # tenth of the largest difference between two draws is at most about one deviation.
     deviation = probe.settings.deviation
     difference = probe.run(probe.rows, seed=1) - probe.base
     larger_deviation = max(deviation, 0.1 * abs(difference).max())
     spacing = trees.compute_ulp(abs(probe.base) + 6 * larger_deviation, probe.spacings)
     is_fine = spacing <= larger_deviation / 32
-    # To limit memory, we store only the first parameters of each layer, about 60,000 in total.
+    # To limit memory, only the first parameters of each layer are stored, about 60,000 in total.
     num_stored = max(60_000 // len(probe.layer_names), 256)
     first_in_layer = np.searchsorted(probe.layer, probe.layer)
     is_stored = np.arange(probe.start.size) - first_in_layer < num_stored
     is_kept = is_fine & probe.is_trained & is_stored
     given = _draw_at(probe, probe.rows, range(first_seed, end), is_fine, is_kept)
 
-    # Fewer draws suffice for the other batches. Their seeds differ, because the draws must be independent.
+    # Fewer draws suffice for other batches, with different seeds to make the draws independent.
     other_seeds = range(end, end + int(np.clip(count // 4, 12, 80)))
     others = {}
     refused = {}
@@ -197,8 +197,8 @@ def _draw_at(
 ) -> StepNoise:
     """Takes steps on the batch `rows` with these seeds, and measures their noise.
 
-    `is_fine` (p,) is True for parameters whose rounding is fine enough that noise changes them for every
-    seed, and `is_kept` (p,) for those whose draws are stored.
+    `is_fine` (p,) marks parameters rounded finely enough to show noise for every seed, and `is_kept` (p,)
+    marks those to store.
     """
     reference = probe.run(rows)
     differs = np.zeros(probe.start.size, bool)
@@ -228,7 +228,7 @@ def _draw_at(
 
 
 def row_of(batch: str) -> str:
-    """Returns the report row for the noise on a batch from `make_batches`, given the batch's name."""
+    """Returns the report row for the noise on a named batch from `make_batches`."""
     return "empty batch" if batch == EMPTY else "noise and data"
 
 
@@ -257,8 +257,8 @@ def run_tests(drawn: DrawnNoise) -> dict[str, dict[str, float]]:
 def _test_shape(name: str, values: Vector) -> dict[str, float]:
     """Tests whether a group's noise (n, p) is normal, and whether its norm varies like that of normal noise.
 
-    For p independent normal numbers, the cube root of (the squared norm divided by its mean) is
-    approximately normal with variance 2 / (9 p) (Wilson and Hilferty, 1931).
+    For p independent normal numbers with squared norm s, the cube root of s / E[s] is approximately normal
+    with variance 2 / (9 p) (Wilson and Hilferty, 1931).
     """
     p_values = {}
     seeds, size = values.shape
@@ -273,7 +273,7 @@ def _test_shape(name: str, values: Vector) -> dict[str, float]:
 
 
 def _test_variance(ratio: Any, seeds: int) -> float:
-    """Returns the p-value of a variance over seeds, divided by the variance under the null hypothesis."""
+    """Returns the p-value of `ratio`, a variance over seeds divided by its expected value."""
     freedom = seeds - 2  # the noise was centered, and scaled by its own deviation
     return float(compute_two_sided_p_value(stats.chi2(freedom), freedom * ratio))
 
@@ -321,8 +321,8 @@ def _test_independence(name: str, values: Vector) -> dict[str, float]:
 def _test_copies(noise: Vector) -> float:
     """Tests whether `noise` (n, p) is correlated between any two parameters, as copies of one draw are.
 
-    Copies have the same size for the first seed, so we sort parameters by this size, and test the largest
-    correlation of neighbours over the other seeds, with a Bonferroni correction.
+    Copies have the same absolute value for the first seed. Sorts parameters by this value, and tests the
+    largest correlation of neighbours over the other seeds, with a Bonferroni correction.
     """
     order = np.argsort(abs(noise[0]))
     others = stats.zscore(noise[1:, order])
@@ -336,10 +336,10 @@ def _test_copies(noise: Vector) -> float:
 def _test_lags(layers: list[Vector]) -> float:
     """Tests whether a layer's noise is correlated with that of any layer for a later seed.
 
-    `layers` has the noise (n, p) of each layer with at least two parameters. A generator that is seeded with
-    the seed plus the layer's index repeats noise in this way. We compare up to 500 numbers
-    of a layer with the eight layers on either side, and up to 64 later seeds. Given the noise of the layer, a
-    sum of products with independent normal numbers is normal, and its variance is the sum of squares.
+    `layers` contains the noise (n, p) of each layer with at least two parameters. A generator seeded with the
+    sum of the seed and the layer's index causes such correlations. Compares up to 500 numbers of a layer with
+    the eight layers on either side, for up to 64 later seeds. Given a layer's noise, its sum of products with
+    independent normal numbers is normal, with the sum of squares as its variance.
     """
     deviates = [0.0]  # in case there are no layers
     noise = [stats.zscore(layer[:, :500]) for layer in layers]
@@ -363,18 +363,17 @@ def _compute_covariance_p_value(noise: Vector) -> float:
     """Returns the p-value of a test for covariance between the parameters.
 
     The statistic is tr(S1 S2) for the covariance matrices S1 and S2 of two halves of the seeds. It estimates
-    tr(S^2) for the true covariance matrix S, which is smallest if the parameters are independent. Shared
-    draws increase it, regardless of their positions and signs. `noise` (n, p) has variance 1 in every
-    parameter.
+    tr(S^2) for the true covariance matrix S. Shared draws increase tr(S^2), regardless of their positions and
+    signs. `noise` (n, p) has variance 1 in every parameter.
     """
     half = min(len(noise) // 2, 500)  # at most 500, to limit the time
     first = noise[:half] - noise[:half].mean(axis=0)
     second = noise[half : 2 * half] - noise[half : 2 * half].mean(axis=0)
     statistic = np.sum((first @ second.T) ** 2) / np.mean(second**2)
-    # Without its mean, `second` has variance (half - 1) / half. The last line cancels this factor.
-    # Given the first half, the statistic is a weighted sum of chi-square variables with half - 1 degrees of
-    # freedom each. The weights are the eigenvalues of first @ first.T. Satterthwaite's approximation is one
-    # scaled chi-square variable with the same mean and variance.
+    # Without its mean, `second` has variance (half - 1) / half, a factor that the last line cancels. Given
+    # the first half, the statistic is a sum of chi-square variables with half - 1 degrees of freedom each,
+    # weighted by the eigenvalues of first @ first.T. Satterthwaite's approximation is one scaled chi-square
+    # variable with the same mean and variance.
     sum_of_weights = np.sum(first**2)
     scale = np.sum((first @ first.T) ** 2) / sum_of_weights
     freedom = (half - 1) * sum_of_weights / scale
@@ -397,8 +396,8 @@ def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) 
 def find_ties(drawn: DrawnNoise) -> str:
     """Finds noise that is equal (tied) for different seeds more often than chance and rounding explain.
 
-    Continuous noise rarely ties, unlike clamped noise or noise on a grid. If the step instead rounds or
-    clamps the noisy sum, draws on another batch have the same values. The noise may then be correct.
+    Continuous noise rarely ties, unlike clamped noise or noise on a grid. If the step rounds or clamps the
+    noisy sum, draws on another batch have the same values, and the noise may be correct.
 
     Returns:
       AT_ENDS if most ties are at a parameter's smallest and largest values, as in clamped noise; AT_ONE if
@@ -407,21 +406,19 @@ def find_ties(drawn: DrawnNoise) -> str:
     """
     columns = drawn.has_noise
     draws = drawn.given.draws[:, columns]
-    # Two draws tie if they are at most one floating-point spacing apart; 1e-9 covers float64 errors.
+    # Draws tie if they differ by at most one floating-point spacing; 1e-9 covers float64 errors.
     tolerances = 1.5 * drawn.rounding[columns] + 1e-9
-    # The probability of a chance tie is the width of the tolerance times the density at 0 of the difference
-    # between two normal draws, 1 / sqrt(4 pi) / deviation. A float32 generator repeats a number with
-    # probability 2^-22.
+    # Two normal draws tie by chance with probability 2 tolerance / sqrt(4 pi) / deviation, from the density
+    # of their difference at 0. A float32 generator repeats a number with probability 2^-22.
     rates = 2 * tolerances / np.sqrt(4 * np.pi) / draws.std(axis=0) + 2.0**-22
     kind = _classify_ties(draws, tolerances, rates)
     if kind == NO_TIES:
         return kind
-    # Larger features may leave the sum of clipped gradients unchanged, so they prove nothing. Nor do
-    # parameters with the same sum on both batches, such as unused embedding rows; we use them only if there
-    # are no others.
+    # Larger features are left out, because they may not change the sum of clipped gradients. Parameters with
+    # the same sum on both batches, such as unused embedding rows, are used only if there are no others.
     batches = [noise for name, noise in drawn.others.items() if name != FEATURES]
     is_tied = np.any(_mark_ties(draws, tolerances), axis=0)
-    for other in batches or [drawn.given]:  # without another, all ties are shared
+    for other in batches or [drawn.given]:  # without another batch, all ties are shared
         moved = is_tied & (other.reference != drawn.given.reference)[columns]
         if not moved.any():
             moved = is_tied
@@ -434,22 +431,22 @@ def find_ties(drawn: DrawnNoise) -> str:
 def _classify_ties(draws: Vector, tolerances: Vector, rates: Vector) -> str:
     """Returns whether most ties are AT_ENDS, AT_ONE value or on a GRID; NO_TIES if chance explains them.
 
-    `draws` (n, p) are the draws of p parameters with noise. `tolerances` (p,) are the largest differences of
-    tied draws, and `rates` (p,) the probabilities that two draws tie by chance.
+    For p noisy parameters with `draws` (n, p), `tolerances` (p,) are the largest differences between tied
+    draws, and `rates` (p,) are the probabilities that two draws tie by chance.
     """
     seeds, size = draws.shape
     count = np.count_nonzero(_mark_ties(draws, tolerances))
     at_ends = draws - draws.min(axis=0) <= tolerances, draws.max(axis=0) - draws <= tolerances
     num_at_ends = np.sum(at_ends) - 2 * size  # without the ends themselves
     by_chance = rates.sum() * math.comb(seeds, 2)
-    # The probability that a Poisson number of ties exceeds three times its mean plus 4 is below 1e-4. Clamped
-    # noise has most ties at the ends, but few draws. Two-valued noise has all draws there.
+    # A Poisson number exceeds three times its mean plus 4 with probability below 1e-4. Clamped noise has most
+    # of its ties but few of its draws at the ends, while two-valued noise has all draws at the ends.
     are_many_at_ends = num_at_ends > max(3 * by_chance + 4, 0.5 * count)
     if are_many_at_ends and num_at_ends < 0.5 * draws.size:
         return AT_ENDS
     if count < 3 * by_chance + _MIN_TIES:
         return NO_TIES
-    # At one value: about one for each parameter, not two, and sometimes for three seeds or more.
+    # AT_ONE means about one tied value for each parameter, sometimes shared by three or more seeds.
     num_values = _count_tied_values(draws, tolerances)
     return AT_ONE if num_values < min(1.5 * size, 0.9 * count) else GRID
 
@@ -459,16 +456,16 @@ def _are_ties_shared(
 ) -> bool:
     """Returns True if draws on another batch, `others` (m, p), tie with `draws` (n, p) beyond chance.
 
-    `kind` is the kind of ties within `draws`; see `_classify_ties` for the other arguments.
+    `kind` is the kind of ties within `draws`; `_classify_ties` describes the other arguments.
     """
     both = np.concatenate([draws, others])
     # The other batch adds ties among its own draws, and ties that the batches share.
     added = np.count_nonzero(_mark_ties(both, tolerances))
     added -= np.count_nonzero(_mark_ties(draws, tolerances))
     shared = added - np.count_nonzero(_mark_ties(others, tolerances))
-    # A value in both batches gives one shared tie, however many draws have it. On a grid, few draws have the
-    # same value, so many of the added ties are shared. Otherwise, few are, but it suffices if half of the
-    # tied values are shared.
+    # A value in both batches counts as one shared tie, regardless of its number of draws. On a grid, few
+    # draws have the same value, so many of the added ties are shared. Without a grid, few ties are shared, so
+    # half of the tied values suffice.
     limit = _MAX_SHARED * added
     if kind != GRID:
         limit = np.minimum(limit, 0.5 * _count_tied_values(draws, tolerances))
@@ -477,7 +474,7 @@ def _are_ties_shared(
 
 
 def _count_tied_values(draws: Vector, tolerances: Vector) -> int:
-    """Returns the number of different values at which draws tie, over all columns."""
+    """Returns the number of distinct tied values, summed over columns."""
     is_tie = _mark_ties(draws, tolerances)
     return np.sum(is_tie, dtype=int) - np.sum(is_tie[1:] & is_tie[:-1], dtype=int)
 

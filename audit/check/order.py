@@ -1,7 +1,8 @@
 """Tests whether the order of examples is uniform and redrawn in every pass.
 
 Under the null hypothesis, every pass is an independent, uniform permutation of the data, cut into batches of
-the observed sizes. We ignore the order within batches, and treat omitted examples as an additional batch.
+the observed sizes. The tests ignore the order within batches, and treat omitted examples as an additional
+batch.
 """
 
 import math
@@ -26,7 +27,7 @@ class OrderTest(NamedTuple):
       is_once: True if each pass uses an example at most once.
       is_whole: True if no pass has more batches than were read.
       repeats: True if all passes are identical.
-      is_even: True if no batch is larger than the number of examples over the number of batches.
+      is_even: True if no batch exceeds the number of examples divided by the number of batches.
       p_value: the combined p-value of all tests of a uniform order (Bonferroni).
       seen: the observation of the test with the smallest p-value.
     """
@@ -51,18 +52,18 @@ class Observation(NamedTuple):
 def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> OrderTest:
     """Tests whether examples come in a uniform order, redrawn in every pass.
 
-    Reads at most `batches` batches per pass, at least 2, of a data set with `examples` examples. If
+    Reads up to `batches` batches per pass (at least 2) of a data set with `examples` examples. If
     `sizes_vary`, also tests whether each example is in an independent, random batch (balls in bins). Raises
     InputError if `draw` fails or does not return indices of the data set.
     """
-    # With `least` passes, an example that is always in the same batch has a p-value of 1e-6:
-    # examples / batches^(least - 1).
+    # With `least` passes, an example that is always in the same batch has the p-value examples /
+    # batches^(least - 1), at most 1e-6.
     least = 1 + math.ceil(math.log(1e6 * examples) / math.log(batches))
-    # To limit memory and time, at most 4 million indices and 20,000 batches in total.
+    # Memory and time limit the total to 4 million indices and 20,000 batches.
     affordable = min(4_000_000 // examples, 20_000 // batches, 64)
     count = max(affordable, least, 8)
     passes = [loaders.draw_pass(draw, seed, examples, batches) for seed in range(count)]
-    # (passes, examples) the batch index of each example; for omitted examples, it is `batches`.
+    # (passes, examples) the batch index of each example, or `batches` for omitted examples.
     steps = np.full((count, examples), batches, np.int32)
     sizes = np.zeros((count, batches), int)
     for i, drawn in enumerate(passes):
@@ -102,8 +103,8 @@ def examine_pairs(
     Args:
       together: (n, n) how often two examples occur together in a group.
       examples: (n,) the indices of the examples.
-      rate: the probability that they do so in a group, under the null hypothesis.
-      groups: what the groups are, "batches" or "passes".
+      rate: the probability that a group contains both examples, under the null hypothesis.
+      groups: the kind of groups, "batches" or "passes".
       count: the number of groups.
     """
     pairs = np.triu(together, 1)
@@ -117,8 +118,8 @@ def examine_pairs(
 def _test_single_batch(steps: Integers, sizes: Integers) -> Observation:
     """Tests the example that is most often in the same batch, with a union bound over examples and batches.
 
-    `steps` (passes, examples) has the batch index of each example, or the number of batches if a pass omits
-    the example. `sizes` (passes, batches) has the sizes of the batches.
+    `steps` (passes, examples) are batch indices, or the number of batches for omitted examples. `sizes`
+    (passes, batches) are the sizes of the batches.
     """
     passes, examples = steps.shape
     batches = sizes.shape[1]
@@ -127,7 +128,7 @@ def _test_single_batch(steps: Integers, sizes: Integers) -> Observation:
     values, counts = np.unique(pairs[steps < batches], return_counts=True)
     most = counts.max()
     example = values[counts.argmax()] % examples
-    # The probability for the largest batch is an upper bound for the others.
+    # The probability for the largest batch is an upper bound for all batches.
     p_value = stats.binom.sf(most - 1, passes, sizes.max() / examples)
     sentence = f"Example {example} is in the same batch in {most} of {passes} passes."
     return Observation(examples * batches * p_value, sentence)
@@ -139,7 +140,7 @@ def _test_places(steps: Integers) -> Observation:
     tenth_of_example = np.arange(examples) * 10 // examples
     table = contingency.crosstab(np.tile(tenth_of_example, passes), steps.ravel())
     result = stats.chi2_contingency(table.count, correction=False)
-    # Each pass has fixed margins, which multiplies the statistic's mean by examples / (examples - 1).
+    # Fixed margins in each pass multiply the statistic's mean by examples / (examples - 1).
     statistic = result.statistic * (examples - 1) / examples
     p_value = stats.chi2.sf(statistic, max(result.dof, 1))  # dof is 0 for a single batch
     return Observation(p_value, "An example's batch depends on its position in the data.")
@@ -156,13 +157,12 @@ def _test_sizes(sizes: Integers, examples: int) -> Observation:
 def _test_pairs(steps: Integers) -> list[Observation]:
     """Tests how often examples are in the same batch, for the most frequent pair and for all pairs.
 
-    `steps` (passes, examples) has the batch index of each example. We use pairs of about 1,500 examples.
+    Uses pairs of about 1,500 examples, with batch indices `steps` (passes, examples).
     """
     passes, examples = steps.shape
     pairs = sum(np.sum(sizes * (sizes - 1)) for sizes in map(np.bincount, steps))
     rate = pairs / (passes * examples * (examples - 1))
     observed = choose_neighbours(examples)
-    # How often each pair is in the same batch.
     counts = sum(np.equal.outer(of_pass, of_pass) for of_pass in steps[:, observed])
     tests = [examine_pairs(counts, observed, rate, groups="passes", count=passes)]
     together = counts[np.triu_indices(len(observed), 1)]
@@ -175,17 +175,17 @@ def _test_pairs(steps: Integers) -> list[Observation]:
 def _test_all_pairs(together: Integers, rate: float, passes: int) -> Observation:
     """Tests whether some pairs of examples are in the same batch more often than others.
 
-    `together` has the number of passes in which each pair is together; `rate` is the probability in a pass.
-    Let x be 1 if it is, otherwise 0. The statistic is the product of two passes' centered x, summed over
-    pairs of passes and of examples. It is scaled to the mean and deviation of a chi-square distribution.
+    `together` counts the passes in which each pair is together, with probability `rate` in each pass. Let x_i
+    be 1 if a pair is together in pass i, otherwise 0. The statistic is the sum of (x_i - rate) (x_j - rate)
+    over pairs of passes and of examples, scaled to the mean and deviation of a chi-square distribution.
     """
     pairs_of_passes = math.comb(passes, 2)
-    # Twice the statistic is the sum of the squared sums over passes, minus the squares of single passes.
+    # Twice the statistic is the sum of squared sums over passes, minus the squares of single passes.
     squares = np.sum((together - passes * rate) ** 2)
     of_single_passes = np.sum(together * (1 - 2 * rate) + passes * rate**2)
     deviation = 2 * math.sqrt(len(together) * pairs_of_passes) * rate * (1 - rate)
-    # We use the chi-square distribution with the same skewness, which is mainly due to triples of examples
-    # that are together in two passes.
+    # The chi-square distribution matches the skewness of the statistic, which is mainly due to triples of
+    # examples that are together in two passes.
     freedom = pairs_of_passes * (1 / rate - 1) ** 2
     statistic = freedom + math.sqrt(2 * freedom) * (squares - of_single_passes) / deviation
     p_value = stats.chi2.sf(statistic, freedom)

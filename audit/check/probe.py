@@ -28,7 +28,7 @@ class StepSettings(NamedTuple):
         """Returns the settings as floats; raises InputError if one is out of range or not a number."""
         for name, value in self._asdict().items():
             stated = number(name, value, float)
-            # In this range, squares of products and quotients of these numbers do not overflow in float64.
+            # In this range, squares of products and quotients of settings do not overflow in float64.
             is_in_range = 1e-30 <= stated < 1e30 or (name == "noise_multiplier" and stated == 0)
             require(is_in_range, f"`{name}={stated:g}`: give a number above 0 and below 1e30")
         return StepSettings(*map(float, self))
@@ -86,7 +86,7 @@ class StepProbe:
       start: (p,) the parameters before the step.
       base: (p,) the parameters after the step on `rows` with seed 0.
       spacings: (p,) the machine epsilon of each returned parameter's floating-point type.
-      is_trained: (p,) True for parameters that have differed from `base` after any step so far.
+      is_trained: (p,) True for parameters that differed from `base` after any step.
     """
 
     def __init__(self, step: Step, params: Any, batch: Any, settings: StepSettings) -> None:
@@ -145,7 +145,7 @@ class StepProbe:
         return self.sum_layers(self.is_trained) > 0
 
     def sum_layers(self, values: Any) -> Any:
-        """Returns each layer's sum of an array (p,), of shape (layers,)."""
+        """Sums an array (p,) over the parameters of each layer."""
         return np.bincount(self.layer, values)
 
     def _call(self, rows: Columns, seed: int) -> dict[str, Any]:
@@ -157,7 +157,7 @@ class StepProbe:
         values = dict(zip(self.layer_names, np.split(self.start, ends), strict=True))
 
         def copy_leaf(name: str, leaf: Any) -> Any:
-            """Returns an array like `leaf` with the layer's values, or a copy if it is not a layer."""
+            """Returns an array like `leaf` with the layer's values, or a copy if `leaf` is not a layer."""
             if name not in values:
                 return copy.deepcopy(leaf)
             return trees.restore(values[name].reshape(leaf.shape), leaf)
@@ -185,7 +185,7 @@ class StepProbe:
         return np.concatenate(layers)
 
     def with_larger_norm(self) -> "StepProbe | None":
-        """Returns a probe with 100 C instead of C, which also scales the noise.
+        """Returns a probe with the clipping norm 100 C, which also scales the noise.
 
         Returns None if the step does not accept the argument `clipping_norm`, or ignores it.
         """
@@ -199,7 +199,7 @@ class StepProbe:
         return None if np.array_equal(changed.base, self.base) else changed
 
     def change(self, **attributes: Any) -> "StepProbe":
-        """Returns a probe with some attributes replaced, such as `start`, and with `base` recomputed.
+        """Returns a copy with some attributes replaced, such as `start`, and with `base` recomputed.
 
         Raises:
           RefusedError: the step fails.
@@ -219,10 +219,10 @@ class StepProbe:
           added: one or two vectors (p,) of parameters after steps.
           subtracted: the same number of vectors.
           rows: the batch of the first step in `subtracted`.
-          factor: the factor.
+          factor: for example, 0.5 if one example replaces another.
 
         Returns:
-          The movement. Its tolerance is how much the norm changes if rounding changes its square by six
+          The movement. Its tolerance is the change in the norm if rounding changes the squared norm by six
           standard deviations, plus a margin. If the difference is not finite, the norm is infinite and the
           tolerance is 0.
         """
@@ -237,30 +237,30 @@ class StepProbe:
         # by the sum of their variances.
         variance = steps * self.compute_rounding(subtracted[0], rows) ** 2 / 12
         norm = float(np.sqrt(max(squares.sum() - variance.sum(), 0)))
-        # The error depends on the true norm. For two steps, we use the measured norm or C, whichever is
-        # larger. For an interaction (four steps), we use 0, as in a correct step.
+        # The error depends on the true norm: for two steps, the larger of the measured norm and C; for an
+        # interaction (four steps), 0, as in a correct step.
         true_norm = max(norm, 1.0) if steps == 2 else 0.0
         # The variance of |v + e|^2 for |v| = true_norm and independent normal errors e is largest if v is 0
         # except in the parameter with the largest error.
         deviation = np.sqrt(4 * true_norm**2 * variance.max() + 2 * np.sum(variance**2))
         tolerance = np.sqrt(true_norm**2 + 6 * deviation) - true_norm
-        # The margins cover other rounding errors, including those of norms when the step clips.
+        # The margins cover other rounding errors, such as those of the norms that a step clips.
         tolerance += (steps / 2) ** 2 * 5e-4 + 4 * self._coarsest
         return Movement(norm, float(tolerance), layer_norms, vector)
 
     def compute_rounding(self, after: Vector, rows: Columns) -> Vector:
         """Returns the effective spacing (p,) to which a step rounds each parameter, in units of eta C / B.
 
-        A step rounds the update several times, and then the updated parameters. We treat these roundings as
-        independent, so the effective spacing is the root of the sum of squared spacings. Layers that do not
-        move are not rounded. `after` (p,) are the parameters after a step on the batch `rows`.
+        A step rounds the update several times, and then the updated parameters. If all roundings are
+        independent, the effective spacing is the root of the sum of squared spacings. Layers that do not move
+        are not rounded. `after` (p,) are the parameters after a step on the batch `rows`.
         """
         update = after - self.start
-        # A step may return the private gradient instead of the parameters. We assume this for layers that are
-        # closer to 0 than to their start. The update is then the gradient.
+        # A step may return the private gradient instead of the parameters. Layers that are closer to 0 than
+        # to their start are treated as gradients.
         is_gradient = self.sum_layers(after**2) < self.sum_layers(update**2)
         update = np.where(is_gradient[self.layer], after, update)
-        # We assume that updates are rounded to float32 or coarser: once for each example, and four more times
+        # Updates are assumed to be rounded to float32 or coarser: once for each example, and four more times
         # by operations on the sum, such as adding noise and dividing by B.
         update_spacings = trees.compute_ulp(update, np.maximum(self.spacings, 2.0**-23))
         result_spacings = trees.compute_ulp(after, self.spacings)

@@ -1,4 +1,4 @@
-"""The report of a check, as a text table, JSON and an HTML page."""
+"""Reports the results of a check as a text table, JSON and an HTML page."""
 
 import platform
 import sys
@@ -28,7 +28,7 @@ class Check(NamedTuple):
     Attributes:
       name: its name.
       result: PASSED, FAILED or UNTRIED.
-      seen: the names of the bugs, then the measurements, or the reason why the check could not run.
+      seen: the names of the bugs and the measurements, or why the check could not run.
     """
 
     name: str
@@ -40,7 +40,7 @@ class CheckFinding(NamedTuple):
     """A description of a bug.
 
     Attributes:
-      check: the name of the report row that it belongs to.
+      check: the name of its report row.
       name: its name.
       meaning: the observation, and its effect on privacy.
       fix: an instruction.
@@ -56,9 +56,9 @@ class CheckOutcome(NamedTuple):
     """The observations of a check, before all tests are judged together.
 
     Attributes:
-      text: the measurements, or the reason why the check could not run.
+      text: the measurements, or why the check could not run.
       tried: True if the check could run.
-      findings: the bugs. If the check has statistical tests, they are reported only if one rejects.
+      findings: the bugs. If the check has statistical tests, bugs are reported only if a test rejects.
       p_values: the p-values of the statistical tests, keyed by name.
       figures: the measurements for JSON and pictures.
     """
@@ -113,7 +113,7 @@ class CheckReport(NamedTuple):
         return "PASSED: no bug was found"
 
     def add_provenance(self, code: Any, stated: Mapping[str, Any]) -> "CheckReport":
-        """Returns the report with its provenance: the user's function `code` and the stated numbers."""
+        """Returns the report with provenance, such as the location of `code` and the stated numbers."""
         facts = {"date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
         if hasattr(code, "__code__"):
             line = f"line {code.__code__.co_firstlineno}"
@@ -216,7 +216,7 @@ def make_report(
 def find_rejected_tests(p_values: Mapping[str, Mapping[str, float]]) -> dict[str, list[str]]:
     """Returns the names of the tests that Holm's method rejects at the family-wise error rate LEVEL, by row.
 
-    A test whose p-value is NaN is not rejected, but still counts as a test.
+    A test with the p-value NaN is not rejected, but still counts.
     """
     # Sorting puts NaN last.
     values = np.sort([value for tests in p_values.values() for value in tests.values()])

@@ -1,6 +1,6 @@
 """Checks a DP-SGD step by running it with the same seed on neighbouring batches, and with many seeds.
 
-Re:cord-play (Cebere et al., 2026, arXiv 2602.17454) is related: it records the inputs of the noise functions.
+The related Re:cord-play (Cebere et al., 2026, arXiv 2602.17454) records the inputs of the noise functions.
 """
 
 from collections.abc import Callable
@@ -48,13 +48,13 @@ def check_step(
         private gradient instead of the parameters, with learning_rate=1.
       params: the parameters before the step, as arrays or tensors in dicts, lists or tuples. The step
         receives copies.
-      batch: likewise, with one row per example and labels last. The check adds the first 16 examples again,
-        and the first and the last also with scaled features.
+      batch: arrays or tensors in the same form as `params`, with one row per example and labels last. The
+        check adds copies of the first 16 examples, and copies of the first and the last with scaled features.
       clipping_norm, noise_multiplier, learning_rate: the stated C, sigma and eta; the noise on the sum of
         clipped gradients has standard deviation sigma C.
       batch_size: B, the constant by which the sum is divided; for Poisson sampling, the expected batch size.
-      **options: `seeds`, the number of noise draws (by default, as many as the tests need, within 20
-        seconds); and `tell`, a function to call with progress lines.
+      **options: `seeds`, the number of noise draws, by default as many as the tests need within 20 seconds;
+        and `tell`, a function that receives progress lines.
 
     Raises:
       InputError: an argument has the wrong form or is out of range, or `step` fails on the given batch.
@@ -97,7 +97,7 @@ def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
         )
         return make_report("step", outcomes, [finding], NEEDED)
     m = measure_step(probe, seeds, tell)
-    # If an obstacle prevents a check, these outcomes remain.
+    # These outcomes remain if an obstacle prevents a check.
     outcomes = dict.fromkeys(ROWS, _untried(m.noise_obstacle))
     replayed = "same seed, same step"
     if not m.replays:
@@ -105,7 +105,7 @@ def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
     outcomes["replay"] = CheckOutcome(replayed)
     for row in ("signal", "sensitivity", "separation"):
         outcomes[row] = _untried(m.movement_obstacle)
-    # Despite an obstacle, movements show which layers respond to examples.
+    # Even with an obstacle, movements show which layers respond to examples.
     if m.replays and m.tried.is_any_moved:
         outcomes["signal"] = _describe_signal(m.tried)
     if not m.movement_obstacle:
@@ -124,7 +124,7 @@ def _untried(reason: str, **figures: Any) -> CheckOutcome:
 def _describe_signal(tried: TriedExamples) -> CheckOutcome:
     """Describes whether every trained layer is moved by at least one example.
 
-    It may be correct that no example moves a layer, so this is not a finding.
+    A layer that no example moves may be correct, and is not a finding.
     """
     names = np.array(tried.probe.layer_names)
     is_trained = tried.probe.is_layer_trained
@@ -147,7 +147,7 @@ def _describe_signal(tried: TriedExamples) -> CheckOutcome:
 def _describe_sensitivity(tried: TriedExamples) -> CheckOutcome:
     """Describes how far examples move the step, in units of eta C / B, and whether clipping stops them."""
     norms = {name: movement.norm for name, movement in tried.described.items()}
-    if not tried.violations:  # to pass, we must have seen clipping
+    if not tried.violations:  # the check passes only if clipping was seen
         if tried.tolerance > MAX_TOLERANCE:
             return _describe_rounding(tried.tolerance)
         if not tried.is_clipping_seen:
@@ -173,14 +173,14 @@ def _describe_rounding(tolerance: float) -> CheckOutcome:
 def _describe_separation(m: Measured) -> CheckOutcome:
     """Describes whether the joint movement of two parts of a batch is the sum of their separate movements."""
     measured = m.interaction
-    if isinstance(measured, str):  # the reason why it was not measured
+    if isinstance(measured, str):  # why it was not measured
         if len(m.probe.rows[0]) == 1 and m.tried.replaces_rows:
             return CheckOutcome("the step accepts only batches of one row")
         return _untried(measured)
     if not np.isfinite(measured.norm):
         return _untried("the step is not finite")
-    # MAX_TOLERANCE is for two steps. The interaction combines four: with both parts, each part and neither.
-    # A difference above its tolerance is a bug, however coarse.
+    # MAX_TOLERANCE applies to two steps, but an interaction combines four: with both parts, each part and no
+    # part. A difference above its tolerance is always a bug.
     if measured.tolerance > 2 * MAX_TOLERANCE and not m.interacts:
         return _describe_rounding(measured.tolerance)
     text = (
@@ -218,9 +218,9 @@ def _describe_deviations(m: Measured) -> CheckOutcome:
         f"deviation {given.deviation:.4g} times eta sigma C / B with {len(given.draws):,} seeds; "
         f"{low:.3g} to {high:.3g} would pass"
     )
-    # Rounding hides the noise in these layers. Any of them may lack noise, so the row cannot pass.
+    # Rounding may hide missing noise in these layers, so the row cannot pass.
     hidden = np.flatnonzero(m.probe.is_layer_trained & (given.freedom == 0))
-    # Nor can it if some parameters depend on neither the batch nor the seed.
+    # The row also cannot pass if some parameters depend on neither the batch nor the seed.
     still = np.flatnonzero(given.still)
     is_hidden = not freedom or len(hidden) > 0
     if is_hidden:

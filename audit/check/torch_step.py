@@ -13,19 +13,19 @@ from audit.errors import require, shown
 class TorchStep:
     """A step for `check_step` that returns the private gradient computed by torch code with any optimizer.
 
-    Check it with learning_rate=1. Every call starts from the given parameters, and from the buffers and the
-    optimizer state at construction. Dropout is disabled, because it makes an example's effect random. The
+    Use learning_rate=1 in `check_step`. Every call starts from the given parameters, and from the buffers and
+    the optimizer state at construction. Dropout is disabled, because it makes an example's effect random. The
     check reports buffers that depend on the data, such as the running means of batch norm, because they are
     released with the model.
 
     Args:
       model, optimizer: the module and its optimizer; with Opacus, those that `make_private` returned.
-      train_batch: a function that takes a training step, with the arrays of a batch as arguments:
-        `zero_grad`, `backward` and `optimizer.step`. It leaves the clipped and noisy gradient in `p.grad`.
+      train_batch: a function that takes the arrays of a batch as arguments, and calls `zero_grad`, `backward`
+        and `optimizer.step`. It must leave the clipped and noisy gradient in `p.grad`.
 
     Attributes:
       params: copies of the trained parameters at construction, keyed by name.
-      changed_buffers: the names of floating-point buffers whose values depend on the data.
+      changed_buffers: the names of floating-point buffers that depend on the data.
 
     Raises:
       InputError: the model is not a torch module, or no parameter requires a gradient.
@@ -75,7 +75,7 @@ class TorchStep:
 
         Raises:
           InputError: `train_batch` takes several private steps.
-          AttributeError: `clipping_norm` is given, and the optimizer has no `max_grad_norm`.
+          AttributeError: `clipping_norm` is given, but the optimizer has no `max_grad_norm`.
         """
         torch = sys.modules["torch"]  # loaded, since the model is a torch module
         self._restore(params)
@@ -101,10 +101,10 @@ class TorchStep:
         return {name: parameter.grad for name, parameter in self._trained.items()}
 
     def _restore(self, params: Any) -> None:
-        """Sets the parameters to `params`, keyed by name, and all other state to that at construction."""
+        """Sets the parameters to `params`, keyed by name, and restores all other state from construction."""
         torch = sys.modules["torch"]  # loaded by the user
         with torch.no_grad():
-            # Not `load_state_dict`, which lists tied parameters twice.
+            # `load_state_dict` would list tied parameters twice.
             for name, buffer in self._model.named_buffers():
                 buffer.copy_(self._buffers[name])
             for name, parameter in self._trained.items():
@@ -118,7 +118,7 @@ def _forget_failed_call(model: Any, optimizer: Any) -> None:
     """Removes the state that a failed call may leave in an Opacus module and optimizer.
 
     Activations, use counters, per-example gradients and parts of an unfinished batch would make the next call
-    fail or take a different step. We use `vars` because PEFT modules forward `getattr` to wrapped modules.
+    fail or take a different step. Uses `vars` because PEFT modules forward `getattr` to wrapped modules.
     """
     for module in model.modules():
         for attribute in ("activations", "max_batch_len"):
@@ -133,10 +133,10 @@ def _forget_failed_call(model: Any, optimizer: Any) -> None:
 
 
 def _list_dropout(model: Any) -> Iterator[tuple[Any, str]]:
-    """Yields each module with a dropout probability, and the attribute that holds it.
+    """Yields each module with a dropout probability, and the name of the attribute.
 
-    This is `p` in dropout modules, and `dropout` in recurrent layers and attention. We do not call
-    `model.eval()`, because it would also disable the Opacus hooks.
+    The attribute is `p` in dropout modules, and `dropout` in recurrent layers and attention. Calling
+    `model.eval()` instead would also disable the Opacus hooks.
     """
     for module in model.modules():
         if isinstance(vars(module).get("dropout"), float):

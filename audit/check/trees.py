@@ -21,7 +21,7 @@ def map_tree(tree: Any, function: Callable[[str, Any], Any], name: str, path: st
     """Returns a tree with each array replaced by function(path, array).
 
     Args:
-      tree: an array, None, or a tree of dicts, lists, tuples and, if JAX is loaded, its other pytrees.
+      tree: an array, None, or a tree of dicts, lists, tuples and, if JAX is loaded, other JAX pytrees.
       name: the name of the whole tree in error messages.
       path: the path of this tree within the whole tree.
 
@@ -35,7 +35,7 @@ def map_tree(tree: Any, function: Callable[[str, Any], Any], name: str, path: st
     if tree is None:
         return None
     if hasattr(tree, "dtype") and hasattr(tree, "shape"):
-        # If the whole tree is one array, it has no path, but needs a name.
+        # A tree that is a single array has no path, but needs a name.
         return function(path or "parameters", tree)
     if isinstance(tree, dict):
         mapped = copy.copy(tree)  # keeps the default of a defaultdict
@@ -48,7 +48,7 @@ def map_tree(tree: Any, function: Callable[[str, Any], Any], name: str, path: st
     if isinstance(tree, list | tuple):
         return kind(map(map_child, range(len(tree)), tree))
 
-    # Other JAX pytrees, such as a Flax State or an Equinox Module. If there are any, JAX is loaded.
+    # Other JAX pytrees, such as a Flax State or an Equinox Module, exist only if JAX is loaded.
     jax: Any = sys.modules.get("jax")
     require(
         jax and not jax.tree_util.all_leaves([tree]),
@@ -95,8 +95,8 @@ def get_spacing(leaf: Any) -> float:
 def compute_ulp(values: Vector, spacings: Vector) -> Vector:
     """Returns the distance from each number to the next number of its floating-point type.
 
-    `spacings` has the machine epsilon of each number's type. For 0, the result is half the machine epsilon,
-    as for a number just below 1.
+    `spacings` are machine epsilons, one per number. For 0, the result is half the machine epsilon, as for a
+    number just below 1.
     """
     # frexp writes a number as m 2^e with 0.5 <= m < 1. The spacing in [2^(e-1), 2^e) is 2^(e-1) times the
     # machine epsilon, which is the spacing in [1, 2).
