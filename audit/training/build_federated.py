@@ -130,7 +130,7 @@ def _make_adversary(
     if observe == "all":
         return directions.largest_cosines(canaries)
     if observe == "means":
-        # Without momentum, a round's move is the noisy mean of updates.
+        # A round's move minus its momentum term is the noisy mean of updates.
         return directions.largest_cosines(canaries, setting.momentum)
     if observe == "fresh":
         # Displacements from the rehearsed model exclude the clients' effect.

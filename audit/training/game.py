@@ -299,7 +299,7 @@ class Player:
     def _draw(self, runs: NDArray[np.int64]) -> tuple[State, Draws]:
         """Returns the runs with these indices (R,) before the first step, and their random inputs.
 
-        Both are split by run over the devices.
+        Runs are split over the devices.
         """
         game = self._game
         draws = Draws(
