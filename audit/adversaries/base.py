@@ -1,10 +1,10 @@
 """The interface of an adversary: fields, and pure functions as in an Optax transformation.
 
-An adversary has K canaries per run (K = 1 in the hidden-state paper), each in or out according to its own
-bit. A higher score means "more likely in".
+An adversary has K canaries per run, with K = 1 in the hidden-state paper. One bit per canary decides whether
+a run inserts it. Higher scores mean "more likely inserted".
 
-Adversaries import `jax`, `jnp`, `mechanism` and types from here. These modules are imported on first use,
-because `--help` needs the adversaries' fields even without the `train` extra.
+Adversaries import `jax`, `jnp`, `mechanism` and types from this module. It loads JAX on first use, because
+`--help` needs the adversaries' fields even without the `train` extra.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ else:
     mechanism = _Module("audit.mechanism.base")
     Array = Tree = Craft = Any  # only type annotations use them
 
-# (key, theta_0 (p,), clipping_norm) -> state: any pytree of arrays, the same for all runs of an audit.
+# (key, theta_0 (p,), clipping_norm) -> the state: any pytree of arrays, shared by all runs of an audit.
 Init = Callable[[Array, Array, Array], Tree]
-# (craft, state, theta_0 (p,)) -> the final model (p,) that an adversary predicts without knowing the noise or
-# coin flips: trained without noise, with each canary scaled by its probability of insertion.
+# (craft, state, theta_0 (p,)) -> the predicted final model (p,). The prediction trains without noise and
+# scales each canary by its probability of insertion.
 PredictFinal = Callable[[Craft, Tree, Array], Array]
 # (theta (p,), (features, label)) -> the loss of a single example, ().
 ExampleLoss = Callable[[Array, tuple[Array, Array]], Array]
-# theta_0 (p,) -> a reference model (p,) with which a score compares the final model.
+# theta_0 (p,) -> a reference model (p,), to compare with the final model.
 ComputeReference = Callable[[Array], Array]
 
 
 class Observer(NamedTuple):
-    """The functions of an adversary that sees every iterate.
+    """Functions that record every iterate for the adversary.
 
-    Its record `seen` of the iterates is a pytree with fixed shapes.
+    The record `seen` is a pytree with fixed shapes.
 
     Attributes:
       begin: (state, theta_0 (p,)) -> the record before the first step.
@@ -75,16 +75,14 @@ class Observer(NamedTuple):
 
 
 class NullLaw(NamedTuple):
-    """What is known about the null distribution, the distribution of held-out canaries' scores.
+    """The known properties of the null distribution: the distribution of held-out canaries' scores.
 
     Attributes:
       all_in: True if every run inserts all canaries. The known distribution then replaces the scores of
         held-out canaries.
-      dimension: m, if a held-out canary's score is the cosine between a uniformly random direction in m
-        parameters and a vector that does not depend on this direction; otherwise 0. Runs may share
-        directions.
-      draws: M, if each run compares its canaries with M other random draws, and a canary's score is the
-        number of draws that score below it; otherwise 0.
+      dimension: m if a held-out canary's score is the cosine between a uniformly random direction in m
+        parameters and a vector independent of the direction; otherwise 0. Runs may share directions.
+      draws: M if a canary's score is the number of the run's M random draws that score below it; otherwise 0.
     """
 
     all_in: bool = False
@@ -95,10 +93,10 @@ class NullLaw(NamedTuple):
 class Adversary(NamedTuple):
     """An adversary: its choices before training, its canaries, and its scores of the final model.
 
-    All functions except init are compiled. Audits with equal functions (`==`) share compiled programs. So use
-    module-level functions instead of lambdas, and keep values that differ between audits in the state, or in
+    All functions except init are compiled, and audits with equal functions (`==`) share compiled programs. So
+    use module-level functions instead of lambdas. Keep values that differ between audits in the state, or in
     a frozen dataclass with `__call__` if they must be compiled in. Only init should use the data, because
-    programs keep everything that their functions refer to in memory.
+    everything that compiled functions refer to stays in memory.
 
     Attributes:
       init: (key, theta_0, clipping_norm) -> the state, made before training.
@@ -109,9 +107,9 @@ class Adversary(NamedTuple):
         ().
       reads_theta: True if craft depends on theta, as the gradient of a training example does.
       crafts_constant: True if craft returns the same canaries at every step.
-      draw: (state, run key) -> the state that craft and score get in that run, if every run has its own
-        canaries. If it is None, all runs share the canaries.
-      null: what is known about the scores of held-out canaries.
+      draw: (state, run key) -> the state for craft and score in that run. If it is None, all runs share the
+        canaries.
+      null: the known properties of held-out canaries' scores.
     """
 
     init: Init
@@ -147,9 +145,9 @@ class Shapes(NamedTuple):
 
 
 def check_shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
-    """Returns the shapes of an adversary's results, without running its functions, and checks them.
+    """Checks the shapes of an adversary's results without running its functions, and returns them.
 
-    `state` is from its `init`, and `parameters` is p, the number of model parameters.
+    `state` is from `Adversary.init`, and `parameters` is p, the number of model parameters.
 
     Raises:
       InputError: craft does not return K canaries with p parameters, or score does not return K scores.
@@ -166,10 +164,10 @@ def check_shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
     crafted = jax.eval_shape(adversary.craft, state, step, theta)
     scores = jax.eval_shape(adversary.score, state, seen, theta, theta)
 
-    # The message shows this shape, or the result's type if it is not an array.
+    # The message shows the type of a result that is not an array.
     crafted_shape = getattr(crafted, "shape", type(crafted).__name__)
     if isinstance(crafted, mechanism.Coordinates | mechanism.Directions | mechanism.Examples):
-        # These represent an array (K, p). The leading axis of their first field has length K.
+        # These types represent arrays (K, p). Their first field has K rows.
         leading_axis = jax.tree.leaves(crafted)[0].shape[:1]
         crafted_shape = (*leading_axis, parameters)
     require(
@@ -190,14 +188,14 @@ class Knowledge(NamedTuple):
     """The training run as an adversary knows it: everything except the noise.
 
     Attributes:
-      classes: the number of classes of its labels; 0 if labels are not classes.
+      classes: the number of label classes; 0 if labels are not classes.
       data: features and labels of the training examples.
       simulate: (hyper, key, theta_0) -> a training run without canaries, with noise drawn from the key.
       canaries: the number of canaries per run.
       predict_final: see `PredictFinal`.
       insertions: the number of steps that insert a canary.
-      noise_steps: the variance of the final model's noise for linear losses, divided by one step's raw noise
-        variance; the number of steps if noise is independent across steps.
+      noise_steps: the variance of the final model's noise for linear losses, in units of one step's raw noise
+        variance. It equals the number of steps if noise is independent across steps.
       is_rehearsed: (the dimension of random directions) -> True if the adversary should train a model to
         predict the final model (`Setting.is_rehearsed`).
     """
@@ -243,7 +241,7 @@ class Knowledge(NamedTuple):
 
         @functools.lru_cache(maxsize=1)
         def train(theta_0_bytes: bytes) -> Array:
-            """Trains from theta_0, given as the bytes of a float32 array, since arrays are not hashable."""
+            """Trains from theta_0, given as float32 bytes because arrays are not hashable."""
             theta_0 = jnp.frombuffer(theta_0_bytes, jnp.float32)
             any_key = jax.random.key(0, impl="threefry2x32")  # noise from it is multiplied by 0
             return self.simulate(noiseless, any_key, theta_0).theta
@@ -252,7 +250,7 @@ class Knowledge(NamedTuple):
 
 
 def describe_view(sees_every_model: bool) -> str:
-    """Describes, for reports, which of a run's models an adversary sees."""
+    """Describes for reports which models of a run an adversary sees."""
     if sees_every_model:
         return "No hidden state: the adversary sees the model after every step."
     return "Hidden state: the adversary sees only the final model, not the models before it."
@@ -269,7 +267,7 @@ class AdversaryFields:
         known if training examples do not move that coordinate.
       reads_theta: True if its canaries depend on the model, as in `Adversary`. The hidden-state bound then
         needs a single canary.
-      version: the version of its stored scores. Increasing it makes audits train again.
+      version: the version of its stored scores. A new version makes audits train again.
     """
 
     name: ClassVar[str]
@@ -300,7 +298,7 @@ class AdversaryFields:
 
     @property
     def view(self) -> str:
-        """A description, for reports, of the models that the adversary sees."""
+        """A description for reports of the models that the adversary sees."""
         return describe_view(self.sees_every_model)
 
     @property

@@ -43,8 +43,8 @@ GC_S_VARIANTS = (
 class GcS(AdversaryFields):
     """GC-S, the simulated biased dimension (hidden-state paper, Algorithm 3).
 
-    It chooses the coordinates that move least in simulated runs. The paper takes the square root of the total
-    over all runs, but this does not affect the ranking (Errata H4).
+    The paper ranks coordinates by the square root of their total movement, but the root does not change the
+    ranking (Errata H4).
     """
 
     name = "gc_s"
@@ -61,11 +61,11 @@ class GcS(AdversaryFields):
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns the adversary that simulates training and inserts along the coordinates that move least.
+        """Returns the adversary that simulates training and uses the coordinates that move least.
 
-        `gc_s` is a variant, such as "noisy_per_step". Simulations are "noisy", like training, or "noiseless",
-        without noise or clipping (hidden-state paper, Appendix C). A coordinate's movement is its sum of
-        squared updates ("per_step") or its final distance from theta_0 ("final_model").
+        Variants of `gc_s` with "noisy" simulate training unchanged. Those with "noiseless" omit noise and
+        clipping (hidden-state paper, Appendix C). A coordinate's movement is its sum of squared updates
+        ("per_step") or its final distance from theta_0 ("final_model").
         """
         noise, _, movement = self.gc_s.partition("_")
         hyper = knowledge.hyper
@@ -77,8 +77,7 @@ class GcS(AdversaryFields):
         def choose(key: Array, theta_0: Array) -> Array:
             """Returns the K coordinates that move least in simulated training.
 
-            Squared updates also count movements that cancel out. Raises InputError if training diverges. This
-            is more likely for noiseless variants (the field `gc_s`), because they do not clip gradients.
+            Raises InputError if training diverges, which is more likely without clipping.
             """
             movements = []
             for index in range(simulations):
@@ -126,7 +125,7 @@ class GcR(AdversaryFields):
         return 60 if self.afresh else super().usual_runs
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns an adversary that inserts along random coordinates, new ones in each run if `afresh`.
+        """Returns an adversary with random coordinates, redrawn in every run if `afresh`.
 
         Raises InputError if there are too many canaries or coordinates.
         """
@@ -167,20 +166,20 @@ def at_coordinates(
     """Returns the adversary that inserts K canaries C e_d and scores each by reference[d] - final[d].
 
     Here e_d is the unit vector along coordinate d. A step subtracts the canary, so an inserted canary
-    increases its score. The reference is theta_0 for one canary, and the predicted final model for several.
+    increases its score. The reference is theta_0 for one canary, as in the paper, and the predicted final
+    model for several.
 
     Args:
       choose: (key, theta_0) -> the distinct coordinates d (K,).
       canaries: K.
-      predict_final: (craft, state, theta_0) -> the predicted final model (p,) for several canaries.
+      predict_final: see `PredictFinal`; used only for several canaries.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
-        """Chooses the coordinates, and makes the canaries and the reference values for scores.
+        """Chooses the coordinates, and makes the canaries and the reference values.
 
-        These are from theta_0 for a single canary, as in the paper. For several, they are from the predicted
-        final model, because training moves some coordinates much further than the noise does. Raises
-        InputError if there are more canaries than coordinates.
+        Several canaries need a predicted final model, because training moves some coordinates much further
+        than the noise does. Raises InputError if there are more canaries than coordinates.
         """
         most = theta_0.size
         require(
@@ -195,7 +194,7 @@ def at_coordinates(
             return BiasedDimensions(dimensions, gradient[None], reference=at_start)
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
         coordinates = mechanism.Coordinates(dimensions, values)
-        # `predict_final` trains with these canaries and does not read the placeholder.
+        # `predict_final` trains with these canaries and ignores the placeholder reference.
         state = BiasedDimensions(dimensions, coordinates, reference=at_start)
         final = predict_final(craft_same, state, theta_0)
         return state._replace(reference=final[dimensions])
@@ -204,10 +203,10 @@ def at_coordinates(
 
 
 def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
-    """Returns the adversary that inserts gradients along new coordinates in each run.
+    """Returns the adversary that draws new coordinates in each run.
 
-    A score is the rank of a coordinate's movement among those of the coordinates without a canary. Raises
-    InputError if these are fewer than the canaries, since a rank among few proves little, or too many to
+    A score ranks a coordinate's movement among those of the coordinates without a canary. Raises InputError
+    if such coordinates are fewer than the canaries, since a rank among few proves little, or too many to
     count exactly in float32.
     """
     canaries = knowledge.canaries
@@ -225,14 +224,14 @@ def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
     train_without_noise = knowledge.rehearsal()
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> FreshCoordinates:
-        """Trains the reference model. Other fields are placeholders, which every run's `draw` replaces."""
+        """Trains the reference model. Every run's `draw` replaces the other fields."""
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
         coordinates = mechanism.Coordinates(jnp.arange(canaries), values)
         return FreshCoordinates(coordinates, tie_key=key, reference=train_without_noise(theta_0))
 
     return Adversary(
         init,
-        craft_same,  # inserts the canaries at every step
+        craft_same,
         FreshCoordinates.score,
         canaries,
         crafts_constant=True,
@@ -256,7 +255,7 @@ class FreshCoordinates(NamedTuple):
     reference: Array
 
     def draw(self, key: Array) -> FreshCoordinates:
-        """Returns the state for the run with this key, with K distinct coordinates."""
+        """Returns the state of a run, with K distinct coordinates drawn from its key."""
         coordinate_key, tie_key = jax.random.split(key)
         shape = self.canaries.indices.shape  # (K,)
         indices = jax.random.choice(coordinate_key, self.reference.size, shape, replace=False)

@@ -88,9 +88,9 @@ class OneShotCanaries(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns the adversary that scores each canary by its direction's cosine with reference - final.
 
-        The reference model is theta_0 if `observe` is "final", and 0 if it is "weights". If it is "all", a
-        score is the largest cosine with any step's move. Raises InputError for a single canary, because each
-        run compares inserted canaries with held-out ones.
+        The reference model is theta_0 for `observe="final"` and 0 for "weights". For "all", a score is the
+        largest cosine with any step's move. Raises InputError for a single canary, because each run compares
+        inserted canaries with held-out ones.
         """
         canaries = knowledge.canaries
         require(canaries > 1, f"`canaries` must be at least 2 for one_shot, got {canaries}")
@@ -173,17 +173,17 @@ class RandomDirections(NamedTuple):
 def random_directions(canaries: int, predict_final: PredictFinal) -> Adversary:
     """Returns the adversary that inserts K canaries C * u_k, for uniformly random unit vectors u_k.
 
-    The score of canary k is the cosine between u_k and predicted - final. `predict_final` maps (craft, state,
-    theta_0) to the predicted final model (p,). The mechanism draws u_k from keys in the state.
+    The score of canary k is the cosine between u_k and the predicted minus the real final model. The
+    mechanism draws u_k from keys in the state.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
-        """Draws the keys and predicts the final model, with which scores compare the real one.
+        """Draws the keys and predicts the final model.
 
         The mechanism scales directions to the clipping norm.
         """
         keys = jax.random.split(key, canaries)
-        # `predict_final` trains with directions from these keys, and does not read the placeholder.
+        # `predict_final` trains with directions from these keys and ignores the placeholder reference.
         state = RandomDirections(keys, reference=jnp.zeros_like(theta_0))
         return state._replace(reference=predict_final(craft_directions, state, theta_0))
 
@@ -199,7 +199,7 @@ def final_cosines(canaries: int, compute_reference: ComputeReference = initial_m
 
     Args:
       canaries: K.
-      compute_reference: `initial_model` gives cosines with the change due to training. `zero_model` gives
+      compute_reference: `initial_model` for cosines with the change due to training, or `zero_model` for
         cosines with the negated final weights, as in the paper.
     """
     return random_directions(canaries, lambda craft, state, theta_0: compute_reference(theta_0))
@@ -233,7 +233,7 @@ class OneShot(NamedTuple):
     momentum: Array
 
     def begin(self, theta_0: Array) -> Seen:
-        """Returns the record before the first step. Cosines start at -1, the smallest possible value."""
+        """Returns the record before the first step, with all cosines at their minimum of -1."""
         return Seen(theta_0, move=jnp.zeros_like(theta_0), largest=jnp.full(len(self.keys), -1.0))
 
     def observe(self, seen: Seen, step: Array, theta: Array) -> Seen:
@@ -267,9 +267,9 @@ def largest_cosines(canaries: int, momentum: float = 0.0) -> Adversary:
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> OneShot:
-        """Draws the keys of K directions, and the directions if they fit into memory.
+        """Draws K keys, and the K directions if they fit into memory.
 
-        Otherwise `units` is empty, and every step draws them from the keys.
+        Otherwise, every step draws the directions from the keys.
         """
         keys = jax.random.split(key, canaries)
         fits = canaries * theta_0.size <= _MAX_KEPT

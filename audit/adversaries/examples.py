@@ -2,7 +2,7 @@
 
 - The loss baseline (L, hidden-state paper, Section 5.1, "Baseline adversary") flips a training point's label.
 - Data poisoning (LiDP paper, Section 6 and Appendix F) uses examples along directions of small variance.
-  ClipBKD (Jagielski et al., 2020) uses only one.
+  ClipBKD (Jagielski et al., 2020) uses a single example.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class Loss(AdversaryFields):
 class Poisoned(AdversaryFields):
     """Data poisoning: examples along directions of small variance, as in ClipBKD.
 
-    Canaries use random principal directions from `first_direction` to `end_direction` - 1, numbered from 0
-    for the largest variance; the defaults are for 784 pixels.
+    Canaries use random principal directions from `first_direction` to `end_direction` - 1. Direction 0 has
+    the largest variance. The defaults fit 784 pixels.
     """
 
     name = "poisoned"
@@ -106,8 +106,8 @@ class Poisoned(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns an adversary with examples along random principal directions of the data.
 
-        If `as_printed` is True, examples and scores follow the LiDP paper's text instead of its code (Errata
-        L10). Raises InputError if the data or the labels are unsuitable.
+        With `as_printed`, examples and scores follow the LiDP paper's text instead of its code (Errata L10).
+        Raises InputError if the data or the labels are unsuitable.
         """
         most = knowledge.count_inputs()
         require(
@@ -122,7 +122,7 @@ class Poisoned(AdversaryFields):
         predict_final = knowledge.predict_final if self.as_printed else None
 
         def init(key: Array, theta_0: Array, clipping_norm: Array) -> mechanism.Examples:
-            """Makes K independent examples along directions from `first_direction` to `end_direction` - 1."""
+            """Makes K independent examples along random directions of the chosen range."""
             mean, directions = find_principal(knowledge)  # largest variance first
             drawn = jax.random.randint(key, (canaries,), self.first_direction, self.end_direction)
             chosen = directions[np.asarray(drawn)]
@@ -137,8 +137,8 @@ class Poisoned(AdversaryFields):
 class ClipBkd(AdversaryFields):
     """ClipBKD: a single poisoned example.
 
-    Its label has the highest loss under a model trained without it. The LiDP paper averages the losses of 100
-    such models; we train only one.
+    The example's label has the highest loss under one model trained without the example. The LiDP paper
+    averages the losses of 100 models.
     """
 
     name = "clip_bkd"
@@ -153,8 +153,9 @@ class ClipBkd(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns the ClipBKD adversary (Jagielski et al., 2020), which inserts one poisoned example.
 
-        The example differs from the data's mean in the direction of smallest variance, along which other
-        examples hardly move the model. Raises InputError for multiple canaries or unsuitable data or labels.
+        The example differs from the data's mean in the direction of smallest variance, because other examples
+        hardly move the model along that direction. Raises InputError for multiple canaries or unsuitable data
+        or labels.
         """
         require(
             knowledge.canaries == 1,
@@ -166,10 +167,11 @@ class ClipBkd(AdversaryFields):
         train_without_canary = knowledge.rehearsal()
 
         def init(key: Array, theta_0: Array, clipping_norm: Array) -> mechanism.Examples:
-            """Makes ClipBKD's example, with the label that a model trained without it finds least likely."""
+            """Makes ClipBKD's example and chooses its label."""
             mean, directions = find_principal(knowledge)
             theta = train_without_canary(theta_0)
-            # The last direction has the smallest variance. The paper does not specify its scale; we use 1.
+            # The last direction has the smallest variance. The paper does not specify a scale for the
+            # direction, so we use 1.
             features = jnp.asarray(mean + directions[-1], jnp.float32)
 
             losses = jax.vmap(lambda label: loss(theta, (features, label)))(jnp.arange(classes))
@@ -215,8 +217,7 @@ def inserted_examples(
         state = ScoredExamples(examples, predicted_losses=jnp.zeros(canaries))
         if predict_final is None:
             return state
-        # This trains with the state's examples, which `craft_same` inserts at every step, and does not read
-        # its losses.
+        # The prediction trains with the examples in `state` and ignores the losses.
         final = predict_final(craft_same, state, theta_0)
         return state._replace(predicted_losses=examples.losses(loss, final))
 
@@ -248,7 +249,7 @@ class _MinusLoss:
 
 
 class Principal(NamedTuple):
-    """The mean and the principal directions, in float64, of examples with shape (...) and d entries.
+    """The float64 mean and principal directions of examples with shape (...) and d entries.
 
     Attributes:
       mean: the mean of the examples, (...).

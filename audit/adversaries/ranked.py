@@ -58,12 +58,12 @@ class RandomExamples(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns an adversary with random examples of the shape and scale of the training data.
 
-        They are ranked among `fresh` more examples by how much lower their loss is at the final model than at
-        a reference model, trained without noise or canaries.
+        Canaries are ranked among `fresh` more examples by the drop in loss between a reference model, trained
+        without noise or canaries, and the final model.
         """
         features, labels = knowledge.data
         label_entries = _fit_entries(labels)
-        if knowledge.classes:  # not 0, so labels are classes; the data may lack the largest
+        if knowledge.classes:  # labels are classes, and the data may miss the largest
             label_entries = replace(label_entries, largest=knowledge.classes - 1)
         return fresh_examples(
             generate=RandomExampleGenerator(_fit_entries(features), label_entries),
@@ -81,7 +81,7 @@ class Draws(NamedTuple):
       canaries: the K examples.
       fresh_key: the key for the M fresh examples and for the canaries' positions among them.
       tie_key: the key for random tie-breaking.
-      reference: (p,) the model with which we compare final models.
+      reference: (p,) the model to compare with the final model.
     """
 
     canaries: mechanism.Examples
@@ -99,19 +99,19 @@ def fresh_examples(
 ) -> Adversary:
     """Returns the adversary that inserts K random examples and ranks each among M fresh examples.
 
-    If a canary were held out, its rank would be uniform on 1 to M + 1. A score is M + 1 minus the rank: the
-    number of fresh examples that score lower.
+    A held-out canary's rank would be uniform on 1 to M + 1. A score is M + 1 minus the rank: the number of
+    fresh examples that score lower.
 
     Args:
-      generate: (key, number) -> random examples, both canaries and fresh examples.
-      score_examples: (examples (n, ...), final model, reference model) -> their scores (n,). It may depend on
-        the models, but not on the inserted examples.
+      generate: (key, number) -> random examples, used as canaries and as fresh examples.
+      score_examples: (examples (n, ...), final model, reference model) -> their scores (n,), which may depend
+        on the models but not on the inserted examples.
       canaries: K, all inserted.
       fresh: M, the number of fresh examples.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Draws:
-        """Computes the reference model. Other fields are placeholders, which every run's `draw` replaces."""
+        """Computes the reference model. Every run's `draw` replaces the other fields."""
         reference = compute_reference(theta_0)
         return Draws(generate(key, canaries), fresh_key=key, tie_key=key, reference=reference)
 
@@ -134,7 +134,7 @@ class _DrawExamples:
     canaries: int
 
     def __call__(self, state: Draws, key: Array) -> Draws:
-        """Returns the state for the run with this key. It keeps only the reference model of `state`."""
+        """Returns the state of the run with this key, with the reference model of `state`."""
         canary_key, fresh_key, tie_key = jax.random.split(key, 3)
         canaries = self.generate(canary_key, self.canaries)
         return Draws(canaries, fresh_key, tie_key, state.reference)
@@ -152,9 +152,8 @@ class _RankExamples:
     def __call__(self, state: Draws, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns how many of M fresh examples score below each of the run's K canaries, (K,).
 
-        We put the canaries at random positions in a list of otherwise fresh examples. Rounding may depend on
-        the position, so random positions keep all examples exchangeable. To save memory, we draw and score
-        the list in blocks.
+        We put the canaries at random positions among the fresh examples. Rounding may depend on the position,
+        so random positions keep all examples exchangeable. Drawing and scoring in blocks saves memory.
         """
         total = self.canaries + self.fresh
         places = _draw_places(state.fresh_key, self.canaries, total)
@@ -164,7 +163,7 @@ class _RankExamples:
             """Returns the scores (block,) of the examples at positions start to start + block - 1."""
             drawn = self.generate(jax.random.fold_in(state.fresh_key, start), block)
             is_here = (start <= places) & (places < start + block)
-            # Canaries in other blocks get the row index `block`, which is out of range, so `set` drops them.
+            # Canaries in other blocks get the out-of-range row index `block`, so `set` drops them.
             rows = jnp.where(is_here, places - start, block)
 
             def insert(drawn_part: Array, canary_part: Array) -> Array:
@@ -182,7 +181,7 @@ class _RankExamples:
 
 def _draw_places(fresh_key: Array, canaries: int, total: int) -> Array:
     """Draws K distinct positions for a run's canaries among all `total` scored examples, (K,)."""
-    # To draw fresh examples, `score_block` folds numbers below `total` into the same key.
+    # `score_block` folds numbers below `total` into the same key.
     place_key = jax.random.fold_in(fresh_key, total)
     return jax.random.choice(place_key, total, (canaries,), replace=False)
 
@@ -201,7 +200,7 @@ def count_below(scores: Array, places: Array, tie_key: Array) -> Array:
     is_fresh = jnp.ones(scores.size, bool).at[places].set(False)
     below = ((scores < canary_scores) & is_fresh).sum(axis=1)
     tied = ((scores == canary_scores) & is_fresh).sum(axis=1)
-    # If t draws tie with a canary, we count a uniformly random number of them, 0 to t, as below it. The
+    # If t draws tie with a canary, we count a uniformly random number of them as below it, from 0 to t. The
     # canary's rank among them is then uniform.
     ties_below = jax.random.randint(tie_key, below.shape, 0, tied + 1)
     counts = jnp.float32(below + ties_below)

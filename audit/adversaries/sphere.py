@@ -91,14 +91,13 @@ class SphereFields(AdversaryFields):
 
 
 def _do_canaries_interfere(knowledge: Knowledge, parameters: int) -> bool:
-    """Returns True if other canaries increase a score's variance noticeably, relative to the noise.
+    """Returns True if the other canaries add noticeably to the variance of a score.
 
     Directions are uniformly random in `parameters` dimensions.
     """
-    # Both move the model along a canary's direction by random amounts. In units of learning rate * C / batch
-    # size, the noise has variance noise_steps * sigma^2. Another canary moves the model by `insertions` along
-    # its own direction, with variance insertions^2 / parameters along this one. We multiply both variances
-    # by `parameters`.
+    # Consider how far the model moves along a canary's direction, in units of learning rate * C / batch size.
+    # The noise contributes variance noise_steps * sigma^2. Another canary moves the model by `insertions`
+    # along its own direction, which contributes insertions^2 / parameters. We multiply both by `parameters`.
     sigma = float(knowledge.hyper.noise_multiplier)
     from_noise = parameters * knowledge.noise_steps * sigma**2
     from_canaries = knowledge.canaries * knowledge.insertions**2
@@ -115,7 +114,6 @@ def _find_indices(model: Model, canaries: int, within: str) -> Array | None:
     names = choose_tensors(tensors, canaries, within).names
     if within == ALL:
         return None
-    # For each tensor, an array with a value per parameter.
     is_chosen = [jnp.full(tensor.size, name in names) for name, tensor in tensors.items()]
     return jnp.flatnonzero(jnp.concatenate(is_chosen))
 
@@ -139,12 +137,11 @@ class Sphere(NamedTuple):
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns the cosines (K,) between the canaries' directions and u = reference - final; 0 if u is 0.
 
-        Directions and u have m coordinates. If a canary is out, u does not depend on its direction. Its score
-        then has the distribution of the cosine between a uniformly random direction in R^m and a fixed vector
-        (`audit.laws.cosine_law`).
+        If a canary is out, u does not depend on its direction. The score then has the distribution of the
+        cosine between a uniformly random direction in R^m and a fixed vector (`audit.laws.cosine_law`).
         """
         u = self.reference - self.canaries.select(final)
-        # For normal vectors, which are the directions times random lengths.
+        # `_sum_blocks` draws normal vectors, which are the directions times random lengths.
         products, squares = _sum_blocks(
             self.canaries.keys, u, lambda block: jnp.sum(block**2, axis=1)
         )
@@ -164,12 +161,12 @@ class Sphere(NamedTuple):
         with u. So the component of u along that part has squared length w_k^2 / H_kk.
         """
         u = self.reference - self.canaries.select(final)
-        # The directions are normal vectors divided by their lengths. We sum their dot products with u, and
+        # Directions are normal vectors divided by their lengths. We sum the vectors' dot products with u, and
         # with each other, over blocks of coordinates.
         products, gram = _sum_blocks(self.canaries.keys, u, lambda block: block @ block.T)
         lengths = jnp.sqrt(jnp.diagonal(gram))
         products = products / lengths  # V u
-        # H. The eigenvalues of the Gram matrix depend on m.
+        # This is H. The eigenvalues of the Gram matrix depend on m.
         inverse = _inverse(gram / jnp.outer(lengths, lengths), parameters=u.size)
 
         weights = inverse @ products  # w
@@ -202,10 +199,10 @@ def fresh_directions(
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Sphere:
-        """Returns the state, with the reference model at the m coordinates (`indices`) that directions use.
+        """Computes the reference model at the m coordinates that directions use.
 
-        Its keys, one per `mechanism.BLOCK` coordinates of a direction, are placeholders that every run's
-        `draw` replaces. The mechanism scales directions to the clipping norm.
+        Every run's `draw` replaces the keys, one per `mechanism.BLOCK` coordinates of a direction. The
+        mechanism scales directions to the clipping norm.
         """
         blocks = math.ceil(null.dimension / mechanism.BLOCK)
         keys = jax.random.split(key, (canaries, blocks))
@@ -226,8 +223,8 @@ def fresh_directions(
 def _sum_blocks(keys: Array, u: Array, reduce: Callable[[Array], Array]) -> tuple[Array, Array]:
     """Returns the dot products (K,) of K random vectors with u, and the sum of reduce(block) over blocks.
 
-    The vectors (m,) are standard normal. To save memory, we draw one block at a time: B coordinates of all
-    vectors. The last block has zeros after the m-th coordinate.
+    The vectors (m,) are standard normal. To save memory, we draw them in blocks of B coordinates, and pad the
+    last block with zeros.
 
     Args:
       keys: (K, blocks), the keys that draw the blocks of the vectors.
@@ -245,8 +242,8 @@ def _sum_blocks(keys: Array, u: Array, reduce: Callable[[Array], Array]) -> tupl
     def add_block(sums: Sums, block: tuple[Array, Array, Array]) -> tuple[Sums, None]:
         """Draws the next B coordinates of all K vectors and adds their contributions to the sums.
 
-        The sums are the dot products with u and the reduced blocks. `block` is (a key per vector (K,), its
-        part of u (B,), False for padding after the last coordinate (B,)).
+        `block` is (a key per vector (K,), the same coordinates of u (B,), a mask (B,) that is False for
+        padding).
         """
         block_keys, u_block, is_inside = block
         drawn = jax.vmap(mechanism.draw_normal_block, (0, None))(block_keys, u) * is_inside
@@ -269,7 +266,7 @@ def _inverse(gram: Array, parameters: int) -> Array:
     """
     low, high = _eigenvalue_limits(len(gram), parameters)
     first_error = (high - low) / (high + low)
-    # Solves first_error^(2^n) = _INVERSION_ERROR for the error after n iterations.
+    # After n iterations, the error is first_error^(2^n). We make it at most _INVERSION_ERROR.
     power = math.log(_INVERSION_ERROR) / math.log(first_error)
     iterations = math.ceil(math.log2(power))
     identity = jnp.eye(len(gram))

@@ -1,7 +1,7 @@
 """Chooses which of a large model's parameters the canaries' directions use.
 
-A random direction in m fixed parameters needs only m random numbers. The null distribution of its score
-remains exact, and the power is the same. The choice must not depend on the audited runs' data.
+A random direction in m fixed parameters needs only m random numbers. The score keeps its exact null
+distribution and its power. The choice must not depend on the audited runs' data.
 """
 
 import difflib
@@ -22,8 +22,8 @@ class Subspace(NamedTuple):
     """The tensors that the directions use.
 
     Attributes:
-      names: their names, in the order of the model's parameters.
-      dimension: m, the number of their parameters.
+      names: the tensors' names, in the model's order.
+      dimension: m, the number of parameters in these tensors.
       parameters: the total number of trained parameters.
     """
 
@@ -53,7 +53,7 @@ def choose_tensors(
         tensors.
 
     Raises:
-      InputError: no tensor has such a name; a chosen tensor is unsuitable; or the number of canaries exceeds
+      InputError: no tensor matches `within`; a chosen tensor is unsuitable; or the number of canaries exceeds
         half the number of chosen parameters.
 
     >>> import numpy as np
@@ -68,7 +68,7 @@ def choose_tensors(
     sizes = {name: math.prod(tensor.shape) for name, tensor in parameters.items()}
     if within == AUTO:
         require(usable, f"no tensor is suitable for directions: {next(iter(problems.values()))}")
-        names = [max(usable, key=sizes.__getitem__)]  # the largest
+        names = [max(usable, key=sizes.__getitem__)]
     elif within == ALL:
         names = usable
     else:

@@ -22,7 +22,7 @@ def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
     Booleans, bfloat16 and JAX arrays are valid.
 
     Args:
-      name: a plural noun for the values, used to start messages: "the scores".
+      name: a plural noun that starts messages, such as "the scores".
 
     Raises:
       InputError: for values that are not real numbers, masked entries, or rows of unequal length.
@@ -35,8 +35,8 @@ def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
     require(
         not np.ma.is_masked(values), f"{name} have masked entries: drop them with .compressed()"
     )
-    # NumPy's kinds b, i, u and f are booleans, integers and floats. Kind V includes records, whose type is
-    # void, and the floats of ml_dtypes, such as bfloat16.
+    # NumPy's kinds b, i, u and f are booleans, integers and floats. Kind V includes records (type void) and
+    # the floats of ml_dtypes, such as bfloat16.
     kind = array.dtype.kind
     fits = kind in "biuf" or (kind == "V" and array.dtype.type is not np.void)
     require(fits, f"{name} must be real numbers, got {array.dtype}: give an array of floats")
@@ -65,7 +65,7 @@ def bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
 
 
 def scores(name: str, values: ArrayLike) -> Array:
-    """Returns a user's scores as float64; raises InputError for booleans and whatever `real` rejects."""
+    """Returns a user's scores as float64; raises InputError for booleans and values that `real` rejects."""
     array = real(name, values)
     require(
         array.dtype.kind != "b",
@@ -115,8 +115,8 @@ def make_finite(*worlds: Array) -> tuple[Array, ...]:
         return worlds
     lowest = float(finite.min(initial=0.0))
     highest = float(finite.max(initial=0.0))
-    # Infinite scores move one gap beyond the finite ones, and NaN two gaps below them. A gap, a quarter of
-    # the range, far exceeds rounding errors.
+    # Infinite scores move one gap beyond the finite ones, and NaN two gaps below them. A gap is a quarter of
+    # the range, which far exceeds rounding errors.
     gap = max(highest - lowest, 1.0) / 4
     return tuple(
         np.nan_to_num(world, nan=lowest - 2 * gap, neginf=lowest - gap, posinf=highest + gap)

@@ -8,9 +8,10 @@ Sets (LiDP paper, Section 3): the runs of one set insert K canaries and yield mi
 - 1 canaries and score left-out canaries, fresh draws that yield false alarms.
 
 Coins: every canary of every run is in with probability 1/2, independently, so every run yields misses and
-false alarms. Fix a canary k and all other coins. Then runs with k in and with k out are neighbours, so if the
-mechanism is f-DP, the error rates of guesses about k satisfy FNR_k >= f(FPR_k). The expectation of 2 / K
-sum_k coin_k miss_k is the mean of FNR_k over k, even if the canaries of a run depend on each other.
+false alarms. Fix a canary k and the coins of all other canaries. Then runs with k in and with k out are
+neighbours, so if the mechanism is f-DP, the error rates of guesses about k satisfy FNR_k >= f(FPR_k). The
+expectation of 2 / K sum_k coin_k miss_k is the mean of FNR_k over k, even if the canaries of a run depend on
+each other.
 
 If a mechanism is f-DP, FNR >= f(FPR) for all neighbours and rejection regions. Averaging over random
 canaries, data and regions gives E[FNR] >= E[f(FPR)] >= f(E[FPR]), since f is convex. So upper limits on both
@@ -72,8 +73,9 @@ class RunErrors(NamedTuple):
     def rates(self) -> tuple[Array, Array]:
         """Returns each run's estimates of the false-positive rate (m,) and the false-negative rate (n,).
 
-        A rate is scale * errors / canaries, for the canaries that can have this error. The scale is 1 over
-        their probability of being in (for misses) or out (for false alarms): 2 for fair coins, 1 without.
+        A rate is scale * errors / canaries, counting only canaries that can have the error. The scale is 1
+        over their probability of being in (for misses) or out (for false alarms): 2 with fair coins, 1
+        without coins.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
@@ -150,7 +152,7 @@ class Coins(NamedTuple):
         The scores' ranks seed the draw, so increasing transformations of the scores do not change it.
         """
         ranks = np.searchsorted(np.unique(self.scores), self.scores)
-        # Each (rank, bit) pair is mapped to a different integer.
+        # The sum maps each (rank, bit) pair to a different integer.
         pilot, rest = _draw_pilots(2 * ranks + self.presence)
         return self.select(*pilot), self.select(*rest)
 
@@ -176,8 +178,8 @@ class Coins(NamedTuple):
     def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:
         """Returns errors with larger scales if coins may be unfair, and the remaining error probability.
 
-        `error` is the error probability of a bound. For a user's coins, a tenth of it is spent on confidence
-        limits for the probability of "in". The scales 1 / low and 1 / (1 - high) replace 2 and overestimate
+        `error` is the error probability of a bound. For a user's coins, a tenth of it pays for confidence
+        limits on the probability of "in". The scales 1 / low and 1 / (1 - high) replace 2 and overestimate
         both error rates.
         """
         # Our own coins are fair.
@@ -241,8 +243,8 @@ class Sets(NamedTuple):
     def errors(self, threshold: float) -> RunErrors:
         """Returns each run's errors when canaries with scores above a threshold are guessed to be in.
 
-        The n runs with canaries yield misses: `inserted` (n, K) has the scores. The left-out canaries of the
-        m other runs yield false alarms: `fresh` (m, M) has their scores.
+        The runs with canaries, `inserted` (n, K), yield misses. The other runs, `fresh` (m, M), yield false
+        alarms.
         """
         misses = (self.inserted <= threshold).sum(1, dtype=np.float64)
         alarms = (self.fresh > threshold).sum(1, dtype=np.float64)
@@ -308,10 +310,10 @@ class Fresh(NamedTuple):
         )
 
     def __str__(self) -> str:
-        """Returns the run and canary counts.
+        """Describes the runs and canaries.
 
-        For cosines, "10 runs x 256 fresh directions, all inserted". For ranks (with `draws`), "20 runs x 64
-        canaries, ranked among 10,000 fresh draws, all inserted".
+        Examples are "10 runs x 256 fresh directions, all inserted" for cosines and "20 runs x 64 canaries,
+        ranked among 10,000 fresh draws, all inserted" for ranks.
         """
         runs, canaries = self.cosines.shape
         scored = counted(canaries, "fresh direction")
@@ -344,8 +346,8 @@ class Fresh(NamedTuple):
     def pooled(self) -> tuple[Array, Array]:
         """Returns scores for figures: those of inserted canaries, (n,), and of left-out canaries, (m,).
 
-        The latter are quantiles of their known distribution at evenly spaced levels. Scores are cosines or,
-        with `draws`, the normal deviates of ranks.
+        Scores of left-out canaries are quantiles of their known distribution at evenly spaced levels. All
+        scores are cosines or, with `draws`, the normal deviates of ranks.
         """
         cosines_in = self.cosines[self.presence]
         # As many quantiles as scores, within limits.
@@ -360,8 +362,7 @@ class Fresh(NamedTuple):
 
     def _convert_to_deviates(self, ranks: Array | Integers) -> Array:
         """Converts ranks, from 1 (the highest score) to `draws` + 1, to normal deviates."""
-        # Rank r covers the tail probabilities from (r - 1) / (draws + 1) to r / (draws + 1). We use the
-        # middle.
+        # We use the middle of rank r's tail probabilities, from (r - 1) / (draws + 1) to r / (draws + 1).
         return -special.ndtri((ranks - 0.5) / (self.draws + 1))
 
 
@@ -393,7 +394,7 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
     Args:
       scores_in: (n,) or (n, K), the scores of the K canaries in each of n runs; higher means in, NaN for a
         failed run.
-      scores_out: (m,) or (m, M), the scores of M left-out canaries in each of m other runs. They must
+      scores_out: (m,) or (m, M), the scores of M left-out canaries in each of m other runs. Those runs must
         insert K - 1 canaries, one fewer than the n runs. If runs differ in more than one canary, bounds are
         too high.
 

@@ -48,8 +48,8 @@ def require_decimals(cosines: Array, dimension: int) -> None:
 def _find_decimals(cosines: Array, most: int) -> int | None:
     """Returns the number of decimals to which cosines were rounded; None if it is above `most` or unclear.
 
-    Unrounded cosines (any shape, in [-1, 1]) may lie on a decimal grid: 0, 1 and -1 do, so we ignore them,
-    and a few others may lie on a fine grid by chance.
+    We ignore 0, 1 and -1, which lie on every decimal grid. A few other unrounded cosines may lie on a fine
+    grid by chance.
     """
     sizes = np.unique(np.abs(cosines))
     is_whole = np.abs(sizes - np.round(sizes)) <= _PRECISION * sizes  # 0 or 1

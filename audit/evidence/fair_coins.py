@@ -1,4 +1,4 @@
-"""Tests that reject a user's unfair or dependent coins before they are used for a bound.
+"""Rejects a user's unfair or dependent coins before a bound uses them.
 
 Bounds from a single run need an independent fair coin for each canary. Bounds from several runs need
 independent coins that share one probability, which they estimate (`canaries.Coins.widen`). Each test is exact
@@ -85,8 +85,8 @@ def _test_totals(totals: Integers, coins: int, row: str) -> _Test:
 def _test_lags(bits: Bits, column: str) -> _Test:
     """Tests whether bits (rows, columns) a fixed distance apart in a row agree, or differ, too often.
 
-    Pairs at one distance form no cycle, so the differences of fair coins are also fair coins. Distances are
-    1 to 64 columns, but at most half a row, so that many pairs remain. The p-value is the smallest over all
+    Pairs at one distance form no cycle, so the differences of fair coins are also fair coins. Distances are 1
+    to 64 columns and at most half a row, to keep enough pairs. The p-value is the smallest over all
     distances, times their number (Bonferroni).
     """
     num_lags = min(64, bits.shape[1] // 2)
@@ -106,11 +106,11 @@ def _test_lags(bits: Bits, column: str) -> _Test:
 def _test_dispersion(totals: Integers, width: int, row: str) -> _Test:
     """Tests whether the totals of rows of K = `width` coins vary too much or too little.
 
-    The statistic X is the sum over rows of (2 S_r - K)^2 / K, where S_r is a row's total. Its p-value is
-    twice the Chernoff bound, the minimum over t in _TILTS of exp(-t x) E[exp(t X)], where x is the observed
-    X. Positive t bound the upper tail, negative t the lower.
+    The statistic X is the sum over rows of (2 S_r - K)^2 / K for row totals S_r. The p-value of an observed x
+    is twice the Chernoff bound, the minimum over t in _TILTS of exp(-t x) E[exp(t X)]. Positive t bound the
+    upper tail and negative t the lower.
     """
-    # The possible totals of a row within 40 standard deviations. Others have negligible probability.
+    # Totals of a row beyond 40 standard deviations have negligible probability.
     middle = width // 2
     fair_deviation = np.sqrt(width) / 2
     reach = int(40 * fair_deviation) + 1

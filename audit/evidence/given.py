@@ -35,7 +35,7 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     >>> audit.bounds(audit.coins(losses, presence)).bounds["one_run_guesses"].epsilon > 2
     True
     """
-    # For a user's coins, which may be slightly unfair, bounds estimate the probability.
+    # A user's coins may be slightly unfair, so bounds estimate the probability of "in".
     drawn = canaries.make_coins(scores, presence)._replace(from_user=True)
     # Repeated coins look unfair, but bounds count pasted rows once.
     check_with_or_without_copies(lambda part: fair_coins.require_fair(part.presence), drawn)
@@ -53,7 +53,7 @@ def cosines(
 ) -> Fresh | OneRun:
     """Returns the evidence from cosines with uniform directions, drawn afresh and inserted in every run.
 
-    The result is a `Fresh`, or a `OneRun` for a single run, (1, K), without `leave_one_out`. Bounds for a
+    A single run (1, K) without `leave_one_out` becomes a `OneRun`, and other values a `Fresh`. Bounds for a
     `OneRun` assume that a cosine does not depend on other canaries' directions.
 
     Args:
@@ -61,7 +61,7 @@ def cosines(
         single run. NaN for a failed run.
       dimension: d, the number of trained parameters.
       presence: 1 if a fair coin put the canary in, else 0, with the shape of `values`; None if all were in.
-      leave_one_out: True if a cosine used the other canaries' directions (`audit.directions.cosines`).
+      leave_one_out: True if cosines depend on the other canaries' directions (`audit.directions.cosines`).
       in_order: True if rows are sorted by the start times of their runs. The bound is then the largest one
         after any number of runs and is valid whenever you stop. Ignored for a `OneRun`.
 
@@ -87,14 +87,14 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
 
     Args:
       observed: (K,) cosines of inserted canaries.
-      unobserved: (M,) cosines of left-out canaries with the same distribution, to which we fit the null
-        distribution; None to use the exact distribution of a uniform direction's cosine.
+      unobserved: (M,) cosines of left-out canaries with the same distribution, used to fit the null
+        distribution; None for the exact distribution of a uniform direction's cosine.
       dimension: d, the number of trained parameters.
     """
     size = given_directions.require_dimension(dimension)
     run = make_cosines(observed, unobserved, size)
-    # Without a fitted null, cosines must fit uniform directions in this dimension. With it, they may have
-    # another distribution, such as that of the largest cosine over rounds.
+    # Without a fitted null, cosines must fit uniform directions in this dimension. A fitted null allows other
+    # distributions, such as that of the largest cosine over rounds.
     if not len(run.unobserved):
         given_directions.given(run.observed[None], size)  # called only for its checks
     return OneRun(coins=None, cosines=run)

@@ -6,12 +6,12 @@
 - columns with different means, as when the directions of all runs are drawn with the same seed;
 - a run with a sum of squared cosines that is impossible for any vector (`require_possible`).
 
-Each check except the last rejects valid cosines with probability at most about LEVEL; for spreads,
-simulations confirm this for K/d up to 1.
+The first two checks each reject valid cosines with probability at most about LEVEL, as simulations confirm
+for spreads with K/d up to 1.
 
-If all canaries are inserted, the checks cannot detect directions that are not uniform (such as coordinates)
-or that are known during training; signs or runs selected by score; or a dimension that is slightly too large.
-They may also miss that all runs used the same seed.
+If all canaries are inserted, the checks cannot detect nonuniform directions such as coordinates, directions
+that are known during training, signs or runs selected by score, or a dimension that is slightly too large.
+They may also miss a seed that all runs share.
 
 The cosines of a failed run are NaN, which we replace with -1. Without the canary, failure does not depend on
 the direction, so the known probability of a cosine above t remains an upper bound.
@@ -32,7 +32,7 @@ from audit.evidence.repeats import check_with_or_without_copies
 from audit.laws import cosine_law
 
 LEVEL = 1e-6  # each test's probability of rejecting valid cosines
-MIN_COSINES = 10  # no test is run with fewer cosines or fewer canaries per run
+MIN_COSINES = 10  # tests need at least this many cosines, or canaries per run
 MAX_DIMENSION = 10**13
 
 
@@ -45,9 +45,9 @@ def given(
 ) -> Fresh:
     """Returns a user's cosines with fresh directions as evidence, after all checks (see `given.cosines`).
 
-    With `leave_one_out`, a cosine used the other canaries' directions, so it is not `separate`. Raises
-    InputError for invalid values, for cosines that are very unlikely for fresh uniform directions in
-    `dimension` dimensions, and for cosines that were rounded too coarsely.
+    Leave-one-out cosines depend on the other canaries' directions, so they are not `separate`. Raises
+    InputError for invalid values, coarsely rounded cosines, and cosines that are very unlikely for fresh
+    uniform directions in `dimension` dimensions.
     """
     require_type("in_order", in_order, bool)
     d = require_dimension(dimension)
@@ -58,7 +58,7 @@ def given(
     design = Fresh(
         values, present, d, separate=not leave_one_out, from_user=True, in_order=in_order
     )
-    # These tests assume that rows are independent. Rows that were pasted twice must not fail them.
+    # These tests assume independent rows, but rows that were pasted twice must not fail.
     check_with_or_without_copies(_require_fresh, design)
     check_with_or_without_copies(_require_spread, design)
     require_possible(values, d, leave_one_out)
@@ -174,7 +174,7 @@ def measure_spread(design: Fresh) -> tuple[float, int]:
     one canary per run, we measure the spread about the mean of all runs.
 
     Returns:
-      squares: the sum of the squared deviations; freedom / d on average.
+      squares: the sum of the squared deviations, which is freedom / d on average.
       freedom: the number of independent deviations, which is one less for each mean.
     """
     cosines = design.cosines
@@ -190,8 +190,7 @@ def measure_spread(design: Fresh) -> tuple[float, int]:
 def _check_cosines(cosines: ArrayLike) -> Array:
     """Returns a user's cosines in [-1, 1], (runs, canaries), with -1 (FAILED) for non-finite values.
 
-    A failed run's -1 is below all thresholds. Raises InputError for other shapes, for values outside [-1, 1],
-    and if more than half are not finite.
+    Raises InputError for other shapes, for values outside [-1, 1], and if more than half are not finite.
     """
     values = arrays.cosines("the cosines", cosines)
     require(
@@ -218,7 +217,7 @@ def check_bits(presence: ArrayLike | None, shape: tuple[int, ...]) -> Bits:
 def _about_means(cosines: Array, presence: Bits) -> Array:
     """Returns the deviations of inserted canaries' cosines (R, K) from their run's mean; 0 for the others.
 
-    Insertion shifts the cosines of a run, and tests of their spread must ignore this.
+    Tests of the spread must ignore how much insertion shifts a run's cosines.
     """
     sums = (cosines * presence).sum(1, keepdims=True)
     counts = presence.sum(1, keepdims=True)
@@ -256,12 +255,12 @@ def _spread_p_value(design: Fresh, freedom: int, ratio: float) -> float:
     dimension = design.dimension
     canaries = design.cosines.shape[1]
     runs = np.count_nonzero(_find_inserted(design).any(1))
-    # Leave-one-out cosines of a run depend on each other. With several runs, we always allow for this. Bounds
+    # Leave-one-out cosines of a run depend on each other, which we always allow for with several runs. Bounds
     # from a single run trust the user that cosines are not leave-one-out (`separate`), so we do too.
     if runs == 1 and design.separate:
         # With a huge denominator, Fisher's F is a chi-squared test.
         return special.fdtrc(freedom, 1e12, ratio)
-    # Degrees of freedom that fit simulations of leave-one-out cosines, with limits for K above d.
+    # These degrees of freedom fit simulations of leave-one-out cosines, with limits for K above d.
     independent_fraction = max(1 - canaries / dimension, 1 / dimension)
     numerator = max(freedom * independent_fraction, 1.0)
     denominator = max(runs * (dimension - canaries), 1)

@@ -46,13 +46,13 @@ class OneRun(NamedTuple):
 
     @property
     def is_null_known(self) -> bool:
-        """Returns True if scores are cosines whose null distribution is exact rather than fitted."""
+        """Returns True if scores are cosines with an exact rather than a fitted null distribution."""
         return self.cosines is not None and not len(self.cosines.unobserved)
 
     def pooled(self) -> tuple[Array, Array]:
         """Returns the scores of all canaries that were in, (n,), and of those that were out, (m,).
 
-        Coins and cosines, if a run has both, contain the same scores, up to rounding.
+        A run with coins and cosines has the same scores in both, up to rounding.
         """
         if self.coins is not None:
             return self.coins.pooled()
@@ -96,7 +96,6 @@ def _check_cosines(name: str, values: ArrayLike) -> Array:
     Raises InputError unless they are a vector of at least 10 finite values in [-1, 1], up to rounding, that
     are not all equal.
     """
-    # Clips rounding errors, and replaces values that are not finite with NaN.
     array = arrays.cosines(f"the {name} cosines", values)
     require(
         array.ndim == 1,

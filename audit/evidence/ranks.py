@@ -36,9 +36,9 @@ def ranks(
 ) -> Fresh:
     """Returns the evidence from canaries of any kind, ranked among fresh draws from the same generator.
 
-    Every run draws its own K canaries, independently of each other, and inserts them. Afterwards, M fresh
-    examples are drawn. The same function scores all of them on the released model, without knowing which were
-    inserted. Do not drop any of them.
+    Every run draws its own K canaries, independently of each other, and inserts them. After training, draw M
+    fresh examples. Score canaries and fresh examples with the same function on the released model, without
+    using which were inserted, and do not drop any scores.
 
     Args:
       scores: (R, K) scores of K canaries in R runs; higher means in. NaN for a failed run, here and in
@@ -72,7 +72,7 @@ def ranks(
     has_failed = np.isnan(ranked).all(axis=1, keepdims=True)  # (R, 1)
     require_few_failed("rows of scores", has_failed)
     present = check_bits(presence, canary_scores.shape)
-    # Ranks need numbers. The cosines of failed runs replace theirs below.
+    # Ranks need numbers, so failed runs get zeros here and FAILED below.
     ranked = np.where(has_failed, 0.0, ranked)
     ranks_of_runs = rank_among(ranked[:, :canaries], ranked[:, canaries:])
     return Fresh(
@@ -118,7 +118,7 @@ def _require_one_law(initial: Any) -> None:
 
 
 def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
-    """Returns a cosine in RANK_DIMENSION dimensions for each rank, so that methods for cosines can be used.
+    """Converts each rank to a cosine in RANK_DIMENSION dimensions, for methods that need cosines.
 
     A left-out canary has a rank of at most r with probability r / (M + 1). Rank r becomes the cosine that a
     uniform direction exceeds with this probability. In RANK_DIMENSION dimensions, cosines are practically
@@ -139,9 +139,9 @@ def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
 def measure_law(ranks: Integers, is_out: Bits, draws: int) -> float:
     """Tests whether left-out canaries and fresh draws have the same distribution, and returns the p-value.
 
-    Rank r becomes a normal deviate whose tail probability is drawn uniformly between (r - 1) / (M + 1) and
-    r / (M + 1), with a fixed seed. We test whether deviates are normal. All ranks of a run use the same M
-    fresh draws, so their correlation is about 1 / M, and the sum of k deviates has variance k + k^2 / M.
+    Rank r becomes a normal deviate. Its tail probability is drawn uniformly between (r - 1) / (M + 1) and r /
+    (M + 1), with a fixed seed. We test whether deviates are normal. All ranks of a run use the same M fresh
+    draws, so their correlation is about 1 / M, and the sum of k deviates has variance k + k^2 / M.
 
     Args:
       ranks: (R, K), from 1 to M + 1.
@@ -211,7 +211,7 @@ def rank_among(scores: ArrayLike, fresh: ArrayLike) -> Integers:
         # How many fresh draws score below each canary, and how many do not score above it.
         below = np.searchsorted(ordered, own, side="left")
         not_above = np.searchsorted(ordered, own, side="right")
-        # A random number of the fresh draws with the same score rank above it.
+        # A random number of the tied fresh draws rank above the canary.
         rng = np.random.default_rng([0, run])
         tied_above = rng.integers(0, not_above - below, endpoint=True)
         rows.append(1 + len(ordered) - not_above + tied_above)

@@ -11,7 +11,7 @@ suspicious
 - if they repeat several different scores, or scores that are never equal in independent runs, such as
 cosines.
 
-We do not detect copies that differ in the last digit of a score or a few copies of rounded scores.
+We detect neither copies that differ in the last digit of a score nor a few copies of rounded scores.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ class CountedOnce(NamedTuple):
 
     Attributes:
       evidence: the rows that do not repeat earlier rows.
-      remark: the number of other rows, in words.
+      remark: the number of repeated rows, in words.
     """
 
     evidence: Evidence
@@ -41,7 +41,7 @@ class CountedOnce(NamedTuple):
 
 
 def count_once(evidence: Evidence) -> CountedOnce | None:
-    """Returns evidence that counts copied rows once; None if no row looks like a copy of another run's row.
+    """Returns evidence that counts copied rows once; None if no row looks like a copy.
 
     A `OneRun` has a single row.
     """
@@ -57,7 +57,7 @@ def count_once(evidence: Evidence) -> CountedOnce | None:
 
 
 def check_with_or_without_copies(check: Callable[[Any], None], evidence: Evidence) -> None:
-    """Calls `check` on evidence; if it fails and rows look like copies, calls it with each row counted once.
+    """Calls `check` on evidence and, if it fails, again with copied rows counted once.
 
     Checks reject unlikely values, and copies of a valid run look unlikely. Bounds count copies once anyway.
     Raises the InputError from `check` if both calls fail.
@@ -81,7 +81,7 @@ def _find_repeats(table: Rows) -> Bits:
         values = np.concatenate([values, table.presence], axis=1)
     if values.shape[1] == 1:  # much faster than comparing rows
         values = values[:, 0]
-    # Equal rows form a group. `groups` (n,) has each row's group, and `counts` (m,) has each group's size.
+    # Equal rows form a group: `groups` (n,) are the rows' groups, and `counts` (m,) the groups' sizes.
     _, groups, counts = np.unique(values, axis=0, return_inverse=True, return_counts=True)
     num_before = _count_before(groups, counts)
     is_repeated = num_before > 0
@@ -98,7 +98,7 @@ def _find_repeats(table: Rows) -> Bits:
 
 
 def _count_before(groups: Integers, counts: Integers) -> Integers:
-    """Returns how many earlier rows are in each row's group (n,).
+    """Returns the number of earlier rows in each row's group, (n,).
 
     `groups` (n,) has each row's group, and `counts` (m,) has each group's size.
     """
@@ -110,14 +110,14 @@ def _count_before(groups: Integers, counts: Integers) -> Integers:
 
 
 def _look_pasted(counts: Integers) -> bool:
-    """Returns True if rows repeat like those of a table that was pasted k times, and unlike independent rows.
+    """Returns True if rows repeat as in a table that was pasted k times, unlike independent rows.
 
-    `counts` (m,) is how many times each of the m different rows occurs. Let f_k be the number of different
+    `counts` (m,) are the numbers of times that the m different rows occur. Let f_k be the number of different
     rows that occur k times. If all were pasted k times, f_(k - 1) and f_(k + 1) would be 0. This violates
 
         k E[f_k]^2 <= (k + 1) E[f_(k - 1)] E[f_(k + 1)]    for k >= 2,
 
-    which holds for independent rows: if their number is Poisson, a row with l expected occurrences occurs k
+    which independent rows satisfy. If their number is Poisson, a row with l expected occurrences occurs k
     times with probability e^-l l^k / k!, and the Cauchy-Schwarz inequality applies to the sum over rows. We
     allow each f_k to differ from its mean by up to two standard deviations.
     """
@@ -133,8 +133,8 @@ def _look_pasted(counts: Integers) -> bool:
 def _are_distinctive(table: Rows) -> Bits:
     """Returns a mask (n,) of the rows that an independent run would rarely repeat.
 
-    These are the rows with at least 3 different scores, unlike rows of yes-or-no votes. If independent scores
-    are never equal (`Rows.has_no_ties`), all rows qualify except those of failed runs.
+    Such rows have at least 3 different scores, unlike rows of yes-or-no votes. If independent scores are
+    never equal (`Rows.has_no_ties`), all rows qualify except those of failed runs.
     """
     if table.has_no_ties:
         return (table.scores != FAILED).any(axis=1)

@@ -58,7 +58,7 @@ class FederatedTraining:
 
 @dataclasses.dataclass(frozen=True)
 class FederatedSetting(FederatedTraining):
-    """The settings of a federated audit. Their identity in the store omits fields with default values."""
+    """The settings of a federated audit. Identities in the store omit fields with default values."""
 
     momentum: float = described("Momentum of the server.", default=0.9, least=0, below=1)
     quantile: float = described(

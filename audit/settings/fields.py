@@ -167,7 +167,7 @@ def deciding(part: Any) -> dict[str, Any]:
 
 
 def require_fields(part: Any) -> None:
-    """Raises InputError for the first field of a setting or its parts whose type or value is wrong."""
+    """Raises InputError for the first field of a setting or its parts with a wrong type or value."""
     known = declared(part.__class__)
     kinds = get_type_hints(type(part))
     for field in dataclasses.fields(part):

@@ -95,9 +95,9 @@ def setting_of(model: str, **given: Any) -> Setting:
 
 
 def add_default_insertions(model: str, given: dict[str, Any]) -> None:
-    """Adds the model's default number of insertions to the values in `given`, unless they specify the steps.
+    """Adds the model's default number of insertions to `given`, unless `given` specifies the steps.
 
-    If the sampler draws per epoch, this adds nothing, and `make_setting` uses a whole number of epochs.
+    If the sampler draws per epoch, `make_setting` uses a whole number of epochs instead.
     """
     sampler, _, _ = str(given.get("sampler")).partition(":")  # drops a number, as in shuffled:98
     if given.get("steps") is None and sampler not in BY_EPOCHS:
@@ -170,7 +170,7 @@ def _select(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
 def _name_step(insert: str, periodicity: int) -> str:
     """Returns the name of step `insert` in a period: "last" for step k, "first" for step 1, or its number.
 
-    k is `periodicity`. If k is 1, the name is "last", so that equivalent settings have the same identity.
+    k is `periodicity`. If k is 1, the name is "last", because equivalent settings need the same identity.
     """
     step = insert_step(insert, periodicity)
     if step == periodicity:
@@ -240,7 +240,7 @@ class StoredConfig(NamedTuple):
     """The content of a stored audit's config.
 
     Attributes:
-      data: the checksum of the training data; None if the config does not have one.
+      data: the checksum of the training data; None if the config has no checksum.
       model: the checksum of a custom model; None for one of the repository's models.
     """
 
@@ -262,7 +262,7 @@ def parse_config(config: dict[str, Any]) -> StoredConfig | None:
 
 
 def open_audit(folder: Path) -> tuple[Store, StoredConfig]:
-    """Returns the store and the config of the audit in a folder; raises InputError if there is none."""
+    """Returns the store and the config of the audit in a folder; raises InputError if it has no audit."""
     store = Store.at(folder)
     audited = parse_config(store.config())
     if audited is None:

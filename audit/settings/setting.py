@@ -90,8 +90,8 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
     Args:
       text: a name, optionally followed by a colon and a number. "known:30" uses each canary in 30 steps,
         drawn before training and known to the adversary.
-      batches: the number of batches in an epoch of the data, or 0 if unknown. Except for `known`, it replaces
-        a missing number (a missing rate becomes 1 / batches).
+      batches: the number of batches in an epoch of the data, or 0 if unknown. It replaces a missing number,
+        except for `known`; a missing rate becomes 1 / batches.
 
     Raises:
       InputError: the text does not describe a sampler.
@@ -234,7 +234,7 @@ class Setting:
     def noise_steps(self) -> float:
         """The variance of the sum of all steps' noise, in units of one step's raw noise variance.
 
-        If the noise is independent across steps, it equals the number of steps.
+        For noise that is independent across steps, the variance is the number of steps.
         """
         steps = self.schedule.steps
         if self.mechanism.noise == INDEPENDENT:  # saves loading SciPy
@@ -245,19 +245,19 @@ class Setting:
         return float(np.sum(weights**2))
 
     def is_rehearsed(self, parameters: int) -> bool:
-        """Returns True if an adversary whose directions span this many parameters should rehearse training.
+        """Returns True if an adversary with directions in this many parameters should rehearse training.
 
-        A rehearsal is a training run without noise or canaries. It predicts how far the training examples
-        move the model, and is worth the time only if they move it far compared with the noise. We never
+        A rehearsal is a training run without noise or canaries. It predicts how far training examples move
+        the model, and is worth the time only if the noise does not move the model much further. We never
         rehearse adaptive optimizers, because they take much longer steps without noise.
         """
         mechanism = self.mechanism
-        # In units of learning rate * C / batch size: the largest distance by which clipped gradients can move
-        # SGD's model, and the expected squared length of the sum of all noise.
+        # In units of learning rate * C / batch size: how far clipped gradients can move SGD's model at most,
+        # and the expected squared length of the sum of all noise.
         largest_drift = self.schedule.steps * mechanism.batch_size
         squared_noise = parameters * self.noise_steps * mechanism.noise_multiplier**2
-        # Drift lengthens the displacement, by which cosines are divided. Up to a ratio of 0.04, SGD's cosines
-        # lose at most 1 - 1 / sqrt(1.04) = 2% without a rehearsal.
+        # Drift lengthens the displacement, which reduces cosines. Up to a ratio of 0.04, SGD's cosines lose
+        # at most 1 - 1 / sqrt(1.04) = 2% without a rehearsal.
         is_worthwhile = largest_drift**2 > 0.04 * squared_noise
         return is_worthwhile and mechanism.optimizer not in ADAPTIVE
 
@@ -289,7 +289,7 @@ def flat(setting: Setting) -> dict[str, Any]:
     values = {"model": setting.model, "adversary": setting.adversary.name}
     for part in (setting.adversary, setting.mechanism, setting.schedule):
         values |= dataclasses.asdict(part)
-    for name in declared(Setting):  # the setting's own fields, which are not in a part
+    for name in declared(Setting):  # fields outside the parts
         values[name] = getattr(setting, name)
     return values
 
@@ -308,7 +308,7 @@ def summary(setting: Setting, runs: int) -> str:
 def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> None:
     """Raises InputError for a value out of range, or for too few or too many runs (None: not checked).
 
-    `delta` matters only for Poisson sampling, which has no upper bound on epsilon at a very small delta.
+    `delta` matters only for Poisson sampling.
     """
     require_fields(setting)
     steps = setting.schedule.steps

@@ -30,8 +30,8 @@ from audit.version import __version__
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# JAX looks up a compiled program by the function that it was compiled from. So we cache functions that make
-# functions: the same arguments must give the same object.
+# JAX looks up compiled programs by function object. So we cache functions that make functions, to get the
+# same object for the same arguments.
 
 OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
     "sgd": optax.sgd,
@@ -59,8 +59,7 @@ def make_clipped_sum(clipping: str, model: Model) -> ClippedSum:
     """Returns the function that computes the sum of a model's clipped gradients.
 
     `clipping` names the strategy: "book_keeping" (Bu et al., 2022) for narrow dense networks, "unfolded" for
-    more layers, such as convolutions as matrix products, or "per_example", which is slow but works for all
-    models.
+    other layers such as convolutions, or "per_example", which is slow but works for all models.
     """
     if clipping == "per_example":
         return per_example(model.loss)
@@ -80,7 +79,7 @@ def _at_precision(function: F, precision: str) -> F:
 
 
 def trainee(model: str, dataset: Dataset) -> Trainee:
-    """Returns the repository's model with this name, made for the shape of a data set's examples."""
+    """Makes the repository's model with this name for the shape of a data set's examples."""
     entry = task(model)
     example_shape = dataset.features.shape[1:]
     return Trainee(entry.make(example_shape), entry.classes, entry.clipping)
@@ -165,13 +164,13 @@ def _describe_training(
 ) -> Knowledge:
     """Returns the training run as an adversary knows it.
 
-    `simulate` has noise but no canaries. `predict_final` has no noise, and scales each canary by its
-    probability of joining a step.
+    `simulate` trains with noise but without canaries. `predict_final` trains without noise and scales each
+    canary by its probability of joining a step.
     """
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
-        """Simulates a training run from theta_0 (p,) without canaries; its noise is drawn from `key`."""
-        # For Python floats, which are weakly typed, JAX would compile another program.
+        """Simulates training from theta_0 (p,) without canaries, with noise drawn from `key`."""
+        # Python floats are weakly typed, so JAX would compile another program for them.
         arrays = jax.tree.map(jnp.float32, hyper)
         return _simulate(mechanism, arrays, theta_0, data, schedule.batches, key)
 
@@ -220,7 +219,6 @@ def _make_schedule(setting: Setting, examples: int) -> Schedule:
         return Schedule(batches, mask)
     # We fold in a large number, because `base.fixed_shuffle` folds the epochs 0, 1, ... into the same key.
     canary_key = jax.random.fold_in(key, zlib.crc32(b"canaries"))
-    # Each canary joins `times` random steps.
     drawn = cohorts.repeated(canary_key, setting.canaries, schedule.steps, setting.sampling.times)
     return Schedule(batches, jnp.asarray(drawn))
 
@@ -228,7 +226,7 @@ def _make_schedule(setting: Setting, examples: int) -> Schedule:
 def _read_noise_coefficients(setting: Setting) -> Coefficients | tuple[()]:
     """Returns the coefficients of a setting's correlated noise; () if noise is independent across steps.
 
-    They belong to polynomials B and A. For independent noise z and a shift L by one step, the noise n solves
+    They define polynomials B and A. For independent noise z and a shift L by one step, the noise n solves
     B(L) n = A(L) z.
     """
     noise = setting.mechanism.noise
@@ -272,7 +270,7 @@ def _rehearse(
 ) -> Array:
     """Returns the final model (p,) of training from theta_0 without noise (`base.rehearse`).
 
-    `weights` (K,) scale the canaries that the adversary crafts from its `state`.
+    `weights` (K,) scale the canaries that `craft` makes from `state`.
     """
     canaries = base.Canaries(partial(craft, state), weights)
     return base.rehearse(mechanism, hyper, theta_0, data, schedule, canaries)

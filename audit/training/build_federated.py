@@ -33,9 +33,9 @@ class Participation(NamedTuple):
 
     Attributes:
       clients: (T, W) the indices of each round's clients.
-      canaries: (T, K) 1 for rounds in which the canary takes part if it is inserted; else 0.
-      mean: the expected number of participants in a round, including clients and inserted canaries.
-      most: the largest number of rounds in which any client takes part.
+      canaries: (T, K) 1 for rounds that the canary joins if it is inserted; else 0.
+      mean: the expected number of clients and inserted canaries in a round.
+      most: the largest number of rounds that include the same client.
     """
 
     clients: NDArray[np.int32]
@@ -69,15 +69,15 @@ def rounds(setting: FederatedSetting, clients: Clients) -> Participation:
     return Participation(
         clients=cohorts_by_round,
         canaries=mask,
-        # Participants per round, including half of the canaries, because coin flips insert them.
+        # Coin flips insert half of the canaries.
         mean=setting.cohort + 0.5 * canaries_per_round,
         most=int(rounds_by_client.max()),
     )
 
 
 def build(setting: FederatedSetting, clients: Clients, participation: Participation) -> Game:
-    """Builds the game for a federated setting: how DP-FedAvg trains, and how the adversary attacks."""
-    round_noise = noise(setting)  # on the sum of updates and on the unclipped count
+    """Builds the game for a federated setting."""
+    round_noise = noise(setting)
     hyper = Hyperparameters(
         setting.learning_rate,
         setting.clipping_norm,
@@ -128,26 +128,25 @@ def _make_adversary(
     canaries = setting.canaries
     observe = setting.observe
     if observe == "all":
-        # The largest cosine with the model's move in any round.
         return directions.largest_cosines(canaries)
     if observe == "means":
-        # The largest cosine with any round's noisy mean of updates, which is the move without momentum.
+        # A round's move minus its momentum term is the noisy mean of updates.
         return directions.largest_cosines(canaries, setting.momentum)
     if observe == "fresh":
-        # The cosine with the final model, measured from the rehearsed one to remove the clients' effect.
+        # Displacements from the rehearsed model exclude the clients' effect.
         adversary = directions.final_cosines(canaries, rehearse)
         # Each run draws its own directions, because bounds from several runs require independent cosines.
         return adversary._replace(
             draw=directions.RandomDirections.draw, null=NullLaw(dimension=parameters)
         )
-    # The cosine with the final model, measured from theta_0 ("final") or from 0 ("weights").
+    # The reference model is theta_0 for "final" and 0 for "weights".
     return directions.final_cosines(canaries, directions.REFERENCE_MODELS[observe])
 
 
 def choose(setting: FederatedTraining, model: Model, most_examples: int) -> fedavg.FedAvg:
     """Returns the DP-FedAvg configuration for one CPU and a server that uses SGD without momentum.
 
-    These are the defaults of `FedAvg`. `most_examples` is the number of examples of the largest client.
+    Both are defaults of `FedAvg`. `most_examples` is the number of examples of the largest client.
     """
     return fedavg.FedAvg(
         losses_by_example(model),

@@ -33,7 +33,7 @@ Until = Callable[[Conclusion], int | None]
 
 
 class GameRecipe(NamedTuple):
-    """Functions that make a game from data and that can be sent to other processes.
+    """Functions for making a game from data, which can be sent to other processes.
 
     Attributes:
       key: a string that is the same for identical games on identical data.
@@ -69,7 +69,7 @@ class LocalTrainer:
     def __init__(self, recipe: GameRecipe, data: Dataset) -> None:
         """Makes the game; raises InputError if the recipe and the data do not fit."""
         self._game = recipe.make(data)
-        # The other methods of `Trainer`. A stage is a chunk of runs that train at once.
+        # A stage is a chunk of runs that train at once.
         self.stage = partial(game.chunk_size, self._game)
         self.about = partial(recipe.about, data)
 
@@ -151,8 +151,7 @@ def make_request(
     """Returns the request for an audit of one of the repository's models.
 
     With `rehearsed`, the audit measures the steps' Lipschitz constants in this many additional runs, unless
-    the store has constants from at least that many. `until` maps a conclusion to the number of runs that
-    suffice, or to None. `runs` is then the maximum. `level` has the delta and confidence of the bounds.
+    the store has constants from at least that many. `Request` describes the other arguments.
     """
 
     def find_constants(store: Store) -> Steps | None:
@@ -240,17 +239,13 @@ def until_multiple(multiple: float) -> Until:
     """
 
     def count_runs(conclusion: Conclusion) -> int | None:
-        """Returns the number of runs at which a bound reaches `multiple` times the claim; None if never.
-
-        A `path` contains the bounds on epsilon after 1, 2, ... runs.
-        """
+        """Returns how many runs a bound needs to reach `multiple` times the claim; None if it never does."""
         claim = conclusion.tightest  # the smallest upper bound on epsilon
         if claim is None:
             return None
         mu = conclusion.tightest_mu
-        if mu is None:  # the claim is an epsilon, so we use the assumption-free bound
+        if mu is None:  # the claim is an epsilon
             return _count_runs_to_prove(multiple * claim.epsilon, conclusion.path)
-        # The claim is mu-GDP, so we multiply mu.
         epsilon = conversions.epsilon_from_mu(multiple * mu, conclusion.delta)
         return _count_runs_to_prove(epsilon, conclusion.finding(EXACT_NULL_GDP).path)
 
@@ -266,7 +261,7 @@ def until_refuted(conclusion: Conclusion) -> int | None:
 
 
 def _count_runs_to_prove(epsilon: float, bounds: Sequence[float]) -> int | None:
-    """Returns the smallest number of runs for which the lower bound is at least `epsilon`, or None.
+    """Returns how many runs the lower bound needs to reach `epsilon`; None if it never does.
 
     `bounds` contains the lower bounds after 1, 2, ... runs.
     """
@@ -277,10 +272,7 @@ def _count_runs_to_prove(epsilon: float, bounds: Sequence[float]) -> int | None:
 
 
 def _stop_where_proven(request: Request, store: Store) -> Request:
-    """Returns the request, with fewer runs if fewer stored runs satisfy its stopping rule.
-
-    The rule, `request.until`, maps a conclusion to the number of runs that suffice, or to None.
-    """
+    """Returns the request, with fewer runs if stored ones already satisfy its stopping rule."""
     stored = min(store.runs_held(), request.runs)
     if not stored or request.until is None:
         return request
@@ -306,7 +298,7 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
             return trainer.train(store, max_runs, max_chunk=max_runs, progress=advance)
         stage_size = min(trainer.stage(max_runs), max_runs)
         while True:
-            # Another process may have added stored runs.
+            # Another process may have stored more runs.
             runs = min(max(runs, store.runs_held()) + stage_size, max_runs)
             trained = trainer.train(store, runs, max_chunk=stage_size, progress=advance)
             trained_runs += trained.trained_runs

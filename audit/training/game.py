@@ -76,10 +76,10 @@ class Game(NamedTuple):
     segment_steps: int = ensemble.SEGMENT_STEPS
 
     def presence(self, runs: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Returns which of the K canaries each run with these indices (R,) inserts, as an array (R, K).
+        """Returns a mask (R, K) of the canaries that the runs with these indices (R,) insert.
 
-        With `null.all_in`, every run inserts all canaries. Otherwise, odd-numbered runs insert the
-        canary if there is only one. With several, fair coin flips decide.
+        With `null.all_in`, every run inserts all canaries. Otherwise, odd-numbered runs insert a single
+        canary, and fair coin flips insert several.
         """
         canaries = self.adversary.canaries
         if self.adversary.null.all_in:
@@ -90,7 +90,7 @@ class Game(NamedTuple):
         return np.asarray(jax.vmap(toss)(self.run_keys("presence", runs)))
 
     def run_keys(self, name: str, runs: NDArray[np.int64]) -> Array:
-        """Returns a key for each run with these indices (R,), with the index folded into a named key."""
+        """Returns the keys (R,) of runs: a named key with each run's index folded in."""
         fold = jax.vmap(jax.random.fold_in, (None, 0))
         return fold(root(self.seed, name), jnp.asarray(runs, jnp.uint32))
 
@@ -117,7 +117,7 @@ class Draws(NamedTuple):
     Attributes:
       presence: (R, K) 0 for held-out canaries; `Game.sampling_rate` for others.
       noise_keys: (R,) the keys for the noise.
-      canary_keys: (R,) the keys for `Adversary.draw_for_run`, which draws a run's own canaries.
+      canary_keys: (R,) the keys for `Adversary.draw_for_run`.
     """
 
     presence: Array
@@ -129,7 +129,7 @@ class Midway(NamedTuple):
     """A chunk of R runs between two segments.
 
     Attributes:
-      first: the index of its first run.
+      first: the index of the chunk's first run.
       steps: the number of completed steps.
       thetas: the models (R, p).
       state: the adversary's state, shared by all runs.
@@ -162,9 +162,9 @@ def chunk_size(game: Game, runs: int) -> int:
 def _estimate_memory(
     mechanism: Mechanism, init: Callable[[Array], Array], data: Any, batch_size: int
 ) -> int:
-    """Returns the estimated bytes of memory for a step of one run.
+    """Estimates the memory, in bytes, for a step of one run.
 
-    `data` has only the data's shapes and types, because the cache would keep arrays in memory.
+    `data` consists of shapes and types, because the cache would keep arrays in memory.
     """
     theta_0 = init(jax.random.key(0))  # any model of the right shape
     return mechanism.memory(theta_0, data, batch_size)
@@ -183,7 +183,7 @@ def final_scores(game: Game, thetas: Array, first: int) -> Scores:
 
 
 class Player:
-    """Trains a game's runs in chunks. The compiled programs and shared arrays stay on the devices."""
+    """Trains a game's runs in chunks, and keeps compiled programs and shared arrays on the devices."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class Player:
         Args:
           progress: called with 0 after compilation, and after each segment with the number of runs times the
             segment's share of their steps.
-          checkpoints: the checkpoints from which interrupted chunks continue, with bit-identical scores.
+          checkpoints: let interrupted chunks continue, with bit-identical scores.
           watch: called with the chunk after each segment.
 
         Raises:
@@ -219,7 +219,7 @@ class Player:
 
         # Programs do not call the adversary's `init`, which may refer to the data and keep them in memory.
         adversary = game.adversary._replace(init=None)  # type: ignore[arg-type]
-        # As arrays, hyperparameters become arguments of the programs instead of compiled constants.
+        # Arrays become arguments of the programs instead of compiled constants.
         hyper = jax.tree.map(jnp.float32, game.hyper)
         segments = ensemble.segments(game.schedule, game.segment_steps)
         shared = (hyper, game.data, segments, _prepare_attack(game))
@@ -290,7 +290,8 @@ class Player:
     def _name_chunk(self, first: int) -> str:
         """Returns the name of the checkpoints for the chunk that begins with run `first`.
 
-        The name includes the width and the segments, so a `Player` with different ones ignores them.
+        The name includes the width and the segments, so a `Player` with other widths or segments ignores
+        these checkpoints.
         """
         steps = len(self._segments[0].mask)  # in each segment, except perhaps the last
         return f"{first:07d}_{self._width}_{len(self._segments)}x{steps}"
@@ -298,11 +299,11 @@ class Player:
     def _draw(self, runs: NDArray[np.int64]) -> tuple[State, Draws]:
         """Returns the runs with these indices (R,) before the first step, and their random inputs.
 
-        Both are split by run over the devices.
+        Runs are split over the devices.
         """
         game = self._game
         draws = Draws(
-            # With Poisson sampling, the probability that a canary joins a step.
+            # With Poisson sampling, presence is the probability that a canary joins a step.
             presence=jnp.float32(game.presence(runs) * game.sampling_rate),
             noise_keys=game.run_keys("noise", runs),
             canary_keys=game.run_keys("own", runs),  # for a run's own canaries
@@ -390,12 +391,11 @@ def _map_programs(
         )
         return mechanism.segment(hyper, before, data, schedule, canaries, draws.noise_keys)
 
-    # For each argument, 0 if runs have their own, along a leading axis, or None if they share it.
+    # For each argument, 0 if it has a leading axis over runs, or None if runs share it.
     return (
-        placement.over_runs(begin, (0, None, None, None)),  # own key
-        # Own `before` and `draws`. The states after a segment overwrite argument 1, `before`.
+        placement.over_runs(begin, (0, None, None, None)),
+        # The states after a segment overwrite argument 1, `before`.
         placement.over_runs(take_segment, (None, 0, None, None, None, 0), donated=(1,)),
-        # Own key, record and final model.
         placement.over_runs(adversary.score_run, (None, 0, 0, 0, None)),
     )
 
@@ -425,7 +425,7 @@ def train(
 ) -> Trained:
     """Trains the missing runs of a store chunk by chunk and returns the scores of all runs.
 
-    If memory runs out, the chunk size is halved.
+    If memory runs out, it halves the chunk size.
 
     Args:
       chunk: the number of runs in a chunk; None for `chunk_size`.

@@ -25,7 +25,7 @@ from audit.settings.setting import MAX_RUNS
 from audit.training import game as games
 from audit.training.game import Game, Midway
 
-# Dividing this by the number of parameters gives the default number of measured steps per run, within limits.
+# The default number of measured steps per run is this divided by the number of parameters, within limits.
 _PARAMETERS_TIMES_STEPS = 600_000
 _MAX_MEASURED = 1250
 _MIN_MEASURED = 20
@@ -39,8 +39,8 @@ class Effort(NamedTuple):
 
     Attributes:
       runs: The number of runs; every other run has the canary.
-      steps: The maximum number of steps per run at which we measure derivatives.
-      secant_steps: The maximum number of steps per run at which we measure secants.
+      steps: The maximum number of steps per run with measured derivatives.
+      secant_steps: The maximum number of steps per run with measured secants.
       reach: The number of secants on each side of the model along a line.
     """
 
@@ -93,8 +93,8 @@ def rehearse(
 ) -> Rehearsal:
     """Trains a few runs separate from any audit, and measures how much their steps stretch distances.
 
-    We compute the largest singular value of a step's Jacobian. To find jumps in the gradient near the model,
-    we also compute secants: how much the step stretches segments of lines.
+    We compute the largest singular value of a step's Jacobian. We also compute secants, which measure how
+    much the step stretches line segments, to find jumps in the gradient near the model.
 
     Args:
       game: The audited game of T steps, which trains by plain SGD.
@@ -119,7 +119,7 @@ def rehearse(
     canary_keys = game.run_keys("own", indices_of_runs)
 
     def watch(midway: Midway) -> None:
-        """Measures the step after `midway.steps`, unless training has ended, and reports one more step."""
+        """Measures the next step, unless training has ended, and reports progress."""
         if midway.steps < steps:
             inserted = compute_insertion(midway.state, canary_keys, midway.thetas, midway.steps)
             meter.measure(midway.steps, midway.thetas, inserted)
@@ -178,23 +178,23 @@ class _Meter(NamedTuple):
         return max(constants_of_runs)
 
     def _find_secants(self, step: int, models: Array, batch: Batch, inserted: Array) -> None:
-        """Adds to `secants`, for each run's model before a step, the one that most exceeds the derivative.
+        """Adds to `secants` each run's secant at a step that most exceeds the derivative.
 
-        Secants are on lines through the model, in directions in which the audit's models may differ from
-        these. One is `inserted` (R, p), a canary's contribution to each run's step, because earlier
-        insertions moved the model in roughly this direction.
+        Secants are on lines through a run's model, in directions that may separate the audit's models. One
+        direction is `inserted` (R, p), a canary's contribution to each run's step, because earlier insertions
+        moved the model roughly that way.
         """
         line = Line(
             length=self.lengths[step],
             reach=self.reach,
             stretch_at_models=self.constants[step],
-            # Derivatives that are far larger than this count as jumps.
+            # Far larger derivatives count as jumps.
             largest_stretch_at_models=max(self.constants.values()),
         )
         line_directions = (
             self.most_stretched,
             inserted,
-            # To the next run's model. With a single canary, one of the two runs has it.
+            # The direction to the next run's model. With a single canary, one of the two runs inserts it.
             jnp.roll(models, -1, axis=0) - models,
             [self.step_map.descend(theta, batch) for theta in models],
             np.random.default_rng(step).normal(size=models.shape),
@@ -230,15 +230,14 @@ def _make_inserter(
 
 
 def _choose_lengths(game: Game, distances: NDArray[np.float64], effort: Effort) -> dict[int, float]:
-    """Chooses the steps at which we measure secants and returns the secants' length, keyed by step.
+    """Chooses the steps with secants and returns the length of the secants, keyed by step.
 
-    A secant tells how much a step stretches a segment as long as the distance, before the step, between
-    models trained with and without the canary. `distances` (T,) are in units of learning rate * clipping norm
-    / batch size.
+    The length is the distance, before the step, between models trained with and without the canary.
+    `distances` (T,) are in units of learning rate * clipping norm / batch size.
 
     Of the measured steps with a distance above 0, we choose up to `effort.secant_steps`, spread evenly. If
-    there are none, we choose from all measured steps. Segments are then as long as the largest distance at
-    any step, because short ones would show only rounding errors.
+    no step qualifies, we choose from all measured steps. Segments at distance 0 are as long as the largest
+    distance, because short ones would show only rounding errors.
     """
     are_separate = distances > _MIN_FRACTION * distances.max()
     steps = len(distances)
