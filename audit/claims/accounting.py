@@ -45,7 +45,7 @@ class Composition(NamedTuple):
 def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
     """Returns epsilon at delta for `insertions` Gaussian steps that all use the example.
 
-    Their composition is mu-GDP (`mu_upper_bound`). Neighbouring relation: add or remove an example.
+    Composed Gaussian steps are mu-GDP (`mu_upper_bound`). Neighbouring relation: add or remove an example.
 
     Raises:
       InputError: Values out of range.
@@ -94,9 +94,9 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
 
 
 def counts_sampling(steps: Composition) -> bool:
-    """Returns True if `participant_upper_bound` uses the steps' sampling rate, False if it ignores it.
+    """Returns True if `participant_upper_bound` takes sampling into account.
 
-    For noise multipliers below 0.05, privacy losses are too large for a grid.
+    For noise multipliers below 0.05, we ignore sampling, since privacy losses are too large for a grid.
     """
     has_enough_noise = steps.noise_multiplier >= LEAST_PARTICIPANT_NOISE
     return steps.sampling_rate < 1 and steps.insertions > 0 and has_enough_noise
@@ -120,8 +120,8 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
 
     With z', the sum and the count together have the privacy cost of a single sum with noise multiplier z:
     z'^-2 = z^-2 - (2 count_noise)^-2 (Andrew et al., 2021, Theorem 1). The count adds 1/2 for each client
-    with an update within the clipping norm, and -1/2 for every other client. With a sensitivity of 1/2, its
-    noise multiplier is 2 count_noise.
+    with an update within the clipping norm, and -1/2 for every other client. The count thus has sensitivity
+    1/2 and noise multiplier 2 count_noise.
 
     Args:
       noise_multiplier: z, for the whole round; 0 for a round without noise.

@@ -37,9 +37,9 @@ def bracket_allocation(
 ) -> EveryModel:
     """Returns bounds on epsilon at delta if each epoch uses an example in one random step.
 
-    Balls in bins and random allocation keep this step secret. `account_allocation` bounds delta from below
-    and from above. The composition of epochs is another upper bound, valid even if the adversary knows the
-    step. We use only composition if the noise multiplier is below 0.1, since `account_allocation` is then
+    Balls in bins and random allocation keep the step secret. `account_allocation` bounds delta from below and
+    from above. The composition of epochs is another upper bound, valid even if the adversary knows the step.
+    We use only composition if the noise multiplier is below 0.1, since `account_allocation` is then
     imprecise, or if delta is below 1e-12, which is close to rounding errors.
     """
     composed = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
@@ -57,7 +57,7 @@ def bracket_allocation(
     accountant = "our bounds (convex order), which lie within pld-accounting's"
     if math.isinf(lower):  # dp-accounting may count rounding errors as an infinite loss
         return EveryModel(upper, accountant)
-    return EveryModel(upper, accountant, lower=min(lower, upper))  # despite rounding errors
+    return EveryModel(upper, accountant, lower=min(lower, upper))  # rounding may swap them
 
 
 def bracket_shuffled(
@@ -74,7 +74,7 @@ def bracket_shuffled(
     if lower == 0 or math.isinf(lower):
         return EveryModel(upper, "composition of epochs")
     accountant = "lower bound by Chua et al. (2024), upper bound by composition of epochs"
-    return EveryModel(upper, accountant, lower=min(lower, upper))  # despite rounding errors
+    return EveryModel(upper, accountant, lower=min(lower, upper))  # rounding may swap them
 
 
 def compute_shuffled_epsilon(
@@ -85,8 +85,8 @@ def compute_shuffled_epsilon(
     The bound is the epsilon of an unfavourable case (Chua et al., 2024, arXiv 2403.17673, Section 4): the
     example's gradient is C, and all other gradients are -C. The sum of the example's batch thus exceeds the
     other sums by 2 C, or by only C if we replace the example's gradient with 0. The adversary uses only the
-    largest noisy sum of each epoch, rounded to a bucket. Epochs compose, since each has its own shuffle (Chua
-    et al., 2024, arXiv 2411.04205).
+    largest noisy sum of each epoch, rounded to a bucket. Epochs compose, since each is shuffled independently
+    (Chua et al., 2024, arXiv 2411.04205).
 
     The bound is 0 if the noise multiplier is below 0.05, since privacy losses are then too large, or if delta
     is below 1e-12, which is close to dp-accounting's rounding errors.

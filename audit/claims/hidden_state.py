@@ -293,7 +293,7 @@ def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
 
 
 def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
-    """Returns the index of the first step with a shift that reaches the last iterate; T by default.
+    """Returns the index of the first step with a shift that reaches the last iterate; else len(shifts).
 
     A step with Lipschitz constant 0 erases earlier shifts, but not its own shift.
     """

@@ -87,7 +87,7 @@ class _Observation(NamedTuple):
         if compute_difference(equal) <= 0:
             return 0.0
 
-        # Delta falls as the threshold moves up (sign 1) or down (sign -1) from `equal`. It is nearly 0 at
+        # Delta falls as the threshold moves up (sign 1) or down (sign -1) from `equal`. Delta is nearly 0 at
         # `end`, 40 deviations beyond all means.
         end = -_FAR * self.deviation
         if sign == 1:

@@ -58,7 +58,7 @@ class MatrixMechanism(GaussianClaim):
     assumes = ACCOUNTED
 
     def __post_init__(self) -> None:
-        """Checks and stores the arguments. For `insert`, "first" becomes 1, and "last" becomes k."""
+        """Checks and stores the arguments; `insert` becomes a step number."""
         steps = whole_number("steps", self.steps, 1, MAX_STEPS)
         sigma = number("noise_multiplier", self.noise_multiplier, float)
         require(0 <= sigma < np.inf, f"`noise_multiplier` must be at least 0, got {sigma:g}")

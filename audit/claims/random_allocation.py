@@ -6,10 +6,10 @@ adversary, uses the example. Let X be the ratio of their densities with and with
     X = (1 / b) sum_i exp((2 z_i - 1) / (2 sigma^2)),   z_i ~ N(0, sigma^2) without the example.
 
 The mean of X is 1. delta(epsilon) is E[(X - e^epsilon)+] for adding the example, and E[(1 - e^epsilon X)+]
-for removing it. Both are convex in X and in each term of the sum. The ratio for several epochs is a product,
-so both are also convex in the ratio for each epoch. Delta therefore rises if we spread probability mass
-around its mean, and falls if we concentrate it there. Whenever we add two terms, we move the mass to a grid
-in one of these two ways.
+for removing it. Both deltas are convex in X and in each term of the sum. The ratio for several epochs is a
+product, so both are also convex in the ratio for each epoch. Delta therefore rises if we spread probability
+mass around its mean, and falls if we concentrate it there. Whenever we add two terms, we move the mass to a
+grid in one of these two ways.
 
 Chua et al. (2024, arXiv 2412.16802) simulate this ratio. Feldman and Shenfeld (2026, arXiv 2602.17284) bound
 it differently in their package pld-accounting.

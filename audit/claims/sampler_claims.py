@@ -71,7 +71,7 @@ class SamplerClaim:
       sampler: the name of the sampler.
       every_model: bounds if the adversary sees every model.
       last_model: upper bounds if the adversary sees only the last model.
-      advice: the changes to make, or the condition under which the claim holds.
+      advice: the changes to make, or the condition for a valid claim.
       yours: False for a row that shows Poisson sampling for comparison.
     """
 
@@ -113,7 +113,7 @@ class _Sampler(NamedTuple):
     Attributes:
       bound_every_model: maps (noise multiplier, batches per epoch, epochs, delta) to bounds on epsilon.
       bound_last_model: maps (schedule, delta) to the upper bound on the last model's epsilon.
-      advice: the condition under which the claim holds; if empty, `_advise_changes` gives the advice.
+      advice: the condition for a valid claim; if empty, `_advise_changes` writes the advice.
       must_stay_secret: information that invalidates the last model's bound if anyone sees it.
       order: the condition on the order of examples; may be empty.
     """
@@ -308,8 +308,8 @@ def _bracket_cyclic(sigma: float, batches: int, epochs: int, delta: float) -> Ev
 def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastModel) -> str:
     """Returns advice on how to make `poisson`, the epsilon of Poisson sampling, a valid claim.
 
-    If the last model's epsilon, perhaps after noise-only steps, is at most `poisson`, the advice also
-    suggests releasing only the last model. Otherwise, it states that epsilon.
+    If the last model's epsilon is at most `poisson`, perhaps after noise-only steps, the advice also suggests
+    releasing only that model. Otherwise, the advice states its epsilon.
 
     The advised noise suffices for any order, since training that uses an example once per epoch is mu-GDP
     with mu = sqrt(epochs) / sigma.

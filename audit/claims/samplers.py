@@ -196,8 +196,8 @@ def _compute_log_variances(weights: StepWeights, patterns: Steps) -> Array:
     """Returns the log variance (N, K), in the last model, of the noise from each participation to the next.
 
     The result is the difference of two variances in `weights`: of the noise before each step, or from each
-    step on. The smaller variances lose fewer digits. `patterns` (N, K) lists the steps that use the example,
-    or T for no participation.
+    step on. Differences of smaller variances lose fewer digits. `patterns` (N, K) lists the steps that use
+    the example, or T for no participation.
     """
     end = np.full(len(patterns), weights.no_participation)
     following = np.column_stack([patterns[:, 1:], end])  # the step of the next participation
@@ -431,7 +431,7 @@ def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
     any of these bounds with probability at most `dropped`. The result has the most and latest participations
     that the bounds allow.
     """
-    # The bounds are quantiles of binomial distributions. `dropped` is divided equally among them.
+    # The bounds are quantiles of binomial distributions, which share `dropped` equally.
     lengths = np.unique(np.append(2 ** np.arange(int(math.log2(steps)) + 1), steps))
     bounds = scipy.stats.binom.isf(dropped / len(lengths), lengths, rate).astype(np.int64)
 
@@ -463,7 +463,7 @@ def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: floa
     """
     highest = conversions.epsilon_from_mu(float(worst.max()), delta)
     grid = np.linspace(0.0, highest, _NUM_EPSILONS + 1)
-    # `bound_mean` computes two bounds at each epsilon. All of these bounds share ERROR equally.
+    # `bound_mean` computes two bounds at each epsilon. We divide ERROR equally among all bounds.
     log_inverse_error = math.log(2 * _NUM_EPSILONS / ERROR)
 
     def is_bounded(epsilon: float) -> bool:

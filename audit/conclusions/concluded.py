@@ -119,7 +119,7 @@ def _begin_conclusion(evidence: Evidence, claim: Claim | None, level: Level) -> 
         hidden_state=hidden_state,
     )
     if composition is not None and composition.sampling_rate != 1:
-        # The hidden-state bound ignores sampling. For comparison, we add an epsilon that does not.
+        # The hidden-state bound ignores sampling. For comparison, we add an epsilon that includes it.
         if_linear = _expect_sampled_linear_losses(composition, hidden_state, level.delta)
         concluded = concluded._replace(epsilon_if_linear=if_linear)
     return concluded
@@ -296,7 +296,8 @@ def conclude_each_run(
       scores: the cosines of all runs and canaries, and which canaries were inserted.
       dimension: d, the dimension of the canaries.
       law_holds: True if cosines of left-out canaries have the exact distribution of a uniform direction's
-        cosine, as with final models. Otherwise we fit the null distribution to these cosines.
+        cosine, as with final models. Otherwise, we fit the null distribution to the cosines of left-out
+        canaries.
     """
     conclusions = []
     for values, presence in zip(scores.scores, scores.presence, strict=True):
@@ -325,11 +326,11 @@ def predicted_mu(setting: Setting) -> float | None:
     """Returns the mu that theory predicts for an adversary who uses only a single coordinate, or None.
 
     In an over-parameterised model, the gradients of the data do not change the coordinate. The coordinate
-    thus reveals only a weighted sum of insertions and noise (`compute_mu_along_one_direction`, and
+    thus reveals only a weighted sum of insertions and noise (`compute_mu_along_one_direction` and
     experiments/hidden_state/README.md).
 
     The adversary must know the initial model, which would otherwise add to the variance of the scores (Errata
-    H14 in that file).
+    H14 in the README).
     """
     mechanism = setting.mechanism
     task = find_task(setting.model)  # None for a custom model

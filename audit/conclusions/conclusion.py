@@ -228,8 +228,8 @@ class Conclusion(NamedTuple):
     def ranked(self) -> tuple[Bound, ...]:
         """Returns the bounds in the order used in tables: those that decide the verdict come first.
 
-        The bounds for any trade-off curve and for a Gaussian curve decide it. EXACT_NULL_GDP, a bound on mu,
-        precedes both if readers can compare it with an upper bound (`tightest_mu`).
+        The verdict depends on the bounds for any trade-off curve and for a Gaussian curve. EXACT_NULL_GDP, a
+        bound on mu, precedes both if readers can compare it with an upper bound (`tightest_mu`).
         """
         if self.verdict_methods is None:
             return self.bounds

@@ -47,7 +47,7 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
         note = f"{remark}; counted once, they are too few for a bound"
         unproven = all_rows._replace(bounds=zeros, notes=(*all_rows.notes, note))
         return _add_verdict(_derive_fields(unproven), None)
-    # Only to compare: the result derives its fields again, from the smaller bounds.
+    # For comparison only: the result derives its fields from the smaller bounds.
     finished_all = finish(all_rows)
     finished_once = finish(once)
     weaker = all_rows  # the conclusion that proves less
@@ -95,7 +95,7 @@ def _add_verdict(conclusion: Conclusion, claim_test: ClaimTest | None) -> Conclu
 def _derive_fields(conclusion: Conclusion) -> Conclusion:
     """Returns a conclusion with all fields that follow from its scores, bounds and upper bounds.
 
-    Only the test of the claim and the verdict remain.
+    Only the test of the claim and the verdict are still missing.
     """
     evidence = conclusion.evidence
     worlds = conclusion.worlds  # the scores with the canary, and without it

@@ -337,7 +337,7 @@ def count_rehearsals(
 
 
 def require_rehearsals(is_measured: bool, rehearsals: int | None) -> None:
-    """Raises InputError for fewer than 2 rehearsals, or if they have no Lipschitz constants to measure."""
+    """Raises InputError for fewer than 2 rehearsals, or for any rehearsals if `is_measured` is False."""
     if rehearsals is None:
         return
     require(is_measured, f"`rehearsals` requires `lipschitz={MEASURED}`")

@@ -29,7 +29,7 @@ def result_json(conclusion: Conclusion, indent: int | None = None, **more: Any) 
 def result_fields(conclusion: Conclusion) -> dict[str, Any]:
     """Returns a conclusion as a JSON-serializable dict.
 
-    For several runs, it has these fields (* marks optional ones):
+    For several runs, the fields are (* marks optional ones):
 
       bounds: a list of the estimates and the lower bounds.
       notes*: remarks.

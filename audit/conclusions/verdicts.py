@@ -35,8 +35,8 @@ def judge(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a conclusion, from all its other fields.
 
     We first look for violations without an assumption on the trade-off curve: an exceeded upper bound or a
-    rejected claim. Even reversed scores can prove these. Then we compare the largest lower bound, which may
-    assume a Gaussian curve.
+    rejected claim. Even reversed scores can prove a violation. Then we compare the largest lower bound, which
+    may assume a Gaussian curve.
     """
     if conclusion.doubt:
         return _judge_doubt(conclusion.doubt)
@@ -85,7 +85,7 @@ def _judge_doubt(doubt: str) -> Verdict:
 def _judge_estimates(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a single run that has only estimates.
 
-    Bounds need the coin flips that inserted the canaries or the exact distribution of scores.
+    Bounds require the coin flips for the canaries or the exact distribution of scores.
     """
     if conclusion.is_reversed:
         return _judge_reversed(conclusion)
