@@ -21,7 +21,7 @@ _GRID = 1e-4
 _SMALL_NOISE = 0.3
 _RELATIVE_GRID = 1e-4
 
-COARSEST_GRID = 100.0  # its exponential is finite
+COARSEST_GRID = 100.0  # exp(100) is finite
 # Limits for sampled steps.
 _MAX_SAMPLED_NOISE = 1e4
 MOST_SAMPLED = 10**6
@@ -33,8 +33,8 @@ class Composition(NamedTuple):
 
     Attributes:
       noise_multiplier: The standard deviation of the noise divided by C.
-      insertions: The number of steps that insert the canary.
-      sampling_rate: The probability that such a step inserts the canary; 1 without sampling.
+      insertions: The number of steps that may insert the canary.
+      sampling_rate: The probability of insertion per step; 1 without sampling.
     """
 
     noise_multiplier: float
@@ -45,7 +45,7 @@ class Composition(NamedTuple):
 def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
     """Returns epsilon at delta for `insertions` Gaussian steps that all use the example.
 
-    Their composition is mu-GDP (`mu_upper_bound`). Neighbouring relation: add or remove an example.
+    Composed Gaussian steps are mu-GDP (`mu_upper_bound`). Neighbouring relation: add or remove an example.
 
     Raises:
       InputError: Values out of range.
@@ -56,11 +56,11 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
 def participant_upper_bound(composition: Composition, delta: float) -> float:
     """Returns an upper bound on epsilon at delta for Poisson-sampled Gaussian steps.
 
-    It is the smaller of two bounds. The first ignores sampling. The second (if `counts_sampling`) comes from
-    dp-accounting's privacy loss distributions and is valid if the adversary does not know the batches.
+    The result is the smaller of two bounds. One ignores sampling. The other, computed if `counts_sampling`,
+    uses dp-accounting's privacy loss distributions and assumes that the adversary does not know the batches.
 
-    Privacy losses are rounded up to a grid. For noise multipliers below 0.3, its spacing is larger, which
-    saves time. The bound is loose if epsilon or a step's privacy losses are not much larger than the spacing.
+    Privacy losses are rounded up to a grid. For noise multipliers below 0.3, a coarser grid saves time.
+    Bounds are loose if epsilon or the privacy losses of a step are not much larger than the grid spacing.
 
     Args:
       composition: The steps that may use the participant (an example or a client).
@@ -74,9 +74,9 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     if not counts_sampling(composition):
         return unsampled
     require_sampled(composition, delta)
-    # The spacing should be relative_grid * epsilon. The first grid guesses epsilon: `unsampled` for small
-    # noise, else `unsampled` / 100. If the guess was too high, we compute again with a finer grid.
-    # dp-accounting exponentiates the spacing, so it is at most COARSEST_GRID.
+    # The spacing should be relative_grid * epsilon. As a first guess of epsilon, we use `unsampled` for small
+    # noise, else `unsampled` / 100. If the guess was too high, we repeat with a finer grid. dp-accounting
+    # computes exp(spacing), so we limit the spacing to COARSEST_GRID.
     if sigma < _SMALL_NOISE:
         relative_grid = _RELATIVE_GRID
         least_grid = 1e-3
@@ -94,9 +94,9 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
 
 
 def counts_sampling(steps: Composition) -> bool:
-    """Returns True if `participant_upper_bound` uses the steps' sampling rate, False if it ignores it.
+    """Returns True if `participant_upper_bound` takes sampling into account.
 
-    It ignores the rate for noise multipliers below 0.05, where privacy losses are too large for a grid.
+    For noise multipliers below 0.05, we ignore sampling, since privacy losses are too large for a grid.
     """
     has_enough_noise = steps.noise_multiplier >= LEAST_PARTICIPANT_NOISE
     return steps.sampling_rate < 1 and steps.insertions > 0 and has_enough_noise
@@ -120,8 +120,8 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
 
     With z', the sum and the count together have the privacy cost of a single sum with noise multiplier z:
     z'^-2 = z^-2 - (2 count_noise)^-2 (Andrew et al., 2021, Theorem 1). The count adds 1/2 for each client
-    whose update is within the clipping norm and -1/2 for every other client. Its sensitivity is thus 1/2, and
-    its noise multiplier is 2 count_noise.
+    with an update within the clipping norm, and -1/2 for every other client. The count thus has sensitivity
+    1/2 and noise multiplier 2 count_noise.
 
     Args:
       noise_multiplier: z, for the whole round; 0 for a round without noise.
@@ -157,10 +157,10 @@ def account_sampled(steps: Composition, grid: float) -> "PLDAccountant":
 def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
     """Returns mu = sqrt(insertions) / noise_multiplier. A composition of Gaussian steps is mu-GDP.
 
-    Source: Dong, Roth and Su (2022), Corollary 3.3.
+    Source: Dong, Roth and Su (2022), Corollary 3.3. The result is 0, infinite, or between 1e-9 and 1e12.
 
     Raises:
-      InputError: Values out of range. Otherwise mu is 0, infinite, or between 1e-9 and 1e12.
+      InputError: Values out of range.
     """
     require(
         noise_multiplier == 0 or MIN_NOISE <= noise_multiplier <= MAX_NOISE,
@@ -180,9 +180,9 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
 def require_sampled(steps: Composition, delta: float) -> None:
     """Raises InputError for sampled steps that are too extreme for privacy loss distributions.
 
-    With too many steps, the distributions would need too many values. With too much noise, a step's losses,
-    about 1 / noise_multiplier, would be smaller than the finest spacing, 1e-4. Very small deltas would be
-    close to the rounding errors.
+    With too many steps, the distributions would need too many values. With too much noise, the losses of a
+    step (about 1 / noise_multiplier) would be smaller than the finest spacing, 1e-4. Very small deltas would
+    be close to rounding errors.
     """
     if not counts_sampling(steps):
         return

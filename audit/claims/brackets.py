@@ -14,7 +14,7 @@ from audit.evidence.arrays import Array
 ZERO_OUT = "the example replaced by one whose gradient is zero (zero-out)"
 # The smallest noise multiplier for which `account_allocation` is precise.
 LEAST_ALLOCATION_NOISE = 0.1
-_NUM_EDGES = 400  # between the buckets of an epoch's largest sum
+_NUM_EDGES = 400  # bucket edges for an epoch's largest sum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,10 +37,10 @@ def bracket_allocation(
 ) -> EveryModel:
     """Returns bounds on epsilon at delta if each epoch uses an example in one random step.
 
-    Balls in bins and random allocation keep this step secret. `account_allocation` bounds delta from below
-    and from above. The composition of epochs is another upper bound, valid even if the adversary knows the
-    step. We use only this bound if the noise multiplier is below 0.1, where `account_allocation` is
-    imprecise, or if delta is below 1e-12, close to its rounding errors.
+    Balls in bins and random allocation keep the step secret. `account_allocation` bounds delta from below and
+    from above. The composition of epochs is another upper bound, valid even if the adversary knows the step.
+    We use only composition if the noise multiplier is below 0.1, since `account_allocation` is then
+    imprecise, or if delta is below 1e-12, which is close to rounding errors.
     """
     composed = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     if noise_multiplier < LEAST_ALLOCATION_NOISE:
@@ -57,7 +57,7 @@ def bracket_allocation(
     accountant = "our bounds (convex order), which lie within pld-accounting's"
     if math.isinf(lower):  # dp-accounting may count rounding errors as an infinite loss
         return EveryModel(upper, accountant)
-    return EveryModel(upper, accountant, lower=min(lower, upper))  # despite rounding errors
+    return EveryModel(upper, accountant, lower=min(lower, upper))  # rounding may swap them
 
 
 def bracket_shuffled(
@@ -65,16 +65,16 @@ def bracket_shuffled(
 ) -> EveryModel:
     """Returns bounds on epsilon at delta if each epoch shuffles the examples into batches.
 
-    The lower bound comes from `compute_shuffled_epsilon`. It is None if the result is 0, which proves
-    nothing, or infinite, which may be a rounding error. The upper bound is the composition of epochs, which
-    is valid even if the adversary knows the order of examples.
+    The lower bound comes from `compute_shuffled_epsilon`. We omit it if the result is 0 or infinite (perhaps
+    a rounding error). The upper bound is the composition of epochs, which is valid even if the adversary
+    knows the order of examples.
     """
     lower = compute_shuffled_epsilon(noise_multiplier, batches, epochs, delta)
     upper = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     if lower == 0 or math.isinf(lower):
         return EveryModel(upper, "composition of epochs")
     accountant = "lower bound by Chua et al. (2024), upper bound by composition of epochs"
-    return EveryModel(upper, accountant, lower=min(lower, upper))  # despite rounding errors
+    return EveryModel(upper, accountant, lower=min(lower, upper))  # rounding may swap them
 
 
 def compute_shuffled_epsilon(
@@ -82,10 +82,11 @@ def compute_shuffled_epsilon(
 ) -> float:
     """Returns a lower bound on epsilon at delta if each epoch shuffles the examples into batches.
 
-    It is the epsilon of an unfavourable case (Chua et al., 2024, arXiv 2403.17673, Section 4): the example's
-    gradient is C, and all other gradients are -C. The sum of its batch thus exceeds the other sums by 2 C, or
-    by only C if we replace its gradient with 0. The adversary uses only the largest noisy sum of each epoch,
-    rounded to a bucket. Epochs compose, since each has its own shuffle (Chua et al., 2024, arXiv 2411.04205).
+    The bound is the epsilon of an unfavourable case (Chua et al., 2024, arXiv 2403.17673, Section 4): the
+    example's gradient is C, and all other gradients are -C. The sum of the example's batch thus exceeds the
+    other sums by 2 C, or by only C if we replace the example's gradient with 0. The adversary uses only the
+    largest noisy sum of each epoch, rounded to a bucket. Epochs compose, since each is shuffled independently
+    (Chua et al., 2024, arXiv 2411.04205).
 
     The bound is 0 if the noise multiplier is below 0.05, since privacy losses are then too large, or if delta
     is below 1e-12, which is close to dp-accounting's rounding errors.
@@ -95,12 +96,12 @@ def compute_shuffled_epsilon(
     sigma = noise_multiplier
     if sigma < LEAST_PARTICIPANT_NOISE or delta < LEAST_SAMPLED_DELTA:
         return 0.0
-    # Any bucket edges give a lower bound. These cover nearly all of the distribution of the largest sum, in
-    # units of C, relative to the mean of the other sums. The largest noise of an epoch is about sigma *
-    # sqrt(2 log(batches)), rarely 6 sigma more, and rarely below -2 sigma.
+    # Any bucket edges yield a valid lower bound. Ours cover nearly all of the distribution of the largest
+    # sum, in units of C, relative to the mean of the other sums. The largest noise of an epoch is about m =
+    # sigma * sqrt(2 log(batches)), and rarely above m + 6 sigma or below -2 sigma.
     highest = 2 + sigma * (6 + np.sqrt(2 * np.log(batches)))
     edges = np.linspace(-2 * sigma, highest, _NUM_EDGES)
-    # The largest sum is below an edge if all sums are: the example's and the others.
+    # The largest sum is below an edge if the example's sum and all others are.
     log_others = (batches - 1) * special.log_ndtr(edges / sigma)
     with_example = _compute_log_masses(special.log_ndtr((edges - 2) / sigma) + log_others)
     without_example = _compute_log_masses(special.log_ndtr((edges - 1) / sigma) + log_others)
@@ -109,7 +110,7 @@ def compute_shuffled_epsilon(
     # impossible with or without the example, and use only the losses of training with the example.
     possible = np.isfinite(with_example) & np.isfinite(without_example)
     privacy_loss = privacy_loss_distribution.from_two_probability_mass_functions(
-        # Each maps buckets to log probabilities. A bucket's loss is upper - lower.
+        # Both arguments map buckets to log probabilities. A bucket's loss is upper - lower.
         log_probability_mass_function_lower=dict(enumerate(without_example[possible])),
         log_probability_mass_function_upper=dict(enumerate(with_example[possible])),
         pessimistic_estimate=False,

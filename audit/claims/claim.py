@@ -36,7 +36,7 @@ from audit.evidence.arrays import Array
 from audit.laws import conversions
 from audit.methods.method import ACCOUNTED, GIVEN, Assumption
 
-# We bound a sampled mechanism's power using its deltas at these epsilons.
+# For a sampled mechanism, the deltas at these epsilons limit the power of tests.
 _EPSILONS = np.concatenate([np.linspace(0.0, 5.0, 201), np.geomspace(5.05, 200.0, 200)])
 _SECRET = ACCOUNTED._replace(
     sentence=f"{ACCOUNTED.sentence} and batches that the adversary does not know"
@@ -112,7 +112,6 @@ class Gdp(GaussianClaim):
     mu: float
 
     def __post_init__(self) -> None:
-        """Checks and stores mu."""
         mu = number("mu", self.mu, float)
         require(0 <= mu <= MAX_MU, f"`mu={mu:g}`: give a number from 0 to {MAX_MU:g}")
         self._store(mu=mu)
@@ -160,8 +159,8 @@ class EpsilonDelta(Claim):
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the largest power of any test at each false-positive rate in alpha.
 
-        It is min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1) (Kairouz, Oh and Viswanath,
-        2015).
+        The largest power is min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1) (Kairouz, Oh
+        and Viswanath, 2015).
         """
         return _power_of_pairs(_check_rates(alpha), self.stated_epsilon, self.stated_delta)
 
@@ -173,12 +172,12 @@ class DpSgd(Claim):
     Args:
       noise_multiplier: sigma; 0 gives no guarantee.
       insertions: The number of steps that may insert the canary.
-      sampling_rate: The probability that such a step inserts the canary (Poisson sampling); 1 if the
-        adversary knows the batches.
+      sampling_rate: The probability of insertion per step (Poisson sampling); 1 if the adversary knows the
+        batches.
       k: The number of steps in a period; one of them inserts the canary.
       insert: The step of each period that inserts the canary: "last", "first", or a number from 1 to k.
-      lipschitz: The Lipschitz constant of a step without the canary and noise, as a map from one model to the
-        next: a number, or one for each step. `last_model`, `k` and `insert` require it.
+      lipschitz: The Lipschitz constant of a noiseless step without the canary, as a map between models: a
+        number, or one for each step. `last_model`, `k` and `insert` require it.
 
     Raises InputError for values out of range.
 
@@ -224,7 +223,7 @@ class DpSgd(Claim):
 
     @property
     def gaussian_mu(self) -> float | None:
-        """Returns mu = sqrt(insertions) / sigma, infinite if sigma is 0; None if steps are sampled."""
+        """Returns mu = sqrt(insertions) / sigma; infinite without noise, None with sampling."""
         if self.sampling_rate < 1:
             return None
         return accounting.mu_upper_bound(self.noise_multiplier, self.insertions)
@@ -236,9 +235,9 @@ class DpSgd(Claim):
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the largest power of any test at each false-positive rate in alpha.
 
-        Without sampling, it is Phi(Phi^-1(alpha) + mu). With sampling, it is an upper bound: the largest
-        power that dp-accounting's (epsilon, delta) pairs allow. For very small noise, we ignore sampling
-        (`counts_sampling`).
+        Without sampling, the power is Phi(Phi^-1(alpha) + mu). With sampling, we return an upper bound, the
+        largest power that dp-accounting's (epsilon, delta) pairs allow. For very small noise, we ignore
+        sampling (`counts_sampling`).
         """
         rates = _check_rates(alpha)
         if accounting.counts_sampling(self.composition):
@@ -249,7 +248,7 @@ class DpSgd(Claim):
     def last_model(self, delta: float) -> HiddenState | None:
         """Returns an upper bound on how much the last model leaks; None if `lipschitz` is not given.
 
-        It ignores `sampling_rate`: steps that skip the canary only leak less.
+        The bound ignores `sampling_rate`, since steps that skip the canary leak less.
         """
         if self.lipschitz is None:
             return None
@@ -263,7 +262,7 @@ class DpSgd(Claim):
 class RandomAllocation(Claim):
     """The claim for DP-SGD that uses each example in one random, secret step per epoch (balls in bins).
 
-    An epoch has `batches` steps. Neighbouring relation: replace the example with one with gradient zero.
+    An epoch has `batches` steps. Neighbouring relation: zero-out (replace the example's gradient with 0).
     """
 
     noise_multiplier: float
@@ -279,7 +278,8 @@ class RandomAllocation(Claim):
         """Returns an upper bound on the power of any test at each false-positive rate in alpha.
 
         The composition of epochs is mu-GDP. Since the steps are secret, the (epsilon, delta) pairs of
-        `account_allocation` also limit the power. They are imprecise for noise multipliers below 0.1.
+        `account_allocation` also limit the power. We do not use these pairs for noise multipliers below 0.1,
+        since they are then imprecise.
         """
         rates = _check_rates(alpha)
         mu = accounting.mu_upper_bound(self.noise_multiplier, self.epochs)
@@ -315,11 +315,12 @@ def _gaussian_power(rates: Array, mu: float) -> Array:
 def _power_of_pairs(rates: Array, epsilons: Array | float, deltas: Array | float) -> Array:
     """Returns the largest power that all P pairs (epsilon, delta) allow at each false-positive rate.
 
-    It is the smallest of the powers that the pairs allow (`EpsilonDelta.power`), in an array shaped like
-    `rates`. `epsilons` and `deltas` are numbers or have shape (P,).
+    The result, shaped like `rates`, is the minimum over the pairs (`EpsilonDelta.power`). `epsilons` and
+    `deltas` are numbers or have shape (P,).
     """
     alpha = rates[..., None]  # the last axis runs over the pairs
-    # exp(epsilon) may be infinite. Times a rate of 0, it is NaN, which we replace by the bound 1.
+    # If exp(epsilon) overflows to infinity, its product with a rate of 0 is NaN. We replace NaN with the
+    # bound 1.
     with np.errstate(over="ignore", invalid="ignore"):
         steep_line = np.exp(epsilons) * alpha + deltas
         flat_line = 1 - np.exp(-epsilons) * (1 - alpha - deltas)

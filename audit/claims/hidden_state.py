@@ -21,7 +21,7 @@ from audit.methods.method import Assumption
 from audit.written import at_most
 
 MAX_STEPS = 10**7
-# Limits on constants and noise, so that squares of their ratios do not overflow.
+# These limits on constants and noise prevent overflow in squares of their ratios.
 _MIN = 1e-50
 _MAX = 1e50
 MAX_MU = 1e12  # larger values cannot be converted to epsilon
@@ -51,7 +51,7 @@ class Periods(NamedTuple):
     """The schedule of insertions and the Lipschitz constants of the steps.
 
     Attributes:
-      lipschitz: The Lipschitz constant of a step without the canary and noise: a number, or one for each
+      lipschitz: The Lipschitz constant of a noiseless step without the canary: a number, or one for each
         step.
       k: The number of steps in a period; one of them inserts the canary.
       insert: The step of the period that inserts it, from 1 to k.
@@ -68,8 +68,8 @@ class HiddenState(NamedTuple):
     Attributes:
       bound: The bound.
       periods: The schedule and its Lipschitz constants.
-      margins: Maps a factor f (2 or 10) to the bound with c + (f - 1) |c - 1| instead of each c.
-      reason: Why the steps have these constants.
+      margins: The bounds for larger constants, c + (f - 1) |c - 1|, by the factor f (2 or 10).
+      reason: Why the constants are valid.
       runs: The number of training runs that measured the constants; 0 if they are proven or given.
     """
 
@@ -136,8 +136,8 @@ def hidden_state_bound(
 
     A step stretches the distance between the models with and without the canary by a factor of at most c_t,
     and the canary adds at most s_t. Then noise of standard deviation n_t masks a part a_t of the distance. As
-    in a Gaussian mechanism, this costs mu = a_t / n_t. The composition of all steps costs mu = |a / n|. We
-    choose the parts that mask the whole distance by step T at the lowest cost (Bok et al., 2024).
+    in a Gaussian mechanism, masking costs mu = a_t / n_t. Composing all steps costs mu = |a / n|. We choose
+    the parts that mask the whole distance by step T at the lowest cost (Bok et al., 2024).
 
     The bound is infinite if a step has a shift but no noise.
 
@@ -155,7 +155,7 @@ def hidden_state_bound(
     n = spread_over_steps("noise", noise, steps)
 
     if not n[s > 0].all():
-        # A shift without noise leaks completely, for any parts and slopes.
+        # A shift without noise leaks completely, so any parts and slopes will do.
         return HiddenStateBound(mu=np.inf, epsilon=np.inf, masked=s, worst_slopes=c)
 
     a_over_n = np.zeros(steps)  # 0 before `first`, since earlier shifts do not reach the last model
@@ -180,7 +180,7 @@ def bound_periods(
 ) -> HiddenStateBound:
     """Returns the bound on the last model of DP-SGD that inserts the canary in one step of every k.
 
-    It is also valid if each of these steps inserts the canary only with some probability.
+    The bound is also valid if each insertion happens only with some probability.
 
     Args:
       composition: The noise multiplier and the number of insertions. Its sampling rate is ignored.
@@ -221,12 +221,12 @@ def hidden_state_epsilon(
     Args:
       noise_multiplier: the standard deviation of the noise, divided by the clipping norm.
       insertions: the number of steps that insert the canary.
-      lipschitz: the Lipschitz constant of a training step without the canary and noise, as a map from one
-        model to the next: a number, or one for each of the insertions * k steps. It is 1 for a convex loss
-        and a learning rate of at most 2 / smoothness, and 1 - learning rate * weight decay with an L2 penalty
+      lipschitz: the Lipschitz constant of a noiseless training step without the canary, as a map between
+        models: a number, or one for each of the insertions * k steps. For a convex loss, the constant is 1 if
+        the learning rate is at most 2 / smoothness, and 1 - learning rate * weight decay with an L2 penalty
         (see `audit/methods/README.md`). The bound does not apply to momentum or Adam.
       k: the number of steps from one insertion to the next.
-      insert: the step of each period of k steps that inserts the canary: "last", "first" or 1 to k.
+      insert: the step that inserts the canary in each period of k steps: "last", "first" or 1 to k.
       step_sizes: the learning rate: a number, or one for each step. Only their ratios matter.
       delta: the delta of the bound.
 
@@ -250,10 +250,10 @@ def hidden_state_epsilon(
 def make_hidden_state(
     compute: Callable[[Periods], HiddenStateBound], periods: Periods
 ) -> HiddenState:
-    """Returns the bound on the last model, and the bounds if Lipschitz constants are larger (`margins`).
+    """Returns the bound on the last model, with bounds for larger Lipschitz constants in `margins`.
 
-    To show how much errors matter, each constant c becomes c + |c - 1| or c + 9 |c - 1|. `compute` returns
-    the bound for any constants and schedule (`Periods`).
+    The margins show how much errors in the constants matter: each c becomes c + |c - 1| or c + 9 |c - 1|.
+    `compute` returns the bound for any constants and schedule (`Periods`).
     """
     bound = compute(periods)
     constants = np.asarray(periods.lipschitz, np.float64)
@@ -293,7 +293,7 @@ def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
 
 
 def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
-    """Returns the index of the first of T steps whose shift reaches the last iterate; T if none does.
+    """Returns the index of the first step with a shift that reaches the last iterate; else len(shifts).
 
     A step with Lipschitz constant 0 erases earlier shifts, but not its own shift.
     """
@@ -308,15 +308,15 @@ def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Integers,
     Later steps stretch a distance at step t by a factor of at most W_t, the product of all c_j with j > t. So
     in the last model, the shifts are W_t s_t, and noise must mask parts W_t a_t with the same sum. Without
     other constraints, x_t = a_t / (W_t n_t^2) would be the same for all steps. But noise cannot mask later
-    shifts. So we divide the steps into blocks by isotonic regression (derived in audit/methods/README.md).
-    Each block's noise masks the block's own shifts, with a single x that increases from block to block:
+    shifts, so isotonic regression divides the steps into blocks (derived in audit/methods/README.md). Each
+    block's noise masks the block's own shifts, with a single x that increases from block to block:
 
         x = sum W_t s_t / sum (W_t n_t)^2,    a_t / n_t = W_t n_t x.
 
-    We find the blocks using logarithms, since W_t spans thousands of orders of magnitude.
+    We work with logarithms, since W_t spans thousands of orders of magnitude.
 
     Args:
-      s: (T,) the shifts s_t, the first above 0.
+      s: (T,) the shifts s_t. The first must be above 0.
       c: (T,) the Lipschitz constants c_t, above 0. The first may be 0, since it has no effect.
       n: (T,) the noise n_t, above 0 at steps with a shift.
 
@@ -355,7 +355,7 @@ def _find_blocks(log_sums: list[float], log_weights: list[float]) -> list[int]:
 
     We pool adjacent violators on a log scale, since `scipy.optimize.isotonic_regression` would overflow.
     """
-    # The first point, log sum and log weight of each block. Its log value is their difference.
+    # Blocks as (first point, log sum, log weight). The difference of the logs is a block's log value.
     blocks: list[tuple[int, float, float]] = []
     for start, (log_sum, log_weight) in enumerate(zip(log_sums, log_weights, strict=True)):
         # We pool the point with the blocks before it until values increase.

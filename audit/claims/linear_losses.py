@@ -2,7 +2,7 @@
 
 If losses are linear, gradients do not depend on the model, and the last model reveals only the sum of all
 gradients and noise. Let n of T steps each insert a canary of norm C with probability q. Along the canary's
-direction, in units of C, this adds Binomial(n, q) to noise of variance T sigma^2.
+direction, in units of C, insertions add Binomial(n, q) to noise of variance T sigma^2.
 
 Source: Steinke et al. (2024, arXiv 2410.06186), for T = n.
 """
@@ -33,7 +33,7 @@ _FAR = 40.0  # how far to search beyond the means, in standard deviations of the
 class _Observation(NamedTuple):
     """The distributions P and Q of the number x that the adversary sees, with and without the canary.
 
-    Under Q, x is noise from N(0, deviation^2). Under P, it is this noise plus a count of insertions.
+    Under Q, x is noise from N(0, deviation^2). Under P, x also includes the number of insertions.
 
     Attributes:
       counts: (m,) the possible counts, ascending.
@@ -56,8 +56,7 @@ class _Observation(NamedTuple):
     def compute_log_delta(self, threshold: float, sign: int) -> float:
         """Returns the log of the delta at epsilon = sign * log r(threshold), for the density ratio r = P / Q.
 
-        Without the canary (Q), the adversary sees x ~ N(0, deviation^2). With it (P), x is larger by a random
-        count. The most powerful event for this epsilon is x > threshold (sign 1) or x < threshold (sign -1).
+        The most powerful event for this epsilon is x > threshold (sign 1) or x < threshold (sign -1).
         """
         log_r = self.compute_log_ratio(threshold)
         log_p_given_count = special.log_ndtr(sign * (self.counts - threshold) / self.deviation)
@@ -70,15 +69,15 @@ class _Observation(NamedTuple):
     def compute_epsilon(self, delta: float, sign: int) -> float:
         """Returns the epsilon at delta for adding the canary (sign 1) or for removing it (sign -1).
 
-        With the ratio r of densities with and without the canary, each threshold t has epsilon = sign * log
-        r(t) and a delta (`compute_log_delta`). We search for the threshold with the given delta.
+        Each threshold t determines an epsilon, sign * log r(t), and a delta (`compute_log_delta`). We search
+        for the threshold with the given delta.
         """
 
         def compute_difference(threshold: float) -> float:
             # `brentq` rejects -inf.
             return max(self.compute_log_delta(threshold, sign), -1e6) - math.log(delta)
 
-        # The threshold with r = 1 gives epsilon 0. r(t) is the mean of exp(c (t - c / 2) / deviation^2) over
+        # Epsilon is 0 at the threshold with r = 1. r(t) is the mean of exp(c (t - c / 2) / deviation^2) over
         # the counts c. So r(t) <= 1 for t <= fewest / 2, and r(t) >= 1 for t >= most / 2.
         fewest = self.counts[0]
         most = self.counts[-1]
@@ -88,8 +87,8 @@ class _Observation(NamedTuple):
         if compute_difference(equal) <= 0:
             return 0.0
 
-        # From there, delta falls as the threshold increases (sign 1) or decreases (sign -1). At `end`, 40
-        # deviations beyond all means, it is nearly 0.
+        # Delta falls as the threshold moves up (sign 1) or down (sign -1) from `equal`. Delta is nearly 0 at
+        # `end`, 40 deviations beyond all means.
         end = -_FAR * self.deviation
         if sign == 1:
             end = most + _FAR * self.deviation
@@ -100,8 +99,7 @@ class _Observation(NamedTuple):
 def expected_epsilon(composition: Composition, steps: int, delta: float) -> float:
     """Returns the epsilon at delta that the last model would leak about a canary if losses were linear.
 
-    Such a model reveals only Binomial(n, q) insertions plus noise N(0, T sigma^2).
-    We return the larger of the epsilons for adding and removing the canary.
+    The result is the larger of the epsilons for adding and removing the canary.
 
     Args:
       composition: The noise multiplier sigma, the number of insertions n and the sampling rate q.

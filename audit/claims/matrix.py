@@ -39,7 +39,7 @@ class MatrixMechanism(GaussianClaim):
       insert: the step of each period that inserts the canary: "last", "first", or a number from 1 to k.
       min_separation: the minimum number of steps from one participation of an example to the next, if a
         sampler chooses the steps. `k` and `insert` are then ignored.
-      participations: the maximum number of steps that use an example; by default, as many as fit.
+      participations: the maximum number of steps that use an example; by default, limited only by `steps`.
 
     Raises InputError for values out of range.
 
@@ -58,7 +58,7 @@ class MatrixMechanism(GaussianClaim):
     assumes = ACCOUNTED
 
     def __post_init__(self) -> None:
-        """Checks and stores the arguments. For `insert`, "first" becomes 1, and "last" becomes k."""
+        """Checks and stores the arguments; `insert` becomes a step number."""
         steps = whole_number("steps", self.steps, 1, MAX_STEPS)
         sigma = number("noise_multiplier", self.noise_multiplier, float)
         require(0 <= sigma < np.inf, f"`noise_multiplier` must be at least 0, got {sigma:g}")
@@ -82,17 +82,17 @@ class MatrixMechanism(GaussianClaim):
     def last_model_if_linear(self, delta: float) -> float:
         """Returns the last model's epsilon at delta if losses are linear.
 
-        It is not a bound: with other losses, the last model may leak up to `epsilon`. Raises InputError if
-        `min_separation` is set, because the insertion steps must be fixed, not chosen by a sampler.
+        This is not a bound: with other losses, the last model may leak up to `epsilon`. Raises InputError if
+        `min_separation` is set, because insertion steps must be fixed.
         """
         return conversions.epsilon_from_mu(self.linear_mu(), delta)
 
     def linear_mu(self) -> float:
         """Returns the last model's mu if losses are linear; raises InputError if `min_separation` is set.
 
-        The last model then reveals only the sum of all steps. Each insertion adds C. For the strategy S
-        (`encoder`) and raw noise z, the sum of all noise is 1'S^-1 z, with standard deviation sigma C *
-        norm(S^-T 1).
+        With linear losses, the last model reveals only the sum of all steps. Each insertion adds C. For the
+        strategy S (`encoder`) and raw noise z, the sum of all noise is 1'S^-1 z, with standard deviation
+        sigma C * norm(S^-T 1).
         """
         require(
             self.min_separation is None,
@@ -110,7 +110,7 @@ class MatrixMechanism(GaussianClaim):
     def _pattern(self) -> Array:
         """Returns u, of shape (T,): 1 at the steps that insert the canary.
 
-        With `min_separation`, these are the earliest possible steps, which are the worst case if the
+        With `min_separation`, insertions happen at the earliest possible steps. This is the worst case if the
         coefficients of S are non-negative and non-increasing (Kalinin and Lampert, 2024, Theorem 2). Raises
         InputError for other strategies and for values out of range.
         """
@@ -119,7 +119,7 @@ class MatrixMechanism(GaussianClaim):
             pattern[int(self.insert) - 1 :: self.k] = 1  # `insert` counts from 1
             return pattern
         separation = whole_number("min_separation", self.min_separation, 1, MAX_STEPS)
-        count = self.steps  # more than fit; the slice below ends at step T
+        count = self.steps  # no limit; the slice below ends at step T
         if self.participations is not None:
             count = whole_number("participations", self.participations, 1, MAX_STEPS)
         first_step_only = np.eye(1, self.steps)[0]

@@ -1,4 +1,4 @@
-"""The privacy loss of training in which each epoch uses an example in one random step.
+"""The privacy loss of training that uses each example in one random step per epoch.
 
 All models together reveal the b noisy sums z_i of an epoch, in units of C. One of them, unknown to the
 adversary, uses the example. Let X be the ratio of their densities with and without the example:
@@ -6,10 +6,10 @@ adversary, uses the example. Let X be the ratio of their densities with and with
     X = (1 / b) sum_i exp((2 z_i - 1) / (2 sigma^2)),   z_i ~ N(0, sigma^2) without the example.
 
 The mean of X is 1. delta(epsilon) is E[(X - e^epsilon)+] for adding the example, and E[(1 - e^epsilon X)+]
-for removing it. Both are convex in X and in each term of the sum. The ratio for several epochs is a product,
-so both are also convex in the ratio for each epoch. Delta therefore rises if we spread probability mass
-around its mean, and falls if we concentrate it there. Whenever we add two terms, we move the mass to a grid
-in one of these two ways.
+for removing it. Both deltas are convex in X and in each term of the sum. The ratio for several epochs is a
+product, so both are also convex in the ratio for each epoch. Delta therefore rises if we spread probability
+mass around its mean, and falls if we concentrate it there. Whenever we add two terms, we move the mass to a
+grid in one of these two ways.
 
 Chua et al. (2024, arXiv 2412.16802) simulate this ratio. Feldman and Shenfeld (2026, arXiv 2602.17284) bound
 it differently in their package pld-accounting.
@@ -28,7 +28,7 @@ from audit.laws import conversions
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-NUM_CELLS = 1500  # of a distribution's grid; more cells are slower but tighter
+NUM_CELLS = 1500  # per grid; more cells are slower but tighter
 _FAR = 8.0  # a term's grid extends this many standard deviations beyond both means
 _MAX_MASS_BELOW = 1e-8  # the probability below a mean's grid
 _MAX_MEAN_ABOVE = 1e-16  # the part of E[X] above a mean's grid, which adds to delta
@@ -41,8 +41,8 @@ class _RatioPmf(NamedTuple):
     Attributes:
       values: (n,) the values of the mean, ascending, at least 0.
       masses: (n,) their probabilities without the example.
-      dropped_mean: By how much the expected value falls below 1 because we dropped or lowered large values.
-        An upper bound on delta includes it. For a lower bound, it is 0.
+      dropped_mean: 1 minus the expected value, lost because we dropped or lowered large values. Upper bounds
+        on delta include this loss. For lower bounds, it is 0.
       terms: The number of terms.
     """
 
@@ -58,8 +58,8 @@ def account_allocation(
 ) -> "PrivacyLossDistribution":
     """Returns a privacy loss distribution that bounds delta for training with random allocation.
 
-    The adversary sees the b noisy sums of each epoch. The density ratio X of these sums, with and without the
-    example, is the mean of b independent terms (`_discretize_term`). We compose the losses of all epochs.
+    The density ratio X of an epoch is the mean of b independent terms (`_discretize_term`). We compose the
+    losses of all epochs.
 
     Args:
       batches: b, the number of steps in an epoch, at least 1.
@@ -80,10 +80,9 @@ def account_allocation(
 def _discretize_term(sigma: float, pessimistic: bool) -> _RatioPmf:
     """Returns the distribution of a term of the density ratio X, as atoms on a grid.
 
-    X is the ratio of the densities of an epoch's noisy sums with and without the example. It is the mean of a
-    term for each step: exp((2 z - 1) / (2 sigma^2)) for the noisy sum z. The term's logarithm is N(-1 / (2
-    sigma^2), 1 / sigma^2) without the example, and N(1 / (2 sigma^2), 1 / sigma^2) with it. The grid raises
-    delta if `pessimistic`, and lowers it otherwise.
+    The term of a step with noisy sum z is exp((2 z - 1) / (2 sigma^2)). Its logarithm is N(-1 / (2 sigma^2),
+    1 / sigma^2) without the example, and N(1 / (2 sigma^2), 1 / sigma^2) with it. The grid raises delta if
+    `pessimistic`, and lowers it otherwise.
     """
     # A grid for the term's logarithm, with an unbounded cell at each end.
     log_mean = 1 / (2 * sigma**2)  # with the example; without it the mean is -log_mean
@@ -110,13 +109,13 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _RatioPmf:
 def _average(first: _RatioPmf, second: _RatioPmf, pessimistic: bool) -> _RatioPmf:
     """Returns the distribution of the mean over two groups of terms, on a geometric grid.
 
-    The mean of the terms of all steps is the density ratio X (`_discretize_term`). `first` and `second` are
-    the distributions of each group's mean. The grid raises delta if `pessimistic`, and lowers it otherwise.
+    `first` and `second` are the distributions of each group's mean. The grid raises delta if `pessimistic`,
+    and lowers it otherwise.
     """
     terms = first.terms + second.terms
     weight = first.terms / terms
     other_weight = 1 - weight
-    # Each value of the first distribution (rows) is averaged with each value of the second (columns).
+    # Rows are values of `first`, and columns are values of `second`.
     values = (weight * first.values)[:, None] + other_weight * second.values
     masses = first.masses[:, None] * second.masses
 
@@ -134,13 +133,13 @@ def _move_to_grid(
 ) -> _RatioPmf:
     """Returns a distribution with fewer atoms for a mean of `terms` terms of the density ratio X.
 
-    Delta is the mean of a convex function of X. If `pessimistic`, we raise it by spreading each atom's mass
-    to the adjacent edges. Otherwise, we lower it by concentrating the mass between two edges.
+    If `pessimistic`, we raise delta by spreading each atom's mass to the adjacent edges. Otherwise, we lower
+    delta by concentrating the mass between two edges at its mean.
 
     Args:
       values, masses: (n,) the atoms.
       edges: (m,) ascending, above 0.
-      dropped_mean: By how much the atoms' expected value falls below 1.
+      dropped_mean: 1 minus the atoms' expected value.
     """
     if pessimistic:
         grid = np.append(0.0, edges)
@@ -167,14 +166,14 @@ def _spread(values: Array, masses: Array, grid: Array) -> tuple[Array, float]:
       grid: (m,) ascending points.
 
     Returns:
-      (m,) the masses of the grid points, and how much the mean drops because atoms above the grid are moved.
+      (m,) the masses of the grid points, and the part of the mean lost by moving atoms above the grid.
     """
     size = len(grid)
     places = np.searchsorted(grid, values, side="right") - 1
     lower = np.clip(places, 0, size - 2)  # the index of the lower adjacent point
     upper = lower + 1
     fractions = (values - grid[lower]) / (grid[upper] - grid[lower])
-    masses_up = masses * np.clip(fractions, 0.0, 1.0)  # above the grid, all mass
+    masses_up = masses * np.clip(fractions, 0.0, 1.0)  # includes all mass above the grid
     atoms = _sum_by_place(lower, masses - masses_up, size)
     atoms += _sum_by_place(upper, masses_up, size)
     lost_mean = np.maximum(values - grid[-1], 0.0) @ masses
@@ -210,13 +209,13 @@ def _find_losses(ratio: _RatioPmf, epochs: int, pessimistic: bool) -> "PrivacyLo
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-    is_positive = ratio.values > 0  # X = 0 has no logarithm; `infinite_out` has its mass
+    is_positive = ratio.values > 0  # X = 0 has no logarithm; `infinite_out` is its mass
     logs = np.log(ratio.values[is_positive])  # ascending
     masses = ratio.masses[is_positive]
 
-    # The grid of log X has the points i * spacing from i = first to i = last. Spare points at the ends
-    # leave room for rounding. The rounding errors of all epochs add up to at most 0.005, unless this takes
-    # more than _MAX_LOSSES points.
+    # The grid points for log X are i * spacing, for i from first to last. Spare points at the ends leave room
+    # for rounding. The rounding errors of all epochs add up to at most 0.005, unless this requires more than
+    # _MAX_LOSSES points.
     spacing = max(min(0.001, 0.005 / epochs), float(np.ptp(logs)) / _MAX_LOSSES)
     first = math.floor(logs[0] / spacing) - 1
     last = math.ceil(logs[-1] / spacing) + 1
@@ -224,14 +223,14 @@ def _find_losses(ratio: _RatioPmf, epochs: int, pessimistic: bool) -> "PrivacyLo
 
     # Masses with the example (in) and without it (out).
     if pessimistic:
-        # We split each atom of X between adjacent points. This keeps its mean and raises delta, which is
+        # Splitting each atom of X between adjacent points preserves its mean and raises delta, which is
         # convex in X.
         points = np.exp(spacing * (first + np.arange(size)))  # values of X
         masses_out, _ = _spread(np.exp(logs), masses, points)
         masses_in = masses_out * points
-        # With the example, dropped values of X count as an infinite loss. Their mass is `dropped_mean`, their
-        # part of the mean of X, or 1 minus the other masses. If rounding makes the two differ, the larger one
-        # is safe. Without the example, the loss is infinite at X = 0.
+        # With the example, dropped values of X count as an infinite loss. Their mass is both `dropped_mean`
+        # and 1 minus the other masses. If rounding makes these differ, the larger is safe. Without the
+        # example, the loss is infinite at X = 0.
         infinite_in = max(1.0 - float(masses_in.sum()), ratio.dropped_mean)
         infinite_out = float(ratio.masses[~is_positive].sum())
     else:  # we round both losses down, which lowers delta

@@ -28,7 +28,7 @@ _SIGMA_TOLERANCE = 1e-6  # in log sigma
 
 @dataclass(frozen=True)
 class TruncatedPoisson:
-    """Poisson batches from which random examples are removed until at most `largest_batch` are left.
+    """Poisson batches, truncated at random to at most `largest_batch` examples.
 
     Args:
       examples: the number of examples in the data set.
@@ -54,7 +54,7 @@ class LastModel:
 
     Attributes:
       upper: the bound without noise-only steps.
-      tail: the bound with these steps; None if there are none.
+      tail: the bound with noise-only steps; None without such steps.
       assumes: the assumptions of both bounds.
     """
 
@@ -71,7 +71,7 @@ class SamplerClaim:
       sampler: the name of the sampler.
       every_model: bounds if the adversary sees every model.
       last_model: upper bounds if the adversary sees only the last model.
-      advice: the changes to make, or the condition under which the claim holds.
+      advice: the changes to make, or the condition for a valid claim.
       yours: False for a row that shows Poisson sampling for comparison.
     """
 
@@ -113,8 +113,8 @@ class _Sampler(NamedTuple):
     Attributes:
       bound_every_model: maps (noise multiplier, batches per epoch, epochs, delta) to bounds on epsilon.
       bound_last_model: maps (schedule, delta) to the upper bound on the last model's epsilon.
-      advice: the condition under which the claim holds; if empty, `_advise_changes` gives the advice.
-      must_stay_secret: the information that makes the last model's bound invalid if anyone sees it.
+      advice: the condition for a valid claim; if empty, `_advise_changes` writes the advice.
+      must_stay_secret: information that invalidates the last model's bound if anyone sees it.
       order: the condition on the order of examples; may be empty.
     """
 
@@ -144,13 +144,13 @@ def sampler_claims(
       noise_multiplier: sigma, the standard deviation of the noise divided by the clipping norm.
       batches: the number of batches in an epoch; Poisson batches use an example with probability 1 / batches.
       epochs: the number of epochs.
-      lipschitz: the Lipschitz constant of a step: a number, or one for each of the batches * epochs steps; by
-        default 1.
+      lipschitz: the Lipschitz constant of a step: a number (by default 1), or one for each of the batches *
+        epochs steps.
       tail: the number of noise-only steps after the last epoch.
       delta: the delta of epsilon.
 
     Returns:
-      A row for the sampler and a row for Poisson sampling for comparison.
+      A row for the sampler and, for comparison, one for Poisson sampling.
 
     Raises:
       InputError: a number is out of range, or the sampler is unknown.
@@ -174,7 +174,8 @@ def sampler_claims(
     poisson = _bracket_poisson(sigma, batches, epochs, delta)
     every_model = method.bound_every_model(sigma, batches, epochs, delta)
     bound = method.bound_last_model(make_schedule(), delta)
-    # The last model leaks at most as much as all models. The noise-only steps (`tail`) cannot increase this.
+    # The last model leaks no more than all models together, and noise-only steps (`tail`) cannot increase its
+    # leakage.
     upper = min(bound.epsilon, every_model.upper)
     after_tail = None
     if tail:
@@ -191,8 +192,7 @@ def sampler_claims(
         upper = poisson.upper  # also valid for the last model, even after the tail
         last_model = LastModel(upper, upper if tail else None, "no more than all models leak")
         rows.append(SamplerClaim("poisson", poisson, last_model, _SAMPLERS["poisson"].advice))
-    # ZERO_OUT replaces the example's gradient with 0. With Poisson batches, this is equivalent to removing
-    # it.
+    # For Poisson batches, ZERO_OUT is equivalent to removing the example.
     return SamplerClaims(
         sigma, delta, tail, neighbours=ZERO_OUT, order=method.order, rows=tuple(rows)
     )
@@ -221,8 +221,8 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
     delta = _check_training(batches, epochs, delta)
 
     def compute_excess(log_sigma: float) -> float:
-        """Returns the log of the ratio of the epsilon of Poisson batches to the requested epsilon."""
-        sigma = min(math.exp(log_sigma), _MAX_SIGMA)  # despite rounding errors
+        """Returns log(epsilon of Poisson batches / requested epsilon)."""
+        sigma = min(math.exp(log_sigma), _MAX_SIGMA)  # corrects rounding errors
         upper = _bracket_poisson(sigma, batches, epochs, delta).upper
         return math.log(max(upper, 1e-9) / epsilon)  # avoids the logarithm of 0
 
@@ -238,7 +238,7 @@ def find_noise_multiplier(epsilon: float, batches: int, epochs: int, delta: floa
 
 
 def _check_training(batches: int, epochs: int, delta: float) -> float:
-    """Returns delta as a float; raises InputError if it, `batches` or `epochs` is out of range."""
+    """Returns delta as a float; raises InputError if delta, `batches` or `epochs` is out of range."""
     whole_number("batches", batches, 2, _MAX_STEPS)  # with 1 batch per epoch, there is no sampling
     whole_number("epochs", epochs, 1, _MAX_STEPS)
     require(
@@ -300,7 +300,7 @@ def _bracket_truncated(
 
 
 def _bracket_cyclic(sigma: float, batches: int, epochs: int, delta: float) -> EveryModel:
-    """Returns the exact epsilon for batches in a fixed order, which does not depend on their number."""
+    """Returns the exact epsilon for batches in a fixed order, for any number of batches."""
     epsilon = accounting.epsilon_upper_bound(sigma, epochs, delta)
     return EveryModel(epsilon, "composition of epochs, exact", lower=epsilon)
 
@@ -308,8 +308,8 @@ def _bracket_cyclic(sigma: float, batches: int, epochs: int, delta: float) -> Ev
 def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastModel) -> str:
     """Returns advice on how to make `poisson`, the epsilon of Poisson sampling, a valid claim.
 
-    If the last model leaks at most this, perhaps after noise-only steps, you may also release only this
-    model. Otherwise, we state its epsilon.
+    If the last model's epsilon is at most `poisson`, perhaps after noise-only steps, the advice also suggests
+    releasing only that model. Otherwise, the advice states its epsilon.
 
     The advised noise suffices for any order, since training that uses an example once per epoch is mu-GDP
     with mu = sqrt(epochs) / sigma.
@@ -319,7 +319,6 @@ def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastM
     advice = f"To claim {at_most(poisson, _DECIMALS)}, draw Poisson batches, or {noise}"
     epsilon = last_model.upper
     steps = ""
-    # `tail` is the epsilon after noise-only steps; None without such steps.
     if epsilon > poisson and last_model.tail is not None:
         epsilon = last_model.tail
         steps = " after the noise-only steps"

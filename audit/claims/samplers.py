@@ -60,8 +60,8 @@ class StepWeights(NamedTuple):
       log_w: (T + 1,) the log of W_t. The last entry, 0, is for "no participation".
       log_variance_before: (T + 1,) the log of the sum of W^2 over the steps before t.
       log_variance_from: (T + 1,) the log of the sum of W^2 over step t and the steps after it.
-      first: The first step whose shift can reach the last model. It is the last step with a Lipschitz
-        constant of 0, or 0 if there is no such step.
+      first: The first step with a shift that can reach the last model: the last step with a Lipschitz
+        constant of 0, or 0 by default.
     """
 
     log_w: Array
@@ -71,7 +71,7 @@ class StepWeights(NamedTuple):
 
     @property
     def no_participation(self) -> int:
-        """Returns T, the step number that stands for no participation."""
+        """Returns T, the step number for no participation."""
         return len(self.log_w) - 1
 
 
@@ -129,7 +129,7 @@ def compute_pattern_mus(
 
     For an adversary who knows the pattern, the last model is mu-GDP. A step that uses the example shifts the
     model by at most 1, and thus the last model by at most W_t (`StepWeights`). The noise of this and later
-    steps masks the shift. A Lipschitz constant of 0 in step `weights.first` erases all earlier shifts.
+    steps masks the shift.
 
     Args:
       weights: The weights of T steps.
@@ -150,15 +150,15 @@ def _minimize_mu_squared(
 ) -> Array:
     """Returns the least mu^2 (N,) at which noise can mask the shifts of N participation patterns.
 
-    As in a Gaussian mechanism, noise of variance V hides (masks) a shift S at the cost mu^2 = S^2 / V. It can
-    mask earlier shifts, not later ones. For each pattern:
+    As in a Gaussian mechanism, noise of variance V hides (masks) a shift S at the cost mu^2 = S^2 / V. Noise
+    can mask earlier shifts, but not later ones. For each pattern:
 
         for each participation, with shift S and variance V of the noise until the next one:
             push the block (S, V) onto the pattern's stack
             while the block below has at least the top's S / V, pool the two (add S and V)
         mu^2 = sum of S^2 / V over the stack
 
-    A block with a larger S / V than the next one should also use that block's noise. This is an isotonic
+    A block with a larger S / V than the next one should also use that block's noise. Pooling is an isotonic
     regression (derived in audit/methods/README.md).
 
     Args:
@@ -195,9 +195,9 @@ def _minimize_mu_squared(
 def _compute_log_variances(weights: StepWeights, patterns: Steps) -> Array:
     """Returns the log variance (N, K), in the last model, of the noise from each participation to the next.
 
-    `weights` has the variance of all noise before each step and from each step on. The result is a difference
-    of either. We use the smaller variances, which lose fewer digits. `patterns` (N, K) has the steps that use
-    the example, and T for no participation.
+    The result is the difference of two variances in `weights`: of the noise before each step, or from each
+    step on. Differences of smaller variances lose fewer digits. `patterns` (N, K) lists the steps that use
+    the example, or T for no participation.
     """
     end = np.full(len(patterns), weights.no_participation)
     following = np.column_stack([patterns[:, 1:], end])  # the step of the next participation
@@ -206,7 +206,7 @@ def _compute_log_variances(weights: StepWeights, patterns: Steps) -> Array:
     from_start = conversions.log_difference(weights.log_variance_before[following], log_before)
     from_end = conversions.log_difference(weights.log_variance_from[patterns], log_from_following)
     log_variances = np.where(log_before < log_from_following, from_start, from_end)
-    # Rounding may make it smaller than the variance of the first step, W^2.
+    # Rounding must not lower the result below the variance of the first step, W^2.
     return np.maximum(log_variances, 2 * weights.log_w[patterns])
 
 
@@ -230,7 +230,7 @@ def bound_any_order(schedule: Schedule, delta: float) -> MixtureBound:
     """Returns an upper bound on the last model's epsilon if any one step of each epoch uses the example.
 
     We divide all participation patterns (the steps that use the example) into strata by their last steps,
-    which affect mu most. The largest bound on mu of any stratum is valid for every pattern.
+    which affect mu most. The largest of the strata's bounds on mu is valid for every pattern.
     """
     strata = _stratify_by_last_epochs(schedule.batches, schedule.epochs, _MAX_STRATA)
     # Noise N(0, sigma^2) divides mu by sigma.
@@ -247,9 +247,10 @@ def bound_one_of_each_epoch(
 ) -> MixtureBound:
     """Returns an upper bound on the last model's epsilon if each epoch uses the example in one random step.
 
-    This covers shuffled batches, balls in bins and random allocation. If there are too many participation
-    patterns to enumerate, we simulate some. The bound is then too low with probability at most ERROR. To
-    reduce the variance, we stratify patterns by their steps in the last epochs, which affect mu most.
+    The bound covers shuffled batches, balls in bins and random allocation. If there are too many
+    participation patterns to enumerate, we simulate some. The bound is then too low with probability at most
+    ERROR. To reduce the variance, we stratify patterns by their steps in the last epochs, which affect mu
+    most.
 
     Args:
       max_enumerated: The maximum number of patterns to enumerate, and the maximum number of strata.
@@ -265,7 +266,6 @@ def bound_one_of_each_epoch(
     draws = max(simulated // len(strata.probabilities), 50)
     # Noise N(0, sigma^2) divides mu by sigma.
     mus = _simulate_strata(schedule, strata, draws, seed) / schedule.noise_multiplier
-    # Other patterns have at most this mu.
     worst = _compute_worst_mus(schedule, strata) / schedule.noise_multiplier
     epsilon = _bound_simulated(mus, worst, strata.probabilities, delta)
     return MixtureBound(epsilon, ERROR, mu=float(worst.max()))
@@ -285,7 +285,8 @@ class _Strata(NamedTuple):
     """S strata: sets of patterns with a step from a given interval in each of the last L epochs.
 
     Attributes:
-      lows, highs: (S, L) each interval's first step, and the step after its last, within the epoch.
+      lows, highs: (S, L) the ends of each interval, in steps from the start of its epoch; `highs` are
+        excluded.
       probabilities: (S,) the probability of each stratum.
     """
 
@@ -297,7 +298,7 @@ class _Strata(NamedTuple):
 def _simulate_strata(schedule: Schedule, strata: _Strata, draws: int, seed: int) -> Array:
     """Returns the mu (draws, S) of random participation patterns from each of S strata, for noise N(0, I).
 
-    A pattern uses one step per epoch. In the last epochs, a stratum restricts this step to an interval.
+    A pattern uses one step per epoch, restricted by its stratum.
     """
     _, batches, epochs, weights = schedule
     num_strata, last_epochs = strata.lows.shape
@@ -344,9 +345,9 @@ def _stratify_by_last_epochs(batches: int, epochs: int, max_strata: int) -> _Str
 def _compute_worst_mus(schedule: Schedule, strata: _Strata) -> Array:
     """Returns an upper bound (S,) on the mu of each stratum's participation patterns, for noise N(0, I).
 
-    It is the mu of a hypothetical pattern. In each epoch, it uses the last step that the stratum allows, but
-    shifts the last model by the largest W_t of any allowed step (`StepWeights`). This is the worst case,
-    because noise that masks these shifts can also mask smaller or earlier ones.
+    The bound is the mu of a hypothetical pattern. In each epoch, this pattern uses the last step that the
+    stratum allows, but shifts the last model by the largest W_t of any allowed step (`StepWeights`). This is
+    the worst case, because noise that masks these shifts can also mask smaller or earlier ones.
     """
     _, batches, epochs, weights = schedule
     num_strata, last_epochs = strata.lows.shape
@@ -371,9 +372,9 @@ def bound_poisson(
 ) -> MixtureBound:
     """Returns an upper bound on the last model's epsilon for Poisson sampling at the same rate in each step.
 
-    We simulate some participation patterns (the steps that use the example). `_bound_simulated` also needs an
-    upper bound on their mu. We use that of a hypothetical pattern that is worse than nearly all others, and
-    reserve `delta` / 1000 for the exceptions. The bound is too low with probability at most ERROR.
+    We simulate some participation patterns (the steps that use the example). The upper bound on their mu is
+    that of a hypothetical pattern that is worse than nearly all others. We reserve `delta` / 1000 for the
+    exceptions. The bound is too low with probability at most ERROR.
 
     Args:
       simulated: The number of patterns to simulate, rounded up to a multiple of _CHUNK.
@@ -385,7 +386,7 @@ def bound_poisson(
     steps = batches * epochs
 
     # `latest` has the most and latest participations. Step t shifts the last model by at most its weight W_t.
-    # It may be larger for earlier steps, so we assume the largest one up to t.
+    # Since earlier weights may be larger, we assume the largest one up to t.
     latest = _find_latest_steps(steps, rate, _RESERVED * delta)
     largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
     worst = compute_pattern_mus(weights, latest[None], log_shifts=largest_log_w[latest][None])
@@ -408,8 +409,8 @@ def _simulate_poisson(
 ) -> Array:
     """Returns the mu (N,) of random participation patterns for Poisson sampling, for noise N(0, I).
 
-    Each of the first `steps` steps uses the example with probability `rate`. We keep a pattern's first
-    `participations`. N is `simulated`, rounded up to a multiple of _CHUNK.
+    Each of the first `steps` steps uses the example with probability `rate`. We keep only the first
+    `participations` steps of a pattern. N is `simulated`, rounded up to a multiple of _CHUNK.
     """
     rng = np.random.default_rng(seed)
     mus = []
@@ -430,7 +431,7 @@ def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
     any of these bounds with probability at most `dropped`. The result has the most and latest participations
     that the bounds allow.
     """
-    # The bounds are quantiles of binomial distributions. `dropped` is divided equally among them.
+    # The bounds are quantiles of binomial distributions, which share `dropped` equally.
     lengths = np.unique(np.append(2 ** np.arange(int(math.log2(steps)) + 1), steps))
     bounds = scipy.stats.binom.isf(dropped / len(lengths), lengths, rate).astype(np.int64)
 
@@ -451,18 +452,18 @@ def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: floa
     """Returns an upper bound on epsilon for an unknown participation pattern, from simulated patterns.
 
     Given the pattern, training is mu-GDP. At the returned epsilon, the mean delta over all patterns is at
-    most `delta`, except with probability at most ERROR. In each row of `mus`, the deltas, weighted by their
-    strata's probabilities, add up to an unbiased estimate of this mean. `bound_mean` bounds it from R such
-    estimates.
+    most `delta`, except with probability at most ERROR. Each row of `mus` yields an unbiased estimate of this
+    mean, the sum of its deltas weighted by the strata's probabilities. `bound_mean` bounds the mean from R
+    such estimates.
 
     Args:
-      mus: (R, S) mu of simulated patterns: each of the R rows has one pattern from each of S strata.
+      mus: (R, S) mu of simulated patterns, one from each of S strata in every row.
       worst: (S,) an upper bound on the mu of each stratum's patterns.
       probabilities: (S,) the probability of each stratum.
     """
     highest = conversions.epsilon_from_mu(float(worst.max()), delta)
     grid = np.linspace(0.0, highest, _NUM_EPSILONS + 1)
-    # `bound_mean` computes two bounds at each epsilon. All of these bounds share ERROR equally.
+    # `bound_mean` computes two bounds at each epsilon. We divide ERROR equally among all bounds.
     log_inverse_error = math.log(2 * _NUM_EPSILONS / ERROR)
 
     def is_bounded(epsilon: float) -> bool:
@@ -478,9 +479,9 @@ def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: floa
 def bound_mean(values: Array, largest: float, log_inverse_error: float) -> float:
     """Returns an upper bound on the mean of a distribution on [0, largest], from R independent values.
 
-    It is the smaller of the empirical Bernstein bound (Maurer and Pontil, 2009, Theorem 11) and Hoeffding's
-    bound. Each is below the mean with probability at most `error`, and the smaller one with at most 2
-    `error`. `log_inverse_error` is log(1 / error).
+    The result is the smaller of the empirical Bernstein bound (Maurer and Pontil, 2009, Theorem 11) and
+    Hoeffding's bound. Each is below the mean with probability at most `error`, so the smaller is with
+    probability at most 2 `error`. `log_inverse_error` is log(1 / error).
     """
     if largest == 0:
         return 0.0
@@ -497,7 +498,7 @@ def bound_mean(values: Array, largest: float, log_inverse_error: float) -> float
 def _bound_fraction(observed: float, draws: int, log_inverse_error: float) -> float:
     """Returns Hoeffding's upper bound on the mean of values from 0 to 1 (1963, Theorem 1).
 
-    It is the largest mean m with draws * KL(observed || m) <= log_inverse_error, given the `observed` mean.
+    The bound is the largest mean m with draws * KL(observed || m) <= log_inverse_error.
     """
 
     def is_possible(expected: float) -> bool:

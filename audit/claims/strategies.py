@@ -90,7 +90,7 @@ Strategy = Toeplitz | Dense
 def expand_power(exponent: float, count: int) -> tuple[float, ...]:
     """Returns the first `count` coefficients of the power series of (1 - L)^exponent in L."""
     powers = np.arange(1, count)
-    # Each coefficient is the previous one times this ratio.
+    # The ratios of consecutive coefficients.
     ratios = (powers - 1 - exponent) / powers
     return (1.0, *np.cumprod(ratios).tolist())
 
@@ -118,7 +118,7 @@ def _compute_checksum(path: str) -> str:
 
 
 def read_strategy(text: str, steps: int) -> Strategy:
-    """Returns the strategy matrix S that a string names. Training adds the noise S^-1 z, for raw noise z.
+    """Returns the strategy that a string names.
 
     Args:
       text: "independent", "sqrt", "lambda:l" (lambda-CGD), "bsr:b" (banded square root), "bisr:p" (banded
@@ -132,7 +132,7 @@ def read_strategy(text: str, steps: int) -> Strategy:
     if text == INDEPENDENT:
         return Toeplitz()
     if text == "sqrt":
-        # S = 1 / (1 - L)^(1/2), where L shifts by one step
+        # S = 1 / (1 - L)^(1/2)
         return Toeplitz(denominator=expand_power(0.5, steps))
     name, _, parameter = text.partition(":")
     if name not in ("lambda", "bsr", "bisr"):
@@ -178,7 +178,7 @@ def _list_strategies(text: str) -> str:
 
 
 def make_strategy(values: ArrayLike, steps: int) -> Strategy:
-    """Returns the strategy with these coefficients (n,), the first column of S, or with this matrix S (T, T).
+    """Returns the strategy with given coefficients (n,), the first column of S, or a given matrix S (T, T).
 
     The first T coefficients determine a Toeplitz matrix; missing ones are 0.
 

@@ -38,8 +38,8 @@ def conclude(
 ) -> Conclusion:
     """Returns the conclusion from evidence, using all methods for this kind of evidence.
 
-    If some rows look like pasted copies, we draw a second conclusion that counts each repeated row once, and
-    keep only what both prove. If too few rows remain, bounds are 0.
+    If some rows look like pasted copies, we draw a second conclusion that counts each repeated row once. We
+    keep only the leakage that both prove. If too few rows remain, bounds are 0.
 
     Raises InputError for unusable scores.
     """
@@ -55,17 +55,14 @@ def conclude(
 
 
 def _analyze_one_run(evidence: OneRun, level: Level) -> list[Finding]:
-    """Returns the estimates and bounds from the canaries of a single run.
-
-    `coins` has scores of canaries that coin flips inserted or left out, `cosines` those with directions.
-    """
+    """Returns the estimates and bounds from the canaries of a single run."""
     findings: list[Finding] = []
     coins, cosines = evidence  # either may be None
     if cosines is not None:
         findings += one_shot.estimates(cosines, *level)
     if coins is not None:
         findings += one_run_bounds.bound_by_guesses(coins, *level)
-    # The null distribution is exact without left-out canaries to fit it.
+    # The null distribution is exact if no left-out canaries were used to fit it.
     if cosines is not None and evidence.is_null_known:
         findings.append(one_run_bounds.bound_uniform_canaries(cosines, *level))
     return findings
@@ -122,7 +119,7 @@ def _begin_conclusion(evidence: Evidence, claim: Claim | None, level: Level) -> 
         hidden_state=hidden_state,
     )
     if composition is not None and composition.sampling_rate != 1:
-        # The hidden-state bound ignores sampling. For comparison, we add an epsilon that does not.
+        # The hidden-state bound ignores sampling. For comparison, we add an epsilon that includes it.
         if_linear = _expect_sampled_linear_losses(composition, hidden_state, level.delta)
         concluded = concluded._replace(epsilon_if_linear=if_linear)
     return concluded
@@ -145,7 +142,7 @@ def _expect_sampled_linear_losses(
 
 def _make_notes(evidence: Evidence) -> Iterator[str]:
     """Yields notes on failed runs, on an ambiguous shape of the scores, and on a user's fresh canaries."""
-    if isinstance(evidence, OneRun):  # it did not fail, and its shape is not ambiguous
+    if isinstance(evidence, OneRun):  # these notes do not apply to a single run
         return
     if evidence.failed:
         number = sum(map(len, evidence.pooled()))
@@ -208,16 +205,15 @@ def conclude_setting(
     claim = make_claim(setting)
     has_fresh_canaries = setting.adversary.has_fresh_canaries  # drawn anew in each run
     evidence = read_directions(scores) if has_fresh_canaries else read_evidence(scores)
-    # This depends on the optimizer, which a claim does not include.
+    # The epsilon with linear losses depends on the optimizer, which claims do not include.
     if_linear = _expect_linear_losses(setting, claim, level.delta)
     concluded = _begin_conclusion(evidence, claim, level)._replace(epsilon_if_linear=if_linear)
     if not has_fresh_canaries and not own_model and predicted_mu(setting) is not None:
         concluded = concluded._replace(
             why_gaussian="expected here: Gaussian noise on one crafted coordinate"
         )
-    # The upper bound for the last model, or why there is none.
     last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
-    if isinstance(last_model, str):
+    if isinstance(last_model, str):  # why the upper bound is missing
         concluded = concluded._replace(uncovered=last_model)
     else:
         concluded = concluded._replace(hidden_state=last_model)
@@ -246,8 +242,8 @@ def make_claim(setting: Setting) -> Claim:
     sampling = setting.sampling
     mechanism = setting.mechanism
     sigma = mechanism.noise_multiplier
-    # Both samplers put an example into one random step of each epoch. Without noise, `DpSgd`
-    # gives an infinite epsilon.
+    # Both samplers put an example into one random step of each epoch. Without noise, `DpSgd` has an infinite
+    # epsilon.
     if sampling.name in (BALLS_IN_BINS, RANDOM_ALLOCATION) and sigma:
         return RandomAllocation(sigma, batches=sampling.batches, epochs=setting.insertions)
     if mechanism.noise != INDEPENDENT:
@@ -266,8 +262,8 @@ def _expect_linear_losses(setting: Setting, claim: Claim, delta: float) -> float
     """Returns the epsilon that the last model would have with linear losses, or None.
 
     With linear losses, the last model reveals only the sum of all steps (Steinke et al., 2024). We compute
-    this epsilon if the hidden-state bound does not cover the setting (correlated noise) or may ignore that
-    insertion steps are random. We do not report it for fresh canaries.
+    this epsilon for correlated noise, which the hidden-state bound does not cover, and for random insertion
+    steps of canaries that are not fresh.
     """
     mechanism = setting.mechanism
     if mechanism.optimizer != "sgd" or mechanism.weight_decay:  # the last model is not the sum
@@ -300,7 +296,8 @@ def conclude_each_run(
       scores: the cosines of all runs and canaries, and which canaries were inserted.
       dimension: d, the dimension of the canaries.
       law_holds: True if cosines of left-out canaries have the exact distribution of a uniform direction's
-        cosine, as with final models. Otherwise we fit the null distribution to these cosines.
+        cosine, as with final models. Otherwise, we fit the null distribution to the cosines of left-out
+        canaries.
     """
     conclusions = []
     for values, presence in zip(scores.scores, scores.presence, strict=True):
@@ -328,12 +325,12 @@ def conclude_together(
 def predicted_mu(setting: Setting) -> float | None:
     """Returns the mu that theory predicts for an adversary who uses only a single coordinate, or None.
 
-    In an over-parameterised model, the gradients of the data do not change this coordinate, so it reveals
-    only a weighted sum of insertions and noise (`compute_mu_along_one_direction`, and
+    In an over-parameterised model, the gradients of the data do not change the coordinate. The coordinate
+    thus reveals only a weighted sum of insertions and noise (`compute_mu_along_one_direction` and
     experiments/hidden_state/README.md).
 
     The adversary must know the initial model, which would otherwise add to the variance of the scores (Errata
-    H14 in that file).
+    H14 in the README).
     """
     mechanism = setting.mechanism
     task = find_task(setting.model)  # None for a custom model
@@ -366,9 +363,8 @@ def read_directions(stored: Scores) -> Fresh:
 def read_evidence(stored: Scores) -> Coins | OneRun:
     """Returns evidence from stored scores of canaries shared by all runs.
 
-    For a single run with several canaries, the result is a `OneRun`: with coins (fair coin flips chose which
-    canaries to insert) unless all were inserted, and with cosines if the scores are cosines, which have a
-    dimension.
+    A single run with several canaries becomes a `OneRun`. The `OneRun` includes coins unless all canaries
+    were inserted, and cosines if the scores have a dimension.
 
     Raises InputError (`make_cosines`) if a single run inserts all canaries and its scores are not cosines.
     """

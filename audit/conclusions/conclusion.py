@@ -20,7 +20,7 @@ from audit.methods.method import Assumption, Method, VerdictMethods
 
 Worlds = tuple[Array, Array]
 _LEAST_P_VALUE = 1e-6  # smaller p-values are inaccurate
-# A view, so it includes methods that are added later.
+# A ChainMap also includes methods that are added later.
 _METHODS = ChainMap[str, Any](estimate.METHODS, lifted.METHODS, exact_null.METHODS)
 
 
@@ -38,7 +38,7 @@ class UpperBound(NamedTuple):
       assumes: the assumption.
       name: the name in reports; "claim" if the user stated the bound.
       last_model_only: True for the hidden-state bound: the adversary sees only the last model.
-      is_measured: True if it comes from measured Lipschitz constants.
+      is_measured: True if the bound comes from measured Lipschitz constants.
     """
 
     epsilon: float
@@ -62,7 +62,7 @@ class Curve(NamedTuple):
 
     @property
     def is_underpowered(self) -> bool:
-        """Returns True if the test passes but has too little power to mean much (below 95%)."""
+        """Returns True if the test passes, but its power is below 95%."""
         return not self.is_refuted and self.power < CURVE_POWER
 
     @property
@@ -127,11 +127,11 @@ class Conclusion(NamedTuple):
       epsilon_if_linear: the epsilon that the last model would have with linear losses, or None; not a bound.
       why_gaussian: why we expect a Gaussian curve from this mechanism; empty if we do not.
 
-    `finish` computes these fields.
+    `finish` computes the following fields.
 
     Attributes:
       is_one_run: True for a single run.
-      has_one_canary: True for several runs with one canary each, whose scores are independent.
+      has_one_canary: True for several runs with one canary each. Their scores are independent.
       law_is_known: True for several runs if scores of left-out canaries have a known distribution (fresh
         directions, or ranks).
       scores_may_depend: True for several runs if scores within a run may depend on each other.
@@ -228,8 +228,8 @@ class Conclusion(NamedTuple):
     def ranked(self) -> tuple[Bound, ...]:
         """Returns the bounds in the order used in tables: those that decide the verdict come first.
 
-        These are the bounds for any trade-off curve and for a Gaussian curve. EXACT_NULL_GDP, a bound on mu,
-        precedes both if readers can compare it with an upper bound (`tightest_mu`).
+        The verdict depends on the bounds for any trade-off curve and for a Gaussian curve. EXACT_NULL_GDP, a
+        bound on mu, precedes both if readers can compare it with an upper bound (`tightest_mu`).
         """
         if self.verdict_methods is None:
             return self.bounds

@@ -21,11 +21,11 @@ from audit.methods.method import GIVEN, MANY_CANARIES, ONE_CANARY
 # Scores are reversed if their AUC is more than this many standard errors below 1/2. Without a leak, this
 # happens in 3 of 100,000 audits.
 _STANDARD_ERRORS = 4
-_MIN_EQUAL = 5  # by chance, this many scores are never all equal, or shifted by the same number
+_MIN_EQUAL = 5  # this many scores are never equal, or equally shifted, by chance
 
 
 def finish(conclusion: Conclusion) -> Conclusion:
-    """Returns the conclusion with the fields that `Conclusion` leaves to `finish`."""
+    """Returns the conclusion with its remaining fields, including the verdict."""
     derived = _derive_fields(conclusion)
     return _add_verdict(derived, _test_claim(derived))
 
@@ -38,7 +38,8 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
 
     Args:
       all_rows: the conclusion from all rows, which is valid for independent runs, before `finish`.
-      once: the one that counts equal rows once, which is valid for copies; None if too few rows remain.
+      once: the conclusion that counts equal rows once, which is valid for copies; None if too few rows
+        remain.
       remark: the number of repeated rows, in words.
     """
     if once is None:
@@ -46,7 +47,7 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
         note = f"{remark}; counted once, they are too few for a bound"
         unproven = all_rows._replace(bounds=zeros, notes=(*all_rows.notes, note))
         return _add_verdict(_derive_fields(unproven), None)
-    # Only to compare: the result derives its fields again, from the smaller bounds.
+    # For comparison only: the result derives its fields from the smaller bounds.
     finished_all = finish(all_rows)
     finished_once = finish(once)
     weaker = all_rows  # the conclusion that proves less
@@ -70,9 +71,8 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
 def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -> tuple[Bound, ...]:
     """Returns the smaller of each method's two bounds: from all rows, and from counting equal rows once.
 
-    It is valid whether equal rows are independent runs or copies. A bound is 0 if `once` does not have its
-    method. We drop methods that only `once` has, and bounds after each run (`path`), which may cover
-    different rows.
+    A bound without a counterpart in `once` becomes 0. We drop methods that only `once` has, and bounds after
+    each run (`path`), which may cover different rows.
     """
     by_method = {bound.method: bound for bound in once}
     smaller = []
@@ -80,7 +80,7 @@ def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -
         zero_mu = None if bound.mu is None else 0.0  # None for a method without a bound on mu
         zero = dataclasses.replace(bound, epsilon=0.0, mu=zero_mu)
         other = by_method.get(bound.method, zero)
-        # `or` compares None as 0.
+        # A missing mu counts as 0.
         least = min(bound, other, key=lambda each: (each.epsilon, each.mu or 0.0))
         smaller.append(dataclasses.replace(least, path=()))
     return tuple(smaller)
@@ -95,7 +95,7 @@ def _add_verdict(conclusion: Conclusion, claim_test: ClaimTest | None) -> Conclu
 def _derive_fields(conclusion: Conclusion) -> Conclusion:
     """Returns a conclusion with all fields that follow from its scores, bounds and upper bounds.
 
-    Only the test of the claim and the verdict remain.
+    Only the test of the claim and the verdict are still missing.
     """
     evidence = conclusion.evidence
     worlds = conclusion.worlds  # the scores with the canary, and without it
@@ -195,16 +195,16 @@ def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
 def _describe_constant_world(worlds: Worlds) -> str:
     """Returns a sentence if all scores of one world (in or out) are equal and the others vary; else "".
 
-    That world's runs (at least 5) then shared a seed, or its scores were never filled in. Scores that equal
-    an extreme of the other world may be saturated, so we do not doubt them. We also require that most scores
-    of the other world differ, unlike guesses or the scores of failed runs.
+    A constant world (at least 5 runs) suggests a shared seed, or scores that were never filled in. Scores
+    that equal an extreme of the other world may be saturated, so we do not doubt them. We also require that
+    most scores of the other world differ, unlike guesses or the scores of failed runs.
     """
     scores_in, scores_out = worlds
     both = (("in", scores_in, scores_out), ("out", scores_out, scores_in))
     for name, scores, others in both:
         is_constant = len(scores) >= _MIN_EQUAL and np.ptp(scores) == 0
         is_saturated = scores[0] in (others.min(), others.max())
-        # Equal scores count as 1.
+        # `unique` counts equal scores once.
         others_vary = len(np.unique(others)) > 1 + len(others) / 2
         if is_constant and others_vary and not is_saturated:
             return f"all {len(scores):,} scores {name} equal {scores[0]:.6g} while the others vary"
@@ -214,7 +214,7 @@ def _describe_constant_world(worlds: Worlds) -> str:
 def _describe_equal_shifts(worlds: Worlds) -> str:
     """Returns a sentence if the two scores in each of 5 or more rows differ by the same shift, else "".
 
-    In that case, the two runs of a row shared a seed.
+    Equal shifts mean that the two runs of a row shared a seed.
     """
     scores_in, scores_out = worlds
     if not len(scores_in) == len(scores_out) >= _MIN_EQUAL:
@@ -286,8 +286,8 @@ def _compare_bounds(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | No
         if upper.mu is not None:
             epsilon = 0.0
     else:
-        # Here, both bounds count. Simulated audits reject a true claim no more often than the confidence
-        # allows (tests/audit/conclusions/test_claim_tests.py).
+        # For several runs, both bounds count. Simulated audits reject a true claim no more often than the
+        # confidence allows (tests/audit/conclusions/test_claim_tests.py).
         epsilon = conclusion.assumption_free.epsilon
         mu = conclusion.gaussian.mu
     is_refuted = _refutes(upper, epsilon, mu)
@@ -310,7 +310,7 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
     inconsistent with their known distribution.
     """
     power = _combine_claimed_curves(conclusion, upper)
-    # For several runs, the bound for any curve holds unless left-out canaries refute their distribution.
+    # The bound for any curve is invalid if left-out canaries refute their known distribution.
     is_law_refuted = conclusion.law_is_known and not conclusion.assumption_free.holds
     if power is None or is_law_refuted:
         return None
@@ -340,8 +340,8 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
 def _combine_claimed_curves(conclusion: Conclusion, upper: UpperBound) -> Power | None:
     """Returns a function from false-positive rates to the largest true-positive rates the claims allow.
 
-    The tightest upper bound may limit mu, and there may be a claim about the mechanism. If both apply, we use
-    the smaller rate. Returns None if neither does.
+    The mu of the tightest upper bound and the claim about the mechanism may both limit the rates. We use the
+    smaller limit, and return None if both are missing.
     """
     powers: list[Power] = []
     if upper.mu is not None:

@@ -48,7 +48,7 @@ class Steps(NamedTuple):
     Attributes:
       constants: (T,), or a single number for all steps.
       reason: why the constants are valid.
-      runs: the number of training runs in which they were measured; 0 if they are proven or given.
+      runs: the number of training runs that measured the constants; 0 if they are proven or given.
       kink: why measured derivatives are not Lipschitz constants (jumps in the gradient); else empty.
       version: the value of `MEASUREMENT` when they were measured; else empty.
     """
@@ -89,14 +89,14 @@ def hidden_state(
     state = _bound_last_model(setting, steps, delta)
     if not steps.kink:
         return state
-    # `kink` describes jumps in the gradient, so the derivatives are not Lipschitz constants.
+    # If the gradient jumps, derivatives are not Lipschitz constants.
     return (
         f"{steps.kink}; derivatives alone would give epsilon {state.bound.epsilon:.4g}, an estimate"
     )
 
 
 def compute_mu_along_one_direction(setting: Setting) -> float:
-    """Returns the mu of an adversary who inserts along a direction in which all other gradients are 0.
+    """Returns the mu of an adversary who inserts along a direction orthogonal to all other gradients.
 
     With learning rate eta and weight decay lambda, the steps after step t of T multiply its insertion and
     noise by w_t = (1 - eta lambda)^(T - t). So mu = (sum of w_t over steps with an insertion) / (sigma |w|).
@@ -145,7 +145,7 @@ def find_current(store: Store) -> Steps | None:
 def find_measured(store: Store, rehearsals: int) -> Steps | None:
     """Returns the store's Lipschitz constants if this version measured them in enough runs; else None.
 
-    We need at least `rehearsals` runs. If it is `USUAL` (0), any number is enough.
+    At least `rehearsals` runs are required. With `USUAL` (0), any number is enough.
     """
     steps = find_current(store)
     if steps is None or steps.runs < max(rehearsals, 1):
@@ -156,8 +156,8 @@ def find_measured(store: Store, rehearsals: int) -> Steps | None:
 def _bound_last_model(setting: Setting, steps: Steps, delta: float) -> HiddenState:
     """Returns the upper bound for the last model, and bounds for larger constants (`make_hidden_state`)."""
     schedule = setting.schedule
-    reason = steps.reason  # why the constants are valid
-    # Only for this text: the bound below uses the same mixture.
+    reason = steps.reason
+    # Needed only for `reason`: the bound below finds the same mixture.
     mixture = _find_mixture(setting, steps.constants, delta)
     if mixture is not None:
         reason += "; a mixture over orders of batches"
@@ -223,8 +223,8 @@ def _mix_patterns(
 ) -> samplers.MixtureBound:
     """Returns the bound on the last model's epsilon if a sampler secretly draws the steps with the canary.
 
-    We simulate the sampler if it is Poisson, or if there are more than 1000 patterns of steps. This takes
-    seconds, hence the cache.
+    We simulate the sampler if it is Poisson, or if there are more than 1000 patterns of steps. Simulations
+    take seconds, so we cache results.
     """
     batches = sampler.batches or 1  # Poisson sampling has no epochs
     epochs = len(constants) // batches
@@ -239,9 +239,9 @@ def _mix_patterns(
 def coupling_distances(setting: Setting) -> Array:
     """Returns the distance between the models with and without the canary before each step, (T,).
 
-    The unit is eta C / B. We measure Lipschitz constants at these distances. The constants are still unknown,
-    so we assume 1. In step t, the canary adds s_t (`_find_shifts`), and noise hides (masks) a part a_t
-    (`hidden_state_bound`), so z_t = z_(t-1) + s_t - a_t.
+    We measure Lipschitz constants at these distances, in units of eta C / B. Since the constants are still
+    unknown, we assume 1. In step t, the canary adds s_t (`_find_shifts`) to the distance z, and noise masks a
+    part a_t (`hidden_state_bound`): z_t = z_(t-1) + s_t - a_t.
     """
     bound = _bound_for_constants(setting, constants=1.0, delta=1e-5)  # any delta will do
     after = np.cumsum(_find_shifts(setting) - bound.masked)
@@ -272,8 +272,7 @@ def _find_constant(setting: Setting, curvature: task.Curvature) -> float:
 def _why_uncovered(setting: Setting, own_model: bool) -> str:
     """Returns why a setting cannot have an upper bound for the last model; empty if it may have one.
 
-    The bound requires steps that depend only on the previous model, the canary and independent noise. They
-    must use float32.
+    The bound requires float32 steps that depend only on the previous model, the canary and independent noise.
     """
     mechanism = setting.mechanism
     adversary = setting.adversary
@@ -338,7 +337,7 @@ def count_rehearsals(
 
 
 def require_rehearsals(is_measured: bool, rehearsals: int | None) -> None:
-    """Raises InputError for fewer than 2 rehearsals, and for any unless they measure Lipschitz constants."""
+    """Raises InputError for fewer than 2 rehearsals, or for any rehearsals if `is_measured` is False."""
     if rehearsals is None:
         return
     require(is_measured, f"`rehearsals` requires `lipschitz={MEASURED}`")

@@ -1,4 +1,4 @@
-"""Measures and stores Lipschitz constants of an audit's steps, for models with no proven constants."""
+"""Measures and stores the Lipschitz constants of steps for models without proven constants."""
 
 import math
 import time
@@ -34,7 +34,7 @@ def measure(
     """Returns measured Lipschitz constants of the steps, from the store or from new training runs.
 
     Args:
-      runs: the number of training runs to measure; `USUAL` chooses it based on the model's size.
+      runs: the number of training runs to measure; `USUAL` chooses one based on the model's size.
       trained, own: a custom model and a custom adversary, or None.
     """
     # Another process that needs the same constants waits here and then reads them from the store.
@@ -42,7 +42,7 @@ def measure(
         steps = find_measured(store, runs)
         if steps is not None:
             return steps
-        # Kinks are jumps in the gradient, as with ReLU. Custom models may have none.
+        # Kinks are jumps in the gradient, as with ReLU. Custom models may be smooth.
         has_kinks = trained is None and not task.task(setting.model).smooth
         game = build.build(setting, dataset, trained, own)
         trainee = trained or build.trainee(setting.model, dataset)
@@ -61,7 +61,7 @@ def measure_steps(
 ) -> Steps:
     """Returns Lipschitz constants of a setting's steps, measured in training runs.
 
-    A constant is the largest singular value of a step's Jacobian. It is valid only for smooth steps. To
+    A constant is the largest singular value of a step's Jacobian, which is valid only for smooth steps. To
     detect kinks, like those of a ReLU, we also measure secants: the distance between two models after a step,
     divided by their distance before it. A secant above the singular value proves a kink (`Steps.kink`).
 
@@ -94,7 +94,7 @@ def measure_steps(
 
 
 def _describe_kink(worst: Stretch, has_kinks: bool) -> str:
-    """Returns why the largest derivative is not a Lipschitz constant of the steps; empty if it may be.
+    """Returns why the largest derivative is not a Lipschitz constant of the steps, or an empty string.
 
     `worst` is the measured displacement that a step stretches most, compared with the step's derivatives
     along it. `has_kinks` is True if the model is known to have kinks, even if no secant shows one.

@@ -10,9 +10,9 @@ from audit.written import write_json
 def result_json(conclusion: Conclusion, indent: int | None = None, **more: Any) -> str:
     """Returns a conclusion as a JSON object, as in audit.json and the output of `bound --json`.
 
-    For several runs, it has `auc`, and `attack` with the accuracy and the true-positive rates at 1% and 0.1%
-    false positives, in sample. A rate is null if there are too few left-out canaries to measure it. The
-    object also includes the fields in `more`.
+    For several runs, the object includes `auc` and `attack`: the in-sample accuracy, and the true-positive
+    rates at 1% and 0.1% false positives. A rate is null if there are too few left-out canaries to measure it.
+    `more` contains additional fields.
     """
     fields = {
         **result_fields(conclusion),
@@ -29,7 +29,7 @@ def result_json(conclusion: Conclusion, indent: int | None = None, **more: Any) 
 def result_fields(conclusion: Conclusion) -> dict[str, Any]:
     """Returns a conclusion as a JSON-serializable dict.
 
-    For several runs, it has these fields (* marks optional ones):
+    For several runs, the fields are (* marks optional ones):
 
       bounds: a list of the estimates and the lower bounds.
       notes*: remarks.
@@ -82,8 +82,8 @@ def _describe_one_run(conclusion: Conclusion) -> dict[str, Any]:
     """Returns the fields that exist only for a single run.
 
     `coins` is true if coin flips chose the inserted canaries. For cosines, `observed` and `unobserved` are
-    the numbers of inserted and left-out canaries. For other scores, `canaries` is the number of all canaries;
-    in `estimates`, that of inserted canaries.
+    the numbers of inserted and left-out canaries. For other scores, `canaries` is the number of all canaries.
+    In `estimates`, it counts only inserted canaries.
     """
     fields: dict[str, Any] = {
         "estimates": [

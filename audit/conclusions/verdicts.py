@@ -34,8 +34,8 @@ def at_most(value: float) -> str:
 def judge(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a conclusion, from all its other fields.
 
-    We first look for violations without an assumption on the trade-off curve (an exceeded upper bound or a
-    rejected claim), since even reversed scores can prove them. Then we compare the largest lower bound, which
+    We first look for violations without an assumption on the trade-off curve: an exceeded upper bound or a
+    rejected claim. Even reversed scores can prove a violation. Then we compare the largest lower bound, which
     may assume a Gaussian curve.
     """
     if conclusion.doubt:
@@ -71,7 +71,7 @@ def judge(conclusion: Conclusion) -> Verdict:
 
 
 def _judge_doubt(doubt: str) -> Verdict:
-    """Returns the verdict on scores that cannot be from independent runs; `doubt` says why."""
+    """Returns the verdict on scores that cannot be from independent runs; `doubt` is the reason."""
     explanation = (
         f"{doubt[0].upper()}{doubt[1:]}. Independent noisy training runs would not produce scores like "
         "these, and the bounds are valid only for independent runs, so the scores do not show whether "
@@ -85,7 +85,7 @@ def _judge_doubt(doubt: str) -> Verdict:
 def _judge_estimates(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a single run that has only estimates.
 
-    Bounds need the coin flips that inserted the canaries or the exact distribution of scores.
+    Bounds require the coin flips for the canaries or the exact distribution of scores.
     """
     if conclusion.is_reversed:
         return _judge_reversed(conclusion)
@@ -114,7 +114,7 @@ def _judge_if_gaussian(
 ) -> Verdict:
     """Returns the verdict if a lower bound for a Gaussian curve exceeds the upper bound `broken`.
 
-    `any_curve`, the largest lower bound for any trade-off curve, does not exceed it.
+    `any_curve`, the largest lower bound for any trade-off curve, does not exceed `broken`.
     """
     proven = "no leakage"
     if any_curve.epsilon >= _SHOWN:
@@ -171,7 +171,7 @@ def _judge_no_leak(conclusion: Conclusion) -> Verdict:
 
 
 def _these_prove(conclusion: Conclusion, scores: str = "runs") -> str:
-    """Returns "this run proves", or for several runs "these runs prove" with the noun `scores`."""
+    """Returns "this run proves" or, for several runs, "these {scores} prove"."""
     if conclusion.is_one_run:
         return "this run proves"
     return f"these {scores} prove"
@@ -316,7 +316,7 @@ def _name_other_reasons(broken: UpperBound, conclusion: Conclusion, condition: s
     """Returns the end of a sentence "There is a bug, ": other reasons why leakage may exceed `broken`.
 
     `condition` follows the word "implementation". For the last model, larger Lipschitz constants are another
-    reason. We then report whether composition is also violated.
+    reason, and a second sentence reports whether composition is also violated.
     """
     other = (
         f"or the {broken.name} is for a different training run (perhaps it counts on sampling, but canaries "
