@@ -69,7 +69,7 @@ def mechanism(choices: DPSGD) -> Mechanism:
         """Returns the state before the first step, with zeros for earlier noise."""
         optimizer = choices.optimizer(0.0)  # its state does not depend on the learning rate
         earlier: Tree = ()  # not an empty array, which JAX cannot place on several devices
-        if choices.bands > 1:
+        if choices.bands > 1:  # a step's noise depends on earlier noise
             earlier = jnp.zeros((choices.bands - 1, theta_0.size), theta_0.dtype)
         return State(theta_0, optimizer.init(theta_0), step=jnp.int32(0), noise=earlier)
 
@@ -81,7 +81,7 @@ def mechanism(choices: DPSGD) -> Mechanism:
         canaries: Canaries,
         run_key: Array,
     ) -> State:
-        """Takes the steps of a schedule. Mini-batches of B examples contain no padding."""
+        """Takes the steps of a schedule. Mini-batches have no padding, so `step` divides by their length."""
         norm = jnp.asarray(hyper.clipping_norm)
         insert = make_inserter(canaries, state, norm, run_key, choices.clipped_sum)
 
@@ -98,7 +98,7 @@ def mechanism(choices: DPSGD) -> Mechanism:
         return final
 
     def memory(theta_0: Array, data: Data, batch_size: int) -> int:
-        """Estimates the bytes that a run's step needs for the clipped sum and a few vectors of length p."""
+        """Estimates the bytes that a run's step needs: the clipped sum and _THETAS_IN_MEMORY vectors (p,)."""
         # Only shapes and dtypes matter.
         batch = jax.tree.map(
             lambda array: jax.ShapeDtypeStruct((batch_size, *array.shape[1:]), array.dtype), data
@@ -122,16 +122,18 @@ def step(
     """Takes a single step of DP-SGD: theta becomes optimizer(theta, (S + extra + Z) / B + lambda theta).
 
     S is the sum of the mini-batch's clipped gradients, and Z is the noise, drawn from `run_key`. `extra` (p,)
-    is the sum of the canaries after clipping and multiplication by mask and presence.
+    is the sum of the clipped canaries that join this step. The caller updates `state.seen`, the adversary's
+    record.
     """
     norm = jnp.asarray(hyper.clipping_norm)
     clipped_gradients = choices.clipped_sum(state.theta, batch, norm)
     deviation = hyper.deviation(norm)
-    # `mechanism_specific` has the coefficients of correlated noise. Later steps need the noise `earlier`.
-    noise, earlier = _draw_step_noise(hyper.mechanism_specific, state, run_key, deviation)
+    # `mechanism_specific` has the coefficients of correlated noise. Later steps need the noise in `stored`.
+    noise, stored = _draw_step_noise(hyper.mechanism_specific, state, run_key, deviation)
     total = clipped_gradients + extra + noise
 
-    mean = total / len(batch[1])
+    _, labels = batch
+    mean = total / len(labels)
     optimizer = choices.optimizer(hyper.learning_rate)
     decay = hyper.weight_decay
     if decay is not None and choices.optimizer == optax.adamw:
@@ -141,7 +143,7 @@ def step(
 
     updates, optimizer_state = optimizer.update(mean, state.optimizer, state.theta)
     theta: Any = optax.apply_updates(state.theta, updates)
-    return State(theta, optimizer_state, state.step + 1, state.seen, noise=earlier)
+    return State(theta, optimizer_state, state.step + 1, state.seen, noise=stored)
 
 
 def _draw_step_noise(

@@ -30,7 +30,7 @@ MAX_PROGRAMS = 64
 class Placement(NamedTuple):
     """Places arrays on a mesh of devices: split by run over the first mesh axis, or copied to each device.
 
-    With a mechanism that `spreads`, the devices along the second axis share the steps of a run.
+    If the mechanism splits steps over devices (`spreads`), those along the second axis share runs.
     """
 
     mesh: Mesh
@@ -39,18 +39,18 @@ class Placement(NamedTuple):
     def local(cls, runs: int | None = None) -> "Placement":
         """Returns a placement that divides runs among all devices of this process.
 
-        By default, every device trains its own runs. For a mechanism that `spreads`, pass the number of
-        `runs` that train at once. If there are more devices than runs, several devices share a run. The mesh
-        has as many rows as the largest divisor of the number of devices that is at most `runs`.
+        By default, every device trains its own runs. If the mechanism splits steps over devices
+        (`spreads`), pass the number of `runs` that train at once. If there are more devices than runs, the
+        devices in each row of the mesh share runs. Rows have equal lengths, so their number is the largest
+        divisor of the number of devices that is at most `runs`.
         """
         devices = np.array(jax.local_devices())
         number = len(devices)
         rows = min(runs or number, number)
         while number % rows:
             rows -= 1
-        axes = ("runs", STEP_AXIS)
         types = (AxisType.Auto, AxisType.Auto)
-        return cls(Mesh(devices.reshape(rows, -1), axes, axis_types=types))
+        return cls(Mesh(devices.reshape(rows, -1), ("runs", STEP_AXIS), axis_types=types))
 
     def by_run(self, tree: Tree) -> Tree:
         """Splits arrays by run. The number of mesh rows must divide the number of runs."""
@@ -68,8 +68,8 @@ class Placement(NamedTuple):
     ) -> jax.stages.Wrapped:
         """Compiles a function of a single run into a function of many runs.
 
-        Every device maps the function over its own runs. The function must return equal results on devices
-        that share a run (`local`). Reuse the result, since another call would recompile the function.
+        Every row of the mesh maps the function over its own runs. The function must return equal results on
+        a row's devices. Reuse the result, since another call would recompile the function.
 
         Args:
           axes: for each argument, 0 if it has a leading axis of runs, or None if all runs share it.

@@ -207,12 +207,16 @@ def _measure_secants(
 def _measure_slopes(
     step: StepMap, theta: Array, batch: Batch, unit: Array, positions: Array
 ) -> Array:
-    """Returns |J unit| - 1, (m,), for the step's Jacobian J at each model theta + positions (m,) * unit."""
+    """Returns |J unit| - 1, (m,), for the step's Jacobian J at m models on a line.
+
+    The models are theta + t * unit for each t in `positions` (m,).
+    """
 
     def measure(position: Array) -> Array:
         """Returns |J unit| - 1 at a position."""
         pull_back = _linearise(step, theta + position * unit, batch)
-        change = -step.learning_rate * _push_forward(pull_back, unit)  # J unit - unit
+        # J unit - unit = -eta H unit. Subtracting would lose digits, because J is near I.
+        change = -step.learning_rate * _push_forward(pull_back, unit)
         return _measure_stretch(unit, change)
 
     return jax.lax.map(measure, positions)
@@ -259,11 +263,11 @@ def largest_expansion(
     pull_back = _linearise(step, theta, batch)
 
     def multiply(v: Vector) -> Vector:
-        """Returns (J'J - I) v / eta, (p,), for the step's Jacobian J."""
+        """Returns (J'J - I) v / eta, (p,). J'J v would lose digits, because J'J is near I."""
         return np.asarray(_multiply(step, pull_back, jnp.float32(v)), np.float64)
 
     def add_tolerance(eigenvalue: float) -> float:
-        """Returns the eigenvalue for the singular value plus the tolerance."""
+        """Converts an eigenvalue to a singular value of J, adds the tolerance, and converts it back."""
         constant = _find_constant(step, eigenvalue)
         largest = constant + TOLERANCE * abs(constant - 1) + _ROUNDING
         return (largest**2 - 1) / step.learning_rate  # inverts `_find_constant`
@@ -308,18 +312,19 @@ def _find_largest_eigenvalue(
 ) -> tuple[float, Vector, bool]:
     """Finds the largest eigenvalue of a symmetric matrix, or an upper bound, with Lanczos iterations.
 
-    Iterations end once no eigenvalue exceeds the largest one found plus a tolerance, except with probability
-    _MISSED (`_limit_at_eigenvalues`).
+    The iterations converge once no eigenvalue exceeds the largest one found plus a tolerance, except with
+    probability _MISSED. At every eigenvalue x, their polynomials p_j satisfy sum_j p_j(x)^2 <= limit
+    (`_limit_at_eigenvalues`).
 
     Args:
       multiply: Returns the product of the matrix and a vector of shape (p,).
-      start: (p,) independent N(0, 1) numbers, plus any fixed vector.
+      start: (p,) independent N(0, 1) numbers, plus any fixed vector, such as a guess.
       max_iterations: At most p.
       add_tolerance: Adds the tolerance to an eigenvalue.
 
     Returns:
-      (the largest eigenvalue found, its unit eigenvector (p,), True) if iterations end this way; else (an
-      upper bound on all eigenvalues, the same vector, False).
+      (the largest eigenvalue found, its unit eigenvector (p,), True) if iterations converge; else (an upper
+      bound on all eigenvalues, the same vector, False).
     """
     squared_length = float(start @ start)
     limit_at_eigenvalues = _limit_at_eigenvalues(squared_length)
@@ -340,9 +345,8 @@ def _find_largest_eigenvalue(
         # Larger matrices take longer, so we compute their eigenvalues less often.
         is_due = k % (1 + k // 16) == 0
         if is_due or length == 0 or k == max_iterations:
-            last = (k - 1, k - 1)
             values, vectors = eigh_tridiagonal(
-                diagonal, off_diagonal[:-1], select="i", select_range=last
+                diagonal, off_diagonal[:-1], select="i", select_range=(k - 1, k - 1)
             )
             largest = values[0]
             eigenvector = known.T @ vectors[:, 0]
@@ -408,11 +412,13 @@ def worst_on_lines(
 
     Args:
       directions: (n, p) the lines' directions, of any length. A direction of length 0 shows no jump.
-      line: The segments of each line, and the stretch of Jacobians at the runs' models, such as theta.
+      line: The segments of each line, and the largest stretch of Jacobians at the runs' models: at this
+        step, and at all steps.
     """
     along = jnp.asarray(directions, jnp.float32)
     numbers = jnp.arange(-line.reach, line.reach + 1, dtype=jnp.float32)
     positions = line.length * numbers
+    # float32 keeps more digits of a factor near 1 after subtracting 1.
     minus_one = _on_lines(_measure_secants, step, theta, batch, along, positions)  # (n, 2 reach)
     secants = 1 + np.asarray(minus_one, np.float64)
 

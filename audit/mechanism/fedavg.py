@@ -112,7 +112,7 @@ def mechanism(choices: FedAvg) -> Mechanism:
     The data are (features (N, ...), labels (N, ...), starts (M,), counts (M,)). Client i has the examples
     starts[i] : starts[i] + counts[i]. A schedule's batches are client indices (rounds, W), padded with
     ABSENT. `Hyperparameters.mechanism_specific` is a `Federated`. Canaries are client updates, so they must
-    not be `Examples`.
+    not be `Examples`. If `choices.spreads`, devices share a round's clients.
     """
 
     def start(theta_0: Array) -> State:
@@ -217,6 +217,8 @@ def cohort_sums(
 ) -> Sums:
     """Returns the sum of a cohort's clipped updates in one round, and the centred count for adapting C.
 
+    This count adds 1/2 for each unclipped update and -1/2 for each clipped one. Its sensitivity is only 1/2.
+
     If `choices.spreads`, each device trains some of the clients.
 
     Args:
@@ -229,7 +231,7 @@ def cohort_sums(
     def add_block(sums: Sums, members: Array) -> tuple[Sums, None]:
         """Adds the clipped updates of a block's clients (b,), which may be ABSENT, to the sums."""
         is_present = members != ABSENT
-        _, _, _, all_counts = data
+        _features, _labels, _starts, all_counts = data
         counts = jnp.where(is_present, all_counts[members], 0)
         # Under `vmap`, all clients in a block take as many steps as the largest client.
         steps = choices.epochs * _count_batches(choices, jnp.max(counts))
@@ -248,7 +250,7 @@ def cohort_sums(
         # If an update's squared norm overflows, clipping would silently return 0, so we use NaN.
         squared_norms = jnp.where(squared_norms < jnp.inf, squared_norms, jnp.nan)
         weights = is_present.astype(theta.dtype)
-        centred = (squared_norms <= norm**2) - 0.5  # 1/2 if unclipped, else -1/2
+        centred = (squared_norms <= norm**2) - 0.5
         centred_count = sums.centred_count + jnp.sum(weights * centred)
         scales = weights * scale_to_norm(squared_norms, norm)
         return Sums(sums.updates + scales @ updates, centred_count), None

@@ -219,7 +219,8 @@ def _explain(error: Exception) -> str:
 
 def _read_tfds(recipe: Recipe, folder: Path) -> Arrays:
     """Reads a data set's raw arrays from a TFDS data_dir; raises InputError unless it is prepared there."""
-    # We look for the files first, because TFDS prints many lines if a data set is missing.
+    # `read_prepared` is None if TFDS does not have the data set. We look for the files first, because TFDS
+    # prints many lines if they are missing.
     is_prepared = any((folder / recipe.name).glob("**/dataset_info.json"))
     if recipe.read_prepared is None or not is_prepared:
         raise InputError(f"it has no prepared {recipe.name} (no dataset_info.json)")

@@ -32,6 +32,7 @@ Saved = TypeVar("Saved")
 Path = tuple[str, ...]  # names of a module and its parents, outermost first
 Batch = tuple[Array, Array]
 ClippedSum = Callable[[Array, Batch, Array], Array]
+_Inputs = dict[Path, Array]  # by layer
 Loss = Callable[[Array, tuple[Array, Array]], Array]
 Criterion = Callable[[Array, Array], Array]
 # The smallest squared norm that we divide by.
@@ -90,6 +91,7 @@ def per_example(loss: Loss) -> ClippedSum:
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns the clipped sum, of shape (p,)."""
         compute_gradients = jax.vmap(jax.grad(loss), (None, 0))
+        # Copying avoids an error of JAX on several devices.
         gradients = compute_gradients(theta, copy_per_theta(theta, batch))
         squared_norms = jnp.sum(gradients**2, axis=1)
         scales = scale_to_norm(squared_norms, clipping_norm)  # (B,)
@@ -147,26 +149,23 @@ def book_keeping(
         for path, value in flatten_dict(params).items():
             if path[-1] == "kernel":
                 zeros[path[:-1]] = jnp.zeros((value.shape[-1], len(labels)), value.dtype)
-        # The layers with the features as input. All thetas share this input under `vmap`.
-        first_layers: set[Path] = set()
 
-        def total_loss(perturbations: dict[Path, Array]) -> tuple[Array, dict[Path, Array]]:
-            """Returns (the summed loss, each layer's input by its path); fills `first_layers`."""
+        def total_loss(perturbations: _Inputs) -> tuple[Array, tuple[_Inputs, _Inputs]]:
+            """Returns the summed loss, and the inputs of all layers and of those that read the features."""
 
             def compute(layer: nn.Module, inputs: Array) -> tuple[Array, Array] | None:
                 """Returns (a dense layer's perturbed output, its input to save); None for other layers."""
                 if not is_exactly(layer, nn.Dense):
                     return None
-                if inputs is columns:
-                    first_layers.add(layer.path)
                 return _compute_dense(layer, inputs) + perturbations[layer.path], inputs
 
             logits, inputs = apply(module, params, columns, compute)
-            losses = jax.vmap(criterion, (-1, 0))(logits, labels)
-            return jnp.sum(losses), inputs
+            losses = jax.vmap(criterion, (-1, 0))(logits, labels)  # examples are columns
+            # All thetas share the input of these layers, so we sum their gradients differently.
+            first_layers = {path: columns for path in inputs if inputs[path] is columns}
+            return jnp.sum(losses), (inputs, first_layers)
 
-        # Tracing `total_loss` completes `first_layers`.
-        at_outputs, inputs = jax.grad(total_loss, has_aux=True)(zeros)
+        at_outputs, (inputs, first_layers) = jax.grad(total_loss, has_aux=True)(zeros)
         squared_norms = jnp.zeros(len(labels), theta.dtype)
         for path in at_outputs:
             gradient_squares = _sum_rows(at_outputs[path] ** 2)
@@ -179,8 +178,8 @@ def book_keeping(
         for path, gradients in at_outputs.items():
             scaled = gradients * scales
             if path in first_layers:
-                # With a row of ones as the bias's input, one product computes both sums. All thetas share
-                # these inputs. In other layers, joining would copy the inputs for each theta.
+                # With a row of ones as the bias's input, one product computes both sums. In other
+                # layers, joining would copy the inputs for each theta.
                 bias_input = jnp.ones((1, len(labels)), columns.dtype)
                 all_inputs = jnp.concatenate([inputs[path], bias_input])
                 both = scaled @ all_inputs.T  # (outputs, inputs + 1)

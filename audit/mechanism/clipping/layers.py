@@ -74,8 +74,9 @@ class Call:
 def pass_through(layer: Any, x: Array) -> Call | None:
     """Computes a bound Flax layer's output for one example x and saves its inputs for `find_gradients`.
 
-    A linear layer multiplies L vectors of K numbers, such as patches, by a kernel (K, O). Returns None for
-    unsupported layers and for modules without parameters.
+    A linear layer multiplies L vectors of K numbers, such as patches, by a kernel (K, O). Flax's layers put
+    channels last. Modules with the methods of `models.layers.Convolution` put channels first. Returns None
+    for unsupported layers and for modules without parameters.
     """
     params: Any = layer.variables.get("params", {})
     if not params:
@@ -147,9 +148,11 @@ def find_gradients(names: set[str], calls: Call, at_output: Array) -> dict[str, 
 def _multiply_columns(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
     """Returns kernel.T (O, K) @ columns (K, L), for columns = layer.unfold(x).
 
+    We pass x, because the derivative computes the gradient at x, not at the larger columns.
+
     Under `vmap` over examples, we compute a batched product with contiguous rows. By default, JAX would first
-    reorder the columns for one large product. Because of this rule, JAX can compute grad(vmap(f)), but not
-    vmap(grad(f)).
+    reorder the columns for one large product. JAX cannot differentiate this rule in reverse mode. So it can
+    compute grad(vmap(f)), where `vmap` has applied the rule, but not vmap(grad(f)).
     """
     multiply = _make_product(layer)
     product = jax.custom_batching.custom_vmap(multiply)
@@ -290,10 +293,9 @@ def _patch_rows(layer: nn.Conv, x: Array) -> Array:
     window = np.broadcast_to(layer.kernel_size, 2).tolist()
     strides = np.broadcast_to(layer.strides or 1, 2).tolist()
     padding = canonicalize_padding(layer.padding, 2)
-    pads = padding
     if isinstance(padding, str):
-        pads = jax.lax.padtype_to_pads(x.shape[:2], window, strides, padding)
-    x = jnp.pad(x, (*pads, (0, 0)))
+        padding = jax.lax.padtype_to_pads(x.shape[:2], window, strides, padding)
+    x = jnp.pad(x, (*padding, (0, 0)))
 
     # The number of window positions in the padded image at stride 1.
     height = x.shape[0] - window[0] + 1
