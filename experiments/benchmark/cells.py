@@ -62,7 +62,8 @@ class AuditedCell(NamedTuple):
         """
         estimator = ESTIMATORS[self.estimator]
         mechanism = MECHANISMS[self.mechanism].make_known(self.seed, self.n, self.audits)
-        law = mechanism.law._replace(audit=estimator.audit)  # instead of this project's methods
+        # A law draws scores and audits them, here with the estimator.
+        law = mechanism.law._replace(audit=estimator.audit)
         [row] = calibrate(mechanism._replace(law=law))  # runs the audits; one row per method
         exceeding = round(row.exceeding * self.audits)
         limits = intervals.clopper_pearson(exceeding, self.audits, 0.95)

@@ -20,8 +20,8 @@ _MAX_RATIO = 1.3  # the edge of the axis, with arrows for larger ratios to the t
 def draw_figure(estimators: Records) -> Figure:
     """Draws each estimator's fraction of wrong audits, and its mean epsilon divided by the true epsilon.
 
-    `estimators` are the rows of the summary table. The square-root scale of the first panel spreads out small
-    fractions. Filled dots mark estimators that claim a confidence level.
+    `estimators` are the rows of the summary table; `proven` is their ratio of epsilons. Filled dots mark
+    estimators that claim a confidence level.
     """
     panels = {  # keyed by title; these blank titles must differ
         "": partial(_draw_wrong_audits, estimators=estimators),
@@ -33,14 +33,14 @@ def draw_figure(estimators: Records) -> Figure:
 
 
 def _draw_wrong_audits(axis: Axes, estimators: Records) -> None:
-    """Draws each estimator's largest fraction of audits above the true epsilon in any cell.
+    """Draws `too_much`, each estimator's largest fraction of audits above the true epsilon in any cell.
 
-    A line marks the allowed fraction.
+    A line marks the allowed fraction. The square-root scale spreads out small fractions.
     """
     scale_and_inverse = (lambda fraction: np.sqrt(np.maximum(fraction, 0)), np.square)
     axis.set_xscale("function", functions=scale_and_inverse)
     _draw_dots(axis, estimators, name="too_much", edge=1.0)
-    # This adds an entry to the legend.
+    # Explain the white dots in the legend.
     axis.plot([], [], "o", color="0.4", mfc="white", label="without a confidence level")
     axis.axvline(LEVEL, color="0.3", lw=1, ls=(0, (4, 2)))
     axis.set_xticks([0, 0.01, 0.05, 0.2, 0.5, 1], ["0", "1%", "5%", "20%", "50%", "100%"])
@@ -55,7 +55,7 @@ def _draw_dots(axis: Axes, estimators: Records, name: str, edge: float) -> None:
     for place, row in enumerate(estimators):
         if row["too_much"] is not None:  # None if no cell meets the estimator's assumptions
             color, label = _LOOKS[row["kind"]]
-            value = row[name] or 0.0
+            value = row[name] or 0.0  # `proven` is None if every true epsilon is 0
             is_filled = row["claims_level"]
             draw_dot(axis, place, value, edge, color, is_filled, label)
         if place and row["design"] != estimators[place - 1]["design"]:

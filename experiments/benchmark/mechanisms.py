@@ -217,7 +217,7 @@ def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
     for mu in (0.0, 1.0, 4.0):
         yield make(f"directions: Gaussian {mu:g}", law=_COSINES, mu=mu)
     # The cosines in a run are equal, some runs fail to insert canaries, the noise is Laplace, or the cosines
-    # are the largest that DP allows. For the last two, `mu` is epsilon.
+    # are the largest that DP allows. `mu`, the law's parameter, is epsilon for the last two.
     for name in ("equal", "failing", "laplace", "bound"):
         yield make(f"directions: {name} 2", law=laws.DIRECTIONS[name], mu=2.0)
 

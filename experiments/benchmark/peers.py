@@ -16,7 +16,7 @@ from experiments.benchmark.contract import (
 )
 from experiments.benchmark.published import FAIR_AND_GAUSSIAN, FIXED_FRACTION, count_right_guesses
 
-_STRATEGIES: dict[str, dict[str, Any]] = {
+_STRATEGY_ARGUMENTS: dict[str, dict[str, Any]] = {
     "Bonferroni": {},
     "Explicit": {"threshold": 0.5},  # chosen in advance
     "Split": {"seed": 0},
@@ -24,11 +24,13 @@ _STRATEGIES: dict[str, dict[str, Any]] = {
 }
 
 
-def jax_privacy(method: str, strategy: str, coins: Coins, delta: float, confidence: float) -> float:
+def jax_privacy(
+    method: str, strategy: str | None, coins: Coins, delta: float, confidence: float
+) -> float:
     """Returns jax-privacy's epsilon from the pooled scores of all runs and canaries.
 
     `method` names a method of `CanaryScoreAuditor`. `strategy` names the class that chooses the threshold, or
-    is "" if the method requires no class.
+    is None if the method requires no class.
     """
     from jax_privacy import auditing
 
@@ -37,7 +39,7 @@ def jax_privacy(method: str, strategy: str, coins: Coins, delta: float, confiden
         arguments["significance"] = 1 - confidence
     if strategy:
         make_strategy = getattr(auditing, strategy)
-        arguments["threshold_strategy"] = make_strategy(**_STRATEGIES[strategy])
+        arguments["threshold_strategy"] = make_strategy(**_STRATEGY_ARGUMENTS[strategy])
     auditor = auditing.CanaryScoreAuditor(*coins.pooled())
     return float(getattr(auditor, method)(**arguments))
 
@@ -93,14 +95,14 @@ ESTIMATORS = (
         "jax-privacy: epsilon_from_gdp",
         design=ONE_CANARY,
         assumption=f"{_SCORES}; GDP",
-        epsilon=partial(jax_privacy, "epsilon_from_gdp", ""),
+        epsilon=partial(jax_privacy, "epsilon_from_gdp", None),
         assumes=[GAUSSIAN_CURVE],
     ),
     _jax(
         "jax-privacy: epsilon_raw_counts",
         design=ONE_CANARY,
         assumption=f"{_SCORES}; an estimate",
-        epsilon=partial(jax_privacy, "epsilon_raw_counts", ""),
+        epsilon=partial(jax_privacy, "epsilon_raw_counts", None),
         claims_level=False,
     ),
     *(

@@ -44,8 +44,9 @@ def canife(coins: Coins, delta: float, confidence: float, by_accuracy: bool = Fa
 def bootstrapped_gaussian(coins: Coins, delta: float, confidence: float) -> float:
     """Returns dpsgd-auditbench's bootstrap confidence bound on epsilon; it assumes that scores are normal.
 
-    mu is the distance between the two worlds' means, in pooled standard deviations. The bound is the epsilon
-    at the (1 - confidence)-quantile of mu over 2,000 bootstrap samples.
+    mu is the distance between the two worlds' means, in pooled standard deviations. As in the original, it is
+    not negative. The bound is the epsilon at the (1 - confidence)-quantile of mu over 2,000 bootstrap
+    samples.
     """
     rng = np.random.default_rng(0)
     scores_in, scores_out = coins.pooled()
@@ -114,14 +115,14 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
 
     # Wilson's upper bound on mu_2 is the larger root x of (x - mean)^2 = cut * variance(x), with a normal
     # quantile z, cut = z^2 / n and variance(x) = h_2 x + constant - (1 - h_0) x^2: a x^2 - 2 b x + (mean^2 -
-    # cut * constant) = 0.
+    # cut * constant) = 0. `wilson` requires the term -x^2.
     cut = special.ndtri(1 - error_each) ** 2 / n
     # The public code has mu_3^2 where mu_2^2 is correct (Errata L1).
     constant = h_1 * mu_3 + h_0 * (mu_4 - mu_3**2)
     a = 1 + cut * (1 - h_0)
     b = means[2] + cut * h_2 / 2
     discriminant = b * b - a * (means[2] ** 2 - cut * constant)
-    mu_2 = 1.0
+    mu_2 = 1.0  # trivial, without a root
     if discriminant >= 0:
         mu_2 = min((b + np.sqrt(discriminant)) / a, 1.0)
 
@@ -193,7 +194,7 @@ def one_shot_lower_value(prior: float, directions: Fresh, delta: float, confiden
     false-negative rate (`one_shot.in_sample`). `prior` is the parameter of this bound's beta prior: 1/2 for
     Jeffreys, 1 for Clopper-Pearson.
     """
-    # Row 0 is the only run, and it inserts all canaries.
+    # Row 0 is the only run. It leaves out no canary.
     cosines = Cosines(directions.cosines[0], np.empty(0), directions.dimension)
     return one_shot.in_sample(cosines, delta, 1 - confidence, prior)
 

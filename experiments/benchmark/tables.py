@@ -45,7 +45,9 @@ def _summarize(estimator: Estimator, cells: Records, tests: int) -> Record:
     """Returns an estimator's row of the table, except for the column of refuted claims.
 
     `cells` are the estimator's records (`AuditedCell.measure`); their `broken` field lists the assumptions
-    that the mechanism violates. `tests` is the number of `exceeds_level` tests for all estimators.
+    that the mechanism violates. The largest fraction of audits above the truth is `too_much` in cells that
+    meet the assumptions, and `elsewhere` in others. `tests` is the number of `exceeds_level` tests for all
+    estimators.
     """
     meeting = [cell for cell in cells if not cell["broken"]]
     violating = [cell for cell in cells if cell["broken"]]
@@ -81,7 +83,7 @@ def show_runs(claim: Record, tests: int) -> str:
     `claim` is a record of `ClaimCell.measure`. `tests` is the number of tests of true claims for all
     estimators.
     """
-    if claim["runs"] is None:
+    if claim["runs"] is None:  # too few runs; the true claim is not tested
         return f">{claim['max_runs']:,}"
     mark = " "
     if exceeds_level(claim["false_refutations"], claim["audits"], tests):
@@ -104,7 +106,8 @@ def _make_rows(cells: Records, claims: Records) -> Iterator[Record]:
 def make_summary_table(cells: Records, claims: Records) -> Table[Record]:
     """Returns a table with a row for each measured estimator, grouped by design.
 
-    `cells` are records of `AuditedCell.measure`, and `claims` are records of `ClaimCell.measure`.
+    `cells` are records of `AuditedCell.measure`, and `claims` are records of `ClaimCell.measure`. _NOTES
+    explains the columns.
     """
     columns = (  # those without a heading are only in the CSV
         field("estimator", head="estimator", width=40, left=True),
@@ -133,9 +136,9 @@ def _show_worst_fraction(record: Record) -> str:
 
     "-" marks an estimator that claims no level, and "*" an estimator that exceeds its level in a cell.
     """
-    if record["too_much"] is None:
+    if record["too_much"] is None:  # no such cells
         return ""
-    mark = " "
+    mark = " "  # aligns the numbers
     if record["cells_over_level"]:
         mark = "*"
     if not record["claims_level"]:

@@ -151,7 +151,7 @@ def find_fastest(engine: Engine, problem: Problem) -> Training:
 def make_ours(problem: Problem, models: int) -> Training:
     """Returns our engine's training run, in chunks of audited models as in `audit`.
 
-    Our engine chooses the chunk size itself, so `models` has no effect.
+    Our engine chooses the chunk size itself. It ignores `models`, which `Engine.make` requires.
     """
     import jax
 
@@ -159,7 +159,7 @@ def make_ours(problem: Problem, models: int) -> Training:
 
     audited = build.build(problem.setting, problem.dataset)
     chunk_size = game.chunk_size(audited, _AUDITED_RUNS)
-    # This iterator is lazy: it trains a chunk on request.
+    # This iterator over runs [first, stop) is lazy: it trains a chunk on request.
     chunks = game.Player(audited, chunk_size).play_all([(0, _ENDLESS_RUNS)])
 
     def run() -> int:
@@ -364,10 +364,9 @@ def make_torch_func(problem: Problem, models: int) -> Training:
         squares = [gradient.flatten(1).square().sum(1) for gradient in gradients.values()]
         gradient_norms = torch.sqrt(sum(squares))  # (B,)
         factors = (fields.clipping_norm / gradient_norms).clamp(max=1.0)
-        sums = {}
-        for name, gradient in gradients.items():
-            sums[name] = torch.tensordot(factors, gradient, dims=1)
-        return sums
+        return {
+            name: torch.tensordot(factors, gradient, dims=1) for name, gradient in gradients.items()
+        }
 
     clipped_sums = vmap(clipped_sum, (0, None, None))  # all models, one mini-batch
     thetas = {  # (models, ...) by parameter name
@@ -382,6 +381,7 @@ def make_torch_func(problem: Problem, models: int) -> Training:
             noisy = sums[name].add_(torch.randn_like(theta), alpha=noise_deviation)
             theta.sub_(noisy, alpha=rate)
 
+    # These views change with `thetas`. A test reads them.
     first_model = [theta[0] for theta in thetas.values()]
     return _train_in_torch(problem, models, first_model, take_step)
 

@@ -28,7 +28,7 @@ from experiments.cells.cell import Cell, DataSets
 Arguments = tuple[Any, ...]
 # A finished task: its arguments, and a function that returns its result or raises its error.
 Ended = tuple[Arguments, Callable[[], Any]]
-_MAX_RETRIES = 20  # the number of retries of a task after its worker or node dies
+_MAX_RETRIES = 20  # retries of a task after its worker or node dies
 _STAGE = 64  # runs between two computations of the bounds
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -47,7 +47,7 @@ def prepare(
     `devices` is the number of CPU devices, or 0 for GPUs.
     """
     prepare_jax(devices)
-    game = recipe.make(data)
+    game = recipe.make(data)  # the training to audit
     return chunk_size(game, runs), recipe.about(data)
 
 
@@ -128,9 +128,10 @@ class Cluster:
         self._max_submitted = 2 * int(total["CPU"])
 
     def run(self, function: Callable[..., Any], arguments: Iterable[Arguments]) -> Iterator[Ended]:
-        """Calls a function on workers, once for each tuple in `arguments`, and yields tasks as they end.
+        """Calls a function on workers, once for each tuple in `arguments`, and yields calls as they end.
 
-        A call is function(devices, *the tuple), with the task's number of CPU devices, or 0 for GPUs.
+        A call is function(devices, *the tuple), with the task's number of CPU devices, or 0 for GPUs. An
+        ended call is its tuple, and a function that returns its result or raises its error.
         """
         # With max_calls=0, a worker stays alive after a task and keeps its compiled programs.
         make_remote = self._ray.remote(max_retries=_MAX_RETRIES, max_calls=0, **self._resources)
@@ -252,13 +253,13 @@ class RayTrainer:
 
 
 def do_all(cluster: Cluster, cells: list[Cell], place: work.Workplace) -> work.Outcome:
-    """Completes a sweep's cells, each as a task, and returns the names of completed and failed cells."""
+    """Completes a sweep's cells (units of work) as tasks; returns the names of completed and failed cells."""
     outcome = work.Outcome(completed=[], failed=[])
     opened = []
     with store.hold(place.out), contextlib.closing(work.SweepProgress(cells)) as progress:
         # Another process may have completed some cells since they were found missing.
         for cell in work.find_missing(cells, place):
-            with work.failing(cell, progress, outcome):
+            with work.failing(cell, progress, outcome):  # records errors
                 cell.open(place.out, place.data)  # loads the data, which workers may not have
                 opened.append(cell)
         data = cluster.share(place.data)  # includes the loaded data

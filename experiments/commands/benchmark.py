@@ -36,7 +36,8 @@ cli.define_out("Folder for results, which go into the subfolder benchmark.")
 def main() -> None:
     """Measures the missing cells, prints the summary, and writes the tables and the figure.
 
-    A cell is a number of audits of one mechanism by one estimator.
+    A cell is a number of audits of one mechanism by one estimator. In `claims`, audits refute a false
+    epsilon.
     """
     # --help must not load SciPy and pandas.
     from experiments.benchmark import tables

@@ -38,7 +38,7 @@ def main() -> None:
     setting = FederatedSetting(**cli.values(FederatedSetting))
     federated.validate_federated(setting)
     out = cli.folder()
-    cli.prepare_jax()
+    cli.prepare_jax()  # the imports below load JAX
     from audit.claims.accounting import Composition
     from audit.claims.claim import DpSgd
     from audit.conclusions.concluded import conclude_each_run, conclude_together
@@ -59,7 +59,7 @@ def main() -> None:
         train([setting], runs, out, federation, progress)
     scores = store.load(runs)
 
-    claim = DpSgd(*canary_rounds)
+    claim = DpSgd(*canary_rounds)  # same first fields
     each = conclude_each_run(
         scores,
         dimension=task.make().n_parameters,

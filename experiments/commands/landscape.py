@@ -31,14 +31,15 @@ cli.define_out("Folder for results; figures go to the subfolder landscape.")
 
 
 def main() -> None:
-    """Prints and plots the epsilon of training on two crafted losses: the paper's landscape and the latch.
+    """Prints and plots the epsilon of training on two crafted losses.
 
-    On the landscape, steps move away from a threshold, and the latch records whether any batch had a large
-    sum. With --momentum, it prints only the epsilons of convex landscapes with momentum.
+    On the hidden-state paper's landscape, steps move the parameter away from a threshold. The other loss, the
+    latch, records whether any batch had a large sum of gradients. With --momentum, it prints only convex
+    landscapes with momentum.
     """
     level = cli.level()
-    # Some estimates choose a threshold with half of the runs and test it with the other half. Each half needs
-    # runs with and without the canary.
+    # Some estimates choose a score threshold with half of the runs and test it with the other half. Each half
+    # needs runs with and without the canary.
     require_runs(FLAGS.runs, least=4)
     sigmas = cli.numbers("sigmas", MIN_NOISE, MAX_NOISE)
     batch_sizes = cli.numbers("batch_sizes", least=1, most=10**4)

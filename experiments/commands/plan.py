@@ -40,7 +40,7 @@ cli.define_levels()
 
 
 def main() -> None:
-    """Prints the bounds of simulated audits of a mechanism with the true epsilon.
+    """Prints the bounds that simulated audits prove if --epsilon is the true epsilon.
 
     It also prints the number of runs for which the mean bound is --tightness times the true epsilon.
     """
@@ -55,7 +55,7 @@ def main() -> None:
 
     law = laws.GAUSSIAN
     audits = _NUM_AUDITS
-    if setting.canaries > 1:
+    if setting.canaries > 1:  # each is inserted by a coin
         law = laws.INDEPENDENT_COINS
         audits = _NUM_SLOW_AUDITS
     mechanism = calibration.KnownMechanism(

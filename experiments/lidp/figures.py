@@ -242,12 +242,13 @@ def _make_record(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> R
       panel, heading: The panel, and a line with its epsilons.
       x: The audit's field on the horizontal axis. The record also has every field of the audit.
       exact: The mechanism's epsilon.
-      window: The largest epsilon that the paper can show with thresholds in its window of scores (Errata L2).
+      window: The largest epsilon that the paper can show with thresholds between the 10% and 90% quantiles of
+        scores (Errata L2).
       <method>, <method>_deviation, <method>_error: For each method, the mean epsilon over seeds, its standard
         deviation and its standard error.
       gain_2, gain_4: The means for Wilson's intervals with 2 and 4 moments minus that with one.
-      second, fourth: |mu_2 - mu_1^2| and |mu_4 - mu_2^2|, where mu_j is the probability that j canaries in a
-        run are all detected. They are 0 for independent detections.
+      second, fourth: |mu_2 - mu_1^2| and |mu_4 - mu_2^2| from `answer`, where mu_j is the probability that j
+        canaries in a run are all detected. They are 0 for independent detections.
     """
     # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
     sigma = audit.sigma
@@ -462,9 +463,10 @@ def make_gains_table(title: str, records: Records) -> OwnTable:
     with one canary, divided by the number needed with several. The harmonic mean averages the inverse ratios.
     """
     columns = [field("entry", "epsilon of", "{:.44}".format, width=44, left=True)]
+    # 2 and 4 are numbers of moments.
     for name, head in (("single", "K = 1"), ("wilson_2", "2"), ("wilson_4", "4")):
         columns.append(field(name, head, _show_bound, width=7))
-    means = f"{'mean':<65}"  # aligned with the gain columns, which begin at character 65
+    means = f"{'mean':<65}"  # 44 + 3 * 7, where the gain columns begin
     for name in ("gain_2", "gain_4"):
         columns.append(field(name, name.replace("_", " "), ".2f", width=7, none="-"))
         gains = [record[name] for record in records if record[name] is not None]

@@ -62,8 +62,8 @@ def _audit_seed(
 
     A canary is detected if its score reaches a threshold. `thresholds` has a threshold for each order, the
     number of moments in Wilson's interval, while our bound for several canaries, `lifted`, chooses a
-    threshold itself. The gaps use the threshold for order 2, the lowest order that depends on several
-    canaries.
+    threshold itself. The gaps are 0 for independent canaries. They use the threshold for order 2, the lowest
+    order that depends on several canaries.
     """
     levels = Level(audit.delta, audit.confidence)
     design = simulate(audit, seed)

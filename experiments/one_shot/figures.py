@@ -196,7 +196,7 @@ def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Rec
 
 
 def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Record]:
-    """Yields a record for each of QUANTILES in each panel of the one-shot paper's Figure 4 with stored runs.
+    """Yields the records for the one-shot paper's Figure 4: one per quantile for each panel with stored runs.
 
     An experiment estimates epsilon from one run with many canaries, or from several runs with fewer canaries
     each. The figure compares the quantiles of the two kinds of estimates over many experiments.
@@ -206,12 +206,12 @@ def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Recor
     run` and `several runs`.
     """
     for noise, observe in itertools.product(plan.training.noises, _OBSERVERS):
-        settings = (  # (field, runs per experiment, setting of a run)
-            ("one run", 1, plan.training.with_noise(noise)),
-            ("several runs", plan.runs, plan.several_runs(noise)),
-        )
+        settings = {  # for each field: (runs per experiment, setting of a run)
+            "one run": (1, plan.training.with_noise(noise)),
+            "several runs": (plan.runs, plan.several_runs(noise)),
+        }
         quantiles = {}
-        for name, runs, setting in settings:
+        for name, (runs, setting) in settings.items():
             observed = dataclasses.replace(setting, observe=observe)
             stored = federated.read(held, observed, plan.experiments * runs)
             if stored is not None:
@@ -219,13 +219,15 @@ def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Recor
                 epsilons = _estimate_experiments(observed, stored.scores, runs, dimension, delta)
                 quantiles[name] = np.quantile(epsilons, QUANTILES)
         if len(quantiles) == len(settings):  # both are stored
-            shared = {
+            columns = {
                 "noise": noise,
                 "observer": _OBSERVERS[observe],
                 "analytical": epsilon_upper_bound(noise, 1, delta),
                 "x": QUANTILES,
+                **quantiles,
             }
-            yield from pd.DataFrame({**shared, **quantiles}).to_dict("records")
+            # One row per quantile; pandas repeats scalars.
+            yield from pd.DataFrame(columns).to_dict("records")
 
 
 def _estimate_experiments(
@@ -501,7 +503,7 @@ def make_splits_table(title: str, splits: Records) -> OwnTable:
     columns = [  # field, heading, format, width
         field("noise", "noise", ".3g", 7, left=True),
         field("observer", "observed", width=14, left=True),
-        field("x", "quantile", width=8)._replace(key="quantile"),
+        field("x", "quantile", width=8)._replace(key="quantile"),  # its CSV name
         *(field(name, name, ".4g", 14) for name in _SPLITS),
         field("analytical", "analytical", ".4g", 12),
     ]

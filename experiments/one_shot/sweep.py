@@ -181,11 +181,12 @@ class PlannedSweep(Sweep):
 def sweeps(scale: str) -> dict[str, Sweep]:
     """Returns the sweeps for the one-shot paper's Tables 1, 2, 5 and Figures 1 to 4, keyed by name.
 
-    Cells train models, and the plan determines which results to show. `scale` is a key of SIZES.
+    Cells train models, and the plan determines which results to show. Tables also need the accuracy of models
+    without canaries. `scale` is a key of SIZES.
     """
     images, text, splits = SIZES[scale]
     simulations = Simulations()
-    if scale == "smoke":
+    if scale == "smoke":  # for speed
         simulations = Simulations(sigmas=(1.0, 2.0), dimensions=(1000,), simulations=5)
     all_sweeps = [
         PlannedSweep("one_shot_table_1", "Estimates of a known epsilon", cells=(), plan=simulations)

@@ -109,11 +109,11 @@ class Point(NamedTuple):
         """Returns the two-sided interval (low, high) for epsilon from the first seed.
 
         The interval assumes that scores are normal, with equal standard deviations with and without the
-        canary (`normal_scores`). For fresh directions, both ends are NaN, because only the distribution of
-        scores without the canary is known.
+        canary (`normal_scores`). If each run has new random canaries, both ends are NaN, because only the
+        distribution of scores without the canary is known.
         """
         conclusion = self.conclusions[0]
-        if conclusion.law_is_known:  # only that without the canary
+        if conclusion.law_is_known:  # for new random canaries
             return math.nan, math.nan
         if conclusion.has_one_canary:
             ends = normal_scores.mu_interval(*conclusion.worlds, conclusion.confidence)
@@ -221,9 +221,10 @@ def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
 
 
 def make_table(rows: Records, level: Level) -> Table[Record]:
-    """Returns a table of at least one row from `make_rows`.
+    """Returns a table of at least one point, a row from `make_rows`.
 
-    Columns without a heading are only in the CSV. `level` holds the delta and confidence of all bounds.
+    Columns without a heading, as in field("series"), are only in the CSV. `level` holds the delta and
+    confidence of all bounds.
     """
     rounded_down = partial(at_least, decimals=1)
     csv_names = ("figure", "panel", "series", "x", "runs", "canaries", "seeds")

@@ -67,7 +67,7 @@ def own_table(
     table = Table(
         columns,
         records,
-        section=lambda record: record.get(section, ""),
+        section=lambda record: record.get(section, ""),  # no field is named ""
         before=[title],
         after=after,
         gap=gap,
