@@ -31,7 +31,6 @@ _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
     bool: flags.DEFINE_bool,
     str: flags.DEFINE_string,
 }
-# run.sh sets AUDIT_ONLY_FLAGS to check the flags before it installs anything.
 _ONLY_FLAGS = "AUDIT_ONLY_FLAGS"
 _HELP_FLAGS = {"--help", "-help", "-h"}
 _HELP_INDENT = 28
@@ -48,6 +47,7 @@ def _run_main(main: Callable[[], None], argv: Sequence[str]) -> int:
     try:
         if len(argv) > 1:
             raise InputError(f"{argv[1]!r} is not a flag: write --name=value, see --help")
+        # run.sh sets AUDIT_ONLY_FLAGS to check the flags before it installs anything.
         if os.environ.get(_ONLY_FLAGS):
             return 0
         main()

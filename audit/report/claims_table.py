@@ -18,7 +18,10 @@ _show_upper = partial(at_most, decimals=2)
 
 
 def show_claims(claims: SamplerClaims) -> str:
-    """Returns an 80-column table, with notes, of the epsilons that you can claim for each sampler."""
+    """Returns an 80-column table, with notes, of the epsilons that you can claim for each sampler.
+
+    The first row is the caller's sampler, and `claims.order` is its condition on the order of examples.
+    """
     records = []
     for row in claims.rows:
         record = {
@@ -26,7 +29,7 @@ def show_claims(claims: SamplerClaims) -> str:
             "every model\nseen": _show_bracket(row),
             "last model\nalone": _show_upper(row.last_model.upper),
         }
-        if row.last_model.tail is not None:  # training ends with noise-only steps
+        if row.last_model.tail is not None:  # in all rows, training ends with noise-only steps
             record[f"and {claims.tail} noise-\nonly steps"] = _show_upper(row.last_model.tail)
         records.append(record)
     epsilons = tuple(records[0])[1:]

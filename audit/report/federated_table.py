@@ -80,8 +80,7 @@ def federated_table(audit: FederatedAudit) -> str:
         sections = [_summarize_runs(audit.runs)]
     if audit.together is not None:
         sections.append(bounds_table(audit.together))
-    # The last two column heads read "epsilon at delta 1e-05". The last column contains texts such as
-    # "3 rounds".
+    # "epsilon at delta 1e-05" is the head of two columns: a number, and a text such as "3 rounds".
     last_head = f"at delta {show_level(first.delta)}"
     records = [
         {"mechanism": name, "epsilon": at_most(epsilon), last_head: rounds}
