@@ -131,7 +131,7 @@ def audit(
 def _request_task(model: str, fields: dict[str, Any], runs: int, level: Level) -> "Request":
     """Returns the request to audit one of the repository's models.
 
-    `fields` contains the other arguments of `audit`, and is modified in place. Rehearsals are training runs
+    `fields` contains the other arguments of `audit`, and is modified in place. Rehearsals are runs
     that measure Lipschitz constants.
     """
     from audit.adversaries.base import Adversary
@@ -321,7 +321,7 @@ def _audit_one(
     runs = number("runs", runs, int)
     root = path("out", out)
     request = make_request(fields, runs, level)
-    # Only `audit_model` and `audit_loss` promise a figure and a report.
+    # `audit_model` and `audit_loss` promise a figure and a report.
     is_custom = request.model is not None
     with jax.default_matmul_precision("float32"):
         finished = driver.audit(request, root)

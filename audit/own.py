@@ -366,7 +366,7 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     # The label is the name of the function that encloses `init`: "constant_direction" in
     # "constant_direction.<locals>.init".
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
-    # New objects, because JAX reuses the traces of old function objects.
+    # These are new objects, because JAX reuses the traces of old functions.
     untraced: Adversary = jax.tree.map(
         lambda part: partial(part) if callable(part) else part, adversary
     )

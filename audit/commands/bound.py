@@ -107,8 +107,7 @@ def main() -> None:
     if FLAGS.card is not None:
         _compare_with_card(paths)  # the card contains the claim and the level
         return
-    claim = _make_claim()
-    result = _conclude(paths, claim, cli.level())
+    result = _conclude(paths, _make_claim(), cli.level())
     require(
         result.upper_bound is not None or not FLAGS.fail_if_violated,
         "--fail_if_violated requires a claim: give --claim, or the noise and the insertions",
@@ -125,7 +124,7 @@ def _conclude(
     `runs` is the number of runs to use from a folder; None for the number in its last audit.
     """
     if len(paths) == 1 and paths[0].is_dir():
-        # The audit's stored setting determines the claim.
+        # The stored setting determines the claim.
         cli.refuse(
             (*_CLAIM_FLAGS, *_READING_FLAGS), f"conflicts with the audit in {FLAGS.scores}: drop it"
         )

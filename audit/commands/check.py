@@ -107,7 +107,7 @@ def check_user_file(subject: str, value: str) -> None:
         written_page = report.page(FLAGS.report)
         print(f"report: {written_page}", file=sys.stderr)
     if not report.passed:
-        sys.stdout.flush()  # sys.exit skips the flush in `cli.run`
+        sys.stdout.flush()  # sys.exit skips the usual flush
         sys.exit(FAILED if report.findings else INCOMPLETE)
 
 

@@ -133,8 +133,10 @@ def _print_sampler_claims() -> None:
     if sigma is None:  # only --claim was given
         sigma = find_noise_multiplier(FLAGS.claim, batches, FLAGS.epochs, FLAGS.delta)
         if not FLAGS.json:
-            claimed = f"claim of {FLAGS.claim:g} without a noise multiplier"
-            print(f"{claimed}: {sigma:.4g} would give it with Poisson batches\n")
+            print(
+                f"claim of {FLAGS.claim:g} without a noise multiplier: {sigma:.4g} would give it with "
+                "Poisson batches\n"
+            )
     claims = sampler_claims(
         sampler,
         noise_multiplier=sigma,

@@ -105,8 +105,7 @@ def _format_help() -> str:
         if flag.default not in (None, False, []):
             text = f"{text} [{flag.default}]"
         name = f"  --{flag.name}".ljust(_HELP_INDENT)
-        indent = " " * _HELP_INDENT
-        lines += textwrap.wrap(text, 80, initial_indent=name, subsequent_indent=indent)
+        lines += textwrap.wrap(text, 80, initial_indent=name, subsequent_indent=" " * _HELP_INDENT)
     return "\n".join(lines)
 
 
@@ -117,8 +116,7 @@ def _report_error(message: str) -> int:
 
 def one_line(message: str) -> str:
     """Returns a message as one line, with flags instead of fields: `name=value` becomes --flag=value."""
-    line = " ".join(message.split())
-    return printable(re.sub(r"`([a-z_]+)(=[^`]*|)`", _write_as_flag, line))
+    return printable(re.sub(r"`([a-z_]+)(=[^`]*|)`", _write_as_flag, " ".join(message.split())))
 
 
 def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:

@@ -124,10 +124,9 @@ def bounds_table(conclusion: Conclusion) -> str:
     """
     level = Level(conclusion.delta, conclusion.confidence)
     before = [f"lower bounds on epsilon at {level}"]
-    # The heads are for the columns of `BoundRow.counts`.
     if conclusion.is_one_run:
         before = [*_list_estimates(conclusion, level), ""]
-        heads = ["counts"]
+        heads = ["counts"]  # of the columns for `BoundRow.counts`
     elif conclusion.has_one_canary:
         heads = ["threshold", "FP/out", "FN/in"]
     else:
@@ -151,7 +150,7 @@ def bounds_table(conclusion: Conclusion) -> str:
 
 
 def _make_notes_below_table(conclusion: Conclusion) -> Iterator[str]:
-    """Yields the notes below a table of bounds, and the verdict."""
+    """Yields the notes below a table of bounds."""
     yield from _make_notes("claim:", make_statements_on_claim(conclusion))
     yield from _explain_words(conclusion)
     yield from _describe_attack(conclusion)
@@ -325,10 +324,9 @@ def explain_curve_test(conclusion: Conclusion) -> str:
 
 def _explain_too_few_runs(conclusion: Conclusion) -> Iterator[str]:
     """Yields advice if no scores from this number of runs could reject the smallest upper bound."""
-    # Runs may be dependent, or scores may have the wrong sign.
-    has_other_problem = conclusion.doubt or conclusion.is_reversed
+    are_dependent_or_reversed = conclusion.doubt or conclusion.is_reversed
     is_violated = conclusion.verdict.kind == verdicts.VIOLATED
-    if has_other_problem or not conclusion.is_beyond_reach or is_violated:
+    if are_dependent_or_reversed or not conclusion.is_beyond_reach or is_violated:
         return
     upper = conclusion.tightest
     largest = conclusion.most_provable  # the bound of an attack that makes no errors

@@ -51,8 +51,7 @@ def _summarize_runs(runs: Sequence[Conclusion]) -> str:
         records.append(record)
     title = f"{len(runs):,} runs: epsilon at {Level(runs[0].delta, runs[0].confidence)} per run"
     note = "each bound is from one run; estimates are not bounds"
-    right = ("mean", "deviation")
-    return format_table(records, right, before=[title], after=[note])
+    return format_table(records, right=("mean", "deviation"), before=[title], after=[note])
 
 
 def list_epsilons(audit: FederatedAudit) -> dict[str, tuple[float, str]]:

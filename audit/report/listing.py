@@ -18,11 +18,11 @@ def make_record(folder: Path) -> dict[str, Any]:
 
     `setting` is the hash in the folder's name. `differs` maps flags to the values that differ from the
     defaults. `time` is when the newest scores were written, in seconds since 1970. `audited_runs`,
-    `delta`, `confidence`, `epsilon` and `upper_bound` come from the last conclusion; without one, they are
-    None.
+    `delta`, `confidence`, `epsilon` and `upper_bound` come from `Store.result`; without a conclusion, they
+    are None.
     """
     store, audited = open_audit(folder)
-    last = store.result()  # all None without a conclusion
+    last = store.result()
     return {
         "setting": hash_of(folder),
         "folder": str(folder),

@@ -85,7 +85,7 @@ def _can_be_one_of_two(path: Path) -> bool:
 def _read_one_world(path: Path, names: Mapping[str, str], signs: Mapping[str, int]) -> Array:
     """Returns the scores in one of two files, with the canary or without it.
 
-    `names` maps our column names to the file's. `signs` maps some of our names to -1, to negate scores.
+    `names` maps our column names to the file's, and `signs` maps those of negated scores to -1.
     """
     if path.suffix.lower() == ".npy":
         require(not names, f"{path} has no columns: drop `columns`")
@@ -109,10 +109,9 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
       InputError: the table has unexpected columns, or values that are not scores.
     """
     with name_in_errors(place):
-        # The columns have our names and are not negated.
         columns = tables.pick_columns(names, column, Wanted(layouts=_LAYOUTS, columns={}))
         # For scores of a single run, users call `audit.coins`.
-        return _make_evidence(columns, signs={}, one_run=False)
+        return _make_evidence(columns, signs={}, one_run=False)  # no scores are negated
 
 
 def read_cosines(
@@ -258,7 +257,7 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
     if one_run or scores.ndim > 1:
         return given.coins(np.atleast_2d(scores), np.atleast_2d(present))
     sets = given.two_worlds(scores[present], scores[~present])
-    # Scores with presence may also be from one run. The report then asks.
+    # These scores may be from one run. The report then asks.
     return sets._replace(labelled=True)
 
 
