@@ -131,7 +131,8 @@ def audit(
 def _request_task(model: str, fields: dict[str, Any], runs: int, level: Level) -> "Request":
     """Returns the request to audit one of the repository's models.
 
-    `fields` contains the other arguments of `audit`, and is modified in place.
+    `fields` contains the other arguments of `audit`, and is modified in place. Rehearsals are runs
+    that measure Lipschitz constants.
     """
     from audit.adversaries.base import Adversary
     from audit.conclusions.lipschitz import count_rehearsals
@@ -141,7 +142,7 @@ def _request_task(model: str, fields: dict[str, Any], runs: int, level: Level) -
     from audit.training import driver
 
     require_type("model", model, str)
-    row = task.task(model)
+    model_task = task.task(model)
     data_file = fields.pop("data")
     if data_file is not None:
         data_file = str(path("data", data_file))
@@ -149,14 +150,15 @@ def _request_task(model: str, fields: dict[str, Any], runs: int, level: Level) -
     if isinstance(fields.get("adversary"), Adversary):
         from audit import own
 
-        custom = own.wrap_task(row, row.data.load(data_file))
+        custom = own.wrap_task(model_task, model_task.data.load(data_file))
+        # This also validates the setting.
         return own.make_request(custom, fields, runs, level)
     lipschitz = fields.pop("lipschitz", None)
     rehearsals = fields.pop("rehearsals", None)
     setting = make.setting_of(model, **fields)
     validate(setting, runs, level.delta)
     rehearsals = count_rehearsals(setting, lipschitz, rehearsals)
-    return driver.make_request(setting, row.data.load(data_file), runs, level, rehearsals)
+    return driver.make_request(setting, model_task.data.load(data_file), runs, level, rehearsals)
 
 
 def audit_model(
@@ -306,7 +308,7 @@ def _audit_one(
     """Runs an audit, writes its conclusion to a folder in `out`, and returns the result.
 
     Matrix products use full float32 precision, which is not JAX's default on every device. `fields` is the
-    setting; `make_request` is as in `_audit_each`.
+    setting. `make_request` maps it, `runs` and the level to the request for the audit.
     """
     import jax
 
@@ -319,6 +321,7 @@ def _audit_one(
     runs = number("runs", runs, int)
     root = path("out", out)
     request = make_request(fields, runs, level)
+    # `audit_model` and `audit_loss` promise a figure and a report.
     is_custom = request.model is not None
     with jax.default_matmul_precision("float32"):
         finished = driver.audit(request, root)

@@ -289,7 +289,7 @@ class _Training:
         # The user is responsible for the constants of a custom model.
         bound = lipschitz.hidden_state(self.setting, delta, steps, own_model=True)
         why_not = ""
-        if isinstance(bound, str):
+        if isinstance(bound, str):  # why there is no bound
             why_not = bound
         elif self.adversary is not None:
             why_not = _why_adversary_uncovered(self.adversary, self.own.model.n_parameters)
@@ -366,7 +366,7 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     # The label is the name of the function that encloses `init`: "constant_direction" in
     # "constant_direction.<locals>.init".
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
-    # `_fingerprint_adversary` requires new function objects.
+    # These are new objects, because JAX reuses the traces of old functions.
     untraced: Adversary = jax.tree.map(
         lambda part: partial(part) if callable(part) else part, adversary
     )
@@ -387,9 +387,9 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
 def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
     """Returns a hash that changes if an adversary's scores change, to identify its stored runs.
 
-    The hash covers the functions, compiled for `parameters` parameters, and two facts about them. The
-    functions must be new objects, because JAX reuses old traces even if a variable that a function reads has
-    changed.
+    The hash covers the functions, compiled for `parameters` parameters, and the fields `crafts_constant` and
+    `null`. The caller must pass new function objects, because JAX reuses old traces even if a variable that a
+    function reads has changed.
     """
     _find_shapes(adversary, parameters)  # raises InputError for wrong shapes
 

@@ -107,8 +107,7 @@ def main() -> None:
     if FLAGS.card is not None:
         _compare_with_card(paths)  # the card contains the claim and the level
         return
-    claim = _make_claim()
-    result = _conclude(paths, claim, cli.level())
+    result = _conclude(paths, _make_claim(), cli.level())
     require(
         result.upper_bound is not None or not FLAGS.fail_if_violated,
         "--fail_if_violated requires a claim: give --claim, or the noise and the insertions",
@@ -125,6 +124,7 @@ def _conclude(
     `runs` is the number of runs to use from a folder; None for the number in its last audit.
     """
     if len(paths) == 1 and paths[0].is_dir():
+        # The stored setting determines the claim.
         cli.refuse(
             (*_CLAIM_FLAGS, *_READING_FLAGS), f"conflicts with the audit in {FLAGS.scores}: drop it"
         )
@@ -204,7 +204,7 @@ def _judge(result: Result) -> None:
 
 
 def _read_evidence(paths: Sequence[Path]) -> Evidence:
-    """Returns the evidence in files: scores, or cosines if --dimension is given."""
+    """Returns the evidence in files, read as the flags specify: scores, or cosines with --dimension."""
     if FLAGS.dimension is not None:
         require(len(paths) == 1, f"--scores={FLAGS.scores}: with --dimension give one file")
         given_directions.require_dimension(FLAGS.dimension)
@@ -218,7 +218,7 @@ def _read_evidence(paths: Sequence[Path]) -> Evidence:
     evidence = score_files.read_files(paths, columns, FLAGS.one_run)
     if not FLAGS.in_order:
         return evidence
-    if not isinstance(evidence, Fresh):
+    if not isinstance(evidence, Fresh):  # ranks among fresh draws
         raise InputError("--in_order requires --dimension, or scores with fresh draws: drop it")
     return evidence._replace(in_order=True)
 

@@ -83,7 +83,7 @@ def main() -> None:
 def check_user_file(subject: str, value: str) -> None:
     """Checks a definition in a user's file, prints the report, and writes the page named by --report.
 
-    Exits with status 3 or 4 unless the check passed.
+    Exits with status 3 for a bug, or 4 if a required check could not run.
 
     Args:
       subject: "step", "batches" or "noise".
@@ -104,9 +104,10 @@ def check_user_file(subject: str, value: str) -> None:
     report = report._replace(provenance={**report.provenance, **source})
     print(report.to_json() if FLAGS.json else report)
     if FLAGS.report is not None:
-        print(f"report: {report.page(FLAGS.report)}", file=sys.stderr)
+        written_page = report.page(FLAGS.report)
+        print(f"report: {written_page}", file=sys.stderr)
     if not report.passed:
-        sys.stdout.flush()
+        sys.stdout.flush()  # sys.exit skips the usual flush
         sys.exit(FAILED if report.findings else INCOMPLETE)
 
 
@@ -119,6 +120,7 @@ def _run_check(subject: str, file: UserFile) -> CheckReport:
     try:
         return checks[subject](file)
     except InputError as error:
+        # The argument `noise` is the flag --strategy.
         message = str(error).replace("`noise=", "`strategy=").replace("`draw", f"`{subject}")
         raise InputError(message) from error
 

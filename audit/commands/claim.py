@@ -102,14 +102,14 @@ def _print_noise_claims() -> None:
     noise is scaled to the same epsilon for all models.
     """
     require(FLAGS.steps is not None, "--steps is missing: give the number of steps")
-    k = 1 if FLAGS.k is None else FLAGS.k
-    sigma = 1.0  # replaced below if --claim is given
+    k = 1 if FLAGS.k is None else FLAGS.k  # one insertion in k steps
     if FLAGS.claim is None:
         sigma = FLAGS.noise_multiplier
         require(sigma > 0, f"--noise_multiplier={sigma:g}: give a number above 0")
-    claim = MatrixMechanism(FLAGS.noise, sigma, FLAGS.steps, k)
-    if FLAGS.claim is not None:
-        claim = claim.with_epsilon(FLAGS.claim, FLAGS.delta)
+        claim = MatrixMechanism(FLAGS.noise, sigma, FLAGS.steps, k)
+    else:  # `with_epsilon` finds sigma
+        any_claim = MatrixMechanism(FLAGS.noise, 1.0, FLAGS.steps, k)
+        claim = any_claim.with_epsilon(FLAGS.claim, FLAGS.delta)
     claims = [claim]
     if FLAGS.noise != INDEPENDENT:
         dp_sgd = dataclasses.replace(claim, strategy=INDEPENDENT)
@@ -133,18 +133,20 @@ def _print_sampler_claims() -> None:
     if sigma is None:  # only --claim was given
         sigma = find_noise_multiplier(FLAGS.claim, batches, FLAGS.epochs, FLAGS.delta)
         if not FLAGS.json:
-            claimed = f"claim of {FLAGS.claim:g} without a noise multiplier"
-            print(f"{claimed}: {sigma:.4g} would give it with Poisson batches\n")
+            print(
+                f"claim of {FLAGS.claim:g} without a noise multiplier: {sigma:.4g} would give it with "
+                "Poisson batches\n"
+            )
     claims = sampler_claims(
         sampler,
         noise_multiplier=sigma,
         batches=batches,
         epochs=FLAGS.epochs,
         lipschitz=FLAGS.lipschitz,
-        tail=FLAGS.tail,
+        tail=FLAGS.tail,  # noise-only steps
         delta=FLAGS.delta,
     )
-    if order:
+    if order:  # the tested order of a user's loader
         claims = dataclasses.replace(claims, order=order)
     print(claims.to_json() if FLAGS.json else show_claims(claims))
 
@@ -196,8 +198,9 @@ def _recognize_loader(user_file: UserFile) -> _Sampler:
     order = report.figures.get("order")
     if order is None:  # passes do not use every example once
         return _Sampler(kind, batches)
+    # If steps increase an example's effect, unequal batches may leak more.
     can_expand = FLAGS.lipschitz is not None and FLAGS.lipschitz > 1
-    return _judge_order(kind, batches, OrderTest(**order), can_expand)
+    return _judge_order(kind, batches, OrderTest(**order), can_expand=can_expand)
 
 
 def _find_kind(report: CheckReport) -> str:

@@ -31,7 +31,6 @@ _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
     bool: flags.DEFINE_bool,
     str: flags.DEFINE_string,
 }
-# run.sh sets AUDIT_ONLY_FLAGS to check the flags before it installs anything.
 _ONLY_FLAGS = "AUDIT_ONLY_FLAGS"
 _HELP_FLAGS = {"--help", "-help", "-h"}
 _HELP_INDENT = 28
@@ -48,6 +47,7 @@ def _run_main(main: Callable[[], None], argv: Sequence[str]) -> int:
     try:
         if len(argv) > 1:
             raise InputError(f"{argv[1]!r} is not a flag: write --name=value, see --help")
+        # run.sh sets AUDIT_ONLY_FLAGS to check the flags before it installs anything.
         if os.environ.get(_ONLY_FLAGS):
             return 0
         main()
@@ -105,8 +105,7 @@ def _format_help() -> str:
         if flag.default not in (None, False, []):
             text = f"{text} [{flag.default}]"
         name = f"  --{flag.name}".ljust(_HELP_INDENT)
-        indent = " " * _HELP_INDENT
-        lines += textwrap.wrap(text, 80, initial_indent=name, subsequent_indent=indent)
+        lines += textwrap.wrap(text, 80, initial_indent=name, subsequent_indent=" " * _HELP_INDENT)
     return "\n".join(lines)
 
 
@@ -117,8 +116,7 @@ def _report_error(message: str) -> int:
 
 def one_line(message: str) -> str:
     """Returns a message as one line, with flags instead of fields: `name=value` becomes --flag=value."""
-    line = " ".join(message.split())
-    return printable(re.sub(r"`([a-z_]+)(=[^`]*|)`", _write_as_flag, line))
+    return printable(re.sub(r"`([a-z_]+)(=[^`]*|)`", _write_as_flag, " ".join(message.split())))
 
 
 def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:

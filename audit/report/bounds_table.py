@@ -124,14 +124,14 @@ def bounds_table(conclusion: Conclusion) -> str:
     """
     level = Level(conclusion.delta, conclusion.confidence)
     before = [f"lower bounds on epsilon at {level}"]
-    heads = ["threshold", "FPR", "FNR"]  # of the columns for `BoundRow.counts`
     if conclusion.is_one_run:
         before = [*_list_estimates(conclusion, level), ""]
-        heads = ["counts"]
+        heads = ["counts"]  # of the columns for `BoundRow.counts`
     elif conclusion.has_one_canary:
         heads = ["threshold", "FP/out", "FN/in"]
     else:
-        before.append(str(conclusion.evidence))
+        before.append(str(conclusion.evidence))  # rates do not show the number of scores
+        heads = ["threshold", "FPR", "FNR"]
     records = []
     for row in list_rows(conclusion):
         record = {"method": row.name, "epsilon": row.show(row.epsilon), "mu": _show_mu(row)}
@@ -139,16 +139,7 @@ def bounds_table(conclusion: Conclusion) -> str:
         record.update(zip(heads, row.counts, strict=False))
         record["assumes"] = _show_assumption(row)
         records.append(record)
-    notes = [
-        *_make_notes("claim:", make_statements_on_claim(conclusion)),
-        *_explain_words(conclusion),
-        *_describe_attack(conclusion),
-    ]
-    if conclusion.verdict.word == verdicts.VIOLATED_IF_GAUSSIAN:
-        notes.append(f"to decide: use {verdicts.describe_what_decides(conclusion)}")
-    for remark in remarks(conclusion):
-        notes.append(textwrap.fill(remark, _WIDTH))
-    notes.append(make_note("verdict:", conclusion.verdict.headline))
+    notes = list(_make_notes_below_table(conclusion))
     if not records:  # a single run with a fitted null and no coins
         return "\n".join([*before, *notes])
     text = format_table(records, before=before, after=notes)
@@ -156,6 +147,18 @@ def bounds_table(conclusion: Conclusion) -> str:
         return text
     # With narrower gaps, most wide tables fit a terminal.
     return format_table(records, before=before, after=notes, gap=" ")
+
+
+def _make_notes_below_table(conclusion: Conclusion) -> Iterator[str]:
+    """Yields the notes below a table of bounds."""
+    yield from _make_notes("claim:", make_statements_on_claim(conclusion))
+    yield from _explain_words(conclusion)
+    yield from _describe_attack(conclusion)
+    if conclusion.verdict.word == verdicts.VIOLATED_IF_GAUSSIAN:
+        yield f"to decide: use {verdicts.describe_what_decides(conclusion)}"
+    for remark in remarks(conclusion):
+        yield textwrap.fill(remark, _WIDTH)
+    yield make_note("verdict:", conclusion.verdict.headline)
 
 
 def _show_threshold_and_errors(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
@@ -321,18 +324,19 @@ def explain_curve_test(conclusion: Conclusion) -> str:
 
 def _explain_too_few_runs(conclusion: Conclusion) -> Iterator[str]:
     """Yields advice if no scores from this number of runs could reject the smallest upper bound."""
-    has_other_problem = conclusion.doubt or conclusion.is_reversed
+    are_dependent_or_reversed = conclusion.doubt or conclusion.is_reversed
     is_violated = conclusion.verdict.kind == verdicts.VIOLATED
-    if has_other_problem or not conclusion.is_beyond_reach or is_violated:
+    if are_dependent_or_reversed or not conclusion.is_beyond_reach or is_violated:
         return
     upper = conclusion.tightest
     largest = conclusion.most_provable  # the bound of an attack that makes no errors
     assert upper is not None and largest is not None
+    # This lowers the upper bound, so these runs can reject it.
     advice = "use fewer insertions or a larger sigma to look for bugs"
     # A user who states epsilon has trained elsewhere, and may be unable to train again.
     if conclusion.is_claimed:
         advice = f"use {verdicts.BETTER_SCORES}"
-    elif largest <= 0:
+    elif largest <= 0:  # these runs cannot reject any bound
         advice = "train more runs"
     yield (
         f"{conclusion.runs:,} runs can prove at most {at_most(largest)} for any curve, so they "

@@ -18,7 +18,10 @@ _show_upper = partial(at_most, decimals=2)
 
 
 def show_claims(claims: SamplerClaims) -> str:
-    """Returns an 80-column table, with notes, of the epsilons that you can claim for each sampler."""
+    """Returns an 80-column table, with notes, of the epsilons that you can claim for each sampler.
+
+    The first row is the caller's sampler. `claims.order` describes the order of its examples.
+    """
     records = []
     for row in claims.rows:
         record = {
@@ -26,12 +29,11 @@ def show_claims(claims: SamplerClaims) -> str:
             "every model\nseen": _show_bracket(row),
             "last model\nalone": _show_upper(row.last_model.upper),
         }
-        if row.last_model.tail is not None:  # training ends with noise-only steps
+        if row.last_model.tail is not None:  # in all rows, training ends with noise-only steps
             record[f"and {claims.tail} noise-\nonly steps"] = _show_upper(row.last_model.tail)
         records.append(record)
-    epsilons = tuple(records[0])[1:]
     title = f"epsilon at delta {claims.delta:g}, noise multiplier {claims.noise_multiplier:.4g}"
-    lines = [title, "", format_table(records, right=epsilons), ""]
+    lines = [title, "", format_table(records, right=tuple(records[0])[1:]), ""]
     notes = [f"{row.sampler}: {row.every_model.accountant}. {row.advice}" for row in claims.rows]
     notes.append(f"last model alone: {claims.rows[0].last_model.assumes}. Neighbours: {ZERO_OUT}.")
     if claims.order:
@@ -79,5 +81,4 @@ def show_noise_claims(records: Sequence[dict[str, Any]], title: str) -> str:
         for record in records
     ]
     note = textwrap.fill(_IF_LINEAR, _WIDTH)
-    right = tuple(rows[0])[1:]
-    return format_table(rows, right, before=[title, ""], after=["", note])
+    return format_table(rows, right=tuple(rows[0])[1:], before=[title, ""], after=["", note])

@@ -51,8 +51,7 @@ def _summarize_runs(runs: Sequence[Conclusion]) -> str:
         records.append(record)
     title = f"{len(runs):,} runs: epsilon at {Level(runs[0].delta, runs[0].confidence)} per run"
     note = "each bound is from one run; estimates are not bounds"
-    right = ("mean", "deviation")
-    return format_table(records, right, before=[title], after=[note])
+    return format_table(records, right=("mean", "deviation"), before=[title], after=[note])
 
 
 def list_epsilons(audit: FederatedAudit) -> dict[str, tuple[float, str]]:
@@ -80,8 +79,7 @@ def federated_table(audit: FederatedAudit) -> str:
         sections = [_summarize_runs(audit.runs)]
     if audit.together is not None:
         sections.append(bounds_table(audit.together))
-    # The last two column heads read "epsilon at delta 1e-05". The last column contains texts such as
-    # "3 rounds".
+    # "epsilon at delta 1e-05" is the head of two columns: a number, and a text such as "3 rounds".
     last_head = f"at delta {show_level(first.delta)}"
     records = [
         {"mechanism": name, "epsilon": at_most(epsilon), last_head: rounds}

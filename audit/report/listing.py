@@ -17,8 +17,9 @@ def make_record(folder: Path) -> dict[str, Any]:
     """Returns the record of the audit in a folder; raises InputError if the folder cannot be read.
 
     `setting` is the hash in the folder's name. `differs` maps flags to the values that differ from the
-    defaults. `time` is when the newest scores were written, in seconds since 1970. `audited_runs`, the level
-    and both bounds come from the last conclusion; without one, they are None.
+    defaults. `time` is when the newest scores were written, in seconds since 1970. `audited_runs`,
+    `delta`, `confidence`, `epsilon` and `upper_bound` come from `Store.result`; without a conclusion, they
+    are None.
     """
     store, audited = open_audit(folder)
     last = store.result()

@@ -70,18 +70,20 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
     facts = {"Runs": _describe_runs(conclusion)}
     steps = conclusion.composition  # the steps that may insert the canary
     if steps is not None:
-        sigma = f"noise multiplier sigma = {steps.noise_multiplier:g}"
-        facts["Claim"] = f"{steps.insertions:,} insertions, {sigma}"
+        facts["Claim"] = (
+            f"{steps.insertions:,} insertions, noise multiplier sigma = {steps.noise_multiplier:g}"
+        )
         rate = steps.sampling_rate
         if rate < 1:
             facts["Claim"] += f", each with probability {rate:g} (Poisson sampling)"
     elif conclusion.upper_bound is not None:
-        delta = show_level(conclusion.delta)
-        facts["Claim"] = f"epsilon = {conclusion.upper_bound:g} at delta = {delta}"
-    libraries = f"numpy {np.__version__}, scipy {scipy.__version__}"
+        facts["Claim"] = (
+            f"epsilon = {conclusion.upper_bound:g} at delta = {show_level(conclusion.delta)}"
+        )
     provenance = {
         "SHA-256 of the scores": hash_evidence(conclusion.evidence),
-        "Versions": f"audit {__version__}, python {platform.python_version()}, {libraries}",
+        "Versions": f"audit {__version__}, python {platform.python_version()}, numpy {np.__version__}, "
+        f"scipy {scipy.__version__}",
         "Date": f"{datetime.now(UTC):%Y-%m-%d}",
     }
     # Only audits that trained models have other topics, such as "sees".
@@ -176,15 +178,13 @@ def _list_facts(setting: Setting, conclusion: Conclusion, is_own_model: bool) ->
     )
     if mechanism.weight_decay:
         optimizer += f", weight decay {mechanism.weight_decay:g}"
-    sigma = f"noise multiplier sigma = {mechanism.noise_multiplier:g} (standard deviation sigma C)"
-    steps = (
-        f"{setting.schedule.steps:,} steps of {mechanism.batch_size:,} examples, in a fixed order"
-    )
     facts = {
         "Model": model,
         "Optimiser": optimizer,
-        "DP-SGD": f"clipping norm C = {mechanism.clipping_norm:g}, {sigma}",
-        "Training": steps,
+        "DP-SGD": f"clipping norm C = {mechanism.clipping_norm:g}, noise multiplier sigma = "
+        f"{mechanism.noise_multiplier:g} (standard deviation sigma C)",
+        "Training": f"{setting.schedule.steps:,} steps of {mechanism.batch_size:,} examples, in a fixed "
+        "order",
         "Insertions": _describe_insertions(setting),
         "Runs": _describe_runs(conclusion),
         "Arithmetic": mechanism.precision,

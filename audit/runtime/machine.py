@@ -102,8 +102,7 @@ def bar(
         def progress(runs: float) -> None:
             """Advances the bar by a number of runs, but not beyond its end."""
             line.set_description_str(describe(), refresh=False)
-            remaining = count - line.n
-            line.update(min(runs, remaining))
+            line.update(min(runs, count - line.n))
 
         yield progress
         line.set_description_str(describe(), refresh=False)

@@ -85,7 +85,7 @@ def _can_be_one_of_two(path: Path) -> bool:
 def _read_one_world(path: Path, names: Mapping[str, str], signs: Mapping[str, int]) -> Array:
     """Returns the scores in one of two files, with the canary or without it.
 
-    `names` and `signs` come from `_parse_columns`.
+    `names` maps our column names to the file's, and `signs` maps those of negated scores to -1.
     """
     if path.suffix.lower() == ".npy":
         require(not names, f"{path} has no columns: drop `columns`")
@@ -109,9 +109,9 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
       InputError: the table has unexpected columns, or values that are not scores.
     """
     with name_in_errors(place):
+        columns = tables.pick_columns(names, column, Wanted(layouts=_LAYOUTS, columns={}))
         # For scores of a single run, users call `audit.coins`.
-        columns = tables.pick_columns(names, column, Wanted(_LAYOUTS, {}))
-        return _make_evidence(columns, signs={}, one_run=False)
+        return _make_evidence(columns, signs={}, one_run=False)  # no scores are negated
 
 
 def read_cosines(
@@ -242,13 +242,13 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
         require("scores" in signed, "it has no array scores: save scores= and fresh=")
         # The canaries of R runs, `scores` (R, K), are ranked among fresh draws (R, M).
         return given.ranks(signed["scores"], signed["fresh"], signed.get("presence"))
-    first, second = columns
-    if second == "out":
+    if "out" in columns:
         require(not one_run, _ONE_RUN_FIX)
-        scores_in, scores_out = _read_scores(columns, [first, second], signs)
+        scores_in, scores_out = _read_scores(columns, ["in", "out"], signs)
         return given.two_worlds(scores_in, scores_out)
-    (scores,) = _read_scores(columns, [first], signs)
-    present = _read_labels(second, columns[second])
+    scores_name, presence_name = columns
+    (scores,) = _read_scores(columns, [scores_name], signs)
+    present = _read_labels(presence_name, columns[presence_name])
     require(
         scores.shape == present.shape,
         f"scores {scores.shape} and presence {present.shape} must both be (runs,) or (runs, canaries)",
@@ -257,7 +257,8 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
     if one_run or scores.ndim > 1:
         return given.coins(np.atleast_2d(scores), np.atleast_2d(present))
     sets = given.two_worlds(scores[present], scores[~present])
-    return sets._replace(labelled=True)  # the report then asks whether all are from one run
+    # These scores may be from one run. The report then asks.
+    return sets._replace(labelled=True)
 
 
 def _read_scores(columns: Columns, names: Sequence[str], signs: Mapping[str, int]) -> list[Array]:
