@@ -95,7 +95,7 @@ def _draw_coins(rng: Generator, setting: KnownMechanism, can_fail: bool = False)
 
 def _make_evidence(cosines: Array, setting: KnownMechanism) -> Fresh:
     """Returns cosines (R, K) as the evidence of R runs that insert all K canaries."""
-    return Fresh(cosines, np.ones(cosines.shape, bool), setting.dimension)
+    return Fresh(cosines, np.ones_like(cosines, bool), setting.dimension)
 
 
 def _draw_gaussian(rng: Generator, setting: KnownMechanism, can_fail: bool = False) -> Fresh:

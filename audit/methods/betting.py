@@ -129,16 +129,9 @@ def _bet_on_independent_rates(
     rates are lower. Some runs measure false positives, and the others measure false negatives. So each bet
     has a stake on each rate, and two growth factors multiply its capital.
     """
-    pilot_fpr, pilot_fnr = counted.pilot.rates()  # of each run
-    fpr, fnr = counted.rest.rates()
-    # The log growth of the capital in the pilot, (STAKES, _COARSE_LEVELS), scaled to the number of other
-    # runs.
-    predicted_fpr = compute_log_growth(pilot_fpr, _COARSE_LEVELS, STAKES)
-    predicted_fpr *= len(fpr) / len(pilot_fpr)
-    predicted_fnr = compute_log_growth(pilot_fnr, _COARSE_LEVELS, STAKES)
-    predicted_fnr *= len(fnr) / len(pilot_fnr)
-    stakes_fpr, stakes_fnr = _choose_stake_pairs(family, predicted_fpr, predicted_fnr, target)
-    # Each bet's actual log growth at each hypothetical rate, (bets, _LEVELS).
+    stakes_fpr, stakes_fnr = _choose_stake_pairs(family, counted, target)
+    fpr, fnr = counted.rest.rates()  # of each run outside the pilot
+    # Column i is the log growth of bets that a rate is below _LEVELS[i], (bets, _LEVELS).
     growth_fpr = compute_log_growth(fpr, _LEVELS, stakes_fpr)
     growth_fnr = compute_log_growth(fnr, _LEVELS, stakes_fnr)
 
@@ -146,40 +139,40 @@ def _bet_on_independent_rates(
         """Returns a lower bound on the bets' total log capital at every point of a parameter's curve.
 
         Neighbouring _LEVELS enclose a cell of false-positive rates. In each cell, we use the lowest
-        false-positive rate and the lowest false-negative rate, because the capital grows with both
-        hypothetical rates.
+        false-positive rate (its lower end) and the lowest false-negative rate, because the capital grows
+        with both.
         """
-        lowest_fnrs = _find_lowest_fnrs(family, parameter, _LEVELS)  # indices in _LEVELS
+        lowest_fnrs = _find_lowest_fnrs(family, parameter, _LEVELS)  # columns of `growth_fnr`
         growth = growth_fpr[:, :-1] + growth_fnr[:, lowest_fnrs]  # (bets, cells)
         return mix_bets(growth, STARTING_CAPITAL).min()
 
     return find_least_capital
 
 
-def _choose_stake_pairs(
-    family: Family, growth_fpr: Array, growth_fnr: Array, target: float
-) -> tuple[Array, Array]:
+def _choose_stake_pairs(family: Family, counted: Counted, target: float) -> tuple[Array, Array]:
     """Chooses bets, each with a stake on the false-positive rate and one on the false-negative rate.
 
     Most of the capital goes to the pair of stakes that should reject the largest parameter. The rest goes to
-    other bets (`_list_stake_pairs`).
-
-    Args:
-      growth_fpr: (S, levels) the predicted log growth of the capital for each of STAKES, at the hypothetical
-        false-positive rates _COARSE_LEVELS.
-      growth_fnr: (S, levels) the same for false negatives.
-      target: The log capital that bets must reach on the whole trade-off curve of a parameter to reject it.
+    other bets (`_list_stake_pairs`). Bets reject a parameter if their total log capital reaches `target` on
+    its whole trade-off curve.
 
     Returns:
-      (the stakes (L,) on false positives, the stakes (L,) on false negatives), in the order of
-      STARTING_CAPITAL
+      (stakes (L,) on false positives, stakes (L,) on false negatives), in the order of STARTING_CAPITAL
     """
+    # The predicted log growth of the capital for each of STAKES at the hypothetical rates _COARSE_LEVELS, (S,
+    # levels): the growth in the pilot, scaled to the number of other runs.
+    fpr, fnr = counted.pilot.rates()
+    growth_fpr = compute_log_growth(fpr, _COARSE_LEVELS, STAKES)
+    growth_fpr *= len(counted.rest.alarms) / len(fpr)
+    growth_fnr = compute_log_growth(fnr, _COARSE_LEVELS, STAKES)
+    growth_fnr *= len(counted.rest.misses) / len(fnr)
 
     def find_margins(parameter: float) -> Array:
         """Returns a margin for each pair: its smallest log capital on a parameter's curve minus the target.
 
         A pair with a margin of at least 0 should reject the parameter. The margins have shape (S, S), with
-        stakes on false positives first. We skip cells of the curve that a bet on a single rate should reject.
+        stakes on false positives first. The total capital is at least that of any bet. So we skip cells in
+        which a bet on a single rate should reach the target.
         """
         # The log growth of each stake at the lowest rates in each cell between levels, (S, cells).
         lowest_fpr = growth_fpr[:, :-1]
@@ -194,8 +187,7 @@ def _choose_stake_pairs(
         least = growth.min(-1, initial=np.inf)  # infinite if no cell needs a pair
         return least + np.log(_CAPITAL_ON_BEST) - target
 
-    # `argmax` returns the first sufficient pair or, if no pair is sufficient, the first pair, with stakes of
-    # 0.
+    # `argmax` returns the first True or, if no pair is sufficient, index 0, the pair with stakes of 0.
     is_sufficient = _find_margins_at_largest_parameter(find_margins) >= 0
     return _list_stake_pairs(*np.unravel_index(is_sufficient.argmax(), is_sufficient.shape))
 
@@ -250,7 +242,8 @@ def _bet_on_weighted_rates(
     mean of z = weight * FN + (1 - weight) * FP is lower.
     """
     weights, stakes = _choose_weighted_bets(family, counted, target)  # (bets,) each
-    # growth[b, i] is the log growth of the capital on bet b if the mean of its z is _MEANS[i].
+    # growth[b, i] is the log growth of the capital on bet b, outside the pilot, if the mean of its z is
+    # _MEANS[i].
     growth = np.concatenate(
         [
             _compute_weighted_growth(counted.rest, weight, _MEANS, np.array([stake]))
@@ -279,9 +272,9 @@ def _bet_on_weighted_rates(
 def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tuple[Array, Array]:
     """Chooses bets on a weighted mean of a run's error rates, z = weight * FN + (1 - weight) * FP.
 
-    Most of a gambler's capital goes to the bet that should reject the largest parameter. The rest of the
-    capital goes to other bets (`_list_weighted_bets`). A bet rejects a parameter if its log capital, which we
-    predict using the pilot, reaches `target` at every point of the parameter's curve.
+    Most of the capital goes to the bet that should reject the largest parameter. The rest goes to other bets
+    (`_list_weighted_bets`). A bet rejects a parameter if its log capital, which we predict using the pilot,
+    reaches `target` at every point of the parameter's curve.
 
     Returns:
       (the weights in z (L,), the stakes (L,)), in the order of STARTING_CAPITAL
@@ -301,8 +294,8 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
         """Returns each bet's margin, (weights, stakes); a bet with a margin >= 0 should reject the parameter.
 
         A margin is the smallest mean of z = weight * FN + (1 - weight) * FP on the parameter's trade-off
-        curve, minus the smallest mean that the bet should reject. We skip points that bets on a single rate
-        should reject.
+        curve, minus the bet's value in `rejected_means`, the smallest mean that it should reject. We skip
+        points that bets on a single rate should reject: at or above `rejected_fpr` or `rejected_fnr`.
         """
         fpr = _COARSE_LEVELS[:-1]  # the smallest rates in each cell of the curve
         fnr = family.trade_off(parameter, _COARSE_LEVELS[1:])
@@ -319,8 +312,9 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
 def _list_weighted_bets(best_weight: np.intp, best_stake: np.intp) -> tuple[Array, Array]:
     """Returns the weights of false negatives (L,) and the stakes (L,) of all bets on weighted error rates.
 
-    The first bet is the best one, given as indices in _WEIGHTS and in the STAKES above 0. Other stakes with
-    this weight follow, and then bets on false positives only and on false negatives only.
+    The first bet is the best one, given as indices in _WEIGHTS and in the STAKES above 0. Nearby stakes with
+    this weight follow, which may repeat at an end of the grid, and then bets on false positives only (weight
+    0) and on false negatives only (weight 1).
     """
     stakes = STAKES[1:]
     neighbours = np.clip(best_stake + np.append(0, _NEIGHBOUR_OFFSETS), 0, stakes.size - 1)

@@ -293,8 +293,9 @@ def find_least_departure(
     the noise is r < 1 times the claimed noise, the mean score is 1 / r times as large as in `scores`. Returns
     None if fewer than 9 of 10 audits would detect noise at a tenth of the claimed level.
     """
-    # Scores rarely exceed their mean by more than 3 standard deviations. To save time, we omit the far
-    # thresholds if bets on them would lose, and count their capital as lost.
+    # Scores rarely exceed their mean by more than 3 standard deviations. If they rarely reach the last of
+    # NEAR, bets on the far thresholds would lose. To save time, we omit these, and count their capital as
+    # lost.
     thresholds = NEAR if scores.mean < NEAR[-1] - 3 else THRESHOLDS
     counted = counted._replace(log_rates=counted.log_rates[: thresholds.size])
     allowed = tabulate_claim(counted, allowed_power)

@@ -26,19 +26,19 @@ class TradeOffCurve(NamedTuple):
     def band(self, false_positive_rates: ArrayLike) -> Interval:
         """Returns limits (n,) on the lowest false-negative rate of threshold tests at n false-positive rates.
 
-        At a rate a, the best threshold is the lowest one with a true false-positive rate of at most a. If a
-        threshold's lower limit is above a, the best threshold is higher and has at least as many false
-        negatives. If a threshold's upper limit is at most a, the best threshold is not higher.
+        At a rate a, the best threshold is the lowest one with a true false-positive rate of at most a.
         """
-        rates = np.asarray(false_positive_rates, float)
         # Thresholds ascend, so false-positive limits descend. We negate them for `searchsorted`.
-        num_too_low = np.searchsorted(-self.false_positive_limits.lower, -rates, side="left")
-        first_high_enough = np.searchsorted(-self.false_positive_limits.upper, -rates, side="left")
-        # lower[k] is the limit at the last of k thresholds that are too low, or 0 if k = 0.
-        lower = np.append(0.0, self.false_negative_limits.lower)
-        # The last value, 1, is used if no threshold is known to be high enough.
-        upper = np.append(self.false_negative_limits.upper, 1.0)
-        return Interval(lower[num_too_low], upper[first_high_enough])
+        negated = -np.asarray(false_positive_rates, float)
+        # If a threshold's lower limit is above a, the threshold is too low. The best threshold is higher and
+        # has at least as many false negatives as the last one that is too low (0 if there is none).
+        num_too_low = np.searchsorted(-self.false_positive_limits.lower, negated)
+        lower = np.append(0.0, self.false_negative_limits.lower)[num_too_low]
+        # If a threshold's upper limit is at most a, the best threshold is not higher. We use the first such
+        # threshold, or a limit of 1 if there is none.
+        first_high_enough = np.searchsorted(-self.false_positive_limits.upper, negated)
+        upper = np.append(self.false_negative_limits.upper, 1.0)[first_high_enough]
+        return Interval(lower, upper)
 
 
 def trade_off_curve(scores_in: Array, scores_out: Array, confidence: float) -> TradeOffCurve:

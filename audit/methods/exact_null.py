@@ -79,9 +79,11 @@ def cosine_of(student: Array, dimension: int) -> Array:
 def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
     """Returns the bound "exact_null": the largest epsilon, in steps of 1/64, that a gambler refutes.
 
-    At the true epsilon, the gambler's capital reaches 1 / (1 - confidence) with probability at most 1 -
-    confidence. If runs are in start order, the bound is valid at any time, and `path` contains the bound
-    after each run. If left-out canaries refute the null distribution, all bounds are 0 and `holds` is False.
+    For each epsilon, the gambler bets that more inserted canaries have high cosines than (epsilon, delta)-DP
+    allows. At the true epsilon, the capital reaches 1 / (1 - confidence) with probability at most 1 -
+    confidence. If runs are sorted by start times, the bound is valid at any time, and `path` contains the
+    bound after each run. If left-out canaries refute their null distribution, all bounds are 0 and `holds` is
+    False.
 
     Raises:
       InputError: If no canary was inserted.
@@ -198,9 +200,9 @@ def compute_exceedances(design: Fresh) -> Exceedances:
     """Returns the fraction of each run's inserted canaries above each threshold, and the exact null rates.
 
     We skip runs without inserted canaries. If we know which run came first and it has many canaries, we add
-    its p-values, because bets on them can refute a claim in one run.
+    the p-values of its inserted canaries, because bets on them can refute a claim in one run.
     """
-    levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
+    levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)  # from Student's t
     fractions = _compute_fractions(_select_present(design), levels)
     in_order = design.in_order or len(design.cosines) == 1  # a single run is always in order
     exceedances = Exceedances(fractions, compute_log_rates(design, levels), in_order)
@@ -376,10 +378,10 @@ class Capital:
         return np.hstack([on_thresholds.reshape(len(fractions), _NUM_THRESHOLD_BETS), on_ratios])
 
     def compute_log_capital(self, runs: int, epsilon: float) -> Array:
-        """Returns the log capital (T * C + V,) of each bet against epsilon after the first `runs` runs.
+        """Returns the log capital (bets,) of each bet against epsilon after the first `runs` runs.
 
-        A bet starts with a capital s, stakes a fraction w of s on `first_bet`, and has the factor f(i) in run
-        i. Its capital is
+        A bet starts with a capital s (`log_start`), stakes a fraction w of s on `first_bet`, and has the
+        factor f(i) in run i (`log_factors`). Its capital is
 
             s ((1 - w) f(0) + w payoff(epsilon)) prod_{i = 1}^{runs - 1} f(i).
         """
@@ -473,7 +475,8 @@ def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
     `runs` contains the inserted canaries' cosines (K,) of each run that has any. If there are several runs in
     an unknown order, the stake is 0, because any of them may be the first.
     """
-    if design.cosines.shape[1] >= claimed_curve.MIN_P_VALUES:  # enough canaries
+    if design.cosines.shape[1] >= claimed_curve.MIN_P_VALUES:
+        # With many canaries, the first run proves more, so likelihood ratios get only 10% of the capital.
         bet = FirstBet(
             capital_on_ratios=0.1,
             staked=claimed_curve.FIRST_STAKE,
@@ -541,6 +544,15 @@ def _bet_on_half(bet: FirstBet, cosines: Array, design: Fresh, delta: float) -> 
 
     The threshold is chosen using the other half. In case this threshold is a poor choice, a fifth of the
     stake remains on `bet`.
+
+    The payoff on a threshold t is the fraction of hits (cosines above t) divided by L(t), the larger of
+    e^epsilon a(t) / (1 - eta) and delta / eta. Left-out canaries exceed t with probability a(t). By (epsilon,
+    delta)-DP,
+
+        P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t).
+
+    Here d(t) is the part of delta used for t; these parts sum to at most delta. Dividing by L(t) and summing
+    over t shows that the mean payoff is at most (1 - eta) + eta = 1.
     """
     pilot, rest = split_pilot(cosines, cosines.size // 2)
     threshold = _choose_threshold(cosines[pilot], rest.size, design.dimension)
@@ -548,39 +560,31 @@ def _bet_on_half(bet: FirstBet, cosines: Array, design: Fresh, delta: float) -> 
     hits = (cosines[rest] > threshold).mean()
 
     def compute_payoff(epsilon: float) -> float:
-        """Returns the payoff of a stake of 1 against epsilon: 80% on the chosen threshold t, 20% on `bet`.
-
-        The payoff on t is the fraction of hits (cosines above t) divided by L(t), the larger of e^epsilon
-        a(t) / (1 - eta) and delta / eta. Left-out canaries exceed t with probability a(t). By (epsilon,
-        delta)-DP,
-
-            P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t).
-
-        Here d(t) is the part of delta used for t; these parts sum to at most delta. Dividing by L(t) and
-        summing over t shows that the mean payoff is at most (1 - eta) + eta = 1.
-        """
+        """Returns the payoff of a stake of 1 against epsilon: 80% on the chosen threshold t, 20% on `bet`."""
         eta = 0.1  # any eta and split are valid
         by_epsilon = _limit_means(epsilon, log_rate, delta=0.0)  # e^epsilon a(t)
         largest_mean = max(by_epsilon / (1 - eta), delta / eta)  # L(t)
         on_chosen = 0.8
         return on_chosen * (hits / largest_mean) + (1 - on_chosen) * bet.compute_payoff(epsilon)
 
-    # The threshold suits these canaries, so we stake most of the capital. Any fraction is valid.
+    # The threshold suits these canaries, so we stake most of the capital on this bet. Any fraction is valid.
     return bet._replace(staked=0.9, compute_payoff=compute_payoff, chosen=threshold)
 
 
 def _compute_log_p_values(design: Fresh) -> Array:
     """Returns the ascending log p-values (K,) of the canaries in the first run with inserted canaries.
 
-    A canary's p-value is the probability that a left-out canary scores at least as high.
+    A canary's p-value is the probability that a left-out canary scores at least as high. We only bet on this
+    run's p-values.
     """
     if design.draws:  # scores are ranks among fresh draws; 1 is the highest
         log_p_values = np.log(design.ranks() / (design.draws + 1))
     else:
         log_p_values = cosine_law.log_sf(design.cosines, design.dimension)
-    first_run = _select_present(design._replace(cosines=log_p_values))[0]
+    first = design.presence.any(1).argmax()
+    inserted = log_p_values[first, design.presence[first]]
     # Without a lower limit, a p-value of 0 would refute every epsilon.
-    return np.sort(np.maximum(first_run, -_MAX_LOG))
+    return np.sort(np.maximum(inserted, -_MAX_LOG))
 
 
 def split_pilot(values: Array, size: int) -> tuple[Integers, Integers]:

@@ -282,22 +282,20 @@ class _Bins(NamedTuple):
 
 
 def _compute_bins(fit: Fit) -> _Bins:
-    """Returns the probabilities of a fit's bins, the densities at their edges, and the Jacobian."""
+    """Returns a fit's bins: probabilities, densities at edges, and d(probabilities) / d(cuts, mu)."""
     # The edges of bins, (..., 2, bins + 1), relative to each world's mean.
-    infinity = np.full((*fit.mu.shape, 1), np.inf)
+    infinity = np.full_like(fit.mu[..., None], np.inf)
     edges_out = np.concatenate([-infinity, fit.cuts, infinity], -1)
     edges_in = edges_out - fit.mu[..., None]
     edges = np.stack([edges_out, edges_in], -2)
-    probabilities = np.maximum(conversions.mass_between(edges), _TINY)
+    probabilities = np.maximum(conversions.mass_between(edges), _TINY)  # we divide by them
     density = np.exp(-0.5 * edges**2) / np.sqrt(2 * np.pi)
-    # A cut moves its own edge, and mu moves all edges of the world "in" down.
+    # A cut moves its own edge, and mu moves all edges of the world "in" down. The outer edges are infinite
+    # and do not move.
     bins = probabilities.shape[-1]
     edge_derivatives = np.zeros((2, bins + 1, bins))  # worlds, edges, parameters (cuts, then mu)
-    edge_derivatives[:, 1:-1, :-1] = np.eye(
-        bins - 1
-    )  # the outer edges are infinite and do not move
+    edge_derivatives[:, 1:-1, :-1] = np.eye(bins - 1)
     edge_derivatives[1, :, -1] = -1.0
-
     jacobian = np.diff(density[..., None] * edge_derivatives, axis=-2)
     return _Bins(probabilities, density, jacobian)
 

@@ -76,7 +76,8 @@ class CanaryMethod(Method):
         family = exact.GAUSSIAN if assumes.gaussian else exact.approximate_dp(delta)
         counted = count(design, family, error)
         errors = counted.rest  # in the runs outside the pilot
-        # A user's coins may be unfair. So we raise the error rates, at the cost of some error probability.
+        # If a user's coins decide which canaries are in, they may be unfair. So we raise the error rates, at
+        # the cost of some error probability.
         widened, error_left = design.widen(errors, error)
         proven = self.prove(family, counted._replace(rest=widened), error_left)
         mu = None
@@ -247,6 +248,7 @@ def _bound_variance(j: int, canaries: int, limits: dict[int, Limits]) -> Varianc
     mu_j is the probability that j random canaries all yield errors. Two random sets of j canaries share i
     canaries with probability h(i), and the variance is sum_i h(i) mu_(2 j - i) - mu_j^2. Identical sets (i =
     j) determine the linear term. The upper `limits` for mu_(j + 1), ..., mu_(2 j) determine the constant.
+    `VarianceBound` includes -mu_j^2.
     """
     common = np.arange(j + 1)  # i
     subsets = special.comb(j, common) * special.comb(canaries - j, j - common)
@@ -284,7 +286,7 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
     Raises:
       InputError: If there are too few runs.
     """
-    canaries = min(design.canaries)
+    canaries = min(design.canaries)  # per run, inserted or left out
     return [
         method.bound(design, delta, confidence)
         for method in METHODS.values()
@@ -297,6 +299,7 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
 
     At each score, we predict the parameter from three estimates of the error rates (`thresholds.candidates`):
     from normal distributions, from counts, and from counts plus a margin against lucky counts (`raised`).
+    Normal distributions decide first, because their predictions vary the least.
 
     Args:
       pilot: The runs used for this choice.
@@ -310,7 +313,8 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     choice = normal.argmax()
     if normal.max() <= 0:  # normal distributions predict no bound
         choice = candidates.counted.sum(0).argmin()  # false positives plus false negatives
-    # We change this choice if counts predict a larger parameter elsewhere, even with the margin.
+    # We change this choice if counts predict a larger parameter elsewhere, even with the margin, than here
+    # without it.
     if raised.max() > max(predict(candidates.counted)[choice], 0.0):
         choice = raised.argmax()
     return float(candidates.thresholds[choice])

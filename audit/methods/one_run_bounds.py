@@ -79,7 +79,7 @@ def make_design(cosines: Cosines) -> Fresh:
     """Returns the observed cosines (K,) as a design with a single run of fresh directions, all inserted."""
     observed = cosines.observed[None]
     # separate: no cosine is computed by leaving out other canaries
-    return Fresh(observed, np.ones(observed.shape, bool), cosines.dimension, separate=True)
+    return Fresh(observed, np.ones_like(observed, bool), cosines.dimension, separate=True)
 
 
 def bound_by_guesses(coins: Coins, delta: float, confidence: float) -> list[Bound]:
@@ -100,7 +100,8 @@ def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     delta > 0, the bound is proven only for a number of guesses fixed in advance (Errata O11).
     """
     error = 1 - confidence
-    ordered = _split_and_order(design)
+    ordered = _split_and_order(design)  # the other coins, with the most certain guess first
+    coins = len(ordered.cumulative_right)
     # At delta = 0, a smaller upper limit on the fraction of wrong guesses yields a larger bound. So we choose
     # the number of guesses with the smallest limit, using the pilot's prediction of how many are wrong.
     candidates = ordered.candidates
@@ -110,7 +111,7 @@ def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     right, counts = ordered.count_guesses(guesses)
     return Bound(
         method=ONE_RUN_GUESSES,
-        epsilon=epsilon_from_guesses(len(ordered.cumulative_right), guesses, right, delta, error),
+        epsilon=epsilon_from_guesses(coins, guesses, right, delta, error),
         delta=delta,
         confidence=confidence,
         **counts,
@@ -188,7 +189,7 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
     """Draws a pilot of coins, and orders at most 20,000 of the other coins by the certainty of their guesses.
 
     We guess that a canary is inserted if its score is above the median. The certainty is the score's distance
-    from the median.
+    from the median. The result includes candidate numbers of guesses, with the pilot's predictions.
     """
     scores = design.scores[0]  # of the single run
     require(
@@ -201,12 +202,12 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
     certainty = np.abs(signed)
     pilot_size = max(round(0.2 * len(certainty)), LEAST_COINS // 2)
     pilot, guessable = exact_null.split_pilot(certainty, pilot_size)
-    # With more coins, computing mu would take too long. `split_pilot` shuffles, so the subset is random.
+    # With more coins, `mu_from_guesses` would take too long. `split_pilot` shuffles, so the subset is random.
     guessable = guessable[:20_000]
     surest_first = guessable[np.argsort(-certainty[guessable], kind="stable")]
     right = np.cumsum(signed[surest_first] > 0)
     candidates = np.maximum(np.round(_FRACTIONS * len(right)), 1)
-    return _OrderedCoins(right, candidates.astype(np.int64), _predict_right(signed[pilot]))
+    return _OrderedCoins(right, candidates.astype(int), _predict_right(signed[pilot]))
 
 
 def _predict_right(signed: Array) -> Array:
@@ -242,11 +243,12 @@ def epsilon_from_guesses(coins: int, guesses: int, right: int, delta: float, err
 def mu_from_guesses(coins: int, guesses: int, right: int, error: float) -> float:
     """Returns the largest mu such that the number of correct guesses refutes mu-GDP, or 0.
 
-    `right` of the `guesses` are correct. `error` is the probability of refuting a true mu.
+    We guess `guesses` of the `coins`, and `right` of them correctly. `error` is the probability of refuting a
+    true mu.
     """
     return find_largest_refuted(
         lambda mu: bool(gaussian_refutes(coins, guesses, right, mu, error)),
-        first=8.0,  # a larger mu is rare
+        first=8.0,  # doubled if refuted; a larger mu is rare
         halvings=25,  # to a precision of 1e-6
     )
 

@@ -83,8 +83,8 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
     """Returns an estimate that depends only on the means and standard deviations of a run's cosines.
 
     `name` is a key of FITTED. We fit the null distribution to the cosines of unobserved (left-out) canaries.
-    Without such canaries, the null is N(0, 1/d). The standard error comes from 2,000 simulated fits to
-    samples from the fitted distributions.
+    Without such canaries, the null is N(0, 1/d), or N(0, 1) in units of 1/sqrt(d). The standard error
+    comes from 2,000 simulated fits to samples from the fitted distributions.
     """
     observed = len(run.observed)
     unobserved = len(run.unobserved)
@@ -101,7 +101,7 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
         method=name,
         epsilon=float(compute(null, seen, delta)),
         delta=delta,
-        confidence=0.95,  # has no effect
+        confidence=0.95,  # has no effect without limits
         n_in=observed,
         n_out=unobserved,
         caveat="a Gaussian fit treated as exact",

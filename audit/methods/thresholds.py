@@ -105,8 +105,9 @@ class _Predictions(NamedTuple):
 def _prefer_counts(best: np.intp, predictions: _Predictions, pilot_size: int) -> np.intp:
     """Returns the index of the rank with the largest bound predicted from counts, or `best`.
 
-    We replace `best` if the pilot's counts contradict normal distributions, or predict a clearly larger
-    bound. `pilot_size` is the number of pilot scores in the smaller world.
+    A rank is that of a threshold among in-scores or out-scores. `best` is the choice for normal
+    distributions. We replace it if the pilot's counts contradict these, or predict a clearly larger bound.
+    `pilot_size` is the number of pilot scores in the smaller world.
     """
     from_counts = predictions.from_counts
     is_reliable = predictions.pilot_ranks >= _MIN_RELIABLE  # enough counts
