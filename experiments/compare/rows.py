@@ -80,7 +80,7 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
     request = driver.make_request(method.setting, dataset, method.runs, level)
     begin = time.perf_counter()
     finished = driver.audit(request, place.out)
-    seconds = None
+    seconds = None  # all runs were stored
     if finished.trained is not None:
         seconds = time.perf_counter() - begin
     conclusion = finished.conclusion
@@ -96,6 +96,7 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
         finding = conclusion.finding(name)
         assumes = ESTIMATE
         if isinstance(finding, Bound):
+            # `word` is the assumption, in a few words.
             assumes = finding.assumes.word if finding.holds else REJECTED
         rows.append(
             {
@@ -154,13 +155,13 @@ def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Tabl
         field("value", "estimator", width=23, left=True),
         field("sees"),
         field("runs", "runs", ",", width=5),
-        field("seconds", "s", ".0f", width=4, none="kept"),
-        Column(value=_show_epsilon, head="epsilon", width=7),  # rounded
+        field("seconds", "s", ".0f", width=4, none="kept"),  # kept: not trained now
+        Column(value=_show_epsilon, head="epsilon", width=7),  # rounded, only in text
         field("epsilon"),
         field("assumes", "assumes", left=True),
         Column(key="upper_bound", value=lambda row: upper),
     ]
-    # A line below the table, aligned with its columns.
+    # A line below the table with the columns' widths. `runs` and `s` have 10 together.
     upper_bound = f"{'upper bound':<20} {'accounting':<23} {'':>10} {at_most(upper):>7}"
     notes = _NOTES.format(
         confidence=show_level(compared.confidence),
@@ -200,13 +201,13 @@ def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
     edge = 1.05 * min(1.6 * upper, largest)  # 5% beyond the last dot
 
     def draw_rows(axis: Axes) -> None:
-        """Draws all records on one axis."""
+        """Draws all records on one axis, which ends at `edge`."""
         names = []
         for place, row in enumerate(rows):
             color, label = _find_look(row)
             is_bound = row["assumes"] not in (ESTIMATE, REJECTED)
             draw_dot(axis, place, row["epsilon"], edge, color, is_bound, label)
-            if row["epsilon"] > edge:
+            if row["epsilon"] > edge:  # an arrow, with its value to the left
                 axis.text(
                     0.98 * edge, place, _show_epsilon(row), ha="right", va="center", fontsize=8
                 )
