@@ -94,8 +94,7 @@ def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -
 
     We compose Gaussian releases with the same epsilons as the rounds. An unmeasured round takes the epsilon
     of the measured round before it, as in the paper, or after it, as in the public code (`is_backward`).
-    Published estimates use delta 1/n, and other epsilons `setting.delta`. `frame`, from `summarize`, has all
-    measured rounds, in order. The added columns are
+    `frame`, from `summarize`, has all measured rounds, in order. The added columns are
 
         charged_to                         the last round that is composed
         training                           from the published estimates, converted to noise by Renyi DP
@@ -105,7 +104,7 @@ def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -
         accountant                         from the true noise multiplier
     """
     numbers = frame[ROUND].tolist()
-    # The end of the rounds that the last measured one represents. It has no effect if `is_backward`.
+    # The last measured round represents the rounds up to `last`, unless `is_backward`.
     last = min(numbers[-1] + setting.every - 1, setting.rounds)
     counts = rounds.count_rounds(numbers, last, is_backward)
     sigma = setting.noise_multiplier
@@ -115,7 +114,7 @@ def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -
         charges = map(Charge, noise_multipliers, frame["rate"], counts)
         return rounds.cumulative(charges, setting.delta)
 
-    paper_delta = 1 / setting.scores
+    paper_delta = 1 / setting.scores  # only for published estimates
     # These map a round's epsilon to a noise multiplier.
     by_renyi = partial(rounds.find_renyi_noise, delta=paper_delta, true_noise=sigma)
     exactly = partial(rounds.find_gaussian_noise, true_noise=sigma)

@@ -120,7 +120,8 @@ def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
 def _draw_panel(axis: Axes, x: str, frame: pd.DataFrame, solid: str, dashed: str) -> None:
     """Draws a panel with solid curves of one quantity and, unless `dashed` is "", dashed curves of another.
 
-    The frame has a row for each x and a column for each (quantity, curve), also for `<solid>_deviation`.
+    The frame has a row for each x and a column for each (quantity, curve). `<solid>_deviation` has the
+    error bars.
     """
     looks = {"ax": axis, "color": [style.BLUE, style.VERMILION, style.GREEN], "legend": False}
     frame[solid].plot(yerr=frame[f"{solid}_deviation"], marker="o", ms=4, **looks)

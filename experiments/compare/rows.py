@@ -80,7 +80,7 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
     request = driver.make_request(method.setting, dataset, method.runs, level)
     begin = time.perf_counter()
     finished = driver.audit(request, place.out)
-    seconds = None  # all runs were stored
+    seconds = None  # if stored
     if finished.trained is not None:
         seconds = time.perf_counter() - begin
     conclusion = finished.conclusion
@@ -96,7 +96,6 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
         finding = conclusion.finding(name)
         assumes = ESTIMATE
         if isinstance(finding, Bound):
-            # `word` is the assumption, in a few words.
             assumes = finding.assumes.word if finding.holds else REJECTED
         rows.append(
             {
@@ -132,7 +131,6 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
     estimate_delta = 1 / attacked.scores  # the paper's choice; a round has `scores` scores
     for measured, count in zip(canife_measured.read_rounds(store, numbers), counts, strict=True):
         estimate = rounds.best_epsilon(measured.scores_in, measured.scores_out, estimate_delta)
-        # If the estimate is infinite, `find_renyi_noise` returns the mechanism's own noise multiplier.
         noise = rounds.find_renyi_noise(estimate.epsilon, estimate_delta, attacked.noise_multiplier)
         charges.append(Charge(noise, sampling_rate=1.0, rounds=count))
         sum_of_squares += count * conversions.mu_from_epsilon(measured.exact, attacked.delta) ** 2
@@ -155,13 +153,13 @@ def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Tabl
         field("value", "estimator", width=23, left=True),
         field("sees"),
         field("runs", "runs", ",", width=5),
-        field("seconds", "s", ".0f", width=4, none="kept"),  # kept: not trained now
-        Column(value=_show_epsilon, head="epsilon", width=7),  # rounded, only in text
+        field("seconds", "s", ".0f", width=4, none="kept"),
+        Column(value=_show_epsilon, head="epsilon", width=7),  # rounded for text
         field("epsilon"),
         field("assumes", "assumes", left=True),
         Column(key="upper_bound", value=lambda row: upper),
     ]
-    # A line below the table with the columns' widths. `runs` and `s` have 10 together.
+    # A line below the table with the columns' widths (10 for `runs` and `s`).
     upper_bound = f"{'upper bound':<20} {'accounting':<23} {'':>10} {at_most(upper):>7}"
     notes = _NOTES.format(
         confidence=show_level(compared.confidence),

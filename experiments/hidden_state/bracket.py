@@ -95,7 +95,7 @@ def draw_bracket(
         ylabel=f"epsilon at delta {show_level(evidence.levels.delta)}",
         sharey=True,
     )
-    columns = [  # field, heading, format
+    columns = [  # field, heading, format; bounds are rounded up or down
         field("panel"),
         field("x", x_axis.symbol, "g"),
         # Lower bounds from fresh directions.
@@ -126,7 +126,7 @@ def list_measured(sweep: Sweep) -> list[Setting]:
 
 def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list[Record]:
     """Returns the rows from `gather_rows`, with upper bounds on the last model's epsilon (`_find_upper`)."""
-    # Steps and bounds do not depend on the adversary, so we measure them for only one adversary.
+    # A sweep's steps and bounds do not depend on the adversary, so we measure them for only one adversary.
     measured = {_describe_training(setting): setting for setting in list_measured(sweep)}
     rows = gather_rows(points)
     for row in rows:
@@ -203,12 +203,12 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
       margin: The bound if steps expand ten times as much.
       expansion: The mean Lipschitz constant of the steps; missing for COMPOSITION.
     """
-    every_step = setting.schedule.periodicity == 1  # inserts the canary
+    inserts_always = setting.schedule.periodicity == 1
     upper = lipschitz.hidden_state(setting, evidence.levels.delta)  # a text if no bound is proven
-    if isinstance(upper, HiddenState) and (not every_step or upper.bound.epsilon < composition):
+    if isinstance(upper, HiddenState) and (not inserts_always or upper.bound.epsilon < composition):
         return _describe_upper(upper, upper.assumes.word)
     # Unless steps contract, the bound then equals `composition`, so we do not measure steps.
-    if every_step:
+    if inserts_always:
         return {"at_most": composition, "word": COMPOSITION, "margin": composition}
     return _find_measured_upper(setting, evidence)
 
@@ -225,7 +225,7 @@ def _find_measured_upper(setting: Setting, evidence: Evidence) -> Record:
 
 
 def _describe_upper(upper: HiddenState, word: str) -> Record:
-    """Returns the record of `_find_upper`, for a bound and the word for its assumption."""
+    """Returns the record of an upper bound; see `_find_upper`."""
     return {
         "at_most": upper.bound.epsilon,
         "word": word,
@@ -245,7 +245,7 @@ def read_expansion(evidence: Evidence, setting: Setting) -> lipschitz.Steps | No
 def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> None:
     """Draws a panel from rows of `make_rows`: upper bounds as lines, audits as markers and intervals.
 
-    `_find_upper` explains the fields of upper bounds. `look` has keyword arguments for `Axes.set`.
+    `look` has keyword arguments for `Axes.set`.
     """
     rows = sorted(records, key=itemgetter("x"))
     x = take(rows, "x")
@@ -261,7 +261,7 @@ def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> N
     high = np.minimum(take(rows, "interval_high"), _MAX_EPSILON)
     axis.vlines(x, low, high, color=BLUE, zorder=3, label="two-sided interval if scores are normal")
     bound_line = ("upper bound on the last model, proven or measured", BOUND, "-")
-    # With kinks (ReLU), derivatives do not bound how much steps expand.
+    # Derivatives do not bound the expansion at kinks (ReLU).
     if select(rows, word=ESTIMATE):
         bound_line = ("estimated upper bound on the last model: steps have kinks", BOUND, "--")
     plot_lines(axis, rows, {**_LINES, "at_most": bound_line}, **look)
@@ -402,7 +402,7 @@ def draw_correlated(
         field("x", head="k", show="g")._replace(key="k"),  # the CSV column
         field("noise_multiplier", "sigma", ".4g"),
         field("linear", "linear", ".2f"),
-        field("interval_low", "audit", ".2f"),  # two-sided interval
+        field("interval_low", "audit", ".2f"),
         field("interval_high", "to", ".2f"),
         field("proven", "proven", at_least),
         field("composition", "all models", at_most),

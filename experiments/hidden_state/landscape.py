@@ -403,8 +403,8 @@ def simulate(
 def _simulate_estimates(process: Process, threshold: float, study: Study) -> list[float]:
     """Returns the paper's estimates of epsilon after each step, of shape (T,), from simulated runs.
 
-    Steps move theta away from `threshold`, in units of the clipping norm. The estimates choose a test of
-    theta and count its errors on the same runs, so they are not bounds.
+    Steps 2 to T move theta away from `threshold`, in units of the clipping norm. The estimates choose a test
+    of theta and count its errors on the same runs, so they are not bounds.
     """
     present = np.arange(study.runs) % 2 == 1
     estimates = []

@@ -119,7 +119,7 @@ def _draw_epsilons(axis: Axes, epsilons: Record, study: Study) -> None:
     """
     axis.axhline(epsilons["upper"], color=UPPER, ls=":", label="upper bound")
     label = f"Algorithm 4's lower value, {study.runs:,} simulated runs (not a bound)"
-    # A label, a color and a marker or line format.
+    # Label, color, and marker or line.
     plot_lines(axis, epsilons, {"simulated": (label, IN, "."), **_EPSILONS})
 
 
@@ -231,12 +231,6 @@ def _draw_search(axis: Axes, records: Records, study: Study) -> None:
     exact epsilons.
     """
     [search] = records
-    epsilons = {
-        "x": search["thresholds"],
-        "upper": search["upper"],
-        "simulated": search["simulated"],
-        "epsilon": search["epsilon"],
-    }
-    _draw_epsilons(axis, epsilons, study)
+    _draw_epsilons(axis, {"x": search["thresholds"], **search}, study)
     axis.axvline(HALF, color="0.6", lw=0.8, label="h = C / 2, the paper's")
     axis.set(xlabel="threshold h / C", ylim=(0, 1.25 * search["upper"]))

@@ -335,7 +335,6 @@ def sweeps(scale: str) -> dict[str, Sweep]:
                 size = size._replace(seeds=1)
             cells += _list_cells(lines, size)
         all_sweeps[figure.name] = Sweep(figure.name, figure.title, cells, figure.axis)
-    # Its cells measure norms instead of auditing.
     all_sweeps["figure_8"] = _make_norms_sweep(scale)
     return all_sweeps
 
@@ -412,8 +411,8 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
 
     Figures with upper bounds on the last model have the series COORDINATE. For k > 1, these bounds need the
     Lipschitz constants of training steps. Unless the model's constants are proven, other cells measure them
-    once for all series, because they do not depend on the adversary. In such a figure, `fresh_runs` (of fresh
-    directions) covers every k.
+    once for all series, because they do not depend on the adversary. `fresh_runs` (of fresh directions)
+    covers every k in such a figure.
     """
     model = task(lines.model)
     is_measured = model.curvature is None  # it has no proven Lipschitz constant
