@@ -154,7 +154,7 @@ def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Tabl
         field("sees"),
         field("runs", "runs", ",", width=5),
         field("seconds", "s", ".0f", width=4, none="kept"),
-        Column(value=_show_epsilon, head="epsilon", width=7),  # rounded for text
+        Column(value=_show_epsilon, head="epsilon", width=7),  # rounded
         field("epsilon"),
         field("assumes", "assumes", left=True),
         Column(key="upper_bound", value=lambda row: upper),
