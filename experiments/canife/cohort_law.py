@@ -43,15 +43,15 @@ class _TiltedCohort(NamedTuple):
       size: The number of clients in the cohort, less than M.
       tilt: The tilt s.
       joins: (M,) the clients' probabilities of joining; they sum to `size`.
-      log_moment: The log mean of e^(s * sum) over cohorts, minus log P. P is the probability that exactly
-        `size` clients join if they join independently. `_compute_ratios` includes this factor.
+      log_moment_over_p: log(E / P). E is the mean of e^(s * sum) over cohorts, and P the probability that
+        exactly `size` clients join if they join independently.
     """
 
     dots: Array
     size: int
     tilt: float
     joins: Array
-    log_moment: float
+    log_moment_over_p: float
 
 
 def simulate_scores(
@@ -146,8 +146,8 @@ def score_densities(
     # grid is too small, the error below is large.
     extra = canary
     if replaces:
-        # The smaller cohort's mean differs by `dots.mean()`, and so does its grid's center. We leave ample
-        # room.
+        # The canary replaces a client, so the mean changes by `canary - dots.mean()`. Both grids need this
+        # much room. Adding it to `canary` is more than enough.
         extra += max(canary - dots.mean(), 0.0)
     without = compute_log_density(dots, cohort, sigma, extra)
     others = without
@@ -189,9 +189,9 @@ def _tilt(dots: Array, cohort: int, tilt: float) -> _TiltedCohort:
     log_cohorts = -special.betaln(cohort + 1, clients - cohort + 1) - np.log(clients + 1)
     # A given cohort joins with probability exp(cohort * log_odds + s * sum - log_product). Over all cohorts,
     # this adds up to P, the probability that exactly `cohort` clients join. So without the tilt, the mean of
-    # exp(s * sum) is P exp(log_moment). `_compute_ratios` includes P.
-    log_moment = log_product - cohort * log_odds - log_cohorts
-    return _TiltedCohort(dots, cohort, tilt, joins, log_moment)
+    # exp(s * sum) is P exp(log_moment_over_p). `_compute_ratios` includes P.
+    log_moment_over_p = log_product - cohort * log_odds - log_cohorts
+    return _TiltedCohort(dots, cohort, tilt, joins, log_moment_over_p)
 
 
 def _invert_transform(tilted: _TiltedCohort, sigma: float, points: Array) -> Array:
@@ -226,19 +226,18 @@ def _invert_transform(tilted: _TiltedCohort, sigma: float, points: Array) -> Arr
     largest = np.sum(np.abs(ratios)) * step / np.pi
     log_integral = np.log(np.maximum(integral, _MIN_DENSITY * largest))
     log_noise_moment = (sigma * tilt) ** 2 / 2
-    return log_integral - tilt * points + tilted.log_moment + log_noise_moment
+    return log_integral - tilt * points + tilted.log_moment_over_p + log_noise_moment
 
 
 def _compute_ratios(tilted: _TiltedCohort, times: Array) -> NDArray[np.complex128]:
-    """Returns the mean of e^(i t * sum) over tilted cohorts, times P, at each of the times t (T,).
+    """Returns P M(s + i t) / M(s) at each of the times t (T,), for the tilt s.
 
-    The sum is over the cohort's dot products. P is the probability that exactly `size` clients join if client
-    j joins independently with probability joins[j]. Tilted cohorts are those with `size` clients. So the
-    result is the coefficient of z^size in a polynomial, the product over clients of
+    M(z) is the mean of e^(z * sum of dot products) over cohorts. The tilt weights cohorts by e^(s * sum), so
+    M(s + i t) / M(s) is the mean of e^(i t * sum) over tilted cohorts. There, client j joins independently
+    with probability joins[j], given that `size` clients join, which has probability P. So the result is the
+    coefficient of z^size in the product over clients of
 
         1 - joins[j] + joins[j] z e^(i t dots[j]).
-
-    The mean is M(s + i t) / M(s), for the tilt s and the moment generating function M of the untilted sum.
     """
     coefficients = np.zeros((tilted.size + 1, len(times)), np.complex128)  # of z^0, ..., z^size
     coefficients[0] = 1

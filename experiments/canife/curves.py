@@ -104,7 +104,8 @@ def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -
         accountant                         from the true noise multiplier
     """
     numbers = frame[ROUND].tolist()
-    last = min(numbers[-1] + setting.every - 1, setting.rounds)  # unless `is_backward`
+    # The last measured round represents the rounds up to `last`, unless `is_backward`.
+    last = min(numbers[-1] + setting.every - 1, setting.rounds)
     counts = rounds.count_rounds(numbers, last, is_backward)
     sigma = setting.noise_multiplier
 
@@ -113,7 +114,7 @@ def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -
         charges = map(Charge, noise_multipliers, frame["rate"], counts)
         return rounds.cumulative(charges, setting.delta)
 
-    paper_delta = 1 / setting.scores  # of the published estimates
+    paper_delta = 1 / setting.scores  # only for published estimates
     # These map a round's epsilon to a noise multiplier.
     by_renyi = partial(rounds.find_renyi_noise, delta=paper_delta, true_noise=sigma)
     exactly = partial(rounds.find_gaussian_noise, true_noise=sigma)
@@ -202,13 +203,14 @@ def show_texts(measured: Sequence[Measured]) -> str:
 def show_totals(setting: Attacked, frame: pd.DataFrame, is_backward: bool) -> str:
     """Formats the training run's epsilon, with a line for each way of computing it.
 
-    Most lines show the last row of `frame`, from `compose` with the same `is_backward`.
+    Most lines show the last row of `frame`, from `compose` with the same `is_backward`. An unmeasured round
+    takes the epsilon of the measured round before it (charged forward) or after it (backward).
     """
     last = frame.iloc[-1]
     charged = int(last["charged_to"])
     perfect = _compose_perfect_canary(setting, last["rate"], charged)
-    # The accountant's epsilon if the simulated (mock) rounds are also released (Errata C4). They draw cohorts
-    # from fewer clients, so their sampling rate is higher.
+    # The accountant's epsilon if the simulated (mock) rounds are also released (Errata C4). Each row of
+    # `frame` has a mock round per score. They draw from fewer clients, so their sampling rate is higher.
     sigma = setting.noise_multiplier
     training = Charge(sigma, last["rate"], setting.rounds)
     mock = Charge(sigma, last["mock_rate"], rounds=len(frame) * setting.scores)

@@ -120,16 +120,17 @@ def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
 def _draw_panel(axis: Axes, x: str, frame: pd.DataFrame, solid: str, dashed: str) -> None:
     """Draws a panel with solid curves of one quantity and, unless `dashed` is "", dashed curves of another.
 
-    The frame has a row for each x and a column for each (quantity, curve).
+    The frame has a row for each x and a column for each (quantity, curve). `<solid>_deviation` has the
+    error bars.
     """
     looks = {"ax": axis, "color": [style.BLUE, style.VERMILION, style.GREEN], "legend": False}
     frame[solid].plot(yerr=frame[f"{solid}_deviation"], marker="o", ms=4, **looks)
     if dashed:
         # Matplotlib's legend omits names that begin with an underscore.
         frame[dashed].add_prefix("_").plot(style="--", **looks)
-        axis.set_ylim(0, None)
+        axis.set_ylim(0, None)  # to compare the two quantities
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_xlabel(x.replace("_", " "))
-    if x != ROUND:
+    if x != ROUND:  # other fields grow by factors
         axis.set(xscale="log", xticks=frame.index, xticklabels=frame.index)
         axis.minorticks_off()

@@ -80,7 +80,7 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
     request = driver.make_request(method.setting, dataset, method.runs, level)
     begin = time.perf_counter()
     finished = driver.audit(request, place.out)
-    seconds = None
+    seconds = None  # if stored
     if finished.trained is not None:
         seconds = time.perf_counter() - begin
     conclusion = finished.conclusion
@@ -131,7 +131,6 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
     estimate_delta = 1 / attacked.scores  # the paper's choice; a round has `scores` scores
     for measured, count in zip(canife_measured.read_rounds(store, numbers), counts, strict=True):
         estimate = rounds.best_epsilon(measured.scores_in, measured.scores_out, estimate_delta)
-        # If the estimate is infinite, `find_renyi_noise` returns the mechanism's own noise multiplier.
         noise = rounds.find_renyi_noise(estimate.epsilon, estimate_delta, attacked.noise_multiplier)
         charges.append(Charge(noise, sampling_rate=1.0, rounds=count))
         sum_of_squares += count * conversions.mu_from_epsilon(measured.exact, attacked.delta) ** 2
@@ -160,7 +159,7 @@ def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Tabl
         field("assumes", "assumes", left=True),
         Column(key="upper_bound", value=lambda row: upper),
     ]
-    # A line below the table, aligned with its columns.
+    # A line below the table with the columns' widths (10 for `runs` and `s`).
     upper_bound = f"{'upper bound':<20} {'accounting':<23} {'':>10} {at_most(upper):>7}"
     notes = _NOTES.format(
         confidence=show_level(compared.confidence),
@@ -200,13 +199,13 @@ def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
     edge = 1.05 * min(1.6 * upper, largest)  # 5% beyond the last dot
 
     def draw_rows(axis: Axes) -> None:
-        """Draws all records on one axis."""
+        """Draws all records on one axis, which ends at `edge`."""
         names = []
         for place, row in enumerate(rows):
             color, label = _find_look(row)
             is_bound = row["assumes"] not in (ESTIMATE, REJECTED)
             draw_dot(axis, place, row["epsilon"], edge, color, is_bound, label)
-            if row["epsilon"] > edge:
+            if row["epsilon"] > edge:  # an arrow, with its value to the left
                 axis.text(
                     0.98 * edge, place, _show_epsilon(row), ha="right", va="center", fontsize=8
                 )

@@ -95,26 +95,24 @@ def draw_bracket(
         ylabel=f"epsilon at delta {show_level(evidence.levels.delta)}",
         sharey=True,
     )
-    nearest = ".2f"  # for predictions and intervals; bounds are rounded up or down
-    columns = [
+    columns = [  # field, heading, format; bounds are rounded up or down
         field("panel"),
         field("x", x_axis.symbol, "g"),
-        # Fresh directions: a lower bound on epsilon, and on the epsilon of any mu-GDP claim.
+        # Lower bounds from fresh directions.
         field("proven", "proven", at_least),
-        field("gdp_limit", "GDP", at_least),
-        # Coordinates: a lower bound if the trade-off curve is Gaussian, a two-sided interval, and the
-        # prediction if all other gradients are 0 along the canary's direction.
-        field(IF_GAUSSIAN, "Gauss", at_least),
-        field("interval_low", "audit", nearest),
-        field("interval_high", "to", nearest),
-        field("constant_direction", "const", nearest),
-        # Upper bounds: on the last model, with its assumption and the steps' mean Lipschitz constant, and on
-        # all models together.
-        field("at_most", "at most", at_most),
-        field("margin", "x10", at_most),
-        field("word", "why"),
-        field("expansion", "mean c", ".5f"),
-        field("composition", "composed", at_most),
+        field("gdp_limit", "GDP", at_least),  # on the epsilon of any mu-GDP claim
+        # From coordinates.
+        field(IF_GAUSSIAN, "Gauss", at_least),  # lower bound if the trade-off curve is Gaussian
+        field("interval_low", "audit", ".2f"),  # two-sided interval
+        field("interval_high", "to", ".2f"),
+        # Predicted if all other gradients are 0 along the canary's direction.
+        field("constant_direction", "const", ".2f"),
+        # Upper bounds.
+        field("at_most", "at most", at_most),  # on the last model
+        field("margin", "x10", at_most),  # if steps expand ten times as much
+        field("word", "why"),  # the assumption
+        field("expansion", "mean c", ".5f"),  # the steps' mean Lipschitz constant
+        field("composition", "composed", at_most),  # on all models together
     ]
     title = f"{sweep.title}\nepsilon at {evidence.levels}"
     return figure, own_table(title, columns, rows, [_NOTES], section="panel", gap=" ")
@@ -128,7 +126,7 @@ def list_measured(sweep: Sweep) -> list[Setting]:
 
 def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list[Record]:
     """Returns the rows from `gather_rows`, with upper bounds on the last model's epsilon (`_find_upper`)."""
-    # Steps do not depend on the adversary, so we measure them for only one adversary.
+    # A sweep's steps and bounds do not depend on the adversary, so we measure them for only one adversary.
     measured = {_describe_training(setting): setting for setting in list_measured(sweep)}
     rows = gather_rows(points)
     for row in rows:
@@ -205,23 +203,29 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
       margin: The bound if steps expand ten times as much.
       expansion: The mean Lipschitz constant of the steps; missing for COMPOSITION.
     """
-    delta = evidence.levels.delta
-    upper = lipschitz.hidden_state(setting, delta)  # a text with the reason if no bound is proven
-    is_lower = isinstance(upper, HiddenState) and upper.bound.epsilon < composition
-    # At k = 1, every step inserts the canary. Unless steps contract, the bound then equals `composition`, so
-    # we do not measure steps.
-    if setting.schedule.periodicity == 1 and not is_lower:
+    inserts_always = setting.schedule.periodicity == 1
+    upper = lipschitz.hidden_state(setting, evidence.levels.delta)  # a text if no bound is proven
+    if isinstance(upper, HiddenState) and (not inserts_always or upper.bound.epsilon < composition):
+        return _describe_upper(upper, upper.assumes.word)
+    # Unless steps contract, the bound then equals `composition`, so we do not measure steps.
+    if inserts_always:
         return {"at_most": composition, "word": COMPOSITION, "margin": composition}
-    if isinstance(upper, HiddenState):
-        word = upper.assumes.word
-    else:
-        steps = read_expansion(evidence, setting)
-        if steps is None:
-            return {}
-        word = ESTIMATE if steps.kink else MEASURED
-        # If steps have kinks, `hidden_state` only returns a text. We clear `kink` to get the estimate.
-        upper = lipschitz.hidden_state(setting, delta, steps._replace(kink=""))
-        assert isinstance(upper, HiddenState)
+    return _find_measured_upper(setting, evidence)
+
+
+def _find_measured_upper(setting: Setting, evidence: Evidence) -> Record:
+    """Returns `_find_upper` from measured Lipschitz constants, or {} if they are not stored."""
+    steps = read_expansion(evidence, setting)
+    if steps is None:
+        return {}
+    # If steps have kinks, `hidden_state` only returns a text. We clear `kink` to get the estimate.
+    upper = lipschitz.hidden_state(setting, evidence.levels.delta, steps._replace(kink=""))
+    assert isinstance(upper, HiddenState)
+    return _describe_upper(upper, word=ESTIMATE if steps.kink else MEASURED)
+
+
+def _describe_upper(upper: HiddenState, word: str) -> Record:
+    """Returns the record of an upper bound; see `_find_upper`."""
     return {
         "at_most": upper.bound.epsilon,
         "word": word,
@@ -257,6 +261,7 @@ def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> N
     high = np.minimum(take(rows, "interval_high"), _MAX_EPSILON)
     axis.vlines(x, low, high, color=BLUE, zorder=3, label="two-sided interval if scores are normal")
     bound_line = ("upper bound on the last model, proven or measured", BOUND, "-")
+    # Derivatives do not bound the expansion at kinks (ReLU).
     if select(rows, word=ESTIMATE):
         bound_line = ("estimated upper bound on the last model: steps have kinks", BOUND, "--")
     plot_lines(axis, rows, {**_LINES, "at_most": bound_line}, **look)
@@ -351,9 +356,9 @@ def _conclude_first_runs(point: Point, evidence: Evidence) -> dict[int, Conclusi
 
     The dict is keyed by n. Counts too small for one of the audit's methods are omitted.
     """
-    (cell,) = point.cells
+    (cell,) = point.cells  # there is one seed
     by_runs = {}
-    for runs in _SHOWN_RUNS:
+    for runs in _SHOWN_RUNS:  # increasing
         if runs >= cell.runs:
             break
         scores = evidence.held.scores(identity(cell.setting), runs)
@@ -394,7 +399,7 @@ def draw_correlated(
     columns = [
         field("panel"),
         field("strategy", "noise", left=True),
-        field("x", "k", "g")._replace(key="k"),
+        field("x", head="k", show="g")._replace(key="k"),  # the CSV column
         field("noise_multiplier", "sigma", ".4g"),
         field("linear", "linear", ".2f"),
         field("interval_low", "audit", ".2f"),

@@ -113,7 +113,7 @@ class Stepper:
         return np.asarray(stats.norm.pdf(self.points, means, self.process.noise_multiplier))
 
     def advance(self, both: Floats, threshold: float) -> Floats:
-        """Returns both densities (2, n) after a step that starts from the densities `both` (2, n).
+        """Returns the densities `both` (2, n) of theta, without and with the canary, after one more step.
 
         A step moves theta by 1 away from the threshold, and adds noise.
         """
@@ -123,8 +123,9 @@ class Stepper:
         up = self._move_up(above)
         # To move a density down, mirror it, move it up, and mirror it back.
         down = self._move_up(below[:, ::-1])[:, ::-1]
-        # Next to the threshold, the quadrature rule has a weight of 13/12, so `below` is negative there. The
-        # noise averages over neighboring points, which limits negative sums to values close to 0.
+        # Next to the threshold, the quadrature rule has a weight of 13/12 to balance smaller weights, so
+        # `below` is negative there. The noise averages over neighboring points, which limits negative sums to
+        # values close to 0.
         return np.maximum(up + down, 0.0)
 
     def _move_up(self, both: Floats) -> Floats:
@@ -224,8 +225,8 @@ def constant(process: Process, threshold: float) -> Floats:
 def optimal(process: Process, delta: float) -> Floats:
     """Returns the thresholds (T - 1,) of the adversary that leaks the largest epsilon at delta.
 
-    For each epsilon, `_follow_crossings` returns the thresholds with the largest delta. We search for the
-    epsilon at which this delta equals the given one.
+    Steps 2 to T move theta away from their thresholds. For each epsilon, `_follow_crossings` returns the
+    thresholds with the largest delta. We search for the epsilon at which this delta equals the given one.
     """
     conversions.require_delta(delta)
     stepper = Stepper(process)
@@ -402,8 +403,8 @@ def simulate(
 def _simulate_estimates(process: Process, threshold: float, study: Study) -> list[float]:
     """Returns the paper's estimates of epsilon after each step, of shape (T,), from simulated runs.
 
-    Every step uses the same `threshold`, in units of C. The estimates choose a test of theta and count its
-    errors on the same runs, so they are not bounds.
+    Steps 2 to T move theta away from `threshold`, in units of the clipping norm. The estimates choose a test
+    of theta and count its errors on the same runs, so they are not bounds.
     """
     present = np.arange(study.runs) % 2 == 1
     estimates = []

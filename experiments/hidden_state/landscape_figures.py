@@ -77,8 +77,9 @@ def draw(audits: Records, searches: Records, study: Study) -> Iterator[tuple[str
 def make_table(audits: Records) -> Table[Record]:
     """Returns a table of epsilons after the last step, with a row for each landscape and adversary.
 
-    `audits` come from `landscape.audit`. eps_exact is exact, eps_gaussian is the claim of a conversion that
-    assumes a Gaussian trade-off curve, and eps_upper is the accountant's.
+    The columns before `adversary` identify a landscape. `audits` come from `landscape.audit`. eps_exact is
+    exact, eps_gaussian is the claim of a conversion that assumes a Gaussian trade-off curve, and eps_upper is
+    the accountant's.
     """
     rows = []
     for audit in audits:
@@ -114,12 +115,12 @@ def _draw_epsilons(axis: Axes, epsilons: Record, study: Study) -> None:
     """Plots epsilons as lines, and the accountant's epsilon `upper` as a horizontal line.
 
     `epsilons` has the positions ("x"), `upper`, the values of some lines in _EPSILONS, and `simulated`, the
-    paper's estimates from simulated runs.
+    hidden-state paper's estimates (Algorithm 4) from simulated runs.
     """
     axis.axhline(epsilons["upper"], color=UPPER, ls=":", label="upper bound")
     label = f"Algorithm 4's lower value, {study.runs:,} simulated runs (not a bound)"
-    simulated = (label, IN, ".")
-    plot_lines(axis, epsilons, {"simulated": simulated, **_EPSILONS})
+    # Label, color, and marker or line.
+    plot_lines(axis, epsilons, {"simulated": (label, IN, "."), **_EPSILONS})
 
 
 def _draw_steps(axis: Axes, records: Records, study: Study) -> None:
@@ -230,12 +231,6 @@ def _draw_search(axis: Axes, records: Records, study: Study) -> None:
     exact epsilons.
     """
     [search] = records
-    epsilons = {
-        "x": search["thresholds"],
-        "upper": search["upper"],
-        "simulated": search["simulated"],
-        "epsilon": search["epsilon"],
-    }
-    _draw_epsilons(axis, epsilons, study)
+    _draw_epsilons(axis, {"x": search["thresholds"], **search}, study)
     axis.axvline(HALF, color="0.6", lw=0.8, label="h = C / 2, the paper's")
     axis.set(xlabel="threshold h / C", ylim=(0, 1.25 * search["upper"]))

@@ -175,12 +175,13 @@ def make_table(study: Study) -> Table[Record]:
     upper = partial(at_most, decimals=2)
     columns = [
         field("k", "k"),
-        field("most", "eta L\nup to"),
+        field("most", "eta L\nup to"),  # largest learning rate * curvature
         field("linear", "SGD, linear\nlosses", ".2f"),
         field("sgd_bound", "SGD, any\nconvex loss", upper),
         field("epsilon", f"momentum {BETA:g},\nthis loss", ".2f"),
         field("simulated", f"simulated,\n{study.runs:,} scores", partial(at_least, decimals=2)),
         field("composition", "all\nmodels", upper),
+        # Only in the CSV.
         field("mu"),
         field("period"),
         field("end"),
@@ -191,5 +192,6 @@ def make_table(study: Study) -> Table[Record]:
         "canary in the last step of each period of k steps; "
         f"epsilon at delta {show_level(study.delta)}",
     ]
+    # The curve is Gaussian here.
     after = ["simulated: lower bound if the curve is Gaussian"]
     return Table(columns, make_rows(study), before=before, after=after)

@@ -186,6 +186,7 @@ class Figure(NamedTuple):
     lines: Sequence[Lines]
     axis: Axis | None = None
     sizes: Sizes | None = None
+    has_one_seed: bool = False  # each line shows one audit as its number of runs grows
 
 
 # The paper's adversaries insert a gradient. L inserts the gradient of a mislabelled example. The others
@@ -206,11 +207,10 @@ _CLIPPING_NORMS = (1.0, 2.0, 4.0)
 
 def _on_fcnn(*series: Series) -> list[Lines]:
     """Returns lines for the FCNN, with a panel for each of the paper's two learning rates."""
-    lines = []
-    for rate in (0.1, 0.01):
-        fields = {"learning_rate": rate}
-        lines.append(Lines("fcnn", series, panel=f"learning rate {rate:g}", fields=fields))
-    return lines
+    return [
+        Lines("fcnn", series, panel=f"learning rate {rate:g}", fields={"learning_rate": rate})
+        for rate in (0.1, 0.01)
+    ]
 
 
 def _on_logistic(at: Sequence[float], field: str, **fields: Any) -> list[Lines]:
@@ -221,23 +221,22 @@ def _on_logistic(at: Sequence[float], field: str, **fields: Any) -> list[Lines]:
     """
     # The first variant of GC-S simulates training without noise.
     base = Lines("logistic", [GC_S[0], FRESH], at, field)
-    lines = []
-    for decay in (0.0, 1e-3, 1e-2):
-        with_decay = {**fields, "weight_decay": decay}
-        lines.append(base._replace(panel=f"weight decay {decay:g}", fields=with_decay))
-    return lines
+    return [
+        base._replace(panel=f"weight decay {decay:g}", fields={**fields, "weight_decay": decay})
+        for decay in (0.0, 1e-3, 1e-2)
+    ]
 
 
 def _with_correlated_noise(models: Iterable[str], steps: int) -> list[Lines]:
     """Returns lines for each way to correlate the noise across steps, with a panel for each model.
 
-    For each periodicity k, all models together leak the same epsilon.
+    For each periodicity k, the models of all steps together leak the same epsilon.
     """
     lines = []
     for model, (strategy, label) in itertools.product(models, correlated.STRATEGIES.items()):
         series = [
-            Series(f"{label}, coordinates", GcS()),
-            Series(f"{label}, fresh directions", SphereFields()),
+            Series(f"{label}, coordinates", COORDINATE.adversary),
+            Series(f"{label}, fresh directions", FRESH.adversary),
         ]
         sigmas = correlated.NOISE_MULTIPLIERS[strategy]
         for k, sigma in zip(PERIODICITIES, sigmas, strict=True):
@@ -313,6 +312,7 @@ FIGURES = [  # the figures that are the same at every scale
             Lines("fcnn", [FRESH, GC_R]),
             *(Lines("convnet", [FRESH, GC_R], [k], panel=f"ConvNet, k = {k}") for k in (1, 5, 25)),
         ],
+        has_one_seed=True,
     ),
     Figure(
         "bracket_k",
@@ -331,10 +331,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         cells: list[Cell] = []
         for lines in figure.lines:
             size = sizes[lines.model]
-            if figure.name == "proven":
-                size = size._replace(
-                    seeds=1
-                )  # each line shows one audit as its number of runs grows
+            if figure.has_one_seed:
+                size = size._replace(seeds=1)
             cells += _list_cells(lines, size)
         all_sweeps[figure.name] = Sweep(figure.name, figure.title, cells, figure.axis)
     all_sweeps["figure_8"] = _make_norms_sweep(scale)
@@ -342,7 +340,10 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def _list_scaled_figures(scale: str) -> list[Figure]:
-    """Returns the figures with fewer models or values of x at scale `smoke`, which are not in the paper."""
+    """Returns the figures with fewer models or values of x at scale `smoke`, which are not in the paper.
+
+    A bracket compares upper bounds with audits of two kinds of canaries, inserted every k steps.
+    """
     networks = _NETWORKS
     correlated_sizes = _CORRELATED
     correlated_steps = correlated.STEPS
@@ -410,8 +411,8 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
 
     Figures with upper bounds on the last model have the series COORDINATE. For k > 1, these bounds need the
     Lipschitz constants of training steps. Unless the model's constants are proven, other cells measure them
-    once for all series, because they do not depend on the adversary. `fresh_runs` covers every k in such a
-    figure.
+    once for all series, because they do not depend on the adversary. `fresh_runs` (of fresh directions)
+    covers every k in such a figure.
     """
     model = task(lines.model)
     is_measured = model.curvature is None  # it has no proven Lipschitz constant
