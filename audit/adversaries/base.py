@@ -154,15 +154,16 @@ def check_shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
     """
     theta = jax.ShapeDtypeStruct((parameters,), jnp.float32)
     step = jax.ShapeDtypeStruct((), jnp.int32)
-    key = jax.random.key(0, impl="threefry2x32")
+    key = jax.random.key(0, impl="threefry2x32")  # like a run's key
     canaries = adversary.canaries
 
     seen: Tree = ()
     if adversary.observer is not None:
         seen = jax.eval_shape(adversary.observer.begin, state, theta)
-    state = jax.eval_shape(adversary.draw_for_run, state, key)
-    crafted = jax.eval_shape(adversary.craft, state, step, theta)
-    scores = jax.eval_shape(adversary.score, state, seen, theta, theta)
+    state_of_run = jax.eval_shape(adversary.draw_for_run, state, key)
+    crafted = jax.eval_shape(adversary.craft, state_of_run, step, theta)
+    # Arguments: (..., final model, theta_0).
+    scores = jax.eval_shape(adversary.score, state_of_run, seen, theta, theta)
 
     # The message shows the type of a result that is not an array.
     crafted_shape = getattr(crafted, "shape", type(crafted).__name__)
@@ -181,7 +182,7 @@ def check_shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
         "the adversary's score must return a score per canary, (canaries,) = "
         f"{(canaries,)}, got shape {scores_shape}",
     )
-    return Shapes(seen, state, crafted)
+    return Shapes(seen, state_of_run, crafted)
 
 
 class Knowledge(NamedTuple):

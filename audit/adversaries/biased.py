@@ -63,11 +63,11 @@ class GcS(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns the adversary that simulates training and uses the coordinates that move least.
 
-        Variants of `gc_s` with "noisy" simulate training unchanged. Those with "noiseless" omit noise and
-        clipping (hidden-state paper, Appendix C). A coordinate's movement is its sum of squared updates
-        ("per_step") or its final distance from theta_0 ("final_model").
+        In the variant `gc_s`, "noisy" simulates training unchanged, and "noiseless" omits noise and clipping
+        (hidden-state paper, Appendix C). A coordinate's movement is its sum of squared updates ("per_step")
+        or its final distance from theta_0 ("final_model").
         """
-        noise, _, movement = self.gc_s.partition("_")
+        noise, _, movement = self.gc_s.partition("_")  # such as "noisy_per_step"
         hyper = knowledge.hyper
         simulations = _NUM_NOISY_SIMULATIONS
         if noise == "noiseless":

@@ -95,9 +95,10 @@ class OneShotCanaries(AdversaryFields):
         canaries = knowledge.canaries
         require(canaries > 1, f"`canaries` must be at least 2 for one_shot, got {canaries}")
         if self.observe == "all":
-            return largest_cosines(canaries)
+            return largest_cosines(canaries)  # their null distribution is unknown
         adversary = final_cosines(canaries, REFERENCE_MODELS[self.observe])
-        # Runs share directions, so `read_evidence` uses this distribution only for a single run.
+        # Runs share directions, so `read_evidence` uses the known distribution of held-out cosines only for a
+        # single run.
         return adversary._replace(null=NullLaw(dimension=knowledge.model.n_parameters))
 
 
@@ -202,7 +203,10 @@ def final_cosines(canaries: int, compute_reference: ComputeReference = initial_m
       compute_reference: `initial_model` for cosines with the change due to training, or `zero_model` for
         cosines with the negated final weights, as in the paper.
     """
-    return random_directions(canaries, lambda craft, state, theta_0: compute_reference(theta_0))
+    # These reference models do not depend on canaries.
+    return random_directions(
+        canaries, predict_final=lambda craft, state, theta_0: compute_reference(theta_0)
+    )
 
 
 class Seen(NamedTuple):

@@ -106,6 +106,7 @@ def fresh_examples(
       generate: (key, number) -> random examples, used as canaries and as fresh examples.
       score_examples: (examples (n, ...), final model, reference model) -> their scores (n,), which may depend
         on the models but not on the inserted examples.
+      compute_reference: see `ComputeReference`.
       canaries: K, all inserted.
       fresh: M, the number of fresh examples.
     """

@@ -74,12 +74,14 @@ class SphereFields(AdversaryFields):
         Raises InputError for an unsuitable tensor or too many canaries.
         """
         canaries = knowledge.canaries
+        # Every other run inserts a single canary, without coin flips.
         require(canaries > 1 or self.all_in, "`coins` needs several canaries: increase `canaries`")
         indices = _find_indices(knowledge.model, canaries, self.within)
         parameters = knowledge.model.n_parameters if indices is None else len(indices)
         compute_reference: ComputeReference = initial_model
         if knowledge.is_rehearsed(parameters):
-            # Training may move the model further than the noise does, which would reduce all cosines.
+            # Training may move the model further than the noise does, which would reduce all cosines. A
+            # rehearsal, without noise or canaries, predicts this.
             compute_reference = knowledge.rehearsal()
         return fresh_directions(
             canaries,
@@ -141,7 +143,7 @@ class Sphere(NamedTuple):
         cosine between a uniformly random direction in R^m and a fixed vector (`audit.laws.cosine_law`).
         """
         u = self.reference - self.canaries.select(final)
-        # `_sum_blocks` draws normal vectors, which are the directions times random lengths.
+        # `_sum_blocks` draws normal vectors. Divided by their lengths, they are the directions.
         products, squares = _sum_blocks(
             self.canaries.keys, u, lambda block: jnp.sum(block**2, axis=1)
         )
@@ -201,8 +203,8 @@ def fresh_directions(
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Sphere:
         """Computes the reference model at the m coordinates that directions use.
 
-        Every run's `draw` replaces the keys, one per `mechanism.BLOCK` coordinates of a direction. The
-        mechanism scales directions to the clipping norm.
+        Every run's `draw` replaces the keys, one per block of `mechanism.BLOCK` coordinates of a direction.
+        Drawing by blocks saves memory. The mechanism scales directions to the clipping norm.
         """
         blocks = math.ceil(null.dimension / mechanism.BLOCK)
         keys = jax.random.split(key, (canaries, blocks))
@@ -240,12 +242,13 @@ def _sum_blocks(keys: Array, u: Array, reduce: Callable[[Array], Array]) -> tupl
     Sums = tuple[Array, Array]  # as returned
 
     def add_block(sums: Sums, block: tuple[Array, Array, Array]) -> tuple[Sums, None]:
-        """Draws the next B coordinates of all K vectors and adds their contributions to the sums.
+        """Draws the next block (K, B) of the vectors, and adds block @ u_block and reduce(block) to the sums.
 
         `block` is (a key per vector (K,), the same coordinates of u (B,), a mask (B,) that is False for
         padding).
         """
         block_keys, u_block, is_inside = block
+        # Here u only sets the size and dtype.
         drawn = jax.vmap(mechanism.draw_normal_block, (0, None))(block_keys, u) * is_inside
         products, reduced = sums
         return (products + drawn @ u_block, reduced + reduce(drawn)), None

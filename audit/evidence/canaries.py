@@ -179,8 +179,8 @@ class Coins(NamedTuple):
         """Returns errors with larger scales if coins may be unfair, and the remaining error probability.
 
         `error` is the error probability of a bound. For a user's coins, a tenth of it pays for confidence
-        limits on the probability of "in". The scales 1 / low and 1 / (1 - high) replace 2 and overestimate
-        both error rates.
+        limits on the probability of "in". Scales are 1 / 0.5 = 2 for fair coins. The scales 1 / low and
+        1 / (1 - high) overestimate both error rates.
         """
         # Our own coins are fair.
         if not self.from_user:
@@ -228,7 +228,7 @@ class Sets(NamedTuple):
     def split(self) -> tuple["Sets", "Sets"]:
         """Returns (pilot, rest), each with runs from both sets; pilot runs are used to choose a threshold.
 
-        The scores' ranks seed the draw (`Coins.split`).
+        The scores' ranks seed the draw, so increasing transformations do not change it.
         """
         distinct = np.unique(np.concatenate(self.pooled()))
         ranks_in = np.searchsorted(distinct, self.inserted)
@@ -367,7 +367,7 @@ class Fresh(NamedTuple):
 
 
 def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
-    """Returns a user's scores and coins, after all checks except those for fairness.
+    """Returns a user's scores and presence bits, after all checks except that bits are fair.
 
     Args:
       scores: (R, K), for K canaries in each of R runs; NaN for a failed run.

@@ -46,7 +46,10 @@ def require_fair(presence: Bits) -> None:
 
 
 def _tests(presence: Bits) -> Iterator[_Test]:
-    """Yields the results of the tests that apply to coins (R, K): on the total, the runs and the canaries."""
+    """Yields the results of the tests that apply to coins (R, K).
+
+    They test the total and, for runs and canaries, totals, their spread, and pairs at fixed distances.
+    """
     total = int(presence.sum())
     message = f"{total:,} of {presence.size:,} canaries are in"
     yield _Test(float(_log_binomial(total, presence.size)), message)

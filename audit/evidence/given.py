@@ -113,12 +113,13 @@ def _cosines_of_one_run(values: arrays.Array, dimension: int, presence: ArrayLik
     If presence is None, all canaries are in.
     """
     if presence is None:
-        return paired_cosines(values, None, dimension)
+        return paired_cosines(values, unobserved=None, dimension=dimension)
     size = given_directions.require_dimension(dimension)
     bits = np.atleast_2d(arrays.floats("the presence bits", presence))
     present = given_directions.check_bits(bits, (1, len(values)))
     fair_coins.require_fair(present)
     drawn = Coins(values[None], present, from_user=True)
-    # The null distribution is fitted to left-out canaries, so we do not check the spread of cosines.
+    # The null distribution is fitted to left-out canaries, not uniform directions, so we do not check the
+    # spread of cosines.
     cosines_in, cosines_out = drawn.pooled()
     return OneRun(coins=drawn, cosines=make_cosines(cosines_in, cosines_out, size))

@@ -152,7 +152,7 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
 def describe_dimension(design: Fresh) -> str:
     """Returns a note on how a user's dimension was tested: by left-out cosines, by spread, or not at all."""
     number_out = len(design.out())
-    _, freedom = measure_spread(design)
+    _, freedom = measure_spread(design)  # inserted cosines minus one per mean
     cosines = ""
     if number_out >= MIN_COSINES:
         cosines = f"{number_out:,} cosines of canaries that were not inserted"
@@ -253,14 +253,14 @@ def _spread_p_value(design: Fresh, freedom: int, ratio: float) -> float:
     `ratio` is their variance in units of 1 / d, with `freedom` degrees of freedom.
     """
     dimension = design.dimension
-    canaries = design.cosines.shape[1]
+    canaries = design.cosines.shape[1]  # K
     runs = np.count_nonzero(_find_inserted(design).any(1))
-    # Leave-one-out cosines of a run depend on each other, which we always allow for with several runs. Bounds
-    # from a single run trust the user that cosines are not leave-one-out (`separate`), so we do too.
+    # Leave-one-out cosines of a run depend on each other. With several runs, we always allow for this. With a
+    # single run, we trust the user that cosines are not leave-one-out (`separate`), as bounds do.
     if runs == 1 and design.separate:
         # With a huge denominator, Fisher's F is a chi-squared test.
         return special.fdtrc(freedom, 1e12, ratio)
-    # These degrees of freedom fit simulations of leave-one-out cosines, with limits for K above d.
+    # These degrees of freedom fit our simulations of leave-one-out cosines, with limits for K above d.
     independent_fraction = max(1 - canaries / dimension, 1 / dimension)
     numerator = max(freedom * independent_fraction, 1.0)
     denominator = max(runs * (dimension - canaries), 1)

@@ -75,6 +75,7 @@ def ranks(
     # Ranks need numbers, so failed runs get zeros here and FAILED below.
     ranked = np.where(has_failed, 0.0, ranked)
     ranks_of_runs = rank_among(ranked[:, :canaries], ranked[:, canaries:])
+    # Methods need cosines, so we convert ranks.
     return Fresh(
         cosines=np.where(has_failed, FAILED, convert_to_cosines(ranks_of_runs, draws)),
         presence=present,
@@ -82,12 +83,12 @@ def ranks(
         from_user=True,  # so methods report their assumptions
         in_order=in_order,
         draws=draws,
-        ranked=ranked,
+        ranked=ranked,  # to find copies
     )
 
 
 def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
-    """Returns evidence from the ranks in the library's own runs, stored as cosines, without checks.
+    """Returns unchecked evidence from ranks in the library's own runs, stored as cosines for the methods.
 
     Args:
       below: (R, K), how many fresh draws score below each canary, with ties broken.

@@ -80,8 +80,9 @@ def fields(kind: type = Setting) -> dict[str, Field]:
 def setting_of(model: str, **given: Any) -> Setting:
     """Returns a setting for one of the repository's models, from values as in `make_setting`.
 
-    The learning rate and the batch size default to the model's, the adversary to GC-S, and the steps to 250.
-    `canaries="auto"` selects the catalogue's number for the model and the adversary.
+    The learning rate and the batch size default to the model's, the adversary to `GcS`, and the steps to 250.
+    `canaries="auto"` selects the catalogue's number for the model and the adversary, which is larger for
+    fresh directions.
 
     Raises:
       InputError: a value is invalid (see `make_setting`).
@@ -114,8 +115,8 @@ def make_setting(
       usual: the defaults of this model, keyed by field name.
       given: values keyed by name; None selects the default. `adversary` is a name or an `AdversaryFields`.
         `insertions` replaces `steps`: training then takes insertions * periodicity steps. Without either, it
-        takes 250 steps or the model's default, rounded down to whole epochs for samplers that draw once per
-        epoch. Fields of other adversaries are validated but ignored.
+        takes 250 steps or the model's default, for any periodicity, rounded down to whole epochs for samplers
+        that draw once per epoch. Fields of other adversaries are validated but ignored.
       examples: the number of examples in the data; 0 if unknown. It determines the epoch length if the
         sampler does not.
 
@@ -143,8 +144,10 @@ def make_setting(
     values["insert"] = _name_step(values["insert"], periodicity)
     if insertions is not None:
         values["steps"] = insertions * periodicity
-        product = f"`insertions={insertions}` times `periodicity={periodicity}`"
-        require(values["steps"] <= MAX_STEPS, f"{product}: give at most {MAX_STEPS:,} steps")
+        require(
+            values["steps"] <= MAX_STEPS,
+            f"`insertions={insertions}` times `periodicity={periodicity}`: give at most {MAX_STEPS:,} steps",
+        )
     elif steps is None:
         epoch = sampler.batches or 1
         values["steps"] = max(values["insertions"] // epoch, 1) * epoch

@@ -90,8 +90,8 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
     Args:
       text: a name, optionally followed by a colon and a number. "known:30" uses each canary in 30 steps,
         drawn before training and known to the adversary.
-      batches: the number of batches in an epoch of the data, or 0 if unknown. It replaces a missing number,
-        except for `known`; a missing rate becomes 1 / batches.
+      batches: the number of batches in an epoch of the data, or 0 if unknown. From 2, it replaces a missing
+        number, except for `known`; a missing rate becomes 1 / batches.
 
     Raises:
       InputError: the text does not describe a sampler.
@@ -119,7 +119,8 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
         raise wrong
     count = int(number)
     if name == KNOWN:
-        return Sampling(KNOWN, times=count) if count else Sampling()  # 0: steps are not chosen
+        # With 0, the schedule chooses the steps.
+        return Sampling(KNOWN, times=count) if count else Sampling()
     require(count >= 2, f"`sampler={text}`: give at least 2 batches per epoch")
     return Sampling(name, batches=count)
 

@@ -164,8 +164,7 @@ def _describe_training(
 ) -> Knowledge:
     """Returns the training run as an adversary knows it.
 
-    `simulate` trains with noise but without canaries. `predict_final` trains without noise and scales each
-    canary by its probability of joining a step.
+    `predict_final` trains without noise and scales each canary by its probability of joining a step.
     """
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
@@ -174,10 +173,10 @@ def _describe_training(
         arrays = jax.tree.map(jnp.float32, hyper)
         return _simulate(mechanism, arrays, theta_0, data, schedule.batches, key)
 
-    probability = setting.sampling.rate  # 1 unless sampling is Poisson
-    batches = setting.sampling.batches  # per epoch, if a canary joins one of them; otherwise 0
-    if batches:
-        probability = 1 / batches
+    # An inserted canary joins one step of each epoch, or any step with probability
+    # `rate`, which is 1 unless sampling is Poisson.
+    sampling = setting.sampling
+    probability = 1 / sampling.batches if sampling.batches else sampling.rate
     # Coin flips insert half of the canaries.
     mean_presence = jnp.full(setting.canaries, 0.5 * probability)
     arrays = jax.tree.map(jnp.float32, hyper)

@@ -98,7 +98,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
     schedule = Schedule(jnp.asarray(batches), jnp.asarray(participation.canaries))
 
     def rehearse(theta_0: Array) -> Array:
-        """Returns the final model (p,) of training from theta_0 without noise or canaries."""
+        """Returns a reference model (p,) for scores, trained from theta_0 without noise or canaries."""
         # Only programs mapped over devices, as in `game.Player`, can spread a round's clients over them.
         on_one_device = fedavg.mechanism(choices._replace(spreads=False))
         # A mask (T,) fits any number of canaries, even 0, unlike the schedule's (T, K).
@@ -114,6 +114,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
         hyper=hyper,
         schedule=schedule,
         seed=setting.seed,
+        # A round trains `cohort` clients.
         segment_steps=max(1, _SEGMENT_CLIENTS // setting.cohort),
     )
 

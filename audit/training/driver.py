@@ -102,8 +102,8 @@ class Request(NamedTuple):
     def conclude(self, store: Store, scores: Scores) -> Conclusion:
         """Returns the conclusion drawn from scores.
 
-        The steps' Lipschitz constants, if known, lower the upper bound for the last model. A custom model
-        cannot use constants proven for the repository's models.
+        The steps' Lipschitz constants, if known, lower the upper bound for the last model. `own_model`
+        excludes constants proven for the repository's models.
         """
         return conclude_setting(
             scores,
@@ -178,7 +178,7 @@ def audit(
     Args:
       out: the folder that contains all stores.
       engines: a context manager, entered only if runs are missing. It yields an engine with a method
-        `trainer`, (recipe, data) -> a `Trainer`. By default, training happens in this process.
+        `trainer`, (`GameRecipe`, data) -> a `Trainer`. By default, training happens in this process.
       report: called with the number of runs trained since the last call, instead of a progress bar.
 
     Raises:

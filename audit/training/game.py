@@ -78,8 +78,9 @@ class Game(NamedTuple):
     def presence(self, runs: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Returns a mask (R, K) of the canaries that the runs with these indices (R,) insert.
 
-        With `null.all_in`, every run inserts all canaries. Otherwise, odd-numbered runs insert a single
-        canary, and fair coin flips insert several.
+        With `null.all_in`, every run inserts all canaries, because held-out scores have a known
+        distribution. Otherwise, odd-numbered runs insert a single canary, so half of the runs have it, and
+        fair coin flips insert several.
         """
         canaries = self.adversary.canaries
         if self.adversary.null.all_in:
@@ -176,8 +177,9 @@ def final_scores(game: Game, thetas: Array, first: int) -> Scores:
     The adversary must not observe earlier models. Raises InputError if a model diverged.
     """
     state, guessed_theta_0, _ = _prepare_attack(game)
+    # These keys draw each run's canaries.
     canary_keys = game.run_keys("own", np.arange(first, first + len(thetas)))
-    seen = ()  # no iterates are observed
+    seen = ()
     score = jax.jit(jax.vmap(game.adversary.score_run, (None, 0, None, 0, None)))
     return game.describe_scores(first, score(state, canary_keys, seen, thetas, guessed_theta_0))
 
@@ -196,8 +198,8 @@ class Player:
         """Compiles programs for chunks of up to `chunk` runs and copies shared arrays to the devices.
 
         Args:
-          progress: called with 0 after compilation, and after each segment with the number of runs times the
-            segment's share of their steps.
+          progress: called with 0 after compilation, and after each segment with the equivalent number of
+            whole runs, such as 2.5 for a quarter of 10 runs.
           checkpoints: let interrupted chunks continue, with bit-identical scores.
           watch: called with the chunk after each segment.
 
@@ -209,7 +211,7 @@ class Player:
         self._progress = progress
         self._checkpoints = checkpoints
         self._watch = watch
-        # To spread a run over several devices, `local` needs the number of runs that train at once.
+        # `local` needs the number of concurrent runs only to spread a run over several devices.
         placement = Placement.local(chunk if game.mechanism.spreads else None)
         self._placement = placement
         # The mesh axis "runs" splits a chunk into equal parts. We pad shorter chunks to this width, so they
@@ -224,12 +226,13 @@ class Player:
         segments = ensemble.segments(game.schedule, game.segment_steps)
         shared = (hyper, game.data, segments, _prepare_attack(game))
         self._hyper, self._data, self._segments, attack = placement.everywhere(shared)
-        self._state, self._guessed_theta_0, self._theta_0 = attack
-        _check_shapes(adversary, self._state, self._theta_0)
+        self._attack_state, self._guessed_theta_0, self._theta_0 = attack
+        _check_shapes(adversary, self._attack_state, self._theta_0)
 
         draw_initial = game.init if game.unknown_initialisation else None
-        programs = _map_programs(game.mechanism, adversary, draw_initial, game.join, placement)
-        self._begin, self._train, self._score = programs
+        self._begin, self._train, self._score = _map_programs(
+            game.mechanism, adversary, draw_initial, game.join, placement
+        )
         self._compile()
         progress(0)
 
@@ -241,8 +244,9 @@ class Player:
         states, draws = self._draw(np.arange(self._width))
         # Only the last segment may differ in length from the first.
         for segment in (self._segments[0], self._segments[-1]):
-            arguments = (self._hyper, states, self._data, segment, self._state, draws)
-            self._train.lower(*arguments).compile()
+            self._train.lower(
+                self._hyper, states, self._data, segment, self._attack_state, draws
+            ).compile()
 
     def play_all(self, ranges: Iterable[Range]) -> Iterator[Scores]:
         """Trains the runs in ranges [start, stop) chunk by chunk and yields each chunk's scores."""
@@ -268,7 +272,9 @@ class Player:
             states = self._placement.by_run(states)
         all_steps = len(self._game.schedule.mask)
         for completed, segment in enumerate(self._segments[resumed:], resumed + 1):
-            states = self._train(self._hyper, states, self._data, segment, self._state, draws)
+            states = self._train(
+                self._hyper, states, self._data, segment, self._attack_state, draws
+            )
             jax.block_until_ready(states)  # JAX calls return before the computation ends
             self._progress(size * len(segment.mask) / all_steps)
             if self._watch is not None:
@@ -277,13 +283,14 @@ class Player:
                         first,
                         steps=int(states.step[0]),
                         thetas=states.theta[:size],  # without padding
-                        state=self._state,
+                        state=self._attack_state,
                     )
                 )
             if checkpoints is not None and completed < len(self._segments):
                 checkpoints.offer(name, completed, states)
+        # The adversary may not know theta_0.
         scores = self._score(
-            self._state, draws.canary_keys, states.seen, states.theta, self._guessed_theta_0
+            self._attack_state, draws.canary_keys, states.seen, states.theta, self._guessed_theta_0
         )
         return self._game.describe_scores(first, scores[:size])
 
@@ -310,7 +317,7 @@ class Player:
         )
         keys, draws = self._placement.by_run((game.run_keys("theta", runs), draws))
         # Runs with their own initial models draw them from `keys` and ignore theta_0.
-        return self._begin(keys, self._theta_0, self._state, self._guessed_theta_0), draws
+        return self._begin(keys, self._theta_0, self._attack_state, self._guessed_theta_0), draws
 
 
 def initial_models(game: Game, runs: NDArray[np.int64]) -> Array:
@@ -376,7 +383,7 @@ def _map_programs(
     ) -> State:
         """Returns a run after the steps of a schedule, from its state `before` them.
 
-        `attack_state` is the adversary's state, which all runs share.
+        `attack_state` is the adversary's state, which all runs share. `draws` are the run's random inputs.
         """
         state_of_run = adversary.draw_for_run(attack_state, draws.canary_keys)
         observe = None
@@ -387,7 +394,7 @@ def _map_programs(
             presence=draws.presence,
             observe=observe,
             crafts_constant=adversary.crafts_constant,
-            join=join,
+            join=join,  # chooses a step's canaries
         )
         return mechanism.segment(hyper, before, data, schedule, canaries, draws.noise_keys)
 

@@ -66,7 +66,8 @@ def usual_effort(parameters: int) -> Effort:
     """Returns the default effort for a model with this many parameters: a minute or two on two cores.
 
     Steps of large models take seconds to measure, so we use fewer runs, steps and secants. A secant compares
-    the gradients at two points of a line through the model, to find jumps.
+    the gradients at two points of a line through the model, to find jumps. `reach` is their
+    number on each side.
     """
     steps = int(np.clip(_PARAMETERS_TIMES_STEPS // parameters, _MIN_MEASURED, _MAX_MEASURED))
     if parameters < _LARGE:
@@ -93,22 +94,22 @@ def rehearse(
 ) -> Rehearsal:
     """Trains a few runs separate from any audit, and measures how much their steps stretch distances.
 
-    We compute the largest singular value of a step's Jacobian. We also compute secants, which measure how
-    much the step stretches line segments, to find jumps in the gradient near the model.
+    We compute the largest singular value of a step's Jacobian, and secants, which measure how much the step
+    stretches short lines near the model, to find jumps in the gradient.
 
     Args:
       game: The audited game of T steps, which trains by plain SGD.
       effort: At least 2 runs.
-      distances: (T,) the length of segments at each step (`lipschitz.coupling_distances`), in units of
+      distances: (T,) the length of these lines at each step (`lipschitz.coupling_distances`), in units of
         learning rate * clipping norm / batch size.
       progress: Called with 1.0 after each measured step.
     """
     steps = len(game.schedule.mask)
     meter = _Meter(
         game,
-        expansion.make_step_map(clipped_sum, game.hyper),
-        _choose_lengths(game, distances, effort),
-        effort.reach,
+        step_map=expansion.make_step_map(clipped_sum, game.hyper),
+        lengths=_choose_lengths(game, distances, effort),
+        reach=effort.reach,
         constants={},
         secants=[],
         most_stretched={},
@@ -129,7 +130,7 @@ def rehearse(
     # Before the first step, no insertion has moved a model.
     meter.measure(0, thetas, jnp.zeros_like(thetas))
     progress(1.0)
-    # Segments end just before measured steps.
+    # Training segments end just before measured steps.
     rehearsed = game._replace(segment_steps=_choose_interval(steps, effort))
     games.Player(rehearsed, effort.runs, watch=watch).play(MAX_RUNS, effort.runs)
     return Rehearsal(_fill_steps(meter.constants, steps), meter.secants)
@@ -180,9 +181,9 @@ class _Meter(NamedTuple):
     def _find_secants(self, step: int, models: Array, batch: Batch, inserted: Array) -> None:
         """Adds to `secants` each run's secant at a step that most exceeds the derivative.
 
-        Secants are on lines through a run's model, in directions that may separate the audit's models. One
-        direction is `inserted` (R, p), a canary's contribution to each run's step, because earlier insertions
-        moved the model roughly that way.
+        A secant is how much the step stretches part of a line. Lines go through a run's model in directions
+        that may separate the audit's models. One direction is `inserted` (R, p), a canary's contribution to
+        each run's step, because earlier insertions moved the model roughly that way.
         """
         line = Line(
             length=self.lengths[step],
@@ -235,9 +236,9 @@ def _choose_lengths(game: Game, distances: NDArray[np.float64], effort: Effort) 
     The length is the distance, before the step, between models trained with and without the canary.
     `distances` (T,) are in units of learning rate * clipping norm / batch size.
 
-    Of the measured steps with a distance above 0, we choose up to `effort.secant_steps`, spread evenly. If
-    no step qualifies, we choose from all measured steps. Segments at distance 0 are as long as the largest
-    distance, because short ones would show only rounding errors.
+    Of the measured steps with a distance above _MIN_FRACTION of the largest, we choose up to
+    `effort.secant_steps`, spread evenly. If no step qualifies, we choose from all measured steps. At smaller
+    distances, secants have the largest length, because short ones would show only rounding errors.
     """
     are_separate = distances > _MIN_FRACTION * distances.max()
     steps = len(distances)
