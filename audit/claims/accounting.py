@@ -74,9 +74,9 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     if not counts_sampling(composition):
         return unsampled
     require_sampled(composition, delta)
-    # The spacing should be relative_grid * epsilon. As a first guess of epsilon, we use `unsampled` for small
-    # noise, else `unsampled` / 100. If the guess was too high, we repeat with a finer grid. dp-accounting
-    # computes exp(spacing), so we limit the spacing to COARSEST_GRID.
+    # Finer grids are slower but tighter. The spacing should be relative_grid * epsilon. As a first guess of
+    # epsilon, we use `unsampled` for small noise, else `unsampled` / 100. If the guess was too high, we
+    # repeat with a finer grid. dp-accounting computes exp(spacing), so we limit the spacing to COARSEST_GRID.
     if sigma < _SMALL_NOISE:
         relative_grid = _RELATIVE_GRID
         least_grid = 1e-3
@@ -84,10 +84,10 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     else:
         relative_grid = 1e-5
         least_grid = _GRID
-        first_grid = max(least_grid, 1e-7 * unsampled)  # relative_grid / 100 is 1e-7
+        first_grid = max(least_grid, 1e-7 * unsampled)  # 1e-7 is relative_grid / 100
     epsilon = float(account_sampled(composition, first_grid).get_epsilon(delta))
     fine_grid = min(max(least_grid, relative_grid * epsilon), COARSEST_GRID)
-    if fine_grid < first_grid:  # the guess was too high
+    if fine_grid < first_grid:
         fine = float(account_sampled(composition, fine_grid).get_epsilon(delta))
         epsilon = min(epsilon, fine)  # both are upper bounds
     return min(unsampled, epsilon)

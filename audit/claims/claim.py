@@ -194,7 +194,7 @@ class DpSgd(Claim):
     lipschitz: ArrayLike | None = None
 
     def __post_init__(self) -> None:
-        """Checks and stores the values; `insert` becomes a step number."""
+        """Checks and stores the values. `insert` becomes a step number from 1 to k."""
         sigma = number("noise_multiplier", self.noise_multiplier, float)
         insertions = number("insertions", self.insertions, int)
         rate = number("sampling_rate", self.sampling_rate, float)
@@ -203,7 +203,7 @@ class DpSgd(Claim):
         k = number("k", self.k, int)
         step = insert_step(plain(self.insert), k)
         if self.lipschitz is None:
-            # The schedule affects only the bound on the last model.
+            # Both affect only the bound on the last model, which needs the constants.
             require(k == 1, "`k` and `insert` require `lipschitz`")
         else:
             arrays.floats("values of `lipschitz`", self.lipschitz)  # checks their type
@@ -319,13 +319,12 @@ def _power_of_pairs(rates: Array, epsilons: Array | float, deltas: Array | float
     `deltas` are numbers or have shape (P,).
     """
     alpha = rates[..., None]  # the last axis runs over the pairs
-    # If exp(epsilon) overflows to infinity, its product with a rate of 0 is NaN. We replace NaN with the
-    # bound 1.
+    # If exp(epsilon) overflows to infinity, its product with a rate of 0 is NaN. `fmin` then returns the flat
+    # line, which is 1.
     with np.errstate(over="ignore", invalid="ignore"):
         steep_line = np.exp(epsilons) * alpha + deltas
         flat_line = 1 - np.exp(-epsilons) * (1 - alpha - deltas)
-    steep_line = np.where(np.isnan(steep_line), 1.0, steep_line)
-    return np.clip(np.minimum(steep_line, flat_line), 0.0, 1.0).min(axis=-1)
+    return np.clip(np.fmin(steep_line, flat_line), 0.0, 1.0).min(axis=-1)
 
 
 def _check_rates(alpha: ArrayLike) -> Array:

@@ -83,7 +83,8 @@ class HiddenState(NamedTuple):
     def assumes(self) -> Assumption:
         """Returns the bound's assumption in words: the Lipschitz constants and the schedule.
 
-        If the constants were measured, we add the number of rehearsals and the epsilons for larger constants.
+        If the constants were measured, we add the number of rehearsals (runs that measure) and the epsilons
+        for larger constants (`margins`).
         """
         least, largest = self.range
         constants = f"{largest:.6g}"
@@ -96,18 +97,13 @@ class HiddenState(NamedTuple):
 
         note = f"{steps}, {schedule}"
         sentence = f"the adversary sees only the last model; {note}; sensitivity C, Gaussian noise"
-        word = "Lipschitz"
-        if self.runs:  # the constants were measured
-            margins = ", ".join(map(self._describe_margin, self.margins))
-            source = f"in {self.runs} rehearsals, not proven ({margins})"
-            word = MEASURED
-            sentence = f"{sentence}; measured {source}"
-            note = f"{source}; {note}"
-        return Assumption(
-            text=steps,  # in JSON
-            word=word,  # in a table
-            sentence=sentence,  # on a page
-            note=note,  # below the table
+        given = Assumption(text=steps, word="Lipschitz", sentence=sentence, note=note)
+        if not self.runs:
+            return given
+        margins = ", ".join(map(self._describe_margin, self.margins))
+        source = f"in {self.runs} rehearsals, not proven ({margins})"
+        return given._replace(
+            word=MEASURED, sentence=f"{sentence}; measured {source}", note=f"{source}; {note}"
         )
 
     def _describe_margin(self, factor: int) -> str:
@@ -163,8 +159,8 @@ def hidden_state_bound(
     first = _find_first_relevant_step(s, c)
     if first < steps:
         a_over_n[first:], starts, log_x = _choose_masked_parts(s[first:], c[first:], n[first:])
-        # The worst slopes are c_t x_(t-1) / x_t (proof in audit/methods/README.md). `_choose_masked_parts`
-        # defines x, which is constant in each block of steps.
+        # The worst slopes are c_t x_(t-1) / x_t (proof in audit/methods/README.md), for x = a / (W n^2) and
+        # the products W of later constants. x changes only at the start of a block of steps.
         worst_slopes[first + starts[1:]] *= np.exp(-np.diff(log_x))
         worst_slopes[first] = 0.0  # any slope will do, since both models are still equal
     mu = float(np.linalg.norm(a_over_n))

@@ -95,9 +95,10 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _RatioPmf:
     masses = conversions.mass_between((ends + log_mean) * sigma)
     masses_times_mean = conversions.mass_between((ends - log_mean) * sigma)
     # We drop far cells with a mass that underflows to 0. This lowers delta, so an upper bound adds
-    # `dropped_mean`.
+    # `dropped_mean`, the cells' mass with the example. A lower bound also drops cells with a mean that
+    # underflows to 0, since a smaller X raises delta for removal.
     is_kept = masses > 0
-    if not pessimistic:  # a mean that underflows to 0 could raise delta
+    if not pessimistic:
         is_kept &= masses_times_mean > 0
     means = masses_times_mean[is_kept] / masses[is_kept]
     dropped_mean = float(masses_times_mean[~is_kept].sum())
@@ -110,7 +111,7 @@ def _average(first: _RatioPmf, second: _RatioPmf, pessimistic: bool) -> _RatioPm
     """Returns the distribution of the mean over two groups of terms, on a geometric grid.
 
     `first` and `second` are the distributions of each group's mean. The grid raises delta if `pessimistic`,
-    and lowers it otherwise.
+    and lowers it otherwise. Upper bounds on delta include `dropped_mean`, lost with large values.
     """
     terms = first.terms + second.terms
     weight = first.terms / terms
@@ -139,7 +140,7 @@ def _move_to_grid(
     Args:
       values, masses: (n,) the atoms.
       edges: (m,) ascending, above 0.
-      dropped_mean: 1 minus the atoms' expected value.
+      dropped_mean: 1 minus the atoms' expected value; ignored for lower bounds.
     """
     if pessimistic:
         grid = np.append(0.0, edges)
@@ -152,7 +153,7 @@ def _move_to_grid(
     totals_times_mean = _sum_by_place(cells, masses * values, num_cells)
     is_kept = totals > 0
     means = totals_times_mean[is_kept] / totals[is_kept]
-    return _RatioPmf(means, totals[is_kept], 0.0, terms)
+    return _RatioPmf(means, totals[is_kept], dropped_mean=0.0, terms=terms)
 
 
 def _spread(values: Array, masses: Array, grid: Array) -> tuple[Array, float]:

@@ -104,18 +104,20 @@ def make_schedule(
 
 
 def weigh_steps(lipschitz: Array) -> StepWeights:
-    """Returns the weights of T steps in the last model: W_t is the product of later Lipschitz constants."""
+    """Returns the weights of T steps in the last model: W_t is the product of later Lipschitz constants.
+
+    The variances are sums of W^2 before step t, or from t on.
+    """
     # A constant of 0 erases the shifts of all earlier steps, so `first` is the first step that matters.
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     constants = lipschitz.copy()
     constants[: first + 1] = 1.0  # avoids log(0); weights before `first` do not matter
     log_next = np.append(np.log(constants)[1:], 0.0)
     log_w = np.cumsum(log_next[::-1])[::-1]
-    # Logs of sums of W^2, the noise variances.
     from_start = np.logaddexp.accumulate(2 * log_w)
     to_end = np.logaddexp.accumulate(2 * log_w[::-1])[::-1]
     return StepWeights(
-        log_w=np.append(log_w, 0.0),  # for "no participation"
+        log_w=np.append(log_w, 0.0),  # step T means "no participation"
         log_variance_before=np.append(-np.inf, from_start),  # the log of an empty sum is -inf
         log_variance_from=np.append(to_end, -np.inf),
         first=first,
@@ -195,9 +197,9 @@ def _minimize_mu_squared(
 def _compute_log_variances(weights: StepWeights, patterns: Steps) -> Array:
     """Returns the log variance (N, K), in the last model, of the noise from each participation to the next.
 
-    The result is the difference of two variances in `weights`: of the noise before each step, or from each
-    step on. Differences of smaller variances lose fewer digits. `patterns` (N, K) lists the steps that use
-    the example, or T for no participation.
+    For participations at steps t and u, the variance is the sum of W_j^2 for t <= j < u (`StepWeights`),
+    computed as before(u) - before(t) or from(t) - from(u). We subtract the smaller sum, which loses fewer
+    digits. `patterns` (N, K) lists the steps that use the example, or T for no participation.
     """
     end = np.full(len(patterns), weights.no_participation)
     following = np.column_stack([patterns[:, 1:], end])  # the step of the next participation
@@ -319,8 +321,9 @@ def _simulate_strata(schedule: Schedule, strata: _Strata, draws: int, seed: int)
 def _stratify_by_last_epochs(batches: int, epochs: int, max_strata: int) -> _Strata:
     """Divides the patterns with one step per epoch into at most `max_strata` strata with similar mu.
 
-    A stratum restricts the step to an interval in each of the last L epochs. The later the step, the less
-    noise follows it, and the more it matters. So intervals are shortest near the end of an epoch.
+    A pattern lists the steps that use the example and determines mu. A stratum restricts the step to an
+    interval in each of the last L epochs. The later the step, the less noise follows it, and the more it
+    matters. So intervals are shortest near the end of an epoch.
     """
     intervals = min(batches, _MAX_INTERVALS, max_strata)
     last_epochs = 0  # L
@@ -329,7 +332,7 @@ def _stratify_by_last_epochs(batches: int, epochs: int, max_strata: int) -> _Str
 
     # Distances from the epoch's end, plus 1, since a geometric grid cannot begin at 0.
     distances = np.unique(np.geomspace(1, batches + 1, intervals + 1).round().astype(np.int64))
-    if batches == intervals:  # rounding would merge some distances
+    if batches == intervals:  # else rounding may merge intervals
         distances = np.arange(1, batches + 2)
     edges = np.sort(batches + 1 - distances)
     lows = edges[:-1]
@@ -345,9 +348,10 @@ def _stratify_by_last_epochs(batches: int, epochs: int, max_strata: int) -> _Str
 def _compute_worst_mus(schedule: Schedule, strata: _Strata) -> Array:
     """Returns an upper bound (S,) on the mu of each stratum's participation patterns, for noise N(0, I).
 
-    The bound is the mu of a hypothetical pattern. In each epoch, this pattern uses the last step that the
-    stratum allows, but shifts the last model by the largest W_t of any allowed step (`StepWeights`). This is
-    the worst case, because noise that masks these shifts can also mask smaller or earlier ones.
+    A stratum allows steps from `lows` to `highs` in the last epochs. The bound is the mu of a hypothetical
+    pattern. In each epoch, this pattern uses the last allowed step, but shifts the last model by the largest
+    W_t, the most that any allowed step t can shift it. This is the worst case, because noise that masks these
+    shifts can also mask smaller or earlier ones.
     """
     _, batches, epochs, weights = schedule
     num_strata, last_epochs = strata.lows.shape

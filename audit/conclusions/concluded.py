@@ -76,11 +76,12 @@ def _analyze(evidence: Evidence, level: Level) -> tuple[Sequence[Finding], Verdi
     """
     if isinstance(evidence, OneRun):
         return _analyze_one_run(evidence, level), None
-    if isinstance(evidence, Fresh):
+    if isinstance(evidence, Fresh):  # left-out scores have a known distribution
         methods = exact_null.METHODS.values()
         return [method.compute(evidence, *level) for method in methods], FRESH_DIRECTIONS
-    if evidence.canaries == (1, 1):  # one canary per run
+    if evidence.canaries == (1, 1):  # one canary per run, so scores are independent
         return estimate.findings(*evidence.pooled(), *level), ONE_CANARY
+    # Scores of several canaries in a run may be dependent.
     return lifted.bounds(evidence, *level), MANY_CANARIES
 
 
@@ -93,14 +94,12 @@ def _begin_conclusion(evidence: Evidence, claim: Claim | None, level: Level) -> 
     findings, verdict_methods = _analyze(evidence, level)
     worlds = evidence.pooled()  # the scores of inserted canaries, and of left-out canaries
     curve = None
-    if verdict_methods is ONE_CANARY:  # one per run, so scores are independent
-        p_value = gaussian_curve.examine(*worlds)
-        curve = Curve(p_value, power=gaussian_curve.power(*worlds))
+    if verdict_methods == ONE_CANARY:  # the test needs independent scores
+        curve = Curve(p_value=gaussian_curve.examine(*worlds), power=gaussian_curve.power(*worlds))
     concluded = Conclusion(
         evidence,
         worlds,
-        level.delta,
-        level.confidence,
+        *level,
         verdict_methods,
         estimates=tuple(found for found in findings if isinstance(found, Estimate)),
         bounds=tuple(found for found in findings if isinstance(found, Bound)),
@@ -109,35 +108,38 @@ def _begin_conclusion(evidence: Evidence, claim: Claim | None, level: Level) -> 
     )
     if claim is None:
         return concluded
-    hidden_state = claim.last_model(level.delta)
+    return _add_claim(concluded, claim)
+
+
+def _add_claim(conclusion: Conclusion, claim: Claim) -> Conclusion:
+    """Returns a conclusion with a claim's upper bounds, including the last model's (`hidden_state`)."""
+    delta = conclusion.delta
     composition = claim.composition
-    concluded = concluded._replace(
+    hidden_state = claim.last_model(delta)
+    return conclusion._replace(
         claim=claim,
-        upper_bound=claim.epsilon(level.delta),
+        upper_bound=claim.epsilon(delta),
         mu_upper_bound=claim.gaussian_mu,
         composition=composition,
         hidden_state=hidden_state,
+        epsilon_if_linear=_expect_sampled_linear_losses(composition, hidden_state, delta),
     )
-    if composition is not None and composition.sampling_rate != 1:
-        # The hidden-state bound ignores sampling. For comparison, we add an epsilon that includes it.
-        if_linear = _expect_sampled_linear_losses(composition, hidden_state, level.delta)
-        concluded = concluded._replace(epsilon_if_linear=if_linear)
-    return concluded
 
 
 def _expect_sampled_linear_losses(
-    composition: Composition, hidden_state: HiddenState | None, delta: float
-) -> float:
-    """Returns the epsilon that the last model would have with linear losses, if canaries are sampled.
+    composition: Composition | None, hidden_state: HiddenState | None, delta: float
+) -> float | None:
+    """Returns the epsilon that the last model would have with linear losses, or None without sampling.
 
-    All steps add noise, but only one of every k (`periodicity`) may insert the canary. Without a hidden-state
-    bound, we assume k = 1.
+    The hidden-state bound ignores sampling, so we add this epsilon for comparison. All steps add noise, but
+    only one of every k (`periodicity`) may insert the canary. Without a hidden-state bound, we assume k = 1.
     """
+    if composition is None or composition.sampling_rate == 1:
+        return None
     periodicity = 1
     if hidden_state is not None:
         periodicity = hidden_state.periods.k
-    steps = composition.insertions * periodicity
-    return expected_epsilon(composition, steps, delta)
+    return expected_epsilon(composition, composition.insertions * periodicity, delta)
 
 
 def _make_notes(evidence: Evidence) -> Iterator[str]:
@@ -263,7 +265,7 @@ def _expect_linear_losses(setting: Setting, claim: Claim, delta: float) -> float
 
     With linear losses, the last model reveals only the sum of all steps (Steinke et al., 2024). We compute
     this epsilon for correlated noise, which the hidden-state bound does not cover, and for random insertion
-    steps of canaries that are not fresh.
+    steps of canaries that are not fresh, since that bound may ignore randomness.
     """
     mechanism = setting.mechanism
     if mechanism.optimizer != "sgd" or mechanism.weight_decay:  # the last model is not the sum
@@ -278,7 +280,7 @@ def _expect_linear_losses(setting: Setting, claim: Claim, delta: float) -> float
         # E b steps, so mu = E / (sigma sqrt(E b)) = sqrt(E / b) / sigma.
         mu_of_epochs = mu_upper_bound(mechanism.noise_multiplier, setting.insertions)
         return conversions.epsilon_from_mu(mu_of_epochs / math.sqrt(sampling.batches), delta)
-    if sampling.rate == 1:  # insertion steps are fixed
+    if sampling.rate == 1:  # insertion steps are not random
         return None
     return expected_epsilon(Composition(*setting.composition), setting.schedule.steps, delta)
 
@@ -315,7 +317,7 @@ def conclude_together(
     """Returns one conclusion from several runs, if each draws random directions as canaries; else None.
 
     Leave-one-out cosines are invalid here: a score must not depend on the run's other directions
-    (`separate`).
+    (`separate`), since we choose thresholds with them.
     """
     if not scores.dimension or len(scores.scores) == 1:  # the dimension is 0 for other canaries
         return None

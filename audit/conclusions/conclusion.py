@@ -229,9 +229,10 @@ class Conclusion(NamedTuple):
         """Returns the bounds in the order used in tables: those that decide the verdict come first.
 
         The verdict depends on the bounds for any trade-off curve and for a Gaussian curve. EXACT_NULL_GDP, a
-        bound on mu, precedes both if readers can compare it with an upper bound (`tightest_mu`).
+        bound on mu for scores with a known distribution (`law_is_known`), precedes both if there is an upper
+        bound on mu.
         """
-        if self.verdict_methods is None:
+        if self.verdict_methods is None:  # a single run
             return self.bounds
         methods = [self.verdict_methods.any_curve, self.verdict_methods.gaussian]
         if self.law_is_known and self.tightest_mu is not None:

@@ -177,9 +177,8 @@ def _list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
         )
     epsilon = conclusion.upper_bound
     if epsilon is not None:
-        assumes = GIVEN  # an epsilon that the user states, without a mechanism
-        if conclusion.claim is not None:
-            assumes = conclusion.claim.assumes
+        assumes = GIVEN if conclusion.claim is None else conclusion.claim.assumes
+        # GIVEN: the user states the bound, not the mechanism.
         name = "claim" if assumes == GIVEN else "upper bound"
         upper_bounds.append(UpperBound(epsilon, conclusion.mu_upper_bound, assumes, name))
     return tuple(sorted(upper_bounds, key=attrgetter("epsilon")))
@@ -284,7 +283,7 @@ def _compare_bounds(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | No
         # For a claim of mu-GDP, only the bound on mu counts. Each bound is wrong with probability at most 1 -
         # confidence, so both together could reject a true claim twice as often.
         if upper.mu is not None:
-            epsilon = 0.0
+            epsilon = 0.0  # never refutes
     else:
         # For several runs, both bounds count. Simulated audits reject a true claim no more often than the
         # confidence allows (tests/audit/conclusions/test_claim_tests.py).
@@ -328,7 +327,7 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
     confidence = conclusion.confidence
     test = claimed_curve.judge_capital(log_capital, exceedances.in_order, confidence)
 
-    # For reports, we also simulate how far the noise must be below the claimed noise for a rejection.
+    # For reports, we simulate how far the noise must be below the claimed noise for a rejection (`seen`).
     summary = exact_null.summarise_design(design)
     if upper.mu is not None:
         # With the claimed noise, the mean score, in standard deviations of a left-out score, is at most mu.

@@ -174,8 +174,8 @@ def _bound_for_constants(setting: Setting, constants: ArrayLike, delta: float) -
     """Returns the hidden-state bound for Lipschitz constants, a number or (T,); infinite if noise is 0.
 
     If a sampler hides which steps insert the canary, the last model is a mixture over all patterns of
-    participation. The mixture determines mu and epsilon; the other fields are for the pattern of
-    `_find_shifts`.
+    participation. The mixture determines mu and epsilon. The other fields are for the pattern
+    that `_find_shifts` assumes.
     """
     sigma = setting.mechanism.noise_multiplier
     bound = hidden_state_bound(_find_shifts(setting), constants, sigma, delta)
@@ -192,6 +192,7 @@ def _find_mixture(
     """Returns the bound if a sampler hides which steps insert the canary; else None.
 
     The bound requires noise and a schedule in which any step may insert the canary (`periodicity` is 1).
+    `constants` are the Lipschitz constants, a number or (T,).
     """
     schedule = setting.schedule
     sigma = setting.mechanism.noise_multiplier
@@ -209,9 +210,10 @@ def _find_shifts(setting: Setting) -> Array:
     sampling (`batches` is 0), we assume that it draws every possible step.
     """
     schedule = setting.schedule
+    batches = setting.sampling.batches
     # For a sampler, a period is an epoch. `place` counts from 1.
-    period = setting.sampling.batches or schedule.periodicity
-    place = setting.sampling.batches or schedule.place
+    period = batches or schedule.periodicity
+    place = batches or schedule.place
     shifts = np.zeros(schedule.steps)
     shifts[place - 1 :: period] = 1
     return shifts
@@ -223,10 +225,10 @@ def _mix_patterns(
 ) -> samplers.MixtureBound:
     """Returns the bound on the last model's epsilon if a sampler secretly draws the steps with the canary.
 
-    We simulate the sampler if it is Poisson, or if there are more than 1000 patterns of steps. Simulations
-    take seconds, so we cache results.
+    `constants` are each step's Lipschitz constants. We simulate the sampler if it is Poisson, or if there are
+    more than 1000 patterns of steps. Simulations take seconds, so we cache results.
     """
-    batches = sampler.batches or 1  # Poisson sampling has no epochs
+    batches = sampler.batches or 1  # 0 for Poisson sampling, which has no epochs
     epochs = len(constants) // batches
     schedule = samplers.make_schedule(noise_multiplier, batches, epochs, constants)
     if sampler.batches:
@@ -277,15 +279,14 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
     mechanism = setting.mechanism
     adversary = setting.adversary
     if mechanism.optimizer != "sgd":
-        why = f"a step of {mechanism.optimizer} depends on more than the last model"
-        return f"{why}, and {MOMENTUM_LEAKS}"
+        return f"a step of {mechanism.optimizer} depends on more than the last model, and {MOMENTUM_LEAKS}"
     if mechanism.noise != INDEPENDENT:
         return "its noise is correlated across steps"
     if adversary.sees_every_model:
         return "this adversary sees every model"
     if setting.sampling.times:  # each canary is inserted at this many random steps
         return "each canary is inserted at random steps"
-    # Lipschitz constants do not include other canaries' gradients.
+    # Lipschitz constants do not include other canaries' gradients, which then depend on the model.
     if setting.canaries > 1 and adversary.reads_theta:
         return OTHER_CANARIES
     # The user is responsible for the constants of custom models.

@@ -34,7 +34,7 @@ def measure(
     """Returns measured Lipschitz constants of the steps, from the store or from new training runs.
 
     Args:
-      runs: the number of training runs to measure; `USUAL` chooses one based on the model's size.
+      runs: the number of training runs to measure; `USUAL` (0) chooses it by the model's size.
       trained, own: a custom model and a custom adversary, or None.
     """
     # Another process that needs the same constants waits here and then reads them from the store.
@@ -42,13 +42,13 @@ def measure(
         steps = find_measured(store, runs)
         if steps is not None:
             return steps
-        # Kinks are jumps in the gradient, as with ReLU. Custom models may be smooth.
+        # Kinks are jumps in the gradient, as with ReLU, which derivatives miss. Custom models may be smooth.
         has_kinks = trained is None and not task.task(setting.model).smooth
         game = build.build(setting, dataset, trained, own)
         trainee = trained or build.trainee(setting.model, dataset)
         clipped_sum = build.make_dpsgd(setting, trainee).clipped_sum
         theta_0 = jax.eval_shape(game.init, jax.random.key(0))  # the same shape for any key
-        effort = rehearsal.usual_effort(theta_0.size)
+        effort = rehearsal.usual_effort(theta_0.size)  # runs and steps
         if runs != USUAL:
             effort = effort._replace(runs=runs)
         steps = measure_steps(setting, game, clipped_sum, effort, has_kinks)

@@ -115,7 +115,7 @@ def finding_fields(finding: Finding) -> dict[str, Any]:
         fields["assumes"] = finding.assumes.text
         if not finding.counted:
             del fields["counted"]
-        if finding.false_positive_rate is None:  # the same methods compute both
+        if finding.false_positive_rate is None:  # only methods with a `path` compute it
             del fields["false_positive_rate"]
             del fields["path"]
         return fields

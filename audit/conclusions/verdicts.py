@@ -97,7 +97,7 @@ def _judge_estimates(conclusion: Conclusion) -> Verdict:
 
 
 def _judge_violation(conclusion: Conclusion, any_curve: Bound, broken: UpperBound) -> Verdict:
-    """Returns the verdict if a lower bound for any trade-off curve exceeds the upper bound `broken`."""
+    """Returns the verdict for a lower bound, valid for any curve, that exceeds the upper bound `broken`."""
     headline = (
         f"The guarantee is violated: epsilon is at least {at_least(any_curve.epsilon)}, "
         f"but the {broken.name} allows {at_most(broken.epsilon)}."
@@ -106,7 +106,7 @@ def _judge_violation(conclusion: Conclusion, any_curve: Bound, broken: UpperBoun
         f"{_state_bound(any_curve)}, more than {_name_upper_bound(broken)}. {_BUG}"
         f"{_name_other_reasons(broken, conclusion)}"
     )
-    return Verdict(VIOLATED, VIOLATED, headline, explanation)
+    return Verdict(kind=VIOLATED, word=VIOLATED, headline=headline, sentence=explanation)
 
 
 def _judge_if_gaussian(
@@ -216,7 +216,7 @@ def _make_last_model_headline(conclusion: Conclusion, last_model: UpperBound) ->
     if gaussian.holds and gaussian.epsilon > conclusion.epsilon:
         proven += f" ({at_least(gaussian.epsilon)} if the curve is Gaussian)"
     most = at_most(last_model.epsilon)
-    if last_model.is_measured:
+    if last_model.is_measured:  # the steps' Lipschitz constants
         most += " if steps stretch as measured"
     all_models = conclusion.upper_bound
     assert all_models is not None  # the last model's bound also comes from a claim
@@ -224,12 +224,12 @@ def _make_last_model_headline(conclusion: Conclusion, last_model: UpperBound) ->
 
 
 def _explain_refutation(conclusion: Conclusion) -> str:
-    """Returns the explanation if a test rejects the claim, but no lower bound for any curve exceeds it."""
+    """Returns the explanation if a test rejects the claim but lower bounds for any curve do not exceed it."""
     upper = conclusion.tightest
     test = conclusion.claim_test
     assert upper is not None and test is not None
     why_refuted = "no test could have the error rates of these scores under the claim"
-    # Only the e-values of bets are informative. Others are 0 or 1 / (1 - confidence).
+    # Only the e-values of bets are informative. Comparisons of bounds have 0 or 1 / (1 - confidence).
     if conclusion.bets_on_curve:
         why_refuted = (
             f"bets against its trade-off curve multiplied their stake by {test.e_value:.3g}"
