@@ -85,6 +85,7 @@ def count_batches(sampling_rate: float) -> int:
 def _check_epsilon(claimed: float, composition: Composition, delta: float) -> CheckOutcome:
     """Checks whether a claimed epsilon is at least dp-accounting's, up to the tolerance."""
     accounted = accounting.participant_upper_bound(composition, delta)
+    # Only sampling needs a grid.
     if _is_too_low(claimed, accounted) and accounting.counts_sampling(composition):
         accounted = min(accounted, _account_finely(composition, accounted, delta))
     epsilon = at_most_digits(accounted)
@@ -93,8 +94,8 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
     outcome = CheckOutcome(text, figures={"accounted": accounted})
     if not _is_too_low(claimed, accounted):
         return outcome
-    # A mistake explains the claim if its epsilon is within 2% of the claim, and within half of the claim's
-    # relative error.
+    # A mistake explains the claim if its epsilon is within 2% of the claim, and at most half as far away as
+    # the correct epsilon.
     close = min(0.02, (1 - claimed / accounted) / 2) * claimed
     fitting = [
         name
@@ -132,7 +133,8 @@ def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[
     """Yields descriptions of common accounting mistakes, each with its epsilon."""
     sigma, steps, rate = composition
     batches = count_batches(rate)
-    length = math.ceil(1 / rate - 1e-6)  # len(loader); 1e-6 allows for rounding
+    # len(loader), which includes an incomplete last batch; 1e-6 allows for rounding
+    length = math.ceil(1 / rate - 1e-6)
     mistakes = {
         "epochs are counted as steps": (sigma, max(round(steps / batches), 1), rate),
         "only one epoch is counted": (sigma, batches, rate),
@@ -155,9 +157,8 @@ def _check_delta(delta: float, examples: int) -> CheckOutcome:
 
     An (epsilon, delta)-private mechanism may release each example with probability delta.
     """
-    noun = counted(examples, "example")
     advised = at_least_digits(0.1 / examples, digits=1)
-    seen = f"delta {delta:g} is {delta * examples:.3g} / n for {noun}"
+    seen = f"delta {delta:g} is {delta * examples:.3g} / n for {counted(examples, 'example')}"
     finding = CheckFinding(
         "delta",
         "a delta that allows anything",

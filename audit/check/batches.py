@@ -102,23 +102,24 @@ def check_batches(
     kind = _recognise_kind(drawn)
     order = None
     if kind in (SHUFFLED, BALLS_IN_BINS):
-        batches = max(2, count_batches(rate))  # an epoch, if passes are not read to the end
+        # An epoch, if passes are not read to the end. `examine_order` needs at least 2.
+        batches = max(2, count_batches(rate))
         if drawn.are_whole:
             batches = max(len(drawn_pass.batches) for drawn_pass in drawn.passes)
         order = examine_order(draw_pass, examples, batches, sizes_vary=kind == BALLS_IN_BINS)
         if order.repeats:
             kind = CYCLIC
-        if not order.is_once:
+        if not order.is_once:  # examples repeat in further passes
             kind = UNRECOGNISED
     stated = {"examples": examples, "sampling_rate": rate, "assumed": assumed}
     return _report(drawn, kind, order, assumed).add_provenance(draw, stated)
 
 
 def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
-    """Draws at least 8 passes with enough batches for the tests, or at least 2 passes with _MAX_BATCHES.
+    """Draws passes until there are 8 with enough batches for the tests, or 2 with _MAX_BATCHES in total.
 
-    The tests need 320 batches. With 40,000 (1 - rate) examples in total, the relative standard error of the
-    measured rate is 0.5%.
+    The tests need 320 batches, and 8 passes show repeats even with few examples. With 40,000 (1 - rate)
+    examples in total, the relative standard error of the measured rate is 0.5%.
     """
     needed = max(320, 40_000 * (1 - rate) / (examples * rate))
     passes: list[DrawnPass] = []
@@ -160,7 +161,7 @@ def _recognise_kind(drawn: _DrawnBatches) -> str:
 
 
 def _is_once_in_epochs(drawn: _DrawnBatches) -> bool:
-    """Returns True if no epoch uses an example twice, which is too unlikely (1e-9) for Poisson batches.
+    """Returns True if no epoch uses an example twice, but Poisson batches would (up to probability 1e-9).
 
     The stated rate determines the length of an epoch, and the measured rate determines the probability.
     """
@@ -213,7 +214,7 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
         if kind == CYCLIC:
             why = " They are the same in every pass."
             rows.pop("together", None)  # cyclic batches always draw the same examples together
-        findings.append(
+        findings = [
             CheckFinding(
                 "every example",
                 f"{title} batches, not {_TITLES[assumed]}",
@@ -221,7 +222,7 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
                 f"sample {_TITLES[assumed]} batches, or account for {title} batches: claim "
                 "(audit.sampler_claims) prints their epsilon",
             )
-        )
+        ]
         # The kind of the batches already explains rejections in both rows.
         for row in ("spread of sizes", "every example"):
             rows[row] = rows[row]._replace(findings=())
@@ -332,16 +333,21 @@ def _test_spread(counts: Any, law: Any) -> float:
     """Tests whether counts vary like draws from `law`, a scipy.stats distribution; returns the p-value.
 
     Approximates the scaled sum of squares by a chi-square variable with the same variance, which depends on
-    the kurtosis.
+    the kurtosis. Estimating the rate of `law` costs one degree of freedom.
     """
     mean, variance, excess_kurtosis = law.stats("mvk")
-    freedom = 2 / (2 + excess_kurtosis)
-    statistic = freedom * np.sum((counts - mean) ** 2) / variance
-    return float(compute_two_sided_p_value(stats.chi2(freedom * (len(counts) - 1)), statistic))
+    freedom_per_count = 2 / (2 + excess_kurtosis)
+    statistic = freedom_per_count * np.sum((counts - mean) ** 2) / variance
+    return float(
+        compute_two_sided_p_value(stats.chi2(freedom_per_count * (len(counts) - 1)), statistic)
+    )
 
 
 def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
-    """Tests whether about 1,500 examples are drawn equally often and independently of each other."""
+    """Tests whether up to 1,500 examples are drawn equally often and independently of each other.
+
+    Uses neighbours, which loaders often draw in groups.
+    """
     observed = choose_neighbours(drawn.examples)
     # (batches, observed) 1 if the batch contains the example; floats, for fast matrix products.
     members = np.array([np.isin(observed, batch) for batch in drawn.batches], np.float32)
@@ -353,9 +359,9 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
         "The accountant assumes Poisson batches.",
         _DRAW_EACH,
     )
-    pairs = examine_pairs(
-        members.T @ members, observed, drawn.measured_rate**2, groups="batches", count=batches
-    )
+    rate = drawn.measured_rate
+    # Poisson batches contain a pair with probability rate^2.
+    pairs = examine_pairs(members.T @ members, observed, rate**2, groups="batches", count=batches)
     together = CheckFinding(
         "together",
         "examples that are drawn together",
@@ -365,7 +371,7 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
     return {
         "every example": _describe_test(
             f"in {counts.min():.0f} to {counts.max():.0f} batches",
-            _test_spread(counts, stats.binom(batches, drawn.measured_rate)),
+            _test_spread(counts, stats.binom(batches, rate)),
             unequal,
         ),
         "together": _describe_test(

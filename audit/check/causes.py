@@ -64,6 +64,7 @@ def explain(m: Measured) -> Iterator[CheckFinding]:
     if m.noise_obstacle:
         done |= {"noise", *OTHER_ROWS}
     for cause in CAUSES:
+        # True, or values for the texts.
         fit = cause.symptom not in done and cause.signature(m)
         if fit:
             values = fit if isinstance(fit, tuple) else (fit,)
@@ -124,13 +125,13 @@ def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> lis
     }
     errors = {}
     for name, (quantity, power) in FACTORS[size].items():
-        for k in np.atleast_1d(quantities[quantity]).tolist():
-            predicted = k**power
+        for value in np.atleast_1d(quantities[quantity]).tolist():
+            predicted = value**power
             # Rounding keeps mistakes that fit equally well in the order of the table.
             error = round(abs(factor / predicted - 1), 3)
             # A mistake with a factor near 1 has no effect, such as "C is left out" if C is 1.
             if abs(predicted - 1) > 0.02 and error < tolerance:
-                errors[name.format(k=k)] = error
+                errors[name.format(k=value)] = error
     return sorted(errors, key=errors.__getitem__)
 
 
@@ -161,7 +162,7 @@ def _measure_factor(m: Measured) -> float:
     deviation = m.drawn.given.deviation
     # Four standard errors of the deviation, plus 0.5%.
     error = 4 / (2 * m.drawn.given.freedom.sum()) ** 0.5 + 0.005
-    factor = tried.common_norm
+    factor = tried.common_norm  # NaN, which fails all comparisons, if there is none
     if tried.replaces_rows:
         factor = max(tried.max_norm, deviation * (1 - error))
     # Small gradients also explain movements below C, so a factor below 1 requires evidence of clipping.
@@ -183,7 +184,7 @@ def _fit_clipping_norm(m: Measured) -> tuple[str, str] | None:
     fits = find_factors(m, "movements", tried.common_norm, _C_ERROR + tried.tolerance)
     if tried.violations and not fits:
         fits = [f"clipped to {tried.common_norm:.4g} times the stated C"]
-    if not fits or not tried.is_clipped:
+    if not fits or not tried.is_clipped:  # last, because it takes steps
         return None
     return fits[0], "; or ".join(fits)
 
@@ -192,8 +193,7 @@ def _find_rows(m: Measured) -> str:
     """Lists the rows in which examples exceed C, if other rows and added examples do not; otherwise ""."""
     by_row = m.tried.by_row
     rows = [row for row in sorted(by_row) if by_row[row].excess > 1]
-    listed = ", ".join(map(str, rows[:8]))
-    text = f"{len(rows)} of {len(by_row)} rows tried: {listed}"
+    text = f"{len(rows)} of {len(by_row)} rows tried: {', '.join(map(str, rows[:8]))}"
     is_only_in_rows = len(m.tried.violations) == len(rows)
     return text if is_only_in_rows and len(rows) < len(by_row) else ""
 
@@ -208,13 +208,13 @@ def _is_clipped_in_part(m: Measured) -> bool:
 def _find_separate_layers(m: Measured, least: int) -> str:
     """Returns the names of the layers that a single example moves by C.
 
-    Uses the example with the most such layers. Returns "" if it has fewer than `least`, or if any example
-    moves a layer by more than C.
+    Uses the example with the most such layers among those that exceed C. Returns "" if it has fewer than
+    `least`, or if any example moves a layer by more than C. In all norms, C is 1.
     """
     norms = m.tried.collect("layer_norms")
     error = _C_ERROR + m.tried.tolerance
-    exceeds = m.tried.collect("norm") > 1 + error
-    is_at_c = (abs(norms - 1) < error) & exceeds[:, None]
+    exceeds_c = m.tried.collect("norm") > 1 + error
+    is_at_c = (abs(norms - 1) < error) & exceeds_c[:, None]
     layers = np.flatnonzero(is_at_c[np.argmax(is_at_c.sum(axis=1))])
     if len(layers) < least or norms.max() >= 1 + error:
         return ""
@@ -228,21 +228,21 @@ def _find_left_out(m: Measured) -> str:
     Two of these examples must move the other layers by nearly C, as evidence that these layers are clipped.
     """
     tried = m.tried
-    # Differences between examples do not show which layers are clipped. If all examples are clipped to
+    # Differences from a replaced row do not show which layers are clipped. If all examples are clipped to
     # slightly more than C, omitting any small layer may bring the rest within C.
     if tried.replaces_rows or (tried.is_clipped and tried.common_norm < 1.1):
         return ""
     norms = tried.collect("layer_norms")
-    exceeds = tried.collect("norm") > 1 + tried.tolerance
+    exceeds_c = tried.collect("norm") > 1 + tried.tolerance
     count = norms.shape[1]
     ranked = np.argsort(-norms.max(axis=0)).tolist()
     candidates = [[layer] for layer in ranked]
     candidates.append(np.flatnonzero(m.probe.dimensions <= 1).tolist())
     candidates += [ranked[:size] for size in range(2, count // 2 + 1)]
     for layers in candidates:
-        others = np.linalg.norm(np.delete(norms, layers, axis=1), axis=1)
-        is_within_c = others.max() <= 1 + tried.tolerance
-        are_clipped = np.sum(others[exceeds] >= 0.96) >= 2
+        other_norms = np.linalg.norm(np.delete(norms, layers, axis=1), axis=1)
+        is_within_c = other_norms.max() <= 1 + tried.tolerance
+        are_clipped = np.sum(other_norms[exceeds_c] >= 0.96) >= 2
         if 0 < len(layers) < count and is_within_c and are_clipped:
             return m.name_layers(layers)
     return ""
@@ -255,27 +255,30 @@ def _find_missing(m: Measured) -> str:
     return "steps" if noise.count_repeats(m.drawn) else "parameters in some steps"
 
 
-def _find_repeats(m: Measured) -> Any:
+def _find_repeats(m: Measured) -> tuple[str, int, int] | None:
     """Returns "several seeds" or "every seed", how many seeds repeat noise, and the number of seeds.
 
-    The result is falsy if noise does not repeat. If all seeds give the same step, an empty batch shows
-    whether the step has noise. If the step rejects an empty batch, each example is used four times instead.
-    With a sum of gradients g and noise z, the two batches move the step by g + z and 4 g + z.
+    Returns None if noise does not repeat. If all seeds give the same step, an empty batch shows whether the
+    step has noise. If the step rejects an empty batch, each example is used four times instead. With a sum of
+    gradients g and noise z, the two batches move the step by g + z and 4 g + z.
     """
     drawn = m.drawn
     others = drawn.others
     draws = drawn.given.draws
     repeats = noise.count_repeats(drawn)
+    if not repeats:
+        return None
     if drawn.given.values.any():
-        return repeats and ("several seeds", repeats, len(draws))
+        return "several seeds", repeats, len(draws)
     constant = np.zeros(1)  # the step without gradients
     if EMPTY in others:
         constant = others[EMPTY].draws[0]
     elif FOURFOLD in others:
         constant = (4 * draws[0] - others[FOURFOLD].draws[0]) / 3
-    # The plausible range of the largest draw, in stated deviations.
-    is_noise = 0.3 < np.max(abs(constant), initial=0) < 10
-    return is_noise and ("every seed", repeats, len(draws))
+    # The plausible range of the largest draw of noise, in stated deviations.
+    if 0.3 < np.max(abs(constant), initial=0) < 10:
+        return "every seed", repeats, len(draws)
+    return None
 
 
 def _find_silent(m: Measured) -> str:

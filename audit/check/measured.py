@@ -106,8 +106,7 @@ class Measured(NamedTuple):
     @property
     def interacts(self) -> bool:
         """True if examples change each other's gradients."""
-        is_measured = isinstance(self.interaction, Movement)
-        return is_measured and 0 < self.interaction.excess < np.inf
+        return isinstance(self.interaction, Movement) and 0 < self.interaction.excess < np.inf
 
     @property
     def largest(self) -> str:
@@ -208,13 +207,13 @@ def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
     such as a projection.
     """
     p_values = noise.run_tests(m.drawn)
-    tests = p_values["noise and data"]
-    if min(tests.values(), default=1.0) < LEVEL and not effect.excess > 0:
+    smallest = min(p_values["noise and data"].values(), default=1.0)
+    if smallest < LEVEL and not effect.excess > 0:
         batches = noise.make_batches(m.probe.rows)
         for name in (FEATURES, FOURFOLD):
             other_effect = movements.measure_seed_effect(m.tried, batches[name])
             if _is_changed_after_noise(m, other_effect):
-                tests.clear()
+                p_values["noise and data"] = {}
     return p_values
 
 
@@ -236,6 +235,7 @@ def _measure_interaction(m: Measured) -> Movement | str:
     """Measures the joint movement of two parts of a batch minus the sum of their separate movements.
 
     Tries a larger clipping norm if every example is clipped or has no effect, which hides interactions.
+    If the result is unknown, returns why.
     """
     norms = m.tried.collect("norm")
     is_clipped = norms > 1 - MAX_TOLERANCE

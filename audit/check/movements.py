@@ -54,8 +54,9 @@ class TriedExamples:
     @cached_property
     def described(self) -> dict[str, Movement]:
         """`movements` and `by_row` together, keyed by a description of the change."""
-        rows = {f"two examples in place of row {row}": self.by_row[row] for row in self.by_row}
-        return self.movements | rows
+        return self.movements | {
+            f"two examples in place of row {row}": self.by_row[row] for row in self.by_row
+        }
 
     @cached_property
     def finite(self) -> dict[str, Movement]:
@@ -100,22 +101,16 @@ class TriedExamples:
 
         If examples replace a row, only differences between their contributions to the sum are observed.
         Clipped contributions lie in a ball of radius C, so the result is the radius of their smallest
-        enclosing ball. The algorithm of Badoiu and Clarkson (2003) moves the center towards the farthest
-        point; after 1,000 steps, the radius has an error of about 0.1%.
+        enclosing ball.
         """
         norms = [item.norm for item in self.described.values() if item.norm < np.inf]
         largest = max(norms, default=0.0)
         if not self.replaces_rows or not self.finite:
             return largest
-        # Relative to the contribution of the replaced row, the others are twice the movements. The factor R
-        # of a QR decomposition preserves distances in fewer coordinates.
+        # A movement is half of a contribution's difference from the replaced one. The factor R of a QR
+        # decomposition preserves distances in fewer coordinates.
         factor = np.linalg.qr(2 * self.collect("vector").T, mode="r")
-        points = np.insert(factor, 0, 0, axis=1).T
-        center = points.mean(axis=0)
-        for i in range(2, 1000):
-            distances = np.linalg.norm(points - center, axis=1)
-            center += (points[distances.argmax()] - center) / i
-        return max(largest, distances.max())
+        return max(largest, _compute_enclosing_radius(np.insert(factor, 0, 0, axis=1).T))
 
     @cached_property
     def is_clipped(self) -> bool:
@@ -146,8 +141,9 @@ class TriedExamples:
             return False
         # (examples, trained layers) the norms, divided by each layer's share of C, with each column sorted.
         norms = np.sort(self.collect("layer_norms")[:, is_trained] * np.sqrt(num_layers), axis=0)
+        fourth_largest = norms[-4]
         error = NORM_ERROR + self.tolerance
-        return norms.max() < 1 + error and np.max(norms[-4]) > 1 - error
+        return norms.max() < 1 + error and fourth_largest.max() > 1 - error
 
     @property
     def is_clipping_seen(self) -> bool:
@@ -183,6 +179,19 @@ class TriedExamples:
         return [
             self.probe.run(replace_rows(rows, {row: self.examples[name]}), seed) for name in names
         ]
+
+
+def _compute_enclosing_radius(points: Vector) -> float:
+    """Returns the radius of the smallest ball that encloses `points`, the rows.
+
+    The algorithm of Badoiu and Clarkson (2003) moves the center towards the farthest point; after 1,000
+    steps, the radius has an error of about 0.1%.
+    """
+    center = points.mean(axis=0)
+    for i in range(2, 1000):
+        distances = np.linalg.norm(points - center, axis=1)
+        center += (points[distances.argmax()] - center) / i
+    return distances.max()
 
 
 class SeedEffect(NamedTuple):
@@ -226,7 +235,7 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
     count = int(np.clip(3 / seconds, 4, 64))
     by_row = {}
     for row in list(ranked)[:count]:
-        try:
+        try:  # two very different examples
             first, second = tried.run_in_place(tried.opposites, probe.rows, row, seed=0)
         except RefusedError:
             break
@@ -293,7 +302,7 @@ def _add_until_moved(tried: TriedExamples) -> TriedExamples:
     exceeds C.
     """
     probe = tried.probe
-    name = tried.opposites[0]
+    name, _ = tried.opposites  # moves the step most as a replacement
     rows = probe.rows
     for count in range(1, 65):
         rows = examples.join(rows, tried.examples[name])
@@ -395,7 +404,7 @@ def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> 
     if not tried.by_row:  # the step rejects replaced rows or ignores examples
         return unknown
     probe = tried.probe
-    names = list(tried.finite)
+    names = list(tried.finite)  # the largest movement first
     effects = []
     # Clipping may hide the effect, so examples with smaller movements are also exchanged.
     for pair in (tried.opposites, (names[len(names) // 2], names[-1])):

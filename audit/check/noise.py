@@ -215,13 +215,13 @@ def _draw_at(
     squares[is_kept] = len(seeds) * draws.var(axis=0)
     freedom = probe.sum_layers(is_kept) * (len(seeds) - 1) * probe.is_layer_trained
     deviations = np.sqrt(probe.sum_layers(squares) / np.maximum(freedom, 1))
-    is_silent = is_fine & ~differs
+    is_constant = is_fine & ~differs
     return StepNoise(
         draws,
         deviations,
         freedom,
-        silent=probe.sum_layers(is_silent & probe.is_trained),
-        still=probe.sum_layers(is_silent & ~probe.is_trained) * probe.is_layer_trained,
+        silent=probe.sum_layers(is_constant & probe.is_trained),
+        still=probe.sum_layers(is_constant & ~probe.is_trained) * probe.is_layer_trained,
         not_finite=not_finite,
         reference=reference[is_kept],
     )
@@ -281,7 +281,8 @@ def _test_variance(ratio: Any, seeds: int) -> float:
 def _test_deviations(drawn: DrawnNoise) -> dict[str, float]:
     """Tests whether the noise has the stated deviation in each trained layer and in all of them together.
 
-    The sum of squares has a chi-square distribution. Rounding may change deviations by the tolerance.
+    The sum of squares has a chi-square distribution. Rounding may change deviations by the tolerance. Returns
+    the largest possible p-values.
     """
     given = drawn.given
     trained = given.freedom > 0
@@ -298,7 +299,8 @@ def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
     """Tests whether noise is equally large on another batch, by an F-test for each layer (Bonferroni)."""
     is_noisy = drawn.given.deviations > _MIN_DEVIATION
     variance_ratio = (drawn.given.deviations / other.deviations)[is_noisy] ** 2
-    slack = (1 + 2 * drawn.tolerance) ** 2  # rounding may change both deviations by the tolerance
+    # Rounding may change the ratio of both deviations by twice the tolerance.
+    slack = (1 + 2 * drawn.tolerance) ** 2
     law = stats.f(drawn.given.freedom[is_noisy], other.freedom[is_noisy])
     p_values = compute_two_sided_p_value(
         law, above=variance_ratio / slack, below=variance_ratio * slack
@@ -369,15 +371,15 @@ def _compute_covariance_p_value(noise: Vector) -> float:
     half = min(len(noise) // 2, 500)  # at most 500, to limit the time
     first = noise[:half] - noise[:half].mean(axis=0)
     second = noise[half : 2 * half] - noise[half : 2 * half].mean(axis=0)
-    statistic = np.sum((first @ second.T) ** 2) / np.mean(second**2)
-    # Without its mean, `second` has variance (half - 1) / half, a factor that the last line cancels. Given
-    # the first half, the statistic is a sum of chi-square variables with half - 1 degrees of freedom each,
-    # weighted by the eigenvalues of first @ first.T. Satterthwaite's approximation is one scaled chi-square
-    # variable with the same mean and variance.
+    # Without its mean, `second` has variance (half - 1) / half.
+    statistic = np.sum((first @ second.T) ** 2) / np.mean(second**2) * (half - 1) / half
+    # Given the first half, the statistic is a sum of chi-square variables with half - 1 degrees of freedom
+    # each, weighted by the eigenvalues of first @ first.T. Satterthwaite's approximation is one scaled
+    # chi-square variable with the same mean and variance.
     sum_of_weights = np.sum(first**2)
     scale = np.sum((first @ first.T) ** 2) / sum_of_weights
     freedom = (half - 1) * sum_of_weights / scale
-    return float(stats.chi2.sf(statistic * (half - 1) / half / scale, freedom))
+    return float(stats.chi2.sf(statistic / scale, freedom))
 
 
 def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) -> Any:
@@ -456,7 +458,8 @@ def _are_ties_shared(
 ) -> bool:
     """Returns True if draws on another batch, `others` (m, p), tie with `draws` (n, p) beyond chance.
 
-    `kind` is the kind of ties within `draws`; `_classify_ties` describes the other arguments.
+    `kind` is the kind of ties within `draws`. `tolerances` (p,) are the largest differences between ties, and
+    `rates` (p,) are the probabilities of ties by chance.
     """
     both = np.concatenate([draws, others])
     # The other batch adds ties among its own draws, and ties that the batches share.

@@ -180,12 +180,13 @@ def _test_all_pairs(together: Integers, rate: float, passes: int) -> Observation
     over pairs of passes and of examples, scaled to the mean and deviation of a chi-square distribution.
     """
     pairs_of_passes = math.comb(passes, 2)
-    # Twice the statistic is the sum of squared sums over passes, minus the squares of single passes.
+    # Twice the statistic is the sum of squared sums over passes, minus the squares of single passes, which
+    # are rate^2 or (1 - rate)^2.
     squares = np.sum((together - passes * rate) ** 2)
     of_single_passes = np.sum(together * (1 - 2 * rate) + passes * rate**2)
     deviation = 2 * math.sqrt(len(together) * pairs_of_passes) * rate * (1 - rate)
-    # The chi-square distribution matches the skewness of the statistic, which is mainly due to triples of
-    # examples that are together in two passes.
+    # The chi-square distribution matches the statistic's skewness, sqrt(8 / freedom), which is mainly due to
+    # triples of examples that are together in two passes.
     freedom = pairs_of_passes * (1 / rate - 1) ** 2
     statistic = freedom + math.sqrt(2 * freedom) * (squares - of_single_passes) / deviation
     p_value = stats.chi2.sf(statistic, freedom)

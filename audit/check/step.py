@@ -147,7 +147,7 @@ def _describe_signal(tried: TriedExamples) -> CheckOutcome:
 def _describe_sensitivity(tried: TriedExamples) -> CheckOutcome:
     """Describes how far examples move the step, in units of eta C / B, and whether clipping stops them."""
     norms = {name: movement.norm for name, movement in tried.described.items()}
-    if not tried.violations:  # the check passes only if clipping was seen
+    if not tried.violations:  # without a finding, it passes only if clipping was seen
         if tried.tolerance > MAX_TOLERANCE:
             return _describe_rounding(tried.tolerance)
         if not tried.is_clipping_seen:
@@ -174,7 +174,7 @@ def _describe_separation(m: Measured) -> CheckOutcome:
     """Describes whether the joint movement of two parts of a batch is the sum of their separate movements."""
     measured = m.interaction
     if isinstance(measured, str):  # why it was not measured
-        if len(m.probe.rows[0]) == 1 and m.tried.replaces_rows:
+        if len(m.probe.rows[0]) == 1 and m.tried.replaces_rows:  # cannot mix examples
             return CheckOutcome("the step accepts only batches of one row")
         return _untried(measured)
     if not np.isfinite(measured.norm):
@@ -209,7 +209,8 @@ def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
 def _describe_deviations(m: Measured) -> CheckOutcome:
     """Describes the noise's standard deviations on the given batch, in units of eta sigma C / B."""
     given = m.drawn.given
-    # Deviations in this range pass the joint test of all layers, with a Bonferroni correction.
+    # Deviations in this range, NaN if `freedom` is 0, pass the joint test of all layers, with a Bonferroni
+    # correction.
     freedom = given.freedom.sum()  # 0 if no layer's noise was measured
     num_tests = sum(map(len, m.p_values.values()))
     level = LEVEL / num_tests

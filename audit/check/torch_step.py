@@ -43,6 +43,7 @@ class TorchStep:
     """
 
     def __init__(self, model: Any, optimizer: Any, train_batch: Callable[..., Any]) -> None:
+        """Copies the state that calls restore, and counts optimizer steps."""
         is_module = hasattr(type(model), "named_parameters")
         require(is_module, f"`model={shown(model)}` is not a torch module: give the trained model")
         self._model = model
@@ -65,7 +66,9 @@ class TorchStep:
     def __call__(
         self, params: Any, batch: Any, seed: int, clipping_norm: float | None = None
     ) -> dict[str, Any]:
-        """Takes one step, and returns the clipped and noisy gradient, keyed by parameter name.
+        """Takes a step without dropout, and returns the clipped and noisy gradient, keyed by parameter name.
+
+        Updates `changed_buffers`.
 
         Args:
           params: the parameters before the step, by name.
