@@ -134,6 +134,7 @@ def _request_task(model: str, fields: dict[str, Any], runs: int, level: Level) -
     `fields` contains the other arguments of `audit`, and is modified in place. Rehearsals are runs
     that measure Lipschitz constants.
     """
+    # These modules load JAX.
     from audit.adversaries.base import Adversary
     from audit.conclusions.lipschitz import count_rehearsals
     from audit.settings import make
@@ -151,7 +152,7 @@ def _request_task(model: str, fields: dict[str, Any], runs: int, level: Level) -
         from audit import own
 
         custom = own.wrap_task(model_task, model_task.data.load(data_file))
-        # This also validates the setting.
+        # This also validates the setting, and reads `lipschitz` and `rehearsals`.
         return own.make_request(custom, fields, runs, level)
     lipschitz = fields.pop("lipschitz", None)
     rehearsals = fields.pop("rehearsals", None)

@@ -72,8 +72,8 @@ class _Fingerprinted:
 def _share(computed: _Fingerprinted) -> Any:
     """Returns the functions of the first call with the same hash, so JAX does not compile them again.
 
-    JAX looks up compiled programs by function identity, and rerunning a notebook cell defines equal but
-    distinct functions.
+    The cache compares only the hash. JAX looks up compiled programs by function identity, and rerunning a
+    notebook cell defines equal but distinct functions.
     """
     return computed.functions
 
@@ -196,8 +196,8 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
     """Returns the request to audit a custom model.
 
     `fields` maps names to settings, and is modified in place. `model` is the name in reports. `adversary` is
-    a name or an `Adversary`, which determines `canaries`. See `_Training.plan_constants` for `lipschitz` and
-    `rehearsals`.
+    a name or an `Adversary`, which determines `canaries`. `lipschitz` contains Lipschitz constants, or
+    is "measured" to measure them in `rehearsals` runs (`_Training.plan_constants`).
 
     Raises:
       InputError: a setting is invalid or does not fit the model or the data.
@@ -366,7 +366,7 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     # The label is the name of the function that encloses `init`: "constant_direction" in
     # "constant_direction.<locals>.init".
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
-    # These are new objects, because JAX reuses the traces of old functions.
+    # We trace new objects, because JAX reuses traces even if variables that functions read have changed.
     untraced: Adversary = jax.tree.map(
         lambda part: partial(part) if callable(part) else part, adversary
     )

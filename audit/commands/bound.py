@@ -105,7 +105,8 @@ def main() -> None:
         cli.refuse(["leave_one_out"], "requires --dimension: give both, or drop it")
     paths = score_files.paths(FLAGS.scores)
     if FLAGS.card is not None:
-        _compare_with_card(paths)  # the card contains the claim and the level
+        # A card is a record of an audit, with its claim and level.
+        _compare_with_card(paths)
         return
     result = _conclude(paths, _make_claim(), cli.level())
     require(
@@ -113,7 +114,7 @@ def main() -> None:
         "--fail_if_violated requires a claim: give --claim, or the noise and the insertions",
     )
     _show(result)
-    _judge(result)
+    _exit_on_failure(result)
 
 
 def _conclude(
@@ -121,10 +122,10 @@ def _conclude(
 ) -> Result:
     """Returns the result for the scores in files or in an audit's folder.
 
-    `runs` is the number of runs to use from a folder; None for the number in its last audit.
+    `claim` is the claim to test; a folder's setting has its own. `runs` is the number of runs to use from a
+    folder; None for the number in its last audit.
     """
     if len(paths) == 1 and paths[0].is_dir():
-        # The stored setting determines the claim.
         cli.refuse(
             (*_CLAIM_FLAGS, *_READING_FLAGS), f"conflicts with the audit in {FLAGS.scores}: drop it"
         )
@@ -180,7 +181,7 @@ def _show(result: Result) -> None:
     sys.stdout.flush()
 
 
-def _judge(result: Result) -> None:
+def _exit_on_failure(result: Result) -> None:
     """With --fail_if_violated, exits with status 3 if the scores reject the claim.
 
     Raises InputError if scores have the wrong sign and do not reject the claim or, with --fail_if_violated,
@@ -204,7 +205,10 @@ def _judge(result: Result) -> None:
 
 
 def _read_evidence(paths: Sequence[Path]) -> Evidence:
-    """Returns the evidence in files, read as the flags specify: scores, or cosines with --dimension."""
+    """Returns the evidence in files, read as the flags specify: scores, or cosines with --dimension.
+
+    Rows in the order in which runs started (--in_order) require scores with a known null distribution.
+    """
     if FLAGS.dimension is not None:
         require(len(paths) == 1, f"--scores={FLAGS.scores}: with --dimension give one file")
         given_directions.require_dimension(FLAGS.dimension)

@@ -120,13 +120,16 @@ def _run_check(subject: str, file: UserFile) -> CheckReport:
     try:
         return checks[subject](file)
     except InputError as error:
-        # The argument `noise` is the flag --strategy.
+        # The argument `noise` is the flag --strategy, and `draw` is --batches or --noise.
         message = str(error).replace("`noise=", "`strategy=").replace("`draw", f"`{subject}")
         raise InputError(message) from error
 
 
 def _check_step(file: UserFile) -> CheckReport:
-    """Checks the step in a user's file against C, sigma, eta and B from flags or from `stated`."""
+    """Checks the step in a user's file, for the file's `params` and `batch`.
+
+    The DP-SGD settings come from flags or else from the optional dict `stated`.
+    """
     missing = [name for name in ("params", "batch") if name not in file.definitions]
     advice = f"define {file.requested_name}, params, batch and stated"
     require(not missing, f"{file.path.name} has no {', '.join(missing)}: {advice}")

@@ -159,6 +159,7 @@ def _read_sampler() -> _Sampler:
         FLAGS.batches.isdecimal(),
         f"--batches={FLAGS.batches}: give a whole number, or mine.py:loader",
     )
+    # The optional sizes only make the bound smaller.
     sizes = (FLAGS.examples, FLAGS.largest_batch)
     if sizes != (None, None):
         is_complete = None not in sizes and sampler == "truncated_poisson"
@@ -174,15 +175,18 @@ def _read_user_loader() -> _Sampler:
     cli.refuse(("sampler", *_TRUNCATED_FLAGS), "does not apply to a loader: leave it out")
     user_file = run_user_file("batches", FLAGS.batches)
     try:
-        return _recognize_loader(user_file)
+        return _recognize_loader(user_file, FLAGS.lipschitz)
     except InputError as error:
         # Name the flag and the definition in the file, not the arguments of the check.
         message = str(error).replace("`draw", "`batches").replace("`examples`", "examples")
         raise InputError(f"{user_file.path.name}: {message}") from error
 
 
-def _recognize_loader(user_file: UserFile) -> _Sampler:
-    """Recognizes the sampler of a user's loader by checking its batches."""
+def _recognize_loader(user_file: UserFile, lipschitz: float | None) -> _Sampler:
+    """Recognizes the sampler of a user's loader by checking its batches.
+
+    `lipschitz` is the Lipschitz constant of every step; None for 1.
+    """
     loader = user_file.definitions[user_file.requested_name]
     examples = count_examples(loader, user_file.definitions.get("examples"))
     draw = make_draw(loader)
@@ -199,7 +203,7 @@ def _recognize_loader(user_file: UserFile) -> _Sampler:
     if order is None:  # passes do not use every example once
         return _Sampler(kind, batches)
     # If steps increase an example's effect, unequal batches may leak more.
-    can_expand = FLAGS.lipschitz is not None and FLAGS.lipschitz > 1
+    can_expand = lipschitz is not None and lipschitz > 1
     return _judge_order(kind, batches, OrderTest(**order), can_expand=can_expand)
 
 

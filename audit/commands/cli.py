@@ -182,10 +182,10 @@ def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:
     """
     given = {**values(Setting, names), **fixed}
     for name in ("insertions", "noise_multiplier"):
-        # A model may have its own default (`Task.usual`), so the flag's default must not replace it.
+        # A model may have its own default, which `setting_of` uses instead of the flag's.
         if name in given and name not in fixed and not flags.FLAGS[name].present:
             del given[name]
-    # Adds the model's default `insertions` to `given`, unless the flags determine the steps.
+    # Adds the model's `insertions`, unless --steps or a sampler with epochs sets the steps.
     make.add_default_insertions(given["model"], given)
     return make.setting_of(**given)
 

@@ -246,7 +246,7 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
     """
     test = conclusion.claim_test
     if test is None:
-        upper = conclusion.tightest  # the smallest upper bound
+        upper = conclusion.tightest  # the tested claim
         if upper is None or math.isinf(upper.epsilon):
             return []
         if conclusion.is_reversed:
@@ -254,6 +254,7 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
         # A single run's test needs a known null (the distribution of left-out cosines), or enough coin flips.
         if conclusion.is_one_run:
             return [f"not tested: the null is fitted, and there are fewer than {LEAST_COINS} coins"]
+        # Runs are dependent, or left-out scores reject their distribution (see `remarks`).
         return []
     result = "rejected by " if test.refuted else "not rejected by "
     result += counted(test.runs, "training run")
@@ -324,6 +325,7 @@ def explain_curve_test(conclusion: Conclusion) -> str:
 
 def _explain_too_few_runs(conclusion: Conclusion) -> Iterator[str]:
     """Yields advice if no scores from this number of runs could reject the smallest upper bound."""
+    # Other remarks explain dependent runs and reversed scores. A rejected claim needs no advice.
     are_dependent_or_reversed = conclusion.doubt or conclusion.is_reversed
     is_violated = conclusion.verdict.kind == verdicts.VIOLATED
     if are_dependent_or_reversed or not conclusion.is_beyond_reach or is_violated:

@@ -77,12 +77,12 @@ def federated_table(audit: FederatedAudit) -> str:
     sections = [bounds_table(first)]
     if len(audit.runs) > 1:
         sections = [_summarize_runs(audit.runs)]
-    if audit.together is not None:
+    if audit.together is not None:  # from all runs
         sections.append(bounds_table(audit.together))
-    # "epsilon at delta 1e-05" is the head of two columns: a number, and a text such as "3 rounds".
-    last_head = f"at delta {show_level(first.delta)}"
+    # "epsilon at delta 1e-05" is one heading over two columns: a number, and a text such as "3 rounds".
+    rest_of_heading = f"at delta {show_level(first.delta)}"
     records = [
-        {"mechanism": name, "epsilon": at_most(epsilon), last_head: rounds}
+        {"mechanism": name, "epsilon": at_most(epsilon), rest_of_heading: rounds}
         for name, (epsilon, rounds) in list_epsilons(audit).items()
     ]
     sections.append(format_table(records, right=["epsilon"]))

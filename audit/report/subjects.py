@@ -86,7 +86,7 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
         f"scipy {scipy.__version__}",
         "Date": f"{datetime.now(UTC):%Y-%m-%d}",
     }
-    # Only audits that trained models have other topics, such as "sees".
+    # We do not know what the adversary sees, knows or inserts.
     threats = {"given": _UNKNOWN_THREAT}
     return Subject(name, facts, threats, conclusion, provenance)
 

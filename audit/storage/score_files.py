@@ -48,12 +48,13 @@ def read_files(
       files: one of
           a .npz with arrays `in` and `out`, or `scores` and `presence`, or, for ranks among fresh draws,
           `scores` and `fresh`;
-          a table (.csv, .tsv, .json, .xlsx, .parquet) with columns score,in or score,presence or in,out;
+          a table (.csv, .tsv, .json, .xlsx, .parquet) with columns score,in or score,presence (1 or 0),
+          or in,out (scores with and without the canary);
           two files, .npy or tables with a column `score`: first scores with the canary, then without;
           STDIN, with CSV or JSON.
       columns: {our name: name in the file}, such as {"score": "loss", "presence": "member"}. A leading minus
         negates the scores: "-loss".
-      one_run: True if flat scores with presence are from the canaries of a single run.
+      one_run: True if scores (K,) with presence are from the K canaries of a single run.
 
     Raises:
       InputError: the files can't be read, contain no scores or too many, or conflict with `one_run`.
@@ -85,7 +86,8 @@ def _can_be_one_of_two(path: Path) -> bool:
 def _read_one_world(path: Path, names: Mapping[str, str], signs: Mapping[str, int]) -> Array:
     """Returns the scores in one of two files, with the canary or without it.
 
-    `names` maps our column names to the file's, and `signs` maps those of negated scores to -1.
+    `names` maps our column names to the file's, and `signs` maps columns to negate to -1. Both must be
+    empty for .npy files.
     """
     if path.suffix.lower() == ".npy":
         require(not names, f"{path} has no columns: drop `columns`")
@@ -102,7 +104,9 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
 
     Args:
       place: the name of the table, for messages.
-      names: the column names: score,in or score,presence (1 or 0), or in,out (scores).
+      names: the column names, one of
+          score,in or score,presence, with 1 for an inserted canary, else 0;
+          in,out: scores with and without the canary.
       column: a function from a name to the values of that column, (runs,) or (runs, canaries).
 
     Raises:
@@ -164,6 +168,7 @@ def read_cosines(
         )
         if unobserved is not None:
             return given.paired_cosines(cosines[0], unobserved, dimension)
+        # Returns a `OneRun` for a single run without leave-one-out.
         return given.cosines(cosines, dimension, presence, leave_one_out, in_order)
 
 
@@ -186,10 +191,10 @@ def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str
 
 
 def _read_npz(path: Path, wanted: Wanted) -> Columns:
-    """Returns arrays of an .npz file under our names: ranks if there is an array `fresh`, else as `wanted`.
+    """Returns the arrays of an .npz file that `wanted` selects, or those for ranks, keyed by our names.
 
-    For ranks, `scores` are the canaries' scores, `fresh` are the scores of random draws, and the optional
-    `presence` marks inserted canaries.
+    For ranks, `scores` of canaries are ranked among `fresh`, scores of random draws. The optional `presence`
+    marks inserted canaries.
     """
     with tables.reading(path), np.load(path, allow_pickle=False) as file:
         our_names = wanted.rename(file.files)
@@ -231,8 +236,10 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
     """Returns the evidence in the columns of a table or file.
 
     Args:
-      columns: two columns under our names, scores first (`score` and `in`, or `in` and `out`), or
-        `scores`, `fresh` and optionally `presence`.
+      columns: cells keyed by our names, one of
+        scores and presence (1 or 0), such as `score` and `in`;
+        `in` and `out`, scores with and without the canary;
+        `scores`, `fresh` and optionally `presence`, for ranks.
       signs: {our name: -1} for columns to negate.
       one_run: True if the scores are from a single run.
     """
@@ -249,6 +256,11 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
     scores_name, presence_name = columns
     (scores,) = _read_scores(columns, [scores_name], signs)
     present = _read_labels(presence_name, columns[presence_name])
+    return _split_by_presence(scores, present, one_run)
+
+
+def _split_by_presence(scores: Array, present: NDArray[np.bool_], one_run: bool) -> Evidence:
+    """Returns the evidence in scores and the presence of their canaries, flat or (runs, canaries)."""
     require(
         scores.shape == present.shape,
         f"scores {scores.shape} and presence {present.shape} must both be (runs,) or (runs, canaries)",
@@ -257,7 +269,7 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
     if one_run or scores.ndim > 1:
         return given.coins(np.atleast_2d(scores), np.atleast_2d(present))
     sets = given.two_worlds(scores[present], scores[~present])
-    # These scores may be from one run. The report then asks.
+    # `labelled` adds a note to the report: these scores may be from one run.
     return sets._replace(labelled=True)
 
 
