@@ -132,7 +132,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
         present: bool = True,
         parameters: Iterable[Tensor] | None = None,
     ) -> None:
-        """Replaces `optimizer`, and adds up the run's `count` random directions, which every step inserts."""
+        """Replaces `optimizer`, and sums the run's `count` random directions, which every step inserts."""
         super().__init__(optimizer)
         self._chosen = list(self.params if parameters is None else parameters)
         _require_trained(self._chosen, self.params)

@@ -366,7 +366,7 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
     # The label is the name of the function that encloses `init`: "constant_direction" in
     # "constant_direction.<locals>.init".
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
-    # We trace new objects, because JAX reuses traces even if variables that functions read have changed.
+    # JAX reuses a function's old trace even if outside variables have changed, so we make new objects.
     untraced: Adversary = jax.tree.map(
         lambda part: partial(part) if callable(part) else part, adversary
     )

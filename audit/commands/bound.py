@@ -105,7 +105,7 @@ def main() -> None:
         cli.refuse(["leave_one_out"], "requires --dimension: give both, or drop it")
     paths = score_files.paths(FLAGS.scores)
     if FLAGS.card is not None:
-        # A card is a record of an audit, with its claim and level.
+        # A card is a record of an audit, with claim and level.
         _compare_with_card(paths)
         return
     result = _conclude(paths, _make_claim(), cli.level())
@@ -207,7 +207,7 @@ def _exit_on_failure(result: Result) -> None:
 def _read_evidence(paths: Sequence[Path]) -> Evidence:
     """Returns the evidence in files, read as the flags specify: scores, or cosines with --dimension.
 
-    Rows in the order in which runs started (--in_order) require scores with a known null distribution.
+    Rows sorted by their runs' start times (--in_order) require scores with a known null distribution.
     """
     if FLAGS.dimension is not None:
         require(len(paths) == 1, f"--scores={FLAGS.scores}: with --dimension give one file")

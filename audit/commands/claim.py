@@ -159,7 +159,7 @@ def _read_sampler() -> _Sampler:
         FLAGS.batches.isdecimal(),
         f"--batches={FLAGS.batches}: give a whole number, or mine.py:loader",
     )
-    # The optional sizes only make the bound smaller.
+    # Optional sizes make the bound smaller.
     sizes = (FLAGS.examples, FLAGS.largest_batch)
     if sizes != (None, None):
         is_complete = None not in sizes and sampler == "truncated_poisson"

@@ -185,7 +185,7 @@ def setting(names: Iterable[str] | None = None, **fixed: Any) -> Setting:
         # A model may have its own default, which `setting_of` uses instead of the flag's.
         if name in given and name not in fixed and not flags.FLAGS[name].present:
             del given[name]
-    # Adds the model's `insertions`, unless --steps or a sampler with epochs sets the steps.
+    # Adds the model's `insertions`, unless --steps or a sampler that draws per epoch sets them.
     make.add_default_insertions(given["model"], given)
     return make.setting_of(**given)
 

@@ -86,7 +86,7 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
         f"scipy {scipy.__version__}",
         "Date": f"{datetime.now(UTC):%Y-%m-%d}",
     }
-    # We do not know what the adversary sees, knows or inserts.
+    # Only this topic of the threat model is known.
     threats = {"given": _UNKNOWN_THREAT}
     return Subject(name, facts, threats, conclusion, provenance)
 
