@@ -281,7 +281,9 @@ def sum_canaries(
             batch = (crafted.features[k][None], crafted.labels[k][None])
             return clipped_sum(theta, batch, clipping_norm)
 
-        return _add_terms(weights, weights, theta, clipped_gradient)
+        return _add_terms(
+            selected=weights, weights=weights, like=theta, compute_term=clipped_gradient
+        )
 
     if isinstance(crafted, Coordinates):
         # The norm of a canary is the magnitude of its only entry.
@@ -298,12 +300,13 @@ def sum_canaries(
 
         # We also draw the directions of absent canaries, with weight 0. Runs under `vmap` share the mask but
         # not the presence, so their loops then take the same number of steps.
-        masks = jnp.broadcast_to(mask, weights.shape)
-        total = _add_terms(masks, weights, like, unit_direction)
+        selected = jnp.broadcast_to(mask, weights.shape)
+        total = _add_terms(selected, weights, like, unit_direction)
         # Canaries have norm C, so they need no clipping.
         return crafted.spread(clipping_norm * total, theta)
 
-    clipped = jax.vmap(clip, (0, None))(crafted, clipping_norm)
+    vectors = crafted  # (K, p)
+    clipped = jax.vmap(clip, (0, None))(vectors, clipping_norm)
     return jnp.sum(weights[:, None] * clipped, axis=0)
 
 

@@ -215,7 +215,8 @@ def _measure_slopes(
     def measure(position: Array) -> Array:
         """Returns |J unit| - 1 at a position."""
         pull_back = _linearise(step, theta + position * unit, batch)
-        # J unit - unit = -eta H unit. Subtracting would lose digits, because J is near I.
+        # H is the Jacobian of d in the step theta - eta d(theta). J unit - unit = -eta H unit. Subtracting
+        # would lose digits, because J is near I.
         change = -step.learning_rate * _push_forward(pull_back, unit)
         return _measure_stretch(unit, change)
 
@@ -267,7 +268,7 @@ def largest_expansion(
         return np.asarray(_multiply(step, pull_back, jnp.float32(v)), np.float64)
 
     def add_tolerance(eigenvalue: float) -> float:
-        """Converts an eigenvalue to a singular value of J, adds the tolerance, and converts it back."""
+        """Adds the tolerance for J's singular value. Iterations stop once no eigenvalue exceeds the sum."""
         constant = _find_constant(step, eigenvalue)
         largest = constant + TOLERANCE * abs(constant - 1) + _ROUNDING
         return (largest**2 - 1) / step.learning_rate  # inverts `_find_constant`
@@ -439,23 +440,24 @@ def worst_on_lines(
 def _find_slopes(
     step: StepMap, theta: Array, batch: Batch, directions: Array, line: Line
 ) -> Vector:
-    """Returns the largest factor by which derivatives stretch each segment of n lines, (n, 2 reach)."""
-    # `reach` segments on each side of theta, each with _SLOPES_PER_SECANT intervals.
+    """Returns the largest factor by which Jacobians of a step stretch segments of n lines, (n, 2 reach)."""
+    # `reach` segments of `line.length` on each side of theta, each with _SLOPES_PER_SECANT intervals.
     places = jnp.arange(2 * line.reach * _SLOPES_PER_SECANT + 1, dtype=jnp.float32)
     positions = line.length * (places / _SLOPES_PER_SECANT - line.reach)
     # Factors are near 1, so float32 keeps more digits of the factor minus 1.
     minus_one = _on_lines(_measure_slopes, step, theta, batch, directions, positions)
     slopes = 1 + np.asarray(minus_one, np.float64)
-    # A window that begins where a secant begins contains all of its points, including both ends.
+    # A window that begins where a segment begins contains all of its points, including both ends.
     windows = sliding_window_view(slopes, _SLOPES_PER_SECANT + 1, axis=1)
     return windows[:, ::_SLOPES_PER_SECANT].max(axis=2)
 
 
 def compute_excess(secant: Stretches, derivative: Stretches) -> Stretches:
-    """Returns how much more secants stretch than derivatives along them allow; above 0 if there is a jump.
+    """Returns how much more secants stretch than derivatives along them allow; above 0 if the gradient jumps.
 
-    Both arguments are factors by which a step increases distances, such as 1.002. A margin relative to the
-    increase, here 0.002, allows for float32 rounding and for larger derivatives between the measured points.
+    Both arguments are factors by which a step increases distances, such as 1.002. We compare the increases,
+    here 0.002. Relative and absolute margins allow for float32 rounding and for larger derivatives between
+    the measured points.
     """
     allowed = (1 + _RELATIVE) * (derivative - 1) + _ABSOLUTE
     return secant - 1 - allowed

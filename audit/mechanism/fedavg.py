@@ -190,10 +190,13 @@ def _update_server(
     """
     federated: Federated = hyper.mechanism_specific
     normal = jax.random.normal(key, state.theta.shape, state.theta.dtype)
-    mean = (sums.updates + hyper.deviation(norm) * normal) / federated.denominator
+    # Updates are the model before minus after training, like gradients.
+    pseudo_gradient = (sums.updates + hyper.deviation(norm) * normal) / federated.denominator
 
     optimizer = choices.optimizer(hyper.learning_rate)
-    updates, optimizer_state = optimizer.update(mean, state.optimizer.optimizer, state.theta)
+    updates, optimizer_state = optimizer.update(
+        pseudo_gradient, state.optimizer.optimizer, state.theta
+    )
     theta: Any = optax.apply_updates(state.theta, updates)
 
     count_key = jax.random.fold_in(key, _COUNT)
@@ -229,7 +232,7 @@ def cohort_sums(
     shuffles = jax.random.fold_in(key, _SHUFFLE)
 
     def add_block(sums: Sums, members: Array) -> tuple[Sums, None]:
-        """Adds the clipped updates of a block's clients (b,), which may be ABSENT, to the sums."""
+        """Adds the clipped updates and centred counts of a block's clients (b,), which may be ABSENT."""
         is_present = members != ABSENT
         _features, _labels, _starts, all_counts = data
         counts = jnp.where(is_present, all_counts[members], 0)
@@ -250,7 +253,7 @@ def cohort_sums(
         # If an update's squared norm overflows, clipping would silently return 0, so we use NaN.
         squared_norms = jnp.where(squared_norms < jnp.inf, squared_norms, jnp.nan)
         weights = is_present.astype(theta.dtype)
-        centred = (squared_norms <= norm**2) - 0.5
+        centred = (squared_norms <= norm**2) - 0.5  # 1/2 if unclipped, else -1/2, to adapt C
         centred_count = sums.centred_count + jnp.sum(weights * centred)
         scales = weights * scale_to_norm(squared_norms, norm)
         return Sums(sums.updates + scales @ updates, centred_count), None

@@ -127,13 +127,13 @@ def list_measured(sweep: Sweep) -> list[Setting]:
 def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list[Record]:
     """Returns the rows from `gather_rows`, with upper bounds on the last model's epsilon (`_find_upper`)."""
     # A sweep's steps and bounds do not depend on the adversary, so we measure them for only one adversary.
-    measured = {_describe_training(setting): setting for setting in list_measured(sweep)}
+    with_measurement = {_describe_training(setting): setting for setting in list_measured(sweep)}
     rows = gather_rows(points)
     for row in rows:
         audited: Setting = row["setting"]
-        # A setting that is not in `measured` needs no measurement: its model has proven Lipschitz constants,
+        # A setting that is not found needs no measurement: its model has proven Lipschitz constants,
         # or every step inserts the canary, and `composition` is its bound.
-        setting = measured.get(_describe_training(audited), audited)
+        setting = with_measurement.get(_describe_training(audited), audited)
         row |= _find_upper(row["composition"], setting, evidence)
     return rows
 
@@ -142,7 +142,8 @@ def gather_rows(points: Sequence[Point]) -> list[Record]:
     """Returns a row for each panel, noise strategy and x, in order of first occurrence.
 
     A row combines up to two audits, one of fresh directions and one of canaries along coordinates. Fields of
-    a missing audit are omitted. All points must have a conclusion.
+    a missing audit are omitted. All points must have a conclusion. IF_GAUSSIAN is a mean over seeds, and
+    other fields use the first seed.
 
     Returns:
       Rows with `panel`, `x`, the `setting` of the first audit, and these epsilons:
@@ -156,7 +157,7 @@ def gather_rows(points: Sequence[Point]) -> list[Record]:
     """
     rows: dict[tuple[str, str, float], Record] = {}
     for point in points:
-        setting = point.cells[0].setting
+        setting = point.cells[0].setting  # equal for all seeds
         place = (point.panel, setting.mechanism.noise, point.x)
         shared = {
             "panel": point.panel,
@@ -203,13 +204,15 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
       margin: The bound if steps expand ten times as much.
       expansion: The mean Lipschitz constant of the steps; missing for COMPOSITION.
     """
-    inserts_always = setting.schedule.periodicity == 1
     upper = lipschitz.hidden_state(setting, evidence.levels.delta)  # a text if no bound is proven
-    if isinstance(upper, HiddenState) and (not inserts_always or upper.bound.epsilon < composition):
-        return _describe_upper(upper, upper.assumes.word)
-    # Unless steps contract, the bound then equals `composition`, so we do not measure steps.
-    if inserts_always:
+    is_lower = isinstance(upper, HiddenState) and upper.bound.epsilon < composition
+
+    every_step_inserts = setting.schedule.periodicity == 1
+    if every_step_inserts and not is_lower:
+        # A bound below `composition` would need steps that contract, so we do not measure them.
         return {"at_most": composition, "word": COMPOSITION, "margin": composition}
+    if isinstance(upper, HiddenState):
+        return _describe_upper(upper, upper.assumes.word)
     return _find_measured_upper(setting, evidence)
 
 
@@ -245,6 +248,7 @@ def read_expansion(evidence: Evidence, setting: Setting) -> lipschitz.Steps | No
 def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> None:
     """Draws a panel from rows of `make_rows`: upper bounds as lines, audits as markers and intervals.
 
+    The band is a safety margin for steps that expand distances ten times as much.
     `look` has keyword arguments for `Axes.set`.
     """
     rows = sorted(records, key=itemgetter("x"))
@@ -271,23 +275,24 @@ def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> N
 def draw_proven(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence
 ) -> tuple[Figure, OwnTable]:
-    """Plots each method's lower bounds against the number of training runs, and tabulates some of them."""
+    """Plots each method's lower bounds against the number of training runs, and tabulates a selection."""
     rows = []
     for point in points:
         rows += make_proven_rows(point, evidence)
     ylabel = f"epsilon at delta {show_level(evidence.levels.delta)}"
     figure = draw_panels_of(rows, sweep.title, _draw_proven_panel, size=(3.1, 2.7), ylabel=ylabel)
-    columns = [
+    columns = [  # field, heading, format
         field("panel"),
         field("method", "method", left=True),
         field("canaries", "canaries", ","),
-        field("x", "trainings", ",")._replace(key="trainings"),  # the CSV column
+        field("x", "trainings", ",")._replace(key="trainings"),  # the CSV column's name
         field("epsilon", "epsilon", at_least),
         field("upper_bound", "upper bound", at_most),
         field("assumes", "assumes", left=True),
     ]
     title = f"{sweep.title}: epsilon at {evidence.levels}"
-    return figure, own_table(title, columns, select(rows, is_shown=True), section="panel", gap="  ")
+    tabulated = select(rows, is_shown=True)
+    return figure, own_table(title, columns, tabulated, section="panel", gap="  ")
 
 
 def _draw_proven_panel(axis: Axes, records: Records) -> None:
@@ -396,13 +401,13 @@ def draw_correlated(
         ylabel=f"epsilon of the last model\nat delta {show_level(delta)}",
         sharey=True,
     )
-    columns = [
+    columns = [  # field, heading, format
         field("panel"),
         field("strategy", "noise", left=True),
-        field("x", head="k", show="g")._replace(key="k"),  # the CSV column
+        field("x", head="k", show="g")._replace(key="k"),  # the CSV column's name
         field("noise_multiplier", "sigma", ".4g"),
         field("linear", "linear", ".2f"),
-        field("interval_low", "audit", ".2f"),
+        field("interval_low", "audit", ".2f"),  # two-sided interval
         field("interval_high", "to", ".2f"),
         field("proven", "proven", at_least),
         field("composition", "all models", at_most),

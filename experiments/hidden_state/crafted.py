@@ -144,7 +144,10 @@ def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Rec
 
 
 def make_latch_table(delta: float) -> Table[Record]:
-    """Returns a table of the epsilon of a latch, a crafted loss, for each of TRAININGS (`make_latch_row`)."""
+    """Compares a latch's epsilon for shuffled batches with the claim for Poisson sampling, in a table.
+
+    A latch is a crafted loss whose last model shows if any step exceeded a threshold.
+    """
     columns = [
         field("sigma", "sigma", "g"),
         field("batches", "b"),
@@ -156,5 +159,5 @@ def make_latch_table(delta: float) -> Table[Record]:
         f"the latch: the last iterate of a shuffled training run, at delta {show_level(delta)}",
         "epsilon: lower bound from the best threshold; Poisson's: claim for Poisson sampling",
     ]
-    rows = [make_latch_row(*training, delta) for training in TRAININGS]
+    rows = [make_latch_row(sigma, batches, epochs, delta) for sigma, batches, epochs in TRAININGS]
     return Table(columns, rows, before=before)

@@ -137,11 +137,12 @@ class Stepper:
 
 
 def _choose_spacing(process: Process) -> float:
-    """Returns the distance between neighbouring grid points, in units of C.
+    """Returns the distance between neighbouring points of the densities' grid, in units of C.
 
     Finer grids yield the same epsilons (`test_crafted_landscape.py`).
     """
     sigma = process.noise_multiplier
+    # Later steps have noise sigma / B. The minimum keeps the grid fine.
     spacing = sigma / max(process.batch_size, _MIN_BATCH_SIZE) / PER_DEVIATION
     # A step separates the densities above and below its threshold, which leaves sharp edges if there is
     # little noise (sigma / B).
@@ -326,8 +327,8 @@ def audit(process: Process, study: Study) -> Record:
 def search(process: Process, study: Study) -> Record:
     """Runs the hidden-state paper's Algorithm 6: tries many thresholds for the crafted landscape.
 
-    Every step after the first moves theta away from the threshold. All simulations of a process use the same
-    random draws. The thresholds are symmetric about C / 2 (Errata H7).
+    On this loss, every step after the first moves theta away from a threshold h. All simulations of a process
+    use the same random draws. The thresholds are symmetric about half the clipping norm C (Errata H7).
 
     Returns:
       A record with the fields of the process, and
@@ -339,7 +340,8 @@ def search(process: Process, study: Study) -> Record:
     upper = upper_bound(process, study.delta)
     # With two steps, the threshold with the largest epsilon is where the likelihood ratio of theta_1 is
     # e^epsilon (Errata H13). This epsilon is at most `upper`, so the range includes this threshold.
-    top = 1.15 * cross_at_first_step(process, upper)
+    margin = 1.15
+    top = margin * cross_at_first_step(process, upper)
     thresholds = np.linspace(1 - top, top, _NUM_SEARCHED)
     return {
         **process._asdict(),
@@ -401,10 +403,11 @@ def simulate(
 
 
 def _simulate_estimates(process: Process, threshold: float, study: Study) -> list[float]:
-    """Returns the paper's estimates of epsilon after each step, of shape (T,), from simulated runs.
+    """Returns the hidden-state paper's estimates of epsilon after each step, (T,), from simulated runs.
 
-    Steps 2 to T move theta away from `threshold`, in units of the clipping norm. The estimates choose a test
-    of theta and count its errors on the same runs, so they are not bounds.
+    Step 1 adds the canary in half of the runs. Later steps move theta by 1 away from `threshold`, in units of
+    the clipping norm. The estimates choose a test of theta and count its errors on the same runs, so they are
+    not bounds.
     """
     present = np.arange(study.runs) % 2 == 1
     estimates = []

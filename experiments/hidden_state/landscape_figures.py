@@ -77,9 +77,9 @@ def draw(audits: Records, searches: Records, study: Study) -> Iterator[tuple[str
 def make_table(audits: Records) -> Table[Record]:
     """Returns a table of epsilons after the last step, with a row for each landscape and adversary.
 
-    The columns before `adversary` identify a landscape. `audits` come from `landscape.audit`. eps_exact is
-    exact, eps_gaussian is the claim of a conversion that assumes a Gaussian trade-off curve, and eps_upper is
-    the accountant's.
+    A landscape is a crafted loss with a sigma, batch size and number of steps. `audits` come from
+    `landscape.audit`. eps_exact is exact, eps_gaussian is the claim of a conversion that assumes a Gaussian
+    trade-off curve, and eps_upper is the accountant's.
     """
     rows = []
     for audit in audits:
@@ -114,13 +114,13 @@ def _add_panel(record: Record) -> Record:
 def _draw_epsilons(axis: Axes, epsilons: Record, study: Study) -> None:
     """Plots epsilons as lines, and the accountant's epsilon `upper` as a horizontal line.
 
-    `epsilons` has the positions ("x"), `upper`, the values of some lines in _EPSILONS, and `simulated`, the
-    hidden-state paper's estimates (Algorithm 4) from simulated runs.
+    `epsilons` has the positions ("x"), `upper`, the values of lines in _EPSILONS, and `simulated`, the
+    hidden-state paper's estimates (Algorithm 4) from simulated runs. Missing lines are skipped.
     """
     axis.axhline(epsilons["upper"], color=UPPER, ls=":", label="upper bound")
     label = f"Algorithm 4's lower value, {study.runs:,} simulated runs (not a bound)"
-    # Label, color, and marker or line.
-    plot_lines(axis, epsilons, {"simulated": (label, IN, "."), **_EPSILONS})
+    simulated = (label, IN, ".")  # label, color and marker
+    plot_lines(axis, epsilons, {"simulated": simulated, **_EPSILONS})
 
 
 def _draw_steps(axis: Axes, records: Records, study: Study) -> None:
@@ -131,8 +131,8 @@ def _draw_steps(axis: Axes, records: Records, study: Study) -> None:
     """
     [audit] = records
     steps = np.arange(1, audit["steps"] + 1)
-    # With a constant gradient, theta_t has the noise of t steps: sigma in step 1, and sigma / B in later
-    # steps, which are means of B gradients (Errata H5).
+    # With a constant gradient, theta_t has the noise of t steps: sigma in step 1, which the paper does
+    # not divide by B, and sigma / B in later steps, which are means of B gradients (Errata H5).
     deviations = audit["noise_multiplier"] * np.sqrt(1 + (steps - 1) / audit["batch_size"] ** 2)
     constant = [conversions.epsilon_from_mu(1 / deviation, study.delta) for deviation in deviations]
     epsilons = {

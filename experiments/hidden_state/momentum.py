@@ -158,7 +158,7 @@ def make_rows(study: Study) -> list[Record]:
             {
                 **landscape._asdict(),
                 "k": landscape.k,
-                # Steps on linear losses keep distances. This is the epsilon of such steps, with slope 1.
+                # Steps on linear losses keep distances: all have the same slope, `lipschitz` = 1.
                 "linear": conversions.epsilon_from_mu(sgd["mu_same_slopes"], study.delta),
                 "sgd_bound": sgd["epsilon_bound"],
                 "mu": mu,

@@ -61,7 +61,8 @@ class Size(NamedTuple):
         """Returns the run counts for an adversary, and the number of canaries in each run.
 
         For fresh directions, this number is AUTO: the library chooses it based on the model's size. Only
-        biased adversaries, whose canaries lie along coordinates, can have several canaries in a run.
+        adversaries whose canaries lie along coordinates (`biased`) can have several canaries in a run,
+        unless `coordinate_runs` is empty.
         """
         if isinstance(adversary, SphereFields):  # fresh directions
             return self.fresh_runs, AUTO
@@ -230,7 +231,8 @@ def _on_logistic(at: Sequence[float], field: str, **fields: Any) -> list[Lines]:
 def _with_correlated_noise(models: Iterable[str], steps: int) -> list[Lines]:
     """Returns lines for each way to correlate the noise across steps, with a panel for each model.
 
-    For each periodicity k, the models of all steps together leak the same epsilon.
+    Each periodicity k has its own sigma and `Lines`: for each, the models of all steps together leak the same
+    epsilon.
     """
     lines = []
     for model, (strategy, label) in itertools.product(models, correlated.STRATEGIES.items()):
@@ -340,9 +342,10 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def _list_scaled_figures(scale: str) -> list[Figure]:
-    """Returns the figures with fewer models or values of x at scale `smoke`, which are not in the paper.
+    """Returns the figures with fewer models or values of x at scale `smoke`. They are not in the paper.
 
-    A bracket compares upper bounds with audits of two kinds of canaries, inserted every k steps.
+    A bracket compares upper bounds with audits of two kinds of canaries, inserted every k steps. `matrix`
+    correlates noise across steps.
     """
     networks = _NETWORKS
     correlated_sizes = _CORRELATED
@@ -412,7 +415,7 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
     Figures with upper bounds on the last model have the series COORDINATE. For k > 1, these bounds need the
     Lipschitz constants of training steps. Unless the model's constants are proven, other cells measure them
     once for all series, because they do not depend on the adversary. `fresh_runs` (of fresh directions)
-    covers every k in such a figure.
+    covers every k in such a figure, so other k need no measurement.
     """
     model = task(lines.model)
     is_measured = model.curvature is None  # it has no proven Lipschitz constant

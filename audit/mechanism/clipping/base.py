@@ -139,8 +139,7 @@ def book_keeping(
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns the clipped sum, of shape (p,), of the gradients for features (B, inputs) and their labels.
 
-        To obtain the gradients at the layers' outputs (outputs, B), we differentiate with respect to zeros
-        (perturbations) added to the outputs, as `flax.linen.Module.perturb` does.
+        Callers can `vmap` it over thetas with the same batch.
         """
         features, labels = batch
         columns = features.T  # one example per column
@@ -151,7 +150,11 @@ def book_keeping(
                 zeros[path[:-1]] = jnp.zeros((value.shape[-1], len(labels)), value.dtype)
 
         def total_loss(perturbations: _Inputs) -> tuple[Array, tuple[_Inputs, _Inputs]]:
-            """Returns the summed loss, and the inputs of all layers and of those that read the features."""
+            """Returns the summed loss, and the inputs of all layers and of those that read the features.
+
+            `perturbations` are zeros added to the layers' outputs (outputs, B), to obtain the gradients at
+            the outputs, as in `flax.linen.Module.perturb`.
+            """
 
             def compute(layer: nn.Module, inputs: Array) -> tuple[Array, Array] | None:
                 """Returns (a dense layer's perturbed output, its input to save); None for other layers."""
@@ -161,7 +164,8 @@ def book_keeping(
 
             logits, inputs = apply(module, params, columns, compute)
             losses = jax.vmap(criterion, (-1, 0))(logits, labels)  # examples are columns
-            # All thetas share the input of these layers, so we sum their gradients differently.
+            # Under `vmap` over thetas, only these layers share their input, so we sum their gradients
+            # differently.
             first_layers = {path: columns for path in inputs if inputs[path] is columns}
             return jnp.sum(losses), (inputs, first_layers)
 
@@ -179,7 +183,7 @@ def book_keeping(
             scaled = gradients * scales
             if path in first_layers:
                 # With a row of ones as the bias's input, one product computes both sums. In other
-                # layers, joining would copy the inputs for each theta.
+                # layers, this would copy each theta's own inputs.
                 bias_input = jnp.ones((1, len(labels)), columns.dtype)
                 all_inputs = jnp.concatenate([inputs[path], bias_input])
                 both = scaled @ all_inputs.T  # (outputs, inputs + 1)
@@ -226,16 +230,16 @@ def apply(
     saved: dict[Path, Saved] = {}
 
     def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        """Returns a layer's output from `compute`, and saves the value that `compute` also returns."""
+        """Returns a layer's output from `compute`, and stores the second value of `compute` in `saved`."""
         inputs = [*args, *kwargs.values()]
         computed = None
-        # Strategies do not support calls with additional arguments, such as the mask of a normalisation.
+        # `compute` does not support calls with additional arguments, such as a normalisation's mask.
         if context.method_name == "__call__" and len(inputs) == 1:
             computed = compute(context.module, inputs[0])
         if computed is None:
             return method(*args, **kwargs)
         path = context.module.path
-        if path in saved:  # strategies compute norms of gradients from a single call
+        if path in saved:  # we compute norms of gradients from a layer's only call
             raise UnknownLayer(f"layer {'/'.join(path)} is called twice")
         output, saved[path] = computed
         return output

@@ -148,7 +148,7 @@ def find_gradients(names: set[str], calls: Call, at_output: Array) -> dict[str, 
 def _multiply_columns(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
     """Returns kernel.T (O, K) @ columns (K, L), for columns = layer.unfold(x).
 
-    We pass x, because the derivative computes the gradient at x, not at the larger columns.
+    We also pass x, because the product's custom derivative is the gradient at x, not at the larger columns.
 
     Under `vmap` over examples, we compute a batched product with contiguous rows. By default, JAX would first
     reorder the columns for one large product. JAX cannot differentiate this rule in reverse mode. So it can
@@ -159,12 +159,12 @@ def _multiply_columns(layer: Any, kernel: Array, x: Array, columns: Array) -> Ar
 
     @product.def_vmap
     def map_product(size: int, are_batched: Any, *arguments: Array) -> tuple[Array, bool]:
-        """Returns kernel.T @ columns under `vmap`, and True, because its first axis is the mapped one.
+        """Replaces JAX's `vmap` rule. Returns kernel.T @ columns, and True, as its first axis is mapped.
 
         `are_batched` has a boolean for each of kernel, x and columns.
         """
         kernel_is_batched, *_ = are_batched
-        if not kernel_is_batched:  # `vmap` over examples, so x and columns = unfold(x) are batched
+        if not kernel_is_batched:  # `vmap` over examples
             return multiply(*arguments), True  # it accepts columns with a leading axis
         axes = [0 if is_batched else None for is_batched in are_batched]
         return jax.vmap(multiply, axes)(*arguments), True
@@ -173,15 +173,15 @@ def _multiply_columns(layer: Any, kernel: Array, x: Array, columns: Array) -> Ar
 
 
 def _make_product(layer: Any) -> Callable[[Array, Array, Array], Array]:
-    """Returns the function (kernel, x, columns) -> kernel.T @ columns, for columns = layer.unfold(x).
+    """Returns a function (kernel (K, O), x, columns = layer.unfold(x) (..., K, L)) -> kernel.T @ columns.
 
-    The derivative computes the gradient at x with `layer.fold`, the transpose of `unfold`. This avoids
-    storing the gradient at the columns, which are several times larger than x.
+    The derivative computes the gradient at x with `layer.fold`, which multiplies by the kernel and transposes
+    `unfold`. This avoids storing the gradient at the columns, which are several times larger than x.
     """
 
     @jax.custom_vjp
     def multiply(kernel: Array, x: Array, columns: Array) -> Array:
-        """Returns kernel.T @ columns (..., K, L). Only the derivative uses x."""
+        """Returns kernel.T @ columns, of shape (..., O, L). Only the derivative uses x."""
         # With a broadcast kernel, JAX does not reorder batched columns for a single product.
         shape = (*columns.shape[:-2], *kernel.T.shape)
         rows = jnp.broadcast_to(kernel.T, shape)
@@ -193,7 +193,7 @@ def _make_product(layer: Any) -> Callable[[Array, Array, Array], Array]:
 
     def backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, None]:
         """Returns the gradients for the kernel and x; None for the columns, which are computed from x."""
-        kernel, x, columns = saved
+        kernel, x, columns = saved  # and `gradient` is (..., O, L)
         at_kernel = jnp.einsum("...kl,...ol->ko", columns, gradient)
         return at_kernel, layer.fold(kernel, gradient, x), None
 

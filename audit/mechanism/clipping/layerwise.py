@@ -67,7 +67,7 @@ def layerwise_book_keeping(
         """Computes the sum of a batch's clipped gradients, of shape (p,), block by block."""
         params = unravel(theta)
         features, _ = batch
-        # Each layer's `Call` for one example has the shape of its output, and the size of its saved inputs.
+        # A layer's `Call` has its output and saved inputs for one example. We need their sizes.
         _, calls = jax.eval_shape(
             lambda x: _apply(module, params, x, perturbations=None), features[0]
         )
@@ -106,7 +106,8 @@ def layerwise_book_keeping(
         zeros = jax.tree.map(jnp.zeros_like, by_path)
         totals, factors = jax.lax.scan(add_block, zeros, blocks)
         for path, factor in factors.items():
-            totals[path] = factor.sum().reshape(by_path[path].shape)
+            product = factor.sum()  # multiplies the matrices
+            totals[path] = product.reshape(by_path[path].shape)
         return ravel_pytree(unflatten_dict(totals))[0]
 
     return clipped_sum
@@ -164,18 +165,21 @@ def _apply(
 ) -> _Pass:
     """Returns (one example's logits, each layer's `Call`: its output and saved inputs, by path).
 
-    `perturbations` are zeros to add to the layers' outputs, because the gradient with respect to them is that
-    at the outputs; None adds none.
+    `perturbations` has zeros to add to each layer's output; None adds none.
     """
 
     def compute(layer: nn.Module, x: Array) -> tuple[Array, Call] | None:
-        """Returns (a layer's perturbed output, its `Call`); None for an unsupported layer."""
+        """Returns (a layer's output, its `Call`); None for an unsupported layer.
+
+        We add zeros (perturbations), because their gradient is that at the output.
+        """
         call = pass_through(layer, x)
         if call is None:
             return None
         output = call.output
         if perturbations is not None:
-            output = output + perturbations[layer.path].reshape(output.shape)
+            matrix = perturbations[layer.path]  # places and channels
+            output = output + matrix.reshape(output.shape)
         return output, call
 
     return apply(module, params, x, compute)
