@@ -85,17 +85,19 @@ def count_batches(sampling_rate: float) -> int:
 def _check_epsilon(claimed: float, composition: Composition, delta: float) -> CheckOutcome:
     """Checks whether a claimed epsilon is at least dp-accounting's, up to the tolerance."""
     accounted = accounting.participant_upper_bound(composition, delta)
-    # Only sampling needs a grid.
+    # Only sampling needs a grid of privacy losses.
     if _is_too_low(claimed, accounted) and accounting.counts_sampling(composition):
         accounted = min(accounted, _account_finely(composition, accounted, delta))
     epsilon = at_most_digits(accounted)
     tolerance = f"{100 * _RELATIVE_TOLERANCE:g}% plus {_TOLERANCE:g}"
-    text = f"dp-accounting gives {epsilon} at delta {delta:g} (tolerance {tolerance})"
-    outcome = CheckOutcome(text, figures={"accounted": accounted})
+    outcome = CheckOutcome(
+        f"dp-accounting gives {epsilon} at delta {delta:g} (tolerance {tolerance})",
+        figures={"accounted": accounted},
+    )
     if not _is_too_low(claimed, accounted):
         return outcome
-    # A mistake explains the claim if its epsilon is within 2% of the claim, and at most half as far away as
-    # the correct epsilon.
+    # A mistake explains the claim if its epsilon is within 2% of the claim, and within half of the percentage
+    # by which the claim is too low.
     close = min(0.02, (1 - claimed / accounted) / 2) * claimed
     fitting = [
         name

@@ -71,7 +71,7 @@ def check_batches(
         over the loader or to a single batch. A batch is an array of example indices, starting at 0. The seeds
         are 0, 1, ...; a stateful loader may ignore them.
       examples: the size of the data set; by default, that of the loader.
-      sampling_rate: the assumed probability that a batch includes an example.
+      sampling_rate: the assumed probability that a batch includes an example; required.
       assumed: the assumed sampler: "poisson", "fixed" (a fixed number of examples without replacement),
         "shuffled" (a new permutation of the data in each pass, cut into batches), "balls_in_bins" (each pass
         puts each example into a random batch), or "cyclic" (the same batches in every pass).
@@ -102,10 +102,10 @@ def check_batches(
     kind = _recognise_kind(drawn)
     order = None
     if kind in (SHUFFLED, BALLS_IN_BINS):
-        # An epoch, if passes are not read to the end. `examine_order` needs at least 2.
-        batches = max(2, count_batches(rate))
         if drawn.are_whole:
             batches = max(len(drawn_pass.batches) for drawn_pass in drawn.passes)
+        else:  # one epoch, but `examine_order` needs at least 2
+            batches = max(2, count_batches(rate))
         order = examine_order(draw_pass, examples, batches, sizes_vary=kind == BALLS_IN_BINS)
         if order.repeats:
             kind = CYCLIC
@@ -187,6 +187,7 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
         "spread of sizes": _test_sizes(drawn),
         **_test_members(drawn),
     }
+    # Unrecognised batches that pass all tests count as Poisson.
     if kind == UNRECOGNISED and make_report("batches", rows).passed:
         kind = POISSON
     figures: dict[str, Any] = {"kind": kind}
@@ -208,7 +209,8 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
         _drop_poisson_tests(drawn, rows, kind, assumed)
     findings = []
     # An unrecognised kind is reported through the rejected tests of Poisson sampling.
-    if kind != assumed and (kind != UNRECOGNISED or assumed != POISSON):
+    is_reported = kind == UNRECOGNISED and assumed == POISSON
+    if kind != assumed and not is_reported:
         title = _TITLES.get(kind, "other")
         why = ""
         if kind == CYCLIC:
@@ -234,7 +236,7 @@ def _drop_poisson_tests(
 ) -> None:
     """Removes the tests of Poisson sampling from `rows`, if the accountant assumes different batches.
 
-    Keeps the texts of these rows, and accepts a rate within 1% of the stated rate.
+    Keeps the texts of these rows except "together", and accepts a rate within 1% of the stated rate.
     """
     full_sizes = [drawn.sizes.mean()]
     if assumed != BALLS_IN_BINS:  # a smaller last batch lowers the mean
@@ -246,11 +248,12 @@ def _drop_poisson_tests(
     dropped = ["spread of sizes"]
     if is_close:
         dropped.append("batch size")
-    if kind != FIXED or assumed != FIXED:  # fixed-size batches use all examples equally often
+    # Fixed-size batches must also draw all examples equally often.
+    if kind != FIXED or assumed != FIXED:
         dropped.append("every example")
     for row in dropped:
         rows[row] = rows[row]._replace(p_values={}, findings=())
-    del rows["together"]
+    del rows["together"]  # for Poisson batches only
 
 
 def _describe_test(text: str, p_value: float, finding: CheckFinding) -> CheckOutcome:
@@ -292,8 +295,7 @@ def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
         f"give the accountant the rate {rate:.4g}, or draw batches at the stated rate",
     )
     power = f"a rate {visible:.2g}% off would be detected with probability 0.9"
-    text = f"{mean}, {expected:.4g} expected; {power}"
-    return _describe_test(text, total.pvalue, finding)
+    return _describe_test(f"{mean}, {expected:.4g} expected; {power}", total.pvalue, finding)
 
 
 def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:

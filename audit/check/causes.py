@@ -155,8 +155,8 @@ def _fit_size(m: Measured) -> tuple[float, str] | None:
 def _measure_factor(m: Measured) -> float:
     """Returns the ratio of both movements and noise to their stated sizes; 1 if they have no common ratio.
 
-    The factor is the common norm of the largest movements. If examples replace rows, the largest norm may be
-    a tenth too small, so the noise's deviation is a lower bound, up to its error.
+    The factor is the common norm of the largest movements. If examples replace rows, it is the largest norm,
+    which may be a tenth too small, or the noise's deviation minus its error if that is larger.
     """
     tried = m.tried
     deviation = m.drawn.given.deviation
@@ -168,10 +168,11 @@ def _measure_factor(m: Measured) -> float:
     # Small gradients also explain movements below C, so a factor below 1 requires evidence of clipping.
     is_larger = factor > 1 + NORM_ERROR + 2 * tried.tolerance
     is_smaller = factor < 1 - error and tried.is_clipped
-    agrees_with_noise = 0.9 * deviation < tried.max_norm < 1.01 * factor
-    # The factor must explain the noise better than the stated size does.
-    is_nearer = abs(factor / deviation - 1) < min(error, abs(deviation - 1))
-    return factor if (is_larger or is_smaller) and agrees_with_noise and is_nearer else 1.0
+    # Movements may be a tenth too small, or 1% too large.
+    is_bound = 0.9 * deviation < tried.max_norm < 1.01 * factor
+    # The noise must fit the factor, and better than the stated size, 1.
+    fits_noise = abs(factor / deviation - 1) < min(error, abs(deviation - 1))
+    return factor if (is_larger or is_smaller) and is_bound and fits_noise else 1.0
 
 
 def _fit_clipping_norm(m: Measured) -> tuple[str, str] | None:
@@ -184,7 +185,7 @@ def _fit_clipping_norm(m: Measured) -> tuple[str, str] | None:
     fits = find_factors(m, "movements", tried.common_norm, _C_ERROR + tried.tolerance)
     if tried.violations and not fits:
         fits = [f"clipped to {tried.common_norm:.4g} times the stated C"]
-    if not fits or not tried.is_clipped:  # last, because it takes steps
+    if not fits or not tried.is_clipped:  # `is_clipped` is last, because it takes training steps
         return None
     return fits[0], "; or ".join(fits)
 
@@ -225,11 +226,11 @@ def _find_left_out(m: Measured) -> str:
     """Returns the names of the layers that make examples exceed C, if all others stay within C; otherwise "".
 
     Tries each layer, all vectors (biases), and the 2, 3, ... layers that move most, up to half of the layers.
-    Two of these examples must move the other layers by nearly C, as evidence that these layers are clipped.
+    Two examples that exceed C must move the other layers by at least 0.96 C, as evidence of clipping.
     """
     tried = m.tried
-    # Differences from a replaced row do not show which layers are clipped. If all examples are clipped to
-    # slightly more than C, omitting any small layer may bring the rest within C.
+    # Differences from a replaced row do not show which layers are clipped. If all examples are clipped to a
+    # common norm slightly above C, omitting any small layer may bring the rest within C.
     if tried.replaces_rows or (tried.is_clipped and tried.common_norm < 1.1):
         return ""
     norms = tried.collect("layer_norms")
@@ -268,7 +269,8 @@ def _find_repeats(m: Measured) -> tuple[str, int, int] | None:
     repeats = noise.count_repeats(drawn)
     if not repeats:
         return None
-    if drawn.given.values.any():
+    seeds_differ = drawn.given.values.any()
+    if seeds_differ:
         return "several seeds", repeats, len(draws)
     constant = np.zeros(1)  # the step without gradients
     if EMPTY in others:
@@ -289,18 +291,18 @@ def _find_silent(m: Measured) -> str:
     return f"{'a part of ' if is_part else ''}{m.name_layers(layers)}"
 
 
-def _fit_deviation(m: Measured) -> tuple[Any, ...]:
+def _fit_deviation(m: Measured) -> tuple[Any, str, Any] | None:
     """Returns the noise's wrong deviation, a text with its range and the mistakes that fit, and sigma.
 
     Averages over the layers with a rejected test or, if no single layer is rejected, over all trained layers.
-    Sigma is that of the layer with the least noise. Returns () if the deviation is right or another bug
-    explains it.
+    Sigma is that of the layer with the least noise. Returns None if the deviation is right or another bug
+    explains it, such as shared noise.
     """
     given = m.drawn.given
     # The test assumes independent numbers, so shared noise can cause a rejection, but not a factor of 2.
     is_shared = m.related and 0.5 < given.deviation < 2
     if not m.rejected["noise"] or is_shared or _fit_size(m):
-        return ()
+        return None
     trained = np.flatnonzero(given.freedom)
     wrong = [i for i in trained if m.probe.layer_names[i] in m.rejected["noise"]]
     layers = wrong or trained
@@ -357,9 +359,14 @@ def _is_due_to_size(m: Measured) -> bool:
     example with another does not change the size, and must move the step by at most C.
     """
     tried = m.tried
-    change = None if m.noise_obstacle else _find_change(m, "noise and data")
-    is_added = not tried.replaces_rows and tried.movements.keys() >= set(tried.violations)
-    return bool(change and _BY_SIZE in change and is_added and tried.largest[1].norm < 2)
+    # This mistake also changes the noise.
+    noise_change = None if m.noise_obstacle else _find_change(m, "noise and data")
+    # `violations` also describes exchanged examples.
+    only_added_exceed = not tried.replaces_rows and tried.movements.keys() >= set(tried.violations)
+    _, largest = tried.largest
+    return bool(
+        noise_change and _BY_SIZE in noise_change and only_added_exceed and largest.norm < 2
+    )
 
 
 _ROW_OF_SYMPTOM = {"excess": "sensitivity", "noise that is not finite": "noise", "buffers": "noise"}

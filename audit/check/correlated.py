@@ -87,7 +87,7 @@ def _test_steps(noise: Array) -> tuple[float, Array]:
 
 
 def _report(strategy: Strategy, noise: Array) -> CheckReport:
-    """Returns the report on `noise` (T, d), in stated deviations."""
+    """Returns the report on `noise` (T, d), in stated deviations, for the strategy matrix S."""
     raw = strategy.multiply(noise)  # undoes the strategy
     p_independent, correlations = _test_steps(raw)
     ratio = np.sqrt(np.mean(raw**2))
@@ -103,7 +103,7 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
     outcomes = {
         "size": CheckOutcome(
             f"{name} ({steps} steps, {size:,} parameters)",
-            # Undoing a different strategy also changes the size.
+            # Reported only if `p_size` is small. Undoing a different strategy also changes the size.
             findings=[wrong_size] if p_independent > LEVEL else [],
             p_values={"chi-square": p_size},
         ),

@@ -8,7 +8,7 @@ import numpy as np
 
 from audit.check import examples, movements, noise
 from audit.check.movements import MAX_TOLERANCE, SeedEffect, TriedExamples
-from audit.check.noise import CLAMPED_SUM, FEATURES, FOURFOLD, LAGS
+from audit.check.noise import CLAMPED_SUM, FEATURES, FOURFOLD, LAGS, NO_TIES
 from audit.check.probe import Movement, StepProbe
 from audit.check.report import LEVEL, find_rejected_tests
 
@@ -139,7 +139,7 @@ def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
     RefusedError if the step fails on the given batch.
     """
     began = time.perf_counter()
-    again = probe.run(probe.rows)  # already compiled by the probe's first call
+    again = probe.run(probe.rows)  # the first call compiled a JAX step
     seconds = time.perf_counter() - began
     # About 50 steps for examples, and 250 for seeds.
     tell(
@@ -148,29 +148,31 @@ def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
     )
     tried = movements.try_examples(probe, seconds)
     tell(f"{len(tried.movements)} examples tried, and {len(tried.by_row)} rows")
-    effect = movements.measure_seed_effect(tried, probe.rows, seeds=4)
+    seed_effect = movements.measure_seed_effect(tried, probe.rows, seeds=4)
     drawn = None
-    ties = ""
+    ties = NO_TIES
     if probe.settings.noise_multiplier:
         drawn = noise.draw_noise(probe, seeds, seconds)
         tell(f"noise drawn with {len(drawn.given.draws)} seeds")
         ties = noise.find_ties(drawn)
     replay = probe.measure([again], [probe.base], probe.rows)
     m = Measured(probe, replay, tried, drawn, ties)
-    movement_obstacle, noise_obstacle = _find_obstacles(m, effect)
+    # Obstacles prevent the checks of movements or noise.
+    movement_obstacle, noise_obstacle = _find_obstacles(m, seed_effect)
     m = m._replace(movement_obstacle=movement_obstacle, noise_obstacle=noise_obstacle)
     if not movement_obstacle:
         m = m._replace(interaction=_measure_interaction(m))
     if noise_obstacle:
         return m
-    p_values = _test_noise(m, effect)
+    p_values = _test_noise(m, seed_effect)
     return m._replace(p_values=p_values, rejected=find_rejected_tests(p_values))
 
 
 def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
     """Returns why movements do not show sensitivity, and why noise cannot be tested; each text may be "".
 
-    `effect` describes how the seed changes the effect of exchanging two examples.
+    `effect` describes how the seed changes the effect of exchanging two examples. Returns the first
+    reason that applies.
     """
     drawn = m.drawn
     replays = m.replays
@@ -180,12 +182,14 @@ def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
     elif drawn.given.not_finite:
         noise_obstacle = "the step is not finite for some seeds"
     elif not (replays or m.replays_like_noise):
-        # The state may be an optimizer's running means, which also rescale the noise.
+        # The calls differ by more than noise. The state may be an optimizer's running means, which also
+        # rescale the noise.
         noise_obstacle = "the step keeps state, which hides the noise"
     if replays and drawn and drawn.is_sign_step():
         reason = _ADAM + m.phrases.gradient
         return reason, reason
-    if m.ties == CLAMPED_SUM or (replays and _is_changed_after_noise(m, effect)):
+    # Repeated values (ties) show a clamped sum.
+    if m.ties == CLAMPED_SUM or (replays and _is_effect_random(m, effect)):
         reason = (
             "something happens after the noise, such as rounding, clamping, projection or top-k: return the "
             f"noisy sum; with Adam {m.phrases.gradient}. Or the seed changes the effect of an example: "
@@ -202,9 +206,9 @@ def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
 def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
     """Returns the p-values of the noise tests, by row and test.
 
-    Omits the tests on other batches if the seed changes an example's effect on larger batches, but not on the
-    given batch. The noise may then be correct, but followed by an operation that changes only large sums,
-    such as a projection.
+    Omits the tests on other batches if one rejects, and the seed changes an example's effect with larger
+    features or more rows, but not on the given batch. The noise may then be correct, but followed by an
+    operation that changes only large sums, such as a projection.
     """
     p_values = noise.run_tests(m.drawn)
     smallest = min(p_values["noise and data"].values(), default=1.0)
@@ -212,18 +216,18 @@ def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
         batches = noise.make_batches(m.probe.rows)
         for name in (FEATURES, FOURFOLD):
             other_effect = movements.measure_seed_effect(m.tried, batches[name])
-            if _is_changed_after_noise(m, other_effect):
+            if _is_effect_random(m, other_effect):
                 p_values["noise and data"] = {}
     return p_values
 
 
-def _is_changed_after_noise(m: Measured, effect: SeedEffect) -> bool:
-    """Returns True if a seed changes an example's effect through dropout or an operation after the noise.
+def _is_effect_random(m: Measured, effect: SeedEffect) -> bool:
+    """Returns True if dropout or an operation after the noise makes the effect of an example random.
 
     Returns False for noise scaled by an example, and for noise drawn for each part of a batch. Drawing noise
     for each part makes it larger than stated, but has no such effect in a batch of one row.
     """
-    if effect.scales_noise or not effect.excess > 0:
+    if effect.scales_noise or not effect.excess > 0:  # within rounding
         return False
     first_row = examples.take(m.probe.rows, [0])
     needs_several_rows = movements.measure_seed_effect(m.tried, first_row, seeds=8).excess <= 0
@@ -240,9 +244,11 @@ def _measure_interaction(m: Measured) -> Movement | str:
     norms = m.tried.collect("norm")
     is_clipped = norms > 1 - MAX_TOLERANCE
     is_hidden = is_clipped | (norms < MAX_TOLERANCE)
+    # If examples replace rows, norms do not show clipping.
     is_all_clipped = not m.tried.replaces_rows and is_hidden.all() and is_clipped.any()
     larger = m.probe.with_larger_norm() if is_all_clipped else None
     interaction = movements.measure_interactions(larger or m.probe, m.tried)
-    if is_all_clipped and not larger and not m._replace(interaction=interaction).interacts:
+    is_found = m._replace(interaction=interaction).interacts
+    if is_all_clipped and not larger and not is_found:
         return _ALL_CLIPPED
     return interaction

@@ -97,18 +97,18 @@ class TriedExamples:
 
     @cached_property
     def max_norm(self) -> float:
-        """The largest finite movement.
+        """The largest finite movement, or a larger enclosing radius.
 
         If examples replace a row, only differences between their contributions to the sum are observed.
-        Clipped contributions lie in a ball of radius C, so the result is the radius of their smallest
-        enclosing ball.
+        Clipped contributions lie in a ball of radius C, so the radius of their smallest enclosing ball also
+        counts.
         """
         norms = [item.norm for item in self.described.values() if item.norm < np.inf]
         largest = max(norms, default=0.0)
         if not self.replaces_rows or not self.finite:
             return largest
-        # A movement is half of a contribution's difference from the replaced one. The factor R of a QR
-        # decomposition preserves distances in fewer coordinates.
+        # A movement is half of a contribution's difference from the replaced one, the inserted 0. The
+        # factor R of a QR decomposition preserves distances in fewer coordinates.
         factor = np.linalg.qr(2 * self.collect("vector").T, mode="r")
         return max(largest, _compute_enclosing_radius(np.insert(factor, 0, 0, axis=1).T))
 
@@ -210,15 +210,17 @@ class SeedEffect(NamedTuple):
 def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
     """Measures how far extreme examples move a step if they are added to its batch or replace rows.
 
-    If the step rejects or ignores an additional row, each example replaces the first row instead. The
-    duration of a step, `seconds`, limits the number of rows to try.
+    If the step rejects or ignores an additional row, each example replaces the first row instead. Then
+    exchanges two examples in several rows. The duration of a step, `seconds`, limits the number of rows.
     """
     tried_examples = examples.make_extreme_examples(probe.rows)
     tried = _measure_each(probe, tried_examples)
     is_one_ignored = not tried.refusal and not tried.is_any_moved
     if tried.refusal or is_one_ignored:
-        refusal = tried.refusal or "the step ignores an additional example"
-        tried = replace(_measure_each(probe, tried_examples, replaces_row=True), refusal=refusal)
+        tried = replace(
+            _measure_each(probe, tried_examples, replaces_row=True),
+            refusal=tried.refusal or "the step ignores an additional example",
+        )
     if not tried.is_any_moved or not tried.finite:
         return tried
     if is_one_ignored:
@@ -235,7 +237,7 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
     count = int(np.clip(3 / seconds, 4, 64))
     by_row = {}
     for row in list(ranked)[:count]:
-        try:  # two very different examples
+        try:  # examples with very different movements
             first, second = tried.run_in_place(tried.opposites, probe.rows, row, seed=0)
         except RefusedError:
             break
@@ -312,7 +314,7 @@ def _add_until_moved(tried: TriedExamples) -> TriedExamples:
             break
         if np.any(after != probe.base):
             movement = probe.measure([after], [probe.base], rows)
-            if movement.excess > 1:
+            if movement.excess > 1:  # more than C plus the tolerance
                 change = f"{name}, added {count} times (fewer copies have no effect)"
                 return tried.add(change, tried.examples[name], movement)
             break
@@ -332,22 +334,23 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
     measured = []
     reason = tried.refusal
     for batches in _list_parts(tried, probe.rows):
+        with_both, with_first, _ = batches
         try:
             both, *separately = [probe.run(batch) for batch in batches]
         except RefusedError as error:
             reason = f"the step refused a changed batch: {error}"
             continue
         together = [both, probe.base]
-        movement = probe.measure(together, separately, batches[1])
+        movement = probe.measure(together, separately, with_first)
         if movement.excess > 0:
             # A step may use only the first rows of a large batch.
-            if not tried.replaces_rows and _is_full(probe, batches[0], both):
+            if not tried.replaces_rows and _is_full(probe, with_both, both):
                 continue
-            # Subtract the same difference with another seed.
+            # Subtract the same difference, both + base - first - second, with another seed.
             base, both, *parts = [probe.run(batch, seed=1) for batch in (probe.rows, *batches)]
             together += parts
             separately += [base, both]
-            if probe.measure(together, separately, batches[1]).excess > 0:
+            if probe.measure(together, separately, with_first).excess > 0:
                 return (
                     "noise changes the joint effect of two parts of a batch: return the noisy sum"
                 )
@@ -419,7 +422,8 @@ def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> 
             noise = second - other_second
             products = abs(probe.sum_layers(movement.vector * noise))  # inner products by layer
             lengths = movement.layer_norms * np.sqrt(probe.sum_layers(noise**2))
-            # An unchanged layer has product and length 0, and counts as parallel.
+            # Scaling the noise gives a parallel change. An unchanged layer has length 0, and counts as
+            # parallel.
             is_parallel = lengths.any() and np.all(products >= _PARALLEL * lengths)
             effects.append(SeedEffect(movement.excess, scales_noise=bool(is_parallel)))
     return max(effects)  # by the excess

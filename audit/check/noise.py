@@ -159,13 +159,12 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     count = seeds or int(max(min(needed, 2000, 20 / seconds), 12))
     # The seeds are consecutive, like step numbers. The first seed depends on the step. With a fixed seed, a
     # chance correlation in a generator would make every step fail.
-    numbers = repr(probe.settings).encode() + probe.start.tobytes()
-    first_seed = zlib.crc32(numbers) % 2**30
+    first_seed = zlib.crc32(repr(probe.settings).encode() + probe.start.tobytes()) % 2**30
     end = first_seed + count
 
-    # Parameters with fewer than 32 floating-point steps per standard deviation are omitted, since the tests
-    # would detect their rounding. The step size is taken six deviations away, because selecting by drawn
-    # values would cut off the noise's tails. If noise is much larger than stated, coarser rounding is fine: a
+    # Parameters with fewer than 32 floating-point numbers per standard deviation are omitted, since the tests
+    # would detect their rounding. The spacing is taken six deviations away, because selecting by drawn values
+    # would cut off the noise's tails. If noise is much larger than stated, coarser rounding is fine: a
     # tenth of the largest difference between two draws is at most about one deviation.
     deviation = probe.settings.deviation
     difference = probe.run(probe.rows, seed=1) - probe.base
@@ -174,7 +173,7 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     is_fine = spacing <= larger_deviation / 32
     # To limit memory, only the first parameters of each layer are stored, about 60,000 in total.
     num_stored = max(60_000 // len(probe.layer_names), 256)
-    first_in_layer = np.searchsorted(probe.layer, probe.layer)
+    first_in_layer = np.searchsorted(probe.layer, probe.layer)  # `layer` is sorted
     is_stored = np.arange(probe.start.size) - first_in_layer < num_stored
     is_kept = is_fine & probe.is_trained & is_stored
     given = _draw_at(probe, probe.rows, range(first_seed, end), is_fine, is_kept)
@@ -215,6 +214,7 @@ def _draw_at(
     squares[is_kept] = len(seeds) * draws.var(axis=0)
     freedom = probe.sum_layers(is_kept) * (len(seeds) - 1) * probe.is_layer_trained
     deviations = np.sqrt(probe.sum_layers(squares) / np.maximum(freedom, 1))
+    # Constant parameters have no noise, but untrained layers need none.
     is_constant = is_fine & ~differs
     return StepNoise(
         draws,
@@ -421,11 +421,14 @@ def find_ties(drawn: DrawnNoise) -> str:
     batches = [noise for name, noise in drawn.others.items() if name != FEATURES]
     is_tied = np.any(_mark_ties(draws, tolerances), axis=0)
     for other in batches or [drawn.given]:  # without another batch, all ties are shared
-        moved = is_tied & (other.reference != drawn.given.reference)[columns]
-        if not moved.any():
-            moved = is_tied
-        other_draws = other.draws[:, columns][:, moved]
-        if _are_ties_shared(draws[:, moved], other_draws, tolerances[moved], rates[moved], kind):
+        is_used = is_tied & (other.reference != drawn.given.reference)[columns]
+        if not is_used.any():
+            is_used = is_tied
+        other_draws = other.draws[:, columns][:, is_used]
+        if _are_ties_shared(
+            draws[:, is_used], other_draws, tolerances[is_used], rates[is_used], kind
+        ):
+            # Rounding the noisy sum loses no privacy.
             return NO_TIES if kind == GRID else CLAMPED_SUM
     return kind
 
@@ -448,7 +451,8 @@ def _classify_ties(draws: Vector, tolerances: Vector, rates: Vector) -> str:
         return AT_ENDS
     if count < 3 * by_chance + _MIN_TIES:
         return NO_TIES
-    # AT_ONE means about one tied value for each parameter, sometimes shared by three or more seeds.
+    # AT_ONE means about one tied value for each parameter, sometimes shared by three or more seeds. A grid
+    # has more values.
     num_values = _count_tied_values(draws, tolerances)
     return AT_ONE if num_values < min(1.5 * size, 0.9 * count) else GRID
 
@@ -466,9 +470,9 @@ def _are_ties_shared(
     added = np.count_nonzero(_mark_ties(both, tolerances))
     added -= np.count_nonzero(_mark_ties(draws, tolerances))
     shared = added - np.count_nonzero(_mark_ties(others, tolerances))
-    # A value in both batches counts as one shared tie, regardless of its number of draws. On a grid, few
-    # draws have the same value, so many of the added ties are shared. Without a grid, few ties are shared, so
-    # half of the tied values suffice.
+    # k equal draws are k - 1 ties, so a value in both batches adds one shared tie. On a grid, a value has few
+    # draws, so many of the added ties are shared. Otherwise, few ties are shared, so half of the tied values
+    # suffice.
     limit = _MAX_SHARED * added
     if kind != GRID:
         limit = np.minimum(limit, 0.5 * _count_tied_values(draws, tolerances))
@@ -491,7 +495,7 @@ def count_repeats(drawn: DrawnNoise) -> int:
     """Returns how many seeds exactly repeat another seed's noise; 0 if this may be due to chance."""
     values = drawn.given.values
     num_changing = values.any(axis=0).sum()
-    # Fewer than eight 16-bit numbers may all repeat by chance. If no parameter changes, all seeds repeat.
+    # Fewer than eight 16-bit floats may all repeat by chance. If no parameter changes, all seeds repeat.
     if 0 < num_changing < 8:
         return 0
     return len(values) - len(np.unique(values, axis=0))

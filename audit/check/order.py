@@ -59,7 +59,7 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     # With `least` passes, an example that is always in the same batch has the p-value examples /
     # batches^(least - 1), at most 1e-6.
     least = 1 + math.ceil(math.log(1e6 * examples) / math.log(batches))
-    # Memory and time limit the total to 4 million indices and 20,000 batches.
+    # Memory and time limit the total to 4 million indices and 20,000 batches, unless more are needed.
     affordable = min(4_000_000 // examples, 20_000 // batches, 64)
     count = max(affordable, least, 8)
     passes = [loaders.draw_pass(draw, seed, examples, batches) for seed in range(count)]
@@ -74,6 +74,7 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     tests = [_test_single_batch(steps, sizes), _test_places(steps), *_test_pairs(steps)]
     if sizes_vary:
         tests.append(_test_sizes(sizes, examples))
+    strongest = min(tests)  # by p-value
     return OrderTest(
         passes=count,
         batches=int((sizes > 0).sum(axis=1).min()),
@@ -81,8 +82,8 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
         is_whole=all(drawn.is_whole for drawn in passes),
         repeats=bool(np.all(steps == steps[0])),
         is_even=bool(sizes.max() * batches <= examples),
-        p_value=min(1.0, len(tests) * min(tests).p_value),
-        seen=min(tests).sentence,
+        p_value=min(1.0, len(tests) * strongest.p_value),
+        seen=strongest.sentence,
     )
 
 
@@ -185,8 +186,8 @@ def _test_all_pairs(together: Integers, rate: float, passes: int) -> Observation
     squares = np.sum((together - passes * rate) ** 2)
     of_single_passes = np.sum(together * (1 - 2 * rate) + passes * rate**2)
     deviation = 2 * math.sqrt(len(together) * pairs_of_passes) * rate * (1 - rate)
-    # The chi-square distribution matches the statistic's skewness, sqrt(8 / freedom), which is mainly due to
-    # triples of examples that are together in two passes.
+    # The chi-square distribution matches the statistic's skewness, sqrt(8 / freedom). It is mainly due to
+    # triples of examples that are together in two passes: sqrt(8 / pairs_of_passes) rate / (1 - rate).
     freedom = pairs_of_passes * (1 / rate - 1) ** 2
     statistic = freedom + math.sqrt(2 * freedom) * (squares - of_single_passes) / deviation
     p_value = stats.chi2.sf(statistic, freedom)

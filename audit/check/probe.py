@@ -123,8 +123,8 @@ class StepProbe:
         self.base = self._read_numbers(leaves)
         spacings = np.array([trees.get_spacing(leaves[name]) for name in self.layer_names])
         self.spacings = spacings[self.layer]
-        self._coarsest = max(*spacings, *map(trees.get_spacing, layers.values()))
-        self.is_trained = np.zeros(self.start.size, bool)
+        self._largest_machine_epsilon = max(*spacings, *map(trees.get_spacing, layers.values()))
+        self.is_trained = np.zeros(self.start.size, bool)  # updated by `run`
 
     def run(self, rows: Columns, seed: int = 0) -> Vector:
         """Takes a step on the batch `rows`, updates `is_trained`, and returns the parameters (p,) after it.
@@ -244,16 +244,18 @@ class StepProbe:
         # except in the parameter with the largest error.
         deviation = np.sqrt(4 * true_norm**2 * variance.max() + 2 * np.sum(variance**2))
         tolerance = np.sqrt(true_norm**2 + 6 * deviation) - true_norm
-        # The margins cover other rounding errors, such as those of the norms that a step clips.
-        tolerance += (steps / 2) ** 2 * 5e-4 + 4 * self._coarsest
+        # The margins, 0.0005 C for two steps and 0.002 C for four, cover other rounding errors, such as
+        # those of the norms that a step clips.
+        tolerance += (steps / 2) ** 2 * 5e-4 + 4 * self._largest_machine_epsilon
         return Movement(norm, float(tolerance), layer_norms, vector)
 
     def compute_rounding(self, after: Vector, rows: Columns) -> Vector:
         """Returns the effective spacing (p,) to which a step rounds each parameter, in units of eta C / B.
 
         A step rounds the update several times, and then the updated parameters. If all roundings are
-        independent, the effective spacing is the root of the sum of squared spacings. Layers that do not move
-        are not rounded. `after` (p,) are the parameters after a step on the batch `rows`.
+        independent, the effective spacing is the root of the sum of squared spacings. Unmoved layers
+        are not rounded; without noise, neither are unmoved parameters. `after` (p,) are the parameters after
+        a step on the batch `rows`.
         """
         update = after - self.start
         # A step may return the private gradient instead of the parameters. Layers that are closer to 0 than

@@ -209,8 +209,9 @@ def make_report(
             result = UNTRIED
         names = dict.fromkeys(bug.name for bug in bugs_of_row)
         checks.append(Check(row, result, "; ".join([*names, outcome.text])))
-    needed = needed or tuple(outcomes)
-    return CheckReport(subject, tuple(checks), tuple(bugs), needed, p_values, figures)
+    return CheckReport(
+        subject, tuple(checks), tuple(bugs), needed or tuple(outcomes), p_values, figures
+    )
 
 
 def find_rejected_tests(p_values: Mapping[str, Mapping[str, float]]) -> dict[str, list[str]]:

@@ -194,8 +194,10 @@ def _describe_separation(m: Measured) -> CheckOutcome:
 
 def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
     """Describes the noise tests, by report row."""
-    reason = "no noise was seen, or it is rounded, clamped or projected: return the noisy sum"
-    outcomes = dict.fromkeys(m.p_values, _untried(reason))
+    outcomes = dict.fromkeys(
+        m.p_values,
+        _untried("no noise was seen, or it is rounded, clamped or projected: return the noisy sum"),
+    )
     for batch, error in m.drawn.refused.items():
         outcomes[noise.row_of(batch)] = _untried(f"the step refused {batch}: {error}")
     for row, tested in m.p_values.items():

@@ -43,7 +43,7 @@ class TorchStep:
     """
 
     def __init__(self, model: Any, optimizer: Any, train_batch: Callable[..., Any]) -> None:
-        """Copies the state that calls restore, and counts optimizer steps."""
+        """Copies the state that each call restores, and starts to count optimizer steps."""
         is_module = hasattr(type(model), "named_parameters")
         require(is_module, f"`model={shown(model)}` is not a torch module: give the trained model")
         self._model = model
@@ -105,7 +105,7 @@ class TorchStep:
 
     def _restore(self, params: Any) -> None:
         """Sets the parameters to `params`, keyed by name, and restores all other state from construction."""
-        torch = sys.modules["torch"]  # loaded by the user
+        torch = sys.modules["torch"]
         with torch.no_grad():
             # `load_state_dict` would list tied parameters twice.
             for name, buffer in self._model.named_buffers():
