@@ -130,8 +130,8 @@ class GcR(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns an adversary with random coordinates, redrawn in every run if `afresh`.
 
-        With `afresh`, raises InputError if canaries use more than half the coordinates, or if the others are
-        too many to rank exactly.
+        With `afresh`, raises InputError if canaries use more than half the coordinates, or leave too many
+        others to rank exactly.
         """
         if self.afresh:
             return _at_fresh_coordinates(knowledge)

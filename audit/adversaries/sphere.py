@@ -139,7 +139,7 @@ class Sphere(NamedTuple):
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns the cosines (K,) between the canaries' directions and u = reference - final; 0 if u is 0.
 
-        The reference is the model expected without canaries. `seen` and `theta_0` are not used. If a canary
+        The reference is the model expected without canaries. `seen` and `theta_0` are unused. If a canary
         is out, u does not depend on its direction. The score then has the distribution of the cosine between
         a uniformly random direction in R^m and a fixed vector (`audit.laws.cosine_law`).
         """
@@ -169,7 +169,7 @@ class Sphere(NamedTuple):
         products, gram = _sum_blocks(self.canaries.keys, u, lambda block: block @ block.T)
         lengths = jnp.sqrt(jnp.diagonal(gram))
         products = products / lengths  # V u
-        # This is H. `_inverse` starts from bounds on the eigenvalues, which depend on m, the size of u.
+        # This is H. `_inverse` bounds the eigenvalues, which depend on m, the size of u.
         inverse = _inverse(gram / jnp.outer(lengths, lengths), parameters=u.size)
 
         weights = inverse @ products  # w
@@ -197,7 +197,7 @@ def fresh_directions(
       compute_reference: theta_0 (p,) -> the reference model (p,).
       leave_one_out: True to project the other canaries' directions out of u before computing each cosine. K
         must then be at most half the number of parameters, to keep the Gram matrix well conditioned.
-      null: the distribution of held-out scores. Its `dimension` is m, the number of coordinates that
+      null: whether all canaries are inserted (`all_in`), and m (`dimension`), the number of coordinates that
         directions use.
       indices: (m,) the indices of these coordinates; None for all.
     """

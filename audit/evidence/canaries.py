@@ -73,9 +73,9 @@ class RunErrors(NamedTuple):
     def rates(self) -> tuple[Array, Array]:
         """Returns each run's estimates of the false-positive rate (m,) and the false-negative rate (n,).
 
-        A rate is scale * errors / canaries. With coins, `canaries` counts all K, in or out, so the scale is 1
-        over their probability of being in (for misses) or out (for false alarms), which is 2 for fair coins.
-        Without coins, it is 1. The n runs have misses, and the m runs have false alarms.
+        A rate is scale * errors / canaries. With coins, `canaries` counts all K, so the scale is 1 over their
+        probability of being in (for misses) or out (for false alarms): 2 with fair coins, 1 without coins.
+        m runs have alarms, and n have misses.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
@@ -179,8 +179,8 @@ class Coins(NamedTuple):
         """Returns errors with larger scales if coins may be unfair, and the remaining error probability.
 
         `error` is the error probability of a bound. For a user's coins, a tenth of it pays for confidence
-        limits on the probability of "in". An error rate is scale * errors / canaries. Scales are 1 / 0.5 = 2
-        for fair coins. The scales 1 / low and 1 / (1 - high) overestimate both error rates.
+        limits, low and high, on the probability of "in". An error rate is scale * errors / canaries. Scales
+        are 1 / 0.5 = 2 for fair coins. The scales 1 / low and 1 / (1 - high) overestimate both error rates.
         """
         # Our own coins are fair.
         if not self.from_user:

@@ -93,8 +93,8 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
     """
     size = given_directions.require_dimension(dimension)
     run = make_cosines(observed, unobserved, size)
-    # Without a fitted null, `given` checks that cosines fit uniform directions in this dimension. A fitted null
-    # allows other distributions, such as that of the largest cosine over rounds.
+    # Without a fitted null, `given` checks that cosines fit uniform directions in this dimension. A fitted
+    # null allows other distributions, such as that of the largest cosine over rounds.
     if not len(run.unobserved):
         given_directions.given(run.observed[None], size)
     return OneRun(coins=None, cosines=run)
@@ -111,7 +111,7 @@ def _cosines_of_one_run(values: arrays.Array, dimension: int, presence: ArrayLik
     """Returns the evidence from a single run's cosines (K,) and presence bits, (K,) or (1, K).
 
     If presence is None, all canaries are in, and cosines must fit uniform directions. Otherwise, the null
-    distribution is fitted to left-out canaries.
+    distribution is fitted to left-out canaries, so we do not check the cosines' spread.
     """
     if presence is None:
         return paired_cosines(values, unobserved=None, dimension=dimension)

@@ -52,8 +52,7 @@ class OneRun(NamedTuple):
     def pooled(self) -> tuple[Array, Array]:
         """Returns the scores of all canaries that were in, (n,), and of those that were out, (m,).
 
-        `coins` are scores with random presence bits. If a run also has cosines, these are the same scores, up
-        to rounding.
+        `coins` are scores with random presence bits. Any cosines are the same scores, up to rounding.
         """
         if self.coins is not None:
             return self.coins.pooled()
