@@ -64,8 +64,7 @@ class GcS(AdversaryFields):
         """Returns the adversary that simulates training and uses the coordinates that move least.
 
         In the variant `gc_s`, "noisy" simulates training unchanged, and "noiseless" omits noise and clipping
-        (hidden-state paper, Appendix C). A coordinate's movement is its sum of squared updates ("per_step")
-        or its final distance from theta_0 ("final_model").
+        (hidden-state paper, Appendix C).
         """
         noise, _, movement = self.gc_s.partition("_")  # such as "noisy_per_step"
         hyper = knowledge.hyper
@@ -77,13 +76,17 @@ class GcS(AdversaryFields):
         def choose(key: Array, theta_0: Array) -> Array:
             """Returns the K coordinates that move least in simulated training.
 
-            Raises InputError if training diverges, which is more likely without clipping.
+            A coordinate's movement is its sum of squared updates ("per_step") or its final distance from
+            theta_0 ("final_model"). Raises InputError if training diverges, which is more likely without
+            clipping.
             """
             movements = []
             for index in range(simulations):
                 run = knowledge.simulate(hyper, jax.random.fold_in(key, index), theta_0)
-                at_end = jnp.abs(run.theta - theta_0)
-                movements.append(run.squared_updates if movement == "per_step" else at_end)
+                if movement == "per_step":
+                    movements.append(run.squared_updates)
+                else:
+                    movements.append(jnp.abs(run.theta - theta_0))
             total = jnp.sum(jnp.stack(movements), axis=0)  # (p,)
             infinite = int(jnp.sum(~jnp.isfinite(total)))
             require(
@@ -127,7 +130,8 @@ class GcR(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns an adversary with random coordinates, redrawn in every run if `afresh`.
 
-        Raises InputError if there are too many canaries or coordinates.
+        With `afresh`, raises InputError if canaries use more than half the coordinates, or leave too many
+        others to rank exactly.
         """
         if self.afresh:
             return _at_fresh_coordinates(knowledge)

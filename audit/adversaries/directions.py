@@ -52,8 +52,9 @@ class CotS(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns the adversary that scores each canary by its direction's cosine with reference - final.
 
-        If `cots_score` is "weights", the reference model is 0, as in the LiDP paper. Otherwise it is theta_0
-        for a single canary, as in the hidden-state paper, and the predicted final model for several.
+        If `cots_score` is "weights", the reference model is 0, as in the LiDP paper. For "displacement", it
+        is theta_0 for a single canary, as in the hidden-state paper, and the predicted final model for
+        several.
         """
         compute_reference = REFERENCE_MODELS[self.cots_score]  # 0 or theta_0
         if knowledge.canaries == 1:
@@ -273,7 +274,8 @@ def largest_cosines(canaries: int, momentum: float = 0.0) -> Adversary:
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> OneShot:
         """Draws K keys, and the K directions if they fit into memory.
 
-        Otherwise, every step draws the directions from the keys.
+        Otherwise, every step draws the directions from the keys. The mechanism scales directions to the
+        clipping norm. `OneShot.observe` uses the momentum.
         """
         keys = jax.random.split(key, canaries)
         fits = canaries * theta_0.size <= _MAX_KEPT

@@ -212,12 +212,15 @@ def inserted_examples(
     """
 
     def init_with_losses(key: Array, theta_0: Array, clipping_norm: Array) -> ScoredExamples:
-        """Makes the examples and their losses under the predicted final model (0 without a prediction)."""
+        """Makes the examples and their losses under the predicted final model (0 without a prediction).
+
+        Scores are these losses minus those under the real final model.
+        """
         examples = init(key, theta_0, clipping_norm)
         state = ScoredExamples(examples, predicted_losses=jnp.zeros(canaries))
         if predict_final is None:
             return state
-        # The prediction trains with the examples in `state` and ignores the losses.
+        # `craft_same` inserts the examples in `state`. The prediction ignores the losses.
         final = predict_final(craft_same, state, theta_0)
         return state._replace(predicted_losses=examples.losses(loss, final))
 

@@ -74,7 +74,7 @@ class SphereFields(AdversaryFields):
         Raises InputError for an unsuitable tensor or too many canaries.
         """
         canaries = knowledge.canaries
-        # Every other run inserts a single canary, without coin flips.
+        # A single canary is inserted in alternate runs, without coin flips.
         require(canaries > 1 or self.all_in, "`coins` needs several canaries: increase `canaries`")
         indices = _find_indices(knowledge.model, canaries, self.within)
         parameters = knowledge.model.n_parameters if indices is None else len(indices)
@@ -139,8 +139,9 @@ class Sphere(NamedTuple):
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns the cosines (K,) between the canaries' directions and u = reference - final; 0 if u is 0.
 
-        If a canary is out, u does not depend on its direction. The score then has the distribution of the
-        cosine between a uniformly random direction in R^m and a fixed vector (`audit.laws.cosine_law`).
+        The reference is the model expected without canaries. `seen` and `theta_0` are unused. If a canary
+        is out, u does not depend on its direction. The score then has the distribution of the cosine between
+        a uniformly random direction in R^m and a fixed vector (`audit.laws.cosine_law`).
         """
         u = self.reference - self.canaries.select(final)
         # `_sum_blocks` draws normal vectors. Divided by their lengths, they are the directions.
@@ -153,8 +154,8 @@ class Sphere(NamedTuple):
     def score_leaving_one_out(self, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns the cosines (K,) between each direction and the part of u orthogonal to the others.
 
-        Here u = reference - final, at the m coordinates of the directions. Let H be the inverse of the Gram
-        matrix of the unit directions V (K, m), and w = H V u. Then
+        Here u = reference - final, at the m coordinates of the directions, as in `score`. Let H be the
+        inverse of the Gram matrix of the unit directions V (K, m), and w = H V u. Then
 
             cos_k = (w_k / H_kk) / sqrt(|u|^2 - (V u)' w + w_k^2 / H_kk),
 
@@ -168,7 +169,7 @@ class Sphere(NamedTuple):
         products, gram = _sum_blocks(self.canaries.keys, u, lambda block: block @ block.T)
         lengths = jnp.sqrt(jnp.diagonal(gram))
         products = products / lengths  # V u
-        # This is H. The eigenvalues of the Gram matrix depend on m.
+        # This is H. `_inverse` bounds the eigenvalues, which depend on m, the size of u.
         inverse = _inverse(gram / jnp.outer(lengths, lengths), parameters=u.size)
 
         weights = inverse @ products  # w
@@ -189,26 +190,27 @@ def fresh_directions(
 ) -> Adversary:
     """Returns the adversary that inserts C * v_k for K uniformly random unit vectors v_k, drawn in every run.
 
-    The score of canary k is the cosine between v_k and u = reference - final.
+    C is the clipping norm. The score of canary k is the cosine between v_k and u = reference - final.
 
     Args:
       canaries: K.
       compute_reference: theta_0 (p,) -> the reference model (p,).
       leave_one_out: True to project the other canaries' directions out of u before computing each cosine. K
         must then be at most half the number of parameters, to keep the Gram matrix well conditioned.
-      null: whether all canaries are inserted, and m, the number of coordinates that directions use.
+      null: whether all canaries are inserted (`all_in`), and m (`dimension`), the number of coordinates that
+        directions use.
       indices: (m,) the indices of these coordinates; None for all.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Sphere:
         """Computes the reference model at the m coordinates that directions use.
 
-        Every run's `draw` replaces the keys, one per block of `mechanism.BLOCK` coordinates of a direction.
-        Drawing by blocks saves memory. The mechanism scales directions to the clipping norm.
+        Every run's `draw` replaces the placeholder keys, one per block of `mechanism.BLOCK` coordinates of a
+        direction. Drawing by blocks saves memory. The mechanism scales directions to the clipping norm.
         """
         blocks = math.ceil(null.dimension / mechanism.BLOCK)
-        keys = jax.random.split(key, (canaries, blocks))
-        directions = mechanism.Directions(keys, indices)
+        placeholders = jax.random.split(key, (canaries, blocks))
+        directions = mechanism.Directions(placeholders, indices)
         return Sphere(directions, directions.select(compute_reference(theta_0)))
 
     return Adversary(
@@ -241,17 +243,17 @@ def _sum_blocks(keys: Array, u: Array, reduce: Callable[[Array], Array]) -> tupl
 
     Sums = tuple[Array, Array]  # as returned
 
-    def add_block(sums: Sums, block: tuple[Array, Array, Array]) -> tuple[Sums, None]:
+    def add_block(sums: Sums, inputs: tuple[Array, Array, Array]) -> tuple[Sums, None]:
         """Draws the next block (K, B) of the vectors, and adds block @ u_block and reduce(block) to the sums.
 
-        `block` is (a key per vector (K,), the same coordinates of u (B,), a mask (B,) that is False for
+        `inputs` are (a key per vector (K,), the same coordinates of u (B,), a mask (B,) that is False for
         padding).
         """
-        block_keys, u_block, is_inside = block
-        # Here u only sets the size and dtype.
-        drawn = jax.vmap(mechanism.draw_normal_block, (0, None))(block_keys, u) * is_inside
+        block_keys, u_block, is_inside = inputs
+        # Here u (m,) only sets the block's size and dtype.
+        block = jax.vmap(mechanism.draw_normal_block, (0, None))(block_keys, u) * is_inside
         products, reduced = sums
-        return (products + drawn @ u_block, reduced + reduce(drawn)), None
+        return (products + block @ u_block, reduced + reduce(block)), None
 
     zeros = jnp.zeros((len(keys), size))
     zero_sums = (zeros[:, 0], reduce(zeros))

@@ -73,9 +73,9 @@ class RunErrors(NamedTuple):
     def rates(self) -> tuple[Array, Array]:
         """Returns each run's estimates of the false-positive rate (m,) and the false-negative rate (n,).
 
-        A rate is scale * errors / canaries, counting only canaries that can have the error. The scale is 1
-        over their probability of being in (for misses) or out (for false alarms): 2 with fair coins, 1
-        without coins.
+        A rate is scale * errors / canaries. With coins, `canaries` counts all K, so the scale is 1 over their
+        probability of being in (for misses) or out (for false alarms): 2 with fair coins, 1 without coins.
+        m runs have alarms, and n have misses.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
@@ -179,8 +179,8 @@ class Coins(NamedTuple):
         """Returns errors with larger scales if coins may be unfair, and the remaining error probability.
 
         `error` is the error probability of a bound. For a user's coins, a tenth of it pays for confidence
-        limits on the probability of "in". Scales are 1 / 0.5 = 2 for fair coins. The scales 1 / low and
-        1 / (1 - high) overestimate both error rates.
+        limits, low and high, on the probability of "in". An error rate is scale * errors / canaries. Scales
+        are 1 / 0.5 = 2 for fair coins. The scales 1 / low and 1 / (1 - high) overestimate both error rates.
         """
         # Our own coins are fair.
         if not self.from_user:
@@ -248,9 +248,15 @@ class Sets(NamedTuple):
         """
         misses = (self.inserted <= threshold).sum(1, dtype=np.float64)
         alarms = (self.fresh > threshold).sum(1, dtype=np.float64)
-        # `self.canaries` is (K, M). Rates are misses / K and alarms / M, without the factor 2 for coins.
+        # All K canaries can be misses, and all M false alarms, so rates are misses / K and alarms / M.
         return RunErrors(
-            misses, alarms, *self.canaries, scale_in=1.0, scale_out=1.0, same_runs=False
+            misses,
+            alarms,
+            canaries_in=self.inserted.shape[1],
+            canaries_out=self.fresh.shape[1],
+            scale_in=1.0,
+            scale_out=1.0,
+            same_runs=False,
         )
 
     def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:

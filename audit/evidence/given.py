@@ -83,7 +83,7 @@ def cosines(
 
 
 def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> OneRun:
-    """Returns the evidence from the cosines of a single run that flipped no coins to insert canaries.
+    """Returns the evidence from a single run's cosines if its canaries were inserted without coin flips.
 
     Args:
       observed: (K,) cosines of inserted canaries.
@@ -93,10 +93,10 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
     """
     size = given_directions.require_dimension(dimension)
     run = make_cosines(observed, unobserved, size)
-    # Without a fitted null, cosines must fit uniform directions in this dimension. A fitted null allows other
-    # distributions, such as that of the largest cosine over rounds.
+    # Without a fitted null, `given` checks that cosines fit uniform directions in this dimension. A fitted
+    # null allows other distributions, such as that of the largest cosine over rounds.
     if not len(run.unobserved):
-        given_directions.given(run.observed[None], size)  # called only for its checks
+        given_directions.given(run.observed[None], size)
     return OneRun(coins=None, cosines=run)
 
 
@@ -108,9 +108,10 @@ def hash_evidence(evidence: Evidence) -> str:
 
 
 def _cosines_of_one_run(values: arrays.Array, dimension: int, presence: ArrayLike | None) -> OneRun:
-    """Returns the evidence from a single run's cosines (K,) and presence, (K,) or (1, K).
+    """Returns the evidence from a single run's cosines (K,) and presence bits, (K,) or (1, K).
 
-    If presence is None, all canaries are in.
+    If presence is None, all canaries are in, and cosines must fit uniform directions. Otherwise, the null
+    distribution is fitted to left-out canaries, so we do not check the cosines' spread.
     """
     if presence is None:
         return paired_cosines(values, unobserved=None, dimension=dimension)
@@ -118,8 +119,6 @@ def _cosines_of_one_run(values: arrays.Array, dimension: int, presence: ArrayLik
     bits = np.atleast_2d(arrays.floats("the presence bits", presence))
     present = given_directions.check_bits(bits, (1, len(values)))
     fair_coins.require_fair(present)
-    drawn = Coins(values[None], present, from_user=True)
-    # The null distribution is fitted to left-out canaries, not uniform directions, so we do not check the
-    # spread of cosines.
+    drawn = Coins(values[None], present, from_user=True)  # so bounds allow for unfair coins
     cosines_in, cosines_out = drawn.pooled()
     return OneRun(coins=drawn, cosines=make_cosines(cosines_in, cosines_out, size))

@@ -58,7 +58,7 @@ def given(
     design = Fresh(
         values, present, d, separate=not leave_one_out, from_user=True, in_order=in_order
     )
-    # These tests assume independent rows, but rows that were pasted twice must not fail.
+    # These tests assume independent rows, so a failed test runs again without copied rows.
     check_with_or_without_copies(_require_fresh, design)
     check_with_or_without_copies(_require_spread, design)
     require_possible(values, d, leave_one_out)
@@ -150,13 +150,16 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
 
 
 def describe_dimension(design: Fresh) -> str:
-    """Returns a note on how a user's dimension was tested: by left-out cosines, by spread, or not at all."""
+    """Returns a note on how a user's dimension was tested: by left-out cosines, by spread, or not at all.
+
+    Uniform directions' cosines have variance 1 / d, so a larger spread means that d is too large.
+    """
     number_out = len(design.out())
     _, freedom = measure_spread(design)  # inserted cosines minus one per mean
     cosines = ""
     if number_out >= MIN_COSINES:
         cosines = f"{number_out:,} cosines of canaries that were not inserted"
-    elif freedom >= MIN_COSINES - 1:  # as in `_require_spread`
+    elif freedom >= MIN_COSINES - 1:  # MIN_COSINES minus one mean
         cosines = f"the spread of {_find_inserted(design).sum():,} cosines"
     tested = "not tested: there are too few cosines"
     if cosines:

@@ -150,7 +150,8 @@ def make_setting(
         )
     elif steps is None:
         epoch = sampler.batches or 1
-        values["steps"] = max(values["insertions"] // epoch, 1) * epoch
+        default_steps = values["insertions"]  # for any periodicity
+        values["steps"] = max(default_steps // epoch, 1) * epoch
 
     adversary = values["adversary"]
     if not isinstance(adversary, AdversaryFields):

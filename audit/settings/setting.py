@@ -89,9 +89,9 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
 
     Args:
       text: a name, optionally followed by a colon and a number. "known:30" uses each canary in 30 steps,
-        drawn before training and known to the adversary.
-      batches: the number of batches in an epoch of the data, or 0 if unknown. From 2, it replaces a missing
-        number, except for `known`; a missing rate becomes 1 / batches.
+        drawn before training and known to the adversary; "known:0" means "every".
+      batches: the number of batches in an epoch of the data, or 0 if unknown. If at least 2, it replaces a
+        missing number, except for `known`; a missing rate becomes 1 / batches.
 
     Raises:
       InputError: the text does not describe a sampler.
@@ -119,7 +119,6 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
         raise wrong
     count = int(number)
     if name == KNOWN:
-        # With 0, the schedule chooses the steps.
         return Sampling(KNOWN, times=count) if count else Sampling()
     require(count >= 2, f"`sampler={text}`: give at least 2 batches per epoch")
     return Sampling(name, batches=count)
@@ -361,7 +360,7 @@ def _validate_runs(setting: Setting, runs: int) -> None:
 
 
 def _validate_sampler(setting: Setting, delta: float) -> None:
-    """Raises InputError if the sampler does not fit the setting's steps, canaries or delta."""
+    """Raises InputError if a sampler other than `every` does not fit the steps, canaries or delta."""
     sampling = setting.sampling
     # Poisson sampling has no upper bound on epsilon at a very small delta.
     if sampling.name == POISSON:
@@ -379,7 +378,7 @@ def _validate_sampler(setting: Setting, delta: float) -> None:
         f"{given}: `periodicity` and `insert` also choose steps: drop them",
     )
     if sampling.name == KNOWN:
-        # A single canary would be inserted at evenly spaced steps, which `periodicity` already provides.
+        # `known` spaces insertions evenly. For a single canary, `periodicity` already does this.
         require(setting.canaries > 1, f"{given} is for many canaries: raise `canaries`")
         return
 

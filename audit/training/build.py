@@ -167,18 +167,14 @@ def _describe_training(
     `predict_final` trains without noise and scales each canary by its probability of joining a step.
     """
 
-    def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
+    def simulate(simulated: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
         """Simulates training from theta_0 (p,) without canaries, with noise drawn from `key`."""
         # Python floats are weakly typed, so JAX would compile another program for them.
-        arrays = jax.tree.map(jnp.float32, hyper)
+        arrays = jax.tree.map(jnp.float32, simulated)
         return _simulate(mechanism, arrays, theta_0, data, schedule.batches, key)
 
-    # An inserted canary joins one step of each epoch, or any step with probability
-    # `rate`, which is 1 unless sampling is Poisson.
-    sampling = setting.sampling
-    probability = 1 / sampling.batches if sampling.batches else sampling.rate
     # Coin flips insert half of the canaries.
-    mean_presence = jnp.full(setting.canaries, 0.5 * probability)
+    mean_presence = jnp.full(setting.canaries, 0.5 * _find_joining_probability(setting.sampling))
     arrays = jax.tree.map(jnp.float32, hyper)
     return Knowledge(
         model=trained.model,
@@ -192,6 +188,13 @@ def _describe_training(
         noise_steps=setting.noise_steps,
         is_rehearsed=setting.is_rehearsed,
     )
+
+
+def _find_joining_probability(sampler: Sampling) -> float:
+    """Returns the probability that an inserted canary joins a step that inserts canaries."""
+    if sampler.batches:  # a canary joins one step of each epoch
+        return 1 / sampler.batches
+    return sampler.rate  # 1 unless sampling is Poisson
 
 
 def _choose_join(sampler: Sampling) -> base.Join | None:

@@ -76,7 +76,7 @@ def rounds(setting: FederatedSetting, clients: Clients) -> Participation:
 
 
 def build(setting: FederatedSetting, clients: Clients, participation: Participation) -> Game:
-    """Builds the game for a federated setting."""
+    """Builds the game for a federated setting; `participation` is from `rounds`."""
     round_noise = noise(setting)
     hyper = Hyperparameters(
         setting.learning_rate,
@@ -99,7 +99,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
 
     def rehearse(theta_0: Array) -> Array:
         """Returns a reference model (p,) for scores, trained from theta_0 without noise or canaries."""
-        # Only programs mapped over devices, as in `game.Player`, can spread a round's clients over them.
+        # Unlike `game.Player`, this program runs on one device, so it cannot spread clients.
         on_one_device = fedavg.mechanism(choices._replace(spreads=False))
         # A mask (T,) fits any number of canaries, even 0, unlike the schedule's (T, K).
         without_canaries = schedule._replace(mask=jnp.zeros(len(batches)))
@@ -114,7 +114,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
         hyper=hyper,
         schedule=schedule,
         seed=setting.seed,
-        # A round trains `cohort` clients.
+        # The rounds between checkpoints; each trains `cohort` clients.
         segment_steps=max(1, _SEGMENT_CLIENTS // setting.cohort),
     )
 

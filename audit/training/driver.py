@@ -235,7 +235,7 @@ def until_multiple(multiple: float) -> Until:
     """Returns a rule that ends training once a lower bound reaches `multiple` times the claimed leakage.
 
     For a claim of mu-GDP, the rule compares the bound exact_null_gdp with `multiple` times mu. For a claimed
-    epsilon, it uses the assumption-free bound.
+    epsilon, it uses the assumption-free bound. The rule returns the number of runs until then.
     """
 
     def count_runs(conclusion: Conclusion) -> int | None:
@@ -245,9 +245,10 @@ def until_multiple(multiple: float) -> Until:
             return None
         mu = conclusion.tightest_mu
         if mu is None:  # the claim is an epsilon
-            return _count_runs_to_prove(multiple * claim.epsilon, conclusion.path)
+            return _count_runs_to_prove(multiple * claim.epsilon, bounds=conclusion.path)
+        # EXACT_NULL_GDP is also a bound on mu.
         epsilon = conversions.epsilon_from_mu(multiple * mu, conclusion.delta)
-        return _count_runs_to_prove(epsilon, conclusion.finding(EXACT_NULL_GDP).path)
+        return _count_runs_to_prove(epsilon, bounds=conclusion.finding(EXACT_NULL_GDP).path)
 
     return count_runs
 

@@ -229,9 +229,9 @@ class Player:
         self._attack_state, self._guessed_theta_0, self._theta_0 = attack
         _check_shapes(adversary, self._attack_state, self._theta_0)
 
-        draw_initial = game.init if game.unknown_initialisation else None
+        draw_own_theta_0 = game.init if game.unknown_initialisation else None
         self._begin, self._train, self._score = _map_programs(
-            game.mechanism, adversary, draw_initial, game.join, placement
+            game.mechanism, adversary, draw_own_theta_0, game.join, placement
         )
         self._compile()
         progress(0)
@@ -316,7 +316,8 @@ class Player:
             canary_keys=game.run_keys("own", runs),  # for a run's own canaries
         )
         keys, draws = self._placement.by_run((game.run_keys("theta", runs), draws))
-        # Runs with their own initial models draw them from `keys` and ignore theta_0.
+        # Runs with their own initial models draw them from `keys` and ignore theta_0. The adversary uses its
+        # guess.
         return self._begin(keys, self._theta_0, self._attack_state, self._guessed_theta_0), draws
 
 
@@ -403,6 +404,7 @@ def _map_programs(
         placement.over_runs(begin, (0, None, None, None)),
         # The states after a segment overwrite argument 1, `before`.
         placement.over_runs(take_segment, (None, 0, None, None, None, 0), donated=(1,)),
+        # score_run(state, key, seen, final, theta_0)
         placement.over_runs(adversary.score_run, (None, 0, 0, 0, None)),
     )
 

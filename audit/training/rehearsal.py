@@ -63,11 +63,11 @@ class Rehearsal(NamedTuple):
 
 
 def usual_effort(parameters: int) -> Effort:
-    """Returns the default effort for a model with this many parameters: a minute or two on two cores.
+    """Returns the default effort to measure a model of this size: a minute or two on two cores.
 
     Steps of large models take seconds to measure, so we use fewer runs, steps and secants. A secant compares
-    the gradients at two points of a line through the model, to find jumps. `reach` is their
-    number on each side.
+    the gradients at two points of a line through the model, to find jumps. `secant_steps` steps per run
+    have `reach` secants on each side of it.
     """
     steps = int(np.clip(_PARAMETERS_TIMES_STEPS // parameters, _MIN_MEASURED, _MAX_MEASURED))
     if parameters < _LARGE:
@@ -120,11 +120,12 @@ def rehearse(
     canary_keys = game.run_keys("own", indices_of_runs)
 
     def watch(midway: Midway) -> None:
-        """Measures the next step, unless training has ended, and reports progress."""
+        """Measures how much the next step stretches distances, unless training has ended."""
         if midway.steps < steps:
+            # Canaries may separate models in this direction.
             inserted = compute_insertion(midway.state, canary_keys, midway.thetas, midway.steps)
             meter.measure(midway.steps, midway.thetas, inserted)
-            progress(1.0)
+            progress(1.0)  # a measured step
 
     thetas = games.initial_models(game, indices_of_runs)
     # Before the first step, no insertion has moved a model.
@@ -195,7 +196,7 @@ class _Meter(NamedTuple):
         line_directions = (
             self.most_stretched,
             inserted,
-            # The direction to the next run's model. With a single canary, one of the two runs inserts it.
+            # The direction to the next run's model. A single canary is in alternate runs.
             jnp.roll(models, -1, axis=0) - models,
             [self.step_map.descend(theta, batch) for theta in models],
             np.random.default_rng(step).normal(size=models.shape),
@@ -233,8 +234,9 @@ def _make_inserter(
 def _choose_lengths(game: Game, distances: NDArray[np.float64], effort: Effort) -> dict[int, float]:
     """Chooses the steps with secants and returns the length of the secants, keyed by step.
 
-    The length is the distance, before the step, between models trained with and without the canary.
-    `distances` (T,) are in units of learning rate * clipping norm / batch size.
+    A secant measures how much a step stretches a distance. Its length is the distance, before the step,
+    between models trained with and without the canary. `distances` (T,) are in units of learning rate *
+    clipping norm / batch size.
 
     Of the measured steps with a distance above _MIN_FRACTION of the largest, we choose up to
     `effort.secant_steps`, spread evenly. If no step qualifies, we choose from all measured steps. At smaller
