@@ -43,8 +43,8 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
     smaller delta, `setting.delta`. Each exact epsilon therefore has two columns. The columns are:
 
         round, test              the round number, and the model's test accuracy
-        health                   the fraction of the penalty on its gradient that the canary's design removed
-        norm                     the norm of this gradient
+        health                   the fraction by which the canary's design reduced the penalty it minimizes
+        norm                     the norm of the canary's gradient
         attack                   the accuracy of the attack
         deviation                the standard deviation of scores
         clients                  the part of this deviation that is due to the random choice of clients
@@ -61,7 +61,7 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
     records = []
     for row in measured:
         published = rounds.best_epsilon(row.scores_in, row.scores_out, paper_delta)
-        client_dots = row.known
+        client_dots = row.known  # of clients in mock rounds
         variance = np.var(client_dots, ddof=1)
         # Cohorts are drawn without replacement from these clients, which reduces the variance of their sum.
         correction = 1 - setting.cohort / len(client_dots)
@@ -115,7 +115,7 @@ def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -
         return rounds.cumulative(charges, setting.delta)
 
     paper_delta = 1 / setting.scores  # only for published estimates
-    # These map a round's epsilon to a noise multiplier.
+    # These map a round's epsilon to a noise multiplier (if infinite, to `true_noise`).
     by_renyi = partial(rounds.find_renyi_noise, delta=paper_delta, true_noise=sigma)
     exactly = partial(rounds.find_gaussian_noise, true_noise=sigma)
     lower = frame["lower"].clip(rounds.MIN_LOWER)  # as in the public code
@@ -160,7 +160,7 @@ def average_over_seeds(
 
 
 def show_rounds(setting: Attacked, frame: pd.DataFrame) -> str:
-    """Formats a frame of rounds (`summarize`) as a table, with notes on its columns."""
+    """Formats a frame of rounds as a table, with notes on its columns, which `summarize` defines."""
     # The published estimate needs errors of both kinds (Errata C7), so the largest finite estimate has one
     # error of each kind. For very few scores, the formula is negative.
     n_out = setting.scores // 2
@@ -204,7 +204,8 @@ def show_totals(setting: Attacked, frame: pd.DataFrame, is_backward: bool) -> st
     """Formats the training run's epsilon, with a line for each way of computing it.
 
     Most lines show the last row of `frame`, from `compose` with the same `is_backward`. An unmeasured round
-    takes the epsilon of the measured round before it (charged forward) or after it (backward).
+    takes the epsilon of the measured round before it (charged forward) or after it (backward). The last
+    line covers all rounds, and the others those up to `charged_to`.
     """
     last = frame.iloc[-1]
     charged = int(last["charged_to"])
@@ -230,26 +231,31 @@ epsilon over {charged:,} rounds at delta {setting.delta:g}, charged {direction}:
 
 
 def _compose_perfect_canary(setting: Attacked, sampling_rate: float, count: int) -> float:
-    """Returns the published method's epsilon over `count` rounds for a perfect canary (Errata C9).
+    """Returns CANIFE's estimate of epsilon over `count` rounds with the best possible canary (Errata C9).
 
-    The method finds the noise for which a round's Renyi DP gives the round's estimate of epsilon, and
-    composes rounds with this noise. The estimate is the median of many simulated ones.
+    CANIFE finds the noise for which a round's Renyi DP gives the round's estimate of epsilon, and composes
+    rounds with this noise. The estimate is the median of many simulated ones.
     """
     sigma = setting.noise_multiplier
     rng = np.random.default_rng(setting.seed)
     estimates = rounds.estimate_perfect_canary(rng, sigma, setting.scores)
     paper_delta = 1 / setting.scores
-    noise = rounds.find_renyi_noise(float(np.median(estimates)), paper_delta, sigma)
+    noise = rounds.find_renyi_noise(float(np.median(estimates)), paper_delta, true_noise=sigma)
     return rounds.composed([Charge(noise, sampling_rate, count)], setting.delta)
 
 
 def make_curves_table(sweep: AblationSweep, averages: pd.DataFrame) -> OwnTable:
     """Returns the table of a sweep's curves (`average_over_seeds`): means and standard deviations.
 
-    If x is the round, the text shows each round's published estimate, its exact epsilon at the same delta
-    (`law_then`), and the training run's epsilon. Otherwise, it shows the standard deviation of scores
-    (`deviation`) and the fraction of a canary's penalty that the design removed (`health`). The CSV has all
-    columns.
+    The CSV has all columns. The text has `attack`, the attack's accuracy, and
+
+        if x is the round:
+            published    the round's estimate of epsilon
+            law_then     the round's exact epsilon at the same delta
+            training     the training run's epsilon up to the round
+        otherwise:
+            deviation    the standard deviation of scores
+            health       the fraction by which the canary's design reduced the penalty it minimizes
     """
     decimals_by_name = {"attack": 2, "published": 2, "law_then": 2, "training": 2}
     heading = ""

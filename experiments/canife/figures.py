@@ -103,9 +103,9 @@ def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> F
 def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
     """Draws a sweep's curves (`curves.average_over_seeds`) with standard deviations as error bars.
 
-    Three panels show the scores' standard deviation, the attack's accuracy, and how much of the canary's
-    penalty its design removed ("health"). If x is the round, three more show the model's accuracy, a round's
-    epsilon and the training run's epsilon.
+    Three panels show the scores' standard deviation, the attack's accuracy, and "health", the fraction by
+    which the canary's design reduced the penalty it minimizes. If x is the round, three more show the
+    model's accuracy, a round's epsilon and the training run's epsilon.
     """
     curve = averages["curve"].replace(PENALTIES)  # a penalty's displayed name
     frame = averages.assign(curve=curve).replace(np.inf, np.nan)  # panels omit infinite epsilons

@@ -110,8 +110,8 @@ def find_renyi_noise(epsilon: float, delta: float, true_noise: float) -> float:
     """Returns the noise multiplier of the Gaussian release with this epsilon at delta by Renyi DP accounting.
 
     Like CANIFE's public code, we raise epsilon to at least MIN_EPSILON, because its search fails for smaller
-    values. If epsilon is infinite, we return the training run's noise multiplier, `true_noise`, because the
-    composition would be infinite (Errata C5, C7).
+    values. If epsilon is infinite, we return the training run's noise multiplier, `true_noise`, because one
+    round without noise would make the total epsilon infinite (Errata C5, C7).
     """
     if np.isinf(epsilon):
         return true_noise

@@ -119,7 +119,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     # A design starts from a random sample or an example (`start`), and uses the updates of a pool of clients.
     by_pool = {"start": STARTS, "pool": size.pools[1:]}  # the smallest is for Figure 8a
     by_steps = {"start": STARTS, "design_steps": size.design_steps}
-    # One penalty is on the product with the mean update, the other on the products with each update.
+    # "of_the_mean" penalizes the product with the mean update, and "as_printed" (Equation 2) the products
+    # with each update.
     by_penalty = {"penalty": ("of_the_mean", "as_printed"), "pool": size.pools[::2]}
     seeds = size.seeds
     made = (

@@ -99,7 +99,7 @@ def _measure(
     `health` is the fraction of the penalty on the canary's gradient that the design removed. Scores are dot
     products of noisy sums of updates with the canary's direction. The simulation of (mock) rounds therefore
     needs only this direction's dot products with the canary's update and with each client's update. All mock
-    rounds draw their cohorts from the same `setting.population` training clients.
+    rounds draw their cohorts from the same `setting.population` training clients. `number` is the round.
     """
     canary, health = _design_canary(setting, population, theta, number)
     gradient = population.gradient(theta, canary)
@@ -117,7 +117,9 @@ def _measure(
     )  # in units of the clipping norm
     training_clients = population.split.train
     num_clients = training_clients.number
-    members = populations.draw_clients(setting, "population", num_clients, setting.population)
+    members = populations.draw_clients(
+        setting, purpose="population", clients=num_clients, size=setting.population
+    )
     direction = gradient / gradient_norm
     dots = population.updates(theta, training_clients.arrays, members, direction)
     client_dots = np.asarray(dots, np.float64) / setting.clipping_norm
@@ -191,7 +193,8 @@ def _design_canary(
 
     The first sample is random, or the first example of a random client in the pool. This client then leaves
     the pool, because its update contains the example's gradient. A designed text is a mixture of characters
-    at each position, and the canary is a draw from it. Returns the canary and its health (`_compute_health`).
+    at each position, and the canary is a draw from it. Returns the canary and its health, the fraction of the
+    penalty on its gradient that the design removed.
     """
     mock = population.split.mock
     pool = populations.draw_clients(setting, "pool", mock.number, setting.pool)
@@ -205,7 +208,7 @@ def _design_canary(
         pool = np.delete(pool, chosen)
     updates = population.updates(theta, mock.arrays, pool)
     key = jax.random.fold_in(root(setting.seed, "design"), number)
-    # We add a step, because `design` discards the sample after its last step.
+    # One more step, because `design` never returns the sample after its last step.
     keys = jax.random.split(key, setting.design_steps + 1)
     last, penalties = population.design(theta, first, updates, keys)
     is_finite = jnp.isfinite(penalties).all()

@@ -134,6 +134,7 @@ class TrainedMethod(NamedTuple):
 def list_methods(compared: Compared) -> list[TrainedMethod]:
     """Returns the methods that train models: fresh directions, and those of three papers.
 
+    `compared` has the mechanism and the budgets.
     Each uses its paper's adversary, and bounds for many runs with one canary (hidden state) or K canaries
     (LiDP, and hidden state with random coordinates), or for a single run (one-shot). CANIFE has its own
     training code.
@@ -167,7 +168,7 @@ def list_methods(compared: Compared) -> list[TrainedMethod]:
         ),
         make(
             "hidden state",
-            compared.single_runs,
+            compared.single_runs,  # with one canary
             ("if_gaussian", "assumption_free"),
             adversary="gc_s",  # the coordinate that moves least in simulated training
         ),

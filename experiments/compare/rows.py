@@ -22,6 +22,8 @@ from audit.written import Level, counted, show_level
 from experiments.canife import measured as canife_measured
 from experiments.canife import rounds
 from experiments.canife import training as canife_training
+from experiments.canife.attacked import Attacked
+from experiments.canife.measured import Measured
 from experiments.canife.rounds import Charge
 from experiments.cells.work import Workplace
 from experiments.compare.compared import (
@@ -103,7 +105,7 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
                 "sees": method.sees,
                 "runs": method.runs,
                 "seconds": seconds,
-                "value": finding.method,
+                "value": finding.method,  # a bound's or estimate's name
                 "epsilon": finding.epsilon,
                 "assumes": assumes,
             }
@@ -114,33 +116,53 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
 def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
     """Measures CANIFE's missing rounds and returns two records (see `find_rows`), one for each composition.
 
-    Each measured round represents all rounds until the next measured one. "as published" follows the paper's
-    code: it converts a round's estimated epsilon to the noise multiplier of a Gaussian release with this
-    epsilon, and composes these releases (`Charge`) by Renyi DP at sampling rate 1. "exact laws" converts the
-    exact epsilon of the round's canary to the mu of a Gaussian curve with this epsilon, and sums the squared
-    values of mu.
+    Each measured round represents all rounds until the next measured one.
     """
     begin = time.perf_counter()
     attacked, store = canife_training.prepare(make_attacked(compared), place.out, place.data)
     numbers = attacked.measured()
     new_rounds = list(canife_training.measure_missing(attacked, place.data, store, numbers))
     seconds = time.perf_counter() - begin if new_rounds else None
-    charges = []
-    sum_of_squares = 0.0  # of mu over all rounds
     counts = rounds.count_rounds(numbers, attacked.rounds)
-    estimate_delta = 1 / attacked.scores  # the paper's choice; a round has `scores` scores
-    for measured, count in zip(canife_measured.read_rounds(store, numbers), counts, strict=True):
-        estimate = rounds.best_epsilon(measured.scores_in, measured.scores_out, estimate_delta)
-        noise = rounds.find_renyi_noise(estimate.epsilon, estimate_delta, attacked.noise_multiplier)
-        charges.append(Charge(noise, sampling_rate=1.0, rounds=count))
-        sum_of_squares += count * conversions.mu_from_epsilon(measured.exact, attacked.delta) ** 2
+    measured = canife_measured.read_rounds(store, numbers)
+    counted_rounds = list(zip(measured, counts, strict=True))
+    published = _compose_estimates(attacked, counted_rounds)
+    exact = _compose_exact(counted_rounds, attacked.delta)
     common = {"method": "CANIFE", "sees": ALL, "runs": 1, "seconds": seconds, "assumes": ESTIMATE}
-    published = rounds.composed(charges, attacked.delta)
-    exact = conversions.epsilon_from_mu(float(np.sqrt(sum_of_squares)), attacked.delta)
     return [
         {**common, "value": "as published", "epsilon": published},
         {**common, "value": "exact laws", "epsilon": exact},
     ]
+
+
+def _compose_estimates(attacked: Attacked, counted_rounds: Sequence[tuple[Measured, int]]) -> float:
+    """Returns the training run's epsilon from the measured rounds' published estimates.
+
+    Like the paper's code, we convert an estimate to the noise multiplier of a Gaussian release with this
+    epsilon, and compose them by Renyi DP. The sampling rate is 1, because the adversary knows the
+    mini-batches. `counted_rounds` has measured rounds, and the number of rounds that each represents.
+    """
+    estimate_delta = 1 / attacked.scores  # the paper's choice; a round has `scores` scores
+    charges = []
+    for measured, represented in counted_rounds:
+        estimate = rounds.best_epsilon(measured.scores_in, measured.scores_out, estimate_delta)
+        # For an infinite estimate, the result is `true_noise`.
+        noise = rounds.find_renyi_noise(
+            estimate.epsilon, estimate_delta, true_noise=attacked.noise_multiplier
+        )
+        charges.append(Charge(noise, sampling_rate=1.0, rounds=represented))
+    return rounds.composed(charges, attacked.delta)
+
+
+def _compose_exact(counted_rounds: Sequence[tuple[Measured, int]], delta: float) -> float:
+    """Returns the training run's epsilon at delta from the exact epsilons of the measured rounds.
+
+    We convert each epsilon to the mu of a Gaussian curve with this epsilon. The squared values of mu add up.
+    """
+    sum_of_squares = 0.0  # of mu
+    for measured, represented in counted_rounds:
+        sum_of_squares += represented * conversions.mu_from_epsilon(measured.exact, delta) ** 2
+    return conversions.epsilon_from_mu(float(np.sqrt(sum_of_squares)), delta)
 
 
 def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Table[Record]:
@@ -153,7 +175,7 @@ def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Tabl
         field("value", "estimator", width=23, left=True),
         field("sees"),
         field("runs", "runs", ",", width=5),
-        field("seconds", "s", ".0f", width=4, none="kept"),
+        field("seconds", "s", ".0f", width=4, none="kept"),  # already stored
         Column(value=_show_epsilon, head="epsilon", width=7),  # rounded
         field("epsilon"),
         field("assumes", "assumes", left=True),
@@ -192,7 +214,7 @@ def _show_epsilon(row: Record) -> str:
 def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
     """Plots each record's epsilon as a dot, from top to bottom, and the accountant's epsilon as a line.
 
-    Estimates above 1.6 times the accountant's epsilon, `upper`, are drawn as arrows at the edge of the axis,
+    Values above 1.68 times the accountant's epsilon, `upper`, are drawn as arrows at the edge of the axis,
     since they would squeeze the other dots together.
     """
     largest = max(upper, take(rows, "epsilon").max())
@@ -209,8 +231,8 @@ def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
                 axis.text(
                     0.98 * edge, place, _show_epsilon(row), ha="right", va="center", fontsize=8
                 )
-            value = row["value"].replace("_", " ")
-            names.append(f"{row['method']}: {value}, {counted(row['runs'], 'model')}")
+            estimator = row["value"].replace("_", " ")
+            names.append(f"{row['method']}: {estimator}, {counted(row['runs'], 'model')}")
         label = "upper bound (accounting)"
         axis.axvline(upper, color=BLACK, ls=(0, (1, 1)), lw=1.6, label=label)
         axis.set_yticks(range(len(rows)), names, fontsize=8)

@@ -318,17 +318,18 @@ def _read_bounds(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
     Each attack has two panels: bounds over runs n, and bounds over canaries K.
     """
     groups, missing = _read_scores(sweep, evidence)
-    # All audits have the same number of runs, upper bound and training (`panel`, the second key of `groups`).
+    # All audits have the same number of runs, upper bound and training.
     first = sweep.audits()[0]
+    training = first.panel
     composition = Composition(*first.setting.composition)
     guaranteed = participant_upper_bound(composition, evidence.levels.delta)
     upper = at_most(guaranteed, decimals=2)
-    heading = f"{first.panel}, upper bound {upper}, n = {first.runs:,}"
+    heading = f"{training}, upper bound {upper}, n = {first.runs:,}"
     records = []
     for (attack, _training), by_canaries in groups.items():
         for record in compare_canaries(by_canaries, evidence.levels):
-            panel = f"{attack} over {record['over']}"
-            records.append({"heading": heading, "attack": attack, "panel": panel, **record})
+            title = f"{attack} over {record['over']}"
+            records.append({"heading": heading, "attack": attack, "panel": title, **record})
     return records, missing
 
 
@@ -358,8 +359,8 @@ def draw_correlations(title: str, records: Records) -> Figure:
     """Plots Figure 4 from records of `_make_record`: changes in epsilon, and dependence between detections.
 
     A lower bound of order 1, 2 or 4 uses that many moments of the number of detected canaries in a run. The
-    bias is the epsilon of order 1 with K canaries, minus the epsilon with one canary (equation 10). Gains are
-    the changes from order 1 to orders 2 and 4.
+    bias is the epsilon of order 1 with K canaries, minus the epsilon with one canary (equation 10). Gains
+    (`gain_2` and `gain_4` in the records) are the changes from order 1 to orders 2 and 4.
     """
     # Only runs with more than one canary have `second`, the gap between moments 1 and 2.
     several = [record for record in records if "second" in record]
@@ -459,8 +460,9 @@ def make_correlations_table(title: str, records: Records) -> OwnTable:
 def make_gains_table(title: str, records: Records) -> OwnTable:
     """Returns the LiDP paper's Table 1 from records of `_read_gains`.
 
-    Bounds are for one canary (`single`) or several, with 2 or 4 moments. A gain is the number of runs needed
-    with one canary, divided by the number needed with several. The harmonic mean averages the inverse ratios.
+    Bounds are for one canary (`single`) or for several, with 2 or 4 moments of the number of detected
+    canaries. A gain is the number of runs needed with one canary, divided by the number needed with several.
+    The harmonic mean averages the inverse ratios: the fractions of runs that suffice.
     """
     columns = [field("entry", "epsilon of", "{:.44}".format, width=44, left=True)]
     # 2 and 4 are numbers of moments.
@@ -480,7 +482,7 @@ def make_gains_table(title: str, records: Records) -> OwnTable:
 def make_bounds_table(title: str, records: Records) -> OwnTable:
     """Returns the table of Figure 5: epsilon for each attack, number of canaries and method.
 
-    `records` are from `compare_canaries`. The table has only the bounds over K, which use all runs.
+    `records` are from `compare_canaries`. The table has only the records that vary K. They use all runs.
     """
     columns = [field("attack", "epsilon of", width=40, left=True), field("canaries", "K", width=6)]
     for method, (label, *_) in _METHODS.items():

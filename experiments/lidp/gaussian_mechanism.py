@@ -39,7 +39,8 @@ def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> 
     Returns:
       A dictionary: `epsilons` has each method's lower bounds on epsilon for all seeds. `second` and `fourth`
       measure the dependence between a run's canaries: means over seeds of |mu_2 - mu_1^2| and |mu_4 - mu_2^2|
-      (`moment_gaps`). `second` requires at least 2 canaries in a run, and `fourth` at least 4.
+      (`moment_gaps`), where mu_j is the probability that j canaries in a run are all detected. `second`
+      requires at least 2 canaries in a run, and `fourth` at least 4.
     """
     tuning = simulate(audit, TUNING_SEED)
     thresholds = choose_thresholds(tuning, Level(audit.delta, audit.confidence))
@@ -58,12 +59,12 @@ def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> 
 def _audit_seed(
     audit: MechanismAudit, thresholds: dict[int, float], seed: int
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Returns one seed's lower bound on epsilon from each method, and its `moment_gaps`.
+    """Returns one seed's lower bound on epsilon from each method, and the dependence between its canaries.
 
-    A canary is detected if its score reaches a threshold. `thresholds` has a threshold for each order, the
-    number of moments in Wilson's interval, while our bound for several canaries, `lifted`, chooses a
-    threshold itself. The gaps are 0 for independent canaries. They use the threshold for order 2, the lowest
-    order that depends on several canaries.
+    A canary is detected if its score reaches a threshold. `thresholds` maps each order of Wilson's interval,
+    its number of moments, to a threshold. Our bound for several canaries, `lifted`, chooses a threshold
+    itself. The dependence (`moment_gaps`) is 0 for independent canaries. It uses the threshold for order 2,
+    the lowest order that depends on several canaries.
     """
     levels = Level(audit.delta, audit.confidence)
     design = simulate(audit, seed)

@@ -421,12 +421,13 @@ def make_simulated_table(cells: Records) -> OwnTable:
 def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable:
     """Returns the table of one plan's training runs, with a section for each observer.
 
-    A section's heading shows the noise floor, the mean and 95% quantile of estimates without leakage.
+    A section's heading shows which models the observer sees, and the noise floor: the mean and 95% quantile
+    of estimates without leakage.
 
     Args:
       runs: At least one record of `read_runs`.
-      shows_accuracy: If True, the table has accuracies and the paper's rows (Tables 2 and 5). If False, it
-        has the numbers of repetitions (Figures 2 and 3).
+      shows_accuracy: If True, the table has accuracies with and without canaries, and the paper's rows
+        (Tables 2 and 5). If False, it has the numbers of repetitions (Figures 2 and 3).
     """
     first = runs[0]
     plan = first["plan"]
@@ -498,7 +499,8 @@ def make_densities_table(title: str, runs: Records) -> OwnTable:
 def make_splits_table(title: str, splits: Records) -> OwnTable:
     """Returns the table of the one-shot paper's Figure 4: quantiles of the estimates of epsilon.
 
-    `splits` are records of `read_splits`.
+    An experiment has all canaries in one training run, or splits them across several. `splits` are
+    records of `read_splits`.
     """
     columns = [  # field, heading, format, width
         field("noise", "noise", ".3g", 7, left=True),

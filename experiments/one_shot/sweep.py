@@ -181,8 +181,8 @@ class PlannedSweep(Sweep):
 def sweeps(scale: str) -> dict[str, Sweep]:
     """Returns the sweeps for the one-shot paper's Tables 1, 2, 5 and Figures 1 to 4, keyed by name.
 
-    Cells train models, and the plan determines which results to show. Tables also need the accuracy of models
-    without canaries. `scale` is a key of SIZES.
+    Cells train models, and a sweep's plan determines which results to show. Tables also need the accuracy of
+    models without canaries. `scale` is a key of SIZES.
     """
     images, text, splits = SIZES[scale]
     simulations = Simulations()
@@ -207,6 +207,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     for number, (title, plans) in enumerate(repeated.items(), start=1):
         cells = list(itertools.chain(*map(_audit_cells, plans)))
         all_sweeps.append(PlannedSweep(f"one_shot_figure_{number}", title, cells, plan=plans))
+    # Figure 4: canaries split across runs
     all_sweeps.append(_make_splits_sweep(splits))
     return {sweep.name: sweep for sweep in all_sweeps}
 
