@@ -80,9 +80,9 @@ def account_allocation(
 def _discretize_term(sigma: float, pessimistic: bool) -> _RatioPmf:
     """Returns the distribution of a term of the density ratio X, as atoms on a grid.
 
-    The term of a step with noisy sum z is
-    exp((2 z - 1) / (2 sigma^2)). Its logarithm is N(-1 / (2 sigma^2), 1 / sigma^2) without the example, and
-    N(1 / (2 sigma^2), 1 / sigma^2) with it. The grid raises delta if `pessimistic`, and lowers it otherwise.
+    The term of a step with noisy sum z is exp((2 z - 1) / (2 sigma^2)). Its logarithm is N(-1 / (2 sigma^2),
+    1 / sigma^2) without the example, and N(1 / (2 sigma^2), 1 / sigma^2) with it. The grid raises delta if
+    `pessimistic`, and lowers it otherwise.
     """
     # A grid for the term's logarithm, with an unbounded cell at each end.
     log_mean = 1 / (2 * sigma**2)  # with the example; without it the mean is -log_mean

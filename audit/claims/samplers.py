@@ -131,7 +131,7 @@ def compute_pattern_mus(
 
     For an adversary who knows the pattern, the last model is mu-GDP. A step that uses the example shifts the
     model by at most 1, and thus the last model by at most W_t, the product of later Lipschitz constants (0
-    before step `weights.first`). The noise of this and later steps masks the shift, at the least mu.
+    before step `weights.first`). The noise of this and later steps masks the shift at minimal mu.
 
     Args:
       weights: The weights of T steps.
@@ -338,7 +338,7 @@ def _stratify_by_last_epochs(batches: int, epochs: int, max_strata: int) -> _Str
     lows = edges[:-1]
     highs = edges[1:]
 
-    # Each of S strata chooses an interval in each of L epochs. Without epochs, one is empty.
+    # Each of S strata chooses an interval in each of L epochs. If L is 0, the only combination is empty.
     combinations = list(itertools.product(range(len(lows)), repeat=last_epochs))
     chosen = np.array(combinations, np.intp).reshape(len(combinations), last_epochs)  # (S, L)
     probabilities = ((highs - lows) / batches)[chosen].prod(axis=1)
@@ -350,8 +350,8 @@ def _compute_worst_mus(schedule: Schedule, strata: _Strata) -> Array:
 
     A pattern uses the example in one step per epoch. A stratum allows steps from `lows` to `highs` in the
     last epochs. Step t shifts the last model by at most its weight W_t. The bound is the mu of a hypothetical
-    pattern, which uses the last allowed step of each epoch, with the largest W_t of all allowed steps. This
-    is the worst case, because noise that masks these shifts can also mask smaller or earlier ones.
+    pattern, which uses the last allowed step of each epoch with the largest allowed W_t. This is the worst
+    case, because noise that masks these shifts can also mask smaller or earlier ones.
     """
     batches = schedule.batches
     epochs = schedule.epochs
@@ -397,7 +397,8 @@ def bound_poisson(
     largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
     usual_limit = compute_pattern_mus(weights, latest[None], log_shifts=largest_log_w[latest][None])
 
-    # Only exceptions have more participations or a larger mu, so we may drop and limit these.
+    # Only exceptions have more participations or a larger mu, so we may drop further participations and cap
+    # the mu.
     mus = _simulate_poisson(weights, steps, rate, len(latest), simulated, seed)
     remaining_delta = (1 - _RESERVED) * delta
     # All patterns are in one stratum, with probability 1.

@@ -71,9 +71,9 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
 def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -> tuple[Bound, ...]:
     """Returns the smaller of each method's two bounds: from all rows, and from counting equal rows once.
 
-    The smaller is valid whether equal rows are independent runs or copies. A bound
-    without a counterpart in `once` becomes 0. We drop methods that only `once` has, and bounds after each run
-    (`path`), which may cover different rows.
+    The smaller is valid whether equal rows are independent runs or copies. A bound without a counterpart in
+    `once` becomes 0. We drop methods that only `once` has, and bounds after each run (`path`), which may
+    cover different rows.
     """
     by_method = {bound.method: bound for bound in once}
     smaller = []

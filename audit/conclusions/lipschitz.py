@@ -191,9 +191,8 @@ def _find_mixture(
 ) -> samplers.MixtureBound | None:
     """Returns the bound on the last model if a sampler hides which steps insert the canary; else None.
 
-    It mixes all patterns of insertion steps, and requires noise and a schedule in
-    which any step may insert the canary (`periodicity` is 1). `constants` are the Lipschitz constants, a
-    number or (T,).
+    It averages over patterns of insertion steps, and requires noise and a schedule in which any step may
+    insert the canary (`periodicity` is 1). `constants` are the Lipschitz constants, a number or (T,).
     """
     schedule = setting.schedule
     sigma = setting.mechanism.noise_multiplier

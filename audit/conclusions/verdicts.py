@@ -313,7 +313,7 @@ def _name_upper_bound(upper: UpperBound) -> str:
 
 
 def _name_other_reasons(broken: UpperBound, conclusion: Conclusion, condition: str = "") -> str:
-    """Returns the end of "There is a bug, or ...": other reasons why leakage may exceed `broken`.
+    """Returns the end of "There is a bug, ... or ...": other reasons why leakage may exceed `broken`.
 
     `condition` follows the word "implementation". For the last model, larger Lipschitz constants are another
     reason, and a second sentence reports whether composition is also violated.
