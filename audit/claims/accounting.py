@@ -105,11 +105,12 @@ def counts_sampling(steps: Composition) -> bool:
 def account_curve(steps: Composition) -> "PLDAccountant":
     """Returns dp-accounting's accountant for Poisson-sampled steps, which computes delta at any epsilon.
 
-    The noise multiplier must be at least 0.05, and the sampling rate below 1.
+    The noise multiplier must be at least 0.05 (`counts_sampling`), and the sampling rate below 1.
     """
     grid = _GRID
     if steps.noise_multiplier < _SMALL_NOISE:
-        # Privacy losses are large, so the spacing is relative to epsilon at a typical delta.
+        # Privacy losses are large, so the spacing is relative to epsilon, guessed without sampling at a
+        # typical delta.
         unsampled = epsilon_upper_bound(steps.noise_multiplier, steps.insertions, delta=1e-5)
         grid = min(_RELATIVE_GRID * unsampled, COARSEST_GRID)
     return account_sampled(steps, grid)

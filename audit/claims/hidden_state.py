@@ -159,8 +159,8 @@ def hidden_state_bound(
     first = _find_first_relevant_step(s, c)
     if first < steps:
         a_over_n[first:], starts, log_x = _choose_masked_parts(s[first:], c[first:], n[first:])
-        # The worst slopes are c_t x_(t-1) / x_t (proof in audit/methods/README.md), for x = a / (W n^2) and
-        # the products W of later constants. x changes only at the start of a block of steps.
+        # The worst slopes (of maps that leak exactly mu) are c_t x_(t-1) / x_t (audit/methods/README.md), for
+        # x = a / (W n^2) and the products W of later constants. x changes only at the start of a block.
         worst_slopes[first + starts[1:]] *= np.exp(-np.diff(log_x))
         worst_slopes[first] = 0.0  # any slope will do, since both models are still equal
     mu = float(np.linalg.norm(a_over_n))
@@ -301,9 +301,11 @@ def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
 def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Integers, Array]:
     """Returns the parts a_t of the distance that noise should mask to minimize mu, the norm of a / n.
 
+    The distance is between models with and without the canary. Noise must mask (hide) all of it by step T.
+
     Later steps stretch a distance at step t by a factor of at most W_t, the product of all c_j with j > t. So
-    in the last model, the shifts are W_t s_t, and noise must mask parts W_t a_t with the same sum. Without
-    other constraints, x_t = a_t / (W_t n_t^2) would be the same for all steps. But noise cannot mask later
+    in the last model, the masked parts W_t a_t must have the same sum as the shifts W_t s_t. Without other
+    constraints, x_t = a_t / (W_t n_t^2) would be the same for all steps. But noise cannot mask later
     shifts, so isotonic regression divides the steps into blocks (derived in audit/methods/README.md). Each
     block's noise masks the block's own shifts, with a single x that increases from block to block:
 

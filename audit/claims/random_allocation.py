@@ -95,8 +95,8 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _RatioPmf:
     masses = conversions.mass_between((ends + log_mean) * sigma)
     masses_times_mean = conversions.mass_between((ends - log_mean) * sigma)
     # We drop far cells with a mass that underflows to 0. This lowers delta, so an upper bound adds
-    # `dropped_mean`, the cells' mass with the example. A lower bound also drops cells with a mean that
-    # underflows to 0, since a smaller X raises delta for removal.
+    # `dropped_mean`, the cells' mass with the example. A mean that underflows to 0 raises delta for removal,
+    # E[(1 - e^epsilon X)+], so a lower bound also drops such cells.
     is_kept = masses > 0
     if not pessimistic:
         is_kept &= masses_times_mean > 0
@@ -108,10 +108,11 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _RatioPmf:
 
 
 def _average(first: _RatioPmf, second: _RatioPmf, pessimistic: bool) -> _RatioPmf:
-    """Returns the distribution of the mean over two groups of terms, on a geometric grid.
+    """Returns the distribution of the mean of two groups of terms of the ratio X, on a geometric grid.
 
     `first` and `second` are the distributions of each group's mean. The grid raises delta if `pessimistic`,
-    and lowers it otherwise. Upper bounds on delta include `dropped_mean`, lost with large values.
+    and lowers it otherwise. Upper bounds on delta include `dropped_mean`, the part of the mean lost by
+    lowering values above the grid.
     """
     terms = first.terms + second.terms
     weight = first.terms / terms
@@ -229,9 +230,9 @@ def _find_losses(ratio: _RatioPmf, epochs: int, pessimistic: bool) -> "PrivacyLo
         points = np.exp(spacing * (first + np.arange(size)))  # values of X
         masses_out, _ = _spread(np.exp(logs), masses, points)
         masses_in = masses_out * points
-        # With the example, dropped values of X count as an infinite loss. Their mass is both `dropped_mean`
-        # and 1 minus the other masses. If rounding makes these differ, the larger is safe. Without the
-        # example, the loss is infinite at X = 0.
+        # We dropped or lowered large values of X, so the masses with the example sum to less than 1. The rest
+        # counts as an infinite loss. It equals `dropped_mean`, the missing part of E[X] = 1. If rounding
+        # makes them differ, the larger is safe. Without the example, the loss is infinite at X = 0.
         infinite_in = max(1.0 - float(masses_in.sum()), ratio.dropped_mean)
         infinite_out = float(ratio.masses[~is_positive].sum())
     else:  # we round both losses down, which lowers delta

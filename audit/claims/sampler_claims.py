@@ -285,7 +285,7 @@ def _compose_truncated(sigma: float, batches: int, epochs: int, delta: float) ->
 def _bracket_truncated(
     sampler: TruncatedPoisson, sigma: float, batches: int, epochs: int, delta: float
 ) -> EveryModel:
-    """Returns the smaller of dp-accounting's bound for a truncated sampler and `_compose_truncated`."""
+    """Returns the smaller of dp-accounting's bound for truncated batches and a bound without sampling."""
     import dp_accounting  # slow to load
     from dp_accounting.pld import PLDAccountant
 
@@ -308,8 +308,9 @@ def _bracket_cyclic(sigma: float, batches: int, epochs: int, delta: float) -> Ev
 def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastModel) -> str:
     """Returns advice on how to make `poisson`, the epsilon of Poisson sampling, a valid claim.
 
-    If the last model's epsilon is at most `poisson`, perhaps after noise-only steps, the advice also suggests
-    releasing only that model. Otherwise, the advice states its epsilon.
+    If the last model's epsilon is at most `poisson`, perhaps after noise-only steps at the end
+    (`last_model.tail`), the advice also suggests releasing only that model. Otherwise, it states this
+    epsilon.
 
     The advised noise suffices for any order, since training that uses an example once per epoch is mu-GDP
     with mu = sqrt(epochs) / sigma.

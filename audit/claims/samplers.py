@@ -106,12 +106,12 @@ def make_schedule(
 def weigh_steps(lipschitz: Array) -> StepWeights:
     """Returns the weights of T steps in the last model: W_t is the product of later Lipschitz constants.
 
-    The variances are sums of W^2 before step t, or from t on.
+    The variances, of noise N(0, I) in the last model, are sums of W^2 before step t, or from t on.
     """
     # A constant of 0 erases the shifts of all earlier steps, so `first` is the first step that matters.
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     constants = lipschitz.copy()
-    constants[: first + 1] = 1.0  # avoids log(0); weights before `first` do not matter
+    constants[: first + 1] = 1.0  # avoids log(0); earlier weights cancel in differences of sums
     log_next = np.append(np.log(constants)[1:], 0.0)
     log_w = np.cumsum(log_next[::-1])[::-1]
     from_start = np.logaddexp.accumulate(2 * log_w)
@@ -130,8 +130,8 @@ def compute_pattern_mus(
     """Returns the mu (N,) of N participation patterns, for noise N(0, I) in each step.
 
     For an adversary who knows the pattern, the last model is mu-GDP. A step that uses the example shifts the
-    model by at most 1, and thus the last model by at most W_t (`StepWeights`). The noise of this and later
-    steps masks the shift.
+    model by at most 1, and thus the last model by at most W_t, the product of later Lipschitz constants (0
+    before step `weights.first`). The noise of this and later steps masks the shift at minimal mu.
 
     Args:
       weights: The weights of T steps.
@@ -332,7 +332,7 @@ def _stratify_by_last_epochs(batches: int, epochs: int, max_strata: int) -> _Str
 
     # Distances from the epoch's end, plus 1, since a geometric grid cannot begin at 0.
     distances = np.unique(np.geomspace(1, batches + 1, intervals + 1).round().astype(np.int64))
-    if batches == intervals:  # else rounding may merge intervals
+    if batches == intervals:  # one step per interval; rounding may have merged some
         distances = np.arange(1, batches + 2)
     edges = np.sort(batches + 1 - distances)
     lows = edges[:-1]
@@ -348,12 +348,14 @@ def _stratify_by_last_epochs(batches: int, epochs: int, max_strata: int) -> _Str
 def _compute_worst_mus(schedule: Schedule, strata: _Strata) -> Array:
     """Returns an upper bound (S,) on the mu of each stratum's participation patterns, for noise N(0, I).
 
-    A stratum allows steps from `lows` to `highs` in the last epochs. The bound is the mu of a hypothetical
-    pattern. In each epoch, this pattern uses the last allowed step, but shifts the last model by the largest
-    W_t, the most that any allowed step t can shift it. This is the worst case, because noise that masks these
-    shifts can also mask smaller or earlier ones.
+    A pattern uses the example in one step per epoch. A stratum allows steps from `lows` to `highs` in the
+    last epochs. Step t shifts the last model by at most its weight W_t. The bound is the mu of a hypothetical
+    pattern, which uses the last allowed step of each epoch with the largest allowed W_t. This is the worst
+    case, because noise that masks these shifts can also mask smaller or earlier ones.
     """
-    _, batches, epochs, weights = schedule
+    batches = schedule.batches
+    epochs = schedule.epochs
+    weights = schedule.weights
     num_strata, last_epochs = strata.lows.shape
     log_w = weights.log_w[: batches * epochs].reshape(epochs, batches)
     # Both are (S, epochs). The loop restricts the steps in the last epochs.
@@ -376,9 +378,9 @@ def bound_poisson(
 ) -> MixtureBound:
     """Returns an upper bound on the last model's epsilon for Poisson sampling at the same rate in each step.
 
-    We simulate some participation patterns (the steps that use the example). The upper bound on their mu is
-    that of a hypothetical pattern that is worse than nearly all others. We reserve `delta` / 1000 for the
-    exceptions. The bound is too low with probability at most ERROR.
+    We simulate some participation patterns (the steps that use the example). We limit their mu to that of a
+    hypothetical pattern that is worse than nearly all others. We reserve `delta` / 1000 for the exceptions,
+    which are at most this likely. The bound is too low with probability at most ERROR.
 
     Args:
       simulated: The number of patterns to simulate, rounded up to a multiple of _CHUNK.
@@ -389,23 +391,23 @@ def bound_poisson(
         rate = 1 / batches
     steps = batches * epochs
 
-    # `latest` has the most and latest participations. Step t shifts the last model by at most its weight W_t.
-    # Since earlier weights may be larger, we assume the largest one up to t.
+    # `latest` is the hypothetical pattern. Step t shifts the last model by at most its weight W_t. Since
+    # earlier weights may be larger, we assume the largest one up to t.
     latest = _find_latest_steps(steps, rate, _RESERVED * delta)
     largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
-    worst = compute_pattern_mus(weights, latest[None], log_shifts=largest_log_w[latest][None])
+    usual_limit = compute_pattern_mus(weights, latest[None], log_shifts=largest_log_w[latest][None])
 
-    # Patterns with more participations than `latest` or a larger mu than `worst` are exceptions, so we may
-    # drop further participations and cap the mu.
+    # Only exceptions have more participations or a larger mu, so we may drop further participations and cap
+    # the mu.
     mus = _simulate_poisson(weights, steps, rate, len(latest), simulated, seed)
     remaining_delta = (1 - _RESERVED) * delta
     # All patterns are in one stratum, with probability 1.
-    mus_in_stratum = np.minimum(mus, worst)[:, None] / sigma
-    epsilon = _bound_simulated(mus_in_stratum, worst / sigma, np.ones(1), remaining_delta)
+    mus_in_stratum = np.minimum(mus, usual_limit)[:, None] / sigma
+    epsilon = _bound_simulated(mus_in_stratum, usual_limit / sigma, np.ones(1), remaining_delta)
     # No pattern has a larger mu than the one that participates in every step.
     every_step = np.arange(steps)[None]
-    largest = compute_pattern_mus(weights, every_step, log_shifts=largest_log_w[None])
-    return MixtureBound(epsilon, error=ERROR, mu=float(largest[0]) / sigma)
+    limit = compute_pattern_mus(weights, every_step, log_shifts=largest_log_w[None])
+    return MixtureBound(epsilon, error=ERROR, mu=float(limit[0]) / sigma)
 
 
 def _simulate_poisson(

@@ -90,17 +90,20 @@ def _begin_conclusion(evidence: Evidence, claim: Claim | None, level: Level) -> 
 
     `finish` adds the other fields, such as the verdict.
     """
-    conversions.require_levels(*level)
+    delta, confidence = level
+    conversions.require_levels(delta, confidence)
     findings, verdict_methods = _analyze(evidence, level)
     worlds = evidence.pooled()  # the scores of inserted canaries, and of left-out canaries
     curve = None
-    if verdict_methods == ONE_CANARY:  # the test needs independent scores
+    has_one_canary = verdict_methods == ONE_CANARY  # per run
+    if has_one_canary:  # the test needs independent scores
         curve = Curve(p_value=gaussian_curve.examine(*worlds), power=gaussian_curve.power(*worlds))
     concluded = Conclusion(
-        evidence,
-        worlds,
-        *level,
-        verdict_methods,
+        evidence=evidence,
+        worlds=worlds,
+        delta=delta,
+        confidence=confidence,
+        verdict_methods=verdict_methods,
         estimates=tuple(found for found in findings if isinstance(found, Estimate)),
         bounds=tuple(found for found in findings if isinstance(found, Bound)),
         curve=curve,
@@ -154,7 +157,7 @@ def _make_notes(evidence: Evidence) -> Iterator[str]:
             f"{evidence.failed:,} of {number:,} scores are NaN (failed runs): each counts as the lowest score"
         )
     if isinstance(evidence, Sets) and evidence.labelled:  # a single list of scores with 0/1 labels
-        runs = evidence.inserted.size + evidence.fresh.size
+        runs = evidence.inserted.size + evidence.fresh.size  # with and without the canary
         yield (
             f"read as {runs:,} independent training runs; if all canaries are from one run, use shape "
             f"(1, {runs}) or --one_run"
@@ -214,12 +217,13 @@ def conclude_setting(
         concluded = concluded._replace(
             why_gaussian="expected here: Gaussian noise on one crafted coordinate"
         )
-    last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
-    if isinstance(last_model, str):  # why the upper bound is missing
-        concluded = concluded._replace(uncovered=last_model)
+    bound_or_reason = lipschitz.hidden_state(setting, level.delta, steps, own_model)
+    if isinstance(bound_or_reason, str):  # why the last model has no upper bound
+        concluded = concluded._replace(uncovered=bound_or_reason)
     else:
-        concluded = concluded._replace(hidden_state=last_model)
-    # Cosines of a single run with random directions depend on a reference model.
+        concluded = concluded._replace(hidden_state=bound_or_reason)
+    # Cosines of a single run with random directions depend on a reference model, perhaps from a rehearsal
+    # without noise.
     if len(scores.scores) == 1 and isinstance(setting.adversary, SphereFields):
         note = _describe_reference_model(setting.is_rehearsed(scores.dimension))
         concluded = concluded._replace(notes=(*concluded.notes, note))
@@ -264,8 +268,8 @@ def _expect_linear_losses(setting: Setting, claim: Claim, delta: float) -> float
     """Returns the epsilon that the last model would have with linear losses, or None.
 
     With linear losses, the last model reveals only the sum of all steps (Steinke et al., 2024). We compute
-    this epsilon for correlated noise, which the hidden-state bound does not cover, and for random insertion
-    steps of canaries that are not fresh, since that bound may ignore randomness.
+    this epsilon for correlated noise, which the hidden-state bound does not cover. For random insertion
+    steps, which that bound may ignore, we compute it unless canaries are fresh (drawn anew in each run).
     """
     mechanism = setting.mechanism
     if mechanism.optimizer != "sgd" or mechanism.weight_decay:  # the last model is not the sum
@@ -316,8 +320,8 @@ def conclude_together(
 ) -> Conclusion | None:
     """Returns one conclusion from several runs, if each draws random directions as canaries; else None.
 
-    Leave-one-out cosines are invalid here: a score must not depend on the run's other directions
-    (`separate`), since we choose thresholds with them.
+    We choose thresholds with a run's other directions, so a score must not depend on them (`separate`), as
+    leave-one-out cosines do.
     """
     if not scores.dimension or len(scores.scores) == 1:  # the dimension is 0 for other canaries
         return None
@@ -373,7 +377,7 @@ def read_evidence(stored: Scores) -> Coins | OneRun:
     runs, canaries = stored.scores.shape
     if runs > 1 or canaries == 1:
         return read_coins(stored)
-    # Coins almost never insert all of 40 or more canaries (`one_run_bounds.LEAST_COINS`).
+    # A run with coins needs 40 canaries (`one_run_bounds.LEAST_COINS`), and coins almost never insert all.
     if stored.presence.all():
         cosines = make_cosines(stored.scores[0], unobserved=None, dimension=stored.dimension)
         return OneRun(coins=None, cosines=cosines)

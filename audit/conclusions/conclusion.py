@@ -226,11 +226,11 @@ class Conclusion(NamedTuple):
         return None
 
     def ranked(self) -> tuple[Bound, ...]:
-        """Returns the bounds in the order used in tables: those that decide the verdict come first.
+        """Returns the bounds in the order used in tables, beginning with those that matter most to readers.
 
-        The verdict depends on the bounds for any trade-off curve and for a Gaussian curve. EXACT_NULL_GDP, a
-        bound on mu for scores with a known distribution (`law_is_known`), precedes both if there is an upper
-        bound on mu.
+        The bounds for any trade-off curve and for a Gaussian curve decide the verdict. If there is an upper
+        bound on mu to compare with, EXACT_NULL_GDP precedes both. It is a bound on mu for scores with a known
+        distribution (`law_is_known`).
         """
         if self.verdict_methods is None:  # a single run
             return self.bounds

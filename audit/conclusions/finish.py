@@ -71,8 +71,9 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
 def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -> tuple[Bound, ...]:
     """Returns the smaller of each method's two bounds: from all rows, and from counting equal rows once.
 
-    A bound without a counterpart in `once` becomes 0. We drop methods that only `once` has, and bounds after
-    each run (`path`), which may cover different rows.
+    The smaller is valid whether equal rows are independent runs or copies. A bound without a counterpart in
+    `once` becomes 0. We drop methods that only `once` has, and bounds after each run (`path`), which may
+    cover different rows.
     """
     by_method = {bound.method: bound for bound in once}
     smaller = []
@@ -117,13 +118,13 @@ def _derive_fields(conclusion: Conclusion) -> Conclusion:
         tightest=next(iter(upper_bounds), None),  # the smallest comes first
         tightest_mu=min(mus, default=None),
         is_claimed=GIVEN in [upper.assumes for upper in upper_bounds],  # stated by the user
-        doubt=_find_doubt(evidence, worlds),
+        doubt=_find_doubt(evidence, worlds),  # why runs are not independent
     )
     _, scores_out = worlds
     if len(scores_out):
         derived = derived._replace(auc=curves.auc(*worlds), attack=curves.attack(*worlds))
-    # Bets on the claimed curve need the exact distribution of left-out canaries' scores. `epsilon` is the
-    # largest bound for any curve.
+    # Bets against the claimed curve need the exact distribution of left-out canaries' scores. `epsilon` is
+    # the largest bound for any curve.
     if isinstance(evidence, OneRun):
         any_curve = [bound.epsilon for bound in bounds if not bound.assumes.gaussian]
         derived = derived._replace(
@@ -135,12 +136,12 @@ def _derive_fields(conclusion: Conclusion) -> Conclusion:
             runs=sum(len(table.scores) for table in evidence.rows()),
             epsilon=derived.assumption_free.epsilon,
         )
-    if derived.has_one_canary:
-        derived = _find_reach(derived)
+    if derived.has_one_canary:  # the limit assumes independent scores
+        derived = _add_most_provable(derived)
     return derived._replace(is_reversed=are_reversed(evidence, bounds, derived.auc))
 
 
-def _find_reach(conclusion: Conclusion) -> Conclusion:
+def _add_most_provable(conclusion: Conclusion) -> Conclusion:
     """Returns the conclusion from runs with one canary each, with `most_provable` and `is_beyond_reach` set.
 
     The tightest upper bound is beyond reach if neither the largest provable epsilon nor the largest provable
@@ -308,10 +309,10 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
     claim (`claimed_curve`). Returns None without a claimed trade-off curve, or if the left-out canaries are
     inconsistent with their known distribution.
     """
-    power = _combine_claimed_curves(conclusion, upper)
+    allowed_power = _combine_claimed_curves(conclusion, upper)
     # The bound for any curve is invalid if left-out canaries refute their known distribution.
     is_law_refuted = conclusion.law_is_known and not conclusion.assumption_free.holds
-    if power is None or is_law_refuted:
+    if allowed_power is None or is_law_refuted:
         return None
     design = conclusion.fresh
     if conclusion.is_one_run:
@@ -320,20 +321,27 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
     exceedances = exact_null.compute_exceedances(design)
     # If this is the only bet, it stakes the whole capital.
     exceedances = exceedances._replace(is_only_run=conclusion.is_one_run)
-    allowed = claimed_curve.tabulate_claim(exceedances, power)
+    allowed = claimed_curve.tabulate_claim(exceedances, allowed_power)
     log_capital = claimed_curve.compute_log_capital(exceedances, allowed)
     # Runs without inserted canaries leave the capital unchanged.
     log_capital = exact_null.expand_to_runs(design, log_capital)
     confidence = conclusion.confidence
     test = claimed_curve.judge_capital(log_capital, exceedances.in_order, confidence)
+    summary = _summarize_scores(design, upper)
+    # For reports, we simulate how far the noise must be below the claimed noise for a rejection.
+    least_departure = claimed_curve.find_least_departure(
+        summary, exceedances, allowed_power, confidence
+    )
+    return test._replace(seen=least_departure)
 
-    # For reports, we simulate how far the noise must be below the claimed noise for a rejection (`seen`).
+
+def _summarize_scores(design: Fresh, upper: UpperBound) -> claimed_curve.ScoreSummary:
+    """Returns a summary of scores, with a mean that the claim allows."""
     summary = exact_null.summarise_design(design)
-    if upper.mu is not None:
-        # With the claimed noise, the mean score, in standard deviations of a left-out score, is at most mu.
-        summary = summary._replace(mean=min(summary.mean, upper.mu))
-    seen = claimed_curve.find_least_departure(summary, exceedances, power, confidence)
-    return test._replace(seen=seen)
+    if upper.mu is None:
+        return summary
+    # With the claimed noise, the mean score, in standard deviations of a left-out score, is at most mu.
+    return summary._replace(mean=min(summary.mean, upper.mu))
 
 
 def _combine_claimed_curves(conclusion: Conclusion, upper: UpperBound) -> Power | None:

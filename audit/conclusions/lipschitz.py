@@ -189,10 +189,10 @@ def _bound_for_constants(setting: Setting, constants: ArrayLike, delta: float) -
 def _find_mixture(
     setting: Setting, constants: ArrayLike, delta: float
 ) -> samplers.MixtureBound | None:
-    """Returns the bound if a sampler hides which steps insert the canary; else None.
+    """Returns the bound on the last model if a sampler hides which steps insert the canary; else None.
 
-    The bound requires noise and a schedule in which any step may insert the canary (`periodicity` is 1).
-    `constants` are the Lipschitz constants, a number or (T,).
+    It averages over patterns of insertion steps, and requires noise and a schedule in which any step may
+    insert the canary (`periodicity` is 1). `constants` are the Lipschitz constants, a number or (T,).
     """
     schedule = setting.schedule
     sigma = setting.mechanism.noise_multiplier
@@ -320,25 +320,30 @@ def count_rehearsals(
         isinstance(requested, str | None) and requested in (None, MEASURED, UNMEASURED),
         f"`lipschitz` must be {MEASURED} or {UNMEASURED}, got {requested!r}",
     )
-    is_wanted = requested == MEASURED
-    require_rehearsals(is_wanted, rehearsals)
+    require_rehearsals(requested == MEASURED, rehearsals)
     row = task.task(setting.model)
-    why_not = _why_uncovered(setting, own_model=False)
-    if is_wanted:
-        require(
-            not why_not,
-            f"`lipschitz={MEASURED}` is for a bound on the last model's leakage, but {why_not}: drop it",
-        )
-    elif requested is None:
-        # If every step inserts the canary (k = 1), the bound rarely improves on composition.
-        is_wanted = row.smooth and setting.schedule.periodicity > 1 and not why_not
-    if row.curvature is not None or not is_wanted:  # with `curvature`, constants are proven
+    are_proven = row.curvature is not None
+    if not _wants_measurement(setting, requested, row.smooth) or are_proven:
         return None
     return rehearsals or USUAL
 
 
+def _wants_measurement(setting: Setting, requested: str | None, is_smooth: bool) -> bool:
+    """Returns True to measure constants; raises InputError if "measured" is impossible."""
+    why_not = _why_uncovered(setting, own_model=False)
+    if requested == MEASURED:
+        require(
+            not why_not,
+            f"`lipschitz={MEASURED}` is for a bound on the last model's leakage, but {why_not}: drop it",
+        )
+        return True
+    # If every step inserts the canary (k = 1), the bound rarely improves on composition.
+    is_useful = is_smooth and setting.schedule.periodicity > 1 and not why_not
+    return requested is None and is_useful
+
+
 def require_rehearsals(is_measured: bool, rehearsals: int | None) -> None:
-    """Raises InputError for fewer than 2 rehearsals, or for any rehearsals if `is_measured` is False."""
+    """Raises InputError for fewer than 2 rehearsals (measuring runs), or any if `is_measured` is False."""
     if rehearsals is None:
         return
     require(is_measured, f"`rehearsals` requires `lipschitz={MEASURED}`")

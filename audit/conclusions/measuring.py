@@ -42,7 +42,8 @@ def measure(
         steps = find_measured(store, runs)
         if steps is not None:
             return steps
-        # Kinks are jumps in the gradient, as with ReLU, which derivatives miss. Custom models may be smooth.
+        # Kinks are jumps in the gradient, as with ReLU, which derivatives miss. We test custom models for
+        # kinks (`measure_steps`).
         has_kinks = trained is None and not task.task(setting.model).smooth
         game = build.build(setting, dataset, trained, own)
         trainee = trained or build.trainee(setting.model, dataset)

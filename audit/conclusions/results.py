@@ -29,15 +29,15 @@ def result_json(conclusion: Conclusion, indent: int | None = None, **more: Any) 
 def result_fields(conclusion: Conclusion) -> dict[str, Any]:
     """Returns a conclusion as a JSON-serializable dict.
 
-    For several runs, the fields are (* marks optional ones):
+    `write_json` writes infinity as null. For several runs, the fields are (* marks optional ones):
 
       bounds: a list of the estimates and the lower bounds.
       notes*: remarks.
-      upper_bound: the claimed epsilon; null if infinite or unknown.
-      claim_test*: the test of the claim. `seen` is the smallest departure that it would have detected.
+      upper_bound: the claimed epsilon; null if unknown.
+      claim_test*: the test of the claim. `seen` is the smallest noise reduction that it would have detected.
       last_model*: the upper bound for the last model, or `why_not`. `margins` maps a factor f to the
         epsilon for larger Lipschitz constants, c + (f - 1) |c - 1|.
-      expected*: the epsilon that the last model would have with linear losses; null if infinite.
+      expected*: the epsilon that the last model would have with linear losses.
       epsilon: the lower bound for any curve.
       most_provable: the largest such bound that this number of runs can prove; null with several canaries per
         run.
@@ -115,12 +115,14 @@ def finding_fields(finding: Finding) -> dict[str, Any]:
         fields["assumes"] = finding.assumes.text
         if not finding.counted:
             del fields["counted"]
-        if finding.false_positive_rate is None:  # only methods with a `path` compute it
+        # Only methods with a `path`, the bound after each run, compute this rate.
+        if finding.false_positive_rate is None:
             del fields["false_positive_rate"]
             del fields["path"]
         return fields
     fields["assumes"] = fields.pop("caveat")
-    if finding.noise_floor.audits:  # these methods also compute `standard_error`
+    is_simulated = finding.noise_floor.audits > 0
+    if is_simulated:  # these methods also compute `standard_error`
         fields["noise_floor"] = finding.noise_floor._asdict()
     else:
         del fields["noise_floor"]

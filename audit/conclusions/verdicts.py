@@ -34,9 +34,9 @@ def at_most(value: float) -> str:
 def judge(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a conclusion, from all its other fields.
 
-    We first look for violations without an assumption on the trade-off curve: an exceeded upper bound or a
-    rejected claim. Even reversed scores can prove a violation. Then we compare the largest lower bound, which
-    may assume a Gaussian curve.
+    If scores are not in doubt and there are bounds, we first look for violations without an assumption on the
+    trade-off curve: an exceeded upper bound or a rejected claim. Even reversed scores can prove a violation.
+    Then we compare the largest lower bound, which may assume a Gaussian curve.
     """
     if conclusion.doubt:
         return _judge_doubt(conclusion.doubt)
@@ -313,7 +313,7 @@ def _name_upper_bound(upper: UpperBound) -> str:
 
 
 def _name_other_reasons(broken: UpperBound, conclusion: Conclusion, condition: str = "") -> str:
-    """Returns the end of a sentence "There is a bug, ": other reasons why leakage may exceed `broken`.
+    """Returns the end of "There is a bug, ... or ...": other reasons why leakage may exceed `broken`.
 
     `condition` follows the word "implementation". For the last model, larger Lipschitz constants are another
     reason, and a second sentence reports whether composition is also violated.
@@ -333,7 +333,7 @@ def _name_other_reasons(broken: UpperBound, conclusion: Conclusion, condition: s
     composition = conclusion.upper_bound
     assert composition is not None  # the last model's bound also comes from a claim
     effect = "is also violated"
-    if broken.epsilon < composition:  # `broken` is the larger one if both are violated
+    if broken.epsilon < composition:  # `judge` chooses the largest violated bound
         effect = "is not violated"
     return (
         f"steps have larger Lipschitz constants than stated, {other}. Composition, which allows "
