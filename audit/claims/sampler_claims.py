@@ -324,7 +324,7 @@ def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastM
         epsilon = last_model.tail
         steps = " after the noise-only steps"
     if epsilon > poisson:
-        return f"{advice}; for the last model alone, you may claim {at_most(epsilon, _DECIMALS)}."
+        return f"{advice}; for the last model alone{steps}, you may claim {at_most(epsilon, _DECIMALS)}."
     # Reports print the condition, `last_model.assumes`, below the advice.
     return f"{advice}, or release the last model alone{steps}, under the condition below."
 
