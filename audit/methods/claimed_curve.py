@@ -163,9 +163,9 @@ def compute_log_capital(counted: Exceedances, allowed: Allowed) -> Array:
 
     A capital of 1 is split among bets, one for each of THRESHOLDS and each of STAKES. In each run, a bet
     stakes a fraction of its capital on more canaries above its threshold than the claim allows. If `counted`
-    covers only the first T thresholds, the capital on the others counts as lost. If it contains the
-    first run's p-values, each bet stakes FIRST_STAKE of its capital on them, because a few tiny p-values can
-    refute a claim in one run.
+    covers only the first T thresholds, the capital on the others counts as lost. If it contains the first
+    run's p-values, each bet stakes FIRST_STAKE of its capital on them, because a few tiny p-values can refute
+    a claim in one run.
     """
     log_factors = _compute_log_factors(counted, allowed.above_thresholds)
     runs, stakes, thresholds = log_factors.shape
@@ -301,8 +301,8 @@ def find_least_departure(
     the noise is r < 1 times the claimed noise, the mean score is 1 / r times as large as in `scores`. Returns
     None if fewer than 9 of 10 audits would detect noise at a tenth of the claimed level.
     """
-    # If few scores reach the far thresholds (above the mean + 3), bets on them would lose. To save time,
-    # we omit them, and count their capital as lost.
+    # If the last near threshold is over 3 standard deviations above the mean, few scores exceed it, and bets
+    # on far thresholds would lose. To save time, we omit these, and count their capital as lost.
     thresholds = NEAR if scores.mean < NEAR[-1] - 3 else THRESHOLDS
     counted = counted._replace(log_rates=counted.log_rates[: thresholds.size])
     allowed = tabulate_claim(counted, allowed_power)

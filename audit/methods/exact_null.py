@@ -560,7 +560,7 @@ def _bet_on_half(bet: FirstBet, cosines: Array, design: Fresh, delta: float) -> 
     pilot, rest = split_pilot(cosines, cosines.size // 2)
     threshold = _choose_threshold(cosines[pilot], rest.size, design.dimension)
     log_rate = compute_log_rates(design, threshold)  # that a left-out canary exceeds it
-    hits = (cosines[rest] > threshold).mean()
+    fraction_above = (cosines[rest] > threshold).mean()
 
     def compute_payoff(epsilon: float) -> float:
         """Returns the payoff of a stake of 1 against epsilon: 80% on the chosen threshold t, 20% on `bet`.
@@ -570,8 +570,8 @@ def _bet_on_half(bet: FirstBet, cosines: Array, design: Fresh, delta: float) -> 
         eta = 0.1  # any eta and split are valid
         by_epsilon = _limit_means(epsilon, log_rate, delta=0.0)  # e^epsilon a(t)
         divisor = max(by_epsilon / (1 - eta), delta / eta)  # L(t)
-        on_chosen = 0.8
-        return on_chosen * (hits / divisor) + (1 - on_chosen) * bet.compute_payoff(epsilon)
+        payoff = fraction_above / divisor
+        return 0.8 * payoff + (1 - 0.8) * bet.compute_payoff(epsilon)
 
     # The threshold suits these canaries, so we stake most of the capital on this bet. Any fraction is valid.
     return bet._replace(staked=0.9, compute_payoff=compute_payoff, chosen=threshold)

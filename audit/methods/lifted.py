@@ -86,7 +86,7 @@ class CanaryMethod(Method):
             mu = proven
             epsilon = conversions.epsilon_from_mu(mu, delta)
         if assumes == NOTHING:  # about the trade-off curve
-            has_user_coins = error_left < error  # `widen` spent some
+            has_user_coins = error_left < error  # `widen` spent some error
             assumes = _choose_assumption(errors, user_coins=has_user_coins)
         guesses_in, guesses_out = errors.guesses()
         return Bound(

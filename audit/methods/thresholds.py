@@ -113,7 +113,6 @@ def _prefer_counts(best: np.intp, predictions: _Predictions, pilot_size: int) ->
     is_reliable = predictions.pilot_ranks >= _MIN_RELIABLE  # enough counts
     if np.abs(predictions.z_scores[is_reliable]).max(initial=0.0) > _MAX_Z_SCORE:  # not normal
         return np.argmax(np.where(is_reliable, from_counts, -np.inf))
-    # All ranks may win here: small counts predict almost the normal bound.
     relative_error = _RELATIVE_ERROR / np.sqrt(pilot_size)  # of a bound predicted from counts
     if from_counts.max() > (1 + relative_error) * max(from_counts[best], 0.0):
         return np.argmax(from_counts)
