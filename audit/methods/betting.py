@@ -113,8 +113,8 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
 def _estimate_parameter(family: Family, errors: RunErrors) -> float:
     """Returns the parameter of the trade-off curve through the observed error rates."""
     guesses_in, guesses_out = errors.guesses()  # possible misses and false alarms
-    # A rate is a scale times the fraction of wrong guesses. With coins, the scale is about 2, because each
-    # world has half of the canaries. Adding half an error (Jeffreys' prior) avoids rates of 0.
+    # With coins, both numbers count all canaries, but each world has about half of them. So a rate is a scale
+    # of about 2 times the fraction of errors. Adding half an error (Jeffreys' prior) avoids rates of 0.
     fpr = (errors.scale_out * errors.alarms.sum() + 0.5) / (guesses_out + 1)
     fnr = (errors.scale_in * errors.misses.sum() + 0.5) / (guesses_in + 1)
     return float(family.parameter(min(fpr, 1.0), min(fnr, 1.0)))
@@ -153,26 +153,22 @@ def _choose_stake_pairs(family: Family, counted: Counted, target: float) -> tupl
     """Chooses bets, each with a stake on the false-positive rate and one on the false-negative rate.
 
     Most of the capital goes to the pair of stakes that should reject the largest parameter. The rest goes to
-    other bets (`_list_stake_pairs`). Bets reject a parameter if their total log capital reaches `target` on
-    its whole trade-off curve.
+    multiples of this pair and bets on a single rate (`_list_stake_pairs`). Bets reject a parameter if their
+    total log capital reaches `target` on its whole trade-off curve.
 
     Returns:
-      (stakes (L,) on false positives, stakes (L,) on false negatives), in the order of STARTING_CAPITAL
+      (stakes (L,) on false positives, stakes (L,) on false negatives); STARTING_CAPITAL lists their capital
     """
-    # The predicted log growth of the capital for each of STAKES at the hypothetical rates _COARSE_LEVELS, (S,
-    # levels): the growth in the pilot, scaled to the number of other runs.
     fpr, fnr = counted.pilot.rates()
-    growth_fpr = compute_log_growth(fpr, _COARSE_LEVELS, STAKES)
-    growth_fpr *= len(counted.rest.alarms) / len(fpr)
-    growth_fnr = compute_log_growth(fnr, _COARSE_LEVELS, STAKES)
-    growth_fnr *= len(counted.rest.misses) / len(fnr)
+    growth_fpr = _predict_log_growth(fpr, num_rest=len(counted.rest.alarms))
+    growth_fnr = _predict_log_growth(fnr, num_rest=len(counted.rest.misses))
 
     def find_margins(parameter: float) -> Array:
         """Returns a margin for each pair: its smallest log capital on a parameter's curve minus the target.
 
-        A pair with a margin of at least 0 should reject the parameter. The margins have shape (S, S), with
-        stakes on false positives first. The total capital is at least that of any bet. So we skip cells in
-        which a bet on a single rate should reach the target.
+        A pair with a margin of at least 0 should reject the parameter. The margins (S, S) have stakes on
+        false positives first. We skip cells of the curve in which a bet on a single rate should reach the
+        target, since one bet suffices.
         """
         # The log growth of each stake at the lowest rates in each cell between levels, (S, cells).
         lowest_fpr = growth_fpr[:, :-1]
@@ -187,9 +183,18 @@ def _choose_stake_pairs(family: Family, counted: Counted, target: float) -> tupl
         least = growth.min(-1, initial=np.inf)  # infinite if no cell needs a pair
         return least + np.log(_CAPITAL_ON_BEST) - target
 
-    # `argmax` returns the first True or, if no pair is sufficient, index 0, the pair with stakes of 0.
-    is_sufficient = _find_margins_at_largest_parameter(find_margins) >= 0
-    return _list_stake_pairs(*np.unravel_index(is_sufficient.argmax(), is_sufficient.shape))
+    margins = _find_margins_at_largest_parameter(find_margins)
+    best_pair = (margins >= 0).argmax()  # the first True, or the pair with stakes of 0
+    return _list_stake_pairs(*np.unravel_index(best_pair, margins.shape))
+
+
+def _predict_log_growth(pilot_rates: Array, num_rest: int) -> Array:
+    """Predicts log growth (S, levels) in `num_rest` runs, for STAKES on rates below _COARSE_LEVELS.
+
+    We scale the growth in the pilot to this number of runs.
+    """
+    growth = compute_log_growth(pilot_rates, _COARSE_LEVELS, STAKES)
+    return growth * (num_rest / len(pilot_rates))
 
 
 def _list_stake_pairs(best_fpr: np.intp, best_fnr: np.intp) -> tuple[Array, Array]:
@@ -211,8 +216,7 @@ def _list_stake_pairs(best_fpr: np.intp, best_fnr: np.intp) -> tuple[Array, Arra
 def _find_margins_at_largest_parameter(find_margins: Callable[[float], Array]) -> Array:
     """Returns the margins of all bets at the largest parameter that at least one bet should reject.
 
-    `find_margins` maps a parameter to an array of margins. A bet should reject the parameter if its margin is
-    at least 0.
+    `find_margins` maps a parameter to margins. A bet with a margin of at least 0 should reject the parameter.
     """
     largest = find_largest_refuted(
         lambda parameter: find_margins(parameter).max() >= 0,
@@ -272,13 +276,14 @@ def _bet_on_weighted_rates(
 def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tuple[Array, Array]:
     """Chooses bets on a weighted mean of a run's error rates, z = weight * FN + (1 - weight) * FP.
 
-    Most of the capital goes to the bet that should reject the largest parameter. The rest goes to other bets
-    (`_list_weighted_bets`). A bet rejects a parameter if its log capital, which we predict using the pilot,
-    reaches `target` at every point of the parameter's curve.
+    Most of the capital goes to the bet that should reject the largest parameter. The rest goes to nearby
+    stakes and bets on a single rate (`_list_weighted_bets`). A bet rejects a parameter if its log capital,
+    predicted using the pilot, reaches `target` at every point of the parameter's curve.
 
     Returns:
-      (the weights in z (L,), the stakes (L,)), in the order of STARTING_CAPITAL
+      (the weights in z (L,), the stakes (L,)); STARTING_CAPITAL lists the capital of these bets
     """
+    positive_stakes = STAKES[1:]  # the first stake is 0
     single_stakes = STAKES[_SINGLE_INDICES]
     # The log growth that brings a bet's starting capital to the target.
     needed_from_best = target - np.log(_CAPITAL_ON_BEST)
@@ -287,7 +292,7 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
     rejected_fpr = _predict_rejected_means(counted, 0.0, single_stakes, needed_from_single).min()
     rejected_fnr = _predict_rejected_means(counted, 1.0, single_stakes, needed_from_single).min()
     rejected_means = np.array(
-        [_predict_rejected_means(counted, w, STAKES[1:], needed_from_best) for w in _WEIGHTS]
+        [_predict_rejected_means(counted, w, positive_stakes, needed_from_best) for w in _WEIGHTS]
     )
 
     def find_margins(parameter: float) -> Array:
@@ -310,19 +315,20 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
 
 
 def _list_weighted_bets(best_weight: np.intp, best_stake: np.intp) -> tuple[Array, Array]:
-    """Returns the weights of false negatives (L,) and the stakes (L,) of all bets on weighted error rates.
+    """Returns the weights of false negatives (L,) and the stakes (L,) of L bets on weighted error rates.
 
-    The first bet is the best one, given as indices in _WEIGHTS and in the STAKES above 0. Nearby stakes with
-    this weight follow, which may repeat at an end of the grid, and then bets on false positives only (weight
-    0) and on false negatives only (weight 1).
+    The first bet is the best one for the pilot, given as indices in _WEIGHTS and the STAKES above 0. Nearby
+    stakes follow, which may be better for the other runs, and may repeat at an end of the grid. The last
+    bets, on false positives only (weight 0) and on false negatives only (weight 1), gain the most at the ends
+    of a curve.
     """
-    stakes = STAKES[1:]
-    neighbours = np.clip(best_stake + np.append(0, _NEIGHBOUR_OFFSETS), 0, stakes.size - 1)
-    single = STAKES[_SINGLE_INDICES]
+    positive_stakes = STAKES[1:]
+    nearby = np.clip(best_stake + np.append(0, _NEIGHBOUR_OFFSETS), 0, positive_stakes.size - 1)
+    single_stakes = STAKES[_SINGLE_INDICES]
     weights = np.repeat(
-        [_WEIGHTS[best_weight], 0.0, 1.0], [neighbours.size, single.size, single.size]
+        [_WEIGHTS[best_weight], 0.0, 1.0], [nearby.size, single_stakes.size, single_stakes.size]
     )
-    return weights, np.concatenate([stakes[neighbours], single, single])
+    return weights, np.concatenate([positive_stakes[nearby], single_stakes, single_stakes])
 
 
 def _predict_rejected_means(counted: Counted, weight: float, stakes: Array, needed: float) -> Array:

@@ -6,6 +6,7 @@ which left-out canaries exceed a threshold t. README.md ("Is the claim true?") d
 allow more than m(a(t)).
 """
 
+import functools
 from bisect import bisect_left
 from collections.abc import Callable
 from typing import NamedTuple
@@ -133,21 +134,28 @@ def tabulate_claim(counted: Exceedances, allowed_power: Power) -> Allowed:
     """Returns the largest mean fractions of canaries that a claim allows, for bets on larger fractions.
 
     There is a bet on the fraction above each threshold. If `counted` has p-values of the first run, we also
-    bet on the fraction of p-values up to some rates a. The claim limits the mean of this fraction to the
-    power at a. We first choose powers such that a few p-values refute the claim, and then the largest rates
-    at which the claim allows at most these powers.
+    bet on the fraction of p-values up to some rates (`_choose_p_value_bets`).
     """
-    log_rates = np.zeros(0)
-    chosen_powers = np.zeros(0)
-    if counted.first_log_p_values.size:
-        powers = np.maximum.accumulate(allowed_power(_RATES))  # ascending despite rounding
-        # An (epsilon, delta) claim allows a power of delta even at a rate of 0, so we add this power.
-        chosen_powers = powers[0] + choose_refuting_powers(counted.first_log_p_values.size)
-        indices = np.searchsorted(powers, chosen_powers, side="right") - 1
-        with np.errstate(divide="ignore"):  # the rate may be 0
-            log_rates = np.log(_RATES[indices])
     above_thresholds = allowed_power(np.exp(counted.log_rates))
-    return Allowed(above_thresholds, log_rates, at_rates=chosen_powers)
+    log_rates = powers = np.zeros(0)
+    num_p_values = counted.first_log_p_values.size
+    if num_p_values:
+        log_rates, powers = _choose_p_value_bets(num_p_values, allowed_power)
+    return Allowed(above_thresholds, log_rates, at_rates=powers)
+
+
+def _choose_p_value_bets(canaries: int, allowed_power: Power) -> tuple[Array, Array]:
+    """Returns log a (J,) for J bets on p-values up to a rate a, and limits (J,) on their mean fractions.
+
+    The limit is the power that a claim allows at the false-positive rate a. We choose powers such that a few
+    p-values refute the claim, and then the largest rates at which it allows at most these powers.
+    """
+    powers = np.maximum.accumulate(allowed_power(_RATES))  # ascending despite rounding
+    # An (epsilon, delta) claim allows a power of delta even at the first rate, 0, so we add this power.
+    chosen_powers = powers[0] + choose_refuting_powers(canaries)
+    indices = np.searchsorted(powers, chosen_powers, side="right") - 1
+    with np.errstate(divide="ignore"):  # the rate may be 0
+        return np.log(_RATES[indices]), chosen_powers
 
 
 def compute_log_capital(counted: Exceedances, allowed: Allowed) -> Array:
@@ -155,9 +163,9 @@ def compute_log_capital(counted: Exceedances, allowed: Allowed) -> Array:
 
     A capital of 1 is split among bets, one for each of THRESHOLDS and each of STAKES. In each run, a bet
     stakes a fraction of its capital on more canaries above its threshold than the claim allows. If `counted`
-    covers only the first T thresholds, the capital on the others counts as lost. To refute some claims in one
-    run, each bet stakes FIRST_STAKE of its capital on the first run's p-values, if `counted` contains them,
-    and the rest on its threshold.
+    covers only the first T thresholds, the capital on the others counts as lost. If it contains the first
+    run's p-values, each bet stakes FIRST_STAKE of its capital on them, because a few tiny p-values can refute
+    a claim in one run.
     """
     log_factors = _compute_log_factors(counted, allowed.above_thresholds)
     runs, stakes, thresholds = log_factors.shape
@@ -293,48 +301,56 @@ def find_least_departure(
     the noise is r < 1 times the claimed noise, the mean score is 1 / r times as large as in `scores`. Returns
     None if fewer than 9 of 10 audits would detect noise at a tenth of the claimed level.
     """
-    # Scores rarely exceed their mean by more than 3 standard deviations. If they rarely reach the last of
-    # NEAR, bets on the far thresholds would lose. To save time, we omit these, and count their capital as
-    # lost.
+    # If the last near threshold is over 3 standard deviations above the mean, few scores exceed it, and bets
+    # on far thresholds would lose. To save time, we omit these, and count their capital as lost.
     thresholds = NEAR if scores.mean < NEAR[-1] - 3 else THRESHOLDS
     counted = counted._replace(log_rates=counted.log_rates[: thresholds.size])
     allowed = tabulate_claim(counted, allowed_power)
-    # To save time, we simulate fewer audits if they have many runs. The estimate of a probability of 0.9 has
-    # a standard error of 0.02 with 200 audits, and of 0.07 with 20.
-    num_audits = int(np.clip(10_000 // scores.runs, 20, 200))
-    std_within_run = max(scores.std_within_run, 1e-9)  # above 0, as `draw_fractions` requires
-
-    def estimate_refutation_probability(noise_ratio: float) -> float:
-        """Returns the fraction of simulated audits that refute the claim.
-
-        `noise_ratio` is the actual noise divided by the claimed noise. For simplicity, we draw the fractions
-        of scores above thresholds and the first run's p-values independently. The scores in a run and the
-        means of runs are normal.
-        """
-        rng = np.random.default_rng(0)  # the same draws at every ratio
-        deviations = scores.std_between_runs * rng.standard_normal((num_audits, scores.runs, 1))
-        means = scores.mean / noise_ratio + deviations  # of each run's scores
-        refuted = []
-        fractions_of_audits = draw_fractions(
-            means, std_within_run, thresholds, scores.canaries, rng
-        )
-        for first_mean, fractions in zip(means[:, 0], fractions_of_audits, strict=True):
-            deviates = rng.standard_normal(counted.first_log_p_values.size)  # may be empty
-            # The p-value of a score s is Phi(-s).
-            log_p_values = np.sort(special.log_ndtr(-first_mean - std_within_run * deviates))
-            simulated = counted._replace(fractions=fractions, first_log_p_values=log_p_values)
-            log_capital = compute_log_capital(simulated, allowed)
-            refuted.append(judge_capital(log_capital, counted.in_order, confidence).refuted)
-        return float(np.mean(refuted))
-
+    estimate_probability = functools.partial(
+        _estimate_refutation_probability, scores, counted, allowed, confidence
+    )
     # With less noise, more audits refute the claim, so bisection finds the largest ratio that 9 of 10 audits
     # detect.
     noise_ratios = np.append(np.arange(0.995, 0.9, -0.005), np.arange(0.9, 0.09, -0.01))
-    index = bisect_left(noise_ratios, 0.9, key=estimate_refutation_probability)
+    index = bisect_left(noise_ratios, 0.9, key=estimate_probability)
     if index == noise_ratios.size:  # no such ratio
         return None
     ratio = noise_ratios[index]
-    return Departure(round(float(ratio), 3), estimate_refutation_probability(ratio))
+    return Departure(round(float(ratio), 3), estimate_probability(ratio))
+
+
+def _estimate_refutation_probability(
+    scores: ScoreSummary,
+    counted: Exceedances,
+    allowed: Allowed,
+    confidence: float,
+    noise_ratio: float,
+) -> float:
+    """Returns the fraction of simulated audits, with the design of `counted`, that refute a claim.
+
+    `noise_ratio` is the actual noise divided by the claimed noise. For simplicity, we draw the fractions of
+    scores above thresholds and the first run's p-values independently. The scores in a run and the means of
+    runs are normal.
+    """
+    # To save time, we simulate fewer audits if they have many runs. The estimate of a probability of 0.9 has
+    # a standard error of 0.02 with 200 audits, and of 0.07 with 20.
+    num_audits = int(np.clip(10_000 // scores.runs, 20, 200))
+    num_p_values = counted.first_log_p_values.size  # 0 if we do not bet on them
+    std_within_run = max(scores.std_within_run, 1e-9)  # above 0, as `draw_fractions` requires
+    thresholds = THRESHOLDS[: counted.log_rates.size]
+    rng = np.random.default_rng(0)  # the same draws at every ratio
+    deviations = scores.std_between_runs * rng.standard_normal((num_audits, scores.runs, 1))
+    means = scores.mean / noise_ratio + deviations  # of each run's scores
+    refuted = []
+    fractions_of_audits = draw_fractions(means, std_within_run, thresholds, scores.canaries, rng)
+    for first_mean, fractions in zip(means[:, 0], fractions_of_audits, strict=True):
+        first_scores = first_mean + std_within_run * rng.standard_normal(num_p_values)
+        # The p-value of a score s is Phi(-s).
+        log_p_values = np.sort(special.log_ndtr(-first_scores))
+        simulated = counted._replace(fractions=fractions, first_log_p_values=log_p_values)
+        log_capital = compute_log_capital(simulated, allowed)
+        refuted.append(judge_capital(log_capital, counted.in_order, confidence).refuted)
+    return float(np.mean(refuted))
 
 
 def draw_fractions(

@@ -200,9 +200,9 @@ def compute_exceedances(design: Fresh) -> Exceedances:
     """Returns the fraction of each run's inserted canaries above each threshold, and the exact null rates.
 
     We skip runs without inserted canaries. If we know which run came first and it has many canaries, we add
-    the p-values of its inserted canaries, because bets on them can refute a claim in one run.
+    the p-values of its inserted canaries, because bets on them can refute a claimed curve in one run.
     """
-    levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)  # from Student's t
+    levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)  # Student's t to cosines
     fractions = _compute_fractions(_select_present(design), levels)
     in_order = design.in_order or len(design.cosines) == 1  # a single run is always in order
     exceedances = Exceedances(fractions, compute_log_rates(design, levels), in_order)
@@ -334,9 +334,10 @@ class Capital:
     """The capital of a gambler who bets against each epsilon; a large capital refutes the epsilon."""
 
     def __init__(self, design: Fresh, delta: float) -> None:
-        """Counts the cosines above thresholds, and splits a capital of 1 among the bets (`log_factors`).
+        """Counts cosines above thresholds in R runs, and splits a capital of 1 among bets (`log_start`).
 
-        Bets on each of T thresholds with each of C stakes precede bets on each of V likelihood ratios.
+        Bets on each of T thresholds with each of C stakes precede bets on each of V likelihood ratios. In the
+        first run, all of them stake a part on `first_bet`.
         """
         runs = _select_present(design)
         self.num_runs = len(runs)  # only runs with an inserted canary
@@ -345,11 +346,12 @@ class Capital:
         self._levels = cosine_of(STUDENT_THRESHOLDS, design.dimension)  # the thresholds, as cosines
         self._log_rates = compute_log_rates(design, self._levels)
         self._fractions = _compute_fractions(runs, self._levels)  # (R, T)
+        # Runs with equal fractions have equal factors.
         self._distinct_rows, self._row_indices = np.unique(
             self._fractions, axis=0, return_inverse=True
         )
 
-        # 95% of the capital on thresholds is on the near ones, which suit common claims.
+        # 95% of the capital on thresholds is on the near (low) ones, which common scores reach.
         by_threshold = claimed_curve.split_capital(_NEAR_THRESHOLDS.size, _FAR_THRESHOLDS.size)
         on_ratios = self.first_bet.capital_on_ratios
         on_thresholds = (1 - on_ratios) * by_threshold[:, None] * _CAPITAL_ON_STAKES  # (T, C)
@@ -380,8 +382,8 @@ class Capital:
     def compute_log_capital(self, runs: int, epsilon: float) -> Array:
         """Returns the log capital (bets,) of each bet against epsilon after the first `runs` runs.
 
-        A bet starts with a capital s (`log_start`), stakes a fraction w of s on `first_bet`, and has the
-        factor f(i) in run i (`log_factors`). Its capital is
+        A bet starts with a capital s (`log_start`), and has the factor f(i) in run i (`log_factors`). In the
+        first run, it stakes a fraction w of s on `first_bet`. Its capital is
 
             s ((1 - w) f(0) + w payoff(epsilon)) prod_{i = 1}^{runs - 1} f(i).
         """
@@ -389,8 +391,8 @@ class Capital:
         log_not_staked = np.log1p(-staked) + self.log_factors(self._fractions[:1], epsilon)[0]
         log_won = np.log(max(staked * self.first_bet.compute_payoff(epsilon), _TINY))
         after_first = np.logaddexp(log_not_staked, log_won) + self.log_start
-        # Runs with few canaries often have equal fractions. To save time, we compute the factors of such runs
-        # only once.
+        # Runs with few canaries often have equal fractions of cosines above thresholds. To save time, we
+        # compute their factors only once.
         counts = np.bincount(self._row_indices[1:runs], minlength=len(self._distinct_rows))
         occur = counts > 0
         return after_first + counts[occur] @ self.log_factors(self._distinct_rows[occur], epsilon)
@@ -472,8 +474,9 @@ def _compute_fractions(runs: list[Array], levels: Array) -> Array:
 def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
     """Returns the bet on the first run, and the split of the capital. Any split gives a valid bound.
 
-    `runs` contains the inserted canaries' cosines (K,) of each run that has any. If there are several runs in
-    an unknown order, the stake is 0, because any of them may be the first.
+    The other bets, on likelihood ratios or thresholds, share this capital, and stake a part of it on the
+    first run. `runs` contains the inserted canaries' cosines (K,) of each run that has any. If there are
+    several runs in an unknown order, this part is 0, because any of them may be the first.
     """
     if design.cosines.shape[1] >= claimed_curve.MIN_P_VALUES:
         # With many canaries, the first run proves more, so likelihood ratios get only 10% of the capital.
@@ -493,7 +496,7 @@ def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
     """Returns the bet on the first run's cosines (K,), and the split of the capital.
 
     The bet is on fixed thresholds and, if possible, on a threshold chosen for half of the canaries using the
-    other half.
+    other half. The other bets, on likelihood ratios or thresholds, stake a part on it.
     """
     # 1.5 to 7 standard deviations of a left-out cosine.
     levels = cosine_of(np.arange(1.5, 7.1, 0.5), design.dimension)
@@ -509,7 +512,7 @@ def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
 
     bet = FirstBet(capital_on_ratios=0.5, staked=0.1, compute_payoff=compute_payoff)
     needed = 2 * _MIN_PILOT  # canaries in two halves
-    # With more canaries, the first run proves more, so we stake more on it, and less on ratios.
+    # With more canaries, the first run proves more, so we stake more on it, and less on likelihood ratios.
     if design.cosines.shape[1] >= needed:
         bet = bet._replace(capital_on_ratios=0.1, staked=0.3)
     # We may choose a threshold for some canaries using others only if scores do not depend on other canaries.
@@ -557,15 +560,18 @@ def _bet_on_half(bet: FirstBet, cosines: Array, design: Fresh, delta: float) -> 
     pilot, rest = split_pilot(cosines, cosines.size // 2)
     threshold = _choose_threshold(cosines[pilot], rest.size, design.dimension)
     log_rate = compute_log_rates(design, threshold)  # that a left-out canary exceeds it
-    hits = (cosines[rest] > threshold).mean()
+    fraction_above = (cosines[rest] > threshold).mean()
 
     def compute_payoff(epsilon: float) -> float:
-        """Returns the payoff of a stake of 1 against epsilon: 80% on the chosen threshold t, 20% on `bet`."""
+        """Returns the payoff of a stake of 1 against epsilon: 80% on the chosen threshold t, 20% on `bet`.
+
+        Dividing by L(t) limits the mean: e^epsilon a(t) adds at most 1 - eta, and delta at most eta.
+        """
         eta = 0.1  # any eta and split are valid
         by_epsilon = _limit_means(epsilon, log_rate, delta=0.0)  # e^epsilon a(t)
-        largest_mean = max(by_epsilon / (1 - eta), delta / eta)  # L(t)
-        on_chosen = 0.8
-        return on_chosen * (hits / largest_mean) + (1 - on_chosen) * bet.compute_payoff(epsilon)
+        divisor = max(by_epsilon / (1 - eta), delta / eta)  # L(t)
+        payoff = fraction_above / divisor
+        return 0.8 * payoff + (1 - 0.8) * bet.compute_payoff(epsilon)
 
     # The threshold suits these canaries, so we stake most of the capital on this bet. Any fraction is valid.
     return bet._replace(staked=0.9, compute_payoff=compute_payoff, chosen=threshold)
@@ -574,8 +580,7 @@ def _bet_on_half(bet: FirstBet, cosines: Array, design: Fresh, delta: float) -> 
 def _compute_log_p_values(design: Fresh) -> Array:
     """Returns the ascending log p-values (K,) of the canaries in the first run with inserted canaries.
 
-    A canary's p-value is the probability that a left-out canary scores at least as high. We only bet on this
-    run's p-values.
+    A canary's p-value is the probability that a left-out canary scores at least as high.
     """
     if design.draws:  # scores are ranks among fresh draws; 1 is the highest
         log_p_values = np.log(design.ranks() / (design.draws + 1))

@@ -164,14 +164,16 @@ def _simulate_rejection_rate(family: ScoreFamily, null: _FittedNull) -> float:
     """Returns the test's power against a non-Gaussian curve: the fraction of rejected simulations.
 
     We simulate as many scores as were observed, with a fixed seed. The best Gaussian fit to the simulated
-    curve has the same |mu| as the fit to the observed scores. So we compare both to the same simulated null.
+    curve has the same |mu| as the fit to the observed scores. So both share one
+    simulated null.
     """
     bins = null.counts.shape[1]
     sizes = null.counts.sum(1)
     mus = _tabulate_fitted_mus(family, bins)
     parameter = float(np.interp(abs(null.fit.mu), mus, _PARAMETERS))  # with this |mu|
     probabilities = _compute_bin_probabilities(family, parameter, bins)
-    expected_fit = fit_counts(probabilities * sizes[:, None])
+    expected_counts = probabilities * sizes[:, None]
+    expected_fit = fit_counts(expected_counts)  # where simulated fits start
     misfit = _simulate_misfit(sizes, probabilities, expected_fit)
     p_values = _compute_p_values(misfit, null.simulated_misfit)
     return float((p_values < CURVE_LEVEL).mean())
@@ -365,8 +367,8 @@ def compute_rao_scores(counts: Array, fit: Fit) -> Array:
 
     A departure multiplies the fitted density of the world "in" by exp(c f(score)), up to a constant. The fit
     has c = 0. A statistic is the derivative of the log likelihood of counts (..., 2, bins) with respect to c,
-    divided by its standard deviation, which is smaller because mu and the cuts are fitted to the same counts.
-    Under the null, the statistic is approximately standard normal if bins contain many scores.
+    divided by its standard deviation. Fitting mu and the cuts (edges of bins) reduces this deviation. Under
+    the null, the statistic is approximately standard normal if bins contain many scores.
     """
     bins = _compute_bins(fit)
     derivatives = _differentiate_by_departures(fit, bins)

@@ -85,8 +85,9 @@ class CanaryMethod(Method):
         if assumes.gaussian:
             mu = proven
             epsilon = conversions.epsilon_from_mu(mu, delta)
-        if assumes == NOTHING:
-            assumes = _choose_assumption(errors, user_coins=error_left < error)
+        if assumes == NOTHING:  # about the trade-off curve
+            has_user_coins = error_left < error  # `widen` spent some error
+            assumes = _choose_assumption(errors, user_coins=has_user_coins)
         guesses_in, guesses_out = errors.guesses()
         return Bound(
             method=self.name,
@@ -109,8 +110,8 @@ def _choose_assumption(errors: RunErrors, user_coins: bool) -> Assumption:
 
     For `user_coins`, we assume independent coins with the same probability (COINS).
     """
-    # Without coins, we compare runs with K canaries to other runs, which we assume to contain K - 1 canaries
-    # (OTHERS_IN).
+    # Without coins (`same_runs` is False), we compare runs with K canaries to other runs, which we assume to
+    # contain K - 1 canaries (OTHERS_IN).
     if not errors.same_runs and errors.canaries_in > 1:
         return OTHERS_IN
     return COINS if user_coins else NOTHING  # our own coins are fair
@@ -327,9 +328,9 @@ def _predict_parameter(sizes: RunErrors, family: Family, error: float, rates: Ar
 
         sqrt(2 log(1 / error) scale p (1 - p) / guesses) + scale log(1 / error) / runs.
 
-    The first margin accounts for the variance of the rate's estimate. The second margin accounts for rare
-    runs with the largest estimate, `scale`. If their frequency is log(1 / error) / runs, we do not observe
-    any with probability `error`.
+    A run estimates the rate as `scale` times its fraction of errors. The first margin accounts for the
+    variance of this estimate. The second margin accounts for rare runs with the largest estimate, `scale`. If
+    their frequency is log(1 / error) / runs, we do not observe any with probability `error`.
     """
     log_inverse_error = -np.log(error)
     guesses_in, guesses_out = sizes.guesses()

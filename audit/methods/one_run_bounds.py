@@ -65,7 +65,7 @@ def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) ->
     """Returns the lower bound `exact_null` on epsilon for a single run with all canaries inserted.
 
     Reports of a single run show `counted`, the canaries above the threshold, instead of a false-positive
-    rate. `path` is empty, because it would only repeat this bound.
+    rate. `path`, the bounds after each run, is empty for a single run.
     """
     bound = exact_null.bound_directions(make_design(cosines), delta, confidence)
     hits = bound.n_in - bound.false_negatives  # canaries above the threshold
@@ -189,7 +189,7 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
     """Draws a pilot of coins, and orders at most 20,000 of the other coins by the certainty of their guesses.
 
     We guess that a canary is inserted if its score is above the median. The certainty is the score's distance
-    from the median. The result includes candidate numbers of guesses, with the pilot's predictions.
+    from the median.
     """
     scores = design.scores[0]  # of the single run
     require(

@@ -114,9 +114,9 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
 def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> NoiseFloor:
     """Returns the mean and the 95% quantile of an estimate's epsilon under the null (no leakage).
 
-    We simulate 2,000 fits to cosines of `observed` inserted and `unobserved` left-out canaries, all from N(0,
-    1/d). If `unobserved` is 0, we use this null without a fit. `method` is a key of FITTED. See Errata O2 of
-    experiments/one_shot/README.md.
+    We simulate 2,000 fits (means and standard deviations) to cosines of `observed` inserted and `unobserved`
+    left-out canaries, all from N(0, 1/d): N(0, 1) in units of 1/sqrt(d). If `unobserved` is 0, we use this
+    known null. `method` is a key of FITTED. See Errata O2 of experiments/one_shot/README.md.
     """
     rng = np.random.default_rng(0)  # the same draws each time
     null = _KNOWN_NULL

@@ -106,8 +106,8 @@ def _prefer_counts(best: np.intp, predictions: _Predictions, pilot_size: int) ->
     """Returns the index of the rank with the largest bound predicted from counts, or `best`.
 
     A rank is that of a threshold among in-scores or out-scores. `best` is the choice for normal
-    distributions. We replace it if the pilot's counts contradict these, or predict a clearly larger bound.
-    `pilot_size` is the number of pilot scores in the smaller world.
+    distributions. We replace it if the pilot's counts contradict these (large z-score), or predict a clearly
+    larger bound. `pilot_size` is the number of pilot scores in the smaller world.
     """
     from_counts = predictions.from_counts
     is_reliable = predictions.pilot_ranks >= _MIN_RELIABLE  # enough counts
@@ -126,7 +126,8 @@ def _predict_bounds(
 
     A threshold of rank r is the r-th lowest score of its own world. We guess that lower scores are from the
     other world. So the errors are the r - 1 lower scores, and the other world's scores above the threshold.
-    We predict the number of the latter in two ways: from normal distributions, and from the pilot's counts.
+    We predict the number of the latter in two ways: from normal distributions, and from the counts in a pilot
+    of other scores. Large `z_scores` contradict normal distributions.
 
     Args:
       own: The pilot's scores in the threshold's own world.
@@ -147,8 +148,7 @@ def _predict_bounds(
     # The fractions of the other world below the pilot's score and the threshold, if both worlds are normal.
     normal_at_pilot = special.ndtr(mu + special.ndtri(pilot_ranks / gaps))
     normal_at_threshold = special.ndtr(mu + special.ndtri(levels))
-    # The same fractions from counts, with normal pseudo-scores because counts vary. The second fraction is
-    # the first one times the ratio of the normal fractions.
+    # The same fractions from counts, with normal pseudo-scores because counts vary.
     size = len(other)
     counted_at_pilot = (below + _PRIOR * normal_at_pilot) / (size + _PRIOR)
     counted_at_threshold = counted_at_pilot * normal_at_threshold / normal_at_pilot
