@@ -51,7 +51,7 @@ def main() -> None:
     federation = task.load(setting, FLAGS.data)
     clients = federation.clients
     most_rounds = build_federated.rounds(setting, clients).most  # for any client
-    # The noise multiplier covers a whole round, even if the round also releases a noisy count.
+    # The noise multiplier covers a whole round. With --quantile, a round also releases a noisy count.
     client_rounds = Composition(setting.noise_multiplier, most_rounds)
     canary_rounds = Composition(setting.noise_multiplier, setting.repetitions)
     store = open_store(out, setting, federation)
@@ -59,7 +59,7 @@ def main() -> None:
         train([setting], runs, out, federation, progress)
     scores = store.load(runs)
 
-    claim = DpSgd(*canary_rounds)  # same first fields
+    claim = DpSgd(setting.noise_multiplier, insertions=setting.repetitions)
     each = conclude_each_run(
         scores,
         dimension=task.make().n_parameters,
