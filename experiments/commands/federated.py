@@ -53,7 +53,6 @@ def main() -> None:
     most_rounds = build_federated.rounds(setting, clients).most  # for any client
     # The noise multiplier covers a whole round. With --quantile, a round also releases a noisy count.
     client_rounds = Composition(setting.noise_multiplier, most_rounds)
-    canary_rounds = Composition(setting.noise_multiplier, setting.repetitions)
     store = open_store(out, setting, federation)
     with machine.bar(count_runs(store.missing(runs))) as progress:
         train([setting], runs, out, federation, progress)
@@ -70,7 +69,7 @@ def main() -> None:
     )
     audit = federated_table.FederatedAudit(
         runs=each,
-        canary=canary_rounds,
+        canary=claim.composition,
         client=client_rounds,
         accuracies=read_accuracies(store, runs),
         together=conclude_together(scores, level, claim),
