@@ -78,6 +78,7 @@ class ClaimCell(NamedTuple):
         runs = self._find_fewest_runs(min_runs, max_runs)
         false_fraction = 0.0
         if runs is not None:
+            # With the claimed noise, the claim is true.
             false_fraction = self.find_refuted_fraction(runs, noise=1.0)
         return {
             **self._asdict(),
@@ -109,15 +110,15 @@ class ClaimCell(NamedTuple):
         estimator = ESTIMATORS[self.estimator]
         # This project's estimators from cosines with random directions test the claimed trade-off curve.
         audit = _audit_curve if _is_ours_for_directions(estimator) else estimator.audit
-        law, size = _AUDITS[estimator.design]
+        gaussian_law, audit_size = _AUDITS[estimator.design]
         claimed_epsilon = conversions.epsilon_from_mu(CLAIMED_MU, DELTA)
-        # Epsilons above the claimed epsilon refute the claim. With this epsilon as the truth, `exceeding` is
-        # the fraction of refuting audits.
-        tested = law._replace(truth=lambda setting: claimed_epsilon, audit=audit)
+        # Larger epsilons refute the claim. `calibrate` computes the fraction of audits with an epsilon above
+        # `truth`, here the claimed epsilon.
+        law = gaussian_law._replace(truth=lambda setting: claimed_epsilon, audit=audit)
         mu = CLAIMED_MU / noise  # less noise leaks more
-        mechanism = BenchmarkedMechanism(estimator.design, name="false claim", law=tested, mu=mu)
+        mechanism = BenchmarkedMechanism(estimator.design, name="false claim", law=law, mu=mu)
         # The size determines the number of canaries; `runs` is replaced below.
-        setting = mechanism.make_known(self.seed, size, self.audits)
+        setting = mechanism.make_known(self.seed, audit_size, self.audits)
         # `stream`, a part of the seed, gives each number of runs different evidence.
         [result] = calibrate(setting._replace(runs=runs, stream=(runs,)))  # one method
         return result.exceeding

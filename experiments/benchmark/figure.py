@@ -33,13 +33,14 @@ def draw_figure(estimators: Records) -> Figure:
 
 
 def _draw_wrong_audits(axis: Axes, estimators: Records) -> None:
-    """Draws `too_much`, each estimator's largest fraction of audits above the true epsilon in any cell.
+    """Draws each estimator's fraction of audits above the true epsilon in the worst cell, `too_much`.
 
-    A line marks the allowed fraction. The square-root scale spreads out small fractions.
+    Cells are the mechanisms and audit sizes that meet the estimator's assumptions. A line marks the allowed
+    fraction. The square-root scale spreads out small fractions.
     """
     scale_and_inverse = (lambda fraction: np.sqrt(np.maximum(fraction, 0)), np.square)
     axis.set_xscale("function", functions=scale_and_inverse)
-    _draw_dots(axis, estimators, name="too_much", edge=1.0)
+    _draw_dots(axis, estimators, name="too_much", edge=1.0)  # 100%
     # Explain the white dots in the legend.
     axis.plot([], [], "o", color="0.4", mfc="white", label="without a confidence level")
     axis.axvline(LEVEL, color="0.3", lw=1, ls=(0, (4, 2)))
@@ -50,10 +51,11 @@ def _draw_wrong_audits(axis: Axes, estimators: Records) -> None:
 def _draw_dots(axis: Axes, estimators: Records, name: str, edge: float) -> None:
     """Draws the `name` field of the table's rows as dots from top to bottom, with lines between designs.
 
-    An arrow at `edge`, the end of the horizontal axis, marks a larger value.
+    An arrow at `edge`, the end of the horizontal axis, marks a larger value. Dots are filled for estimators
+    that claim a confidence level, and missing if no cell meets the assumptions (`too_much` is None).
     """
     for place, row in enumerate(estimators):
-        if row["too_much"] is not None:  # None if no cell meets the estimator's assumptions
+        if row["too_much"] is not None:
             color, label = _LOOKS[row["kind"]]
             value = row[name] or 0.0  # `proven` is None if every true epsilon is 0
             is_filled = row["claims_level"]

@@ -237,8 +237,9 @@ def _make_with_scores(design: str) -> Iterator[BenchmarkedMechanism]:
             mechanism = mechanism._replace(sizes=all_sizes)
         yield mechanism
     for name, family, parameter in _CURVES:
+        # The trade-off curve is not Gaussian.
         law = _make_law(draw, family, breaks=_GAUSSIAN)
-        yield make(prefix + name, law=law, mu=parameter)  # `mu` is the family's parameter
+        yield make(prefix + name, law=law, mu=parameter)  # `mu` holds the parameter of any law
     if design == ONE_CANARY:
         for name, (law, mu) in _ONLY_ONE_CANARY.items():
             yield make(name, law=law, mu=mu)

@@ -69,7 +69,9 @@ def _make_estimator(
 ) -> Estimator:
     """Returns the benchmark's record of a method.
 
-    `documented` states the method's assumptions, and `epsilon` is the field of `Estimator`.
+    Args:
+      documented: The method's assumptions.
+      epsilon: The function (evidence, delta, confidence) -> the method's lower bound on epsilon.
     """
     assumes = []
     if design in (SEVERAL, ONE_RUN):  # coins insert the canaries
@@ -77,7 +79,7 @@ def _make_estimator(
     # The documentation of the in-sample estimate does not mention that it assumes a Gaussian curve.
     if documented.gaussian or name == estimate.IN_SAMPLE:
         assumes.append(GAUSSIAN_CURVE)
-    if "many runs" in documented.text:  # all asymptotic bounds
+    if documented == lifted.MANY_RUNS:  # all asymptotic bounds
         assumes.append(ENOUGH_RUNS)
     return Estimator(
         name=f"ours: {name}",

@@ -44,9 +44,7 @@ def jax_privacy(
     return float(getattr(auditor, method)(**arguments))
 
 
-def opake(
-    method: str, arguments: dict[str, int], coins: Coins, delta: float, confidence: float
-) -> float:
+def opake(method: str, coins: Coins, delta: float, confidence: float, **arguments: int) -> float:
     """Returns opake-auditing's lower bound on epsilon from the fair coins of a single run.
 
     `method` names a method of opake's audit, with keyword `arguments`.
@@ -140,14 +138,14 @@ ESTIMATORS = (
     _opake(
         "opake: gdp",  # the default method, on the coarsest documented grid
         assumption="fair coins; mu-GDP, its default",
-        epsilon=partial(opake, "gdp", {"grid_size": 1000}),
+        epsilon=partial(opake, "gdp", grid_size=1000),
         assumes=FAIR_AND_GAUSSIAN,
         cost=20,
     ),
     _opake(
         "opake: eps_delta",
         assumption="fair coins; mechanism-agnostic",
-        epsilon=partial(opake, "eps_delta", {}),
+        epsilon=partial(opake, "eps_delta"),
         assumes=[FAIR],
     ),
     Estimator(

@@ -69,19 +69,19 @@ def _bootstrap_moments(rng: np.random.Generator, scores: Array) -> tuple[Array, 
 def lidp_order_4(coins: Coins, delta: float, confidence: float) -> float:
     """Returns the LiDP paper's lower bound on epsilon from fourth-order Wilson intervals, as in its code.
 
-    The variance has the code's error (Errata L1 of experiments/lidp/README.md).
+    `fourth_order_bound` keeps this code's error in a variance (Errata L1 of experiments/lidp/README.md).
     """
     # `count` chooses a threshold with a large bound (`approximate_dp`) on some of the runs. In the `rest`, it
     # counts each run's left-out canaries above the threshold (`alarms`) and inserted canaries below the
     # threshold (`misses`).
-    rest = lifted.count(coins, exact.approximate_dp(delta), 1 - confidence).rest
+    rest = lifted.count(coins, exact.approximate_dp(delta), error=1 - confidence).rest
     canaries = rest.canaries_in  # the largest number in a run: all K canaries
 
-    error = (1 - confidence) / 2  # for each of the two error rates
+    error_each = (1 - confidence) / 2  # for each of the two error rates
     # Alarms divided by K estimate P(out and guessed in). Since coins are fair, this probability is half of
     # the error rate P(guessed in | out). Misses are similar.
-    false_positive_rate = 2 * fourth_order_bound(rest.alarms, canaries, error)
-    false_negative_rate = 2 * fourth_order_bound(rest.misses, canaries, error)
+    false_positive_rate = 2 * fourth_order_bound(rest.alarms, canaries, error_each)
+    false_negative_rate = 2 * fourth_order_bound(rest.misses, canaries, error_each)
     epsilon = conversions.epsilon_from_rates(
         min(false_positive_rate, 1.0), min(false_negative_rate, 1.0), delta
     )
@@ -94,7 +94,8 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
     Let mu_l be the probability that l random canaries of a run are all counted (`lifted.moments`). The
     fraction is mu_1. The variance of the fraction's estimate depends on mu_2, and the variance of the
     estimate of mu_2 depends on mu_3 and mu_4. Therefore, the code bounds the moments from mu_4 down to mu_1,
-    and replaces each moment in a variance with its bound.
+    and replaces each moment in a variance with its bound. The bound on mu_2 keeps the code's error, because
+    the benchmark measures the published estimator.
 
     Args:
       sums: (n,) the number of counted canaries in each run, such as false alarms.
@@ -106,30 +107,38 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
     error_each = error / 4
     _, mu_3 = wilson(means[3], n, error_each)
     _, mu_4 = wilson(means[4], n, error_each)
+    cut = special.ndtri(1 - error_each) ** 2 / n  # z^2 / n, with a normal quantile z
+    mu_2 = _bound_second_moment(means[2], cut, canaries, mu_3, mu_4)
 
+    # The variance of a run's counted fraction is at most x / K + (1 - 1 / K) mu_2 - x^2, with x = mu_1.
+    variance = lifted.VarianceBound(linear=1 / canaries, constant=(1 - 1 / canaries) * mu_2)
+    _, mu_1 = wilson(means[1], n, error_each, variance)
+    return mu_1
+
+
+def _bound_second_moment(mean: float, cut: float, canaries: int, mu_3: float, mu_4: float) -> float:
+    """Returns Wilson's upper bound on mu_2, with the variance in LiDP's code.
+
+    This is the larger root x of (x - mean)^2 = cut * variance(x), at most 1. `mean` estimates mu_2, and
+    `mu_3` and `mu_4` are upper bounds (see `fourth_order_bound`).
+    """
     # h_j is the probability that two random pairs of canaries have j canaries in common.
     pairs = canaries * (canaries - 1)
     h_0 = (canaries - 2) * (canaries - 3) / pairs
     h_1 = 4 * (canaries - 2) / pairs
     h_2 = 2 / pairs
 
-    # Wilson's upper bound on mu_2 is the larger root x of (x - mean)^2 = cut * variance(x), with a normal
-    # quantile z, cut = z^2 / n and variance(x) = h_2 x + constant - (1 - h_0) x^2: a x^2 - 2 b x + (mean^2 -
-    # cut * constant) = 0. `wilson` requires the term -x^2.
-    cut = special.ndtri(1 - error_each) ** 2 / n
-    # The public code has mu_3^2 where mu_2^2 is correct (Errata L1).
+    # In the code, variance(x) = h_2 x + constant - (1 - h_0) x^2. Instead of mu_3^2, mu_2^2 is correct
+    # (Errata L1). `wilson` cannot solve this, because it requires the term -x^2.
     constant = h_1 * mu_3 + h_0 * (mu_4 - mu_3**2)
+    # Solve a x^2 - 2 b x + c = 0.
     a = 1 + cut * (1 - h_0)
-    b = means[2] + cut * h_2 / 2
-    discriminant = b * b - a * (means[2] ** 2 - cut * constant)
-    mu_2 = 1.0  # trivial, without a root
-    if discriminant >= 0:
-        mu_2 = min((b + np.sqrt(discriminant)) / a, 1.0)
-
-    # The variance of a run's counted fraction is at most x / K + (1 - 1 / K) mu_2 - x^2, with x = mu_1.
-    variance = lifted.VarianceBound(linear=1 / canaries, constant=(1 - 1 / canaries) * mu_2)
-    _, mu_1 = wilson(means[1], n, error_each, variance)
-    return mu_1
+    b = mean + cut * h_2 / 2
+    c = mean**2 - cut * constant
+    discriminant = b * b - a * c
+    if discriminant < 0:  # no root
+        return 1.0
+    return min((b + np.sqrt(discriminant)) / a, 1.0)
 
 
 def one_run(

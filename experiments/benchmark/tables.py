@@ -92,7 +92,10 @@ def show_runs(claim: Record, tests: int) -> str:
 
 
 def _make_rows(cells: Records, claims: Records) -> Iterator[Record]:
-    """Yields a row for each measured estimator, grouped by design; see `make_summary_table`."""
+    """Yields a row for each measured estimator, grouped by design.
+
+    `cells` describe audits of mechanisms, and `claims` the runs that estimators need to refute a false claim.
+    """
     # The Bonferroni corrections for cells and for claims are separate.
     tests_of_cells = sum(map(is_held_to_level, cells))
     runs = {claim["estimator"]: show_runs(claim, tests=len(claims)) for claim in claims}
@@ -106,17 +109,20 @@ def _make_rows(cells: Records, claims: Records) -> Iterator[Record]:
 def make_summary_table(cells: Records, claims: Records) -> Table[Record]:
     """Returns a table with a row for each measured estimator, grouped by design.
 
-    `cells` are records of `AuditedCell.measure`, and `claims` are records of `ClaimCell.measure`. _NOTES
-    explains the columns.
+    `cells` are records of `AuditedCell.measure`, and `claims` are records of `ClaimCell.measure`.
     """
     columns = (  # those without a heading are only in the CSV
         field("estimator", head="estimator", width=40, left=True),
         *map(field, ("assumption", "claims_level", "cells", "too_much", "cells_over_level")),
+        # Audits above the true epsilon, in the worst cell that meets the assumptions.
         Column(value=_show_worst_fraction, head="too\nmuch", width=7),
+        # The same in other cells.
         field("elsewhere", "\nelse", ".0%", width=5),
+        # Mean epsilon over the true epsilon.
         field("proven", "\nproven", ".0%", width=6),
         field("refused", "no\nvalue", ".0%", width=5),
         field("seconds", head="\nms", show=_show_milliseconds, width=4),
+        # Runs until a false claim is refuted.
         field("runs_until_refuted", head="\nrefutes", width=7),
     )
     max_audits = max(cell["audits"] for cell in cells)

@@ -116,7 +116,7 @@ def train(
     federation: Federation,
     progress: Progress,
 ) -> None:
-    """Trains the runs that are missing from the stores of the settings, under the root folder `out`.
+    """Trains those of the first `runs` runs that the settings' stores, under the root `out`, do not have.
 
     The settings differ only in what the adversary sees, so one training run gives scores for all stores.
     `progress` is called with the number of newly trained runs.
@@ -139,9 +139,9 @@ def train(
     def watch(trained: Store, others: Sequence[tuple["Game", Store]], midway: "Midway") -> None:
         """Stores the accuracies of a chunk's final models in all stores, and their scores in the `others`.
 
-        `games.train` calls this function during training, and afterwards stores the scores in `trained`.
-        Accuracies are stored first, so each run with a score has an accuracy even if the process dies. The
-        chunk's first run is `midway.first`.
+        The runs of a chunk train together, from run `midway.first`. `games.train` calls this function during
+        training, and afterwards stores the scores in `trained`. Accuracies are stored first, so each run with
+        a score has an accuracy even if the process dies.
         """
         if midway.steps < settings[0].rounds:  # not the final models
             return
@@ -149,6 +149,7 @@ def train(
         _add_accuracies(trained, midway.first, accuracies)
         for game, store in others:
             _add_accuracies(store, midway.first, accuracies)
+            # The store may already have some of these runs; copies do no harm.
             store.save(games.final_scores(game, midway.thetas, midway.first))
 
     for i, (game, store) in enumerate(pairs):

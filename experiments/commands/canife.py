@@ -39,10 +39,11 @@ def main() -> None:
     require_fields(setting)
     data = DataSets({federated_task(setting.model).file: FLAGS.data})
     out = cli.folder()
-    cli.prepare_jax()
+    cli.prepare_jax()  # the imports below load JAX
     from audit.report import style
     from experiments.canife import curves, figures, measured, training
 
+    # `prepare` fits the setting to the data.
     setting, store = training.prepare(setting, out, data)
     numbers = setting.measured()
     with hold(store.path):
@@ -57,7 +58,8 @@ def main() -> None:
     frame = curves.compose(setting, curves.summarize(setting, stored), is_backward)
     figure = figures.training_figure(setting, stored[-1], frame)
     shown = [curves.show_rounds(setting, frame)]
-    if isinstance(stored[0].canary, str):
+    canaries_are_texts = isinstance(stored[0].canary, str)
+    if canaries_are_texts:
         shown.append(curves.show_texts(stored))
     shown.append(curves.show_totals(setting, frame, is_backward))
     print("\n\n".join(shown) + "\n")

@@ -51,15 +51,14 @@ def main() -> None:
     federation = task.load(setting, FLAGS.data)
     clients = federation.clients
     most_rounds = build_federated.rounds(setting, clients).most  # for any client
-    # The noise multiplier covers a whole round, even if the round also releases a noisy count.
+    # The noise multiplier covers a whole round. With --quantile, a round also releases a noisy count.
     client_rounds = Composition(setting.noise_multiplier, most_rounds)
-    canary_rounds = Composition(setting.noise_multiplier, setting.repetitions)
     store = open_store(out, setting, federation)
     with machine.bar(count_runs(store.missing(runs))) as progress:
         train([setting], runs, out, federation, progress)
     scores = store.load(runs)
 
-    claim = DpSgd(*canary_rounds)  # same first fields
+    claim = DpSgd(setting.noise_multiplier, insertions=setting.repetitions)
     each = conclude_each_run(
         scores,
         dimension=task.make().n_parameters,
@@ -70,7 +69,7 @@ def main() -> None:
     )
     audit = federated_table.FederatedAudit(
         runs=each,
-        canary=canary_rounds,
+        canary=claim.composition,
         client=client_rounds,
         accuracies=read_accuracies(store, runs),
         together=conclude_together(scores, level, claim),

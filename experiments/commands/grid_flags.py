@@ -145,8 +145,9 @@ def _show(grid: Grid) -> None:
     digest = hashlib.sha256("".join(table["folder"]).encode()).hexdigest()[:8]
     stem = cli.folder() / "grids" / f"{'_'.join(grid.varied)}-{digest}"
     csv = files.write_whole(stem.with_suffix(".csv"), table.to_csv(index=False).encode())
-    grid.figure(stem.with_suffix(".png"))
-    written = f"table: {csv}\nfigure: {stem.with_suffix('.png')}"
+    png = stem.with_suffix(".png")
+    grid.figure(png)
+    written = f"table: {csv}\nfigure: {png}"
     if FLAGS.json:
         print(write_json({"audits": table.to_dict("records")}))
         print(written, file=sys.stderr)

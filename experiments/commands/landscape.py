@@ -52,7 +52,7 @@ def main() -> None:
 
     study = Study(*level, FLAGS.runs, FLAGS.seed)
     contents = {}
-    if FLAGS.momentum is not None:
+    if FLAGS.momentum is not None:  # the only value is 0.9
         tables = {"momentum": momentum.make_table(study)}
     else:
         audits = []
@@ -63,7 +63,7 @@ def main() -> None:
             "landscape": landscape_figures.make_table(audits),
             "latch": crafted.make_latch_table(level.delta),  # for a fixed list of training runs
         }
-        # Like the paper, search for the best threshold, but for processes with a known best threshold.
+        # Run the paper's search for the best threshold on processes whose best threshold is known.
         searches = [landscape.search(process, study) for process in landscape.SEARCHED]
         for name, figure in landscape_figures.draw(audits, searches, study):
             contents[f"{name}.png"] = style.png(figure)

@@ -182,7 +182,7 @@ def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
 
     Each method for runs with one canary has a column of mean epsilons. In other audits, the column shows the
     method's counterpart (`Point.find_method`), if any. A counterpart with different assumptions has its own
-    column instead.
+    column instead, such as `exact_null`.
     """
     for point in points:
         cells = point.cells
@@ -216,15 +216,15 @@ def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
             column = name
             if counterpart is not None and counterpart.assumes != method.assumes:
                 column = counterpart.name
-            row[column], _, _ = point.spread(name)  # the mean over seeds
+            row[column], _, _ = point.spread(name)  # the counterpart's mean over seeds
         yield row
 
 
 def make_table(rows: Records, level: Level) -> Table[Record]:
-    """Returns a table of at least one point, a row from `make_rows`.
+    """Returns a table with a row for each point.
 
-    Columns without a heading, as in field("series"), are only in the CSV. `level` holds the delta and
-    confidence of all bounds.
+    `rows` are one or more records from `make_rows`. Columns without a heading, as in field("series"), are
+    only in the CSV. `level` holds the delta and confidence of all bounds.
     """
     rounded_down = partial(at_least, decimals=1)
     csv_names = ("figure", "panel", "series", "x", "runs", "canaries", "seeds")
@@ -235,6 +235,7 @@ def make_table(rows: Records, level: Level) -> Table[Record]:
         field(IF_GAUSSIAN, "bound", partial(at_least, decimals=2), width=5),
         field(f"{IF_GAUSSIAN}_min", "least", rounded_down, width=5),
         field(f"{IF_GAUSSIAN}_max", "most", rounded_down, width=5),
+        # The two-sided interval from one seed.
         field("epsilon_low", "from", rounded_down, width=5),
         field("epsilon_high", "to", partial(at_most, decimals=1), width=5),
     ]
