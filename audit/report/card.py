@@ -134,7 +134,7 @@ def _compare(place: str, stated: Any, recomputed: Any) -> str:
 
 
 def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the fields about the claim."""
+    """Returns the fields that describe the claim."""
     claim = conclusion.claim
     # Bounds for random allocation replace the example's gradient with zero.
     unit = ZERO_OUT if isinstance(claim, RandomAllocation) else _ADD_OR_REMOVE

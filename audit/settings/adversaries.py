@@ -11,20 +11,19 @@ from audit.adversaries.ranked import RandomExamples
 from audit.adversaries.sphere import SphereFields
 from audit.errors import InputError
 
-ADVERSARIES: dict[str, type[AdversaryFields]] = {
-    kind.name: kind
-    for kind in (
-        GcS,
-        GcR,
-        CotS,
-        SphereFields,
-        OneShotCanaries,
-        RandomExamples,
-        Loss,
-        Poisoned,
-        ClipBkd,
-    )
-}
+ADVERSARIES: dict[str, type[AdversaryFields]] = {}
+for _kind in (
+    GcS,
+    GcR,
+    CotS,
+    SphereFields,
+    OneShotCanaries,
+    RandomExamples,
+    Loss,
+    Poisoned,
+    ClipBkd,
+):
+    ADVERSARIES[_kind.name] = _kind
 
 
 @dataclasses.dataclass(frozen=True)

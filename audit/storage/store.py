@@ -246,8 +246,9 @@ class Store:
             arrays = self.read_arrays(path.name, "its runs are trained again")
             if not arrays:
                 continue
-            # `dimension` and `draws` become ints.
-            fields = {name: plain(value) for name, value in arrays.items()}
+            fields = {}
+            for name, value in arrays.items():
+                fields[name] = plain(value)  # `dimension` and `draws` become ints
             first = int(match[1])
             chunk = Scores(first, **fields)
             chunks[first, first + len(chunk.scores)] = chunk

@@ -63,7 +63,7 @@ class Rehearsal(NamedTuple):
 
 
 def usual_effort(parameters: int) -> Effort:
-    """Returns the default effort to measure a model of this size: a minute or two on two cores.
+    """Returns the default effort for measuring a model of this size, a minute or two on two cores.
 
     Steps of large models take seconds to measure, so we use fewer runs, steps and secants. A secant compares
     the gradients at two points of a line through the model, to find jumps. `secant_steps` steps per run

@@ -132,7 +132,7 @@ def measure_rate(training: Training, seconds: float) -> float:
 def find_fastest(engine: Engine, problem: Problem) -> Training:
     """Returns an engine's training run with the fastest of its `model_counts`.
 
-    It skips larger numbers of models if their per-example gradients may not fit in CPU or GPU memory.
+    It skips model counts if their per-example gradients may not fit in CPU or GPU memory.
     """
     floats_per_model = problem.setting.mechanism.batch_size * problem.theta_0.size
     max_floats = _MAX_CPU_FLOATS  # until we know the device
@@ -338,7 +338,7 @@ def make_opacus(problem: Problem, models: int) -> Training:
 
 
 def make_torch_func(problem: Problem, models: int) -> Training:
-    """Returns torch.func's training run of several models at once, on all cores or the GPU."""
+    """Returns a training run of several models at once with torch.func, on all cores or the GPU."""
     import torch
     from torch.func import functional_call, grad, vmap
     from torch.nn.functional import cross_entropy

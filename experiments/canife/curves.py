@@ -162,7 +162,7 @@ def average_over_seeds(
 def show_rounds(setting: Attacked, frame: pd.DataFrame) -> str:
     """Formats a frame of rounds as a table, with notes on its columns, which `summarize` defines."""
     # The published estimate needs errors of both kinds (Errata C7), so the largest finite estimate has one
-    # error of each kind. For very few scores, the formula is negative.
+    # error of each kind. With very few scores, the formula gives a negative value.
     n_out = setting.scores // 2
     n_in = setting.scores - n_out
     cap = conversions.epsilon_from_rates(1 / n_out, 1 / n_in, 1 / setting.scores)

@@ -60,7 +60,7 @@ class SweepProgress:
         self._runs_finished = 0  # the runs of finished cells
         total = sum(cell.runs for cell in cells)
         layout = "{desc} {percentage:3.0f}% {elapsed}, {remaining} left"
-        # The small weight of the latest rate smooths the displayed time left.
+        # Giving the latest rate a small weight smooths the displayed time left.
         self._bar = tqdm(total=total, bar_format=layout, smoothing=0.1)
         self.close = self._bar.close
 

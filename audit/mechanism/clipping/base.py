@@ -166,7 +166,10 @@ def book_keeping(
             losses = jax.vmap(criterion, (-1, 0))(logits, labels)  # examples are columns
             # Under `vmap` over thetas, only these layers share their input, so we sum their gradients
             # differently.
-            first_layers = {path: columns for path in inputs if inputs[path] is columns}
+            first_layers = {}
+            for path in inputs:
+                if inputs[path] is columns:
+                    first_layers[path] = columns
             return jnp.sum(losses), (inputs, first_layers)
 
         at_outputs, (inputs, first_layers) = jax.grad(total_loss, has_aux=True)(zeros)
