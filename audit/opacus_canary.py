@@ -74,14 +74,15 @@ class CanaryOptimizer(_InsertingOptimizer):
         sampling_rate: float = 1.0,
         seed: int | None = None,
     ) -> None:
-        """Replaces `optimizer`; see the class for the arguments."""
+        """Shares the attributes of `optimizer`; see the class for the arguments."""
         super().__init__(optimizer)
         rate = number("sampling_rate", sampling_rate, float)
         require(0 < rate <= 1, f"`sampling_rate` must be above 0 and at most 1, got {rate:g}")
         self._inserts = present
         self._rate = rate
         self._coins = np.random.default_rng(seed)
-        self._initial_entry = self._read_first_entry()  # moved by the canary
+        # The canary's entry; `score` returns its decrease.
+        self._initial_entry = self._read_first_entry()
 
     def add_noise(self) -> None:
         """Inserts the canary if the run includes it and the step samples it, then adds the noise."""
@@ -132,7 +133,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
         present: bool = True,
         parameters: Iterable[Tensor] | None = None,
     ) -> None:
-        """Replaces `optimizer`, and sums the run's `count` random directions, which every step inserts."""
+        """Shares the attributes of `optimizer`, and draws the directions; see the class."""
         super().__init__(optimizer)
         self._chosen = list(self.params if parameters is None else parameters)
         _require_trained(self._chosen, self.params)
@@ -142,6 +143,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
         self._theta_0 = self._read_parameters()
         norm = float(self.max_grad_norm)
         total = directions.inserted(**self._identity, dimension=self.dimension, norm=norm)
+        # If `present`, every step inserts these directions.
         self._inserted = self._split(torch.from_numpy(total).float())
 
     @property

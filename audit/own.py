@@ -72,8 +72,8 @@ class _Fingerprinted:
 def _share(computed: _Fingerprinted) -> Any:
     """Returns the functions of the first call with the same hash, so JAX does not compile them again.
 
-    The cache compares only the hash. JAX looks up compiled programs by function identity, and rerunning a
-    notebook cell defines equal but distinct functions.
+    The cache uses `==`, which compares only hashes. JAX looks up compiled programs by function identity, and
+    rerunning a notebook cell defines equal but distinct functions.
     """
     return computed.functions
 
@@ -196,8 +196,8 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
     """Returns the request to audit a custom model.
 
     `fields` maps names to settings, and is modified in place. `model` is the name in reports. `adversary` is
-    a name or an `Adversary`, which determines `canaries`. `lipschitz` contains Lipschitz constants, or
-    is "measured" to measure them in `rehearsals` runs (`_Training.plan_constants`).
+    a name or an `Adversary`, which determines `canaries`. `lipschitz` contains Lipschitz constants for
+    an upper bound, or is "measured" to measure them in `rehearsals` runs (`_Training.plan_constants`).
 
     Raises:
       InputError: a setting is invalid or does not fit the model or the data.
@@ -207,8 +207,8 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
     name = fields.pop("model", None) or own.name
     adversary = None
     if isinstance(fields["adversary"], Adversary):
-        own_fields, adversary = _prepare_adversary(fields["adversary"], own.model.n_parameters)
-        fields |= {"adversary": own_fields, "canaries": adversary.canaries}
+        identity, adversary = _prepare_adversary(fields["adversary"], own.model.n_parameters)
+        fields |= {"adversary": identity, "canaries": adversary.canaries}
     setting = make_setting(name, own.defaults, fields, examples=len(own.dataset.labels))
     validate(setting, runs, level.delta)
     is_random = own.model.module is not None  # False after `wrap_loss`: runs begin at `params`
@@ -378,8 +378,8 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
         ) from error
     without_init = untraced._replace(init=None)  # type: ignore[arg-type]
     shared = _share(_Fingerprinted(fingerprint, without_init))
-    # A shared `init` would keep its data in memory. `reads_theta` is not hashed, because it affects only the
-    # upper bound.
+    # Training does not compile `init`, and a shared one would keep its data in memory. `reads_theta` is not
+    # hashed, because it affects only the upper bound.
     compiled = shared._replace(init=adversary.init, reads_theta=adversary.reads_theta)
     return OwnAdversary(label, fingerprint), compiled
 
@@ -388,8 +388,8 @@ def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
     """Returns a hash that changes if an adversary's scores change, to identify its stored runs.
 
     The hash covers the functions, compiled for `parameters` parameters, and the fields `crafts_constant` and
-    `null`. The caller must pass new function objects, because JAX reuses old traces even if a variable that a
-    function reads has changed.
+    `null`. The caller must pass new function objects, because JAX reuses old traces even if outside variables
+    have changed.
     """
     _find_shapes(adversary, parameters)  # raises InputError for wrong shapes
 

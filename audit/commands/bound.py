@@ -122,7 +122,7 @@ def _conclude(
 ) -> Result:
     """Returns the result for the scores in files or in an audit's folder.
 
-    `claim` is the claim to test; a folder's setting has its own. `runs` is the number of runs to use from a
+    `claim` applies only to files; a folder's setting has its own. `runs` is the number of runs to use from a
     folder; None for the number in its last audit.
     """
     if len(paths) == 1 and paths[0].is_dir():
@@ -130,6 +130,7 @@ def _conclude(
             (*_CLAIM_FLAGS, *_READING_FLAGS), f"conflicts with the audit in {FLAGS.scores}: drop it"
         )
         subject = subjects.describe_setting(paths[0], *level, runs)
+        # A `Result` calls a function for its subject.
         return Result(subject.conclusion, lambda: subject, folder=paths[0])
     conclusion = conclude(_read_evidence(paths), claim, level)
     name = FLAGS.name or score_files.describe_files(paths)

@@ -98,8 +98,8 @@ def main() -> None:
 def _print_noise_claims() -> None:
     """Prints the epsilons of the correlated noise in --noise and, for comparison, of DP-SGD.
 
-    Epsilons are printed for an adversary who sees all models and for one who sees only the last. DP-SGD's
-    noise is scaled to the same epsilon for all models.
+    Epsilons are for adversaries who see all models or only the last. DP-SGD's noise is scaled to the same
+    epsilon for all models.
     """
     require(FLAGS.steps is not None, "--steps is missing: give the number of steps")
     k = 1 if FLAGS.k is None else FLAGS.k  # one insertion in k steps
@@ -152,7 +152,7 @@ def _print_sampler_claims() -> None:
 
 
 def _read_sampler() -> _Sampler:
-    """Returns the sampler that --sampler names, with the number of batches in --batches."""
+    """Returns --sampler and its number of batches; the caller handles --batches=mine.py:loader."""
     sampler = FLAGS.sampler
     require(sampler, f"--sampler is missing: give {', '.join(SAMPLERS)}")
     require(
@@ -202,7 +202,7 @@ def _recognize_loader(user_file: UserFile, lipschitz: float | None) -> _Sampler:
     order = report.figures.get("order")
     if order is None:  # passes do not use every example once
         return _Sampler(kind, batches)
-    # If steps increase an example's effect, unequal batches may leak more.
+    # Tests of the order may change `kind`. Unequal batches may too, if steps increase an example's effect.
     can_expand = lipschitz is not None and lipschitz > 1
     return _judge_order(kind, batches, OrderTest(**order), can_expand=can_expand)
 

@@ -335,7 +335,8 @@ def _explain_too_few_runs(conclusion: Conclusion) -> Iterator[str]:
     assert upper is not None and largest is not None
     # This lowers the upper bound, so these runs can reject it.
     advice = "use fewer insertions or a larger sigma to look for bugs"
-    # A user who states epsilon has trained elsewhere, and may be unable to train again.
+    # A user who states epsilon may be unable to change sigma. More runs raise `largest`; fresh
+    # directions have another limit.
     if conclusion.is_claimed:
         advice = f"use {verdicts.BETTER_SCORES}"
     elif largest <= 0:  # these runs cannot reject any bound

@@ -86,8 +86,8 @@ def _can_be_one_of_two(path: Path) -> bool:
 def _read_one_world(path: Path, names: Mapping[str, str], signs: Mapping[str, int]) -> Array:
     """Returns the scores in one of two files, with the canary or without it.
 
-    `names` maps our column names to the file's, and `signs` maps columns to negate to -1. Both must be
-    empty for .npy files.
+    `names` maps our column names to the file's, and is empty for .npy files. `signs` contains -1 for each
+    negated column.
     """
     if path.suffix.lower() == ".npy":
         require(not names, f"{path} has no columns: drop `columns`")
@@ -168,7 +168,6 @@ def read_cosines(
         )
         if unobserved is not None:
             return given.paired_cosines(cosines[0], unobserved, dimension)
-        # Returns a `OneRun` for a single run without leave-one-out.
         return given.cosines(cosines, dimension, presence, leave_one_out, in_order)
 
 
@@ -237,7 +236,7 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
 
     Args:
       columns: cells keyed by our names, one of
-        scores and presence (1 or 0), such as `score` and `in`;
+        scores, then presence (1 or 0), such as `score` and `in`;
         `in` and `out`, scores with and without the canary;
         `scores`, `fresh` and optionally `presence`, for ranks.
       signs: {our name: -1} for columns to negate.
