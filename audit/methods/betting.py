@@ -113,8 +113,8 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
 def _estimate_parameter(family: Family, errors: RunErrors) -> float:
     """Returns the parameter of the trade-off curve through the observed error rates."""
     guesses_in, guesses_out = errors.guesses()  # possible misses and false alarms
-    # With coins, both numbers count all canaries, but each world has about half of them. So a rate is a scale
-    # of about 2 times the fraction of errors. Adding half an error (Jeffreys' prior) avoids rates of 0.
+    # A rate is scale * errors / guesses. With coins, guesses count all canaries, so the scale is about 2.
+    # Adding half an error (Jeffreys' prior) avoids rates of 0.
     fpr = (errors.scale_out * errors.alarms.sum() + 0.5) / (guesses_out + 1)
     fnr = (errors.scale_in * errors.misses.sum() + 0.5) / (guesses_in + 1)
     return float(family.parameter(min(fpr, 1.0), min(fnr, 1.0)))
@@ -167,10 +167,10 @@ def _choose_stake_pairs(family: Family, counted: Counted, target: float) -> tupl
         """Returns a margin for each pair: its smallest log capital on a parameter's curve minus the target.
 
         A pair with a margin of at least 0 should reject the parameter. The margins (S, S) have stakes on
-        false positives first. We skip cells of the curve in which a bet on a single rate should reach the
-        target, since one bet suffices.
+        false positives first. Neighbouring _COARSE_LEVELS enclose a cell of false-positive rates. We skip
+        cells in which a bet on a single rate should suffice.
         """
-        # The log growth of each stake at the lowest rates in each cell between levels, (S, cells).
+        # The log growth of each stake at the lowest rates in each cell, (S, cells).
         lowest_fpr = growth_fpr[:, :-1]
         lowest_fnr = growth_fnr[:, _find_lowest_fnrs(family, parameter, _COARSE_LEVELS)]
         # The log growth of the best bet on a single rate, (cells,).
@@ -184,7 +184,7 @@ def _choose_stake_pairs(family: Family, counted: Counted, target: float) -> tupl
         return least + np.log(_CAPITAL_ON_BEST) - target
 
     margins = _find_margins_at_largest_parameter(find_margins)
-    best_pair = (margins >= 0).argmax()  # the first True, or the pair with stakes of 0
+    best_pair = (margins >= 0).argmax()  # any True suffices; if none, the pair with stakes of 0
     return _list_stake_pairs(*np.unravel_index(best_pair, margins.shape))
 
 
@@ -278,7 +278,7 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
 
     Most of the capital goes to the bet that should reject the largest parameter. The rest goes to nearby
     stakes and bets on a single rate (`_list_weighted_bets`). A bet rejects a parameter if its log capital,
-    predicted using the pilot, reaches `target` at every point of the parameter's curve.
+    predicted from the pilot runs in `counted`, reaches `target` at every point of the parameter's curve.
 
     Returns:
       (the weights in z (L,), the stakes (L,)); STARTING_CAPITAL lists the capital of these bets

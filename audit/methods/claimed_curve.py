@@ -301,16 +301,16 @@ def find_least_departure(
     the noise is r < 1 times the claimed noise, the mean score is 1 / r times as large as in `scores`. Returns
     None if fewer than 9 of 10 audits would detect noise at a tenth of the claimed level.
     """
-    # If the last near threshold is over 3 standard deviations above the mean, few scores exceed it, and bets
-    # on far thresholds would lose. To save time, we omit these, and count their capital as lost.
+    # If the last near threshold is over 3 standard deviations (of a left-out score) above the mean, few
+    # scores exceed it, and bets on far thresholds would lose. To save time, we omit these, and count their
+    # capital as lost.
     thresholds = NEAR if scores.mean < NEAR[-1] - 3 else THRESHOLDS
     counted = counted._replace(log_rates=counted.log_rates[: thresholds.size])
     allowed = tabulate_claim(counted, allowed_power)
     estimate_probability = functools.partial(
         _estimate_refutation_probability, scores, counted, allowed, confidence
     )
-    # With less noise, more audits refute the claim, so bisection finds the largest ratio that 9 of 10 audits
-    # detect.
+    # At lower ratios, more audits refute the claim, so bisection finds the largest ratio that 9 of 10 detect.
     noise_ratios = np.append(np.arange(0.995, 0.9, -0.005), np.arange(0.9, 0.09, -0.01))
     index = bisect_left(noise_ratios, 0.9, key=estimate_probability)
     if index == noise_ratios.size:  # no such ratio

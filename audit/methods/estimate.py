@@ -168,8 +168,8 @@ def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidenc
 
     The bound is valid for any trade-off curve. In-scores have shape (n,), out-scores (m,). We report the
     median bound of 21 random splits into a pilot, which chooses a threshold, and tested scores. It is valid
-    because each test uses 11/21 of the error (`_test_splits`). For n = m, the bound is at most about log(n /
-    2), since n scores without errors prove a rate below about 2 / n.
+    (Markov) because 11 tests must reject, each at 11/21 of the error (`_test_splits`). For n = m, the bound
+    is at most about log(n / 2), since n scores without errors prove a rate below about 2 / n.
     """
     epsilon, errors = _test_splits(scores_in, scores_out, exact.approximate_dp(delta), confidence)
     return Bound(

@@ -337,7 +337,7 @@ class Capital:
         """Counts cosines above thresholds in R runs, and splits a capital of 1 among bets (`log_start`).
 
         Bets on each of T thresholds with each of C stakes precede bets on each of V likelihood ratios. In the
-        first run, all of them stake a part on `first_bet`.
+        first run, they move a part of their capital to `first_bet`.
         """
         runs = _select_present(design)
         self.num_runs = len(runs)  # only runs with an inserted canary
@@ -351,7 +351,7 @@ class Capital:
             self._fractions, axis=0, return_inverse=True
         )
 
-        # 95% of the capital on thresholds is on the near (low) ones, which common scores reach.
+        # `split_capital` puts 95% on the near (low) thresholds, which common scores reach.
         by_threshold = claimed_curve.split_capital(_NEAR_THRESHOLDS.size, _FAR_THRESHOLDS.size)
         on_ratios = self.first_bet.capital_on_ratios
         on_thresholds = (1 - on_ratios) * by_threshold[:, None] * _CAPITAL_ON_STAKES  # (T, C)
@@ -383,7 +383,8 @@ class Capital:
         """Returns the log capital (bets,) of each bet against epsilon after the first `runs` runs.
 
         A bet starts with a capital s (`log_start`), and has the factor f(i) in run i (`log_factors`). In the
-        first run, it stakes a fraction w of s on `first_bet`. Its capital is
+        first run, it moves a fraction w of s to `first_bet`, which multiplies it by payoff(epsilon). The
+        capital is
 
             s ((1 - w) f(0) + w payoff(epsilon)) prod_{i = 1}^{runs - 1} f(i).
         """
@@ -474,9 +475,9 @@ def _compute_fractions(runs: list[Array], levels: Array) -> Array:
 def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
     """Returns the bet on the first run, and the split of the capital. Any split gives a valid bound.
 
-    The other bets, on likelihood ratios or thresholds, share this capital, and stake a part of it on the
-    first run. `runs` contains the inserted canaries' cosines (K,) of each run that has any. If there are
-    several runs in an unknown order, this part is 0, because any of them may be the first.
+    Bets on likelihood ratios or thresholds share this capital, and move a fraction of it (`staked`) to the
+    returned bet in the first run. `runs` contains the inserted canaries' cosines (K,) of each run that has
+    any. If there are several runs in an unknown order, `staked` is 0, because any of them may be the first.
     """
     if design.cosines.shape[1] >= claimed_curve.MIN_P_VALUES:
         # With many canaries, the first run proves more, so likelihood ratios get only 10% of the capital.
@@ -496,7 +497,7 @@ def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
     """Returns the bet on the first run's cosines (K,), and the split of the capital.
 
     The bet is on fixed thresholds and, if possible, on a threshold chosen for half of the canaries using the
-    other half. The other bets, on likelihood ratios or thresholds, stake a part on it.
+    other half. Bets on likelihood ratios or thresholds move a fraction of their capital (`staked`) to it.
     """
     # 1.5 to 7 standard deviations of a left-out cosine.
     levels = cosine_of(np.arange(1.5, 7.1, 0.5), design.dimension)
@@ -565,7 +566,8 @@ def _bet_on_half(bet: FirstBet, cosines: Array, design: Fresh, delta: float) -> 
     def compute_payoff(epsilon: float) -> float:
         """Returns the payoff of a stake of 1 against epsilon: 80% on the chosen threshold t, 20% on `bet`.
 
-        Dividing by L(t) limits the mean: e^epsilon a(t) adds at most 1 - eta, and delta at most eta.
+        Dividing by L(t) limits the mean payoff on t to 1: e^epsilon a(t) adds at most 1 - eta, and delta at
+        most eta.
         """
         eta = 0.1  # any eta and split are valid
         by_epsilon = _limit_means(epsilon, log_rate, delta=0.0)  # e^epsilon a(t)

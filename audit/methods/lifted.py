@@ -69,7 +69,7 @@ class CanaryMethod(Method):
     def bound(self, design: Design, delta: float, confidence: float) -> Bound:
         """Returns the method's lower bound from the scores of a design.
 
-        We choose the threshold and bets using some of the runs (a pilot), and count errors in the others.
+        We choose the threshold and any bets using some of the runs (a pilot), and count errors in the others.
         """
         error = 1 - confidence
         assumes = self.assumes
@@ -85,7 +85,7 @@ class CanaryMethod(Method):
         if assumes.gaussian:
             mu = proven
             epsilon = conversions.epsilon_from_mu(mu, delta)
-        if assumes == NOTHING:  # about the trade-off curve
+        if assumes == NOTHING:  # about the curve, not about how canaries were inserted
             has_user_coins = error_left < error  # `widen` spent some error
             assumes = _choose_assumption(errors, user_coins=has_user_coins)
         guesses_in, guesses_out = errors.guesses()

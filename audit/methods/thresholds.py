@@ -110,7 +110,7 @@ def _prefer_counts(best: np.intp, predictions: _Predictions, pilot_size: int) ->
     larger bound. `pilot_size` is the number of pilot scores in the smaller world.
     """
     from_counts = predictions.from_counts
-    is_reliable = predictions.pilot_ranks >= _MIN_RELIABLE  # enough counts
+    is_reliable = predictions.pilot_ranks >= _MIN_RELIABLE  # enough pilot scores up to it
     if np.abs(predictions.z_scores[is_reliable]).max(initial=0.0) > _MAX_Z_SCORE:  # not normal
         return np.argmax(np.where(is_reliable, from_counts, -np.inf))
     relative_error = _RELATIVE_ERROR / np.sqrt(pilot_size)  # of a bound predicted from counts
