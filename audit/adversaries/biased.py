@@ -63,10 +63,10 @@ class GcS(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns the adversary that simulates training and uses the coordinates that move least.
 
-        In the variant `gc_s`, "noisy" simulates training unchanged, and "noiseless" omits noise and clipping
-        (hidden-state paper, Appendix C).
+        A canary should be easiest to detect there. `gc_s` names the noise and measure of movement, such as
+        "noisy_per_step". "noiseless" omits noise and clipping (hidden-state paper, Appendix C).
         """
-        noise, _, movement = self.gc_s.partition("_")  # such as "noisy_per_step"
+        noise, _, movement = self.gc_s.partition("_")
         hyper = knowledge.hyper
         simulations = _NUM_NOISY_SIMULATIONS
         if noise == "noiseless":

@@ -52,11 +52,11 @@ class CotS(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns the adversary that scores each canary by its direction's cosine with reference - final.
 
-        If `cots_score` is "weights", the reference model is 0, as in the LiDP paper. For "displacement", it
-        is theta_0 for a single canary, as in the hidden-state paper, and the predicted final model for
-        several.
+        If option `cots_score` is "weights", the reference is 0, as in the LiDP paper. For "displacement", it
+        is theta_0 for a single canary, as in the hidden-state paper. For several, it is the predicted
+        final model, which includes the examples' effect.
         """
-        compute_reference = REFERENCE_MODELS[self.cots_score]  # 0 or theta_0
+        compute_reference = REFERENCE_MODELS[self.cots_score]
         if knowledge.canaries == 1:
             return single_direction(compute_reference)
         if self.cots_score == "weights":

@@ -74,7 +74,7 @@ class SphereFields(AdversaryFields):
         Raises InputError for an unsuitable tensor or too many canaries.
         """
         canaries = knowledge.canaries
-        # A single canary is inserted in alternate runs, without coin flips.
+        # Coins choose among several canaries; `all_in` runs insert all.
         require(canaries > 1 or self.all_in, "`coins` needs several canaries: increase `canaries`")
         indices = _find_indices(knowledge.model, canaries, self.within)
         parameters = knowledge.model.n_parameters if indices is None else len(indices)
@@ -154,8 +154,8 @@ class Sphere(NamedTuple):
     def score_leaving_one_out(self, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns the cosines (K,) between each direction and the part of u orthogonal to the others.
 
-        Here u = reference - final, at the m coordinates of the directions, as in `score`. Let H be the
-        inverse of the Gram matrix of the unit directions V (K, m), and w = H V u. Then
+        Here u = reference - final, at the m coordinates of the directions; `seen` and `theta_0` are unused.
+        Let H be the inverse of the Gram matrix of the unit directions V (K, m), and w = H V u. Then
 
             cos_k = (w_k / H_kk) / sqrt(|u|^2 - (V u)' w + w_k^2 / H_kk),
 
@@ -169,7 +169,7 @@ class Sphere(NamedTuple):
         products, gram = _sum_blocks(self.canaries.keys, u, lambda block: block @ block.T)
         lengths = jnp.sqrt(jnp.diagonal(gram))
         products = products / lengths  # V u
-        # This is H. `_inverse` bounds the eigenvalues, which depend on m, the size of u.
+        # This is H. Newton's method needs bounds on eigenvalues, which depend on m.
         inverse = _inverse(gram / jnp.outer(lengths, lengths), parameters=u.size)
 
         weights = inverse @ products  # w
@@ -203,10 +203,10 @@ def fresh_directions(
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Sphere:
-        """Computes the reference model at the m coordinates that directions use.
+        """Returns the keys of K directions, and the reference model at their m coordinates.
 
-        Every run's `draw` replaces the placeholder keys, one per block of `mechanism.BLOCK` coordinates of a
-        direction. Drawing by blocks saves memory. The mechanism scales directions to the clipping norm.
+        Every run's `draw` replaces the placeholder keys. Each key draws `mechanism.BLOCK` coordinates of a
+        direction, to save memory. The mechanism scales directions to the clipping norm.
         """
         blocks = math.ceil(null.dimension / mechanism.BLOCK)
         placeholders = jax.random.split(key, (canaries, blocks))
@@ -244,13 +244,13 @@ def _sum_blocks(keys: Array, u: Array, reduce: Callable[[Array], Array]) -> tupl
     Sums = tuple[Array, Array]  # as returned
 
     def add_block(sums: Sums, inputs: tuple[Array, Array, Array]) -> tuple[Sums, None]:
-        """Draws the next block (K, B) of the vectors, and adds block @ u_block and reduce(block) to the sums.
+        """Draws a block (K, B) of K normal vectors, and adds block @ u_block and reduce(block) to the sums.
 
         `inputs` are (a key per vector (K,), the same coordinates of u (B,), a mask (B,) that is False for
         padding).
         """
         block_keys, u_block, is_inside = inputs
-        # Here u (m,) only sets the block's size and dtype.
+        # u (m,) only sets B = min(BLOCK, m) and the dtype.
         block = jax.vmap(mechanism.draw_normal_block, (0, None))(block_keys, u) * is_inside
         products, reduced = sums
         return (products + block @ u_block, reduced + reduce(block)), None

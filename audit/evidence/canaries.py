@@ -74,8 +74,8 @@ class RunErrors(NamedTuple):
         """Returns each run's estimates of the false-positive rate (m,) and the false-negative rate (n,).
 
         A rate is scale * errors / canaries. With coins, `canaries` counts all K, so the scale is 1 over their
-        probability of being in (for misses) or out (for false alarms): 2 with fair coins, 1 without coins.
-        m runs have alarms, and n have misses.
+        probability of being in (for misses) or out (for false alarms). It is 2 with fair coins, 1
+        without coins. m runs have left-out canaries, and n inserted ones.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in

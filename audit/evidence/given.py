@@ -110,15 +110,15 @@ def hash_evidence(evidence: Evidence) -> str:
 def _cosines_of_one_run(values: arrays.Array, dimension: int, presence: ArrayLike | None) -> OneRun:
     """Returns the evidence from a single run's cosines (K,) and presence bits, (K,) or (1, K).
 
-    If presence is None, all canaries are in, and cosines must fit uniform directions. Otherwise, the null
-    distribution is fitted to left-out canaries, so we do not check the cosines' spread.
+    If presence is None, all canaries are in, and cosines must fit uniform directions (`paired_cosines`).
+    Otherwise, the null distribution is fitted to left-out canaries, so we do not check the spread.
     """
     if presence is None:
         return paired_cosines(values, unobserved=None, dimension=dimension)
     size = given_directions.require_dimension(dimension)
     bits = np.atleast_2d(arrays.floats("the presence bits", presence))
     present = given_directions.check_bits(bits, (1, len(values)))
-    fair_coins.require_fair(present)
-    drawn = Coins(values[None], present, from_user=True)  # so bounds allow for unfair coins
+    fair_coins.require_fair(present)  # as single-run bounds assume
+    drawn = Coins(values[None], present, from_user=True)
     cosines_in, cosines_out = drawn.pooled()
     return OneRun(coins=drawn, cosines=make_cosines(cosines_in, cosines_out, size))

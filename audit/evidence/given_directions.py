@@ -45,9 +45,9 @@ def given(
 ) -> Fresh:
     """Returns a user's cosines with fresh directions as evidence, after all checks (see `given.cosines`).
 
-    Leave-one-out cosines depend on the other canaries' directions, so they are not `separate`. Raises
-    InputError for invalid values, coarsely rounded cosines, and cosines that are very unlikely for fresh
-    uniform directions in `dimension` dimensions.
+    `presence` marks inserted canaries; `in_order` means sorted by start time. Leave-one-out cosines depend on
+    other canaries' directions, so they are not `separate`. Raises InputError for invalid values, coarsely
+    rounded cosines, and cosines very unlikely for fresh uniform directions in `dimension` dimensions.
     """
     require_type("in_order", in_order, bool)
     d = require_dimension(dimension)
@@ -155,11 +155,11 @@ def describe_dimension(design: Fresh) -> str:
     Uniform directions' cosines have variance 1 / d, so a larger spread means that d is too large.
     """
     number_out = len(design.out())
-    _, freedom = measure_spread(design)  # inserted cosines minus one per mean
+    _, freedom = measure_spread(design)  # inserted cosines minus estimated means
     cosines = ""
     if number_out >= MIN_COSINES:
         cosines = f"{number_out:,} cosines of canaries that were not inserted"
-    elif freedom >= MIN_COSINES - 1:  # MIN_COSINES minus one mean
+    elif freedom >= MIN_COSINES - 1:  # one mean
         cosines = f"the spread of {_find_inserted(design).sum():,} cosines"
     tested = "not tested: there are too few cosines"
     if cosines:

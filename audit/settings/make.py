@@ -115,8 +115,8 @@ def make_setting(
       usual: the defaults of this model, keyed by field name.
       given: values keyed by name; None selects the default. `adversary` is a name or an `AdversaryFields`.
         `insertions` replaces `steps`: training then takes insertions * periodicity steps. Without either, it
-        takes 250 steps or the model's default, for any periodicity, rounded down to whole epochs for samplers
-        that draw once per epoch. Fields of other adversaries are validated but ignored.
+        takes 250 steps or the model's default, for any periodicity. Samplers that draw once per epoch round
+        this down to whole epochs. Fields of other adversaries are validated but ignored.
       examples: the number of examples in the data; 0 if unknown. It determines the epoch length if the
         sampler does not.
 
@@ -150,7 +150,7 @@ def make_setting(
         )
     elif steps is None:
         epoch = sampler.batches or 1
-        default_steps = values["insertions"]  # for any periodicity
+        default_steps = values["insertions"]  # not multiplied by periodicity
         values["steps"] = max(default_steps // epoch, 1) * epoch
 
     adversary = values["adversary"]

@@ -360,7 +360,7 @@ def _validate_runs(setting: Setting, runs: int) -> None:
 
 
 def _validate_sampler(setting: Setting, delta: float) -> None:
-    """Raises InputError if a sampler other than `every` does not fit the steps, canaries or delta."""
+    """Raises InputError if the sampler, not `every`, does not fit the steps, canaries or delta."""
     sampling = setting.sampling
     # Poisson sampling has no upper bound on epsilon at a very small delta.
     if sampling.name == POISSON:

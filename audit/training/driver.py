@@ -235,11 +235,14 @@ def until_multiple(multiple: float) -> Until:
     """Returns a rule that ends training once a lower bound reaches `multiple` times the claimed leakage.
 
     For a claim of mu-GDP, the rule compares the bound exact_null_gdp with `multiple` times mu. For a claimed
-    epsilon, it uses the assumption-free bound. The rule returns the number of runs until then.
+    epsilon, it uses the assumption-free bound.
     """
 
     def count_runs(conclusion: Conclusion) -> int | None:
-        """Returns how many runs a bound needs to reach `multiple` times the claim; None if it never does."""
+        """Returns how many runs a bound needs to reach `multiple` times the claim; None if it never does.
+
+        A `path` contains the bounds after 1, 2, ... runs.
+        """
         claim = conclusion.tightest  # the smallest upper bound on epsilon
         if claim is None:
             return None

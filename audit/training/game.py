@@ -355,7 +355,7 @@ def _map_programs(
     join: Join | None,
     placement: Placement,
 ) -> tuple[Wrapped, Wrapped, Wrapped]:
-    """Returns three programs for a chunk: to begin its runs, train a segment, and score the models (R, p).
+    """Returns three programs for R runs: to begin, train some steps, and score the models (R, p).
 
     `draw_initial` maps a run's key to its own theta_0 (p,); it is None if all runs share theta_0. `join`
     draws which inserted canaries join a step; it is None if they all join.
@@ -404,7 +404,7 @@ def _map_programs(
         placement.over_runs(begin, (0, None, None, None)),
         # The states after a segment overwrite argument 1, `before`.
         placement.over_runs(take_segment, (None, 0, None, None, None, 0), donated=(1,)),
-        # score_run(state, key, seen, final, theta_0)
+        # score_run(state, key, seen, final, guessed theta_0)
         placement.over_runs(adversary.score_run, (None, 0, 0, 0, None)),
     )
 

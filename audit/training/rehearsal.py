@@ -67,7 +67,7 @@ def usual_effort(parameters: int) -> Effort:
 
     Steps of large models take seconds to measure, so we use fewer runs, steps and secants. A secant compares
     the gradients at two points of a line through the model, to find jumps. `secant_steps` steps per run
-    have `reach` secants on each side of it.
+    have `reach` secants before and after the model on each line.
     """
     steps = int(np.clip(_PARAMETERS_TIMES_STEPS // parameters, _MIN_MEASURED, _MAX_MEASURED))
     if parameters < _LARGE:
@@ -94,12 +94,12 @@ def rehearse(
 ) -> Rehearsal:
     """Trains a few runs separate from any audit, and measures how much their steps stretch distances.
 
-    We compute the largest singular value of a step's Jacobian, and secants, which measure how much the step
-    stretches short lines near the model, to find jumps in the gradient.
+    `_Meter` finds the largest singular value of a step's Jacobian, and secants, which measure how much the
+    step stretches short lines near the model, to find jumps in the gradient.
 
     Args:
       game: The audited game of T steps, which trains by plain SGD.
-      effort: At least 2 runs.
+      effort: The numbers of runs (at least 2), steps and secants.
       distances: (T,) the length of these lines at each step (`lipschitz.coupling_distances`), in units of
         learning rate * clipping norm / batch size.
       progress: Called with 1.0 after each measured step.
@@ -125,7 +125,7 @@ def rehearse(
             # Canaries may separate models in this direction.
             inserted = compute_insertion(midway.state, canary_keys, midway.thetas, midway.steps)
             meter.measure(midway.steps, midway.thetas, inserted)
-            progress(1.0)  # a measured step
+            progress(1.0)
 
     thetas = games.initial_models(game, indices_of_runs)
     # Before the first step, no insertion has moved a model.
@@ -180,7 +180,7 @@ class _Meter(NamedTuple):
         return max(constants_of_runs)
 
     def _find_secants(self, step: int, models: Array, batch: Batch, inserted: Array) -> None:
-        """Adds to `secants` each run's secant at a step that most exceeds the derivative.
+        """Finds jumps: adds to `secants` each run's secant that most exceeds the derivative.
 
         A secant is how much the step stretches part of a line. Lines go through a run's model in directions
         that may separate the audit's models. One direction is `inserted` (R, p), a canary's contribution to
@@ -196,7 +196,7 @@ class _Meter(NamedTuple):
         line_directions = (
             self.most_stretched,
             inserted,
-            # The direction to the next run's model. A single canary is in alternate runs.
+            # To the next run's model: runs with and without a single canary alternate.
             jnp.roll(models, -1, axis=0) - models,
             [self.step_map.descend(theta, batch) for theta in models],
             np.random.default_rng(step).normal(size=models.shape),
