@@ -301,13 +301,13 @@ def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
 def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Integers, Array]:
     """Returns the parts a_t of the distance that noise should mask to minimize mu, the norm of a / n.
 
-    The distance is between models with and without the canary. Noise must mask (hide) all of it by step T.
+    Models with and without the canary have distance z_t = c_t z_(t-1) + s_t - a_t. Noise must mask (hide) it
+    by step T.
 
-    Later steps stretch a distance at step t by a factor of at most W_t, the product of all c_j with j > t. So
-    in the last model, the masked parts W_t a_t must have the same sum as the shifts W_t s_t. Without other
-    constraints, x_t = a_t / (W_t n_t^2) would be the same for all steps. But noise cannot mask later
-    shifts, so isotonic regression divides the steps into blocks (derived in audit/methods/README.md). Each
-    block's noise masks the block's own shifts, with a single x that increases from block to block:
+    With W_t, the product of all c_j with j > t, the masked parts W_t a_t must have the same sum as the shifts
+    W_t s_t. Without other constraints, x_t = a_t / (W_t n_t^2) would be the same for all steps. But noise
+    cannot mask later shifts (z_t >= 0), so isotonic regression divides the steps into blocks (derived in
+    audit/methods/README.md). Each block masks its own shifts, with an x that increases from block to block:
 
         x = sum W_t s_t / sum (W_t n_t)^2,    a_t / n_t = W_t n_t x.
 

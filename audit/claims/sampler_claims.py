@@ -285,11 +285,12 @@ def _compose_truncated(sigma: float, batches: int, epochs: int, delta: float) ->
 def _bracket_truncated(
     sampler: TruncatedPoisson, sigma: float, batches: int, epochs: int, delta: float
 ) -> EveryModel:
-    """Returns the smaller of dp-accounting's bound for truncated batches and a bound without sampling."""
+    """Returns an upper bound on epsilon for truncated batches: dp-accounting's, or composition if smaller."""
     import dp_accounting  # slow to load
     from dp_accounting.pld import PLDAccountant
 
     composed = _compose_truncated(sigma, batches, epochs, delta).upper
+    # The sampling rate is 1 / batches.
     step = dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(
         sampler.examples, 1 / batches, sampler.largest_batch, sigma
     )

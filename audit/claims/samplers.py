@@ -111,7 +111,8 @@ def weigh_steps(lipschitz: Array) -> StepWeights:
     # A constant of 0 erases the shifts of all earlier steps, so `first` is the first step that matters.
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     constants = lipschitz.copy()
-    constants[: first + 1] = 1.0  # avoids log(0); earlier weights cancel in differences of sums
+    # Avoids log(0). Callers ignore earlier shifts and subtract earlier variances.
+    constants[: first + 1] = 1.0
     log_next = np.append(np.log(constants)[1:], 0.0)
     log_w = np.cumsum(log_next[::-1])[::-1]
     from_start = np.logaddexp.accumulate(2 * log_w)
@@ -131,7 +132,8 @@ def compute_pattern_mus(
 
     For an adversary who knows the pattern, the last model is mu-GDP. A step that uses the example shifts the
     model by at most 1, and thus the last model by at most W_t, the product of later Lipschitz constants (0
-    before step `weights.first`). The noise of this and later steps masks the shift at minimal mu.
+    before step `weights.first`). Noise of the same and later steps masks parts of each shift, to minimize
+    mu^2, the sum of (part / standard deviation)^2.
 
     Args:
       weights: The weights of T steps.
@@ -391,8 +393,8 @@ def bound_poisson(
         rate = 1 / batches
     steps = batches * epochs
 
-    # `latest` is the hypothetical pattern. Step t shifts the last model by at most its weight W_t. Since
-    # earlier weights may be larger, we assume the largest one up to t.
+    # Usual patterns have no more and no later participations than `latest`. Step t shifts the last model by
+    # at most its weight W_t. Since earlier weights may be larger, we assume the largest one up to t.
     latest = _find_latest_steps(steps, rate, _RESERVED * delta)
     largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
     usual_limit = compute_pattern_mus(weights, latest[None], log_shifts=largest_log_w[latest][None])

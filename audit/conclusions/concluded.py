@@ -268,15 +268,15 @@ def _expect_linear_losses(setting: Setting, claim: Claim, delta: float) -> float
     """Returns the epsilon that the last model would have with linear losses, or None.
 
     With linear losses, the last model reveals only the sum of all steps (Steinke et al., 2024). We compute
-    this epsilon for correlated noise, which the hidden-state bound does not cover. For random insertion
-    steps, which that bound may ignore, we compute it unless canaries are fresh (drawn anew in each run).
+    this epsilon for correlated noise, which hidden-state bounds do not cover. These bounds may ignore
+    sampling, so we also compute it for random insertion steps, except with fresh canaries.
     """
     mechanism = setting.mechanism
     if mechanism.optimizer != "sgd" or mechanism.weight_decay:  # the last model is not the sum
         return None
     if isinstance(claim, MatrixMechanism):
         return claim.last_model_if_linear(delta)
-    if setting.adversary.has_fresh_canaries:
+    if setting.adversary.has_fresh_canaries:  # drawn anew in each run
         return None
     sampling = setting.sampling
     if sampling.batches:
@@ -320,8 +320,8 @@ def conclude_together(
 ) -> Conclusion | None:
     """Returns one conclusion from several runs, if each draws random directions as canaries; else None.
 
-    We choose thresholds with a run's other directions, so a score must not depend on them (`separate`), as
-    leave-one-out cosines do.
+    We choose thresholds with a run's other directions. The scores do not depend on these (`separate`), unlike
+    leave-one-out cosines.
     """
     if not scores.dimension or len(scores.scores) == 1:  # the dimension is 0 for other canaries
         return None

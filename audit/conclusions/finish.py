@@ -124,7 +124,7 @@ def _derive_fields(conclusion: Conclusion) -> Conclusion:
     if len(scores_out):
         derived = derived._replace(auc=curves.auc(*worlds), attack=curves.attack(*worlds))
     # Bets against the claimed curve need the exact distribution of left-out canaries' scores. `epsilon` is
-    # the largest bound for any curve.
+    # the bound for any curve: a single run's largest, or the verdict's.
     if isinstance(evidence, OneRun):
         any_curve = [bound.epsilon for bound in bounds if not bound.assumes.gaussian]
         derived = derived._replace(
@@ -136,7 +136,7 @@ def _derive_fields(conclusion: Conclusion) -> Conclusion:
             runs=sum(len(table.scores) for table in evidence.rows()),
             epsilon=derived.assumption_free.epsilon,
         )
-    if derived.has_one_canary:  # the limit assumes independent scores
+    if derived.has_one_canary:  # `most_provable` assumes independent scores
         derived = _add_most_provable(derived)
     return derived._replace(is_reversed=are_reversed(evidence, bounds, derived.auc))
 
@@ -310,7 +310,7 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
     inconsistent with their known distribution.
     """
     allowed_power = _combine_claimed_curves(conclusion, upper)
-    # The bound for any curve is invalid if left-out canaries refute their known distribution.
+    # A refuted distribution invalidates the bound for any curve.
     is_law_refuted = conclusion.law_is_known and not conclusion.assumption_free.holds
     if allowed_power is None or is_law_refuted:
         return None
@@ -319,18 +319,17 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
         assert conclusion.one_run.cosines is not None  # other scores have no known distribution
         design = one_run_bounds.make_design(conclusion.one_run.cosines)
     exceedances = exact_null.compute_exceedances(design)
-    # If this is the only bet, it stakes the whole capital.
+    # We bet in each run, so a single run stakes the whole capital.
     exceedances = exceedances._replace(is_only_run=conclusion.is_one_run)
     allowed = claimed_curve.tabulate_claim(exceedances, allowed_power)
     log_capital = claimed_curve.compute_log_capital(exceedances, allowed)
     # Runs without inserted canaries leave the capital unchanged.
     log_capital = exact_null.expand_to_runs(design, log_capital)
-    confidence = conclusion.confidence
-    test = claimed_curve.judge_capital(log_capital, exceedances.in_order, confidence)
+    test = claimed_curve.judge_capital(log_capital, exceedances.in_order, conclusion.confidence)
     summary = _summarize_scores(design, upper)
-    # For reports, we simulate how far the noise must be below the claimed noise for a rejection.
+    # For reports (`seen`), we simulate how far the noise must be below the claimed noise for a rejection.
     least_departure = claimed_curve.find_least_departure(
-        summary, exceedances, allowed_power, confidence
+        summary, exceedances, allowed_power, conclusion.confidence
     )
     return test._replace(seen=least_departure)
 

@@ -157,7 +157,7 @@ def _bound_last_model(setting: Setting, steps: Steps, delta: float) -> HiddenSta
     """Returns the upper bound for the last model, and bounds for larger constants (`make_hidden_state`)."""
     schedule = setting.schedule
     reason = steps.reason
-    # Needed only for `reason`: the bound below finds the same mixture.
+    # Needed only for `reason`: the bound below finds the same mixture over insertion steps.
     mixture = _find_mixture(setting, steps.constants, delta)
     if mixture is not None:
         reason += "; a mixture over orders of batches"

@@ -42,9 +42,9 @@ def measure(
         steps = find_measured(store, runs)
         if steps is not None:
             return steps
-        # Kinks are jumps in the gradient, as with ReLU, which derivatives miss. We test custom models for
-        # kinks (`measure_steps`).
-        has_kinks = trained is None and not task.task(setting.model).smooth
+        # Kinks are jumps in the gradient, as with ReLU, which derivatives miss. In custom models,
+        # `measure_steps` looks for kinks.
+        has_known_kinks = trained is None and not task.task(setting.model).smooth
         game = build.build(setting, dataset, trained, own)
         trainee = trained or build.trainee(setting.model, dataset)
         clipped_sum = build.make_dpsgd(setting, trainee).clipped_sum
@@ -52,7 +52,7 @@ def measure(
         effort = rehearsal.usual_effort(theta_0.size)  # runs and steps
         if runs != USUAL:
             effort = effort._replace(runs=runs)
-        steps = measure_steps(setting, game, clipped_sum, effort, has_kinks)
+        steps = measure_steps(setting, game, clipped_sum, effort, has_known_kinks)
         lipschitz.keep(store, steps)
         return steps
 

@@ -35,8 +35,8 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
       notes*: remarks.
       upper_bound: the claimed epsilon; null if unknown.
       claim_test*: the test of the claim. `seen` is the smallest noise reduction that it would have detected.
-      last_model*: the upper bound for the last model, or `why_not`. `margins` maps a factor f to the
-        epsilon for larger Lipschitz constants, c + (f - 1) |c - 1|.
+      last_model*: the upper bound for the last model (`epsilon`, `mu`, `assumes`), or `why_not`. `margins`
+        maps a factor f to the epsilon if each Lipschitz constant c were c + (f - 1) |c - 1|.
       expected*: the epsilon that the last model would have with linear losses.
       epsilon: the lower bound for any curve.
       most_provable: the largest such bound that this number of runs can prove; null with several canaries per

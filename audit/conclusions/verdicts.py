@@ -322,7 +322,7 @@ def _name_other_reasons(broken: UpperBound, conclusion: Conclusion, condition: s
         f"or the {broken.name} is for a different training run (perhaps it counts on sampling, but canaries "
         "are inserted at fixed steps)"
     )
-    if not conclusion.is_one_run:
+    if not conclusion.is_one_run:  # its several bounds fail more often
         risk = show_risk(conclusion.confidence)
         other += (
             f"; a correct implementation{condition} gets this verdict by chance in at most {risk} of "
@@ -331,7 +331,7 @@ def _name_other_reasons(broken: UpperBound, conclusion: Conclusion, condition: s
     if not broken.last_model_only:
         return f"{other}."
     composition = conclusion.upper_bound
-    assert composition is not None  # the last model's bound also comes from a claim
+    assert composition is not None  # a claim provides both bounds
     effect = "is also violated"
     if broken.epsilon < composition:  # `judge` chooses the largest violated bound
         effect = "is not violated"
