@@ -246,17 +246,17 @@ def read_expansion(evidence: Evidence, setting: Setting) -> lipschitz.Steps | No
 
 
 def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> None:
-    """Draws a panel from rows of `make_rows`: upper bounds as lines, audits as markers and intervals.
+    """Draws upper bounds on the last model's epsilon as lines, and audits as markers and intervals.
 
-    The band is a safety margin for steps that expand distances ten times as much.
-    `look` has keyword arguments for `Axes.set`.
+    The band is a safety margin: the bounds if steps expand distances ten times as much as assumed.
+    The records come from `make_rows`. `look` has keyword arguments for `Axes.set`.
     """
     rows = sorted(records, key=itemgetter("x"))
     x = take(rows, "x")
     label = "range if steps expand ten times as much"
-    bound = take(rows, "at_most")
-    margin = take(rows, "margin")
-    axis.fill_between(x, bound, margin, color=BOUND, alpha=0.15, lw=0, label=label)
+    axis.fill_between(
+        x, take(rows, "at_most"), take(rows, "margin"), color=BOUND, alpha=0.15, lw=0, label=label
+    )
     constant = take(rows, "constant_direction")
     if np.isfinite(constant).any():
         label = "predicted for a constant direction"
@@ -265,7 +265,7 @@ def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> N
     high = np.minimum(take(rows, "interval_high"), _MAX_EPSILON)
     axis.vlines(x, low, high, color=BLUE, zorder=3, label="two-sided interval if scores are normal")
     bound_line = ("upper bound on the last model, proven or measured", BOUND, "-")
-    # Derivatives do not bound the expansion at kinks (ReLU).
+    # ESTIMATE: steps have kinks (ReLU), where derivatives do not bound the expansion.
     if select(rows, word=ESTIMATE):
         bound_line = ("estimated upper bound on the last model: steps have kinks", BOUND, "--")
     plot_lines(axis, rows, {**_LINES, "at_most": bound_line}, **look)
@@ -379,7 +379,8 @@ def draw_correlated(
 ) -> tuple[Figure, OwnTable]:
     """Plots the last model's epsilon against k for each noise strategy, and tabulates it.
 
-    The figure adds a prediction for linear losses to the audits from `gather_rows`.
+    Canaries are inserted every k steps; rows from `gather_rows` have k as `x`. We add a prediction for losses
+    linear in the model.
     """
     delta = evidence.levels.delta
     rows = gather_rows(points)

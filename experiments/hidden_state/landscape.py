@@ -142,10 +142,10 @@ def _choose_spacing(process: Process) -> float:
     Finer grids yield the same epsilons (`test_crafted_landscape.py`).
     """
     sigma = process.noise_multiplier
-    # Later steps have noise sigma / B. The minimum keeps the grid fine.
+    # Steps after the first have noise sigma / B. Batches below _MIN_BATCH_SIZE use its finer grid.
     spacing = sigma / max(process.batch_size, _MIN_BATCH_SIZE) / PER_DEVIATION
-    # A step separates the densities above and below its threshold, which leaves sharp edges if there is
-    # little noise (sigma / B).
+    # A step separates the densities above and below its threshold, which leaves sharp edges if sigma / B is
+    # small.
     if process.batch_size / sigma >= _FINE_RATIO:
         spacing /= 3
     return spacing
@@ -338,9 +338,9 @@ def search(process: Process, study: Study) -> Record:
       simulated: The paper's estimate of each threshold's epsilon after the last step, from simulated runs.
     """
     upper = upper_bound(process, study.delta)
-    # With two steps, the threshold with the largest epsilon is where the likelihood ratio of theta_1 is
-    # e^epsilon (Errata H13). This epsilon is at most `upper`, so the range includes this threshold.
-    margin = 1.15
+    # SEARCHED has processes with two steps. Their best threshold is where the likelihood ratio of theta_1 is
+    # e^epsilon (Errata H13). This epsilon is at most `upper`, so the range includes it.
+    margin = 1.15  # also tries larger thresholds
     top = margin * cross_at_first_step(process, upper)
     thresholds = np.linspace(1 - top, top, _NUM_SEARCHED)
     return {

@@ -124,10 +124,10 @@ def _draw_epsilons(axis: Axes, epsilons: Record, study: Study) -> None:
 
 
 def _draw_steps(axis: Axes, records: Records, study: Study) -> None:
-    """Plots the epsilon after each step t for two losses with the canary only in step 1.
+    """Plots the epsilon after each step t for two losses of one parameter theta; see `landscape.audit`.
 
-    On the crafted landscape, later steps move theta away from the threshold C / 2 (the adversary `half`).
-    With a constant gradient (Example 1 of the hidden-state paper), they only add noise.
+    Only step 1 uses the canary. With the loss of the adversary `half`, later steps move theta away from
+    C / 2. With a constant gradient (Example 1 of the hidden-state paper), they only add noise.
     """
     [audit] = records
     steps = np.arange(1, audit["steps"] + 1)

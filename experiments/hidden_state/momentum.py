@@ -136,8 +136,10 @@ def simulate(landscape: Landscape, runs: int, seed: int) -> tuple[Array, Array]:
 def make_rows(study: Study) -> list[Record]:
     """Returns a record for each of LANDSCAPES, convex losses that leak more with momentum.
 
+    Training has INSERTIONS periods of k steps. The last step of each inserts the canary.
+
     Returns:
-      Records with the fields of the landscape, the number of steps per period `k`, and
+      Records with the fields of the landscape, `k`, and
       mu, epsilon: How much the last model leaks with momentum.
       simulated: A lower bound on this epsilon from simulated runs.
       linear: The epsilon of SGD without momentum on linear losses.

@@ -60,9 +60,8 @@ class Size(NamedTuple):
     def choose_runs(self, adversary: AdversaryFields) -> tuple[Runs, int | str]:
         """Returns the run counts for an adversary, and the number of canaries in each run.
 
-        For fresh directions, this number is AUTO: the library chooses it based on the model's size. Only
-        adversaries whose canaries lie along coordinates (`biased`) can have several canaries in a run,
-        unless `coordinate_runs` is empty.
+        This number is AUTO for fresh directions: the library chooses it for the model's size. It is
+        `canaries` for canaries along coordinates (`biased`) if `coordinate_runs` is not empty. Else it is 1.
         """
         if isinstance(adversary, SphereFields):  # fresh directions
             return self.fresh_runs, AUTO
@@ -342,7 +341,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def _list_scaled_figures(scale: str) -> list[Figure]:
-    """Returns the figures with fewer models or values of x at scale `smoke`. They are not in the paper.
+    """Returns four figures that are not in the paper. Scale `smoke` shows fewer models or values of x.
 
     A bracket compares upper bounds with audits of two kinds of canaries, inserted every k steps. `matrix`
     correlates noise across steps.
@@ -371,21 +370,21 @@ def _list_scaled_figures(scale: str) -> list[Figure]:
             # Networks would train too long at k = 50.
             [Lines(model, _BRACKET_SERIES, PERIODICITIES[:-1]) for model in networks],
             _K_AXIS,
-            networks,
+            sizes=networks,
         ),
         Figure(
             "bracket_rates",
             "Neural networks over the learning rate",
             _over_rates(rates),
             Axis("learning rate", "eta"),
-            networks,
+            sizes=networks,
         ),
         Figure(
             "matrix",
             f"Last models at an accounted epsilon of {correlated.ACCOUNTED_EPSILON:g}",
             _with_correlated_noise(correlated_sizes, correlated_steps),
             _K_AXIS,
-            correlated_sizes,
+            sizes=correlated_sizes,
         ),
     ]
 
@@ -408,14 +407,13 @@ def _make_norms_sweep(scale: str) -> Sweep:
 
 
 def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
-    """Yields the cells for one panel's lines, for a model trained and audited as `size` specifies.
+    """Yields the cells for one panel's lines, with training and audits as in `size`.
 
     A cell audits one series (a curve) at one x and one seed, if `size` has runs for the periodicity k.
 
-    Figures with upper bounds on the last model have the series COORDINATE. For k > 1, these bounds need the
-    Lipschitz constants of training steps. Unless the model's constants are proven, other cells measure them
-    once for all series, because they do not depend on the adversary. `fresh_runs` (of fresh directions)
-    covers every k in such a figure, so other k need no measurement.
+    Other cells measure the Lipschitz constants of training steps if they are not proven. Upper bounds on the
+    last model need them for k > 1. They do not depend on the adversary, so one series is enough: COORDINATE.
+    In its figures, `fresh_runs` include every audited k.
     """
     model = task(lines.model)
     is_measured = model.curvature is None  # it has no proven Lipschitz constant

@@ -150,22 +150,22 @@ def book_keeping(
                 zeros[path[:-1]] = jnp.zeros((value.shape[-1], len(labels)), value.dtype)
 
         def total_loss(perturbations: _Inputs) -> tuple[Array, tuple[_Inputs, _Inputs]]:
-            """Returns the summed loss, and the inputs of all layers and of those that read the features.
+            """Returns the summed loss, and the inputs of all layers and of those that read `columns`.
 
             `perturbations` are zeros added to the layers' outputs (outputs, B), to obtain the gradients at
             the outputs, as in `flax.linen.Module.perturb`.
             """
 
-            def compute(layer: nn.Module, inputs: Array) -> tuple[Array, Array] | None:
+            def compute(layer: nn.Module, layer_input: Array) -> tuple[Array, Array] | None:
                 """Returns (a dense layer's perturbed output, its input to save); None for other layers."""
                 if not is_exactly(layer, nn.Dense):
                     return None
-                return _compute_dense(layer, inputs) + perturbations[layer.path], inputs
+                return _compute_dense(layer, layer_input) + perturbations[layer.path], layer_input
 
             logits, inputs = apply(module, params, columns, compute)
             losses = jax.vmap(criterion, (-1, 0))(logits, labels)  # examples are columns
-            # Under `vmap` over thetas, only these layers share their input, so we sum their gradients
-            # differently.
+            # Under `vmap` over parameters, only `columns` are shared, so we later sum these layers'
+            # gradients differently.
             first_layers = {}
             for path in inputs:
                 if inputs[path] is columns:

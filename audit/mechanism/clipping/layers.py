@@ -150,22 +150,24 @@ def _multiply_columns(layer: Any, kernel: Array, x: Array, columns: Array) -> Ar
 
     We also pass x, because the product's custom derivative is the gradient at x, not at the larger columns.
 
-    Under `vmap` over examples, we compute a batched product with contiguous rows. By default, JAX would first
-    reorder the columns for one large product. JAX cannot differentiate this rule in reverse mode. So it can
-    compute grad(vmap(f)), where `vmap` has applied the rule, but not vmap(grad(f)).
+    Under `vmap` over examples, we compute a batched product with contiguous rows. JAX cannot differentiate
+    this rule in reverse mode. So it can compute grad(vmap(f)), where `vmap` has applied the rule, but not
+    vmap(grad(f)).
     """
     multiply = _make_product(layer)
     product = jax.custom_batching.custom_vmap(multiply)
 
     @product.def_vmap
     def map_product(size: int, are_batched: Any, *arguments: Array) -> tuple[Array, bool]:
-        """Replaces JAX's `vmap` rule. Returns kernel.T @ columns, and True, as its first axis is mapped.
+        """Returns kernel.T @ columns, and True: its first axis is mapped.
 
-        `are_batched` has a boolean for each of kernel, x and columns.
+        JAX's `vmap` rule would first reorder the columns for one large product. `are_batched` has a
+        boolean for each of kernel, x (for the derivative) and columns.
         """
         kernel_is_batched, *_ = are_batched
         if not kernel_is_batched:  # `vmap` over examples
             return multiply(*arguments), True  # it accepts columns with a leading axis
+        # For batched kernels, we use JAX's rule.
         axes = [0 if is_batched else None for is_batched in are_batched]
         return jax.vmap(multiply, axes)(*arguments), True
 
