@@ -70,7 +70,7 @@ def _make_estimator(
     """Returns the benchmark's record of a method.
 
     Args:
-      documented: The method's assumptions.
+      documented: The method's documented assumptions.
       epsilon: The function (evidence, delta, confidence) -> the method's lower bound on epsilon.
     """
     assumes = []

@@ -94,8 +94,7 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
     Let mu_l be the probability that l random canaries of a run are all counted (`lifted.moments`). The
     fraction is mu_1. The variance of the fraction's estimate depends on mu_2, and the variance of the
     estimate of mu_2 depends on mu_3 and mu_4. Therefore, the code bounds the moments from mu_4 down to mu_1,
-    and replaces each moment in a variance with its bound. The bound on mu_2 keeps the code's error, because
-    the benchmark measures the published estimator.
+    and replaces each moment in a variance with its bound.
 
     Args:
       sums: (n,) the number of counted canaries in each run, such as false alarms.
@@ -117,10 +116,11 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
 
 
 def _bound_second_moment(mean: float, cut: float, canaries: int, mu_3: float, mu_4: float) -> float:
-    """Returns Wilson's upper bound on mu_2, with the variance in LiDP's code.
+    """Returns Wilson's upper bound on mu_2, P(two random canaries are both counted).
 
     This is the larger root x of (x - mean)^2 = cut * variance(x), at most 1. `mean` estimates mu_2, and
-    `mu_3` and `mu_4` are upper bounds (see `fourth_order_bound`).
+    `mu_3` and `mu_4` are upper bounds (see `fourth_order_bound`). We keep an error of LiDP's code in the
+    variance, because the benchmark measures the published estimator.
     """
     # h_j is the probability that two random pairs of canaries have j canaries in common.
     pairs = canaries * (canaries - 1)

@@ -115,7 +115,8 @@ def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -
         return rounds.cumulative(charges, setting.delta)
 
     paper_delta = 1 / setting.scores  # only for published estimates
-    # These map a round's epsilon to a noise multiplier (if infinite, to `true_noise`).
+    # These map a round's epsilon to a noise multiplier. Like the public code, they map infinity to
+    # the true one.
     by_renyi = partial(rounds.find_renyi_noise, delta=paper_delta, true_noise=sigma)
     exactly = partial(rounds.find_gaussian_noise, true_noise=sigma)
     lower = frame["lower"].clip(rounds.MIN_LOWER)  # as in the public code
@@ -205,7 +206,7 @@ def show_totals(setting: Attacked, frame: pd.DataFrame, is_backward: bool) -> st
 
     Most lines show the last row of `frame`, from `compose` with the same `is_backward`. An unmeasured round
     takes the epsilon of the measured round before it (charged forward) or after it (backward). The last
-    line covers all rounds, and the others those up to `charged_to`.
+    line covers the whole training run, and the others the rounds up to `charged_to`.
     """
     last = frame.iloc[-1]
     charged = int(last["charged_to"])
@@ -233,8 +234,8 @@ epsilon over {charged:,} rounds at delta {setting.delta:g}, charged {direction}:
 def _compose_perfect_canary(setting: Attacked, sampling_rate: float, count: int) -> float:
     """Returns CANIFE's estimate of epsilon over `count` rounds with the best possible canary (Errata C9).
 
-    CANIFE finds the noise for which a round's Renyi DP gives the round's estimate of epsilon, and composes
-    rounds with this noise. The estimate is the median of many simulated ones.
+    A round's estimate varies with its n scores, so we use the median of many simulated ones. CANIFE finds
+    the noise for which a round's Renyi DP gives this epsilon, and composes rounds with this noise.
     """
     sigma = setting.noise_multiplier
     rng = np.random.default_rng(setting.seed)

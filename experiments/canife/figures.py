@@ -51,10 +51,7 @@ _PANELS = {
 
 
 def draw(sweep: AblationSweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's curves and makes their table from its complete cells.
-
-    A cell is complete if all its rounds are stored.
-    """
+    """Draws a sweep's curves and makes their table from its cells with all rounds stored."""
     stored = []
     for cell in sweep.cells:
         setting, numbers = cell.request
@@ -105,7 +102,7 @@ def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
 
     Three panels show the scores' standard deviation, the attack's accuracy, and "health", the fraction by
     which the canary's design reduced the penalty it minimizes. If x is the round, three more show the
-    model's accuracy, a round's epsilon and the training run's epsilon.
+    model's accuracy, a round's epsilon and the training run's epsilon. Titles explain dashed curves.
     """
     curve = averages["curve"].replace(PENALTIES)  # a penalty's displayed name
     frame = averages.assign(curve=curve).replace(np.inf, np.nan)  # panels omit infinite epsilons

@@ -102,14 +102,14 @@ class AblationSweep(Sweep):
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns the sweeps for Figures 5a, 5b, 8a and 8c at a scale (a key of SIZES), keyed by name."""
+    """Returns the sweeps for CANIFE's Figures 5a, 5b, 8a and 8c at a scale in SIZES, keyed by name."""
     size = SIZES[scale]
     setting = size.setting
-    # Figure 8a compares two penalties on a canary's gradient. With these penalties, a design can end with a
-    # zero gradient, so we keep the sample with the smallest penalty instead of the last one.
+    # With the penalties of Figure 8a, a design can end with a zero gradient, so we keep the sample with the
+    # smallest penalty, not the last.
     with_best_sample = dataclasses.replace(setting, keep_best=True)
-    # Figure 8c has rounds on the x axis, so we measure twice as many. A design's minibatch has a fixed size
-    # here, not the cohort's size as by default.
+    # Figure 8c has rounds on the x axis, so we measure twice as many. It shows epsilon, which is infinite
+    # without noise. A design's minibatch has a fixed size, not the cohort's size as by default.
     noisy = dataclasses.replace(
         setting,
         noise_multiplier=size.noise_multiplier,
@@ -158,7 +158,7 @@ def _make_sweep(
 def _make_cell(setting: Attacked, rounds: Sequence[int], name: str) -> Cell:
     """Returns the cell that measures the given rounds of a training run. Each round counts as a run."""
 
-    # The functions import JAX only when they are called, so JAX does not start when cells are listed.
+    # The functions import JAX when they are called, so JAX does not start when cells are listed.
     def is_done(held: Holdings, data: DataSets) -> bool:
         """Returns True if all rounds are stored."""
         return len(measured.read_rounds(held.open(identity(setting)), rounds)) == len(rounds)

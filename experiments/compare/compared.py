@@ -132,12 +132,11 @@ class TrainedMethod(NamedTuple):
 
 
 def list_methods(compared: Compared) -> list[TrainedMethod]:
-    """Returns the methods that train models: fresh directions, and those of three papers.
+    """Returns the compared methods, except CANIFE, which has its own training code.
 
-    `compared` has the mechanism and the budgets.
-    Each uses its paper's adversary, and bounds for many runs with one canary (hidden state) or K canaries
-    (LiDP, and hidden state with random coordinates), or for a single run (one-shot). CANIFE has its own
-    training code.
+    Fresh directions are our method. The others use their papers' adversaries, and bounds for many runs with
+    one canary (hidden state) or K canaries (LiDP, and hidden state with random coordinates), or for a single
+    run (one-shot).
     """
 
     def make(name: str, runs: int, shown: tuple[str, ...], **fields: Any) -> TrainedMethod:
@@ -164,7 +163,7 @@ def list_methods(compared: Compared) -> list[TrainedMethod]:
             compared.fresh_runs,
             ("exact_null",),
             adversary="sphere",  # new directions in every run
-            canaries="auto",
+            canaries="auto",  # the model's default number
         ),
         make(
             "hidden state",

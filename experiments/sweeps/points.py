@@ -181,12 +181,12 @@ def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
     """Yields a record for each point, with the fields for `make_table`. Each point must have a conclusion.
 
     Each method for runs with one canary has a column of mean epsilons. In other audits, the column shows the
-    method's counterpart (`Point.find_method`), if any. A counterpart with different assumptions has its own
-    column instead, such as `exact_null`.
+    method's counterpart (`Point.find_method`), or NaN if there is none. A counterpart with different
+    assumptions has its own column instead, such as `exact_null`.
     """
     for point in points:
         cells = point.cells
-        _, low, high = point.spread(IF_GAUSSIAN)
+        _, low, high = point.spread(IF_GAUSSIAN)  # assumes a Gaussian curve
         upper_bound = point.upper_bound()
         label = point.series
         if sweep.axis:
@@ -223,8 +223,8 @@ def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
 def make_table(rows: Records, level: Level) -> Table[Record]:
     """Returns a table with a row for each point.
 
-    `rows` are one or more records from `make_rows`. Columns without a heading, as in field("series"), are
-    only in the CSV. `level` holds the delta and confidence of all bounds.
+    `rows` are one or more records from `make_rows`. Columns without `head`, as in field("series"), are only
+    in the CSV. `level` holds the delta and confidence of all bounds.
     """
     rounded_down = partial(at_least, decimals=1)
     csv_names = ("figure", "panel", "series", "x", "runs", "canaries", "seeds")
