@@ -180,7 +180,7 @@ def _is_repeated(indices: Integers) -> bool:
 
 
 def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: str) -> CheckReport:
-    """Returns the report on batches of kind `kind` for an accountant that assumes `assumed` batches."""
+    """Returns the report on a loader with the sampler `kind`, for an accountant that assumes `assumed`."""
     rows = {
         "indices": _check_indices(drawn, kind),
         "batch size": _test_rate(drawn),
@@ -193,7 +193,7 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
     figures: dict[str, Any] = {"kind": kind}
     if order is not None:
         figures["order"] = order._asdict()
-        if not order.repeats:
+        if not order.repeats:  # otherwise cyclic
             not_uniform = CheckFinding(
                 "order",
                 "an order that is not uniform",
@@ -208,7 +208,7 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
     if assumed != POISSON:
         _drop_poisson_tests(drawn, rows, kind, assumed)
     findings = []
-    # An unrecognised kind is reported through the rejected tests of Poisson sampling.
+    # The rejected Poisson tests report an unrecognised kind.
     is_reported = kind == UNRECOGNISED and assumed == POISSON
     if kind != assumed and not is_reported:
         title = _TITLES.get(kind, "other")
@@ -225,7 +225,7 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
                 "(audit.sampler_claims) prints their epsilon",
             )
         ]
-        # The kind of the batches already explains rejections in both rows.
+        # The kind already explains rejections in both rows.
         for row in ("spread of sizes", "every example"):
             rows[row] = rows[row]._replace(findings=())
     return make_report("batches", rows, findings)._replace(figures=figures)
@@ -234,16 +234,17 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
 def _drop_poisson_tests(
     drawn: _DrawnBatches, rows: dict[str, CheckOutcome], kind: str, assumed: str
 ) -> None:
-    """Removes the tests of Poisson sampling from `rows`, if the accountant assumes different batches.
+    """Removes Poisson tests from `rows`, if the accountant assumes a different sampler.
 
-    Keeps the texts of these rows except "together", and accepts a rate within 1% of the stated rate.
+    `kind` is the observed sampler. Keeps all texts except "together", and accepts a rate within 1% of the
+    stated rate.
     """
     full_sizes = [drawn.sizes.mean()]
     if assumed != BALLS_IN_BINS:  # a smaller last batch lowers the mean
         full_sizes.append(drawn.sizes.max())
     rates = np.array(full_sizes) / drawn.examples
     is_close = abs(rates / drawn.sampling_rate - 1).min() <= 0.01
-    # Without p-values, a finding is reported unconditionally.
+    # Findings of rows without p-values are always reported.
     rows["batch size"] = rows["batch size"]._replace(p_values={})
     dropped = ["spread of sizes"]
     if is_close:

@@ -168,7 +168,7 @@ def _measure_factor(m: Measured) -> float:
     # Small gradients also explain movements below C, so a factor below 1 requires evidence of clipping.
     is_larger = factor > 1 + NORM_ERROR + 2 * tried.tolerance
     is_smaller = factor < 1 - error and tried.is_clipped
-    # Movements may be a tenth too small, or 1% too large.
+    # The largest movement may be a tenth too small, or 1% above the factor.
     is_bound = 0.9 * deviation < tried.max_norm < 1.01 * factor
     # The noise must fit the factor, and better than the stated size, 1.
     fits_noise = abs(factor / deviation - 1) < min(error, abs(deviation - 1))
@@ -176,7 +176,7 @@ def _measure_factor(m: Measured) -> float:
 
 
 def _fit_clipping_norm(m: Measured) -> tuple[str, str] | None:
-    """Returns the best explanation of the observed clipping norm and a text with all explanations, or None.
+    """Returns the best explanation of a wrong clipping norm and a text with all; None without clipping.
 
     A norm that no known mistake explains is reported only if movements exceed C, because smaller norms do not
     weaken privacy.
@@ -191,7 +191,7 @@ def _fit_clipping_norm(m: Measured) -> tuple[str, str] | None:
 
 
 def _find_rows(m: Measured) -> str:
-    """Lists the rows in which examples exceed C, if other rows and added examples do not; otherwise ""."""
+    """Lists the rows in which examples exceed C; "" if all rows or added examples do."""
     by_row = m.tried.by_row
     rows = [row for row in sorted(by_row) if by_row[row].excess > 1]
     text = f"{len(rows)} of {len(by_row)} rows tried: {', '.join(map(str, rows[:8]))}"
@@ -261,7 +261,7 @@ def _find_repeats(m: Measured) -> tuple[str, int, int] | None:
 
     Returns None if noise does not repeat. If all seeds give the same step, an empty batch shows whether the
     step has noise. If the step rejects an empty batch, each example is used four times instead. With a sum of
-    gradients g and noise z, the two batches move the step by g + z and 4 g + z.
+    gradients g and noise z, the step moves by a = g + z or b = 4 g + z, and z = (4 a - b) / 3.
     """
     drawn = m.drawn
     others = drawn.others
@@ -269,16 +269,16 @@ def _find_repeats(m: Measured) -> tuple[str, int, int] | None:
     repeats = noise.count_repeats(drawn)
     if not repeats:
         return None
-    seeds_differ = drawn.given.values.any()
+    seeds_differ = drawn.given.values.any()  # draws minus their mean
     if seeds_differ:
         return "several seeds", repeats, len(draws)
-    constant = np.zeros(1)  # the step without gradients
+    constant_noise = np.zeros(1)  # if unknown
     if EMPTY in others:
-        constant = others[EMPTY].draws[0]
+        constant_noise = others[EMPTY].draws[0]
     elif FOURFOLD in others:
-        constant = (4 * draws[0] - others[FOURFOLD].draws[0]) / 3
-    # The plausible range of the largest draw of noise, in stated deviations.
-    if 0.3 < np.max(abs(constant), initial=0) < 10:
+        constant_noise = (4 * draws[0] - others[FOURFOLD].draws[0]) / 3
+    # The plausible range of the largest draw, in stated deviations.
+    if 0.3 < np.max(abs(constant_noise), initial=0) < 10:
         return "every seed", repeats, len(draws)
     return None
 
@@ -292,11 +292,11 @@ def _find_silent(m: Measured) -> str:
 
 
 def _fit_deviation(m: Measured) -> tuple[Any, str, Any] | None:
-    """Returns the noise's wrong deviation, a text with its range and the mistakes that fit, and sigma.
+    """Returns the noise's wrong deviation, relative to the stated one, its explanation, and sigma.
 
-    Averages over the layers with a rejected test or, if no single layer is rejected, over all trained layers.
+    Averages over the layers with a rejected test or, if there are none, over all trained layers.
     Sigma is that of the layer with the least noise. Returns None if the deviation is right or another bug
-    explains it, such as shared noise.
+    explains it: shared noise, or a step of another size.
     """
     given = m.drawn.given
     # The test assumes independent numbers, so shared noise can cause a rejection, but not a factor of 2.
@@ -355,13 +355,13 @@ def _find_change(m: Measured, row: str) -> tuple[str, str, float, str] | None:
 def _is_due_to_size(m: Measured) -> bool:
     """Returns True if division by the batch's actual size explains why added examples exceed C.
 
-    With this mistake, an example added to B clipped examples moves the step by less than 2 C. Replacing one
-    example with another does not change the size, and must move the step by at most C.
+    With this mistake, an example added to B clipped examples moves the step by less than 2 C. Replacing an
+    example does not change the size, and must move the step by at most C.
     """
     tried = m.tried
     # This mistake also changes the noise.
     noise_change = None if m.noise_obstacle else _find_change(m, "noise and data")
-    # `violations` also describes exchanged examples.
+    # `violations` also names exchanged examples, unlike `movements`.
     only_added_exceed = not tried.replaces_rows and tried.movements.keys() >= set(tried.violations)
     _, largest = tried.largest
     return bool(

@@ -65,8 +65,7 @@ class Measured(NamedTuple):
       movement_obstacle: why movements do not show sensitivity; "" if they do.
       noise_obstacle: why the noise cannot be tested; "" if it can.
       p_values: the p-values of the noise tests, by report row and test; empty if there is an obstacle.
-      interaction: the joint movement of two parts of a batch minus the sum of their separate movements, or
-        why the difference is unknown.
+      interaction: how much two parts of a batch change each other's movements, or why this is unknown.
       rejected: the names of the rejected noise tests, by report row.
     """
 
@@ -133,7 +132,7 @@ class Measured(NamedTuple):
 
 
 def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], object]) -> Measured:
-    """Replays a step, tries examples, draws its noise, and tests the noise.
+    """Measures how far examples move a step, repeats a call, and draws and tests noise.
 
     `seeds` is the number of noise draws, or None for the default. `tell` receives progress lines. Raises
     RefusedError if the step fails on the given batch.
@@ -157,7 +156,7 @@ def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
         ties = noise.find_ties(drawn)
     replay = probe.measure([again], [probe.base], probe.rows)
     m = Measured(probe, replay, tried, drawn, ties)
-    # Obstacles prevent the checks of movements or noise.
+    # Reasons not to check movements or noise.
     movement_obstacle, noise_obstacle = _find_obstacles(m, seed_effect)
     m = m._replace(movement_obstacle=movement_obstacle, noise_obstacle=noise_obstacle)
     if not movement_obstacle:
@@ -171,11 +170,11 @@ def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
 def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
     """Returns why movements do not show sensitivity, and why noise cannot be tested; each text may be "".
 
-    `effect` describes how the seed changes the effect of exchanging two examples. Returns the first
+    `effect.excess` is above 0 if the seed changes the effect of exchanging two examples. Returns the first
     reason that applies.
     """
     drawn = m.drawn
-    replays = m.replays
+    replays = m.replays  # two calls agree
     noise_obstacle = ""
     if not drawn:
         noise_obstacle = "noise_multiplier=0: no noise is expected"
@@ -206,9 +205,9 @@ def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
 def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
     """Returns the p-values of the noise tests, by row and test.
 
-    Omits the tests on other batches if one rejects, and the seed changes an example's effect with larger
-    features or more rows, but not on the given batch. The noise may then be correct, but followed by an
-    operation that changes only large sums, such as a projection.
+    Omits the tests on other batches if one rejects, but the noise may be correct before an operation that
+    changes only large sums, such as a projection. The seed then changes an example's effect (`excess` above
+    0) with larger features or more rows, but not on the given batch.
     """
     p_values = noise.run_tests(m.drawn)
     smallest = min(p_values["noise and data"].values(), default=1.0)
@@ -236,15 +235,14 @@ def _is_effect_random(m: Measured, effect: SeedEffect) -> bool:
 
 
 def _measure_interaction(m: Measured) -> Movement | str:
-    """Measures the joint movement of two parts of a batch minus the sum of their separate movements.
+    """Measures how much two parts of a batch change each other's movements; if unknown, returns why.
 
     Tries a larger clipping norm if every example is clipped or has no effect, which hides interactions.
-    If the result is unknown, returns why.
     """
-    norms = m.tried.collect("norm")
+    norms = m.tried.collect("norm")  # C is 1
     is_clipped = norms > 1 - MAX_TOLERANCE
     is_hidden = is_clipped | (norms < MAX_TOLERANCE)
-    # If examples replace rows, norms do not show clipping.
+    # Differences from a replaced row do not show clipping.
     is_all_clipped = not m.tried.replaces_rows and is_hidden.all() and is_clipped.any()
     larger = m.probe.with_larger_norm() if is_all_clipped else None
     interaction = movements.measure_interactions(larger or m.probe, m.tried)

@@ -86,9 +86,10 @@ class TriedExamples:
 
     @cached_property
     def common_norm(self) -> float:
-        """The norm that the four largest movements share; NaN if they differ, or if examples replace a row.
+        """The norm to which the step seems to clip, shared by the four largest movements; NaN if they differ.
 
-        Clipping gives all large gradients the same norm, but differences between clipped gradients vary.
+        It is also NaN if examples replace a row. Clipping gives large gradients the same norm, but not their
+        differences.
         """
         norms = self.collect("norm")  # the largest first
         if self.replaces_rows or len(norms) < 4 or norms[0] > norms[3] * (1 + NORM_ERROR):
@@ -107,8 +108,8 @@ class TriedExamples:
         largest = max(norms, default=0.0)
         if not self.replaces_rows or not self.finite:
             return largest
-        # A movement is half of a contribution's difference from the replaced one, the inserted 0. The
-        # factor R of a QR decomposition preserves distances in fewer coordinates.
+        # Twice a movement is a contribution minus that of the replaced row, the inserted 0. The factor R of a
+        # QR decomposition preserves distances in fewer coordinates.
         factor = np.linalg.qr(2 * self.collect("vector").T, mode="r")
         return max(largest, _compute_enclosing_radius(np.insert(factor, 0, 0, axis=1).T))
 
@@ -210,8 +211,9 @@ class SeedEffect(NamedTuple):
 def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
     """Measures how far extreme examples move a step if they are added to its batch or replace rows.
 
-    If the step rejects or ignores an additional row, each example replaces the first row instead. Then
-    exchanges two examples in several rows. The duration of a step, `seconds`, limits the number of rows.
+    If the step rejects or ignores added rows, each example replaces the first row instead. Also tries copies
+    of ignored rows, or mixtures if no example exceeds C. Then exchanges two examples in several rows. The
+    duration of a step, `seconds`, limits them.
     """
     tried_examples = examples.make_extreme_examples(probe.rows)
     tried = _measure_each(probe, tried_examples)
@@ -324,11 +326,11 @@ def _add_until_moved(tried: TriedExamples) -> TriedExamples:
 def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | str:
     """Measures the joint movement of two parts of a batch minus the sum of their separate movements.
 
-    The noise cancels. In a correct step, the difference is 0 up to rounding. The difference depends on the
-    seed only if an operation follows the noise, such as clamping.
+    The noise cancels. In a correct step, the difference is 0 up to rounding. It depends on the seed only if
+    an operation follows the noise, such as clamping.
 
     Returns:
-      The difference that exceeds its tolerance most, among several choices of the parts. If the difference
+      The difference that exceeds its tolerance most, among several choices of the parts. If it
       depends on the seed or the step rejects all parts, returns the reason instead.
     """
     measured = []
@@ -417,9 +419,9 @@ def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> 
             return unknown
         first, second = steps[0]
         for other_first, other_second in steps[1:]:
-            # The effect of exchanging the examples with seed 0, minus the effect with the other seed.
+            # The effect of exchanging the examples with seed 0, minus that with the other seed.
             movement = probe.measure([second, other_first], [first, other_second], rows)
-            noise = second - other_second
+            noise = second - other_second  # one batch, two seeds
             products = abs(probe.sum_layers(movement.vector * noise))  # inner products by layer
             lengths = movement.layer_norms * np.sqrt(probe.sum_layers(noise**2))
             # Scaling the noise gives a parallel change. An unchanged layer has length 0, and counts as

@@ -153,11 +153,11 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     `seeds` is the number of seeds for the given batch; by default, as many as the tests need within 20
     seconds if a step takes `seconds`. Raises RefusedError if the step fails on the given batch.
     """
-    # Each seed adds one degree of freedom per parameter. The goal is 320 degrees of freedom in each layer and
-    # 20,000 in total, with 64 to 2,000 seeds, or with at least 12 if more would take over 20 seconds.
+    # Each seed adds one degree of freedom per parameter. The goal is 320 in each layer and 20,000 in total,
+    # with 64 to 2,000 seeds, or at least 12 if more would take over 20 seconds.
     needed = max(320 / min(probe.sizes), 20_000 / probe.start.size, 64)
     count = seeds or int(max(min(needed, 2000, 20 / seconds), 12))
-    # The seeds are consecutive, like step numbers. The first seed depends on the step. With a fixed seed, a
+    # The seeds are consecutive, like step numbers. If the first one did not depend on the step, a
     # chance correlation in a generator would make every step fail.
     first_seed = zlib.crc32(repr(probe.settings).encode() + probe.start.tobytes()) % 2**30
     end = first_seed + count
@@ -171,14 +171,14 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     larger_deviation = max(deviation, 0.1 * abs(difference).max())
     spacing = trees.compute_ulp(abs(probe.base) + 6 * larger_deviation, probe.spacings)
     is_fine = spacing <= larger_deviation / 32
-    # To limit memory, only the first parameters of each layer are stored, about 60,000 in total.
+    # To limit memory, each layer stores only its first parameters, about 60,000 in total.
     num_stored = max(60_000 // len(probe.layer_names), 256)
     first_in_layer = np.searchsorted(probe.layer, probe.layer)  # `layer` is sorted
     is_stored = np.arange(probe.start.size) - first_in_layer < num_stored
     is_kept = is_fine & probe.is_trained & is_stored
     given = _draw_at(probe, probe.rows, range(first_seed, end), is_fine, is_kept)
 
-    # Fewer draws suffice for other batches, with different seeds to make the draws independent.
+    # Fewer draws suffice for other batches, with different seeds to make them independent.
     other_seeds = range(end, end + int(np.clip(count // 4, 12, 80)))
     others = {}
     refused = {}
@@ -214,7 +214,7 @@ def _draw_at(
     squares[is_kept] = len(seeds) * draws.var(axis=0)
     freedom = probe.sum_layers(is_kept) * (len(seeds) - 1) * probe.is_layer_trained
     deviations = np.sqrt(probe.sum_layers(squares) / np.maximum(freedom, 1))
-    # Constant parameters have no noise, but untrained layers need none.
+    # Constant parameters are silent if a batch changes them. Untrained layers need no noise.
     is_constant = is_fine & ~differs
     return StepNoise(
         draws,
@@ -440,21 +440,21 @@ def _classify_ties(draws: Vector, tolerances: Vector, rates: Vector) -> str:
     draws, and `rates` (p,) are the probabilities that two draws tie by chance.
     """
     seeds, size = draws.shape
-    count = np.count_nonzero(_mark_ties(draws, tolerances))
+    num_ties = np.count_nonzero(_mark_ties(draws, tolerances))
     at_ends = draws - draws.min(axis=0) <= tolerances, draws.max(axis=0) - draws <= tolerances
-    num_at_ends = np.sum(at_ends) - 2 * size  # without the ends themselves
+    ties_at_ends = np.sum(at_ends) - 2 * size  # k draws are k - 1 ties
     by_chance = rates.sum() * math.comb(seeds, 2)
     # A Poisson number exceeds three times its mean plus 4 with probability below 1e-4. Clamped noise has most
     # of its ties but few of its draws at the ends, while two-valued noise has all draws at the ends.
-    are_many_at_ends = num_at_ends > max(3 * by_chance + 4, 0.5 * count)
-    if are_many_at_ends and num_at_ends < 0.5 * draws.size:
+    are_many_at_ends = ties_at_ends > max(3 * by_chance + 4, 0.5 * num_ties)
+    if are_many_at_ends and ties_at_ends < 0.5 * draws.size:
         return AT_ENDS
-    if count < 3 * by_chance + _MIN_TIES:
+    if num_ties < 3 * by_chance + _MIN_TIES:
         return NO_TIES
     # AT_ONE means about one tied value for each parameter, sometimes shared by three or more seeds. A grid
     # has more values.
     num_values = _count_tied_values(draws, tolerances)
-    return AT_ONE if num_values < min(1.5 * size, 0.9 * count) else GRID
+    return AT_ONE if num_values < min(1.5 * size, 0.9 * num_ties) else GRID
 
 
 def _are_ties_shared(
@@ -462,17 +462,17 @@ def _are_ties_shared(
 ) -> bool:
     """Returns True if draws on another batch, `others` (m, p), tie with `draws` (n, p) beyond chance.
 
-    `kind` is the kind of ties within `draws`. `tolerances` (p,) are the largest differences between ties, and
-    `rates` (p,) are the probabilities of ties by chance.
+    The noisy sum is then rounded or clamped. `kind` is the kind of ties within `draws`. `tolerances` (p,) are
+    the largest differences between ties, and `rates` (p,) their probabilities by chance.
     """
     both = np.concatenate([draws, others])
-    # The other batch adds ties among its own draws, and ties that the batches share.
+    # The other batch adds ties among its own draws, and shared ties.
     added = np.count_nonzero(_mark_ties(both, tolerances))
     added -= np.count_nonzero(_mark_ties(draws, tolerances))
     shared = added - np.count_nonzero(_mark_ties(others, tolerances))
     # k equal draws are k - 1 ties, so a value in both batches adds one shared tie. On a grid, a value has few
-    # draws, so many of the added ties are shared. Otherwise, few ties are shared, so half of the tied values
-    # suffice.
+    # draws, so many added ties are shared. Otherwise, a value has many draws but one shared tie, so half of
+    # the tied values suffice.
     limit = _MAX_SHARED * added
     if kind != GRID:
         limit = np.minimum(limit, 0.5 * _count_tied_values(draws, tolerances))

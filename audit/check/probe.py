@@ -213,7 +213,7 @@ class StepProbe:
     def measure(
         self, added: list[Vector], subtracted: list[Vector], rows: Columns, factor: float = 1.0
     ) -> Movement:
-        """Measures factor * (sum of `added` - sum of `subtracted`), corrected for rounding.
+        """Measures factor * (sum of `added` - sum of `subtracted`) in eta C / B, corrected for rounding.
 
         Args:
           added: one or two vectors (p,) of parameters after steps.
@@ -237,7 +237,7 @@ class StepProbe:
         # by the sum of their variances.
         variance = steps * self.compute_rounding(subtracted[0], rows) ** 2 / 12
         norm = float(np.sqrt(max(squares.sum() - variance.sum(), 0)))
-        # The error depends on the true norm: for two steps, the larger of the measured norm and C; for an
+        # The error depends on the true norm: for two steps, the larger of the measured norm and C (1); for an
         # interaction (four steps), 0, as in a correct step.
         true_norm = max(norm, 1.0) if steps == 2 else 0.0
         # The variance of |v + e|^2 for |v| = true_norm and independent normal errors e is largest if v is 0
@@ -252,10 +252,10 @@ class StepProbe:
     def compute_rounding(self, after: Vector, rows: Columns) -> Vector:
         """Returns the effective spacing (p,) to which a step rounds each parameter, in units of eta C / B.
 
-        A step rounds the update several times, and then the updated parameters. If all roundings are
-        independent, the effective spacing is the root of the sum of squared spacings. Unmoved layers
-        are not rounded; without noise, neither are unmoved parameters. `after` (p,) are the parameters after
-        a step on the batch `rows`.
+        A step rounds the update several times, and then the parameters. If all roundings are
+        independent, the effective spacing is the root of the sum of squared spacings. Layers that no
+        step moves are not rounded; without noise, neither are unmoved parameters. `after` (p,) are the
+        parameters after a step on the batch `rows`.
         """
         update = after - self.start
         # A step may return the private gradient instead of the parameters. Layers that are closer to 0 than
