@@ -113,7 +113,7 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
 def _estimate_parameter(family: Family, errors: RunErrors) -> float:
     """Returns the parameter of the trade-off curve through the observed error rates."""
     guesses_in, guesses_out = errors.guesses()  # possible misses and false alarms
-    # A rate is scale * errors / guesses. With coins, guesses count all canaries, so the scale is about 2.
+    # A rate is scale * errors / guesses. With coins, guesses include all canaries, so the scale is about 2.
     # Adding half an error (Jeffreys' prior) avoids rates of 0.
     fpr = (errors.scale_out * errors.alarms.sum() + 0.5) / (guesses_out + 1)
     fnr = (errors.scale_in * errors.misses.sum() + 0.5) / (guesses_in + 1)
@@ -131,16 +131,16 @@ def _bet_on_independent_rates(
     """
     stakes_fpr, stakes_fnr = _choose_stake_pairs(family, counted, target)
     fpr, fnr = counted.rest.rates()  # of each run outside the pilot
-    # Column i is the log growth of bets that a rate is below _LEVELS[i], (bets, _LEVELS).
+    # The log growth (bets, _LEVELS): column i is for bets that a rate is below _LEVELS[i].
     growth_fpr = compute_log_growth(fpr, _LEVELS, stakes_fpr)
     growth_fnr = compute_log_growth(fnr, _LEVELS, stakes_fnr)
 
     def find_least_capital(parameter: float) -> float:
         """Returns a lower bound on the bets' total log capital at every point of a parameter's curve.
 
-        Neighbouring _LEVELS enclose a cell of false-positive rates. In each cell, we use the lowest
-        false-positive rate (its lower end) and the lowest false-negative rate, because the capital grows
-        with both.
+        Neighbouring _LEVELS enclose cells of false-positive rates. In each cell, we use the lowest
+        false-positive rate (the lower end) and the lowest false-negative rate, because the capital grows
+        with both rates.
         """
         lowest_fnrs = _find_lowest_fnrs(family, parameter, _LEVELS)  # columns of `growth_fnr`
         growth = growth_fpr[:, :-1] + growth_fnr[:, lowest_fnrs]  # (bets, cells)
@@ -153,8 +153,8 @@ def _choose_stake_pairs(family: Family, counted: Counted, target: float) -> tupl
     """Chooses bets, each with a stake on the false-positive rate and one on the false-negative rate.
 
     Most of the capital goes to the pair of stakes that should reject the largest parameter. The rest goes to
-    multiples of this pair and bets on a single rate (`_list_stake_pairs`). Bets reject a parameter if their
-    total log capital reaches `target` on its whole trade-off curve.
+    multiples of this pair and to bets on a single rate (`_list_stake_pairs`). A parameter is rejected if the
+    bets' total log capital reaches `target` on its whole trade-off curve.
 
     Returns:
       (stakes (L,) on false positives, stakes (L,) on false negatives); STARTING_CAPITAL lists their capital
@@ -166,9 +166,9 @@ def _choose_stake_pairs(family: Family, counted: Counted, target: float) -> tupl
     def find_margins(parameter: float) -> Array:
         """Returns a margin for each pair: its smallest log capital on a parameter's curve minus the target.
 
-        A pair with a margin of at least 0 should reject the parameter. The margins (S, S) have stakes on
-        false positives first. Neighbouring _COARSE_LEVELS enclose a cell of false-positive rates. We skip
-        cells in which a bet on a single rate should suffice.
+        A pair with a margin of at least 0 should reject the parameter. Rows of the margins (S, S) are stakes
+        on false positives. Neighbouring _COARSE_LEVELS enclose cells of false-positive rates. We skip cells
+        in which a bet on a single rate should suffice.
         """
         # The log growth of each stake at the lowest rates in each cell, (S, cells).
         lowest_fpr = growth_fpr[:, :-1]
@@ -189,7 +189,7 @@ def _choose_stake_pairs(family: Family, counted: Counted, target: float) -> tupl
 
 
 def _predict_log_growth(pilot_rates: Array, num_rest: int) -> Array:
-    """Predicts log growth (S, levels) in `num_rest` runs, for STAKES on rates below _COARSE_LEVELS.
+    """Predicts the log growth (S, levels) in `num_rest` runs, for STAKES on rates below _COARSE_LEVELS.
 
     We scale the growth in the pilot to this number of runs.
     """
@@ -198,7 +198,7 @@ def _predict_log_growth(pilot_rates: Array, num_rest: int) -> Array:
 
 
 def _list_stake_pairs(best_fpr: np.intp, best_fnr: np.intp) -> tuple[Array, Array]:
-    """Returns the stakes (L,) of all bets on false positives, and on false negatives.
+    """Returns each bet's stake on false positives (L,), and on false negatives (L,).
 
     The first bet is the best pair, given as indices in STAKES. Multiples of this pair and bets on a single
     error rate follow.
@@ -229,7 +229,7 @@ def _find_margins_at_largest_parameter(find_margins: Callable[[float], Array]) -
 def _find_lowest_fnrs(family: Family, parameter: float, levels: Array) -> Integers:
     """Returns a trade-off curve's lowest false-negative rate in each cell, as indices in `levels` (cells,).
 
-    Neighbouring `levels` (cells + 1,), in ascending order, enclose a cell of false-positive rates. The curve
+    Neighbouring `levels` (cells + 1,), in ascending order, enclose cells of false-positive rates. The curve
     decreases, so it is lowest at the upper end of a cell. We round its value down to one of `levels`.
     """
     lowest_rates = family.trade_off(parameter, levels[1:])
@@ -246,8 +246,7 @@ def _bet_on_weighted_rates(
     mean of z = weight * FN + (1 - weight) * FP is lower.
     """
     weights, stakes = _choose_weighted_bets(family, counted, target)  # (bets,) each
-    # growth[b, i] is the log growth of the capital on bet b, outside the pilot, if the mean of its z is
-    # _MEANS[i].
+    # growth[b, i] is the log growth of bet b's capital outside the pilot if the mean of its z is _MEANS[i].
     growth = np.concatenate(
         [
             _compute_weighted_growth(counted.rest, weight, _MEANS, np.array([stake]))
@@ -277,7 +276,7 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
     """Chooses bets on a weighted mean of a run's error rates, z = weight * FN + (1 - weight) * FP.
 
     Most of the capital goes to the bet that should reject the largest parameter. The rest goes to nearby
-    stakes and bets on a single rate (`_list_weighted_bets`). A bet rejects a parameter if its log capital,
+    stakes and to bets on a single rate (`_list_weighted_bets`). A bet rejects a parameter if its log capital,
     predicted from the pilot runs in `counted`, reaches `target` at every point of the parameter's curve.
 
     Returns:
@@ -285,7 +284,7 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
     """
     positive_stakes = STAKES[1:]  # the first stake is 0
     single_stakes = STAKES[_SINGLE_INDICES]
-    # The log growth that brings a bet's starting capital to the target.
+    # The log growth that raises a bet's starting capital to the target.
     needed_from_best = target - np.log(_CAPITAL_ON_BEST)
     needed_from_single = target - np.log(_CAPITAL_ON_SINGLE)
     # Bets on a single rate should reject all points of a curve at or above these rates.
@@ -318,7 +317,7 @@ def _list_weighted_bets(best_weight: np.intp, best_stake: np.intp) -> tuple[Arra
     """Returns the weights of false negatives (L,) and the stakes (L,) of L bets on weighted error rates.
 
     The first bet is the best one for the pilot, given as indices in _WEIGHTS and the STAKES above 0. Nearby
-    stakes follow, which may be better for the other runs, and may repeat at an end of the grid. The last
+    stakes follow; they may be better for the other runs, and may repeat at an end of the grid. The last
     bets, on false positives only (weight 0) and on false negatives only (weight 1), gain the most at the ends
     of a curve.
     """

@@ -134,7 +134,7 @@ def tabulate_claim(counted: Exceedances, allowed_power: Power) -> Allowed:
     """Returns the largest mean fractions of canaries that a claim allows, for bets on larger fractions.
 
     There is a bet on the fraction above each threshold. If `counted` has p-values of the first run, we also
-    bet on the fraction of p-values up to some rates (`_choose_p_value_bets`).
+    bet on the fractions of p-values up to certain rates (`_choose_p_value_bets`).
     """
     above_thresholds = allowed_power(np.exp(counted.log_rates))
     log_rates = powers = np.zeros(0)
@@ -147,8 +147,8 @@ def tabulate_claim(counted: Exceedances, allowed_power: Power) -> Allowed:
 def _choose_p_value_bets(canaries: int, allowed_power: Power) -> tuple[Array, Array]:
     """Returns log a (J,) for J bets on p-values up to a rate a, and limits (J,) on their mean fractions.
 
-    The limit is the power that a claim allows at the false-positive rate a. We choose powers such that a few
-    p-values refute the claim, and then the largest rates at which it allows at most these powers.
+    Each limit is the power that the claim allows at the false-positive rate a. We choose powers such that a
+    few p-values refute the claim, and then the largest rates at which it allows at most these powers.
     """
     powers = np.maximum.accumulate(allowed_power(_RATES))  # ascending despite rounding
     # An (epsilon, delta) claim allows a power of delta even at the first rate, 0, so we add this power.
@@ -301,9 +301,9 @@ def find_least_departure(
     the noise is r < 1 times the claimed noise, the mean score is 1 / r times as large as in `scores`. Returns
     None if fewer than 9 of 10 audits would detect noise at a tenth of the claimed level.
     """
-    # If the last near threshold is over 3 standard deviations (of a left-out score) above the mean, few
-    # scores exceed it, and bets on far thresholds would lose. To save time, we omit these, and count their
-    # capital as lost.
+    # If the last near threshold is more than 3 standard deviations (of a left-out score) above the mean, few
+    # scores exceed it, and bets on far thresholds would lose. To save time, we omit these bets and count
+    # their capital as lost.
     thresholds = NEAR if scores.mean < NEAR[-1] - 3 else THRESHOLDS
     counted = counted._replace(log_rates=counted.log_rates[: thresholds.size])
     allowed = tabulate_claim(counted, allowed_power)
@@ -362,7 +362,7 @@ def draw_fractions(
     The `thresholds` (T,) are ascending.
     """
     above = special.ndtr((means - thresholds) / deviation)  # decreases along T
-    # The probabilities of the intervals between -inf, the thresholds, and inf, (..., T + 1). `multinomial`
+    # The probabilities (..., T + 1) of the intervals between -inf, the thresholds, and inf. `multinomial`
     # requires nonnegative probabilities that sum to 1, so we remove rounding errors.
     cells = np.maximum(-np.diff(above, prepend=1.0, append=0.0), 0.0)
     counts = rng.multinomial(canaries, cells / cells.sum(-1, keepdims=True))

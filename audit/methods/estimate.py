@@ -167,7 +167,7 @@ def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidenc
     """Returns the lower bound on epsilon from exact tests of (epsilon, delta)-DP itself (see `exact`).
 
     The bound is valid for any trade-off curve. In-scores have shape (n,), out-scores (m,). We report the
-    median bound of 21 random splits into a pilot, which chooses a threshold, and tested scores. It is valid
+    median bound of 21 random splits into a pilot, for choosing a threshold, and tested scores. It is valid
     (Markov) because 11 tests must reject, each at 11/21 of the error (`_test_splits`). For n = m, the bound
     is at most about log(n / 2), since n scores without errors prove a rate below about 2 / n.
     """

@@ -124,7 +124,7 @@ def _compute_p_value(family: Family, parameter: float, counts: Counts) -> float:
     the tested world. The p-value is the mean of P(Binomial(trials, f(U)) <= errors) over U.
 
     To be conservative, we cut the range of U into cells, which contain U with _CELL_PROBABILITIES, and use
-    the largest P in each cell. It is at the upper end because f decreases.
+    the largest P in each cell (at the upper end, because f decreases).
     """
     rates = family.trade_off(parameter, _compute_rates(counts.rank, counts.scores))
     return _CELL_PROBABILITIES @ special.bdtr(float(counts.errors), counts.trials, rates)

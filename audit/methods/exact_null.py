@@ -81,7 +81,7 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
 
     For each epsilon, the gambler bets that more inserted canaries have high cosines than (epsilon, delta)-DP
     allows. At the true epsilon, the capital reaches 1 / (1 - confidence) with probability at most 1 -
-    confidence. If runs are sorted by start times, the bound is valid at any time, and `path` contains the
+    confidence. If runs are sorted by start time, the bound is valid at any time, and `path` contains the
     bound after each run. If left-out canaries refute their null distribution, all bounds are 0 and `holds` is
     False.
 
@@ -199,8 +199,8 @@ def law_test(cosines: ArrayLike, dimension: int) -> float:
 def compute_exceedances(design: Fresh) -> Exceedances:
     """Returns the fraction of each run's inserted canaries above each threshold, and the exact null rates.
 
-    We skip runs without inserted canaries. If we know which run came first and it has many canaries, we add
-    the p-values of its inserted canaries, because bets on them can refute a claimed curve in one run.
+    We skip runs without inserted canaries. If the first run is known and has many canaries, we add the
+    p-values of its inserted canaries, because bets on them can refute a claimed curve in one run.
     """
     levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)  # Student's t to cosines
     fractions = _compute_fractions(_select_present(design), levels)
@@ -337,7 +337,7 @@ class Capital:
         """Counts cosines above thresholds in R runs, and splits a capital of 1 among bets (`log_start`).
 
         Bets on each of T thresholds with each of C stakes precede bets on each of V likelihood ratios. In the
-        first run, they move a part of their capital to `first_bet`.
+        first run, they move part of their capital to `first_bet`.
         """
         runs = _select_present(design)
         self.num_runs = len(runs)  # only runs with an inserted canary
@@ -351,7 +351,7 @@ class Capital:
             self._fractions, axis=0, return_inverse=True
         )
 
-        # `split_capital` puts 95% on the near (low) thresholds, which common scores reach.
+        # `split_capital` puts 95% on the near (low) thresholds, which typical scores reach.
         by_threshold = claimed_curve.split_capital(_NEAR_THRESHOLDS.size, _FAR_THRESHOLDS.size)
         on_ratios = self.first_bet.capital_on_ratios
         on_thresholds = (1 - on_ratios) * by_threshold[:, None] * _CAPITAL_ON_STAKES  # (T, C)
@@ -382,9 +382,9 @@ class Capital:
     def compute_log_capital(self, runs: int, epsilon: float) -> Array:
         """Returns the log capital (bets,) of each bet against epsilon after the first `runs` runs.
 
-        A bet starts with a capital s (`log_start`), and has the factor f(i) in run i (`log_factors`). In the
-        first run, it moves a fraction w of s to `first_bet`, which multiplies it by payoff(epsilon). The
-        capital is
+        A bet starts with a capital s (`log_start`), which run i multiplies by f(i) (`log_factors`). In the
+        first run, a fraction w of s moves to `first_bet`, which multiplies it by payoff(epsilon). The capital
+        is
 
             s ((1 - w) f(0) + w payoff(epsilon)) prod_{i = 1}^{runs - 1} f(i).
         """
@@ -393,7 +393,7 @@ class Capital:
         log_won = np.log(max(staked * self.first_bet.compute_payoff(epsilon), _TINY))
         after_first = np.logaddexp(log_not_staked, log_won) + self.log_start
         # Runs with few canaries often have equal fractions of cosines above thresholds. To save time, we
-        # compute their factors only once.
+        # compute equal factors only once.
         counts = np.bincount(self._row_indices[1:runs], minlength=len(self._distinct_rows))
         occur = counts > 0
         return after_first + counts[occur] @ self.log_factors(self._distinct_rows[occur], epsilon)
@@ -475,8 +475,8 @@ def _compute_fractions(runs: list[Array], levels: Array) -> Array:
 def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
     """Returns the bet on the first run, and the split of the capital. Any split gives a valid bound.
 
-    Bets on likelihood ratios or thresholds share this capital, and move a fraction of it (`staked`) to the
-    returned bet in the first run. `runs` contains the inserted canaries' cosines (K,) of each run that has
+    Bets on likelihood ratios and thresholds share this capital. In the first run, they move a fraction of it
+    (`staked`) to the returned bet. `runs` contains the inserted canaries' cosines (K,) of each run that has
     any. If there are several runs in an unknown order, `staked` is 0, because any of them may be the first.
     """
     if design.cosines.shape[1] >= claimed_curve.MIN_P_VALUES:
@@ -497,7 +497,8 @@ def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
     """Returns the bet on the first run's cosines (K,), and the split of the capital.
 
     The bet is on fixed thresholds and, if possible, on a threshold chosen for half of the canaries using the
-    other half. Bets on likelihood ratios or thresholds move a fraction of their capital (`staked`) to it.
+    other half. The bets on likelihood ratios and thresholds in `Capital` move a fraction of their capital
+    (`staked`) to this bet.
     """
     # 1.5 to 7 standard deviations of a left-out cosine.
     levels = cosine_of(np.arange(1.5, 7.1, 0.5), design.dimension)
@@ -513,7 +514,7 @@ def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
 
     bet = FirstBet(capital_on_ratios=0.5, staked=0.1, compute_payoff=compute_payoff)
     needed = 2 * _MIN_PILOT  # canaries in two halves
-    # With more canaries, the first run proves more, so we stake more on it, and less on likelihood ratios.
+    # With more canaries, the first run proves more, so we stake more on it and less on likelihood ratios.
     if design.cosines.shape[1] >= needed:
         bet = bet._replace(capital_on_ratios=0.1, staked=0.3)
     # We may choose a threshold for some canaries using others only if scores do not depend on other canaries.
@@ -566,8 +567,8 @@ def _bet_on_half(bet: FirstBet, cosines: Array, design: Fresh, delta: float) -> 
     def compute_payoff(epsilon: float) -> float:
         """Returns the payoff of a stake of 1 against epsilon: 80% on the chosen threshold t, 20% on `bet`.
 
-        Dividing by L(t) limits the mean payoff on t to 1: e^epsilon a(t) adds at most 1 - eta, and delta at
-        most eta.
+        Dividing by L(t) limits the mean payoff on t to 1: e^epsilon a(t) contributes at most 1 - eta, and
+        delta at most eta.
         """
         eta = 0.1  # any eta and split are valid
         by_epsilon = _limit_means(epsilon, log_rate, delta=0.0)  # e^epsilon a(t)

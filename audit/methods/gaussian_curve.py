@@ -164,8 +164,7 @@ def _simulate_rejection_rate(family: ScoreFamily, null: _FittedNull) -> float:
     """Returns the test's power against a non-Gaussian curve: the fraction of rejected simulations.
 
     We simulate as many scores as were observed, with a fixed seed. The best Gaussian fit to the simulated
-    curve has the same |mu| as the fit to the observed scores. So both share one
-    simulated null.
+    curve has the same |mu| as the fit to the observed scores, so both share one simulated null.
     """
     bins = null.counts.shape[1]
     sizes = null.counts.sum(1)

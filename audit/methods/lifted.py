@@ -76,8 +76,8 @@ class CanaryMethod(Method):
         family = exact.GAUSSIAN if assumes.gaussian else exact.approximate_dp(delta)
         counted = count(design, family, error)
         errors = counted.rest  # in the runs outside the pilot
-        # If a user's coins decide which canaries are in, they may be unfair. So we raise the error rates, at
-        # the cost of some error probability.
+        # If a user's coins decide which canaries are in, the coins may be unfair. So we raise the error
+        # rates, at the cost of some error probability.
         widened, error_left = design.widen(errors, error)
         proven = self.prove(family, counted._replace(rest=widened), error_left)
         mu = None
@@ -300,7 +300,7 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
 
     At each score, we predict the parameter from three estimates of the error rates (`thresholds.candidates`):
     from normal distributions, from counts, and from counts plus a margin against lucky counts (`raised`).
-    Normal distributions decide first, because their predictions vary the least.
+    Normal distributions take precedence, because their predictions vary the least.
 
     Args:
       pilot: The runs used for this choice.
@@ -314,8 +314,7 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     choice = normal.argmax()
     if normal.max() <= 0:  # normal distributions predict no bound
         choice = candidates.counted.sum(0).argmin()  # false positives plus false negatives
-    # We change this choice if counts predict a larger parameter elsewhere, even with the margin, than here
-    # without it.
+    # We change this choice if the largest prediction from `raised` exceeds the choice's from `counted`.
     if raised.max() > max(predict(candidates.counted)[choice], 0.0):
         choice = raised.argmax()
     return float(candidates.thresholds[choice])
@@ -328,7 +327,7 @@ def _predict_parameter(sizes: RunErrors, family: Family, error: float, rates: Ar
 
         sqrt(2 log(1 / error) scale p (1 - p) / guesses) + scale log(1 / error) / runs.
 
-    A run estimates the rate as `scale` times its fraction of errors. The first margin accounts for the
+    A run's estimate of the rate is `scale` times its fraction of errors. The first margin accounts for the
     variance of this estimate. The second margin accounts for rare runs with the largest estimate, `scale`. If
     their frequency is log(1 / error) / runs, we do not observe any with probability `error`.
     """

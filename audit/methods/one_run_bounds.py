@@ -243,8 +243,8 @@ def epsilon_from_guesses(coins: int, guesses: int, right: int, delta: float, err
 def mu_from_guesses(coins: int, guesses: int, right: int, error: float) -> float:
     """Returns the largest mu such that the number of correct guesses refutes mu-GDP, or 0.
 
-    We guess `guesses` of the `coins`, and `right` of them correctly. `error` is the probability of refuting a
-    true mu.
+    We guess `guesses` of the `coins`, and `right` guesses are correct. `error` is the probability of refuting
+    a true mu.
     """
     return find_largest_refuted(
         lambda mu: bool(gaussian_refutes(coins, guesses, right, mu, error)),

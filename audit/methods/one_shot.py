@@ -83,7 +83,7 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
     """Returns an estimate that depends only on the means and standard deviations of a run's cosines.
 
     `name` is a key of FITTED. We fit the null distribution to the cosines of unobserved (left-out) canaries.
-    Without such canaries, the null is N(0, 1/d), or N(0, 1) in units of 1/sqrt(d). The standard error
+    Without such canaries, the null is N(0, 1/d), which is N(0, 1) in units of 1/sqrt(d). The standard error
     comes from 2,000 simulated fits to samples from the fitted distributions.
     """
     observed = len(run.observed)
@@ -115,8 +115,8 @@ def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> No
     """Returns the mean and the 95% quantile of an estimate's epsilon under the null (no leakage).
 
     We simulate 2,000 fits (means and standard deviations) to cosines of `observed` inserted and `unobserved`
-    left-out canaries, all from N(0, 1/d): N(0, 1) in units of 1/sqrt(d). If `unobserved` is 0, we use this
-    known null. `method` is a key of FITTED. See Errata O2 of experiments/one_shot/README.md.
+    left-out canaries, all from N(0, 1/d), which is N(0, 1) in units of 1/sqrt(d). If `unobserved` is 0, we
+    use this known null. `method` is a key of FITTED. See Errata O2 of experiments/one_shot/README.md.
     """
     rng = np.random.default_rng(0)  # the same draws each time
     null = _KNOWN_NULL

@@ -105,12 +105,12 @@ class _Predictions(NamedTuple):
 def _prefer_counts(best: np.intp, predictions: _Predictions, pilot_size: int) -> np.intp:
     """Returns the index of the rank with the largest bound predicted from counts, or `best`.
 
-    A rank is that of a threshold among in-scores or out-scores. `best` is the choice for normal
-    distributions. We replace it if the pilot's counts contradict these (large z-score), or predict a clearly
-    larger bound. `pilot_size` is the number of pilot scores in the smaller world.
+    Each rank is a threshold's rank among in-scores or out-scores. `best` is the choice for normal
+    distributions. We replace it if the pilot's counts contradict normality (large z-score) or predict a
+    clearly larger bound. `pilot_size` is the number of pilot scores in the smaller world.
     """
     from_counts = predictions.from_counts
-    is_reliable = predictions.pilot_ranks >= _MIN_RELIABLE  # enough pilot scores up to it
+    is_reliable = predictions.pilot_ranks >= _MIN_RELIABLE  # enough pilot scores up to a threshold
     if np.abs(predictions.z_scores[is_reliable]).max(initial=0.0) > _MAX_Z_SCORE:  # not normal
         return np.argmax(np.where(is_reliable, from_counts, -np.inf))
     relative_error = _RELATIVE_ERROR / np.sqrt(pilot_size)  # of a bound predicted from counts
