@@ -128,7 +128,7 @@ def step(
     norm = jnp.asarray(hyper.clipping_norm)
     clipped_gradients = choices.clipped_sum(state.theta, batch, norm)
     deviation = hyper.deviation(norm)
-    # `mechanism_specific` has the coefficients of correlated noise. Later steps need the noise in `stored`.
+    # `mechanism_specific` holds the coefficients of correlated noise. Later steps need the noise in `stored`.
     noise, stored = _draw_step_noise(hyper.mechanism_specific, state, run_key, deviation)
     total = clipped_gradients + extra + noise
 

@@ -30,7 +30,7 @@ MAX_PROGRAMS = 64
 class Placement(NamedTuple):
     """Places arrays on a mesh of devices: split by run over the first mesh axis, or copied to each device.
 
-    If the mechanism splits steps over devices (`spreads`), those along the second axis share runs.
+    If the mechanism splits steps over devices (`spreads`), devices along the second axis share runs.
     """
 
     mesh: Mesh
@@ -40,9 +40,9 @@ class Placement(NamedTuple):
         """Returns a placement that divides runs among all devices of this process.
 
         By default, every device trains its own runs. If the mechanism splits steps over devices
-        (`spreads`), pass the number of `runs` that train at once. If there are more devices than runs, the
-        devices in each row of the mesh share runs. Rows have equal lengths, so their number is the largest
-        divisor of the number of devices that is at most `runs`.
+        (`spreads`), pass `runs`, the number of runs that train at once. If there are more devices than runs,
+        the devices in each row of the mesh share runs. Rows have equal lengths, so their number is the
+        largest divisor of the device count that is at most `runs`.
         """
         devices = np.array(jax.local_devices())
         number = len(devices)

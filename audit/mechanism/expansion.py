@@ -413,8 +413,8 @@ def worst_on_lines(
 
     Args:
       directions: (n, p) the lines' directions, of any length. A direction of length 0 shows no jump.
-      line: The segments of each line, and the largest stretch of Jacobians at the runs' models: at this
-        step, and at all steps.
+      line: The segments of each line, and the Jacobians' largest stretch at the runs' models, both at
+        this step and over all steps.
     """
     along = jnp.asarray(directions, jnp.float32)
     numbers = jnp.arange(-line.reach, line.reach + 1, dtype=jnp.float32)
@@ -440,14 +440,14 @@ def worst_on_lines(
 def _find_slopes(
     step: StepMap, theta: Array, batch: Batch, directions: Array, line: Line
 ) -> Vector:
-    """Returns the largest factor by which Jacobians of a step stretch segments of n lines, (n, 2 reach)."""
+    """Returns the largest factor by which a step's Jacobians stretch segments of n lines, (n, 2 reach)."""
     # `reach` segments of `line.length` on each side of theta, each with _SLOPES_PER_SECANT intervals.
     places = jnp.arange(2 * line.reach * _SLOPES_PER_SECANT + 1, dtype=jnp.float32)
     positions = line.length * (places / _SLOPES_PER_SECANT - line.reach)
     # Factors are near 1, so float32 keeps more digits of the factor minus 1.
     minus_one = _on_lines(_measure_slopes, step, theta, batch, directions, positions)
     slopes = 1 + np.asarray(minus_one, np.float64)
-    # A window that begins where a segment begins contains all of its points, including both ends.
+    # A window that begins with a segment contains all of the segment's points, including both ends.
     windows = sliding_window_view(slopes, _SLOPES_PER_SECANT + 1, axis=1)
     return windows[:, ::_SLOPES_PER_SECANT].max(axis=2)
 

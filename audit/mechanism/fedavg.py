@@ -112,7 +112,7 @@ def mechanism(choices: FedAvg) -> Mechanism:
     The data are (features (N, ...), labels (N, ...), starts (M,), counts (M,)). Client i has the examples
     starts[i] : starts[i] + counts[i]. A schedule's batches are client indices (rounds, W), padded with
     ABSENT. `Hyperparameters.mechanism_specific` is a `Federated`. Canaries are client updates, so they must
-    not be `Examples`. If `choices.spreads`, devices share a round's clients.
+    not be `Examples`. With `choices.spreads`, devices share a round's clients.
     """
 
     def start(theta_0: Array) -> State:
@@ -190,7 +190,7 @@ def _update_server(
     """
     federated: Federated = hyper.mechanism_specific
     normal = jax.random.normal(key, state.theta.shape, state.theta.dtype)
-    # Updates are the model before minus after training, like gradients.
+    # Like gradients, updates are the old minus the trained model.
     pseudo_gradient = (sums.updates + hyper.deviation(norm) * normal) / federated.denominator
 
     optimizer = choices.optimizer(hyper.learning_rate)

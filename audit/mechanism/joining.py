@@ -50,7 +50,7 @@ def draw_by_epochs(batches: int, shuffles: bool) -> Join:
         key = jax.random.fold_in(step_key, _PLACES)  # the step's noise uses `step_key`
         canaries = len(presence)
         if shuffles:
-            # Shuffled batches have equally many slots for canaries, so we round up.
+            # Shuffled batches have equal numbers of canary slots, so we round up.
             slots = batches * math.ceil(canaries / batches)
             own_slots = jax.random.permutation(key, slots)[:canaries]
             own_steps = own_slots % batches

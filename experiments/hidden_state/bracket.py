@@ -142,7 +142,7 @@ def gather_rows(points: Sequence[Point]) -> list[Record]:
     """Returns a row for each panel, noise strategy and x, in order of first occurrence.
 
     A row combines up to two audits, one of fresh directions and one of canaries along coordinates. Fields of
-    a missing audit are omitted. All points must have a conclusion. IF_GAUSSIAN is a mean over seeds, and
+    a missing audit are omitted. All points must have a conclusion. IF_GAUSSIAN is averaged over seeds;
     other fields use the first seed.
 
     Returns:
@@ -209,7 +209,7 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
 
     every_step_inserts = setting.schedule.periodicity == 1
     if every_step_inserts and not is_lower:
-        # A bound below `composition` would need steps that contract, so we do not measure them.
+        # A bound below `composition` would require contracting steps, so we skip the measurement.
         return {"at_most": composition, "word": COMPOSITION, "margin": composition}
     if isinstance(upper, HiddenState):
         return _describe_upper(upper, upper.assumes.word)
@@ -379,8 +379,8 @@ def draw_correlated(
 ) -> tuple[Figure, OwnTable]:
     """Plots the last model's epsilon against k for each noise strategy, and tabulates it.
 
-    Canaries are inserted every k steps; rows from `gather_rows` have k as `x`. We add a prediction for losses
-    linear in the model.
+    Canaries are inserted every k steps; `gather_rows` returns k as `x`. We add a prediction for losses that
+    are linear in the model.
     """
     delta = evidence.levels.delta
     rows = gather_rows(points)

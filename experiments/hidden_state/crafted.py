@@ -144,9 +144,9 @@ def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Rec
 
 
 def make_latch_table(delta: float) -> Table[Record]:
-    """Compares a latch's epsilon for shuffled batches with the claim for Poisson sampling, in a table.
+    """Tabulates a latch's epsilon for shuffled batches and the claim for Poisson sampling.
 
-    A latch is a crafted loss whose last model shows if any step exceeded a threshold.
+    A latch is a crafted loss whose last model shows whether any step exceeded a threshold.
     """
     columns = [
         field("sigma", "sigma", "g"),

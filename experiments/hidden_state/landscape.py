@@ -113,7 +113,7 @@ class Stepper:
         return np.asarray(stats.norm.pdf(self.points, means, self.process.noise_multiplier))
 
     def advance(self, both: Floats, threshold: float) -> Floats:
-        """Returns the densities `both` (2, n) of theta, without and with the canary, after one more step.
+        """Advances the densities `both` (2, n) of theta, without and with the canary, by one step.
 
         A step moves theta by 1 away from the threshold, and adds noise.
         """
@@ -137,12 +137,12 @@ class Stepper:
 
 
 def _choose_spacing(process: Process) -> float:
-    """Returns the distance between neighbouring points of the densities' grid, in units of C.
+    """Returns the spacing of the densities' grid, in units of C.
 
     Finer grids yield the same epsilons (`test_crafted_landscape.py`).
     """
     sigma = process.noise_multiplier
-    # Steps after the first have noise sigma / B. Batches below _MIN_BATCH_SIZE use its finer grid.
+    # Steps after the first have noise sigma / B. Below _MIN_BATCH_SIZE, we use that size's finer grid.
     spacing = sigma / max(process.batch_size, _MIN_BATCH_SIZE) / PER_DEVIATION
     # A step separates the densities above and below its threshold, which leaves sharp edges if sigma / B is
     # small.
@@ -338,7 +338,7 @@ def search(process: Process, study: Study) -> Record:
       simulated: The paper's estimate of each threshold's epsilon after the last step, from simulated runs.
     """
     upper = upper_bound(process, study.delta)
-    # SEARCHED has processes with two steps. Their best threshold is where the likelihood ratio of theta_1 is
+    # Processes in SEARCHED have two steps. Their best threshold is where the likelihood ratio of theta_1 is
     # e^epsilon (Errata H13). This epsilon is at most `upper`, so the range includes it.
     margin = 1.15  # also tries larger thresholds
     top = margin * cross_at_first_step(process, upper)

@@ -114,7 +114,7 @@ def _add_panel(record: Record) -> Record:
 def _draw_epsilons(axis: Axes, epsilons: Record, study: Study) -> None:
     """Plots epsilons as lines, and the accountant's epsilon `upper` as a horizontal line.
 
-    `epsilons` has the positions ("x"), `upper`, the values of lines in _EPSILONS, and `simulated`, the
+    `epsilons` holds the positions ("x"), `upper`, the values of lines in _EPSILONS, and `simulated`, the
     hidden-state paper's estimates (Algorithm 4) from simulated runs. Missing lines are skipped.
     """
     axis.axhline(epsilons["upper"], color=UPPER, ls=":", label="upper bound")

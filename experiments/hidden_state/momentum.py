@@ -136,7 +136,7 @@ def simulate(landscape: Landscape, runs: int, seed: int) -> tuple[Array, Array]:
 def make_rows(study: Study) -> list[Record]:
     """Returns a record for each of LANDSCAPES, convex losses that leak more with momentum.
 
-    Training has INSERTIONS periods of k steps. The last step of each inserts the canary.
+    Training has INSERTIONS periods of k steps, and each period's last step inserts the canary.
 
     Returns:
       Records with the fields of the landscape, `k`, and
@@ -160,7 +160,7 @@ def make_rows(study: Study) -> list[Record]:
             {
                 **landscape._asdict(),
                 "k": landscape.k,
-                # Steps on linear losses keep distances: all have the same slope, `lipschitz` = 1.
+                # Steps on linear losses preserve distances: all have the same slope, `lipschitz` = 1.
                 "linear": conversions.epsilon_from_mu(sgd["mu_same_slopes"], study.delta),
                 "sgd_bound": sgd["epsilon_bound"],
                 "mu": mu,

@@ -189,7 +189,7 @@ class Figure(NamedTuple):
     has_one_seed: bool = False  # each line shows one audit as its number of runs grows
 
 
-# The paper's adversaries insert a gradient. L inserts the gradient of a mislabelled example. The others
+# The paper's adversaries insert a gradient. L inserts a mislabelled example's gradient. The others
 # insert one along a random direction (CotS), a random coordinate (GC-R), or the coordinate that simulated
 # training moves least (GC-S).
 L = Series("L", Loss())
@@ -230,8 +230,8 @@ def _on_logistic(at: Sequence[float], field: str, **fields: Any) -> list[Lines]:
 def _with_correlated_noise(models: Iterable[str], steps: int) -> list[Lines]:
     """Returns lines for each way to correlate the noise across steps, with a panel for each model.
 
-    Each periodicity k has its own sigma and `Lines`: for each, the models of all steps together leak the same
-    epsilon.
+    Each periodicity k has its own sigma and `Lines`: for each k, the models of all steps together leak the
+    same epsilon.
     """
     lines = []
     for model, (strategy, label) in itertools.product(models, correlated.STRATEGIES.items()):
@@ -411,9 +411,9 @@ def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
 
     A cell audits one series (a curve) at one x and one seed, if `size` has runs for the periodicity k.
 
-    Other cells measure the Lipschitz constants of training steps if they are not proven. Upper bounds on the
-    last model need them for k > 1. They do not depend on the adversary, so one series is enough: COORDINATE.
-    In its figures, `fresh_runs` include every audited k.
+    Other cells measure the Lipschitz constants of training steps unless they are proven. Upper bounds on the
+    last model need them for k > 1. The constants do not depend on the adversary, so one series is enough:
+    COORDINATE. In COORDINATE's figures, `fresh_runs` include every audited k.
     """
     model = task(lines.model)
     is_measured = model.curvature is None  # it has no proven Lipschitz constant

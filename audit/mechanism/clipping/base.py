@@ -91,7 +91,7 @@ def per_example(loss: Loss) -> ClippedSum:
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns the clipped sum, of shape (p,)."""
         compute_gradients = jax.vmap(jax.grad(loss), (None, 0))
-        # Copying avoids an error of JAX on several devices.
+        # Copying avoids a JAX error on several devices.
         gradients = compute_gradients(theta, copy_per_theta(theta, batch))
         squared_norms = jnp.sum(gradients**2, axis=1)
         scales = scale_to_norm(squared_norms, clipping_norm)  # (B,)
@@ -150,10 +150,10 @@ def book_keeping(
                 zeros[path[:-1]] = jnp.zeros((value.shape[-1], len(labels)), value.dtype)
 
         def total_loss(perturbations: _Inputs) -> tuple[Array, tuple[_Inputs, _Inputs]]:
-            """Returns the summed loss, and the inputs of all layers and of those that read `columns`.
+            """Returns the summed loss, all layers' inputs, and the inputs of layers that read `columns`.
 
-            `perturbations` are zeros added to the layers' outputs (outputs, B), to obtain the gradients at
-            the outputs, as in `flax.linen.Module.perturb`.
+            `perturbations` are zeros added to the layers' outputs (outputs, B) to obtain the gradients there,
+            as in `flax.linen.Module.perturb`.
             """
 
             def compute(layer: nn.Module, layer_input: Array) -> tuple[Array, Array] | None:
@@ -164,7 +164,7 @@ def book_keeping(
 
             logits, inputs = apply(module, params, columns, compute)
             losses = jax.vmap(criterion, (-1, 0))(logits, labels)  # examples are columns
-            # Under `vmap` over parameters, only `columns` are shared, so we later sum these layers'
+            # Under `vmap` over parameters, only `columns` are shared, so we later sum the first layers'
             # gradients differently.
             first_layers = {}
             for path in inputs:
@@ -185,8 +185,8 @@ def book_keeping(
         for path, gradients in at_outputs.items():
             scaled = gradients * scales
             if path in first_layers:
-                # With a row of ones as the bias's input, one product computes both sums. In other
-                # layers, this would copy each theta's own inputs.
+                # With a row of ones as the bias's input, one product computes both sums. For other
+                # layers, adding ones would copy each theta's inputs.
                 bias_input = jnp.ones((1, len(labels)), columns.dtype)
                 all_inputs = jnp.concatenate([inputs[path], bias_input])
                 both = scaled @ all_inputs.T  # (outputs, inputs + 1)
@@ -242,7 +242,7 @@ def apply(
         if computed is None:
             return method(*args, **kwargs)
         path = context.module.path
-        if path in saved:  # we compute norms of gradients from a layer's only call
+        if path in saved:  # we compute gradient norms from a layer's only call
             raise UnknownLayer(f"layer {'/'.join(path)} is called twice")
         output, saved[path] = computed
         return output

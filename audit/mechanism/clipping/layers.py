@@ -150,9 +150,9 @@ def _multiply_columns(layer: Any, kernel: Array, x: Array, columns: Array) -> Ar
 
     We also pass x, because the product's custom derivative is the gradient at x, not at the larger columns.
 
-    Under `vmap` over examples, we compute a batched product with contiguous rows. JAX cannot differentiate
-    this rule in reverse mode. So it can compute grad(vmap(f)), where `vmap` has applied the rule, but not
-    vmap(grad(f)).
+    Under `vmap` over examples, a custom rule computes a batched product with contiguous rows. JAX cannot
+    differentiate this rule in reverse mode, so it can compute grad(vmap(f)), where `vmap` has applied the
+    rule, but not vmap(grad(f)).
     """
     multiply = _make_product(layer)
     product = jax.custom_batching.custom_vmap(multiply)
@@ -166,7 +166,7 @@ def _multiply_columns(layer: Any, kernel: Array, x: Array, columns: Array) -> Ar
         """
         kernel_is_batched, *_ = are_batched
         if not kernel_is_batched:  # `vmap` over examples
-            return multiply(*arguments), True  # it accepts columns with a leading axis
+            return multiply(*arguments), True  # `multiply` accepts columns with a leading axis
         # For batched kernels, we use JAX's rule.
         axes = [0 if is_batched else None for is_batched in are_batched]
         return jax.vmap(multiply, axes)(*arguments), True
@@ -177,8 +177,9 @@ def _multiply_columns(layer: Any, kernel: Array, x: Array, columns: Array) -> Ar
 def _make_product(layer: Any) -> Callable[[Array, Array, Array], Array]:
     """Returns a function (kernel (K, O), x, columns = layer.unfold(x) (..., K, L)) -> kernel.T @ columns.
 
-    The derivative computes the gradient at x with `layer.fold`, which multiplies by the kernel and transposes
-    `unfold`. This avoids storing the gradient at the columns, which are several times larger than x.
+    The derivative computes the gradient at x with `layer.fold`, which multiplies by the kernel and applies
+    `unfold`'s transpose. This avoids storing the gradient at the columns, which are several times larger
+    than x.
     """
 
     @jax.custom_vjp
@@ -195,7 +196,7 @@ def _make_product(layer: Any) -> Callable[[Array, Array, Array], Array]:
 
     def backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, None]:
         """Returns the gradients for the kernel and x; None for the columns, which are computed from x."""
-        kernel, x, columns = saved  # and `gradient` is (..., O, L)
+        kernel, x, columns = saved  # `gradient` is (..., O, L)
         at_kernel = jnp.einsum("...kl,...ol->ko", columns, gradient)
         return at_kernel, layer.fold(kernel, gradient, x), None
 

@@ -67,7 +67,7 @@ def layerwise_book_keeping(
         """Computes the sum of a batch's clipped gradients, of shape (p,), block by block."""
         params = unravel(theta)
         features, _ = batch
-        # A layer's `Call` has its output and saved inputs for one example. We need their sizes.
+        # A layer's `Call` holds its output and saved inputs for one example. We need their sizes.
         _, calls = jax.eval_shape(
             lambda x: _apply(module, params, x, perturbations=None), features[0]
         )
@@ -165,13 +165,13 @@ def _apply(
 ) -> _Pass:
     """Returns (one example's logits, each layer's `Call`: its output and saved inputs, by path).
 
-    `perturbations` has zeros to add to each layer's output; None adds none.
+    `perturbations` holds zeros to add to each layer's output; None adds none.
     """
 
     def compute(layer: nn.Module, x: Array) -> tuple[Array, Call] | None:
         """Returns (a layer's output, its `Call`); None for an unsupported layer.
 
-        We add zeros (perturbations), because their gradient is that at the output.
+        We add zeros (perturbations), because their gradient equals the output's.
         """
         call = pass_through(layer, x)
         if call is None:
