@@ -109,7 +109,7 @@ def account_curve(steps: Composition) -> "PLDAccountant":
     """
     grid = _GRID
     if steps.noise_multiplier < _SMALL_NOISE:
-        # Privacy losses are large, so the spacing is relative to epsilon, guessed without sampling at a
+        # Privacy losses are large, so the spacing is relative to epsilon, estimated without sampling at a
         # typical delta.
         unsampled = epsilon_upper_bound(steps.noise_multiplier, steps.insertions, delta=1e-5)
         grid = min(_RELATIVE_GRID * unsampled, COARSEST_GRID)

@@ -319,8 +319,8 @@ def _power_of_pairs(rates: Array, epsilons: Array | float, deltas: Array | float
     `deltas` are numbers or have shape (P,).
     """
     alpha = rates[..., None]  # the last axis runs over the pairs
-    # If exp(epsilon) overflows to infinity, its product with a rate of 0 is NaN. `fmin` then returns the flat
-    # line, which is 1.
+    # If exp(epsilon) overflows to infinity, its product with a rate of 0 is NaN. `fmin` then returns
+    # `flat_line`, which is 1.
     with np.errstate(over="ignore", invalid="ignore"):
         steep_line = np.exp(epsilons) * alpha + deltas
         flat_line = 1 - np.exp(-epsilons) * (1 - alpha - deltas)

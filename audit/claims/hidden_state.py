@@ -83,8 +83,8 @@ class HiddenState(NamedTuple):
     def assumes(self) -> Assumption:
         """Returns the bound's assumption in words: the Lipschitz constants and the schedule.
 
-        If the constants were measured, we add the number of rehearsals (runs that measure) and the epsilons
-        for larger constants (`margins`).
+        For measured constants, we add the number of rehearsals (measurement runs) and the epsilons for larger
+        constants (`margins`).
         """
         least, largest = self.range
         constants = f"{largest:.6g}"
@@ -159,8 +159,8 @@ def hidden_state_bound(
     first = _find_first_relevant_step(s, c)
     if first < steps:
         a_over_n[first:], starts, log_x = _choose_masked_parts(s[first:], c[first:], n[first:])
-        # The worst slopes (of maps that leak exactly mu) are c_t x_(t-1) / x_t (audit/methods/README.md), for
-        # x = a / (W n^2) and the products W of later constants. x changes only at the start of a block.
+        # The worst slopes (of maps that leak exactly mu) are c_t x_(t-1) / x_t (audit/methods/README.md),
+        # with x = a / (W n^2) and W the product of later constants. x changes only at the start of a block.
         worst_slopes[first + starts[1:]] *= np.exp(-np.diff(log_x))
         worst_slopes[first] = 0.0  # any slope will do, since both models are still equal
     mu = float(np.linalg.norm(a_over_n))
@@ -301,10 +301,10 @@ def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
 def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Integers, Array]:
     """Returns the parts a_t of the distance that noise should mask to minimize mu, the norm of a / n.
 
-    Models with and without the canary have distance z_t = c_t z_(t-1) + s_t - a_t. Noise must mask (hide) it
-    by step T.
+    The distance between models with and without the canary is z_t = c_t z_(t-1) + s_t - a_t. Noise must mask
+    (hide) it by step T.
 
-    With W_t, the product of all c_j with j > t, the masked parts W_t a_t must have the same sum as the shifts
+    Let W_t be the product of c_j with j > t. The masked parts W_t a_t must have the same sum as the shifts
     W_t s_t. Without other constraints, x_t = a_t / (W_t n_t^2) would be the same for all steps. But noise
     cannot mask later shifts (z_t >= 0), so isotonic regression divides the steps into blocks (derived in
     audit/methods/README.md). Each block masks its own shifts, with an x that increases from block to block:

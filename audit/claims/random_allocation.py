@@ -108,7 +108,7 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _RatioPmf:
 
 
 def _average(first: _RatioPmf, second: _RatioPmf, pessimistic: bool) -> _RatioPmf:
-    """Returns the distribution of the mean of two groups of terms of the ratio X, on a geometric grid.
+    """Returns the distribution of the mean over two groups of terms of the ratio X, on a geometric grid.
 
     `first` and `second` are the distributions of each group's mean. The grid raises delta if `pessimistic`,
     and lowers it otherwise. Upper bounds on delta include `dropped_mean`, the part of the mean lost by
@@ -231,8 +231,8 @@ def _find_losses(ratio: _RatioPmf, epochs: int, pessimistic: bool) -> "PrivacyLo
         masses_out, _ = _spread(np.exp(logs), masses, points)
         masses_in = masses_out * points
         # We dropped or lowered large values of X, so the masses with the example sum to less than 1. The rest
-        # counts as an infinite loss. It equals `dropped_mean`, the missing part of E[X] = 1. If rounding
-        # makes them differ, the larger is safe. Without the example, the loss is infinite at X = 0.
+        # counts as an infinite loss and equals `dropped_mean`, the missing part of E[X] = 1. If rounding
+        # makes the two differ, the larger is safe. Without the example, the loss is infinite at X = 0.
         infinite_in = max(1.0 - float(masses_in.sum()), ratio.dropped_mean)
         infinite_out = float(ratio.masses[~is_positive].sum())
     else:  # we round both losses down, which lowers delta

@@ -285,7 +285,7 @@ def _compose_truncated(sigma: float, batches: int, epochs: int, delta: float) ->
 def _bracket_truncated(
     sampler: TruncatedPoisson, sigma: float, batches: int, epochs: int, delta: float
 ) -> EveryModel:
-    """Returns an upper bound on epsilon for truncated batches: dp-accounting's, or composition if smaller."""
+    """Returns dp-accounting's upper bound on epsilon for truncated batches, or composition's if smaller."""
     import dp_accounting  # slow to load
     from dp_accounting.pld import PLDAccountant
 
@@ -310,8 +310,8 @@ def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastM
     """Returns advice on how to make `poisson`, the epsilon of Poisson sampling, a valid claim.
 
     If the last model's epsilon is at most `poisson`, perhaps after noise-only steps at the end
-    (`last_model.tail`), the advice also suggests releasing only that model. Otherwise, it states this
-    epsilon.
+    (`last_model.tail`), the advice also suggests releasing only that model. Otherwise, it states that
+    model's epsilon.
 
     The advised noise suffices for any order, since training that uses an example once per epoch is mu-GDP
     with mu = sqrt(epochs) / sigma.

@@ -106,7 +106,7 @@ def make_schedule(
 def weigh_steps(lipschitz: Array) -> StepWeights:
     """Returns the weights of T steps in the last model: W_t is the product of later Lipschitz constants.
 
-    The variances, of noise N(0, I) in the last model, are sums of W^2 before step t, or from t on.
+    The variances of noise N(0, I) in the last model are sums of W^2 over steps before t, or from t on.
     """
     # A constant of 0 erases the shifts of all earlier steps, so `first` is the first step that matters.
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
@@ -132,8 +132,8 @@ def compute_pattern_mus(
 
     For an adversary who knows the pattern, the last model is mu-GDP. A step that uses the example shifts the
     model by at most 1, and thus the last model by at most W_t, the product of later Lipschitz constants (0
-    before step `weights.first`). Noise of the same and later steps masks parts of each shift, to minimize
-    mu^2, the sum of (part / standard deviation)^2.
+    before step `weights.first`). Noise of the same and later steps masks parts of each shift, chosen to
+    minimize mu^2, the sum of (part / standard deviation)^2.
 
     Args:
       weights: The weights of T steps.
@@ -200,8 +200,8 @@ def _compute_log_variances(weights: StepWeights, patterns: Steps) -> Array:
     """Returns the log variance (N, K), in the last model, of the noise from each participation to the next.
 
     For participations at steps t and u, the variance is the sum of W_j^2 for t <= j < u (`StepWeights`),
-    computed as before(u) - before(t) or from(t) - from(u). We subtract the smaller sum, which loses fewer
-    digits. `patterns` (N, K) lists the steps that use the example, or T for no participation.
+    computed as before(u) - before(t) or from(t) - from(u). To lose fewer digits, we subtract the smaller
+    sum. `patterns` (N, K) lists the steps that use the example, or T for no participation.
     """
     end = np.full(len(patterns), weights.no_participation)
     following = np.column_stack([patterns[:, 1:], end])  # the step of the next participation
@@ -352,7 +352,7 @@ def _compute_worst_mus(schedule: Schedule, strata: _Strata) -> Array:
 
     A pattern uses the example in one step per epoch. A stratum allows steps from `lows` to `highs` in the
     last epochs. Step t shifts the last model by at most its weight W_t. The bound is the mu of a hypothetical
-    pattern, which uses the last allowed step of each epoch with the largest allowed W_t. This is the worst
+    pattern that combines the last allowed step of each epoch with the largest allowed W_t. This is the worst
     case, because noise that masks these shifts can also mask smaller or earlier ones.
     """
     batches = schedule.batches
@@ -382,7 +382,7 @@ def bound_poisson(
 
     We simulate some participation patterns (the steps that use the example). We limit their mu to that of a
     hypothetical pattern that is worse than nearly all others. We reserve `delta` / 1000 for the exceptions,
-    which are at most this likely. The bound is too low with probability at most ERROR.
+    which are at most that likely. The bound is too low with probability at most ERROR.
 
     Args:
       simulated: The number of patterns to simulate, rounded up to a multiple of _CHUNK.
@@ -393,14 +393,13 @@ def bound_poisson(
         rate = 1 / batches
     steps = batches * epochs
 
-    # Usual patterns have no more and no later participations than `latest`. Step t shifts the last model by
+    # Usual patterns have neither more nor later participations than `latest`. Step t shifts the last model by
     # at most its weight W_t. Since earlier weights may be larger, we assume the largest one up to t.
     latest = _find_latest_steps(steps, rate, _RESERVED * delta)
     largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
     usual_limit = compute_pattern_mus(weights, latest[None], log_shifts=largest_log_w[latest][None])
 
-    # Only exceptions have more participations or a larger mu, so we may drop further participations and cap
-    # the mu.
+    # Only exceptions have more participations or a larger mu, so we may drop extra participations and cap mu.
     mus = _simulate_poisson(weights, steps, rate, len(latest), simulated, seed)
     remaining_delta = (1 - _RESERVED) * delta
     # All patterns are in one stratum, with probability 1.

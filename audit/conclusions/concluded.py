@@ -320,7 +320,7 @@ def conclude_together(
 ) -> Conclusion | None:
     """Returns one conclusion from several runs, if each draws random directions as canaries; else None.
 
-    We choose thresholds with a run's other directions. The scores do not depend on these (`separate`), unlike
+    We choose thresholds with a run's other directions, on which the scores do not depend (`separate`), unlike
     leave-one-out cosines.
     """
     if not scores.dimension or len(scores.scores) == 1:  # the dimension is 0 for other canaries

@@ -327,7 +327,7 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
     log_capital = exact_null.expand_to_runs(design, log_capital)
     test = claimed_curve.judge_capital(log_capital, exceedances.in_order, conclusion.confidence)
     summary = _summarize_scores(design, upper)
-    # For reports (`seen`), we simulate how far the noise must be below the claimed noise for a rejection.
+    # For reports (`seen`), we simulate how far the noise must fall below the claimed noise for a rejection.
     least_departure = claimed_curve.find_least_departure(
         summary, exceedances, allowed_power, conclusion.confidence
     )

@@ -225,7 +225,7 @@ def _mix_patterns(
 ) -> samplers.MixtureBound:
     """Returns the bound on the last model's epsilon if a sampler secretly draws the steps with the canary.
 
-    `constants` are each step's Lipschitz constants. We simulate the sampler if it is Poisson, or if there are
+    `constants` are the steps' Lipschitz constants. We simulate the sampler if it is Poisson, or if there are
     more than 1000 patterns of steps. Simulations take seconds, so we cache results.
     """
     batches = sampler.batches or 1  # 0 for Poisson sampling, which has no epochs
@@ -329,7 +329,7 @@ def count_rehearsals(
 
 
 def _wants_measurement(setting: Setting, requested: str | None, is_smooth: bool) -> bool:
-    """Returns True to measure constants; raises InputError if "measured" is impossible."""
+    """Returns whether to measure constants; raises InputError if "measured" is impossible."""
     why_not = _why_uncovered(setting, own_model=False)
     if requested == MEASURED:
         require(
@@ -343,7 +343,7 @@ def _wants_measurement(setting: Setting, requested: str | None, is_smooth: bool)
 
 
 def require_rehearsals(is_measured: bool, rehearsals: int | None) -> None:
-    """Raises InputError for fewer than 2 rehearsals (measuring runs), or any if `is_measured` is False."""
+    """Raises InputError for fewer than 2 rehearsals (measurement runs), or for any unless `is_measured`."""
     if rehearsals is None:
         return
     require(is_measured, f"`rehearsals` requires `lipschitz={MEASURED}`")

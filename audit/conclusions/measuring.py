@@ -34,7 +34,7 @@ def measure(
     """Returns measured Lipschitz constants of the steps, from the store or from new training runs.
 
     Args:
-      runs: the number of training runs to measure; `USUAL` (0) chooses it by the model's size.
+      runs: the number of training runs to measure; for `USUAL` (0), it depends on the model's size.
       trained, own: a custom model and a custom adversary, or None.
     """
     # Another process that needs the same constants waits here and then reads them from the store.
@@ -42,7 +42,7 @@ def measure(
         steps = find_measured(store, runs)
         if steps is not None:
             return steps
-        # Kinks are jumps in the gradient, as with ReLU, which derivatives miss. In custom models,
+        # Kinks, such as ReLU's, are jumps in the gradient that derivatives miss. In custom models,
         # `measure_steps` looks for kinks.
         has_known_kinks = trained is None and not task.task(setting.model).smooth
         game = build.build(setting, dataset, trained, own)

@@ -34,8 +34,8 @@ def at_most(value: float) -> str:
 def judge(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a conclusion, from all its other fields.
 
-    If scores are not in doubt and there are bounds, we first look for violations without an assumption on the
-    trade-off curve: an exceeded upper bound or a rejected claim. Even reversed scores can prove a violation.
+    If scores are not in doubt and there are bounds, we first look for violations valid for any trade-off
+    curve: an exceeded upper bound or a rejected claim. Even reversed scores can prove a violation.
     Then we compare the largest lower bound, which may assume a Gaussian curve.
     """
     if conclusion.doubt:
@@ -229,7 +229,7 @@ def _explain_refutation(conclusion: Conclusion) -> str:
     test = conclusion.claim_test
     assert upper is not None and test is not None
     why_refuted = "no test could have the error rates of these scores under the claim"
-    # Only the e-values of bets are informative. Comparisons of bounds have 0 or 1 / (1 - confidence).
+    # Only the e-values of bets are informative. Those from comparing bounds are 0 or 1 / (1 - confidence).
     if conclusion.bets_on_curve:
         why_refuted = (
             f"bets against its trade-off curve multiplied their stake by {test.e_value:.3g}"
