@@ -52,9 +52,9 @@ class CotS(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns the adversary that scores each canary by its direction's cosine with reference - final.
 
-        If option `cots_score` is "weights", the reference is 0, as in the LiDP paper. For "displacement", it
-        is theta_0 for a single canary, as in the hidden-state paper. For several, it is the predicted
-        final model, which includes the examples' effect.
+        If `cots_score` is "weights", the reference is 0, as in the LiDP paper. With "displacement", it is
+        theta_0 for one canary, as in the hidden-state paper, and for several the predicted final model, which
+        includes the examples' effect.
         """
         compute_reference = REFERENCE_MODELS[self.cots_score]
         if knowledge.canaries == 1:
@@ -204,7 +204,7 @@ def final_cosines(canaries: int, compute_reference: ComputeReference = initial_m
       compute_reference: `initial_model` for cosines with the change due to training, or `zero_model` for
         cosines with the negated final weights, as in the paper.
     """
-    # These reference models do not depend on canaries.
+    # The reference model does not depend on canaries.
     return random_directions(
         canaries, predict_final=lambda craft, state, theta_0: compute_reference(theta_0)
     )

@@ -220,7 +220,7 @@ def inserted_examples(
         state = ScoredExamples(examples, predicted_losses=jnp.zeros(canaries))
         if predict_final is None:
             return state
-        # `craft_same` inserts the examples in `state`. The prediction ignores the losses.
+        # `predict_final` trains with the examples in `state` and ignores the placeholder losses.
         final = predict_final(craft_same, state, theta_0)
         return state._replace(predicted_losses=examples.losses(loss, final))
 

@@ -81,7 +81,7 @@ class SphereFields(AdversaryFields):
         compute_reference: ComputeReference = initial_model
         if knowledge.is_rehearsed(parameters):
             # Training may move the model further than the noise does, which would reduce all cosines. A
-            # rehearsal, without noise or canaries, predicts this.
+            # rehearsal without noise or canaries predicts this movement.
             compute_reference = knowledge.rehearsal()
         return fresh_directions(
             canaries,
@@ -144,7 +144,7 @@ class Sphere(NamedTuple):
         a uniformly random direction in R^m and a fixed vector (`audit.laws.cosine_law`).
         """
         u = self.reference - self.canaries.select(final)
-        # `_sum_blocks` draws normal vectors. Divided by their lengths, they are the directions.
+        # Directions are normal vectors, drawn by `_sum_blocks`, divided by their lengths.
         products, squares = _sum_blocks(
             self.canaries.keys, u, lambda block: jnp.sum(block**2, axis=1)
         )
@@ -169,7 +169,7 @@ class Sphere(NamedTuple):
         products, gram = _sum_blocks(self.canaries.keys, u, lambda block: block @ block.T)
         lengths = jnp.sqrt(jnp.diagonal(gram))
         products = products / lengths  # V u
-        # This is H. Newton's method needs bounds on eigenvalues, which depend on m.
+        # This is H. Newton's method needs eigenvalue bounds, which depend on m.
         inverse = _inverse(gram / jnp.outer(lengths, lengths), parameters=u.size)
 
         weights = inverse @ products  # w
@@ -205,8 +205,8 @@ def fresh_directions(
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Sphere:
         """Returns the keys of K directions, and the reference model at their m coordinates.
 
-        Every run's `draw` replaces the placeholder keys. Each key draws `mechanism.BLOCK` coordinates of a
-        direction, to save memory. The mechanism scales directions to the clipping norm.
+        Every run's `draw` replaces the placeholder keys. To save memory, each key draws `mechanism.BLOCK`
+        coordinates of a direction. The mechanism scales directions to the clipping norm.
         """
         blocks = math.ceil(null.dimension / mechanism.BLOCK)
         placeholders = jax.random.split(key, (canaries, blocks))
@@ -246,11 +246,11 @@ def _sum_blocks(keys: Array, u: Array, reduce: Callable[[Array], Array]) -> tupl
     def add_block(sums: Sums, inputs: tuple[Array, Array, Array]) -> tuple[Sums, None]:
         """Draws a block (K, B) of K normal vectors, and adds block @ u_block and reduce(block) to the sums.
 
-        `inputs` are (a key per vector (K,), the same coordinates of u (B,), a mask (B,) that is False for
-        padding).
+        `inputs` are a key per vector (K,), the block's coordinates of u (B,), and a mask (B,), False for
+        padding.
         """
         block_keys, u_block, is_inside = inputs
-        # u (m,) only sets B = min(BLOCK, m) and the dtype.
+        # u (m,) determines only B = min(BLOCK, m) and the dtype.
         block = jax.vmap(mechanism.draw_normal_block, (0, None))(block_keys, u) * is_inside
         products, reduced = sums
         return (products + block @ u_block, reduced + reduce(block)), None

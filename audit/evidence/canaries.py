@@ -74,8 +74,8 @@ class RunErrors(NamedTuple):
         """Returns each run's estimates of the false-positive rate (m,) and the false-negative rate (n,).
 
         A rate is scale * errors / canaries. With coins, `canaries` counts all K, so the scale is 1 over their
-        probability of being in (for misses) or out (for false alarms). It is 2 with fair coins, 1
-        without coins. m runs have left-out canaries, and n inserted ones.
+        probability of being in (for misses) or out (for false alarms). It is 2 with fair coins and
+        1 without. m runs have left-out canaries, and n have inserted ones.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
@@ -179,8 +179,8 @@ class Coins(NamedTuple):
         """Returns errors with larger scales if coins may be unfair, and the remaining error probability.
 
         `error` is the error probability of a bound. For a user's coins, a tenth of it pays for confidence
-        limits, low and high, on the probability of "in". An error rate is scale * errors / canaries. Scales
-        are 1 / 0.5 = 2 for fair coins. The scales 1 / low and 1 / (1 - high) overestimate both error rates.
+        limits, low and high, on the probability of "in". An error rate is scale * errors / canaries. For fair
+        coins, scales are 1 / 0.5 = 2. The scales 1 / low and 1 / (1 - high) overestimate both error rates.
         """
         # Our own coins are fair.
         if not self.from_user:
@@ -248,7 +248,7 @@ class Sets(NamedTuple):
         """
         misses = (self.inserted <= threshold).sum(1, dtype=np.float64)
         alarms = (self.fresh > threshold).sum(1, dtype=np.float64)
-        # All K canaries can be misses, and all M false alarms, so rates are misses / K and alarms / M.
+        # There are at most K misses and M false alarms, so rates are misses / K and alarms / M.
         return RunErrors(
             misses,
             alarms,
@@ -373,7 +373,7 @@ class Fresh(NamedTuple):
 
 
 def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
-    """Returns a user's scores and presence bits, after all checks except that bits are fair.
+    """Returns a user's scores and presence bits, after all checks except fairness.
 
     Args:
       scores: (R, K), for K canaries in each of R runs; NaN for a failed run.

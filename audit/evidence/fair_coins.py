@@ -48,7 +48,8 @@ def require_fair(presence: Bits) -> None:
 def _tests(presence: Bits) -> Iterator[_Test]:
     """Yields the results of the tests that apply to coins (R, K).
 
-    They test the total and, for runs and canaries, totals, their spread, and pairs at fixed distances.
+    They test the overall total, the totals of runs and of canaries, their spread, and coins at fixed
+    distances.
     """
     total = int(presence.sum())
     message = f"{total:,} of {presence.size:,} canaries are in"

@@ -45,9 +45,10 @@ def given(
 ) -> Fresh:
     """Returns a user's cosines with fresh directions as evidence, after all checks (see `given.cosines`).
 
-    `presence` marks inserted canaries; `in_order` means sorted by start time. Leave-one-out cosines depend on
-    other canaries' directions, so they are not `separate`. Raises InputError for invalid values, coarsely
-    rounded cosines, and cosines very unlikely for fresh uniform directions in `dimension` dimensions.
+    `presence` marks inserted canaries; `in_order` means that rows are sorted by start time. Leave-one-out
+    cosines depend on other canaries' directions, so they are not `separate`. Raises InputError for invalid
+    values, coarsely rounded cosines, and cosines very unlikely for fresh uniform directions in `dimension`
+    dimensions.
     """
     require_type("in_order", in_order, bool)
     d = require_dimension(dimension)
@@ -58,7 +59,7 @@ def given(
     design = Fresh(
         values, present, d, separate=not leave_one_out, from_user=True, in_order=in_order
     )
-    # These tests assume independent rows, so a failed test runs again without copied rows.
+    # Both tests assume independent rows, so a failed test is repeated without copied rows.
     check_with_or_without_copies(_require_fresh, design)
     check_with_or_without_copies(_require_spread, design)
     require_possible(values, d, leave_one_out)
@@ -259,7 +260,7 @@ def _spread_p_value(design: Fresh, freedom: int, ratio: float) -> float:
     canaries = design.cosines.shape[1]  # K
     runs = np.count_nonzero(_find_inserted(design).any(1))
     # Leave-one-out cosines of a run depend on each other. With several runs, we always allow for this. With a
-    # single run, we trust the user that cosines are not leave-one-out (`separate`), as bounds do.
+    # single run, we trust the user, as bounds do, that cosines are not leave-one-out (`separate`).
     if runs == 1 and design.separate:
         # With a huge denominator, Fisher's F is a chi-squared test.
         return special.fdtrc(freedom, 1e12, ratio)

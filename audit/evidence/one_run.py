@@ -52,7 +52,7 @@ class OneRun(NamedTuple):
     def pooled(self) -> tuple[Array, Array]:
         """Returns the scores of all canaries that were in, (n,), and of those that were out, (m,).
 
-        `coins` are scores with random presence bits. Any cosines are the same scores, up to rounding.
+        `coins` are scores with random presence bits. Cosines, if any, are the same scores, up to rounding.
         """
         if self.coins is not None:
             return self.coins.pooled()

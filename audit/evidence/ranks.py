@@ -90,7 +90,7 @@ def ranks(
 def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
     """Returns unchecked evidence from ranks in the library's own runs, stored as cosines.
 
-    Methods accept only cosines. Each has its rank's tail probability.
+    Methods accept only cosines. Each cosine has its rank's tail probability.
 
     Args:
       below: (R, K), how many fresh draws score below each canary, with ties broken.

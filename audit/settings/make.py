@@ -100,7 +100,7 @@ def add_default_insertions(model: str, given: dict[str, Any]) -> None:
 
     If the sampler draws per epoch, `make_setting` uses a whole number of epochs instead.
     """
-    sampler, _, _ = str(given.get("sampler")).partition(":")  # drops a number, as in shuffled:98
+    sampler, _, _ = str(given.get("sampler")).partition(":")  # drops the number in shuffled:98
     if given.get("steps") is None and sampler not in BY_EPOCHS:
         given.setdefault("insertions", task(model).insertions or fields()["insertions"].default)
 
@@ -115,8 +115,8 @@ def make_setting(
       usual: the defaults of this model, keyed by field name.
       given: values keyed by name; None selects the default. `adversary` is a name or an `AdversaryFields`.
         `insertions` replaces `steps`: training then takes insertions * periodicity steps. Without either, it
-        takes 250 steps or the model's default, for any periodicity. Samplers that draw once per epoch round
-        this down to whole epochs. Fields of other adversaries are validated but ignored.
+        takes 250 steps or the model's default, whatever the periodicity. Samplers that draw once per epoch
+        round this down to whole epochs. Fields of other adversaries are validated but ignored.
       examples: the number of examples in the data; 0 if unknown. It determines the epoch length if the
         sampler does not.
 

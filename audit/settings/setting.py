@@ -222,7 +222,7 @@ class Setting:
     def insertions(self) -> int:
         """The number of steps in a run that insert a canary or, with Poisson sampling, may insert it."""
         sampling = self.sampling
-        if sampling.times:  # the sampler `known:N` inserts in N random steps
+        if sampling.times:  # `known:N` inserts each canary in N random steps
             return sampling.times
         schedule = self.schedule
         if sampling.batches:  # one step in each epoch of `batches` steps
@@ -360,7 +360,7 @@ def _validate_runs(setting: Setting, runs: int) -> None:
 
 
 def _validate_sampler(setting: Setting, delta: float) -> None:
-    """Raises InputError if the sampler, not `every`, does not fit the steps, canaries or delta."""
+    """Raises InputError if a sampler other than `every` does not fit the steps, canaries or delta."""
     sampling = setting.sampling
     # Poisson sampling has no upper bound on epsilon at a very small delta.
     if sampling.name == POISSON:

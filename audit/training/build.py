@@ -216,7 +216,7 @@ def _make_schedule(setting: Setting, examples: int) -> Schedule:
     key = game.root(setting.seed, "batches")
     batches = base.fixed_shuffle(key, examples, setting.mechanism.batch_size, schedule.steps)
     if setting.sampling.name != KNOWN:
-        # Step `place` of every `periodicity` steps, counted from 1, inserts all canaries.
+        # Step `place`, counted from 1, of every `periodicity` steps inserts all canaries.
         mask = base.insertion_mask(schedule.steps, schedule.periodicity, schedule.place)
         return Schedule(batches, mask)
     # We fold in a large number, because `base.fixed_shuffle` folds the epochs 0, 1, ... into the same key.

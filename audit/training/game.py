@@ -79,8 +79,8 @@ class Game(NamedTuple):
         """Returns a mask (R, K) of the canaries that the runs with these indices (R,) insert.
 
         With `null.all_in`, every run inserts all canaries, because held-out scores have a known
-        distribution. Otherwise, odd-numbered runs insert a single canary, so half of the runs have it, and
-        fair coin flips insert several.
+        distribution. Otherwise, half of the runs, the odd-numbered ones, insert a single canary, and fair
+        coin flips decide about several.
         """
         canaries = self.adversary.canaries
         if self.adversary.null.all_in:
@@ -355,7 +355,7 @@ def _map_programs(
     join: Join | None,
     placement: Placement,
 ) -> tuple[Wrapped, Wrapped, Wrapped]:
-    """Returns three programs for R runs: to begin, train some steps, and score the models (R, p).
+    """Returns three programs for R runs: to begin, train for some steps, and score the models (R, p).
 
     `draw_initial` maps a run's key to its own theta_0 (p,); it is None if all runs share theta_0. `join`
     draws which inserted canaries join a step; it is None if they all join.

@@ -66,8 +66,8 @@ def usual_effort(parameters: int) -> Effort:
     """Returns the default effort for measuring a model of this size, a minute or two on two cores.
 
     Steps of large models take seconds to measure, so we use fewer runs, steps and secants. A secant compares
-    the gradients at two points of a line through the model, to find jumps. `secant_steps` steps per run
-    have `reach` secants before and after the model on each line.
+    the gradients at two points of a line through the model, to find jumps. In `secant_steps` steps
+    per run, each line has `reach` secants on each side of the model.
     """
     steps = int(np.clip(_PARAMETERS_TIMES_STEPS // parameters, _MIN_MEASURED, _MAX_MEASURED))
     if parameters < _LARGE:
@@ -94,13 +94,13 @@ def rehearse(
 ) -> Rehearsal:
     """Trains a few runs separate from any audit, and measures how much their steps stretch distances.
 
-    `_Meter` finds the largest singular value of a step's Jacobian, and secants, which measure how much the
-    step stretches short lines near the model, to find jumps in the gradient.
+    `_Meter` finds the largest singular value of a step's Jacobian. To find jumps in the gradient, its secants
+    measure how much the step stretches short lines near the model.
 
     Args:
       game: The audited game of T steps, which trains by plain SGD.
       effort: The numbers of runs (at least 2), steps and secants.
-      distances: (T,) the length of these lines at each step (`lipschitz.coupling_distances`), in units of
+      distances: (T,) the length of the lines at each step (`lipschitz.coupling_distances`), in units of
         learning rate * clipping norm / batch size.
       progress: Called with 1.0 after each measured step.
     """
@@ -182,9 +182,9 @@ class _Meter(NamedTuple):
     def _find_secants(self, step: int, models: Array, batch: Batch, inserted: Array) -> None:
         """Finds jumps: adds to `secants` each run's secant that most exceeds the derivative.
 
-        A secant is how much the step stretches part of a line. Lines go through a run's model in directions
-        that may separate the audit's models. One direction is `inserted` (R, p), a canary's contribution to
-        each run's step, because earlier insertions moved the model roughly that way.
+        A secant measures how much the step stretches part of a line. Lines go through a run's model in
+        directions that may separate the audit's models. One direction is `inserted` (R, p), a canary's
+        contribution to each run's step, because earlier insertions moved the model roughly that way.
         """
         line = Line(
             length=self.lengths[step],
