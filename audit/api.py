@@ -309,7 +309,7 @@ def _audit_one(
     """Runs an audit, writes its conclusion to a folder in `out`, and returns the result.
 
     Matrix products use full float32 precision, which is not JAX's default on every device. `fields` is the
-    setting. `make_request` maps it, `runs` and the level to the request for the audit.
+    setting. `make_request` maps `fields`, `runs` and the level to the request for the audit.
     """
     import jax
 

@@ -378,8 +378,8 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
         ) from error
     without_init = untraced._replace(init=None)  # type: ignore[arg-type]
     shared = _share(_Fingerprinted(fingerprint, without_init))
-    # Training does not compile `init`, and a shared one would keep its data in memory. `reads_theta` is not
-    # hashed, because it affects only the upper bound.
+    # Training does not compile `init`, and a shared `init` would keep its data in memory. `reads_theta` is
+    # not hashed, because it affects only the upper bound.
     compiled = shared._replace(init=adversary.init, reads_theta=adversary.reads_theta)
     return OwnAdversary(label, fingerprint), compiled
 

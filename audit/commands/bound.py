@@ -105,7 +105,7 @@ def main() -> None:
         cli.refuse(["leave_one_out"], "requires --dimension: give both, or drop it")
     paths = score_files.paths(FLAGS.scores)
     if FLAGS.card is not None:
-        # A card is a record of an audit, with claim and level.
+        # A card records an audit with its claim and level.
         _compare_with_card(paths)
         return
     result = _conclude(paths, _make_claim(), cli.level())
@@ -130,7 +130,7 @@ def _conclude(
             (*_CLAIM_FLAGS, *_READING_FLAGS), f"conflicts with the audit in {FLAGS.scores}: drop it"
         )
         subject = subjects.describe_setting(paths[0], *level, runs)
-        # A `Result` calls a function for its subject.
+        # `Result` takes a function that returns the subject.
         return Result(subject.conclusion, lambda: subject, folder=paths[0])
     conclusion = conclude(_read_evidence(paths), claim, level)
     name = FLAGS.name or score_files.describe_files(paths)
@@ -208,7 +208,7 @@ def _exit_on_failure(result: Result) -> None:
 def _read_evidence(paths: Sequence[Path]) -> Evidence:
     """Returns the evidence in files, read as the flags specify: scores, or cosines with --dimension.
 
-    Rows sorted by their runs' start times (--in_order) require scores with a known null distribution.
+    --in_order (rows sorted by their runs' start times) requires scores with a known null distribution.
     """
     if FLAGS.dimension is not None:
         require(len(paths) == 1, f"--scores={FLAGS.scores}: with --dimension give one file")

@@ -126,7 +126,7 @@ def _run_check(subject: str, file: UserFile) -> CheckReport:
 
 
 def _check_step(file: UserFile) -> CheckReport:
-    """Checks the step in a user's file, for the file's `params` and `batch`.
+    """Checks the step in a user's file on the file's `params` and `batch`.
 
     The DP-SGD settings come from flags or else from the optional dict `stated`.
     """

@@ -159,7 +159,7 @@ def _read_sampler() -> _Sampler:
         FLAGS.batches.isdecimal(),
         f"--batches={FLAGS.batches}: give a whole number, or mine.py:loader",
     )
-    # Optional sizes make the bound smaller.
+    # Optional sizes lower the bound.
     sizes = (FLAGS.examples, FLAGS.largest_batch)
     if sizes != (None, None):
         is_complete = None not in sizes and sampler == "truncated_poisson"
@@ -200,9 +200,9 @@ def _recognize_loader(user_file: UserFile, lipschitz: float | None) -> _Sampler:
     report = check_batches(draw, examples, sampling_rate=1 / batches)
     kind = _find_kind(report)
     order = report.figures.get("order")
-    if order is None:  # passes do not use every example once
+    if order is None:  # passes do not use every example exactly once
         return _Sampler(kind, batches)
-    # Tests of the order may change `kind`. Unequal batches may too, if steps increase an example's effect.
+    # Tests of the order may change `kind`. So may unequal batches, if steps increase an example's effect.
     can_expand = lipschitz is not None and lipschitz > 1
     return _judge_order(kind, batches, OrderTest(**order), can_expand=can_expand)
 

@@ -163,7 +163,7 @@ def define_optional(kind: type, **helps: str) -> None:
 def define_setting(kind: type = Setting, names: Iterable[str] | None = None) -> None:
     """Defines a flag for each field of a settings class, or only for the fields in `names`."""
     for field in _select_fields(kind, names):
-        if field.auto:  # "auto" is also a value
+        if field.auto:  # "auto" is also allowed
             flags.DEFINE(_CountParser(), field.flag, field.default, field.help)
         else:
             _DEFINE[field.kind](field.flag, field.default, field.help)

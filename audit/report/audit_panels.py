@@ -221,7 +221,8 @@ def draw_trade_off(
     if upper_mu is not None and math.isfinite(upper_mu):
         _draw_gaussian(axis, grid, upper_mu, f"mu ≤ {at_most(upper_mu, 2)}", color=UPPER, ls=":")
     claim = conclusion.claim
-    # A claim from the user's accountant (GIVEN) without mu is an (epsilon, delta) claim, not plotted above.
+    # A claim from the user's accountant (GIVEN) without mu is an (epsilon, delta) claim, which is not
+    # plotted above.
     if claim is not None and claim.assumes == GIVEN and upper_mu is None:
         false_negative_rates = 1 - claim.power(grid)
         smallest = grid[0]  # the smallest rate that the axes show

@@ -333,7 +333,7 @@ def _explain_too_few_runs(conclusion: Conclusion) -> Iterator[str]:
     upper = conclusion.tightest
     largest = conclusion.most_provable  # the bound of an attack that makes no errors
     assert upper is not None and largest is not None
-    # This lowers the upper bound, so these runs can reject it.
+    # Both changes lower the upper bound, so these runs can reject it.
     advice = "use fewer insertions or a larger sigma to look for bugs"
     # A user who states epsilon may be unable to change sigma. More runs raise `largest`; fresh
     # directions have another limit.

@@ -66,7 +66,7 @@ def describe_score_files(
 
 
 def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
-    """Returns the facts for a report on given scores, with the title `name`."""
+    """Returns the facts for a report titled `name` on given scores."""
     facts = {"Runs": _describe_runs(conclusion)}
     steps = conclusion.composition  # the steps that may insert the canary
     if steps is not None:
@@ -86,7 +86,7 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
         f"scipy {scipy.__version__}",
         "Date": f"{datetime.now(UTC):%Y-%m-%d}",
     }
-    # Scores do not reveal other topics, such as "sees".
+    # Scores reveal nothing about other topics, such as "sees".
     threats = {"given": _UNKNOWN_THREAT}
     return Subject(name, facts, threats, conclusion, provenance)
 

@@ -104,9 +104,9 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
 
     Args:
       place: the name of the table, for messages.
-      names: the column names, one of
-          score,in or score,presence, with 1 for an inserted canary, else 0;
-          in,out: scores with and without the canary.
+      names: the column names, either
+          score,in or score,presence (1 for an inserted canary, otherwise 0), or
+          in,out (scores with and without the canary).
       column: a function from a name to the values of that column, (runs,) or (runs, canaries).
 
     Raises:
@@ -192,8 +192,8 @@ def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str
 def _read_npz(path: Path, wanted: Wanted) -> Columns:
     """Returns the arrays of an .npz file that `wanted` selects, or those for ranks, keyed by our names.
 
-    For ranks, `scores` of canaries are ranked among `fresh`, scores of random draws. The optional `presence`
-    marks inserted canaries.
+    For ranks, the canaries' `scores` are ranked among `fresh`, scores of random draws. The optional
+    `presence` marks inserted canaries.
     """
     with tables.reading(path), np.load(path, allow_pickle=False) as file:
         our_names = wanted.rename(file.files)
@@ -268,7 +268,7 @@ def _split_by_presence(scores: Array, present: NDArray[np.bool_], one_run: bool)
     if one_run or scores.ndim > 1:
         return given.coins(np.atleast_2d(scores), np.atleast_2d(present))
     sets = given.two_worlds(scores[present], scores[~present])
-    # `labelled` adds a note to the report: these scores may be from one run.
+    # `labelled` adds a note to the report that these scores may be from one run.
     return sets._replace(labelled=True)
 
 
