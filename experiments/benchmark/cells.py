@@ -62,7 +62,7 @@ class AuditedCell(NamedTuple):
         """
         estimator = ESTIMATORS[self.estimator]
         mechanism = MECHANISMS[self.mechanism].make_known(self.seed, self.n, self.audits)
-        # A law draws scores and audits them, here with the estimator.
+        # A law draws and audits scores; here, the estimator audits them.
         law = mechanism.law._replace(audit=estimator.audit)
         [row] = calibrate(mechanism._replace(law=law))  # runs the audits; one row per method
         exceeding = round(row.exceeding * self.audits)

@@ -20,7 +20,7 @@ _MAX_RATIO = 1.3  # the edge of the axis, with arrows for larger ratios to the t
 def draw_figure(estimators: Records) -> Figure:
     """Draws each estimator's fraction of wrong audits, and its mean epsilon divided by the true epsilon.
 
-    `estimators` are the rows of the summary table; `proven` is their ratio of epsilons. Filled dots mark
+    `estimators` are the summary table's rows, with the ratio of epsilons as `proven`. Filled dots mark
     estimators that claim a confidence level.
     """
     panels = {  # keyed by title; these blank titles must differ
@@ -33,7 +33,7 @@ def draw_figure(estimators: Records) -> Figure:
 
 
 def _draw_wrong_audits(axis: Axes, estimators: Records) -> None:
-    """Draws each estimator's fraction of audits above the true epsilon in the worst cell, `too_much`.
+    """Draws `too_much`, each estimator's fraction of audits above the true epsilon in its worst cell.
 
     Cells are the mechanisms and audit sizes that meet the estimator's assumptions. A line marks the allowed
     fraction. The square-root scale spreads out small fractions.
@@ -51,8 +51,8 @@ def _draw_wrong_audits(axis: Axes, estimators: Records) -> None:
 def _draw_dots(axis: Axes, estimators: Records, name: str, edge: float) -> None:
     """Draws the `name` field of the table's rows as dots from top to bottom, with lines between designs.
 
-    An arrow at `edge`, the end of the horizontal axis, marks a larger value. Dots are filled for estimators
-    that claim a confidence level, and missing if no cell meets the assumptions (`too_much` is None).
+    An arrow at `edge`, the end of the horizontal axis, marks a larger value. A dot is filled if the estimator
+    claims a confidence level, and missing if no cell meets its assumptions (`too_much` is None).
     """
     for place, row in enumerate(estimators):
         if row["too_much"] is not None:

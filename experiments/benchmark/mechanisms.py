@@ -243,7 +243,7 @@ def _make_with_scores(design: str) -> Iterator[BenchmarkedMechanism]:
     if design == ONE_CANARY:
         for name, (law, mu) in _ONLY_ONE_CANARY.items():
             yield make(name, law=law, mu=mu)
-        # Its epsilon is 0, since it reveals the canary only with probability delta.
+        # Epsilon is 0, since the mechanism reveals the canary only with probability delta.
         yield make("(0, delta)", law=_REVEALING, mu=0.0, delta=_REVEAL_PROBABILITY)
     else:  # these need several canaries
         # Canaries that are not orthogonal:

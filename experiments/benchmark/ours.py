@@ -71,7 +71,7 @@ def _make_estimator(
 
     Args:
       documented: The method's documented assumptions.
-      epsilon: The function (evidence, delta, confidence) -> the method's lower bound on epsilon.
+      epsilon: A function (evidence, delta, confidence) -> the method's lower bound on epsilon.
     """
     assumes = []
     if design in (SEVERAL, ONE_RUN):  # coins insert the canaries

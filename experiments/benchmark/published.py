@@ -45,7 +45,7 @@ def bootstrapped_gaussian(coins: Coins, delta: float, confidence: float) -> floa
     """Returns dpsgd-auditbench's bootstrap confidence bound on epsilon; it assumes that scores are normal.
 
     mu is the distance between the two worlds' means, in pooled standard deviations. As in the original, it is
-    not negative. The bound is the epsilon at the (1 - confidence)-quantile of mu over 2,000 bootstrap
+    never negative. The bound is the epsilon at the (1 - confidence)-quantile of mu over 2,000 bootstrap
     samples.
     """
     rng = np.random.default_rng(0)
@@ -128,8 +128,8 @@ def _bound_second_moment(mean: float, cut: float, canaries: int, mu_3: float, mu
     h_1 = 4 * (canaries - 2) / pairs
     h_2 = 2 / pairs
 
-    # In the code, variance(x) = h_2 x + constant - (1 - h_0) x^2. Instead of mu_3^2, mu_2^2 is correct
-    # (Errata L1). `wilson` cannot solve this, because it requires the term -x^2.
+    # In the code, variance(x) = h_2 x + constant - (1 - h_0) x^2. The code's mu_3^2 should be mu_2^2 (Errata
+    # L1). `wilson` requires the term -x^2, so it cannot solve this equation.
     constant = h_1 * mu_3 + h_0 * (mu_4 - mu_3**2)
     # Solve a x^2 - 2 b x + c = 0.
     a = 1 + cut * (1 - h_0)
@@ -203,7 +203,7 @@ def one_shot_lower_value(prior: float, directions: Fresh, delta: float, confiden
     false-negative rate (`one_shot.in_sample`). `prior` is the parameter of this bound's beta prior: 1/2 for
     Jeffreys, 1 for Clopper-Pearson.
     """
-    # Row 0 is the only run. It leaves out no canary.
+    # Row 0, the only run, leaves out no canary.
     cosines = Cosines(directions.cosines[0], np.empty(0), directions.dimension)
     return one_shot.in_sample(cosines, delta, 1 - confidence, prior)
 

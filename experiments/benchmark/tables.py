@@ -44,10 +44,10 @@ def is_held_to_level(cell: Record) -> bool:
 def _summarize(estimator: Estimator, cells: Records, tests: int) -> Record:
     """Returns an estimator's row of the table, except for the column of refuted claims.
 
-    `cells` are the estimator's records (`AuditedCell.measure`). `exceeding` audits are above the truth,
-    `refused` have no value, and the mechanism violates the assumptions `broken`. `too_much` is the largest
-    fraction above the truth in cells without violations, and `elsewhere` in others. `tests` is the number of
-    `exceeds_level` tests for all estimators.
+    `cells` are the estimator's records (`AuditedCell.measure`). `exceeding` counts audits above the truth,
+    `refused` audits without a value, and `broken` names the violated assumptions. `too_much` is the largest
+    fraction above the truth in cells without violations, and `elsewhere` that in others. `tests` is the
+    number of `exceeds_level` tests for all estimators.
     """
     meeting = [cell for cell in cells if not cell["broken"]]
     violating = [cell for cell in cells if cell["broken"]]

@@ -132,7 +132,7 @@ def measure_rate(training: Training, seconds: float) -> float:
 def find_fastest(engine: Engine, problem: Problem) -> Training:
     """Returns an engine's training run with the fastest of its `model_counts`.
 
-    It skips model counts if their per-example gradients may not fit in CPU or GPU memory.
+    It skips model counts whose per-example gradients may not fit in CPU or GPU memory.
     """
     floats_per_model = problem.setting.mechanism.batch_size * problem.theta_0.size
     max_floats = _MAX_CPU_FLOATS  # until we know the device

@@ -146,8 +146,8 @@ def score_densities(
     # grid is too small, the error below is large.
     extra = canary
     if replaces:
-        # The canary replaces a client, so the mean changes by `canary - dots.mean()`. Both grids need this
-        # much room. Adding it to `canary` is more than enough.
+        # The canary replaces a client, so the mean changes by `canary - dots.mean()`. Both grids need room
+        # for this. Adding it to `canary` is more than enough.
         extra += max(canary - dots.mean(), 0.0)
     without = compute_log_density(dots, cohort, sigma, extra)
     others = without
@@ -233,9 +233,9 @@ def _compute_ratios(tilted: _TiltedCohort, times: Array) -> NDArray[np.complex12
     """Returns P M(s + i t) / M(s) at each of the times t (T,), for the tilt s.
 
     M(z) is the mean of e^(z * sum of dot products) over cohorts. The tilt weights cohorts by e^(s * sum), so
-    M(s + i t) / M(s) is the mean of e^(i t * sum) over tilted cohorts. There, client j joins independently
-    with probability joins[j], given that `size` clients join, which has probability P. So the result is the
-    coefficient of z^size in the product over clients of
+    M(s + i t) / M(s) is the mean of e^(i t * sum) over tilted cohorts. Under the tilt, client j joins
+    independently with probability joins[j], given that `size` clients join, which has probability P. So the
+    result is the coefficient of z^size in the product over clients of
 
         1 - joins[j] + joins[j] z e^(i t dots[j]).
     """

@@ -90,7 +90,7 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
 
 
 def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -> pd.DataFrame:
-    """Adds the training run's epsilon up to each measured round, by Renyi DP, to a frame of rounds.
+    """Extends a frame of rounds with the training run's epsilon up to each measured round, by Renyi DP.
 
     We compose Gaussian releases with the same epsilons as the rounds. An unmeasured round takes the epsilon
     of the measured round before it, as in the paper, or after it, as in the public code (`is_backward`).
@@ -115,8 +115,8 @@ def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -
         return rounds.cumulative(charges, setting.delta)
 
     paper_delta = 1 / setting.scores  # only for published estimates
-    # These map a round's epsilon to a noise multiplier. Like the public code, they map infinity to
-    # the true one.
+    # These map a round's epsilon to a noise multiplier. Like the public code, they map infinity to the true
+    # multiplier.
     by_renyi = partial(rounds.find_renyi_noise, delta=paper_delta, true_noise=sigma)
     exactly = partial(rounds.find_gaussian_noise, true_noise=sigma)
     lower = frame["lower"].clip(rounds.MIN_LOWER)  # as in the public code
@@ -212,7 +212,7 @@ def show_totals(setting: Attacked, frame: pd.DataFrame, is_backward: bool) -> st
     charged = int(last["charged_to"])
     perfect = _compose_perfect_canary(setting, last["rate"], charged)
     # The accountant's epsilon if the simulated (mock) rounds are also released (Errata C4). Each row of
-    # `frame` has a mock round per score. They draw from fewer clients, so their sampling rate is higher.
+    # `frame` has a mock round per score. These draw from fewer clients, so their sampling rate is higher.
     sigma = setting.noise_multiplier
     training = Charge(sigma, last["rate"], setting.rounds)
     mock = Charge(sigma, last["mock_rate"], rounds=len(frame) * setting.scores)

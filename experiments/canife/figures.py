@@ -51,7 +51,7 @@ _PANELS = {
 
 
 def draw(sweep: AblationSweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's curves and makes their table from its cells with all rounds stored."""
+    """Draws a sweep's curves and makes their table from the cells that have all rounds stored."""
     stored = []
     for cell in sweep.cells:
         setting, numbers = cell.request

@@ -108,8 +108,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     # With the penalties of Figure 8a, a design can end with a zero gradient, so we keep the sample with the
     # smallest penalty, not the last.
     with_best_sample = dataclasses.replace(setting, keep_best=True)
-    # Figure 8c has rounds on the x axis, so we measure twice as many. It shows epsilon, which is infinite
-    # without noise. A design's minibatch has a fixed size, not the cohort's size as by default.
+    # Figure 8c has rounds on the x axis, so we measure twice as many. Its epsilons would be infinite without
+    # noise. A design's minibatch has a fixed size instead of the default, the cohort's size.
     noisy = dataclasses.replace(
         setting,
         noise_multiplier=size.noise_multiplier,

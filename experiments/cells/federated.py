@@ -116,7 +116,7 @@ def train(
     federation: Federation,
     progress: Progress,
 ) -> None:
-    """Trains those of the first `runs` runs that the settings' stores, under the root `out`, do not have.
+    """Trains those of the first `runs` runs that are missing from the settings' stores under the root `out`.
 
     The settings differ only in what the adversary sees, so one training run gives scores for all stores.
     `progress` is called with the number of newly trained runs.
@@ -153,7 +153,7 @@ def train(
             store.save(games.final_scores(game, midway.thetas, midway.first))
 
     for i, (game, store) in enumerate(pairs):
-        # Different stores may miss different runs. `games.train` trains the runs that `store` misses, and
+        # Different runs may be missing from each store. `games.train` trains those missing from `store`, and
         # `watch` adds them to later stores. Earlier stores are complete.
         watch_chunk = functools.partial(watch, store, pairs[i + 1 :])
         games.train(game, store, runs, progress=progress, watch=watch_chunk)

@@ -131,7 +131,7 @@ class Cluster:
         """Calls a function on workers, once for each tuple in `arguments`, and yields calls as they end.
 
         A call is function(devices, *the tuple), with the task's number of CPU devices, or 0 for GPUs. An
-        ended call is its tuple, and a function that returns its result or raises its error.
+        ended call is its tuple and a function that returns its result or raises its error.
         """
         # With max_calls=0, a worker stays alive after a task and keeps its compiled programs.
         make_remote = self._ray.remote(max_retries=_MAX_RETRIES, max_calls=0, **self._resources)

@@ -87,8 +87,8 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
         seconds = time.perf_counter() - begin
     conclusion = finished.conclusion
     if method.setting.adversary.name == ONE_SHOT:
-        # The usual conclusion ignores the fact that scores are cosines with random directions. For the
-        # final model, the cosines of left-out canaries have a known distribution.
+        # The usual conclusion ignores that scores are cosines with random directions. For the final model,
+        # the cosines of left-out canaries have a known distribution.
         dimension = build.trainee(compared.model, dataset).model.n_parameters
         (conclusion,) = conclude_each_run(
             finished.scores, dimension, law_holds=method.sees == FINAL, level=level
@@ -138,8 +138,8 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
 def _compose_estimates(attacked: Attacked, counted_rounds: Sequence[tuple[Measured, int]]) -> float:
     """Returns the training run's epsilon from the measured rounds' published estimates.
 
-    Like the paper's code, we convert an estimate to the noise multiplier of a Gaussian release with this
-    epsilon, and compose them by Renyi DP. The sampling rate is 1, because the adversary knows the
+    Like the paper's code, we convert each estimate to the noise multiplier of a Gaussian release with this
+    epsilon, and compose the releases by Renyi DP. The sampling rate is 1, because the adversary knows the
     mini-batches. `counted_rounds` has measured rounds, and the number of rounds that each represents.
     """
     estimate_delta = 1 / attacked.scores  # the paper's choice; a round has `scores` scores
@@ -157,7 +157,7 @@ def _compose_estimates(attacked: Attacked, counted_rounds: Sequence[tuple[Measur
 def _compose_exact(counted_rounds: Sequence[tuple[Measured, int]], delta: float) -> float:
     """Returns the training run's epsilon at delta from the exact epsilons of the measured rounds.
 
-    We convert each epsilon to the mu of a Gaussian curve with this epsilon. The squared values of mu add up.
+    We convert each epsilon to the mu of a Gaussian curve with this epsilon. The squares of mu add up.
     """
     sum_of_squares = 0.0  # of mu
     for measured, represented in counted_rounds:
@@ -181,7 +181,7 @@ def make_table(compared: Compared, rows: Sequence[Record], upper: float) -> Tabl
         field("assumes", "assumes", left=True),
         Column(key="upper_bound", value=lambda row: upper),
     ]
-    # A line below the table with the columns' widths (10 for `runs` and `s`).
+    # A line below the table, with its column widths (10 for `runs` and `s`).
     upper_bound = f"{'upper bound':<20} {'accounting':<23} {'':>10} {at_most(upper):>7}"
     notes = _NOTES.format(
         confidence=show_level(compared.confidence),

@@ -61,8 +61,8 @@ def _audit_seed(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Returns one seed's lower bound on epsilon from each method, and the dependence between its canaries.
 
-    A canary is detected if its score reaches a threshold. `thresholds` maps each order of Wilson's interval,
-    its number of moments, to a threshold. Our bound for several canaries, `lifted`, chooses a threshold
+    A canary is detected if its score reaches a threshold. `thresholds` maps each order of Wilson's interval
+    (its number of moments) to a threshold. Our bound for several canaries, `lifted`, chooses a threshold
     itself. The dependence (`moment_gaps`) is 0 for independent canaries. It uses the threshold for order 2,
     the lowest order that depends on several canaries.
     """
