@@ -94,7 +94,7 @@ def find_fewest_runs(
     """Finds the smallest sufficient number of runs by bisection on a logarithmic scale.
 
     Args:
-      too_few, enough: Numbers of runs that are assumed to be too small and large enough.
+      too_few, enough: Numbers of runs assumed to be insufficient and sufficient, respectively.
       precision: The largest allowed ratio of the result to a number of runs found to be too small.
     """
     while enough > max(precision * too_few, too_few + 1):

@@ -96,8 +96,8 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
     )
     if not _is_too_low(claimed, accounted):
         return outcome
-    # A mistake explains the claim if its epsilon is within 2% of the claim, and within half of the percentage
-    # by which the claim is too low.
+    # A mistake explains the claim if its epsilon differs from it by under 2%, and by under half the
+    # percentage by which the claim is too low.
     close = min(0.02, (1 - claimed / accounted) / 2) * claimed
     fitting = [
         name

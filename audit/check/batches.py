@@ -116,9 +116,9 @@ def check_batches(
 
 
 def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
-    """Draws passes until there are 8 with enough batches for the tests, or 2 with _MAX_BATCHES in total.
+    """Draws at least 8 passes with enough batches for the tests, or at least 2 with _MAX_BATCHES in total.
 
-    The tests need 320 batches, and 8 passes show repeats even with few examples. With 40,000 (1 - rate)
+    The tests need 320 batches, and 8 passes reveal repeats even with few examples. With 40,000 (1 - rate)
     examples in total, the relative standard error of the measured rate is 0.5%.
     """
     needed = max(320, 40_000 * (1 - rate) / (examples * rate))
@@ -161,7 +161,7 @@ def _recognise_kind(drawn: _DrawnBatches) -> str:
 
 
 def _is_once_in_epochs(drawn: _DrawnBatches) -> bool:
-    """Returns True if no epoch uses an example twice, but Poisson batches would (up to probability 1e-9).
+    """Returns True if no epoch repeats an example, which has probability below 1e-9 for Poisson batches.
 
     The stated rate determines the length of an epoch, and the measured rate determines the probability.
     """
@@ -180,7 +180,7 @@ def _is_repeated(indices: Integers) -> bool:
 
 
 def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: str) -> CheckReport:
-    """Returns the report on a loader with the sampler `kind`, for an accountant that assumes `assumed`."""
+    """Returns the report on a loader whose sampler is `kind` when the accountant assumes `assumed`."""
     rows = {
         "indices": _check_indices(drawn, kind),
         "batch size": _test_rate(drawn),
@@ -208,7 +208,7 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
     if assumed != POISSON:
         _drop_poisson_tests(drawn, rows, kind, assumed)
     findings = []
-    # The rejected Poisson tests report an unrecognised kind.
+    # An unrecognised kind is reported by the rejected Poisson tests.
     is_reported = kind == UNRECOGNISED and assumed == POISSON
     if kind != assumed and not is_reported:
         title = _TITLES.get(kind, "other")
@@ -225,7 +225,7 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
                 "(audit.sampler_claims) prints their epsilon",
             )
         ]
-        # The kind already explains rejections in both rows.
+        # The kind already explains any rejections in these rows.
         for row in ("spread of sizes", "every example"):
             rows[row] = rows[row]._replace(findings=())
     return make_report("batches", rows, findings)._replace(figures=figures)
@@ -234,10 +234,10 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
 def _drop_poisson_tests(
     drawn: _DrawnBatches, rows: dict[str, CheckOutcome], kind: str, assumed: str
 ) -> None:
-    """Removes Poisson tests from `rows`, if the accountant assumes a different sampler.
+    """Removes Poisson tests from `rows` if the accountant assumes a different sampler.
 
-    `kind` is the observed sampler. Keeps all texts except "together", and accepts a rate within 1% of the
-    stated rate.
+    `kind` is the observed sampler. Keeps the texts of all rows except "together". Accepts a rate within 1% of
+    the stated rate.
     """
     full_sizes = [drawn.sizes.mean()]
     if assumed != BALLS_IN_BINS:  # a smaller last batch lowers the mean
@@ -349,7 +349,7 @@ def _test_spread(counts: Any, law: Any) -> float:
 def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
     """Tests whether up to 1,500 examples are drawn equally often and independently of each other.
 
-    Uses neighbours, which loaders often draw in groups.
+    Uses neighbouring examples, which loaders often draw together.
     """
     observed = choose_neighbours(drawn.examples)
     # (batches, observed) 1 if the batch contains the example; floats, for fast matrix products.

@@ -155,8 +155,8 @@ def _fit_size(m: Measured) -> tuple[float, str] | None:
 def _measure_factor(m: Measured) -> float:
     """Returns the ratio of both movements and noise to their stated sizes; 1 if they have no common ratio.
 
-    The factor is the common norm of the largest movements. If examples replace rows, it is the largest norm,
-    which may be a tenth too small, or the noise's deviation minus its error if that is larger.
+    The factor is the common norm of the largest movements. If examples replace rows, it is the larger of the
+    largest norm, which may be a tenth too small, and the noise's deviation minus its error.
     """
     tried = m.tried
     deviation = m.drawn.given.deviation
@@ -170,13 +170,13 @@ def _measure_factor(m: Measured) -> float:
     is_smaller = factor < 1 - error and tried.is_clipped
     # The largest movement may be a tenth too small, or 1% above the factor.
     is_bound = 0.9 * deviation < tried.max_norm < 1.01 * factor
-    # The noise must fit the factor, and better than the stated size, 1.
+    # The noise must fit the factor, and fit it better than the stated size, 1.
     fits_noise = abs(factor / deviation - 1) < min(error, abs(deviation - 1))
     return factor if (is_larger or is_smaller) and is_bound and fits_noise else 1.0
 
 
 def _fit_clipping_norm(m: Measured) -> tuple[str, str] | None:
-    """Returns the best explanation of a wrong clipping norm and a text with all; None without clipping.
+    """Returns the best explanation of a wrong clipping norm, and a text with all; None without clipping.
 
     A norm that no known mistake explains is reported only if movements exceed C, because smaller norms do not
     weaken privacy.
@@ -185,13 +185,13 @@ def _fit_clipping_norm(m: Measured) -> tuple[str, str] | None:
     fits = find_factors(m, "movements", tried.common_norm, _C_ERROR + tried.tolerance)
     if tried.violations and not fits:
         fits = [f"clipped to {tried.common_norm:.4g} times the stated C"]
-    if not fits or not tried.is_clipped:  # `is_clipped` is last, because it takes training steps
+    if not fits or not tried.is_clipped:  # `is_clipped` comes last, because it takes training steps
         return None
     return fits[0], "; or ".join(fits)
 
 
 def _find_rows(m: Measured) -> str:
-    """Lists the rows in which examples exceed C; "" if all rows or added examples do."""
+    """Lists the rows in which examples exceed C; returns "" if all rows or added examples do."""
     by_row = m.tried.by_row
     rows = [row for row in sorted(by_row) if by_row[row].excess > 1]
     text = f"{len(rows)} of {len(by_row)} rows tried: {', '.join(map(str, rows[:8]))}"
@@ -209,8 +209,8 @@ def _is_clipped_in_part(m: Measured) -> bool:
 def _find_separate_layers(m: Measured, least: int) -> str:
     """Returns the names of the layers that a single example moves by C.
 
-    Uses the example with the most such layers among those that exceed C. Returns "" if it has fewer than
-    `least`, or if any example moves a layer by more than C. In all norms, C is 1.
+    Of the examples that exceed C, uses the one with the most such layers. Returns "" if it has fewer than
+    `least`, or if any example moves a layer by more than C. A norm of 1 is C.
     """
     norms = m.tried.collect("layer_norms")
     error = _C_ERROR + m.tried.tolerance
@@ -226,7 +226,7 @@ def _find_left_out(m: Measured) -> str:
     """Returns the names of the layers that make examples exceed C, if all others stay within C; otherwise "".
 
     Tries each layer, all vectors (biases), and the 2, 3, ... layers that move most, up to half of the layers.
-    Two examples that exceed C must move the other layers by at least 0.96 C, as evidence of clipping.
+    As evidence of clipping, two examples that exceed C must move the other layers by at least 0.96 C.
     """
     tried = m.tried
     # Differences from a replaced row do not show which layers are clipped. If all examples are clipped to a
@@ -251,7 +251,7 @@ def _find_left_out(m: Measured) -> str:
 
 def _find_missing(m: Measured) -> str:
     """Returns where noise is sometimes missing: "steps" or "parameters in some steps"; "" if it never is."""
-    if m.ties != AT_ONE:  # unless several seeds share a value, as without noise
+    if m.ties != AT_ONE:  # AT_ONE: several seeds share a value, as without noise
         return ""
     return "steps" if noise.count_repeats(m.drawn) else "parameters in some steps"
 
@@ -261,7 +261,7 @@ def _find_repeats(m: Measured) -> tuple[str, int, int] | None:
 
     Returns None if noise does not repeat. If all seeds give the same step, an empty batch shows whether the
     step has noise. If the step rejects an empty batch, each example is used four times instead. With a sum of
-    gradients g and noise z, the step moves by a = g + z or b = 4 g + z, and z = (4 a - b) / 3.
+    gradients g and noise z, the movements are a = g + z and b = 4 g + z, so z = (4 a - b) / 3.
     """
     drawn = m.drawn
     others = drawn.others
@@ -292,7 +292,7 @@ def _find_silent(m: Measured) -> str:
 
 
 def _fit_deviation(m: Measured) -> tuple[Any, str, Any] | None:
-    """Returns the noise's wrong deviation, relative to the stated one, its explanation, and sigma.
+    """Returns the ratio of the noise's deviation to the stated one, an explanation, and sigma.
 
     Averages over the layers with a rejected test or, if there are none, over all trained layers.
     Sigma is that of the layer with the least noise. Returns None if the deviation is right or another bug
@@ -361,7 +361,7 @@ def _is_due_to_size(m: Measured) -> bool:
     tried = m.tried
     # This mistake also changes the noise.
     noise_change = None if m.noise_obstacle else _find_change(m, "noise and data")
-    # `violations` also names exchanged examples, unlike `movements`.
+    # Unlike `movements`, `violations` also names exchanged examples.
     only_added_exceed = not tried.replaces_rows and tried.movements.keys() >= set(tried.violations)
     _, largest = tried.largest
     return bool(

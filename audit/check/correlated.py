@@ -103,7 +103,7 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
     outcomes = {
         "size": CheckOutcome(
             f"{name} ({steps} steps, {size:,} parameters)",
-            # Reported only if `p_size` is small. Undoing a different strategy also changes the size.
+            # Reported only if `p_size` is small. Undoing the wrong strategy also changes the size.
             findings=[wrong_size] if p_independent > LEVEL else [],
             p_values={"chi-square": p_size},
         ),

@@ -170,7 +170,7 @@ def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
 def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
     """Returns why movements do not show sensitivity, and why noise cannot be tested; each text may be "".
 
-    `effect.excess` is above 0 if the seed changes the effect of exchanging two examples. Returns the first
+    `effect.excess` is positive if the seed changes the effect of exchanging two examples. Returns the first
     reason that applies.
     """
     drawn = m.drawn
@@ -205,9 +205,9 @@ def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
 def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
     """Returns the p-values of the noise tests, by row and test.
 
-    Omits the tests on other batches if one rejects, but the noise may be correct before an operation that
-    changes only large sums, such as a projection. The seed then changes an example's effect (`excess` above
-    0) with larger features or more rows, but not on the given batch.
+    Omits the tests on other batches if one rejects, but the noise may be correct if followed by an operation
+    that changes only large sums, such as a projection. The seed then changes an example's effect (`excess`
+    above 0) with larger features or more rows, but not on the given batch.
     """
     p_values = noise.run_tests(m.drawn)
     smallest = min(p_values["noise and data"].values(), default=1.0)
@@ -221,7 +221,7 @@ def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
 
 
 def _is_effect_random(m: Measured, effect: SeedEffect) -> bool:
-    """Returns True if dropout or an operation after the noise makes the effect of an example random.
+    """Returns True if dropout or an operation after the noise makes an example's effect random.
 
     Returns False for noise scaled by an example, and for noise drawn for each part of a batch. Drawing noise
     for each part makes it larger than stated, but has no such effect in a batch of one row.

@@ -88,17 +88,17 @@ class TriedExamples:
     def common_norm(self) -> float:
         """The norm to which the step seems to clip, shared by the four largest movements; NaN if they differ.
 
-        It is also NaN if examples replace a row. Clipping gives large gradients the same norm, but not their
-        differences.
+        Also NaN if examples replace a row, because clipping gives large gradients the same norm, but not
+        their differences.
         """
-        norms = self.collect("norm")  # the largest first
+        norms = self.collect("norm")  # largest first
         if self.replaces_rows or len(norms) < 4 or norms[0] > norms[3] * (1 + NORM_ERROR):
             return np.nan
         return norms[0]
 
     @cached_property
     def max_norm(self) -> float:
-        """The largest finite movement, or a larger enclosing radius.
+        """The largest finite movement, or the enclosing radius if larger.
 
         If examples replace a row, only differences between their contributions to the sum are observed.
         Clipped contributions lie in a ball of radius C, so the radius of their smallest enclosing ball also
@@ -108,8 +108,8 @@ class TriedExamples:
         largest = max(norms, default=0.0)
         if not self.replaces_rows or not self.finite:
             return largest
-        # Twice a movement is a contribution minus that of the replaced row, the inserted 0. The factor R of a
-        # QR decomposition preserves distances in fewer coordinates.
+        # Twice a movement is a contribution minus the replaced row's; the inserted 0 represents that row. The
+        # factor R of a QR decomposition preserves distances in fewer coordinates.
         factor = np.linalg.qr(2 * self.collect("vector").T, mode="r")
         return max(largest, _compute_enclosing_radius(np.insert(factor, 0, 0, axis=1).T))
 
@@ -183,7 +183,7 @@ class TriedExamples:
 
 
 def _compute_enclosing_radius(points: Vector) -> float:
-    """Returns the radius of the smallest ball that encloses `points`, the rows.
+    """Returns the radius of the smallest ball that encloses the rows of `points`.
 
     The algorithm of Badoiu and Clarkson (2003) moves the center towards the farthest point; after 1,000
     steps, the radius has an error of about 0.1%.
@@ -212,8 +212,8 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
     """Measures how far extreme examples move a step if they are added to its batch or replace rows.
 
     If the step rejects or ignores added rows, each example replaces the first row instead. Also tries copies
-    of ignored rows, or mixtures if no example exceeds C. Then exchanges two examples in several rows. The
-    duration of a step, `seconds`, limits them.
+    of ignored rows, or mixtures if no example exceeds C. Then exchanges two examples in up to 64 rows,
+    depending on a step's duration, `seconds`.
     """
     tried_examples = examples.make_extreme_examples(probe.rows)
     tried = _measure_each(probe, tried_examples)
@@ -327,11 +327,11 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
     """Measures the joint movement of two parts of a batch minus the sum of their separate movements.
 
     The noise cancels. In a correct step, the difference is 0 up to rounding. It depends on the seed only if
-    an operation follows the noise, such as clamping.
+    an operation such as clamping follows the noise.
 
     Returns:
-      The difference that exceeds its tolerance most, among several choices of the parts. If it
-      depends on the seed or the step rejects all parts, returns the reason instead.
+      The difference that exceeds its tolerance most, among several choices of the parts; the reason instead
+      if it depends on the seed or the step rejects all parts.
     """
     measured = []
     reason = tried.refusal
@@ -424,8 +424,7 @@ def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> 
             noise = second - other_second  # one batch, two seeds
             products = abs(probe.sum_layers(movement.vector * noise))  # inner products by layer
             lengths = movement.layer_norms * np.sqrt(probe.sum_layers(noise**2))
-            # Scaling the noise gives a parallel change. An unchanged layer has length 0, and counts as
-            # parallel.
+            # Scaling the noise causes a parallel change. A change of length 0 counts as parallel.
             is_parallel = lengths.any() and np.all(products >= _PARALLEL * lengths)
             effects.append(SeedEffect(movement.excess, scales_noise=bool(is_parallel)))
     return max(effects)  # by the excess

@@ -157,14 +157,14 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     # with 64 to 2,000 seeds, or at least 12 if more would take over 20 seconds.
     needed = max(320 / min(probe.sizes), 20_000 / probe.start.size, 64)
     count = seeds or int(max(min(needed, 2000, 20 / seconds), 12))
-    # The seeds are consecutive, like step numbers. If the first one did not depend on the step, a
+    # The seeds are consecutive, like step numbers. If the first seed did not depend on the step, a
     # chance correlation in a generator would make every step fail.
     first_seed = zlib.crc32(repr(probe.settings).encode() + probe.start.tobytes()) % 2**30
     end = first_seed + count
 
     # Parameters with fewer than 32 floating-point numbers per standard deviation are omitted, since the tests
-    # would detect their rounding. The spacing is taken six deviations away, because selecting by drawn values
-    # would cut off the noise's tails. If noise is much larger than stated, coarser rounding is fine: a
+    # would detect their rounding. The spacing is measured six deviations away, because selecting by drawn
+    # values would cut off the noise's tails. If noise is much larger than stated, coarser rounding is fine: a
     # tenth of the largest difference between two draws is at most about one deviation.
     deviation = probe.settings.deviation
     difference = probe.run(probe.rows, seed=1) - probe.base
@@ -178,7 +178,7 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     is_kept = is_fine & probe.is_trained & is_stored
     given = _draw_at(probe, probe.rows, range(first_seed, end), is_fine, is_kept)
 
-    # Fewer draws suffice for other batches, with different seeds to make them independent.
+    # Fewer draws suffice for other batches. Different seeds make them independent.
     other_seeds = range(end, end + int(np.clip(count // 4, 12, 80)))
     others = {}
     refused = {}
@@ -281,8 +281,8 @@ def _test_variance(ratio: Any, seeds: int) -> float:
 def _test_deviations(drawn: DrawnNoise) -> dict[str, float]:
     """Tests whether the noise has the stated deviation in each trained layer and in all of them together.
 
-    The sum of squares has a chi-square distribution. Rounding may change deviations by the tolerance. Returns
-    the largest possible p-values.
+    The sum of squares has a chi-square distribution. Returns the largest p-values possible if rounding
+    changes deviations by up to the tolerance.
     """
     given = drawn.given
     trained = given.freedom > 0
@@ -299,7 +299,7 @@ def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
     """Tests whether noise is equally large on another batch, by an F-test for each layer (Bonferroni)."""
     is_noisy = drawn.given.deviations > _MIN_DEVIATION
     variance_ratio = (drawn.given.deviations / other.deviations)[is_noisy] ** 2
-    # Rounding may change the ratio of both deviations by twice the tolerance.
+    # Rounding may change the ratio of the two deviations by twice the tolerance.
     slack = (1 + 2 * drawn.tolerance) ** 2
     law = stats.f(drawn.given.freedom[is_noisy], other.freedom[is_noisy])
     p_values = compute_two_sided_p_value(
@@ -442,10 +442,10 @@ def _classify_ties(draws: Vector, tolerances: Vector, rates: Vector) -> str:
     seeds, size = draws.shape
     num_ties = np.count_nonzero(_mark_ties(draws, tolerances))
     at_ends = draws - draws.min(axis=0) <= tolerances, draws.max(axis=0) - draws <= tolerances
-    ties_at_ends = np.sum(at_ends) - 2 * size  # k draws are k - 1 ties
+    ties_at_ends = np.sum(at_ends) - 2 * size  # k equal draws are k - 1 ties
     by_chance = rates.sum() * math.comb(seeds, 2)
-    # A Poisson number exceeds three times its mean plus 4 with probability below 1e-4. Clamped noise has most
-    # of its ties but few of its draws at the ends, while two-valued noise has all draws at the ends.
+    # A Poisson variable exceeds three times its mean plus 4 with probability below 1e-4. Clamped noise has
+    # most ties but few draws at the ends, while two-valued noise has all draws there.
     are_many_at_ends = ties_at_ends > max(3 * by_chance + 4, 0.5 * num_ties)
     if are_many_at_ends and ties_at_ends < 0.5 * draws.size:
         return AT_ENDS
@@ -462,11 +462,11 @@ def _are_ties_shared(
 ) -> bool:
     """Returns True if draws on another batch, `others` (m, p), tie with `draws` (n, p) beyond chance.
 
-    The noisy sum is then rounded or clamped. `kind` is the kind of ties within `draws`. `tolerances` (p,) are
-    the largest differences between ties, and `rates` (p,) their probabilities by chance.
+    If so, the noisy sum is rounded or clamped. `kind` is the kind of ties within `draws`. `tolerances` (p,)
+    are the largest differences between tied draws, and `rates` (p,) the probabilities of chance ties.
     """
     both = np.concatenate([draws, others])
-    # The other batch adds ties among its own draws, and shared ties.
+    # The other batch adds ties among its own draws and with `draws`.
     added = np.count_nonzero(_mark_ties(both, tolerances))
     added -= np.count_nonzero(_mark_ties(draws, tolerances))
     shared = added - np.count_nonzero(_mark_ties(others, tolerances))

@@ -186,7 +186,7 @@ def _test_all_pairs(together: Integers, rate: float, passes: int) -> Observation
     squares = np.sum((together - passes * rate) ** 2)
     of_single_passes = np.sum(together * (1 - 2 * rate) + passes * rate**2)
     deviation = 2 * math.sqrt(len(together) * pairs_of_passes) * rate * (1 - rate)
-    # The chi-square distribution matches the statistic's skewness, sqrt(8 / freedom). It is mainly due to
+    # The chi-square distribution matches the statistic's skewness, sqrt(8 / freedom). Most of it comes from
     # triples of examples that are together in two passes: sqrt(8 / pairs_of_passes) rate / (1 - rate).
     freedom = pairs_of_passes * (1 / rate - 1) ** 2
     statistic = freedom + math.sqrt(2 * freedom) * (squares - of_single_passes) / deviation

@@ -169,7 +169,7 @@ class StepProbe:
         )
         try:
             result = self.step(params, batch, seed)
-        except InputError:  # already meant for the user
+        except InputError:  # already a message for the user
             raise
         except (Exception, SystemExit) as error:
             raise RefusedError(describe_error(error)) from error
@@ -245,7 +245,7 @@ class StepProbe:
         deviation = np.sqrt(4 * true_norm**2 * variance.max() + 2 * np.sum(variance**2))
         tolerance = np.sqrt(true_norm**2 + 6 * deviation) - true_norm
         # The margins, 0.0005 C for two steps and 0.002 C for four, cover other rounding errors, such as
-        # those of the norms that a step clips.
+        # those of the norms used for clipping.
         tolerance += (steps / 2) ** 2 * 5e-4 + 4 * self._largest_machine_epsilon
         return Movement(norm, float(tolerance), layer_norms, vector)
 

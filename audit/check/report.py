@@ -217,7 +217,7 @@ def make_report(
 def find_rejected_tests(p_values: Mapping[str, Mapping[str, float]]) -> dict[str, list[str]]:
     """Returns the names of the tests that Holm's method rejects at the family-wise error rate LEVEL, by row.
 
-    A test with a p-value of NaN is not rejected, but it still counts.
+    A test with a p-value of NaN is not rejected, but still counts.
     """
     # Sorting puts NaN last.
     values = np.sort([value for tests in p_values.values() for value in tests.values()])

@@ -147,7 +147,7 @@ def _describe_signal(tried: TriedExamples) -> CheckOutcome:
 def _describe_sensitivity(tried: TriedExamples) -> CheckOutcome:
     """Describes how far examples move the step, in units of eta C / B, and whether clipping stops them."""
     norms = {name: movement.norm for name, movement in tried.described.items()}
-    if not tried.violations:  # without a finding, it passes only if clipping was seen
+    if not tried.violations:  # without a finding, the row passes only if clipping was seen
         if tried.tolerance > MAX_TOLERANCE:
             return _describe_rounding(tried.tolerance)
         if not tried.is_clipping_seen:
@@ -211,7 +211,7 @@ def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
 def _describe_deviations(m: Measured) -> CheckOutcome:
     """Describes the noise's standard deviations on the given batch, in units of eta sigma C / B."""
     given = m.drawn.given
-    # Deviations in this range, NaN if `freedom` is 0, pass the joint test of all layers, with a Bonferroni
+    # Deviations in this range (NaN if `freedom` is 0) pass the joint test of all layers, with a Bonferroni
     # correction.
     freedom = given.freedom.sum()  # 0 if no layer's noise was measured
     num_tests = sum(map(len, m.p_values.values()))

@@ -43,7 +43,7 @@ class TorchStep:
     """
 
     def __init__(self, model: Any, optimizer: Any, train_batch: Callable[..., Any]) -> None:
-        """Copies the state that each call restores, and starts to count optimizer steps."""
+        """Copies the state that each call restores, and starts counting optimizer steps."""
         is_module = hasattr(type(model), "named_parameters")
         require(is_module, f"`model={shown(model)}` is not a torch module: give the trained model")
         self._model = model

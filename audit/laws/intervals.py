@@ -58,7 +58,7 @@ def find_bracket(holds: Callable[[Any], Any], first: Array | float) -> tuple[Arr
     Args:
       holds: Maps parameters to booleans: whether each condition is true. All conditions must be true at 0 and
         false at large parameters; otherwise the search never ends.
-      first: The first parameters to try. They must be positive, and broadcast to the shape of the conditions.
+      first: The first parameters to try. They must be positive and broadcastable to the conditions' shape.
     """
     high = np.asarray(first, float)
     low = np.zeros_like(high)
