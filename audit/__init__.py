@@ -1,4 +1,4 @@
-"""Audits of DP-SGD: lower bounds on the epsilon that training really leaks.
+"""Audits of DP-SGD: lower bounds on the true epsilon of training.
 
     import audit
     audit.bounds(scores_in, scores_out)                                     scores of your own training

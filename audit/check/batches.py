@@ -406,7 +406,7 @@ def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
         )
     contents = [np.sort(batch).tobytes() for batch in drawn.batches if len(batch)]
     repeated = len(contents) - len(set(contents))
-    # The probability that both or neither of two batches contain an example. A union bound covers all pairs.
+    # The probability that an example is in both or neither of two batches. A union bound covers all pairs.
     log_same_choice = math.log(drawn.measured_rate**2 + (1 - drawn.measured_rate) ** 2)
     log_repeats = drawn.examples * log_same_choice + math.log(batches**2 / 2)
     if repeated and kind != CYCLIC and log_repeats < _LOG_CERTAIN:

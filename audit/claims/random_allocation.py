@@ -36,7 +36,7 @@ _MAX_LOSSES = 2**17  # of an epoch
 
 
 class _RatioPmf(NamedTuple):
-    """A discrete distribution of the mean of some terms of the density ratio X (see the module docstring).
+    """A discrete distribution of the mean of several terms of the density ratio X (see the module docstring).
 
     Attributes:
       values: (n,) the values of the mean, ascending, at least 0.

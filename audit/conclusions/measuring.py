@@ -62,7 +62,7 @@ def measure_steps(
 ) -> Steps:
     """Returns Lipschitz constants of a setting's steps, measured in training runs.
 
-    A constant is the largest singular value of a step's Jacobian, which is valid only for smooth steps. To
+    Each constant is the largest singular value of a step's Jacobian, so it is valid only for smooth steps. To
     detect kinks, like those of a ReLU, we also measure secants: the distance between two models after a step,
     divided by their distance before it. A secant above the singular value proves a kink (`Steps.kink`).
 

@@ -53,7 +53,7 @@ def cosines(
 ) -> Fresh | OneRun:
     """Returns the evidence from cosines with uniform directions, drawn afresh and inserted in every run.
 
-    A single run (1, K) without `leave_one_out` becomes a `OneRun`, and other values a `Fresh`. Bounds for a
+    A single run (1, K) without `leave_one_out` becomes a `OneRun`, and anything else a `Fresh`. Bounds for a
     `OneRun` assume that a cosine does not depend on other canaries' directions.
 
     Args:

@@ -69,7 +69,7 @@ class Placement(NamedTuple):
         """Compiles a function of a single run into a function of many runs.
 
         Every row of the mesh maps the function over its own runs. The function must return equal results on
-        a row's devices. Reuse the result, since another call would recompile the function.
+        all devices in a row. Reuse the result, since another call would recompile the function.
 
         Args:
           axes: for each argument, 0 if it has a leading axis of runs, or None if all runs share it.

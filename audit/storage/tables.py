@@ -209,7 +209,7 @@ def trim(cells: list[Any]) -> list[Any]:
 def parse_json(text: str) -> Columns:
     """Returns the columns of JSON text, keyed by name.
 
-    The text is an object of columns, or a list of records whose first has all names. A column is a list, or
+    The text is an object of columns, or a list of records (the first has all names). A column is a list, or
     an object keyed by row. Raises InputError for text without columns, but does not check the cells.
     """
     columns: Columns = {}

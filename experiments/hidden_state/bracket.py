@@ -349,7 +349,7 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
                     "predicted": point.predicted(),
                     # `holds` is False if the scores reject the bound's assumption.
                     "assumes": method.assumes.word if bound.holds else "REJECTED",
-                    # Only fresh directions yield bounds from 1 and 3 runs.
+                    # With 1 or 3 runs, only fresh directions yield bounds.
                     "is_shown": runs in (1, 3, *_SHOWN_RUNS, cell.runs),
                 }
             )
