@@ -142,6 +142,7 @@ def _account_mistakes(composition: Composition, delta: float) -> Iterator[tuple[
         "only one epoch is counted": (sigma, batches, rate),
         # The noise's standard deviation, sigma C, is mistaken for sigma.
         "sigma is computed with C = 2": (2 * sigma, steps, rate),
+        "sigma is squared": (sigma**2, steps, rate),
         f"the rate is 1 / len(loader) = {1 / length:.4g}": (sigma, steps, 1 / length),
     }
     for count in (2, 4, 8):
