@@ -141,7 +141,7 @@ def _fit_size(m: Measured) -> tuple[float, str] | None:
     if m.movement_obstacle or m.noise_obstacle or m.interacts or m.tried.tolerance > MAX_TOLERANCE:
         return None
     factor = _measure_factor(m)
-    if factor == 1:
+    if factor is None:
         return None
     stated = m.probe.settings
     fits = [
@@ -152,8 +152,8 @@ def _fit_size(m: Measured) -> tuple[float, str] | None:
     return factor, "; or ".join(fits)
 
 
-def _measure_factor(m: Measured) -> float:
-    """Returns the ratio of both movements and noise to their stated sizes; 1 if they have no common ratio.
+def _measure_factor(m: Measured) -> float | None:
+    """Returns the wrong ratio that movements and noise both have to their stated sizes; otherwise None.
 
     The factor is the common norm of the largest movements. If examples replace rows, it is the larger of the
     largest norm, which may be a tenth too small, and the noise's deviation minus its error.
@@ -172,7 +172,7 @@ def _measure_factor(m: Measured) -> float:
     is_bound = 0.9 * deviation < tried.max_norm < 1.01 * factor
     # The noise must fit the factor, and fit it better than the stated size, 1.
     fits_noise = abs(factor / deviation - 1) < min(error, abs(deviation - 1))
-    return factor if (is_larger or is_smaller) and is_bound and fits_noise else 1.0
+    return factor if (is_larger or is_smaller) and is_bound and fits_noise else None
 
 
 def _fit_clipping_norm(m: Measured) -> tuple[str, str] | None:

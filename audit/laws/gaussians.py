@@ -50,8 +50,8 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
         """Returns True for epsilons at which delta is too large."""
         return log_delta(first, second, epsilons) > target
 
-    # 64 halvings reach full precision.
-    _, high = bisect(is_too_low, *find_bracket(is_too_low, first=1.0), halvings=64)
+    low, high = find_bracket(is_too_low, first=1.0)
+    _, high = bisect(is_too_low, low, high, halvings=64)  # full precision
     return np.where(log_delta_at_0 <= target, 0.0, high)
 
 

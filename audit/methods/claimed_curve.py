@@ -174,7 +174,7 @@ def compute_log_capital(counted: Exceedances, allowed: Allowed) -> Array:
         # The first factor becomes (1 - FIRST_STAKE) * factor + FIRST_STAKE * payoff.
         log_won = np.log(max(FIRST_STAKE * payoff, 1e-300))  # avoids the logarithm of 0
         log_factors[0] = np.logaddexp(np.log1p(-FIRST_STAKE) + log_factors[0], log_won)
-    log_growth = np.cumsum(log_factors, 0).reshape(runs, stakes * thresholds)
+    log_growth = np.cumsum(log_factors, axis=0).reshape(runs, stakes * thresholds)
     # Each threshold's starting capital is split evenly among the stakes.
     start = np.tile(split_capital()[:thresholds] / stakes, stakes)
     return mix_bets(log_growth.T, start)
@@ -247,7 +247,7 @@ def find_strongest_threshold(counted: Exceedances, allowed_power: Power) -> int:
     The result is the threshold with the most capital after all runs.
     """
     allowed = allowed_power(np.exp(counted.log_rates))
-    log_growth = _compute_log_factors(counted, allowed).sum(0)  # of each bet, (stakes, T)
+    log_growth = _compute_log_factors(counted, allowed).sum(axis=0)  # of each bet, (stakes, T)
     by_threshold = special.logsumexp(log_growth, axis=0) + np.log(split_capital())
     return int(by_threshold.argmax())
 
@@ -365,6 +365,6 @@ def draw_fractions(
     # The probabilities (..., T + 1) of the intervals between -inf, the thresholds, and inf. `multinomial`
     # requires nonnegative probabilities that sum to 1, so we remove rounding errors.
     cells = np.maximum(-np.diff(above, prepend=1.0, append=0.0), 0.0)
-    counts = rng.multinomial(canaries, cells / cells.sum(-1, keepdims=True))
-    below = np.cumsum(counts, -1)[..., :-1]  # the last cell ends at inf
+    counts = rng.multinomial(canaries, cells / cells.sum(axis=-1, keepdims=True))
+    below = np.cumsum(counts, axis=-1)[..., :-1]  # the last cell ends at inf
     return 1 - below / canaries

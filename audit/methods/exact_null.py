@@ -245,7 +245,7 @@ def expand_to_runs(design: Fresh, values: Array) -> Array:
 
     A run without inserted canaries keeps the previous value, or 0 if it comes first.
     """
-    num_present = np.cumsum(design.presence.any(1))  # runs with inserted canaries so far
+    num_present = np.cumsum(design.presence.any(axis=1))  # runs with inserted canaries so far
     return np.append(0.0, values)[num_present]
 
 
@@ -446,7 +446,7 @@ class Capital:
         for run in range(self.num_runs):
             if run:  # `log_capital` already includes run 0
                 factors = self.log_factors(self._fractions[[run]], first_unrefuted * _EPSILON_STEP)
-                log_capital += factors[0]
+                log_capital = log_capital + factors[0]
             if np.logaddexp.reduce(log_capital) >= target:
                 first_unrefuted = self.find_first_unrefuted(run + 1, first_unrefuted, target)
                 log_capital = self.compute_log_capital(run + 1, first_unrefuted * _EPSILON_STEP)
@@ -469,7 +469,7 @@ def _compute_ratio_steps(epsilon: float) -> Array:
 
 def _compute_fractions(runs: list[Array], levels: Array) -> Array:
     """Returns the fraction of each run's K cosines above each of T levels, of shape (R, T)."""
-    return np.array([(cosines[:, None] > levels).mean(0) for cosines in runs])
+    return np.array([(cosines[:, None] > levels).mean(axis=0) for cosines in runs])
 
 
 def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
@@ -574,7 +574,8 @@ def _bet_on_half(bet: FirstBet, cosines: Array, design: Fresh, delta: float) -> 
         by_epsilon = _limit_means(epsilon, log_rate, delta=0.0)  # e^epsilon a(t)
         divisor = max(by_epsilon / (1 - eta), delta / eta)  # L(t)
         payoff = fraction_above / divisor
-        return 0.8 * payoff + (1 - 0.8) * bet.compute_payoff(epsilon)
+        on_chosen = 0.8  # the fraction of the stake
+        return on_chosen * payoff + (1 - on_chosen) * bet.compute_payoff(epsilon)
 
     # The threshold suits these canaries, so we stake most of the capital on this bet. Any fraction is valid.
     return bet._replace(staked=0.9, compute_payoff=compute_payoff, chosen=threshold)
@@ -589,10 +590,9 @@ def _compute_log_p_values(design: Fresh) -> Array:
         log_p_values = np.log(design.ranks() / (design.draws + 1))
     else:
         log_p_values = cosine_law.log_sf(design.cosines, design.dimension)
-    first = design.presence.any(1).argmax()
-    inserted = log_p_values[first, design.presence[first]]
+    first_run = _select_present(design._replace(cosines=log_p_values))[0]
     # Without a lower limit, a p-value of 0 would refute every epsilon.
-    return np.sort(np.maximum(inserted, -_MAX_LOG))
+    return np.sort(np.maximum(first_run, -_MAX_LOG))
 
 
 def split_pilot(values: Array, size: int) -> tuple[Integers, Integers]:

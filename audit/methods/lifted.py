@@ -239,8 +239,8 @@ def moments(sums: Array, canaries: int, order: int) -> list[float]:
     # If l random bits are 1, another random bit is 1 with probability (sum - l) / (canaries - l).
     taken = np.arange(order)
     ones_left = np.maximum(sums[:, None] - taken, 0)
-    probabilities = np.cumprod(ones_left / (canaries - taken), 1)
-    return [1.0, *probabilities.mean(0).tolist()]
+    probabilities = np.cumprod(ones_left / (canaries - taken), axis=1)
+    return [1.0, *probabilities.mean(axis=0).tolist()]
 
 
 def _bound_variance(j: int, canaries: int, limits: dict[int, Limits]) -> VarianceBound:

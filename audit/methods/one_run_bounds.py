@@ -318,5 +318,5 @@ def gaussian_refutes(
         started = j < v  # an entry starts at its own v
         # Any value above 1 refutes mu. Larger values might overflow.
         q = np.where(started, np.minimum(least_q, 2.0), q)
-        q_sum = q_sum + started * q
+        q_sum = np.where(started, q_sum + q, q_sum)
     return (v > 0) & (q > 1)  # v = 0 does not refute any mu

@@ -216,7 +216,8 @@ def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
             column = name
             if counterpart is not None and counterpart.assumes != method.assumes:
                 column = counterpart.name
-            row[column], _, _ = point.spread(name)  # the counterpart's mean over seeds
+            mean, _, _ = point.spread(name)
+            row[column] = mean
         yield row
 
 

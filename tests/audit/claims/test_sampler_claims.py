@@ -83,6 +83,14 @@ def test_the_advised_noise_and_noise_only_steps_are_enough():
     )
 
 
+def test_the_advice_names_the_noise_only_steps_that_its_epsilon_needs():
+    training = {"noise_multiplier": 1.0, "batches": 98, "epochs": 10, "tail": 1}
+    yours, poisson = audit.sampler_claims("shuffled", **training).rows
+    last_model = yours.last_model
+    assert poisson.every_model.upper < last_model.tail < last_model.upper
+    assert "after the noise-only steps, you may claim 2.32" in yours.advice
+
+
 @pytest.mark.parametrize("sampler", mostly_slow(SAMPLERS, quick=2))
 def test_every_sampler_has_a_complete_row(sampler):
     claims = compute_claims(sampler, **FEW)
