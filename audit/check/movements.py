@@ -334,7 +334,7 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
       if it depends on the seed or the step rejects all parts.
     """
     measured = []
-    reason = tried.refusal
+    reason = tried.refusal or "the step ignores most rows: give a batch of several rows"
     for batches in _list_parts(tried, probe.rows):
         with_both, with_first, _ = batches
         try:

@@ -297,7 +297,9 @@ def _bracket_truncated(
     spacing = max(1e-4, 1e-7 * composed)  # of privacy losses; a finer grid would be too large
     accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, spacing)
     epsilon = float(accountant.compose(step, batches * epochs).get_epsilon(delta))
-    return EveryModel(min(epsilon, composed), "dp-accounting (truncated PLD)")
+    if composed < epsilon:
+        return EveryModel(composed, "composition of all steps")
+    return EveryModel(epsilon, "dp-accounting (truncated PLD)")
 
 
 def _bracket_cyclic(sigma: float, batches: int, epochs: int, delta: float) -> EveryModel:

@@ -164,7 +164,8 @@ def _read_sampler() -> _Sampler:
     if sizes != (None, None):
         is_complete = None not in sizes and sampler == "truncated_poisson"
         require(
-            is_complete, "--sampler=truncated_poisson takes both --examples and --largest_batch"
+            is_complete,
+            "--examples and --largest_batch are for --sampler=truncated_poisson: give both or neither",
         )
         sampler = TruncatedPoisson(*sizes)
     return _Sampler(sampler, int(FLAGS.batches))

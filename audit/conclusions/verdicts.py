@@ -334,7 +334,7 @@ def _name_other_reasons(broken: UpperBound, conclusion: Conclusion, condition: s
     assert composition is not None  # a claim provides both bounds
     effect = "is also violated"
     if broken.epsilon < composition:  # `judge` chooses the largest violated bound
-        effect = "is not violated"
+        effect = "is not rejected"
     return (
         f"steps have larger Lipschitz constants than stated, {other}. Composition, which allows "
         f"{at_most(composition)}, {effect}."

@@ -228,7 +228,7 @@ epsilon over {charged:,} rounds at delta {setting.delta:g}, charged {direction}:
   as published, for a perfect canary         {perfect:>20.2f}
   from the canaries' exact laws              {last["training_law"]:>20.2f}
   from the accountant                        {last["accountant"]:>20.2f}
-  the same if mock rounds were released      {released:>20.2f}"""
+  all rounds, if mock rounds were released    {released:>20.2f}"""
 
 
 def _compose_perfect_canary(setting: Attacked, sampling_rate: float, count: int) -> float:

@@ -69,7 +69,7 @@ def test_a_verdict_has_its_kind_whatever_an_estimate_says(gaussian, free, upper,
             9.0,
             8.9,
             "violated: epsilon is at least 8.9, but the hidden-state bound allows 8.68.",
-            "Composition, which allows 24, is not violated.",
+            "Composition, which allows 24, is not rejected.",
         ),
         (
             9.0,
