@@ -96,9 +96,9 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
     )
     if not _is_too_low(claimed, accounted):
         return outcome
-    # A mistake explains the claim if its epsilon differs from it by under 2%, and by under half the
+    # A mistake explains the claim if its epsilon differs from it by under 0.5%, and by under half the
     # percentage by which the claim is too low.
-    close = min(0.02, (1 - claimed / accounted) / 2) * claimed
+    close = min(0.005, (1 - claimed / accounted) / 2) * claimed
     fitting = [
         name
         for name, mistaken in _account_mistakes(composition, delta)

@@ -4,7 +4,7 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 from audit.check import loaders
 from audit.check.accounting import count_batches, read_sampling_rate
@@ -13,6 +13,7 @@ from audit.check.noise import compute_two_sided_p_value
 from audit.check.order import OrderTest, choose_neighbours, examine_order, examine_pairs
 from audit.check.report import LEVEL, CheckFinding, CheckOutcome, CheckReport, make_report
 from audit.check.trees import Integers
+from audit.claims.sampler_claims import SAMPLERS
 from audit.errors import require, shown
 
 POISSON = "poisson"
@@ -28,6 +29,7 @@ _TITLES = {
     CYCLIC: "cyclic",
 }
 UNRECOGNISED = ""  # Poisson or unknown
+REPEATED = "a repeated batch"
 ANOTHER_RATE = "a different sampling rate than stated"
 _DRAW_EACH = "sample every example independently in every batch: do not cut, pad or skip batches"
 _MAX_BATCHES = 2000
@@ -40,20 +42,24 @@ class _DrawnBatches(NamedTuple):
     Attributes:
       passes: the batches by pass.
       batches: the example indices of each batch, in all passes.
-      sizes: (batches,) their sizes.
       examples: the size of the data set.
       sampling_rate: the assumed probability that a batch includes an example.
-      measured_rate: the measured probability, clipped to [1e-12, 1 - 1e-12] to keep logarithms finite.
-      are_whole: True if every pass was read to the end.
     """
 
     passes: list[DrawnPass]
     batches: list[Integers]
-    sizes: Integers
     examples: int
     sampling_rate: float
-    measured_rate: float
-    are_whole: bool
+
+    @property
+    def sizes(self) -> Integers:
+        """The sizes of the batches (batches,)."""
+        return np.array(list(map(len, self.batches)))
+
+    @property
+    def measured_rate(self) -> float:
+        """The measured sampling rate, clipped to [1e-12, 1 - 1e-12] to keep logarithms finite."""
+        return float(np.clip(self.sizes.mean() / self.examples, 1e-12, 1 - 1e-12))
 
 
 def check_batches(
@@ -102,10 +108,8 @@ def check_batches(
     kind = _recognise_kind(drawn)
     order = None
     if kind in (SHUFFLED, BALLS_IN_BINS):
-        if drawn.are_whole:
-            batches = max(len(drawn_pass.batches) for drawn_pass in drawn.passes)
-        else:  # one epoch, but `examine_order` needs at least 2
-            batches = max(2, count_batches(rate))
+        epochs = [_count_epoch(drawn_pass, examples) for drawn_pass in drawn.passes]
+        batches = max(2, *epochs)  # `examine_order` needs at least 2
         order = examine_order(draw_pass, examples, batches, sizes_vary=kind == BALLS_IN_BINS)
         if order.repeats:
             kind = CYCLIC
@@ -129,16 +133,7 @@ def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
         batches += passes[-1].batches
         if len(passes) >= 8 and len(batches) >= needed:
             break
-    sizes = np.array(list(map(len, batches)))
-    return _DrawnBatches(
-        passes,
-        batches,
-        sizes,
-        examples,
-        sampling_rate=rate,
-        measured_rate=float(np.clip(sizes.mean() / examples, 1e-12, 1 - 1e-12)),
-        are_whole=all(drawn_pass.is_whole for drawn_pass in passes),
-    )
+    return _DrawnBatches(passes, batches, examples, sampling_rate=rate)
 
 
 def _recognise_kind(drawn: _DrawnBatches) -> str:
@@ -163,15 +158,27 @@ def _recognise_kind(drawn: _DrawnBatches) -> str:
 def _is_once_in_epochs(drawn: _DrawnBatches) -> bool:
     """Returns True if no epoch repeats an example, which has probability below 1e-9 for Poisson batches.
 
-    The stated rate determines the length of an epoch, and the measured rate determines the probability.
+    Uses the measured sampling rate.
     """
     log_once = 0.0  # the log probability for Poisson batches
     for drawn_pass in drawn.passes:
-        epoch = drawn_pass.batches[: count_batches(drawn.sampling_rate)]
+        epoch = drawn_pass.batches[: _count_epoch(drawn_pass, drawn.examples)]
         if _is_repeated(np.concatenate(epoch)):
             return False
         log_once += drawn.examples * stats.binom.logcdf(1, len(epoch), drawn.measured_rate)
     return log_once < _LOG_CERTAIN
+
+
+def _count_epoch(drawn_pass: DrawnPass, examples: int) -> int:
+    """Returns the number of batches in the first epoch of a pass.
+
+    A pass is one epoch if it ends before 1.5 times as many indices as `examples`. Otherwise, an epoch has at
+    most as many indices as examples.
+    """
+    totals = np.cumsum(list(map(len, drawn_pass.batches)))
+    if drawn_pass.is_whole and totals[-1] < 1.5 * examples:
+        return len(totals)
+    return max(1, int(np.sum(totals <= examples)))
 
 
 def _is_repeated(indices: Integers) -> bool:
@@ -181,8 +188,13 @@ def _is_repeated(indices: Integers) -> bool:
 
 def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: str) -> CheckReport:
     """Returns the report on a loader whose sampler is `kind` when the accountant assumes `assumed`."""
+    indices = _check_indices(drawn, kind)
+    if any(finding.name == REPEATED for finding in indices.findings):
+        # The other tests leave out repeated batches, which would make them reject.
+        distinct = {np.sort(batch).tobytes(): batch for batch in drawn.batches}
+        drawn = drawn._replace(batches=list(distinct.values()))
     rows = {
-        "indices": _check_indices(drawn, kind),
+        "indices": indices,
         "batch size": _test_rate(drawn),
         "spread of sizes": _test_sizes(drawn),
         **_test_members(drawn),
@@ -216,13 +228,15 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
         if kind == CYCLIC:
             why = " They are the same in every pass."
             rows.pop("together", None)  # cyclic batches always draw the same examples together
+        fix = f"sample {_TITLES[assumed]} batches"
+        if kind in SAMPLERS:
+            fix += f", or account for {title} batches: claim (audit.sampler_claims) prints their epsilon"
         findings = [
             CheckFinding(
                 "every example",
                 f"{title} batches, not {_TITLES[assumed]}",
                 f"The accountant assumes {_TITLES[assumed]} batches, but these are {title}.{why}",
-                f"sample {_TITLES[assumed]} batches, or account for {title} batches: claim "
-                "(audit.sampler_claims) prints their epsilon",
+                fix,
             )
         ]
         # The kind already explains any rejections in these rows.
@@ -284,14 +298,14 @@ def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
     # A mistake fits if its rate is within four standard errors, plus 0.1%, of the measured rate.
     close = 4 * math.sqrt(rate * (1 - rate) / trials) + 1e-3 * rate
     why = ""
-    if abs(1 / length - rate) < close:
+    if parts == 1 and abs(1 / length - rate) < close:
         why = f" It is 1 / {length} = {1 / length:.4g}, one over the loader's length."
     elif parts > 1 and abs(stated / parts - rate) < close:
         why = f" It is the stated rate divided by {parts}, as for one of {parts} workers or parts of a batch."
     finding = CheckFinding(
         "batch size",
         ANOTHER_RATE,
-        f"Batches have {mean} instead of the stated {expected:.4g}: a rate of {rate:.4g}, not {stated:.4g}."
+        f"Batches have {mean} instead of {expected:.4g}: a rate of {rate:.4g}, not {stated:.4g}."
         f"{why}",
         f"give the accountant the rate {rate:.4g}, or draw batches at the stated rate",
     )
@@ -346,6 +360,13 @@ def _test_spread(counts: Any, law: Any) -> float:
     )
 
 
+def _test_counts(counts: Any, law: Any) -> float:
+    """Tests the spread of counts drawn from `law`, the smallest and the largest; returns the p-value."""
+    extreme = len(counts) * min(law.cdf(counts.min()), law.sf(counts.max() - 1))
+    # Bonferroni corrections, which add up to 1.
+    return min(1.0, 4 * extreme, 2 * _test_spread(counts, law))
+
+
 def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
     """Tests whether up to 1,500 examples are drawn equally often and independently of each other.
 
@@ -374,7 +395,7 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
     return {
         "every example": _describe_test(
             f"in {counts.min():.0f} to {counts.max():.0f} batches",
-            _test_spread(counts, stats.binom(batches, rate)),
+            _test_counts(counts, stats.binom(batches, rate)),
             unequal,
         ),
         "together": _describe_test(
@@ -390,7 +411,7 @@ def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
     """
     batches = len(drawn.batches)
     text = f"{batches:,} batches in {len(drawn.passes)} passes"
-    if not drawn.are_whole:
+    if not all(drawn_pass.is_whole for drawn_pass in drawn.passes):
         text += f"; at most {_MAX_BATCHES:,} batches are read per pass"
     bugs = []
     with_copies = sum(map(_is_repeated, drawn.batches))
@@ -404,16 +425,19 @@ def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
                 "draw without replacement, or clip the sum of an example's copies",
             )
         )
-    contents = [np.sort(batch).tobytes() for batch in drawn.batches if len(batch)]
+    # A batch of k of n examples is equally likely to be any of the C(n, k) subsets, where
+    # 1 / C(n, k) = (n + 1) B(k + 1, n - k + 1). A union bound covers all pairs of batches.
+    sizes = np.minimum(drawn.sizes, drawn.examples)  # in case of copies
+    log_beta = special.betaln(sizes + 1, drawn.examples - sizes + 1)
+    log_same = math.log(drawn.examples + 1) + log_beta
+    is_unlikely = log_same + math.log(batches**2 / 2) < _LOG_CERTAIN
+    contents = [np.sort(drawn.batches[i]).tobytes() for i in np.flatnonzero(is_unlikely)]
     repeated = len(contents) - len(set(contents))
-    # The probability that an example is in both or neither of two batches. A union bound covers all pairs.
-    log_same_choice = math.log(drawn.measured_rate**2 + (1 - drawn.measured_rate) ** 2)
-    log_repeats = drawn.examples * log_same_choice + math.log(batches**2 / 2)
-    if repeated and kind != CYCLIC and log_repeats < _LOG_CERTAIN:
+    if repeated and kind != CYCLIC:
         bugs.append(
             CheckFinding(
                 "indices",
-                "a repeated batch",
+                REPEATED,
                 f"{repeated} of {batches} batches have exactly the same examples as another batch.",
                 "draw every batch anew: look for padding, a cache, or a repeated final batch",
             )

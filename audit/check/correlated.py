@@ -5,7 +5,7 @@ are independent standard normal numbers. A single step cannot reveal a lost stat
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -88,32 +88,79 @@ def _test_steps(noise: Array) -> tuple[float, Array]:
 
 def _report(strategy: Strategy, noise: Array) -> CheckReport:
     """Returns the report on `noise` (T, d), in stated deviations, for the strategy matrix S."""
+    steps, size = noise.shape
     raw = strategy.multiply(noise)  # undoes the strategy
     p_independent, correlations = _test_steps(raw)
-    ratio = np.sqrt(np.mean(raw**2))
-    p_size = compute_two_sided_p_value(stats.chi2(raw.size), ratio**2 * raw.size)
-    steps, size = noise.shape
-    name = f"raw noise of {ratio:.4g} times the stated deviation"
+    p_size, overall, strongest = _test_sizes(raw)
+    certain = list(_find_certain(noise))
     wrong_size = CheckFinding(
         "size",
-        name,
-        f"Undoing the strategy leaves noise of {ratio:.4g} eta sigma C / B.",
-        "state the deviation of the raw noise for S as given, without scaling its columns to norm 1",
+        strongest,
+        "The size is measured after undoing the strategy.",
+        "compare eta, sigma, C and B with the code; S is used as given, not scaled to columns of norm 1",
     )
+    # Findings are reported only if a test of their row rejects. Undoing the wrong strategy also changes the
+    # size, and missing or copied noise changes both statistics.
+    size_findings = [wrong_size] if p_independent > LEVEL else []
+    whiteness_findings = [_explain_correlations(strategy, noise, correlations)]
     outcomes = {
         "size": CheckOutcome(
-            f"{name} ({steps} steps, {size:,} parameters)",
-            # Reported only if `p_size` is small. Undoing the wrong strategy also changes the size.
-            findings=[wrong_size] if p_independent > LEVEL else [],
+            f"{overall} ({steps} steps, {size:,} parameters)",
+            findings=[] if certain else size_findings,
             p_values={"chi-square": p_size},
         ),
         "whiteness": CheckOutcome(
             f"test of correlated steps: p {p_independent:.2g}",
-            findings=[_explain_correlations(strategy, noise, correlations)],
+            findings=[] if certain else whiteness_findings,
             p_values={"correlations": p_independent},
         ),
     }
-    return make_report("noise", outcomes)
+    return make_report("noise", outcomes, certain)
+
+
+def _test_sizes(raw: Array) -> tuple[float, str, str]:
+    """Tests whether raw noise (T, d), in stated deviations, has deviation 1.
+
+    Tests all numbers together, each step and each parameter, with a Bonferroni correction. Returns the
+    p-value, and descriptions of the total size and of the size with the smallest p-value.
+    """
+    tests = []
+    for axis, place in ((None, ""), (1, " in step {}"), (0, " in parameter {}")):
+        squares = np.atleast_1d(np.sum(raw**2, axis=axis))
+        freedom = raw.size // len(squares)
+        p_values = compute_two_sided_p_value(stats.chi2(freedom), squares)
+        index = p_values.argmin()
+        ratio = math.sqrt(squares[index] / freedom)
+        name = f"raw noise of {ratio:.4g} times the stated deviation" + place.format(index + 1)
+        tests.append((3 * len(squares) * p_values[index], name))
+    p_value, strongest = min(tests, key=lambda test: test[0])
+    return min(1.0, p_value), tests[0][1], strongest
+
+
+def _find_certain(noise: Array) -> Iterator[CheckFinding]:
+    """Yields bugs in noise (T, d) that need no test: almost none in some steps or parameters, or copies."""
+    for axis, kind in ((1, "steps"), (0, "parameters")):
+        sizes = np.linalg.norm(noise, axis=axis)
+        count = np.sum(sizes <= 1e-3 * np.median(sizes))
+        if count:
+            yield CheckFinding(
+                "size",
+                f"no noise in {count} of {len(sizes)} {kind}",
+                f"These {kind} reveal sums of gradients.",
+                "add noise to every parameter in every step, also for empty batches",
+            )
+    # Copies, perhaps with the opposite sign, are neighbours if sorted by the first step.
+    columns = noise[:, np.argsort(abs(noise[0]))]
+    directions = columns / np.maximum(np.linalg.norm(columns, axis=0), 1e-300)  # avoids 0 / 0
+    cosines = np.sum(directions[:, 1:] * directions[:, :-1], axis=0)
+    count = np.sum(abs(cosines) > 1 - 1e-6)
+    if count and len(noise) > 4:  # with fewer steps, chance may explain such cosines
+        yield CheckFinding(
+            "whiteness",
+            "the same noise in several parameters",
+            f"{count} parameters repeat the noise of another, so their difference reveals gradients.",
+            "draw a number for every parameter, with a different key for every layer",
+        )
 
 
 def _explain_correlations(strategy: Strategy, noise: Array, correlations: Array) -> CheckFinding:
@@ -160,5 +207,5 @@ def _explain_correlations(strategy: Strategy, noise: Array, correlations: Array)
         "noise of a different strategy",
         "After undoing the strategy, different steps are still correlated.",
         "compare the coefficients: are they those of S, or of its inverse? Does training start with an empty "
-        "state?",
+        "state, and never lose it?",
     )

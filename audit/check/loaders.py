@@ -15,8 +15,8 @@ MAX_BATCHES = 100_000  # in a pass that `claim` reads to the end
 Draw = Callable[[int], Any]
 Indices = range  # each example is its index; for torch and Opacus loaders
 _NO_INDICES = (
-    "`draw` gave batches that are not vectors of indices, such as columns, dictionaries or ragged rows: "
-    "build the loader on range(n) instead of the data to get indices"
+    "`draw` gave batches that are not vectors of indices, such as columns, masks, dictionaries or ragged "
+    "rows: build the loader on range(n) instead of the data to get indices"
 )
 
 
@@ -51,6 +51,8 @@ def make_draw(loader: Any) -> Draw:
         return loader
     # A batch sampler yields the indices without reading the examples.
     batch_sampler = getattr(loader, "batch_sampler", None)
+    if batch_sampler is None and getattr(loader, "batch_size", 0) is None:
+        batch_sampler = loader.sampler  # type: ignore[attr-defined]
     sampler = batch_sampler if isinstance(batch_sampler, Iterable) else loader
     require(
         not isinstance(sampler, Iterator),
@@ -126,7 +128,10 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
     require(drawn.batches, f"`draw` gave no batches with seed {seed}: return batches of indices")
     indices = np.concatenate(drawn.batches)
     is_inside = (indices >= 0) & (indices < examples)
-    require(is_inside.all(), f"`draw` gave indices outside the data set: give 0 to {examples - 1}")
+    require(
+        is_inside.all(),
+        f"`draw` gave indices outside the data set: give 0 to {examples - 1}, without padding",
+    )
     return drawn
 
 

@@ -68,7 +68,9 @@ class Dense(NamedTuple):
     matrix: Array
 
     def multiply(self, values: Array) -> Array:
-        return self.matrix @ values
+        # As for `Toeplitz`, the first steps need only the first rows and columns.
+        steps = len(values)
+        return self.matrix[:steps, :steps] @ values
 
     def solve(self, values: Array) -> Array:
         return np.asarray(np.linalg.solve(self.matrix, values))

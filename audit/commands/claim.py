@@ -201,11 +201,16 @@ def _recognize_loader(user_file: UserFile, lipschitz: float | None) -> _Sampler:
     report = check_batches(draw, examples, sampling_rate=1 / batches)
     kind = _find_kind(report)
     order = report.figures.get("order")
-    if order is None:  # passes do not use every example exactly once
+    if order is None:  # passes use some examples twice
         return _Sampler(kind, batches)
     # Tests of the order may change `kind`. So may unequal batches, if steps increase an example's effect.
     can_expand = lipschitz is not None and lipschitz > 1
-    return _judge_order(kind, batches, OrderTest(**order), can_expand=can_expand)
+    sampler = _judge_order(kind, batches, OrderTest(**order), can_expand=can_expand)
+    omitted = examples - sum(map(len, first_pass.batches))
+    if omitted:
+        why = f"a pass omits {omitted} examples, so epsilon may be below its lower bound"
+        sampler = sampler._replace(order=f"{sampler.order}; {why}")
+    return sampler
 
 
 def _find_kind(report: CheckReport) -> str:
@@ -213,10 +218,12 @@ def _find_kind(report: CheckReport) -> str:
 
     Raises InputError if no bound is known for the sampler, or if its sampling rate is different.
     """
-    # Other findings only mean that the batches are not Poisson samples.
-    for finding in report.findings:
-        require(finding.name != ANOTHER_RATE, f"{finding.name}: {finding.meaning}")
     kind: str = report.figures["kind"]  # "" if not recognized
+    # Other findings only mean that the batches are not Poisson samples. If passes have no repeats, a
+    # wrong rate only means that they omit examples.
+    for finding in report.findings:
+        is_rate_wrong = finding.name == ANOTHER_RATE and "order" not in report.figures
+        require(not is_rate_wrong, f"the rate is not 1 / (batches per pass): {finding.meaning}")
     require(
         kind in SAMPLERS,
         f"{kind or 'these'} batches do not come from a sampler with a bound: sample Poisson batches, or "

@@ -48,9 +48,42 @@ def test_a_bug_is_named(name):
     assert finding.name.startswith(name.split(",")[0]) and finding.fix
 
 
+def change(index, value):
+    noise = draw()
+    noise[index] = value
+    return noise
+
+
+PARTS = {
+    "no noise in 1 of 96 steps": change(57, 0.0),
+    "no noise in 3 of 1000 parameters": change((slice(None), [1, 4, 6]), 0.0),
+    "the same noise in several parameters": change(np.s_[:, 500:], draw()[:, :500]),
+    "in parameter 7": draw() * np.where(np.arange(D) == 6, 2.0, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_wrong_noise_in_a_part_of_the_steps_or_parameters_is_named(name):
+    (finding,) = check(PARTS[name]).findings
+    assert name in finding.name, finding
+
+
+def test_a_step_with_half_the_noise_is_named():
+    noise = draw("independent")
+    noise[57] /= 2
+    (finding,) = check(noise, "independent").findings
+    assert "in step 58" in finding.name, finding
+
+
+def test_a_strategy_as_a_matrix_gives_the_same_verdicts():
+    matrix = read_strategy("bsr:16", T).multiply(np.eye(T))
+    for noise in (draw(), draw("independent"), BROKEN["the noise's state is lost at step 51"]):
+        assert check(noise, matrix).verdict == check(noise).verdict
+
+
 def test_columns_that_were_scaled_to_norm_1_are_named():
     (finding,) = check(draw() / NORM).findings
-    assert finding.check == "size" and "without scaling its columns to norm 1" in finding.fix
+    assert finding.check == "size" and "not scaled to columns of norm 1" in finding.fix
 
 
 @pytest.mark.slow
