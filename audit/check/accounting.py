@@ -78,7 +78,7 @@ def read_sampling_rate(sampling_rate: Any) -> float:
 
 
 def count_batches(sampling_rate: float) -> int:
-    """Returns the number of batches per epoch, 1 / sampling_rate rounded."""
+    """Returns the number of batches per epoch: 1 / sampling_rate, rounded."""
     return round(1 / sampling_rate)
 
 
@@ -96,8 +96,8 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
     )
     if not _is_too_low(claimed, accounted):
         return outcome
-    # A mistake explains the claim if its epsilon differs from it by under 0.5%, and by under half the
-    # percentage by which the claim is too low.
+    # A mistake explains the claim if the two epsilons differ by less than 0.5%, and by less than half of the
+    # claim's relative shortfall.
     close = min(0.005, (1 - claimed / accounted) / 2) * claimed
     fitting = [
         name
@@ -120,7 +120,7 @@ def _is_too_low(claimed: float, accounted: float) -> bool:
 
 
 def _account_finely(composition: Composition, coarse: float, delta: float) -> float:
-    """Recomputes `coarse`, dp-accounting's epsilon on a coarse grid of privacy losses, on a finer grid.
+    """Recomputes `coarse`, an epsilon from dp-accounting, on a finer grid of privacy losses.
 
     Rounding privacy losses up to a coarse grid makes epsilon too large.
     """

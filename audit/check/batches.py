@@ -139,8 +139,8 @@ def _draw_batches(draw: Draw, examples: int, rate: float) -> _DrawnBatches:
 def _recognise_kind(drawn: _DrawnBatches) -> str:
     """Returns the kind of batches if they are clearly not Poisson; otherwise UNRECOGNISED.
 
-    If no example occurs twice in an epoch, the batches are shuffled, or balls in bins if their sizes vary.
-    Poisson batches are mistaken for another kind with probability below 1e-9.
+    If no example occurs twice in an epoch, returns SHUFFLED, or BALLS_IN_BINS if batch sizes vary. Poisson
+    batches are mistaken for another kind with probability below 1e-9.
     """
     sizes = drawn.sizes
     if _is_once_in_epochs(drawn):
@@ -220,7 +220,7 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
     if assumed != POISSON:
         _drop_poisson_tests(drawn, rows, kind, assumed)
     findings = []
-    # An unrecognised kind is reported by the rejected Poisson tests.
+    # For an unrecognised kind, rejected Poisson tests already report bugs.
     is_reported = kind == UNRECOGNISED and assumed == POISSON
     if kind != assumed and not is_reported:
         title = _TITLES.get(kind, "other")
@@ -263,7 +263,7 @@ def _drop_poisson_tests(
     dropped = ["spread of sizes"]
     if is_close:
         dropped.append("batch size")
-    # Fixed-size batches must also draw all examples equally often.
+    # A fixed-size sampler must also draw all examples equally often.
     if kind != FIXED or assumed != FIXED:
         dropped.append("every example")
     for row in dropped:
@@ -295,7 +295,7 @@ def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
 
     length = len(drawn.passes[0].batches)
     parts = round(stated / rate)
-    # A mistake fits if its rate is within four standard errors, plus 0.1%, of the measured rate.
+    # A mistake fits if its rate differs from the measured rate by less than four standard errors plus 0.1%.
     close = 4 * math.sqrt(rate * (1 - rate) / trials) + 1e-3 * rate
     why = ""
     if parts == 1 and abs(1 / length - rate) < close:
@@ -314,14 +314,14 @@ def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
 
 
 def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
-    """Tests whether sizes vary like binomial numbers, and whether batches are cut or padded to one size.
+    """Tests whether sizes have a binomial variance, and whether batches are cut or padded to one size.
 
     Both tests use the measured rate, so a wrong rate does not cause a rejection. The factors of 2 are
     Bonferroni corrections.
     """
     sizes = drawn.sizes
     law = stats.binom(drawn.examples, drawn.measured_rate)
-    # The probabilities that all Poisson batches have at most the largest size, and at least the smallest.
+    # The probabilities that no Poisson batch is larger than the largest, and none smaller than the smallest.
     none_larger = law.cdf(sizes.max()) ** len(sizes)
     none_smaller = law.sf(sizes.min() - 1) ** len(sizes)
     cut_p_value = 2 * min(none_larger, none_smaller)
@@ -347,7 +347,7 @@ def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
 
 
 def _test_spread(counts: Any, law: Any) -> float:
-    """Tests whether counts vary like draws from `law`, a scipy.stats distribution; returns the p-value.
+    """Tests whether counts have the variance of `law`, a scipy.stats distribution; returns the p-value.
 
     Approximates the scaled sum of squares by a chi-square variable with the same variance, which depends on
     the kurtosis. Estimating the rate of `law` costs one degree of freedom.
@@ -379,12 +379,12 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
     batches = len(members)
     unequal = CheckFinding(
         "every example",
-        "examples that are drawn unequally often",
+        "examples that are not drawn equally often",
         "The accountant assumes Poisson batches.",
         _DRAW_EACH,
     )
     rate = drawn.measured_rate
-    # Poisson batches contain a pair with probability rate^2.
+    # A Poisson batch contains a given pair with probability rate^2.
     pairs = examine_pairs(members.T @ members, observed, rate**2, groups="batches", count=batches)
     together = CheckFinding(
         "together",
@@ -407,7 +407,7 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
 def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
     """Checks that no batch contains an example twice, and that no batch repeats another.
 
-    A repeated batch is a bug only if it is very unlikely for Poisson batches, and never for cyclic batches.
+    A repeated batch is a bug only if it is very unlikely for Poisson batches, and the batches are not cyclic.
     """
     batches = len(drawn.batches)
     text = f"{batches:,} batches in {len(drawn.passes)} passes"

@@ -1,4 +1,4 @@
-"""Explains wrong measurements of a step by a table of mistakes, with their signatures and fixes.
+"""Explains wrong measurements of a step with a table of mistakes, their signatures and fixes.
 
 C, sigma, eta and B are the stated clipping norm, noise multiplier, learning rate and batch size. Movements
 are in units of eta C / B, and noise is in units of eta sigma C / B.
@@ -40,7 +40,7 @@ class Cause(NamedTuple):
         mistake does not fit; otherwise True, or the values of {0}, {1}, ... in the texts.
       meaning: the observation, and its effect on privacy.
       fix: an instruction.
-      explains: other symptoms that this mistake causes.
+      explains: other symptoms of this mistake.
     """
 
     symptom: str
@@ -54,7 +54,7 @@ class Cause(NamedTuple):
 def explain(m: Measured) -> Iterator[CheckFinding]:
     """Yields a bug for each unexplained symptom: the first cause that fits.
 
-    Skips movements or noise if an obstacle prevents their measurement.
+    Skips movements or noise that cannot be measured.
     """
     done = set()  # symptoms that are absent, hidden or explained
     if m.movement_obstacle:
@@ -127,17 +127,17 @@ def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> lis
     for name, (quantity, power) in FACTORS[size].items():
         for value in np.atleast_1d(quantities[quantity]).tolist():
             predicted = value**power
-            # Rounding keeps mistakes that fit equally well in the order of the table.
+            # After rounding, mistakes that fit equally well keep the table's order.
             error = round(abs(factor / predicted - 1), 3)
-            # A mistake with a factor near 1 has no effect, such as "C is left out" if C is 1.
+            # A mistake with a factor near 1, such as "C is left out" if C is 1, has no effect.
             if abs(predicted - 1) > 0.02 and error < tolerance:
                 errors[name.format(k=value)] = error
     return sorted(errors, key=errors.__getitem__)
 
 
 def _fit_size(m: Measured) -> tuple[float, str] | None:
-    """Returns the wrong factor shared by movements and noise, and the mistakes that fit; otherwise None."""
-    # If examples change each other's gradients, movements do not reveal a factor.
+    """Returns the wrong factor shared by movements and noise, and possible explanations; otherwise None."""
+    # If examples affect each other's gradients, movements do not reveal a factor.
     if m.movement_obstacle or m.noise_obstacle or m.interacts or m.tried.tolerance > MAX_TOLERANCE:
         return None
     factor = _measure_factor(m)
@@ -153,10 +153,10 @@ def _fit_size(m: Measured) -> tuple[float, str] | None:
 
 
 def _measure_factor(m: Measured) -> float | None:
-    """Returns the wrong ratio that movements and noise both have to their stated sizes; otherwise None.
+    """Returns the factor by which movements and noise both differ from their stated sizes; otherwise None.
 
-    The factor is the common norm of the largest movements. If examples replace rows, it is the larger of the
-    largest norm, which may be a tenth too small, and the noise's deviation minus its error.
+    The factor is the common norm of the largest movements. If examples replace rows, it is the largest norm,
+    but at least the noise's deviation minus its error, because the norm may be a tenth too small.
     """
     tried = m.tried
     deviation = m.drawn.given.deviation
@@ -168,15 +168,15 @@ def _measure_factor(m: Measured) -> float | None:
     # Small gradients also explain movements below C, so a factor below 1 requires evidence of clipping.
     is_larger = factor > 1 + NORM_ERROR + 2 * tried.tolerance
     is_smaller = factor < 1 - error and tried.is_clipped
-    # The largest movement may be a tenth too small, or 1% above the factor.
+    # The largest movement may be a tenth below the noise's deviation, or 1% above the factor.
     is_bound = 0.9 * deviation < tried.max_norm < 1.01 * factor
-    # The noise must fit the factor, and fit it better than the stated size, 1.
+    # The noise must fit the factor, and fit it better than 1, the stated size.
     fits_noise = abs(factor / deviation - 1) < min(error, abs(deviation - 1))
     return factor if (is_larger or is_smaller) and is_bound and fits_noise else None
 
 
 def _fit_clipping_norm(m: Measured) -> tuple[str, str] | None:
-    """Returns the best explanation of a wrong clipping norm, and a text with all; None without clipping.
+    """Returns the best explanation of a wrong clipping norm, and all explanations; None without clipping.
 
     A norm that no known mistake explains is reported only if movements exceed C, because smaller norms do not
     weaken privacy.
@@ -200,7 +200,7 @@ def _find_rows(m: Measured) -> str:
 
 
 def _is_clipped_in_part(m: Measured) -> bool:
-    """Returns True if some examples exceed C by over 2%, but at least four of the others are clipped to C."""
+    """Returns True if an example exceeds C by over 2%, although at least four others are clipped to C."""
     norms = m.tried.collect("norm")
     is_at_c = (norms > 1 - _C_ERROR) & (norms <= 1 + m.tried.tolerance)
     return bool(is_at_c.sum() >= 4 and norms[0] > 1.02)
@@ -209,7 +209,7 @@ def _is_clipped_in_part(m: Measured) -> bool:
 def _find_separate_layers(m: Measured, least: int) -> str:
     """Returns the names of the layers that a single example moves by C.
 
-    Of the examples that exceed C, uses the one with the most such layers. Returns "" if it has fewer than
+    Of the examples that exceed C, uses the one with the most layers at C. Returns "" if it has fewer than
     `least`, or if any example moves a layer by more than C. A norm of 1 is C.
     """
     norms = m.tried.collect("layer_norms")
@@ -223,7 +223,7 @@ def _find_separate_layers(m: Measured, least: int) -> str:
 
 
 def _find_left_out(m: Measured) -> str:
-    """Returns the names of the layers that make examples exceed C, if all others stay within C; otherwise "".
+    """Returns the names of layers without which all examples stay within C; "" if none are found.
 
     Tries each layer, all vectors (biases), and the 2, 3, ... layers that move most, up to half of the layers.
     As evidence of clipping, two examples that exceed C must move the other layers by at least 0.96 C.
@@ -250,14 +250,14 @@ def _find_left_out(m: Measured) -> str:
 
 
 def _find_missing(m: Measured) -> str:
-    """Returns where noise is sometimes missing: "steps" or "parameters in some steps"; "" if it never is."""
+    """Returns what sometimes lacks noise: "steps" or "parameters in some steps"; "" if nothing does."""
     if m.ties != AT_ONE:  # AT_ONE: several seeds share a value, as without noise
         return ""
     return "steps" if noise.count_repeats(m.drawn) else "parameters in some steps"
 
 
 def _find_repeats(m: Measured) -> tuple[str, int, int] | None:
-    """Returns "several seeds" or "every seed", how many seeds repeat noise, and the number of seeds.
+    """Returns "several seeds" or "every seed", the number of seeds that repeat noise, and the total number.
 
     Returns None if noise does not repeat. If all seeds give the same step, an empty batch shows whether the
     step has noise. If the step rejects an empty batch, each example is used four times instead. With a sum of
@@ -284,7 +284,7 @@ def _find_repeats(m: Measured) -> tuple[str, int, int] | None:
 
 
 def _find_silent(m: Measured) -> str:
-    """Returns the names of trained layers with parameters that do not depend on the seed."""
+    """Returns the names of trained layers in which some parameters do not depend on the seed."""
     given = m.drawn.given
     layers = np.flatnonzero((given.freedom > 0) & (given.silent > 0))
     is_part = np.any(given.silent[layers] < np.array(m.probe.sizes)[layers])
@@ -294,12 +294,12 @@ def _find_silent(m: Measured) -> str:
 def _fit_deviation(m: Measured) -> tuple[Any, str, Any] | None:
     """Returns the ratio of the noise's deviation to the stated one, an explanation, and sigma.
 
-    Averages over the layers with a rejected test or, if there are none, over all trained layers.
-    Sigma is that of the layer with the least noise. Returns None if the deviation is right or another bug
-    explains it: shared noise, or a step of another size.
+    Averages over the layers whose test rejects or, if there are none, over all trained layers. Sigma is
+    measured in the layer with the least noise. Returns None if the deviation is right or another bug explains
+    it: shared noise, or a step of a different size.
     """
     given = m.drawn.given
-    # The test assumes independent numbers, so shared noise can cause a rejection, but not a factor of 2.
+    # The test assumes independent numbers, so shared noise can explain a rejection, but not a twofold error.
     is_shared = m.related and 0.5 < given.deviation < 2
     if not m.rejected["noise"] or is_shared or _fit_size(m):
         return None
@@ -337,7 +337,7 @@ def _find_change(m: Measured, row: str) -> tuple[str, str, float, str] | None:
             continue
         ratio = other.deviation / m.drawn.given.deviation
         name = "noise that depends on the batch"
-        fix = "compute the noise's deviation from only sigma, C and B, and add the noise once per step"
+        fix = "compute the noise's deviation only from sigma, C and B, and add the noise once per step"
         if other.not_finite:
             name = NOT_FINITE
             fix = KEEP_FINITE
@@ -353,7 +353,7 @@ def _find_change(m: Measured, row: str) -> tuple[str, str, float, str] | None:
 
 
 def _is_due_to_size(m: Measured) -> bool:
-    """Returns True if division by the batch's actual size explains why added examples exceed C.
+    """Returns True if dividing by the batch's actual size explains why added examples exceed C.
 
     With this mistake, an example added to B clipped examples moves the step by less than 2 C. Replacing an
     example does not change the size, and must move the step by at most C.
@@ -361,7 +361,7 @@ def _is_due_to_size(m: Measured) -> bool:
     tried = m.tried
     # This mistake also changes the noise.
     noise_change = None if m.noise_obstacle else _find_change(m, "noise and data")
-    # Unlike `movements`, `violations` also names exchanged examples.
+    # Unlike `movements`, `violations` also names replaced rows.
     only_added_exceed = not tried.replaces_rows and tried.movements.keys() >= set(tried.violations)
     _, largest = tried.largest
     return bool(
@@ -370,7 +370,7 @@ def _is_due_to_size(m: Measured) -> bool:
 
 
 _ROW_OF_SYMPTOM = {"excess": "sensitivity", "noise that is not finite": "noise", "buffers": "noise"}
-# Mistakes in clipping: name, signature, and a text to append to the description of the largest movement.
+# Mistakes in clipping: name, signature, and text to append to the description of the largest movement.
 _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
     ("rows of the batch that are not clipped", _find_rows, "This happens in {0}."),
     (_EXCESS, lambda m: m.interacts, "First look for an operation that mixes examples."),
@@ -446,8 +446,8 @@ CAUSES = [
         "sensitivity",
         "a step of a different size than stated",
         _fit_size,
-        "Movements and noise are both {0:.4g} times their stated size, which loses no privacy. Possible "
-        "explanation: {1}.",
+        "Movements and noise are both {0:.4g} times their stated size. This does not weaken privacy. "
+        "Possible explanation: {1}.",
         "state the learning rate, clipping norm and batch size that the step uses, or divide by the stated "
         "batch size",
         explains=("excess",),
@@ -457,7 +457,7 @@ CAUSES = [
         "{0}",
         lambda m: not m.tried.violations and not m.tried.clips_by_layer and _fit_clipping_norm(m),
         "Movements are limited to {m.tried.common_norm:.4g} times eta C / B, but the stated noise assumes 1. "
-        "This loses no privacy, but noise hides more of the gradient. Possible explanation: {1}.",
+        "This does not weaken privacy, but noise hides more of the gradient. Possible explanation: {1}.",
         "divide the clipped sum once, by the stated B",
     ),
     Cause(
@@ -525,8 +525,8 @@ CAUSES = [
         "no noise in {0}",
         _find_silent,
         "These parameters are the same for every seed.",
-        "add noise of deviation sigma C to all entries of the sum, including embedding rows that no example "
-        "uses; leave parameters that are not trained out of `params`",
+        "add noise with deviation sigma C to all entries of the sum, including embedding rows that no "
+        "example uses; leave parameters that are not trained out of `params`",
         explains=("noise and data", "empty batch"),
     ),
     Cause(
@@ -534,7 +534,7 @@ CAUSES = [
         "noise of {0:.3g} times the stated deviation",
         _fit_deviation,
         "It is {1}",
-        "add noise of deviation sigma C once, to the sum of clipped gradients, before dividing by B; or "
+        "add noise with deviation sigma C once, to the sum of clipped gradients, before dividing by B; or "
         "state the noise multiplier that all layers reach, about {2:.3g}",
     ),
     *(

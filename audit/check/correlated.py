@@ -87,7 +87,7 @@ def _test_steps(noise: Array) -> tuple[float, Array]:
 
 
 def _report(strategy: Strategy, noise: Array) -> CheckReport:
-    """Returns the report on `noise` (T, d), in stated deviations, for the strategy matrix S."""
+    """Returns the report on `noise` (T, d), in units of the stated deviation, for the strategy S."""
     steps, size = noise.shape
     raw = strategy.multiply(noise)  # undoes the strategy
     p_independent, correlations = _test_steps(raw)
@@ -164,7 +164,7 @@ def _find_certain(noise: Array) -> Iterator[CheckFinding]:
 
 
 def _explain_correlations(strategy: Strategy, noise: Array, correlations: Array) -> CheckFinding:
-    """Returns the bug that explains why the steps of noise (T, d) are correlated after undoing the strategy.
+    """Returns the bug that explains why steps of `noise` (T, d) stay correlated once the strategy is undone.
 
     `correlations` (T, T) are the remaining correlations, which should be 0; the diagonal is always 0.
     """
@@ -181,25 +181,24 @@ def _explain_correlations(strategy: Strategy, noise: Array, correlations: Array)
     threshold = stats.norm.isf(LEVEL / steps**2) / np.sqrt(size)
     is_correlated = np.any(np.triu(abs(correlations)) > threshold, axis=0)
     restart = max(int(is_correlated.argmax()), 1)  # at least one step precedes the restart
-    # If the mechanism restarted at the first step that is correlated with an earlier step, undoing the
-    # strategy separately before and after the restart removes all correlations.
+    # The mechanism may restart at the first step that is correlated with an earlier step. Undoing the
+    # strategy separately before and after the restart then removes all correlations.
     parts = [strategy.multiply(noise[:restart]), strategy.multiply(noise[restart:])]
     p_joined, joined = _test_steps(np.concatenate(parts))
-    # If the generator also restarted, two steps in different parts have the same noise, so their correlation
-    # is 1.
+    # If the generator also restarts, two steps in different parts have the same noise, with correlation 1.
     if np.max(abs(joined[:restart, restart:])) > 0.9:
         return CheckFinding(
             "whiteness",
             f"noise of earlier steps is reused from step {restart + 1}",
-            "The difference of two steps with the same noise reveals gradients.",
+            "The difference between two steps with the same noise reveals gradients.",
             "create the generator once, and restore both its state and the step when training resumes",
         )
     if p_joined > LEVEL:
         return CheckFinding(
             "whiteness",
             f"the noise's state is lost at step {restart + 1}",
-            "The noise before this step and the noise from this step on are each as stated, but not "
-            "correlated as the strategy requires: the accountant's sensitivity does not apply.",
+            "The noise is as stated before this step, and again from this step on, but the two parts are "
+            "not correlated as the strategy requires: the accountant's sensitivity does not apply.",
             "store the state of the noise in checkpoints, and restore it when training resumes",
         )
     return CheckFinding(

@@ -48,7 +48,7 @@ def take(columns: Columns, rows: Any) -> Columns:
 
 
 def replace_rows(rows: Columns, examples: Mapping[int, Columns]) -> Columns:
-    """Returns a copy of `rows` in which `examples`, one-row batches keyed by row index, replace some rows."""
+    """Returns a copy of `rows` with some rows replaced by `examples`, one-row batches keyed by row index."""
     replaced = list(map(np.copy, rows))
     for row, example in examples.items():
         for column, values in zip(replaced, example, strict=True):
@@ -111,7 +111,7 @@ def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
 def _list_other_labels(labels: Array, label: Array) -> dict[str, Array]:
     """Returns labels to try instead of `label`, all of shape (1, ...), keyed by a description of the change.
 
-    Tries another example's label, 1,000 times a float label, and only the first token of a token sequence.
+    Tries another example's label, a float label times 1,000, and only the first token of a sequence.
     """
     others = {}
     differs = np.any(labels != label, axis=tuple(range(1, labels.ndim)))  # for each example

@@ -35,7 +35,7 @@ class DrawnPass(NamedTuple):
 def make_draw(loader: Any) -> Draw:
     """Returns a function from a seed to the batches of one pass over a loader.
 
-    The seed sets the epoch of loaders with `set_epoch`.
+    Loaders with `set_epoch` use the seed as the epoch.
 
     Args:
       loader: a function, which is returned unchanged; or a loader or an iterable as in `check_batches`.
@@ -136,7 +136,7 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
 
 
 def _read_batches(given: Any, most: int) -> DrawnPass:
-    """Reads up to `most` batches of the pass `given`; raises InputError unless batches contain indices."""
+    """Reads up to `most` batches from the pass `given`; raises InputError unless batches contain indices."""
     if not isinstance(given, Iterable):  # `require` would call `shown`, which is slow for a pass
         raise InputError(f"`draw` gave {shown(given)}: return batches of indices")
     remaining = iter(given)

@@ -1,4 +1,4 @@
-"""Measures a step for its report and to explain bugs."""
+"""Measures a step, for its report and for explanations of bugs."""
 
 import time
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class Phrases(NamedTuple):
 
     Attributes:
       gradient, clip, generator: how to return the private gradient, clip an example, and seed a generator.
-      random: possible reasons for a random effect of an example, such as dropout.
+      random: possible reasons why an example's effect is random, such as dropout.
     """
 
     gradient: str
@@ -65,7 +65,7 @@ class Measured(NamedTuple):
       movement_obstacle: why movements do not show sensitivity; "" if they do.
       noise_obstacle: why the noise cannot be tested; "" if it can.
       p_values: the p-values of the noise tests, by report row and test; empty if there is an obstacle.
-      interaction: how much two parts of a batch change each other's movements, or why this is unknown.
+      interaction: how much two parts of a batch affect each other's movements, or why this is unknown.
       rejected: the names of the rejected noise tests, by report row.
     """
 
@@ -93,10 +93,10 @@ class Measured(NamedTuple):
 
     @property
     def replays_like_noise(self) -> bool:
-        """True if two calls with the same seed differ like two draws of the noise.
+        """True if two calls with the same seed differ as much as two draws of the noise.
 
-        The difference of two draws has standard deviation sqrt(2) sigma in each trained parameter, and its
-        norm has standard deviation sigma. The test has level 0.001 (3.3 standard deviations).
+        The difference between two draws has standard deviation sqrt(2) sigma in each trained parameter, and
+        its norm has standard deviation sigma. The test has level 0.001 (3.3 standard deviations).
         """
         sigma = self.probe.settings.noise_multiplier
         expected = sigma * (2 * self.probe.is_trained.sum()) ** 0.5
@@ -104,7 +104,7 @@ class Measured(NamedTuple):
 
     @property
     def interacts(self) -> bool:
-        """True if examples change each other's gradients."""
+        """True if examples affect each other's gradients."""
         return isinstance(self.interaction, Movement) and 0 < self.interaction.excess < np.inf
 
     @property
@@ -120,7 +120,7 @@ class Measured(NamedTuple):
 
     @property
     def related(self) -> list[str]:
-        """The names of the rejected tests of independence between the parameters of one step."""
+        """The names of the rejected tests for independence within one step."""
         return [name for name in self.rejected["independence"] if name != LAGS]
 
     def name_layers(self, layers: Any) -> str:
@@ -168,9 +168,9 @@ def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
 
 
 def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
-    """Returns why movements do not show sensitivity, and why noise cannot be tested; each text may be "".
+    """Returns the obstacles to measuring sensitivity and to testing noise; either may be "".
 
-    `effect.excess` is positive if the seed changes the effect of exchanging two examples. Returns the first
+    `effect.excess` is positive if the seed changes the effect of replacing an example. Returns the first
     reason that applies.
     """
     drawn = m.drawn
@@ -187,7 +187,7 @@ def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
     if replays and drawn and drawn.is_sign_step():
         reason = _ADAM + m.phrases.gradient
         return reason, reason
-    # Repeated values (ties) show a clamped sum.
+    # A clamped sum has repeated values (ties).
     if m.ties == CLAMPED_SUM or (replays and _is_effect_random(m, effect)):
         reason = (
             "something happens after the noise, such as rounding, clamping, projection or top-k: return the "
@@ -205,9 +205,9 @@ def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
 def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
     """Returns the p-values of the noise tests, by row and test.
 
-    Omits the tests on other batches if one rejects, but the noise may be correct if followed by an operation
-    that changes only large sums, such as a projection. The seed then changes an example's effect (`excess`
-    above 0) with larger features or more rows, but not on the given batch.
+    Omits the tests on other batches if one rejects, apparently because an operation after the noise, such as
+    a projection, changes only large sums: the seed changes an example's effect (`excess` above 0) in a batch
+    with larger features or more rows, but not in the given batch.
     """
     p_values = noise.run_tests(m.drawn)
     smallest = min(p_values["noise and data"].values(), default=1.0)
@@ -223,8 +223,8 @@ def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
 def _is_effect_random(m: Measured, effect: SeedEffect) -> bool:
     """Returns True if dropout or an operation after the noise makes an example's effect random.
 
-    Returns False for noise scaled by an example, and for noise drawn for each part of a batch. Drawing noise
-    for each part makes it larger than stated, but has no such effect in a batch of one row.
+    Returns False if examples scale the noise, or if noise is drawn for each part of a batch. The latter makes
+    the noise larger than stated, but causes no random effect in a batch of one row.
     """
     if effect.scales_noise or not effect.excess > 0:  # within rounding
         return False
@@ -235,7 +235,7 @@ def _is_effect_random(m: Measured, effect: SeedEffect) -> bool:
 
 
 def _measure_interaction(m: Measured) -> Movement | str:
-    """Measures how much two parts of a batch change each other's movements; if unknown, returns why.
+    """Measures how much two parts of a batch affect each other's movements; if unknown, returns why.
 
     Tries a larger clipping norm if every example is clipped or has no effect, which hides interactions.
     """

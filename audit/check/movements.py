@@ -25,13 +25,13 @@ _SEED = 20_240_101  # for the random choice of rows
 
 @dataclass(frozen=True)
 class TriedExamples:
-    """How far examples move a step.
+    """How far examples move a step's result.
 
     Attributes:
       probe: the step.
       examples: the examples by name, each as a batch of one row.
       movements: how far each example moves the step, by name.
-      by_row: how far exchanging two very different examples in a row moves the step, keyed by row index.
+      by_row: how far replacing one example with a very different one moves the step, keyed by row index.
       refusal: why examples replaced the first row; "" if they were added to the batch.
     """
 
@@ -43,12 +43,12 @@ class TriedExamples:
 
     @property
     def replaces_rows(self) -> bool:
-        """True if examples replaced the first row, because the step does not use additional rows."""
+        """True if examples replaced the first row because the step rejects or ignores added rows."""
         return bool(self.refusal)
 
     @cached_property
     def tolerance(self) -> float:
-        """The largest tolerance of the movements."""
+        """The largest tolerance of any movement."""
         return max((movement.tolerance for movement in self.movements.values()), default=0.0)
 
     @cached_property
@@ -61,7 +61,7 @@ class TriedExamples:
     @cached_property
     def finite(self) -> dict[str, Movement]:
         """The finite movements, keyed by the name of the example, largest first."""
-        # Rounding keeps extreme examples before others with equal norms.
+        # With rounded norms, extreme examples stay ahead of others that are nearly equal.
         ranked = sorted(self.movements.items(), key=lambda item: -round(item[1].norm, 3))
         return {name: movement for name, movement in ranked if movement.norm < np.inf}
 
@@ -88,8 +88,8 @@ class TriedExamples:
     def common_norm(self) -> float:
         """The norm to which the step seems to clip, shared by the four largest movements; NaN if they differ.
 
-        Also NaN if examples replace a row, because clipping gives large gradients the same norm, but not
-        their differences.
+        Also NaN if examples replace a row, because clipped gradients have the same norm, but their
+        differences do not.
         """
         norms = self.collect("norm")  # largest first
         if self.replaces_rows or len(norms) < 4 or norms[0] > norms[3] * (1 + NORM_ERROR):
@@ -101,8 +101,8 @@ class TriedExamples:
         """The largest finite movement, or the enclosing radius if larger.
 
         If examples replace a row, only differences between their contributions to the sum are observed.
-        Clipped contributions lie in a ball of radius C, so the radius of their smallest enclosing ball also
-        counts.
+        Clipped contributions lie in a ball of radius C, so their smallest enclosing ball has radius at most
+        C.
         """
         norms = [item.norm for item in self.described.values() if item.norm < np.inf]
         largest = max(norms, default=0.0)
@@ -140,7 +140,7 @@ class TriedExamples:
         num_layers = is_trained.sum()
         if self.replaces_rows or num_layers < 2 or len(self.finite) < 4:
             return False
-        # (examples, trained layers) the norms, divided by each layer's share of C, with each column sorted.
+        # (examples, trained layers) the norms divided by each layer's share of C, sorted within each layer.
         norms = np.sort(self.collect("layer_norms")[:, is_trained] * np.sqrt(num_layers), axis=0)
         fourth_largest = norms[-4]
         error = NORM_ERROR + self.tolerance
@@ -148,17 +148,20 @@ class TriedExamples:
 
     @property
     def is_clipping_seen(self) -> bool:
-        """True if an example moves the step by nearly C, or if clipping explains equal movements.
+        """True if an example moves the step by nearly C, or if equal movements indicate clipping.
 
-        The largest norm may be 1.5% too small, or 10% if examples replace a row, because only few directions
-        are tried.
+        The largest norm may be 1.5% too small, or 10% if examples replace a row, because only a few
+        directions are tried.
         """
         least = 0.9 if self.replaces_rows else 0.985
         return self.max_norm >= least or self.clips_by_layer or self.is_clipped
 
     @cached_property
     def opposites(self) -> tuple[str, str]:
-        """The names of the examples with the largest movement and with the movement farthest from it."""
+        """The names of two examples with very different movements.
+
+        The first has the largest movement, and the second has the movement farthest from it.
+        """
         names = list(self.finite)  # the largest movement first
         vectors = self.collect("vector")
         distances = np.linalg.norm(vectors - vectors[0], axis=1)
@@ -166,7 +169,7 @@ class TriedExamples:
         return names[0], names[np.argmax(np.round(distances, 3))]
 
     def add(self, name: str, example: Columns, movement: Movement) -> "TriedExamples":
-        """Returns a copy with another example, a batch of one row, and its movement."""
+        """Returns a copy with another example (a batch of one row) and its movement."""
         return replace(
             self,
             examples=self.examples | {name: example},
@@ -196,7 +199,7 @@ def _compute_enclosing_radius(points: Vector) -> float:
 
 
 class SeedEffect(NamedTuple):
-    """How the seed changes the effect of exchanging two examples.
+    """How the seed changes the effect of replacing an example.
 
     Attributes:
       excess: the norm of the change minus its tolerance: positive if significant, NaN if unknown.
@@ -209,11 +212,11 @@ class SeedEffect(NamedTuple):
 
 
 def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
-    """Measures how far extreme examples move a step if they are added to its batch or replace rows.
+    """Measures how far extreme examples move a step when they are added to its batch or replace its rows.
 
     If the step rejects or ignores added rows, each example replaces the first row instead. Also tries copies
-    of ignored rows, or mixtures if no example exceeds C. Then exchanges two examples in up to 64 rows,
-    depending on a step's duration, `seconds`.
+    of ignored rows, or mixtures if no example exceeds C. Then tries two examples in each of up to 64 rows,
+    fewer for slow steps (`seconds`).
     """
     tried_examples = examples.make_extreme_examples(probe.rows)
     tried = _measure_each(probe, tried_examples)
@@ -232,7 +235,7 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
 
     num_rows = len(probe.rows[0])
     order = np.random.default_rng(_SEED).permutation(num_rows).tolist()
-    # The first and the last row, then 16 rows to detect a bug in every m-th row for m up to 16, then random
+    # The first and last rows, then 16 rows to detect a bug in every m-th row for m up to 16, then random
     # rows.
     ranked = dict.fromkeys([0, num_rows - 1, *range(min(16, num_rows)), *order])
     # Two steps per row take about six seconds in total.
@@ -253,7 +256,7 @@ def _measure_each(
 ) -> TriedExamples:
     """Measures how far each example moves the step if it is added to the batch or replaces its first row.
 
-    The result's `refusal` is the error for the last batch that the step rejects.
+    The result's `refusal` is the error from the last batch that the step rejects.
     """
     movements = {}
     refusal = ""
@@ -273,11 +276,11 @@ def _measure_each(
 
 
 def _search_threshold(tried: TriedExamples) -> TriedExamples:
-    """Tries mixtures of the examples that move a step most and least, in case clipping starts above C.
+    """Tries mixtures of examples with the largest and smallest movements, in case clipping starts above C.
 
     Gradients just below the clipping threshold are the largest that are not clipped. Ten bisections find a
-    mixture with such a gradient if the threshold is well above C. Returns `tried`, with the mixture if it
-    moves the step by more than C.
+    mixture with such a gradient if the threshold is well above C. Returns `tried`, including the mixture if
+    it moves the step by more than C.
     """
     names = list(tried.finite)  # the largest movement first
     most = tried.examples[names[0]]
@@ -302,8 +305,8 @@ def _search_threshold(tried: TriedExamples) -> TriedExamples:
 def _add_until_moved(tried: TriedExamples) -> TriedExamples:
     """Adds up to 64 copies of an example, in case a step drops incomplete groups of examples.
 
-    The first copy that changes the step must move it by at most C. Returns `tried`, with the movement if it
-    exceeds C.
+    The first copy that changes the step must move it by at most C. Returns `tried`, including the movement if
+    it exceeds C.
     """
     probe = tried.probe
     name, _ = tried.opposites  # moves the step most as a replacement
@@ -330,8 +333,8 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
     an operation such as clamping follows the noise.
 
     Returns:
-      The difference that exceeds its tolerance most, among several choices of the parts; the reason instead
-      if it depends on the seed or the step rejects all parts.
+      The difference with the largest excess, for several choices of the parts. If a difference depends on the
+      seed, or the step rejects all parts, the reason instead.
     """
     measured = []
     reason = tried.refusal or "the step ignores most rows: give a batch of several rows"
@@ -348,7 +351,7 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
             # A step may use only the first rows of a large batch.
             if not tried.replaces_rows and _is_full(probe, with_both, both):
                 continue
-            # Subtract the same difference, both + base - first - second, with another seed.
+            # Subtract the same difference for another seed: both + base - first - second.
             base, both, *parts = [probe.run(batch, seed=1) for batch in (probe.rows, *batches)]
             together += parts
             separately += [base, both]
@@ -361,7 +364,7 @@ def measure_interactions(probe: StepProbe, tried: TriedExamples) -> Movement | s
 
 
 def _is_full(probe: StepProbe, rows: Columns, after: Vector) -> bool:
-    """Returns True if a step ignores rows added to `rows`, and still returns the parameters `after`."""
+    """Returns True if a step ignores rows added to `rows`: it still returns the parameters `after`."""
     try:
         return np.array_equal(probe.run(examples.join(rows, probe.rows)), after)
     except RefusedError:
@@ -371,7 +374,7 @@ def _is_full(probe: StepProbe, rows: Columns, after: Vector) -> bool:
 def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:
     """Yields triples of batches: with two changed parts, with only the first, and with only the second.
 
-    In a correct step, the effects of the second and the third batch add up to the effect of the first.
+    In a correct step, the effects of the second and third batches add up to the effect of the first.
     """
     columns = list(tried.examples.values())
     if not tried.replaces_rows:  # parts are added to `rows`
@@ -383,8 +386,9 @@ def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:
     size = len(rows[0])
     if size == 1:
         return
-    # The other parts replace rows. Two random halves detect operations on all rows, such as a norm of the
-    # whole batch or a mean over all tokens. The first two rows detect operations on neighbours.
+    # The other parts replace rows. Changing two random halves reveals operations on all rows, such as a norm
+    # of the whole batch or a mean over all tokens. Changing the first two rows reveals operations on
+    # neighbours.
     order = np.random.default_rng(_SEED).permutation(size).tolist()
     half = size // 2
     for first, second in [(order[:half], order[half:]), ([0], [1])]:
@@ -397,13 +401,13 @@ def _list_parts(tried: TriedExamples, rows: Columns) -> Iterator[list[Columns]]:
 
 
 def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> SeedEffect:
-    """Measures how the seed changes the effect of exchanging two examples in a batch's first row.
+    """Measures how the seed changes the effect of replacing one example with another in a batch's first row.
 
-    Noise with a fixed scale cancels, unlike dropout, augmentation, noise scaled by examples, and operations
-    after the noise, such as rounding or clamping. Compares seed 0 with each of the other seeds.
+    Noise with a fixed scale cancels, unlike dropout, augmentation, noise whose scale depends on examples, and
+    operations after the noise, such as rounding or clamping. Compares seed 0 with each of the other seeds.
 
     Returns:
-      The change that exceeds its tolerance most. Its excess is NaN if the step rejects these batches.
+      The change with the largest excess, which is NaN if the step rejects these batches.
     """
     unknown = SeedEffect(np.nan, scales_noise=False)
     if not tried.by_row:  # the step rejects replaced rows or ignores examples
@@ -411,7 +415,7 @@ def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> 
     probe = tried.probe
     names = list(tried.finite)  # the largest movement first
     effects = []
-    # Clipping may hide the effect, so examples with smaller movements are also exchanged.
+    # Clipping may hide the effect, so examples with smaller movements are also tried.
     for pair in (tried.opposites, (names[len(names) // 2], names[-1])):
         try:
             steps = [tried.run_in_place(pair, rows, row=0, seed=seed) for seed in range(seeds)]
@@ -419,12 +423,12 @@ def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> 
             return unknown
         first, second = steps[0]
         for other_first, other_second in steps[1:]:
-            # The effect of exchanging the examples with seed 0, minus that with the other seed.
+            # The effect of the replacement with seed 0, minus that with the other seed.
             movement = probe.measure([second, other_first], [first, other_second], rows)
             noise = second - other_second  # one batch, two seeds
             products = abs(probe.sum_layers(movement.vector * noise))  # inner products by layer
             lengths = movement.layer_norms * np.sqrt(probe.sum_layers(noise**2))
-            # Scaling the noise causes a parallel change. A change of length 0 counts as parallel.
+            # Scaling the noise causes a change parallel to it. A change of length 0 counts as parallel.
             is_parallel = lengths.any() and np.all(products >= _PARALLEL * lengths)
             effects.append(SeedEffect(movement.excess, scales_noise=bool(is_parallel)))
     return max(effects)  # by the excess

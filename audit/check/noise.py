@@ -43,13 +43,13 @@ class StepNoise(NamedTuple):
     """The noise of steps on one batch with n seeds, stored for k of the parameters.
 
     Attributes:
-      draws: (n, k) how far each step moves these parameters, in stated deviations.
-      deviations: (layers,) the standard deviation of the noise in each layer, in stated deviations.
+      draws: (n, k) how far each step moves these parameters, in units of the stated deviation.
+      deviations: (layers,) the noise's standard deviation in each layer, divided by the stated one.
       freedom: (layers,) the degrees of freedom of these deviations; 0 in layers that are not trained.
-      silent: (layers,) the number of parameters that depend on the batch but not on the seed, although they
-        are rounded finely enough to show noise.
+      silent: (layers,) the number of parameters that are rounded finely enough to show noise, and depend on
+        the batch but not on the seed.
       still: (layers,) the number of finely rounded parameters that depend on neither the batch nor the seed.
-      not_finite: the number of seeds that give NaN or infinity in any parameter.
+      not_finite: the number of seeds for which a parameter is NaN or infinite.
       reference: (k,) these parameters after a step with seed 0.
     """
 
@@ -63,7 +63,7 @@ class StepNoise(NamedTuple):
 
     @property
     def deviation(self) -> Any:
-        """The noise's standard deviation over all trained layers; NaN if rounding hides all parameters."""
+        """The noise's standard deviation over all trained layers; NaN if rounding hides all noise."""
         return np.sqrt(np.sum(self.freedom * self.deviations**2) / self.freedom.sum())
 
     @property
@@ -79,8 +79,8 @@ class DrawnNoise(NamedTuple):
     Attributes:
       probe: the step.
       layer: (k,) the layer index of each parameter.
-      rounding: (k,) the spacing of floating-point numbers at the largest plausible values, in stated
-        deviations.
+      rounding: (k,) the spacing of floating-point numbers at the largest plausible values, divided by the
+        stated deviation.
       given: the noise on the given batch.
       others: the noise on other batches, keyed by name.
       refused: the step's error for each batch that it rejects, keyed by name.
@@ -104,13 +104,13 @@ class DrawnNoise(NamedTuple):
 
     @property
     def has_noise(self) -> Mask:
-        """(k,) True for parameters that have noise on the given batch."""
+        """(k,) True for parameters that receive noise on the given batch."""
         return self.given.values.std(axis=0) > _MIN_DEVIATION
 
     def group_noise(self) -> dict[str, Vector]:
         """Returns the noise (n, p) on the given batch for each group of p parameters.
 
-        The groups are all noisy parameters, and those within each layer with at least two.
+        One group is all noisy parameters; each layer with at least two is another.
         """
         values = self.given.values[:, self.has_noise]
         layer = self.layer[self.has_noise]
@@ -122,7 +122,7 @@ class DrawnNoise(NamedTuple):
     def is_sign_step(self) -> bool:
         """Returns True if all moving parameters move equally far on every batch, as in Adam's first step.
 
-        Ignores the smallest and largest 5%, because Adam moves parameters with gradients near 0 less.
+        Ignores the smallest and largest 5%, because Adam moves parameters less for gradients near 0.
         """
         quantiles = []
         for noise in (self.given, *self.others.values()):
@@ -134,7 +134,7 @@ class DrawnNoise(NamedTuple):
 
 
 def make_batches(rows: Columns) -> dict[str, Columns]:
-    """Returns batches, keyed by name, that must have noise of the same deviation as `rows`.
+    """Returns batches, keyed by name, whose noise must have the same deviation as that of `rows`.
 
     The batches reveal noise that depends on sizes or features.
     """
@@ -150,11 +150,11 @@ def make_batches(rows: Columns) -> dict[str, Columns]:
 def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNoise:
     """Draws the noise of a step with many seeds, on the given batch and on other batches.
 
-    `seeds` is the number of seeds for the given batch; by default, as many as the tests need within 20
-    seconds if a step takes `seconds`. Raises RefusedError if the step fails on the given batch.
+    `seeds` is the number of seeds for the given batch; by default, as many as the tests need, up to 20
+    seconds' worth at `seconds` per step. Raises RefusedError if the step fails on the given batch.
     """
     # Each seed adds one degree of freedom per parameter. The goal is 320 in each layer and 20,000 in total,
-    # with 64 to 2,000 seeds, or at least 12 if more would take over 20 seconds.
+    # with 64 to 2,000 seeds (fewer, but at least 12, if these take over 20 seconds).
     needed = max(320 / min(probe.sizes), 20_000 / probe.start.size, 64)
     count = seeds or int(max(min(needed, 2000, 20 / seconds), 12))
     # The seeds are consecutive, like step numbers. If the first seed did not depend on the step, a
@@ -163,9 +163,9 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     end = first_seed + count
 
     # Parameters with fewer than 32 floating-point numbers per standard deviation are omitted, since the tests
-    # would detect their rounding. The spacing is measured six deviations away, because selecting by drawn
-    # values would cut off the noise's tails. If noise is much larger than stated, coarser rounding is fine: a
-    # tenth of the largest difference between two draws is at most about one deviation.
+    # would detect their rounding. The spacing is measured six deviations beyond `base`, because selecting by
+    # drawn values would cut off the noise's tails. If noise is much larger than stated, coarser rounding is
+    # fine: a tenth of the largest difference between two draws is at most about one deviation.
     deviation = probe.settings.deviation
     difference = probe.run(probe.rows, seed=1) - probe.base
     larger_deviation = max(deviation, 0.1 * abs(difference).max())
@@ -214,7 +214,7 @@ def _draw_at(
     squares[is_kept] = len(seeds) * draws.var(axis=0)
     freedom = probe.sum_layers(is_kept) * (len(seeds) - 1) * probe.is_layer_trained
     deviations = np.sqrt(probe.sum_layers(squares) / np.maximum(freedom, 1))
-    # Constant parameters are silent if a batch changes them. Untrained layers need no noise.
+    # Constant parameters count as silent if a batch changes them. Untrained layers need no noise.
     is_constant = is_fine & ~differs
     return StepNoise(
         draws,
@@ -264,7 +264,7 @@ def _test_shape(name: str, values: Vector) -> dict[str, float]:
     seeds, size = values.shape
     if name == ALL_LAYERS and values.size >= 1000:  # the test needs at least this many numbers
         p_values["distribution"] = stats.normaltest(values, axis=None).pvalue
-    if size >= 8:  # with fewer parameters, the cube root is less normal
+    if size >= 8:  # with fewer parameters, the cube root is not normal enough
         squares = np.sum(values**2, axis=1)
         roots = np.cbrt(squares / squares.mean())
         ratio = np.var(roots, ddof=1) * 9 * size / 2
@@ -296,7 +296,7 @@ def _test_deviations(drawn: DrawnNoise) -> dict[str, float]:
 
 
 def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
-    """Tests whether noise is equally large on another batch, by an F-test for each layer (Bonferroni)."""
+    """Tests whether noise on another batch is equally large, with an F-test for each layer (Bonferroni)."""
     is_noisy = drawn.given.deviations > _MIN_DEVIATION
     variance_ratio = (drawn.given.deviations / other.deviations)[is_noisy] ** 2
     # Rounding may change the ratio of the two deviations by twice the tolerance.
@@ -309,7 +309,7 @@ def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
 
 
 def _test_independence(name: str, values: Vector) -> dict[str, float]:
-    """Tests whether a group's noise (n, p) is correlated between parameters."""
+    """Tests whether a group's noise (n, p) is correlated across parameters."""
     noise = stats.zscore(values)
     seeds, size = noise.shape
     # The sum of p independent numbers with variance 1 has variance p.
@@ -324,7 +324,7 @@ def _test_copies(noise: Vector) -> float:
     """Tests whether `noise` (n, p) is correlated between any two parameters, as copies of one draw are.
 
     Copies have the same absolute value for the first seed. Sorts parameters by this value, and tests the
-    largest correlation of neighbours over the other seeds, with a Bonferroni correction.
+    largest correlation between neighbours over the other seeds, with a Bonferroni correction.
     """
     order = np.argsort(abs(noise[0]))
     others = stats.zscore(noise[1:, order])
@@ -336,12 +336,12 @@ def _test_copies(noise: Vector) -> float:
 
 
 def _test_lags(layers: list[Vector]) -> float:
-    """Tests whether a layer's noise is correlated with that of any layer for a later seed.
+    """Tests whether a layer's noise is correlated with any layer's noise for a later seed.
 
     `layers` contains the noise (n, p) of each layer with at least two parameters. A generator seeded with the
     sum of the seed and the layer's index causes such correlations. Compares up to 500 numbers of a layer with
-    the eight layers on either side, for up to 64 later seeds. Given a layer's noise, its sum of products with
-    independent normal numbers is normal, with the sum of squares as its variance.
+    those of layers up to eight places away, for up to 64 later seeds. Given a layer's noise, its inner
+    product with independent normal numbers is normal, with its squared norm as the variance.
     """
     deviates = [0.0]  # in case there are no layers
     noise = [stats.zscore(layer[:, :500]) for layer in layers]
@@ -353,7 +353,7 @@ def _test_lags(layers: list[Vector]) -> float:
             seeds = len(first)
             for lag in range(1, min(seeds // 2, 65)):
                 total = np.trace(products, lag)
-                # Subtracting the mean gives two seeds the correlation -1 / (seeds - 1).
+                # Subtracting the mean makes the correlation between two seeds -1 / (seeds - 1).
                 if first is second:
                     total += size * (seeds - lag) / (seeds - 1)
                 deviates.append(total / np.sqrt(squares[seeds - lag - 1]))
@@ -396,22 +396,22 @@ def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) 
 
 
 def find_ties(drawn: DrawnNoise) -> str:
-    """Finds noise that is equal (tied) for different seeds more often than chance and rounding explain.
+    """Finds noise that is equal (tied) for different seeds more often than chance and rounding can explain.
 
-    Continuous noise rarely ties, unlike clamped noise or noise on a grid. If the step rounds or clamps the
-    noisy sum, draws on another batch have the same values, and the noise may be correct.
+    Continuous noise rarely has ties, unlike clamped noise or noise on a grid. If the step rounds or clamps
+    the noisy sum, draws on another batch have the same values, and the noise may be correct.
 
     Returns:
       AT_ENDS if most ties are at a parameter's smallest and largest values, as in clamped noise; AT_ONE if
-      they are at one value of each parameter, as when noise is sometimes missing; GRID if they are elsewhere;
-      CLAMPED_SUM if the noisy sum is clamped or set to one value, such as 0; otherwise NO_TIES.
+      each parameter has about one tied value, as when noise is sometimes missing; GRID if it has more;
+      CLAMPED_SUM if the noisy sum is clamped or set to a constant, such as 0; otherwise NO_TIES.
     """
     columns = drawn.has_noise
     draws = drawn.given.draws[:, columns]
-    # Draws tie if they differ by at most one floating-point spacing; 1e-9 covers float64 errors.
+    # Two draws tie if they differ by at most one floating-point spacing; 1e-9 covers float64 errors.
     tolerances = 1.5 * drawn.rounding[columns] + 1e-9
-    # Two normal draws tie by chance with probability 2 tolerance / sqrt(4 pi) / deviation, from the density
-    # of their difference at 0. A float32 generator repeats a number with probability 2^-22.
+    # Two normal draws tie by chance with probability 2 tolerance / sqrt(4 pi) / deviation, computed from the
+    # density of their difference at 0. A float32 generator repeats a number with probability 2^-22.
     rates = 2 * tolerances / np.sqrt(4 * np.pi) / draws.std(axis=0) + 2.0**-22
     kind = _classify_ties(draws, tolerances, rates)
     if kind == NO_TIES:
@@ -428,13 +428,13 @@ def find_ties(drawn: DrawnNoise) -> str:
         if _are_ties_shared(
             draws[:, is_used], other_draws, tolerances[is_used], rates[is_used], kind
         ):
-            # Rounding the noisy sum loses no privacy.
+            # Rounding the noisy sum does not weaken privacy.
             return NO_TIES if kind == GRID else CLAMPED_SUM
     return kind
 
 
 def _classify_ties(draws: Vector, tolerances: Vector, rates: Vector) -> str:
-    """Returns whether most ties are AT_ENDS, AT_ONE value or on a GRID; NO_TIES if chance explains them.
+    """Returns whether most ties are AT_ENDS, AT_ONE value or on a GRID; NO_TIES if chance could explain them.
 
     For p noisy parameters with `draws` (n, p), `tolerances` (p,) are the largest differences between tied
     draws, and `rates` (p,) are the probabilities that two draws tie by chance.
@@ -442,17 +442,17 @@ def _classify_ties(draws: Vector, tolerances: Vector, rates: Vector) -> str:
     seeds, size = draws.shape
     num_ties = np.count_nonzero(_mark_ties(draws, tolerances))
     at_ends = draws - draws.min(axis=0) <= tolerances, draws.max(axis=0) - draws <= tolerances
-    ties_at_ends = np.sum(at_ends) - 2 * size  # k equal draws are k - 1 ties
+    ties_at_ends = np.sum(at_ends) - 2 * size  # k equal draws count as k - 1 ties
     by_chance = rates.sum() * math.comb(seeds, 2)
-    # A Poisson variable exceeds three times its mean plus 4 with probability below 1e-4. Clamped noise has
-    # most ties but few draws at the ends, while two-valued noise has all draws there.
+    # The probability that a Poisson variable exceeds 3 * mean + 4 is below 1e-4. With clamped noise, most
+    # ties but few draws are at the ends; with two-valued noise, all draws are.
     are_many_at_ends = ties_at_ends > max(3 * by_chance + 4, 0.5 * num_ties)
     if are_many_at_ends and ties_at_ends < 0.5 * draws.size:
         return AT_ENDS
     if num_ties < 3 * by_chance + _MIN_TIES:
         return NO_TIES
-    # AT_ONE means about one tied value for each parameter, sometimes shared by three or more seeds. A grid
-    # has more values.
+    # AT_ONE requires about one tied value per parameter, sometimes shared by three or more seeds. A grid has
+    # more values.
     num_values = _count_tied_values(draws, tolerances)
     return AT_ONE if num_values < min(1.5 * size, 0.9 * num_ties) else GRID
 
@@ -460,19 +460,19 @@ def _classify_ties(draws: Vector, tolerances: Vector, rates: Vector) -> str:
 def _are_ties_shared(
     draws: Vector, others: Vector, tolerances: Vector, rates: Vector, kind: str
 ) -> bool:
-    """Returns True if draws on another batch, `others` (m, p), tie with `draws` (n, p) beyond chance.
+    """Returns True if draws on another batch, `others` (m, p), tie with `draws` (n, p) more than by chance.
 
-    If so, the noisy sum is rounded or clamped. `kind` is the kind of ties within `draws`. `tolerances` (p,)
+    If so, the noisy sum is rounded or clamped. `kind` classifies the ties within `draws`. `tolerances` (p,)
     are the largest differences between tied draws, and `rates` (p,) the probabilities of chance ties.
     """
     both = np.concatenate([draws, others])
-    # The other batch adds ties among its own draws and with `draws`.
+    # The other batch adds ties within itself and with `draws`.
     added = np.count_nonzero(_mark_ties(both, tolerances))
     added -= np.count_nonzero(_mark_ties(draws, tolerances))
     shared = added - np.count_nonzero(_mark_ties(others, tolerances))
-    # k equal draws are k - 1 ties, so a value in both batches adds one shared tie. On a grid, a value has few
-    # draws, so many added ties are shared. Otherwise, a value has many draws but one shared tie, so half of
-    # the tied values suffice.
+    # k equal draws count as k - 1 ties, so a value in both batches adds one shared tie. A grid has few draws
+    # per value, so many added ties are shared. Otherwise, there are many draws per value but only one shared
+    # tie, so sharing half of the tied values suffices.
     limit = _MAX_SHARED * added
     if kind != GRID:
         limit = np.minimum(limit, 0.5 * _count_tied_values(draws, tolerances))
@@ -487,7 +487,7 @@ def _count_tied_values(draws: Vector, tolerances: Vector) -> int:
 
 
 def _mark_ties(draws: Vector, tolerances: Vector) -> Mask:
-    """Sorts each column of draws (n, p), and returns whether neighbours tie, of shape (n - 1, p)."""
+    """Sorts each column of draws (n, p), and returns a mask (n - 1, p) of neighbours that tie."""
     return np.diff(np.sort(draws, axis=0), axis=0) <= tolerances
 
 
@@ -495,7 +495,7 @@ def count_repeats(drawn: DrawnNoise) -> int:
     """Returns how many seeds exactly repeat another seed's noise; 0 if this may be due to chance."""
     values = drawn.given.values
     num_changing = values.any(axis=0).sum()
-    # Fewer than eight 16-bit floats may all repeat by chance. If no parameter changes, all seeds repeat.
+    # Seeds may agree by chance in fewer than eight 16-bit floats. If no parameter changes, all seeds agree.
     if 0 < num_changing < 8:
         return 0
     return len(values) - len(np.unique(values, axis=0))

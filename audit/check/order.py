@@ -24,10 +24,10 @@ class OrderTest(NamedTuple):
     Attributes:
       passes: the number of drawn passes.
       batches: the smallest number of batches in a pass.
-      is_once: True if each pass uses an example at most once.
+      is_once: True if no pass uses an example more than once.
       is_whole: True if no pass has more batches than were read.
       repeats: True if all passes are identical.
-      is_even: True if no batch exceeds the number of examples divided by the number of batches.
+      is_even: True if no batch is larger than the number of examples divided by the number of batches.
       p_value: the combined p-value of all tests of a uniform order (Bonferroni).
       seen: the observation of the test with the smallest p-value.
     """
@@ -53,13 +53,13 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     """Tests whether examples come in a uniform order, redrawn in every pass.
 
     Reads up to `batches` batches per pass (at least 2) of a data set with `examples` examples. If
-    `sizes_vary`, also tests whether each example is in an independent, random batch (balls in bins). Raises
+    `sizes_vary`, also tests whether each example's batch is random and independent (balls in bins). Raises
     InputError if `draw` fails or does not return indices of the data set.
     """
     # With `least` passes, an example that is always in the same batch has the p-value examples /
     # batches^(least - 1), at most 1e-6.
     least = 1 + math.ceil(math.log(1e6 * examples) / math.log(batches))
-    # Memory and time limit the total to 4 million indices and 20,000 batches, unless more are needed.
+    # At most 4 million indices and 20,000 batches, to limit memory and time, unless more are needed.
     affordable = min(4_000_000 // examples, 20_000 // batches, 64)
     count = max(affordable, least, 8)
     passes = [loaders.draw_pass(draw, seed, examples, batches) for seed in range(count)]
@@ -88,7 +88,7 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
 
 
 def choose_neighbours(examples: int) -> Integers:
-    """Returns the indices of about 1,500 examples in pairs of neighbours, or of all if there are fewer.
+    """Returns the indices of about 1,500 examples in neighbouring pairs, or of all if there are fewer.
 
     Loaders that draw examples in groups often group neighbours.
     """
@@ -99,7 +99,7 @@ def choose_neighbours(examples: int) -> Integers:
 def examine_pairs(
     together: Array, examples: Integers, rate: float, groups: str, count: int
 ) -> Observation:
-    """Tests the two examples that occur together most often, with a union bound over all pairs.
+    """Tests whether two examples occur together too often, with a union bound over all pairs.
 
     Args:
       together: (n, n) how often two examples occur together in a group.
@@ -117,14 +117,14 @@ def examine_pairs(
 
 
 def _test_single_batch(steps: Integers, sizes: Integers) -> Observation:
-    """Tests the example that is most often in the same batch, with a union bound over examples and batches.
+    """Tests whether an example is in the same batch too often, with a union bound over examples and batches.
 
     `steps` (passes, examples) are batch indices, or the number of batches for omitted examples. `sizes`
     (passes, batches) are the sizes of the batches.
     """
     passes, examples = steps.shape
     batches = sizes.shape[1]
-    # One number per pair of a batch and an example.
+    # One number for each batch and example.
     pairs = steps.astype(np.int64) * examples + np.arange(examples)
     values, counts = np.unique(pairs[steps < batches], return_counts=True)
     most = counts.max()
@@ -136,23 +136,23 @@ def _test_single_batch(steps: Integers, sizes: Integers) -> Observation:
 
 
 def _test_places(steps: Integers) -> Observation:
-    """Tests whether an example's batch depends on its position in the data, with a chi-square test."""
+    """Runs a chi-square test of whether an example's batch depends on its position in the data."""
     passes, examples = steps.shape
     tenth_of_example = np.arange(examples) * 10 // examples
     table = contingency.crosstab(np.tile(tenth_of_example, passes), steps.ravel())
     result = stats.chi2_contingency(table.count, correction=False)
-    # Fixed margins in each pass multiply the statistic's mean by examples / (examples - 1).
+    # Fixing the margins of each pass scales the statistic's mean by examples / (examples - 1).
     statistic = result.statistic * (examples - 1) / examples
     p_value = stats.chi2.sf(statistic, max(result.dof, 1))  # dof is 0 for a single batch
     return Observation(p_value, "An example's batch depends on its position in the data.")
 
 
 def _test_sizes(sizes: Integers, examples: int) -> Observation:
-    """Tests whether sizes (passes, batches) vary as if examples were put into batches independently."""
+    """Tests whether sizes (passes, batches) vary like those of balls-in-bins batches."""
     expected = examples / sizes.shape[1]
     law = stats.chi2(sizes.size - len(sizes))  # each pass has a fixed total
     p_value = compute_two_sided_p_value(law, np.sum((sizes - expected) ** 2) / expected)
-    return Observation(p_value, "Batch sizes vary more or less than for balls-in-bins batches.")
+    return Observation(p_value, "Batch sizes do not vary like those of balls-in-bins batches.")
 
 
 def _test_pairs(steps: Integers) -> list[Observation]:
@@ -176,13 +176,13 @@ def _test_pairs(steps: Integers) -> list[Observation]:
 def _test_all_pairs(together: Integers, rate: float, passes: int) -> Observation:
     """Tests whether some pairs of examples are in the same batch more often than others.
 
-    `together` counts the passes in which each pair is together, with probability `rate` in each pass. Let x_i
-    be 1 if a pair is together in pass i, otherwise 0. The statistic is the sum of (x_i - rate) (x_j - rate)
-    over pairs of passes and of examples, scaled to the mean and deviation of a chi-square distribution.
+    `together` counts the passes in which each pair shares a batch; the probability is `rate`. Let x_i be 1 if
+    a pair does so in pass i, otherwise 0. The statistic sums (x_i - rate) (x_j - rate) over all pairs of
+    passes i, j and all pairs of examples, scaled to the mean and deviation of a chi-square distribution.
     """
     pairs_of_passes = math.comb(passes, 2)
-    # Twice the statistic is the sum of squared sums over passes, minus the squares of single passes, which
-    # are rate^2 or (1 - rate)^2.
+    # For each pair of examples, twice the statistic is the squared sum over passes minus each pass's square,
+    # rate^2 or (1 - rate)^2.
     squares = np.sum((together - passes * rate) ** 2)
     of_single_passes = np.sum(together * (1 - 2 * rate) + passes * rate**2)
     deviation = 2 * math.sqrt(len(together) * pairs_of_passes) * rate * (1 - rate)

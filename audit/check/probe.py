@@ -199,7 +199,7 @@ class StepProbe:
         return None if np.array_equal(changed.base, self.base) else changed
 
     def change(self, **attributes: Any) -> "StepProbe":
-        """Returns a copy with some attributes replaced, such as `start`, and with `base` recomputed.
+        """Returns a copy with some attributes (such as `start`) replaced and `base` recomputed.
 
         Raises:
           RefusedError: the step fails.
@@ -213,7 +213,7 @@ class StepProbe:
     def measure(
         self, added: list[Vector], subtracted: list[Vector], rows: Columns, factor: float = 1.0
     ) -> Movement:
-        """Measures factor * (sum of `added` - sum of `subtracted`) in eta C / B, corrected for rounding.
+        """Measures factor * (sum of `added` - sum of `subtracted`) / (eta C / B), corrected for rounding.
 
         Args:
           added: one or two vectors (p,) of parameters after steps.
@@ -222,9 +222,9 @@ class StepProbe:
           factor: for example, 0.5 if one example replaces another.
 
         Returns:
-          The movement. Its tolerance is the change in the norm if rounding changes the squared norm by six
-          standard deviations, plus a margin. If the difference is not finite, the norm is infinite and the
-          tolerance is 0.
+          The movement. Its tolerance is a margin plus the change in the norm when rounding changes the
+          squared norm by six standard deviations. If the difference is not finite, the norm is infinite and
+          the tolerance is 0.
         """
         steps = len(added) + len(subtracted)
         vector = factor * (np.sum(added, axis=0) - np.sum(subtracted, axis=0)) / self.settings.unit
@@ -240,7 +240,7 @@ class StepProbe:
         # The error depends on the true norm: for two steps, the larger of the measured norm and C (1); for an
         # interaction (four steps), 0, as in a correct step.
         true_norm = max(norm, 1.0) if steps == 2 else 0.0
-        # The variance of |v + e|^2 for |v| = true_norm and independent normal errors e is largest if v is 0
+        # For |v| = true_norm and independent normal errors e, the variance of |v + e|^2 is largest if v is 0
         # except in the parameter with the largest error.
         deviation = np.sqrt(4 * true_norm**2 * variance.max() + 2 * np.sum(variance**2))
         tolerance = np.sqrt(true_norm**2 + 6 * deviation) - true_norm

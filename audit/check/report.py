@@ -145,7 +145,7 @@ class CheckReport(NamedTuple):
         return write_json(self.to_dict(), indent=2)
 
     def page(self, path: str | Path) -> Path:
-        """Writes the report as an HTML page, with pictures of violations, and returns its path."""
+        """Writes the report as an HTML page with figures for failed checks, and returns its path."""
         # Only the page needs Matplotlib.
         from audit import errors
         from audit.report import check_page
@@ -196,7 +196,7 @@ def make_report(
         tests = outcome.p_values
         p_values |= {f"{row}: {test}": tests[test] for test in tests}
         bugs_of_row = [bug for bug in given if bug.check == row]
-        # If a check has no statistical tests, its bugs do not require a rejected test.
+        # A check without statistical tests always reports its bugs.
         if rejected[row] or not tests:
             bugs_of_row += outcome.findings
         bugs += bugs_of_row
@@ -215,9 +215,9 @@ def make_report(
 
 
 def find_rejected_tests(p_values: Mapping[str, Mapping[str, float]]) -> dict[str, list[str]]:
-    """Returns the names of the tests that Holm's method rejects at the family-wise error rate LEVEL, by row.
+    """Returns, by row, the names of the tests that Holm's method rejects at the family-wise error rate LEVEL.
 
-    A test with a p-value of NaN is not rejected, but still counts.
+    A test with a p-value of NaN never rejects, but still counts as a test.
     """
     # Sorting puts NaN last.
     values = np.sort([value for tests in p_values.values() for value in tests.values()])

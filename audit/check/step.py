@@ -40,7 +40,7 @@ def check_step(
     batch_size: float,
     **options: Any,
 ) -> CheckReport:
-    """Checks whether a step of DP-SGD clips, adds noise and averages correctly, without training a model.
+    """Checks, without training a model, whether a DP-SGD step clips, adds noise and averages correctly.
 
     Args:
       step: a function (params, batch, seed) -> params that takes a step of plain SGD, or the first step of
@@ -49,12 +49,13 @@ def check_step(
       params: the parameters before the step, as arrays or tensors in dicts, lists or tuples. The step
         receives copies.
       batch: arrays or tensors in the same form as `params`, with one row per example and labels last. The
-        check adds copies of the first 16 examples, and copies of the first and the last with scaled features.
+        check adds copies of the first 16 examples, and copies of the first and last ones with scaled
+        features.
       clipping_norm, noise_multiplier, learning_rate: the stated C, sigma and eta; the noise on the sum of
         clipped gradients has standard deviation sigma C.
       batch_size: B, the constant by which the sum is divided; for Poisson sampling, the expected batch size.
-      **options: `seeds`, the number of noise draws, by default as many as the tests need within 20 seconds;
-        and `tell`, a function that receives progress lines.
+      **options: `seeds`, the number of noise draws, by default as many as the tests need, up to 20 seconds'
+        worth; and `tell`, a function that receives progress lines.
 
     Raises:
       InputError: an argument has the wrong form or is out of range, or `step` fails on the given batch.
@@ -97,7 +98,7 @@ def _check_probe(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
         )
         return make_report("step", outcomes, [finding], NEEDED)
     m = measure_step(probe, seeds, tell)
-    # These outcomes remain if an obstacle prevents a check.
+    # These outcomes remain for checks that cannot run.
     outcomes = dict.fromkeys(ROWS, _untried(m.noise_obstacle))
     replayed = "same seed, same step"
     if not m.replays:
@@ -122,9 +123,9 @@ def _untried(reason: str, **figures: Any) -> CheckOutcome:
 
 
 def _describe_signal(tried: TriedExamples) -> CheckOutcome:
-    """Describes whether every trained layer is moved by at least one example.
+    """Reports whether every trained layer is moved by at least one example.
 
-    A layer that no example moves may be correct, and is not a finding.
+    A layer that no example moves may be correct, so this is not a finding.
     """
     names = np.array(tried.probe.layer_names)
     is_trained = tried.probe.is_layer_trained
@@ -145,7 +146,7 @@ def _describe_signal(tried: TriedExamples) -> CheckOutcome:
 
 
 def _describe_sensitivity(tried: TriedExamples) -> CheckOutcome:
-    """Describes how far examples move the step, in units of eta C / B, and whether clipping stops them."""
+    """Describes how far examples move the step, in units of eta C / B, and whether clipping limits this."""
     norms = {name: movement.norm for name, movement in tried.described.items()}
     if not tried.violations:  # without a finding, the row passes only if clipping was seen
         if tried.tolerance > MAX_TOLERANCE:
@@ -163,7 +164,7 @@ def _describe_sensitivity(tried: TriedExamples) -> CheckOutcome:
 
 
 def _describe_rounding(tolerance: float) -> CheckOutcome:
-    """Returns the outcome to report if rounding makes a check impossible."""
+    """Returns the outcome of a check that rounding makes impossible."""
     return _untried(
         f"rounding hides the effect (tolerance {tolerance:.2g} C): use float64 or a larger learning rate, or "
         "return the private gradient in float32 with learning_rate=1"
@@ -171,7 +172,7 @@ def _describe_rounding(tolerance: float) -> CheckOutcome:
 
 
 def _describe_separation(m: Measured) -> CheckOutcome:
-    """Describes whether the joint movement of two parts of a batch is the sum of their separate movements."""
+    """Reports whether the joint movement of two parts of a batch is the sum of their separate movements."""
     measured = m.interaction
     if isinstance(measured, str):  # why it was not measured
         if len(m.probe.rows[0]) == 1 and m.tried.replaces_rows:  # cannot mix examples
@@ -196,7 +197,7 @@ def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
     """Describes the noise tests, by report row."""
     outcomes = dict.fromkeys(
         m.p_values,
-        _untried("no noise was seen, or it is rounded, clamped or projected: return the noisy sum"),
+        _untried("noise was not seen, or is rounded, clamped or projected: return the noisy sum"),
     )
     for batch, error in m.drawn.refused.items():
         outcomes[noise.row_of(batch)] = _untried(f"the step refused {batch}: {error}")
@@ -211,8 +212,7 @@ def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
 def _describe_deviations(m: Measured) -> CheckOutcome:
     """Describes the noise's standard deviations on the given batch, in units of eta sigma C / B."""
     given = m.drawn.given
-    # Deviations in this range (NaN if `freedom` is 0) pass the joint test of all layers, with a Bonferroni
-    # correction.
+    # Deviations in this range (NaN if `freedom` is 0) pass the Bonferroni-corrected joint test of all layers.
     freedom = given.freedom.sum()  # 0 if no layer's noise was measured
     num_tests = sum(map(len, m.p_values.values()))
     level = LEVEL / num_tests

@@ -11,12 +11,12 @@ from audit.errors import require, shown
 
 
 class TorchStep:
-    """A step for `check_step` that returns the private gradient computed by torch code with any optimizer.
+    """A step for `check_step` that runs torch code with any optimizer and returns the private gradient.
 
     Use learning_rate=1 in `check_step`. Every call starts from the given parameters, and from the buffers and
-    the optimizer state at construction. Dropout is disabled, because it makes an example's effect random. The
-    check reports buffers that depend on the data, such as the running means of batch norm, because they are
-    released with the model.
+    optimizer state saved at construction. Dropout is disabled, because it makes an example's effect random.
+    The check reports buffers that depend on the data, such as the running means of batch norm, because they
+    are released with the model.
 
     Args:
       model, optimizer: the module and its optimizer; with Opacus, those that `make_private` returned.
@@ -24,7 +24,7 @@ class TorchStep:
         and `optimizer.step`. It must leave the clipped and noisy gradient in `p.grad`.
 
     Attributes:
-      params: copies of the trained parameters at construction, keyed by name.
+      params: the trained parameters, copied at construction, keyed by name.
       changed_buffers: the names of floating-point buffers that depend on the data.
 
     Raises:
@@ -104,7 +104,7 @@ class TorchStep:
         return {name: parameter.grad for name, parameter in self._trained.items()}
 
     def _restore(self, params: Any) -> None:
-        """Sets the parameters to `params`, keyed by name, and restores all other state from construction."""
+        """Sets the parameters to `params`, keyed by name, and all other state to that at construction."""
         torch = sys.modules["torch"]
         with torch.no_grad():
             # `load_state_dict` would list tied parameters twice.
@@ -120,8 +120,9 @@ class TorchStep:
 def _forget_failed_call(model: Any, optimizer: Any) -> None:
     """Removes the state that a failed call may leave in an Opacus module and optimizer.
 
-    Activations, use counters, per-example gradients and parts of an unfinished batch would make the next call
-    fail or take a different step. Uses `vars` because PEFT modules forward `getattr` to wrapped modules.
+    Activations, usage counters, per-example gradients and parts of an unfinished batch would make the next
+    call fail or return a different gradient. Uses `vars` because PEFT modules forward `getattr` to wrapped
+    modules.
     """
     for module in model.modules():
         for attribute in ("activations", "max_batch_len"):
@@ -129,7 +130,7 @@ def _forget_failed_call(model: Any, optimizer: Any) -> None:
     for parameter in model.parameters():
         vars(parameter).pop("_current_grad_sample", None)
         parameter._forward_counter = 0
-    # Opacus's BatchMemoryManager splits a batch, and queues whether each part skips the step.
+    # Opacus's BatchMemoryManager splits a batch, and queues a skip flag for each part.
     vars(optimizer).get("_step_skip_queue", []).clear()
     optimizer._is_last_step_skipped = False
     optimizer.zero_grad()

@@ -48,7 +48,7 @@ def map_tree(tree: Any, function: Callable[[str, Any], Any], name: str, path: st
     if isinstance(tree, list | tuple):
         return kind(map(map_child, range(len(tree)), tree))
 
-    # Other JAX pytrees, such as a Flax State or an Equinox Module, exist only if JAX is loaded.
+    # Other JAX pytrees, such as a Flax State or an Equinox Module, can occur only if JAX is loaded.
     jax: Any = sys.modules.get("jax")
     require(
         jax and not jax.tree_util.all_leaves([tree]),
@@ -79,7 +79,7 @@ def to_numpy(leaf: Any) -> Array:
 
 
 def restore(values: Array, leaf: Any) -> Any:
-    """Returns values as an array or tensor of the same library, type and device as `leaf`."""
+    """Returns values as an array or tensor with the library, type and device of `leaf`."""
     if hasattr(leaf, "new_tensor"):  # a torch tensor
         return leaf.new_tensor(values).requires_grad_(leaf.requires_grad)
     # NumPy and JAX follow the array API standard.

@@ -41,7 +41,7 @@ WRONG = {
     "cyclic Poisson": (
         draw_cyclic_poisson,
         RATE,
-        "unequally often|neighbours are drawn together|vary",
+        "drawn equally often|neighbours are drawn together|vary",
     ),
     "same each seventh call": (
         lambda seed: draw_poisson(seed % 7),
@@ -53,7 +53,7 @@ WRONG = {
     "filled": (fill_up, RATE, "No batch has fewer than 25 examples"),
     "together": (take_two_together, RATE, "Examples 7 and 300 are drawn together"),
     "neighbours": (take_neighbours, RATE, "are drawn together"),
-    "some never": (never_take_a_tenth, RATE, "unequally often"),
+    "some never": (never_take_a_tenth, RATE, "drawn equally often"),
     "empty skipped": (skip_empty_batches, 0.005, "No batch has fewer than 1 examples"),
     "rate 3% off": (
         lambda seed: draw_poisson(seed, rate=1.03 * RATE),
