@@ -36,10 +36,10 @@ _WEIGHTS = 1 / (1 + np.geomspace(1 / 64, 64.0, 25))  # of false negatives in z
 STAKES = np.append(0.0, np.geomspace(0.02, 64.0, 36))
 # Neighbours of the best stake, as offsets in STAKES.
 _NEIGHBOUR_OFFSETS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])
-# The indices in STAKES of the bets on a single error rate, which gain the most at the ends of a curve.
+# Indices into STAKES for bets on a single error rate, which gain the most at the ends of a curve.
 _SINGLE_INDICES = np.arange(1, STAKES.size, 3)
 
-# A capital of 1 is split among the best bet for the pilot, its neighbours, and bets on a single error rate.
+# We split a capital of 1 among the best bet in the pilot, its neighbours, and bets on a single error rate.
 # Any split is valid.
 _CAPITAL_ON_BEST = 0.7
 _CAPITAL_ON_NEIGHBOUR = 0.2 / _NEIGHBOUR_OFFSETS.size
@@ -79,7 +79,7 @@ def compute_log_growth(values: Array, means: Array, stakes: Array, most: float =
 def mix_bets(growth: Array, capital: Array) -> Array:
     """Returns the log of the total capital (G,) of L bets.
 
-    Each bet starts with its part of `capital` (L,). `growth` (L, G) is the log of each bet's growth factor.
+    Each bet starts with its share of `capital` (L,). `growth` (L, G) is the log of each bet's growth factor.
     """
     return np.logaddexp.reduce(growth + np.log(capital)[:, None])
 
@@ -97,7 +97,7 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     """
     target = -np.log(error)  # the log capital needed to reject a parameter
     errors = counted.rest  # in the runs outside the pilot
-    # same_runs: every run yields both kinds of errors, since a coin decides whether each canary is in.
+    # same_runs: every run yields both kinds of errors, since coins decide which canaries are inserted.
     choose_bets = _bet_on_weighted_rates if errors.same_runs else _bet_on_independent_rates
     find_least_capital = choose_bets(family, counted, target)
     observed = _estimate_parameter(family, errors)
@@ -131,16 +131,15 @@ def _bet_on_independent_rates(
     """
     stakes_fpr, stakes_fnr = _choose_stake_pairs(family, counted, target)
     fpr, fnr = counted.rest.rates()  # of each run outside the pilot
-    # The log growth (bets, _LEVELS): column i is for bets that a rate is below _LEVELS[i].
+    # The log growth (bets, _LEVELS). In column i, we bet that a rate is below _LEVELS[i].
     growth_fpr = compute_log_growth(fpr, _LEVELS, stakes_fpr)
     growth_fnr = compute_log_growth(fnr, _LEVELS, stakes_fnr)
 
     def find_least_capital(parameter: float) -> float:
         """Returns a lower bound on the bets' total log capital at every point of a parameter's curve.
 
-        Neighbouring _LEVELS enclose cells of false-positive rates. In each cell, we use the lowest
-        false-positive rate (the lower end) and the lowest false-negative rate, because the capital grows
-        with both rates.
+        _LEVELS divide the false-positive rates into cells. In each cell, we use the lowest false-positive
+        rate (the lower end) and the lowest false-negative rate, because the capital grows with both rates.
         """
         lowest_fnrs = _find_lowest_fnrs(family, parameter, _LEVELS)  # columns of `growth_fnr`
         growth = growth_fpr[:, :-1] + growth_fnr[:, lowest_fnrs]  # (bets, cells)
@@ -154,7 +153,7 @@ def _choose_stake_pairs(family: Family, counted: Counted, target: float) -> tupl
 
     Most of the capital goes to the pair of stakes that should reject the largest parameter. The rest goes to
     multiples of this pair and to bets on a single rate (`_list_stake_pairs`). A parameter is rejected if the
-    bets' total log capital reaches `target` on its whole trade-off curve.
+    bets' total log capital reaches `target` at every point of its trade-off curve.
 
     Returns:
       (stakes (L,) on false positives, stakes (L,) on false negatives); STARTING_CAPITAL lists their capital
@@ -166,8 +165,8 @@ def _choose_stake_pairs(family: Family, counted: Counted, target: float) -> tupl
     def find_margins(parameter: float) -> Array:
         """Returns a margin for each pair: its smallest log capital on a parameter's curve minus the target.
 
-        A pair with a margin of at least 0 should reject the parameter. Rows of the margins (S, S) are stakes
-        on false positives. Neighbouring _COARSE_LEVELS enclose cells of false-positive rates. We skip cells
+        A pair should reject the parameter if its margin is at least 0. Rows of the margins (S, S) correspond
+        to stakes on false positives. _COARSE_LEVELS divide the false-positive rates into cells. We skip cells
         in which a bet on a single rate should suffice.
         """
         # The log growth of each stake at the lowest rates in each cell, (S, cells).
@@ -191,7 +190,7 @@ def _choose_stake_pairs(family: Family, counted: Counted, target: float) -> tupl
 def _predict_log_growth(pilot_rates: Array, num_rest: int) -> Array:
     """Predicts the log growth (S, levels) in `num_rest` runs, for STAKES on rates below _COARSE_LEVELS.
 
-    We scale the growth in the pilot to this number of runs.
+    We scale the pilot's growth to this number of runs.
     """
     growth = compute_log_growth(pilot_rates, _COARSE_LEVELS, STAKES)
     return growth * (num_rest / len(pilot_rates))
@@ -200,7 +199,7 @@ def _predict_log_growth(pilot_rates: Array, num_rest: int) -> Array:
 def _list_stake_pairs(best_fpr: np.intp, best_fnr: np.intp) -> tuple[Array, Array]:
     """Returns each bet's stake on false positives (L,), and on false negatives (L,).
 
-    The first bet is the best pair, given as indices in STAKES. Multiples of this pair and bets on a single
+    The first bet is the best pair, given as indices into STAKES. Multiples of this pair and bets on a single
     error rate follow.
     """
     # Stakes above 0 form a geometric grid, so adding an offset to both indices multiplies both stakes by the
@@ -216,7 +215,7 @@ def _list_stake_pairs(best_fpr: np.intp, best_fnr: np.intp) -> tuple[Array, Arra
 def _find_margins_at_largest_parameter(find_margins: Callable[[float], Array]) -> Array:
     """Returns the margins of all bets at the largest parameter that at least one bet should reject.
 
-    `find_margins` maps a parameter to margins. A bet with a margin of at least 0 should reject the parameter.
+    `find_margins` maps a parameter to margins. A bet should reject the parameter if its margin is at least 0.
     """
     largest = find_largest_refuted(
         lambda parameter: find_margins(parameter).max() >= 0,
@@ -227,10 +226,10 @@ def _find_margins_at_largest_parameter(find_margins: Callable[[float], Array]) -
 
 
 def _find_lowest_fnrs(family: Family, parameter: float, levels: Array) -> Integers:
-    """Returns a trade-off curve's lowest false-negative rate in each cell, as indices in `levels` (cells,).
+    """Returns a trade-off curve's lowest false-negative rate in each cell, as indices into `levels` (cells,).
 
-    Neighbouring `levels` (cells + 1,), in ascending order, enclose cells of false-positive rates. The curve
-    decreases, so it is lowest at the upper end of a cell. We round its value down to one of `levels`.
+    The ascending `levels` (cells + 1,) divide the false-positive rates into cells. The curve decreases, so it
+    is lowest at the upper end of a cell. We round its value down to one of `levels`.
     """
     lowest_rates = family.trade_off(parameter, levels[1:])
     return np.searchsorted(levels, lowest_rates, side="right") - 1
@@ -241,9 +240,9 @@ def _bet_on_weighted_rates(
 ) -> Callable[[float], float]:
     """Returns a function from a parameter t to the smallest log capital of bets on the trade-off curve f_t.
 
-    If the capital reaches `target`, the data reject t. Coins decide whether canaries are in, so each run
-    yields dependent estimates of both error rates, FP and FN. At each point of the curve, we bet that the
-    mean of z = weight * FN + (1 - weight) * FP is lower.
+    If the capital reaches `target`, the data reject t. Since coins decide which canaries are inserted, each
+    run yields dependent estimates of both error rates (FP and FN). At each point of the curve, we bet that
+    the mean of z = weight * FN + (1 - weight) * FP is lower than at this point.
     """
     weights, stakes = _choose_weighted_bets(family, counted, target)  # (bets,) each
     # growth[b, i] is the log growth of bet b's capital outside the pilot if the mean of its z is _MEANS[i].
@@ -276,8 +275,8 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
     """Chooses bets on a weighted mean of a run's error rates, z = weight * FN + (1 - weight) * FP.
 
     Most of the capital goes to the bet that should reject the largest parameter. The rest goes to nearby
-    stakes and to bets on a single rate (`_list_weighted_bets`). A bet rejects a parameter if its log capital,
-    predicted from the pilot runs in `counted`, reaches `target` at every point of the parameter's curve.
+    stakes and to bets on a single rate (`_list_weighted_bets`). A bet should reject a parameter if the pilot
+    runs in `counted` predict a log capital of at least `target` at every point of the parameter's curve.
 
     Returns:
       (the weights in z (L,), the stakes (L,)); STARTING_CAPITAL lists the capital of these bets
@@ -287,7 +286,7 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
     # The log growth that raises a bet's starting capital to the target.
     needed_from_best = target - np.log(_CAPITAL_ON_BEST)
     needed_from_single = target - np.log(_CAPITAL_ON_SINGLE)
-    # Bets on a single rate should reject all points of a curve at or above these rates.
+    # Bets on a single rate should reject all points of a curve with at least this rate.
     rejected_fpr = _predict_rejected_means(counted, 0.0, single_stakes, needed_from_single).min()
     rejected_fnr = _predict_rejected_means(counted, 1.0, single_stakes, needed_from_single).min()
     rejected_means = np.array(
@@ -298,8 +297,8 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
         """Returns each bet's margin, (weights, stakes); a bet with a margin >= 0 should reject the parameter.
 
         A margin is the smallest mean of z = weight * FN + (1 - weight) * FP on the parameter's trade-off
-        curve, minus the bet's value in `rejected_means`, the smallest mean that it should reject. We skip
-        points that bets on a single rate should reject: at or above `rejected_fpr` or `rejected_fnr`.
+        curve, minus the smallest mean that the bet should reject (`rejected_means`). We skip points that bets
+        on a single rate should reject: at or above `rejected_fpr` or `rejected_fnr`.
         """
         fpr = _COARSE_LEVELS[:-1]  # the smallest rates in each cell of the curve
         fnr = family.trade_off(parameter, _COARSE_LEVELS[1:])
@@ -316,10 +315,10 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
 def _list_weighted_bets(best_weight: np.intp, best_stake: np.intp) -> tuple[Array, Array]:
     """Returns the weights of false negatives (L,) and the stakes (L,) of L bets on weighted error rates.
 
-    The first bet is the best one for the pilot, given as indices in _WEIGHTS and the STAKES above 0. Nearby
-    stakes follow; they may be better for the other runs, and may repeat at an end of the grid. The last
-    bets, on false positives only (weight 0) and on false negatives only (weight 1), gain the most at the ends
-    of a curve.
+    The first bet is the best one in the pilot, given as indices into _WEIGHTS and the STAKES above 0. Nearby
+    stakes follow; they may be better for the other runs, and may repeat at an end of the grid. The last bets,
+    on false positives only (weight 0) and on false negatives only (weight 1), gain the most at the ends of a
+    curve.
     """
     positive_stakes = STAKES[1:]
     nearby = np.clip(best_stake + np.append(0, _NEIGHBOUR_OFFSETS), 0, positive_stakes.size - 1)
@@ -334,8 +333,8 @@ def _predict_rejected_means(counted: Counted, weight: float, stakes: Array, need
     """Returns the smallest mean of z = weight * FN + (1 - weight) * FP that each bet should reject.
 
     A bet with one of the `stakes` (S,) rejects a mean and all larger ones if its log capital grows by
-    `needed`. We scale the growth in the pilot to the number of other runs. The results (S,) are values of
-    _COARSE_MEANS, or 2, above all means, if a bet should not reject any mean.
+    `needed`. We scale the pilot's growth to the number of other runs. The results (S,) are values of
+    _COARSE_MEANS, or 2 (larger than any mean) for a bet that should reject none.
     """
     growth = _compute_weighted_growth(counted.pilot, weight, _COARSE_MEANS, stakes)
     runs_per_pilot_run = len(counted.rest.misses) / len(counted.pilot.misses)
@@ -347,7 +346,7 @@ def _predict_rejected_means(counted: Counted, weight: float, stakes: Array, need
 def _compute_weighted_growth(
     errors: RunErrors, weight: float, means: Array, stakes: Array
 ) -> Array:
-    """Returns the log growth (stakes, means) of the capital of bets on z = weight * FN + (1 - weight) * FP.
+    """Returns the log growth (stakes, means) from betting on z = weight * FN + (1 - weight) * FP.
 
     In each run, a stake lambda multiplies the capital by 1 + lambda (mean - z). With fair coins, only half of
     the canaries are in. So FN is twice the fraction of all canaries that are missed (`scale_in` is 2), and FP

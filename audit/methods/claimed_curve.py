@@ -23,7 +23,7 @@ Power = Callable[[Array], Array]  # m: false-positive rates -> the largest power
 # Thresholds in standard deviations of a left-out score: values of Student's t for cosines, and normal
 # deviates for other scores. A left-out score exceeds 7 with probability 1e-12.
 NEAR = np.arange(0.0, 7.01, 0.5)
-# Far thresholds detect rare, large leaks. At 37, the rate is close to the smallest positive float.
+# Higher thresholds detect rare but large leaks. At 37, the rate is close to the smallest positive float.
 FAR = np.append(np.arange(7.5, 12.1, 0.5), np.arange(13.0, 37.1))
 THRESHOLDS = np.append(NEAR, FAR)
 # c, the fraction of its capital that a bet stakes on each run. Small stakes detect small departures from the
@@ -63,7 +63,7 @@ class Allowed(NamedTuple):
     Attributes:
       above_thresholds: (T,) the fraction above each of the first T of THRESHOLDS.
       log_rates: (J,) log a for each bet on p-values up to a in the first run; may be empty.
-      at_rates: (J,) an upper limit on the mean fraction of p-values up to each a.
+      at_rates: (J,) an upper limit on the mean fraction of p-values at or below each a.
     """
 
     above_thresholds: Array
@@ -75,7 +75,7 @@ class Departure(NamedTuple):
     """The smallest departure from a claim that the test would detect.
 
     Attributes:
-      noise: The actual noise as a multiple of the claimed noise, below 1.
+      noise: The actual noise divided by the claimed noise; below 1.
       probability: The probability that runs like these would refute the claim at this noise level.
     """
 
@@ -112,29 +112,29 @@ def gaussian_power(mu: float) -> Power:
 def examine_claim(counted: Exceedances, allowed_power: Power, confidence: float) -> ClaimTest:
     """Tests a claim by betting in each run that more canaries exceed thresholds than the claim allows.
 
-    If the runs in `counted` are in start order, you may test again after each run, because the largest
-    capital so far decides (Ville's inequality).
+    If the runs in `counted` are in start order, you may test again after each run, because we use the largest
+    capital so far (Ville's inequality).
     """
     log_capital = compute_log_capital(counted, tabulate_claim(counted, allowed_power))
     return judge_capital(log_capital, counted.in_order, confidence)
 
 
 def choose_refuting_powers(canaries: int) -> Array:
-    """Returns a power m for each of J bets on p-values, such that j = 1, 2, 4, 8 or 16 hits refute a claim.
+    """Chooses the power m of each of J bets on p-values: j = 1, 2, 4, 8 or 16 hits refute a claim.
 
-    A run has K `canaries`. A hit is a p-value of at most the rate at which the claim allows a power of m. A
-    bet multiplies its stake by (j / K) / m, the observed fraction of hits divided by the largest mean that
-    the claim allows. We choose m such that j hits raise the stake to _REFUTING_CAPITAL.
+    A run has K `canaries`. A hit is a p-value at or below the rate at which the claim allows power m. A bet
+    multiplies its stake by (j / K) / m, the observed fraction of hits divided by the largest mean that the
+    claim allows. We choose m such that j hits raise the stake to _REFUTING_CAPITAL.
     """
     stake_per_bet = FIRST_STAKE / _REFUTING_HITS.size
     return stake_per_bet * _REFUTING_HITS / (_REFUTING_CAPITAL * canaries)
 
 
 def tabulate_claim(counted: Exceedances, allowed_power: Power) -> Allowed:
-    """Returns the largest mean fractions of canaries that a claim allows, for bets on larger fractions.
+    """Returns the largest mean fractions of canaries that a claim allows.
 
-    There is a bet on the fraction above each threshold. If `counted` has p-values of the first run, we also
-    bet on the fractions of p-values up to certain rates (`_choose_p_value_bets`).
+    We bet that the fraction above each threshold is larger. If `counted` contains the first run's p-values,
+    we also bet on how many are at or below certain rates (`_choose_p_value_bets`).
     """
     above_thresholds = allowed_power(np.exp(counted.log_rates))
     log_rates = powers = np.zeros(0)
@@ -145,10 +145,11 @@ def tabulate_claim(counted: Exceedances, allowed_power: Power) -> Allowed:
 
 
 def _choose_p_value_bets(canaries: int, allowed_power: Power) -> tuple[Array, Array]:
-    """Returns log a (J,) for J bets on p-values up to a rate a, and limits (J,) on their mean fractions.
+    """Returns log a (J,) for J bets on p-values up to a, and limits (J,) on the mean fraction of such values.
 
-    Each limit is the power that the claim allows at the false-positive rate a. We choose powers such that a
-    few p-values refute the claim, and then the largest rates at which it allows at most these powers.
+    Each limit is the power that the claim allows at the false-positive rate a. First, we choose powers small
+    enough for a few p-values to refute the claim. Then we find the largest rates at which the claim allows at
+    most these powers.
     """
     powers = np.maximum.accumulate(allowed_power(_RATES))  # ascending despite rounding
     # An (epsilon, delta) claim allows a power of delta even at the first rate, 0, so we add this power.
@@ -159,13 +160,13 @@ def _choose_p_value_bets(canaries: int, allowed_power: Power) -> tuple[Array, Ar
 
 
 def compute_log_capital(counted: Exceedances, allowed: Allowed) -> Array:
-    """Returns the log capital (R,), after each of R runs, of a gambler who bets against a claim.
+    """Returns the log capital (R,) of a gambler who bets against a claim, after each of R runs.
 
-    A capital of 1 is split among bets, one for each of THRESHOLDS and each of STAKES. In each run, a bet
-    stakes a fraction of its capital on more canaries above its threshold than the claim allows. If `counted`
-    covers only the first T thresholds, the capital on the others counts as lost. If it contains the first
-    run's p-values, each bet stakes FIRST_STAKE of its capital on them, because a few tiny p-values can refute
-    a claim in one run.
+    A capital of 1 is split among bets, one for each pair from THRESHOLDS and STAKES. In each run, a bet
+    stakes a fraction of its capital on finding more canaries above its threshold than the claim allows. If
+    `counted` covers only the first T thresholds, the capital on the others counts as lost. If it contains the
+    first run's p-values, each bet stakes FIRST_STAKE of its capital on them, because a few tiny p-values can
+    refute a claim in one run.
     """
     log_factors = _compute_log_factors(counted, allowed.above_thresholds)
     runs, stakes, thresholds = log_factors.shape
@@ -183,8 +184,8 @@ def compute_log_capital(counted: Exceedances, allowed: Allowed) -> Array:
 def compute_payoff(log_p_values: Array, log_rates: Array, allowed: Array) -> float:
     """Returns the payoff of a stake of 1, divided evenly among J bets on the first run's p-values.
 
-    A bet pays the fraction of p-values up to its rate a, divided by the largest mean fraction that the claim
-    allows. So if the claim is true, the mean payoff is at most 1.
+    A bet pays the fraction of p-values at or below its rate a, divided by the largest mean fraction that the
+    claim allows. So if the claim is true, the mean payoff is at most 1.
 
     Args:
       log_p_values: (K,) the log p-values of the run's canaries, in ascending order.
@@ -198,7 +199,7 @@ def compute_payoff(log_p_values: Array, log_rates: Array, allowed: Array) -> flo
 def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> ClaimTest:
     """Returns the result of testing a claim, given the log capital (R,) against it after each run.
 
-    For runs in start order, the largest capital decides (Ville's inequality), otherwise the last one.
+    For runs in start order, we use the largest capital (Ville's inequality). Otherwise, we use the last.
     """
     log_capital_needed = -np.log1p(-confidence)  # log(1 / error)
     reached = log_capital[-1]
@@ -213,7 +214,7 @@ def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> Clai
 
 
 def find_refuted_mu(counted: Exceedances, confidence: float) -> float:
-    """Returns the largest mu such that the runs refute a claim of mu-GDP, or 0 if they do not refute any.
+    """Returns the largest mu such that the runs refute a claim of mu-GDP, or 0 if they refute none.
 
     The result is a lower bound on the true mu at this confidence level. The runs also refute all smaller mu,
     because these allow fewer canaries above each threshold.
@@ -226,7 +227,7 @@ def find_refuted_mu(counted: Exceedances, confidence: float) -> float:
 
 
 def trace_refuted_mu(counted: Exceedances, largest: float, confidence: float) -> Array:
-    """Returns the largest mu (R,) that the first 1, 2, ..., R runs refute, or 0 if they do not refute any.
+    """Returns the largest mu (R,) that the first 1, 2, ..., R runs refute, or 0 if they refute none.
 
     `largest` is the value for all R runs (`find_refuted_mu`). Other values are rounded down to multiples of
     `largest` / 128. The runs must be in start order.
@@ -244,7 +245,7 @@ def trace_refuted_mu(counted: Exceedances, largest: float, confidence: float) ->
 def find_strongest_threshold(counted: Exceedances, allowed_power: Power) -> int:
     """Returns the index of the threshold with the strongest evidence against a claim, for reports.
 
-    The result is the threshold with the most capital after all runs.
+    The bets on this threshold have the most capital after all runs.
     """
     allowed = allowed_power(np.exp(counted.log_rates))
     log_growth = _compute_log_factors(counted, allowed).sum(axis=0)  # of each bet, (stakes, T)
@@ -268,7 +269,7 @@ def _compute_log_factors(counted: Exceedances, allowed: Array) -> Array:
 def split_capital(near: int = len(NEAR), far: int = len(FAR)) -> Array:
     """Returns the starting capital (near + far,) on each threshold: 95% on the near ones, 5% on the far ones.
 
-    `near` and `far` are numbers of thresholds. Any split is valid.
+    `near` and `far` are the numbers of these thresholds. Any split is valid.
     """
     return np.repeat([(1 - 0.05) / near, 0.05 / far], [near, far])
 
@@ -276,7 +277,7 @@ def split_capital(near: int = len(NEAR), far: int = len(FAR)) -> Array:
 class ScoreSummary(NamedTuple):
     """A summary of the scores of inserted canaries, used to simulate runs with less noise.
 
-    Scores are in standard deviations of a left-out score.
+    Scores are in units of a left-out score's standard deviation.
 
     Attributes:
       std_between_runs: The standard deviation of the runs' true means; 0 for a single run, or with a single
@@ -297,9 +298,9 @@ def find_least_departure(
 ) -> Departure | None:
     """Returns the smallest noise reduction that the test of a claim would detect in 9 of 10 audits.
 
-    The result is an estimate from simulated audits with the design of `counted`, not a confidence bound. If
-    the noise is r < 1 times the claimed noise, the mean score is 1 / r times as large as in `scores`. Returns
-    None if fewer than 9 of 10 audits would detect noise at a tenth of the claimed level.
+    The result is not a confidence bound: we estimate it from simulated audits with the design of `counted`.
+    If the noise is r < 1 times the claimed noise, the mean score is `scores.mean` / r. Returns None if fewer
+    than 9 of 10 audits would detect noise at a tenth of the claimed level.
     """
     # If the last near threshold is more than 3 standard deviations (of a left-out score) above the mean, few
     # scores exceed it, and bets on far thresholds would lose. To save time, we omit these bets and count
@@ -310,7 +311,7 @@ def find_least_departure(
     estimate_probability = functools.partial(
         _estimate_refutation_probability, scores, counted, allowed, confidence
     )
-    # At lower ratios, more audits refute the claim, so bisection finds the largest ratio that 9 of 10 detect.
+    # At lower ratios, more audits refute the claim, so bisection finds the largest ratio at which 9 of 10 do.
     noise_ratios = np.append(np.arange(0.995, 0.9, -0.005), np.arange(0.9, 0.09, -0.01))
     index = bisect_left(noise_ratios, 0.9, key=estimate_probability)
     if index == noise_ratios.size:  # no such ratio
@@ -329,8 +330,8 @@ def _estimate_refutation_probability(
     """Returns the fraction of simulated audits, with the design of `counted`, that refute a claim.
 
     `noise_ratio` is the actual noise divided by the claimed noise. For simplicity, we draw the fractions of
-    scores above thresholds and the first run's p-values independently. The scores in a run and the means of
-    runs are normal.
+    scores above thresholds and the first run's p-values independently. Scores within a run are normal, and so
+    are the runs' means.
     """
     # To save time, we simulate fewer audits if they have many runs. The estimate of a probability of 0.9 has
     # a standard error of 0.02 with 200 audits, and of 0.07 with 20.
@@ -356,7 +357,7 @@ def _estimate_refutation_probability(
 def draw_fractions(
     means: Array, deviation: float, thresholds: Array, canaries: int, rng: np.random.Generator
 ) -> Array:
-    """Draws the fraction of each run's canaries above each threshold, of shape (..., T), for normal scores.
+    """Draws the fraction (..., T) of each run's normally distributed scores above each threshold.
 
     `means` (..., 1) are the runs' mean scores, and `deviation` > 0 is the standard deviation within a run.
     The `thresholds` (T,) are ascending.

@@ -26,12 +26,12 @@ class TradeOffCurve(NamedTuple):
     def band(self, false_positive_rates: ArrayLike) -> Interval:
         """Returns limits (n,) on the lowest false-negative rate of threshold tests at n false-positive rates.
 
-        At a rate a, the best threshold is the lowest one with a true false-positive rate of at most a.
+        At a rate a, the best threshold is the lowest one whose actual false-positive rate is at most a.
         """
         # Thresholds ascend, so false-positive limits descend. We negate them for `searchsorted`.
         negated = -np.asarray(false_positive_rates, float)
-        # If a threshold's lower limit is above a, the threshold is too low. The best threshold is higher and
-        # has at least as many false negatives as the last one that is too low (0 if there is none).
+        # If a threshold's lower limit is above a, the threshold is too low. The best threshold is higher than
+        # all such thresholds, so it has at least as many false negatives as the last of them (0 if none).
         num_too_low = np.searchsorted(-self.false_positive_limits.lower, negated)
         lower = np.append(0.0, self.false_negative_limits.lower)[num_too_low]
         # If a threshold's upper limit is at most a, the best threshold is not higher. We use the first such
@@ -61,7 +61,7 @@ def trade_off_curve(scores_in: Array, scores_out: Array, confidence: float) -> T
 
 
 def _choose_ranks(trials: int) -> Integers:
-    """Returns up to 100 ranks, from 1 to `trials`, denser in both tails.
+    """Returns up to 100 ranks from 1 to `trials`, more closely spaced in both tails.
 
     The ranks correspond to evenly spaced normal quantiles.
     """
@@ -100,7 +100,7 @@ class Auc(NamedTuple):
 
     @property
     def deviations(self) -> float:
-        """Returns how many standard errors the value is above 1/2; negative if it is below."""
+        """Returns the value minus 1/2, in standard errors."""
         return (self.value - 0.5) / self.standard_error
 
 
@@ -109,7 +109,7 @@ def auc(scores_in: Array, scores_out: Array) -> Auc:
 
     The standard error is sqrt((n_in + n_out + 1) / (12 n_in n_out)), for independent scores with the same
     distribution in both worlds (Mann and Whitney, 1947, Section 4). With ties, this value is an upper bound.
-    The standard error is not 0 if a few scores are perfectly separated by chance.
+    The standard error is positive even if a few scores happen to be perfectly separated.
     """
     n_in = len(scores_in)
     n_out = len(scores_out)
@@ -121,9 +121,9 @@ def auc(scores_in: Array, scores_out: Array) -> Auc:
 def true_positive_rate(scores_in: Array, scores_out: Array, false_positive_rate: float) -> float:
     """Returns the true-positive rate at a given false-positive rate: a point on the ROC curve.
 
-    The threshold is the smallest out-score such that at most a fraction `false_positive_rate` of the
-    out-scores (n_out,) is above it. The result is not a bound, because the same scores are used to choose and
-    to evaluate the threshold. Source: Carlini et al., 2022.
+    The threshold is the smallest out-score exceeded by at most a fraction `false_positive_rate` of the
+    out-scores (n_out,). The result is not a bound, because the same scores are used to choose and to evaluate
+    the threshold. Source: Carlini et al., 2022.
     """
     require(
         0 <= false_positive_rate < 1,
@@ -137,7 +137,7 @@ def true_positive_rate(scores_in: Array, scores_out: Array, false_positive_rate:
 
 
 class Attack(NamedTuple):
-    """The in-sample success of an attack's guesses: the same scores are used to choose the thresholds.
+    """The in-sample performance of an attack: the same scores are used to choose the thresholds.
 
     Attributes:
       accuracy: The fraction of correct guesses if both worlds are equally likely.
@@ -152,10 +152,10 @@ class Attack(NamedTuple):
 
 
 def attack(scores_in: Array, scores_out: Array) -> Attack:
-    """Returns an attack's accuracy, and its true-positive rates at 1% and 0.1% false positives.
+    """Returns an attack's accuracy, and its true-positive rates at false-positive rates of 1% and 0.1%.
 
-    For the accuracy, we guess "in" if a score is above the median of the equal mixture of both worlds, "out"
-    if it is below, and at random if it is equal. In-scores have shape (n,) and out-scores (m,).
+    For the accuracy, we guess "in" for scores above the median of an equal mixture of both worlds, "out" for
+    scores below it, and at random for scores equal to it. In-scores have shape (n,) and out-scores (m,).
     """
     middle = _find_median_of_mixture(scores_in, scores_out)
     right_in = (scores_in > middle).mean() + (scores_in == middle).mean() / 2

@@ -1,4 +1,4 @@
-"""Bounds and estimates from independent runs with one canary (in) and without it (out).
+"""Bounds and estimates from independent runs, each with one canary (in) or without it (out).
 
 `if_gaussian` and `in_sample` return a mu, which determines epsilon if the trade-off curve is Gaussian (Errata
 H11 of experiments/hidden_state/README.md). A bound depends only on the ranks of the scores.
@@ -166,10 +166,11 @@ def if_gaussian(scores_in: Array, scores_out: Array, delta: float, confidence: f
 def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
     """Returns the lower bound on epsilon from exact tests of (epsilon, delta)-DP itself (see `exact`).
 
-    The bound is valid for any trade-off curve. In-scores have shape (n,), out-scores (m,). We report the
-    median bound of 21 random splits into a pilot, for choosing a threshold, and tested scores. It is valid
-    (Markov) because 11 tests must reject, each at 11/21 of the error (`_test_splits`). For n = m, the bound
-    is at most about log(n / 2), since n scores without errors prove a rate below about 2 / n.
+    The bound is valid for any trade-off curve. In-scores have shape (n,), out-scores (m,). We split the
+    scores 21 times at random, choose a threshold using one part (the pilot), and test it on the rest. We
+    report the median bound, which is valid by Markov's inequality because 11 tests must reject, each at 11/21
+    of the error (`_test_splits`). For n = m, the bound is at most about log(n / 2), since n scores without
+    errors prove a rate below about 2 / n.
     """
     epsilon, errors = _test_splits(scores_in, scores_out, exact.approximate_dp(delta), confidence)
     return Bound(
@@ -183,15 +184,15 @@ def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidenc
 
 
 def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: float) -> float:
-    """Returns the largest parameter of a family, mu or epsilon, that these numbers of scores can prove.
+    """Returns the largest possible bound on a family's parameter (mu or epsilon) with this many scores.
 
-    To prove this parameter, a test at the lowest in-score or the highest out-score must not make any errors.
+    A test reaches this bound only at the lowest in-score or the highest out-score, and only without errors.
     Even perfectly separated scores may prove less, because we choose the threshold using a pilot.
     """
     rest_in = n_in - _find_pilot_size(n_in, family)
     rest_out = n_out - _find_pilot_size(n_out, family)
-    # Without errors, the tests of all 21 splits are the same, so we run only one. At least 11 tests must
-    # reject, which allows this level (Markov).
+    # Without errors, the tests of all 21 splits are the same, so we run only one. At least 11 of the 21 tests
+    # must reject, so each may use this level (Markov's inequality).
     level = (1 - confidence) * _REJECTING / _SPLITS
     bounds = []
     for scores, trials in ((rest_in, rest_out), (rest_out, rest_in)):
@@ -282,7 +283,7 @@ def _split_and_count(
 ) -> tuple[exact.Counts, dict[str, Any]]:
     """Splits scores at random, chooses a threshold using the pilot, and counts its errors in the rest.
 
-    The threshold is the r-th lowest in-score or r-th highest out-score of the rest, for an r chosen using the
+    The threshold is the r-th lowest in-score or the r-th highest out-score of the rest. We choose r using the
     pilot. Since r - 1 scores of the threshold's world are always errors, we test the errors in the other
     world.
 

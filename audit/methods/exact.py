@@ -5,11 +5,11 @@ f_t that decrease in the parameter t, such as mu or epsilon.
 
 The threshold is the r-th lowest in-score (of inserted canaries), and the errors are the x out-scores (of
 left-out canaries) above it, or vice versa. The rank r must not depend on the scores. `_compute_p_value`
-derives a p-value from x. The p-value increases with t, so the bound is the largest t with a p-value of at
-most the error probability.
+derives a p-value from x. The p-value increases with t, so the bound is the largest t whose p-value is at most
+the error probability.
 
-The caller puts equal scores in random order. A threshold among equal scores is then a randomised test, and
-the trade-off function also limits its error rates.
+The caller puts equal scores in random order. If the threshold is one of them, the test is randomised, and the
+trade-off function still limits its error rates.
 """
 
 import functools
@@ -25,7 +25,7 @@ from audit.evidence.arrays import Array
 from audit.laws import conversions
 from audit.laws.intervals import find_bracket
 
-# The probabilities that U (see `_compute_p_value`) is below the upper end of each cell, and in the cell.
+# The probabilities that U (`_compute_p_value`) is below each cell's upper end, and that it is in the cell.
 _LEVELS = np.append(special.ndtr(np.linspace(-6.0, 6.0, 481)), 1.0)
 _CELL_PROBABILITIES = np.diff(_LEVELS, prepend=0.0)
 
@@ -47,7 +47,7 @@ GAUSSIAN = Family(conversions.gaussian_trade_off, conversions.mu_from_rates)
 
 
 def approximate_dp(delta: float) -> Family:
-    """Returns the trade-off functions of (epsilon, delta)-DP at a fixed delta, with the parameter epsilon."""
+    """Returns the trade-off functions of (epsilon, delta)-DP for a fixed delta; the parameter is epsilon."""
     return Family(
         functools.partial(conversions.approximate_dp_trade_off, delta=delta),
         functools.partial(conversions.epsilon_from_rates, delta=delta),
@@ -55,7 +55,7 @@ def approximate_dp(delta: float) -> Family:
 
 
 class Counts(NamedTuple):
-    """The errors at a threshold that is itself a score from one of the worlds, its "own" world.
+    """The errors at a threshold that is a score of one world, called the threshold's "own" world.
 
     Attributes:
       rank: r, the threshold's rank in its own world, counted from the lowest in-score or the highest
@@ -119,11 +119,11 @@ def _compute_rates(rank: int, scores: int) -> Array:
 def _compute_p_value(family: Family, parameter: float, counts: Counts) -> float:
     """Returns the p-value of the errors in one world, under the hypothesis that the mechanism is f-DP.
 
-    The threshold is a score of the other world, with a fixed rank. So the error rate in its own world is
-    random, at most U ~ Beta(rank, scores - rank + 1). Given U, f-DP implies an error rate of at least f(U) in
-    the tested world. The p-value is the mean of P(Binomial(trials, f(U)) <= errors) over U.
+    The threshold is the score with a fixed rank in the other world. So its error rate in that world is at
+    most a random value U ~ Beta(rank, scores - rank + 1). Given U, f-DP implies an error rate of at least
+    f(U) in the tested world. The p-value is the mean of P(Binomial(trials, f(U)) <= errors) over U.
 
-    To be conservative, we cut the range of U into cells, which contain U with _CELL_PROBABILITIES, and use
+    To be conservative, we divide the range of U into cells with probabilities _CELL_PROBABILITIES, and use
     the largest P in each cell (at the upper end, because f decreases).
     """
     rates = family.trade_off(parameter, _compute_rates(counts.rank, counts.scores))

@@ -1,7 +1,7 @@
 """The exact null: a lower bound on epsilon for canaries that are uniform random directions.
 
 README.md ("The exact null") derives the bound. A gambler bets against every epsilon. If training is (epsilon,
-delta)-DP, each run multiplies the capital against epsilon by a factor with mean at most 1
+delta)-DP, each run multiplies the capital of the bets against epsilon by a factor whose mean is at most 1
 (`Capital.log_factors`). So this capital is a nonnegative supermartingale.
 """
 
@@ -32,8 +32,8 @@ LAW_LEVEL = 1e-6  # the null distribution is rejected if left-out canaries have 
 _NEAR_THRESHOLDS = np.arange(0.5, 9.51, 0.25)
 _FAR_THRESHOLDS = np.arange(10.0, 41.0)
 STUDENT_THRESHOLDS = np.append(_NEAR_THRESHOLDS, _FAR_THRESHOLDS)
-# c, the fraction of its capital that a bet stakes on each run, and the fraction of a threshold's capital that
-# starts on each c. Half of the capital is on the three largest c, because a few runs decide most audits.
+# c, the fraction of its capital that a bet stakes on each run, and each c's share of a threshold's starting
+# capital. Half of the capital is on the three largest c, because a few runs decide most audits.
 STAKES = np.append(np.geomspace(3e-4, 0.9, 12), [0.97, 0.995])
 _CAPITAL_ON_STAKES = np.append(np.full(11, 0.5 / 11), [0.1, 0.1, 0.3])
 _NUM_THRESHOLD_BETS = STUDENT_THRESHOLDS.size * STAKES.size
@@ -49,8 +49,8 @@ _MAX_LOG = 700.0  # avoids overflow in exp
 def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
     """Returns the log probability that a left-out canary's cosine exceeds each of the `levels` (any shape).
 
-    If M = `design.draws` is not 0, scores are ranks among M fresh draws. Rank r is stored as the cosine with
-    the tail probability r / (M + 1). So probabilities are multiples of 1 / (M + 1), and we round down to such
+    If M = `design.draws` is not 0, scores are ranks among M fresh draws. Rank r is stored as the cosine whose
+    tail probability is r / (M + 1). So probabilities are multiples of 1 / (M + 1), and we round down to such
     a multiple.
     """
     log_rates = cosine_law.log_sf(levels, design.dimension)
@@ -336,8 +336,8 @@ class Capital:
     def __init__(self, design: Fresh, delta: float) -> None:
         """Counts cosines above thresholds in R runs, and splits a capital of 1 among bets (`log_start`).
 
-        Bets on each of T thresholds with each of C stakes precede bets on each of V likelihood ratios. In the
-        first run, they move part of their capital to `first_bet`.
+        Bets on T thresholds, each with C stakes, come first; bets on V likelihood ratios follow. In the first
+        run, all bets move part of their capital to `first_bet`.
         """
         runs = _select_present(design)
         self.num_runs = len(runs)  # only runs with an inserted canary
@@ -382,7 +382,7 @@ class Capital:
     def compute_log_capital(self, runs: int, epsilon: float) -> Array:
         """Returns the log capital (bets,) of each bet against epsilon after the first `runs` runs.
 
-        A bet starts with a capital s (`log_start`), which run i multiplies by f(i) (`log_factors`). In the
+        A bet starts with capital s (`log_start`), and run i multiplies it by f(i) (`log_factors`). In the
         first run, a fraction w of s moves to `first_bet`, which multiplies it by payoff(epsilon). The capital
         is
 
@@ -392,17 +392,18 @@ class Capital:
         log_not_staked = np.log1p(-staked) + self.log_factors(self._fractions[:1], epsilon)[0]
         log_won = np.log(max(staked * self.first_bet.compute_payoff(epsilon), _TINY))
         after_first = np.logaddexp(log_not_staked, log_won) + self.log_start
-        # Runs with few canaries often have equal fractions of cosines above thresholds. To save time, we
-        # compute equal factors only once.
+        # With few canaries per run, many runs have the same fractions of cosines above thresholds. To save
+        # time, we compute equal factors only once.
         counts = np.bincount(self._row_indices[1:runs], minlength=len(self._distinct_rows))
         occur = counts > 0
         return after_first + counts[occur] @ self.log_factors(self._distinct_rows[occur], epsilon)
 
     def find_strongest_threshold(self, epsilon: float) -> float:
-        """Returns the threshold, as a cosine, with the strongest evidence against epsilon, for reports.
+        """Returns the threshold (a cosine) with the strongest evidence against epsilon, to show in reports.
 
-        This threshold has the most capital after all runs. For a single run, we return the threshold chosen
-        using half of the canaries, if available, because the first bet stakes most of the capital on it.
+        The bets on this threshold have the most capital after all runs. For a single run, we return the
+        threshold chosen using half of the canaries, if available, because the first bet stakes most of the
+        capital on it.
         """
         chosen = self.first_bet.chosen
         if self.num_runs == 1 and chosen is not None:
@@ -413,7 +414,7 @@ class Capital:
         return self._levels[by_threshold.argmax()]
 
     def find_first_unrefuted(self, runs: int, start: int, target: float) -> int:
-        """Returns the smallest k >= `start` such that the first `runs` runs do not refute k * _EPSILON_STEP.
+        """Returns the smallest k >= `start` for which the first `runs` runs do not refute k * _EPSILON_STEP.
 
         The runs refute an epsilon if the log capital of all bets against it reaches `target`. As epsilon
         grows, the capital of bets on thresholds decreases, but that of bets on likelihood ratios may
@@ -421,7 +422,7 @@ class Capital:
         """
 
         def is_open(k: int) -> bool:
-            """Returns True if bets on thresholds, without the other bets, do not refute k * _EPSILON_STEP."""
+            """Returns True if the bets on thresholds do not suffice to refute k * _EPSILON_STEP."""
             log_capital = self.compute_log_capital(runs, k * _EPSILON_STEP)[:_NUM_THRESHOLD_BETS]
             return np.logaddexp.reduce(log_capital) < target
 
@@ -437,7 +438,7 @@ class Capital:
     def find_path(self, target: float) -> Array:
         """Returns the bound after each run, (R,): the largest multiple of _EPSILON_STEP refuted so far.
 
-        Once the log capital against an epsilon reaches `target`, the epsilon stays refuted. So we only follow
+        Once the log capital against an epsilon reaches `target`, the epsilon stays refuted. So we only track
         the capital against the smallest epsilon that is not yet refuted.
         """
         bounds = []
@@ -475,9 +476,10 @@ def _compute_fractions(runs: list[Array], levels: Array) -> Array:
 def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
     """Returns the bet on the first run, and the split of the capital. Any split gives a valid bound.
 
-    Bets on likelihood ratios and thresholds share this capital. In the first run, they move a fraction of it
-    (`staked`) to the returned bet. `runs` contains the inserted canaries' cosines (K,) of each run that has
-    any. If there are several runs in an unknown order, `staked` is 0, because any of them may be the first.
+    Bets on likelihood ratios and thresholds share this capital. In the first run, each of them moves a
+    fraction (`staked`) of its capital to the returned bet. For each run with inserted canaries, `runs`
+    contains their cosines (K,). If there are several runs in an unknown order, `staked` is 0, because any of
+    them may be the first.
     """
     if design.cosines.shape[1] >= claimed_curve.MIN_P_VALUES:
         # With many canaries, the first run proves more, so likelihood ratios get only 10% of the capital.
@@ -496,7 +498,7 @@ def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
 def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
     """Returns the bet on the first run's cosines (K,), and the split of the capital.
 
-    The bet is on fixed thresholds and, if possible, on a threshold chosen for half of the canaries using the
+    The bet is on fixed thresholds and, if possible, on a threshold for half of the canaries, chosen using the
     other half. The bets on likelihood ratios and thresholds in `Capital` move a fraction of their capital
     (`staked`) to this bet.
     """
@@ -506,7 +508,7 @@ def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
     fractions = _compute_fractions([cosines], levels)[0]
 
     def compute_payoff(epsilon: float) -> float:
-        """Returns the payoff of a stake of 1 against epsilon, evenly split among fixed thresholds.
+        """Splits a stake of 1 against epsilon evenly among fixed thresholds, and returns the payoff.
 
         A threshold pays the fraction of cosines above it, divided by the largest mean that epsilon allows.
         """
@@ -517,25 +519,25 @@ def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
     # With more canaries, the first run proves more, so we stake more on it and less on likelihood ratios.
     if design.cosines.shape[1] >= needed:
         bet = bet._replace(capital_on_ratios=0.1, staked=0.3)
-    # We may choose a threshold for some canaries using others only if scores do not depend on other canaries.
+    # We may use some canaries to choose a threshold for others only if no score depends on other canaries.
     if design.separate and cosines.size >= needed:
         return _bet_on_half(bet, cosines, design, delta)
     return bet
 
 
 def _bet_on_p_values(log_p_values: Array, delta: float) -> Callable[[float], float]:
-    """Returns a function from epsilon to the payoff of bets against it on the first run's p-values.
+    """Returns a function that maps epsilon to the payoff of bets on the first run's p-values.
 
     `log_p_values` (K,) are in ascending order. A power is the probability that an inserted canary's p-value
-    is at most a given rate. We choose powers such that a few small p-values refute an epsilon.
+    is at most a given rate. We choose powers small enough for a few p-values to refute an epsilon.
     """
     powers = claimed_curve.choose_refuting_powers(log_p_values.size)
 
     def compute_payoff(epsilon: float) -> float:
-        """Returns the payoff of a stake of 1 against epsilon, evenly split among bets on small p-values.
+        """Splits a stake of 1 against epsilon evenly among bets on small p-values, and returns the payoff.
 
-        A bet pays the fraction of p-values up to a rate a, divided by e^epsilon a + delta, the largest mean
-        that (epsilon, delta)-DP allows. For each of `powers`, we choose a = power / e^epsilon.
+        A bet pays the fraction of p-values at or below a rate a, divided by e^epsilon a + delta, the largest
+        mean that (epsilon, delta)-DP allows. For each of `powers`, we choose a = power / e^epsilon.
         """
         return claimed_curve.compute_payoff(
             log_p_values, log_rates=np.log(powers) - epsilon, allowed=powers + delta
@@ -545,10 +547,9 @@ def _bet_on_p_values(log_p_values: Array, delta: float) -> Callable[[float], flo
 
 
 def _bet_on_half(bet: FirstBet, cosines: Array, design: Fresh, delta: float) -> FirstBet:
-    """Returns a bet that is mostly on a threshold chosen for half of the first run's cosines (n,).
+    """Returns a bet on half of the first run's cosines (n,), at a threshold chosen using the other half.
 
-    The threshold is chosen using the other half. In case this threshold is a poor choice, a fifth of the
-    stake remains on `bet`.
+    In case this threshold is a poor choice, a fifth of the stake remains on `bet`.
 
     The payoff on a threshold t is the fraction of hits (cosines above t) divided by L(t), the larger of
     e^epsilon a(t) / (1 - eta) and delta / eta. Left-out canaries exceed t with probability a(t). By (epsilon,
@@ -582,7 +583,7 @@ def _bet_on_half(bet: FirstBet, cosines: Array, design: Fresh, delta: float) -> 
 
 
 def _compute_log_p_values(design: Fresh) -> Array:
-    """Returns the ascending log p-values (K,) of the canaries in the first run with inserted canaries.
+    """Returns the ascending log p-values (K,) of the inserted canaries in the first run that has any.
 
     A canary's p-value is the probability that a left-out canary scores at least as high.
     """
@@ -606,7 +607,7 @@ def split_pilot(values: Array, size: int) -> tuple[Integers, Integers]:
 
 
 def _choose_threshold(pilot: Array, canaries: int, dimension: int) -> float:
-    """Returns the threshold, as a cosine, that should prove the largest epsilon for the other `canaries`.
+    """Returns the cosine threshold that should give the largest bound on epsilon for the other `canaries`.
 
     We fit a normal distribution to the pilot's cosines (n,), and maximize log(h / a). Here h is the expected
     fraction of cosines above the threshold, minus two standard deviations, and a is the probability that a

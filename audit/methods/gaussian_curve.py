@@ -1,8 +1,8 @@
 """Tests whether the trade-off curve is Gaussian, as required to convert bounds on mu to epsilon.
 
-The null hypothesis states that some increasing map makes the scores of both worlds normal, with equal
-variance. This is equivalent to a Gaussian trade-off curve. We count the scores in bins between pooled
-quantiles (cuts), and fit two normal distributions with equal variance and common cuts by maximum likelihood.
+Under the null hypothesis, some increasing map makes both worlds' scores normal with equal variance. This is
+equivalent to a Gaussian trade-off curve. We count the scores in bins between pooled quantiles (cuts), and fit
+two normal distributions with equal variance and common cuts by maximum likelihood.
 
 We simulate the p-value, because chi-squared distributions are inaccurate if the worlds hardly overlap. If the
 curve is Gaussian, the p-value is below 0.05 in at most 5% of audits, up to the error of a parametric
@@ -29,7 +29,7 @@ _PARAMETERS = np.geomspace(0.01, 30.0, 48)  # of the other curves
 
 
 class Fit(NamedTuple):
-    """Fits of a Gaussian curve to counts in bins: scores are N(0, 1) in world "out", and N(mu, 1) in "in".
+    """Gaussian fits to counts in bins: scores are N(0, 1) in the "out" world, and N(mu, 1) in the "in" world.
 
     Attributes:
       mu: (...,) from -12 to 12.
@@ -44,7 +44,7 @@ class _FittedNull(NamedTuple):
     """A Gaussian curve fitted to the counts, and the misfit of counts simulated from that fit.
 
     Attributes:
-      counts: (2, bins) the number of scores in each bin, the world "out" first.
+      counts: (2, bins) the number of scores in each bin, the "out" world first.
       simulated_misfit: (_SIMULATIONS, 3) the statistics of `_measure_misfit` for the simulated counts.
     """
 
@@ -54,7 +54,7 @@ class _FittedNull(NamedTuple):
 
 
 def examine(scores_in: Array, scores_out: Array) -> float:
-    """Returns the p-value for the hypothesis that in-scores (n,) and out-scores (m,) have a Gaussian curve.
+    """Tests whether in-scores (n,) and out-scores (m,) have a Gaussian trade-off curve; returns the p-value.
 
     We fit a Gaussian trade-off curve, and compare its misfit to that of scores simulated from the fit. The
     p-value is 1 if no test is possible, because there are too few scores or the worlds hardly overlap.
@@ -81,7 +81,7 @@ def power(scores_in: Array, scores_out: Array) -> float:
 
 
 def _fit_null(scores_in: Array, scores_out: Array) -> _FittedNull | None:
-    """Fits a Gaussian trade-off curve to in-scores (n,) and out-scores (m,), and simulates its misfit.
+    """Fits a Gaussian trade-off curve to in-scores (n,) and out-scores (m,), and simulates misfits under it.
 
     Returns None if no test is possible. A Gaussian curve fits fewer than three bins exactly. If one world's
     highest bin is not above the other world's lowest bin, the fitted mu is unbounded.
@@ -100,8 +100,8 @@ def _fit_null(scores_in: Array, scores_out: Array) -> _FittedNull | None:
 def _simulate_misfit(sizes: Array, probabilities: Array, expected_fit: Fit) -> Array:
     """Draws multinomial counts; returns the statistics of `_measure_misfit`, (_SIMULATIONS, 3).
 
-    `sizes` (2,) are the numbers of scores in both worlds, and `probabilities` (2, bins) are those of the
-    bins. To save time, each Gaussian fit starts at `expected_fit`, the fit to the expected counts.
+    `sizes` (2,) contains each world's number of scores, and `probabilities` (2, bins) its bin probabilities.
+    To save time, each Gaussian fit starts at `expected_fit`, the fit to the expected counts.
     """
     rng = np.random.default_rng(0)
     normalized = probabilities / probabilities.sum(1, keepdims=True)
@@ -114,7 +114,7 @@ def _simulate_misfit(sizes: Array, probabilities: Array, expected_fit: Fit) -> A
 
 
 def _measure_misfit(counts: Array, fits: Fit) -> Array:
-    """Returns three statistics (..., 3) of how badly Gaussian fits agree with counts (..., 2, bins).
+    """Returns three statistics (..., 3) of the misfit between Gaussian fits and counts (..., 2, bins).
 
     overall   the likelihood ratio of unrestricted multinomial distributions against the fit
     spread    the squared Rao score for a quadratic term in the worlds' log-likelihood ratio (two-sided)
@@ -128,9 +128,10 @@ def _measure_misfit(counts: Array, fits: Fit) -> Array:
 def _compute_p_values(misfit: Array, simulated: Array) -> Array:
     """Returns the p-value of a Gaussian fit: the smallest of three, after a Bonferroni correction.
 
-    Each p-value compares a statistic in `misfit` (..., 3), "overall", "spread" or "tails", with n values
-    `simulated` (n, 3) under the null. We use fitted distributions, because p-values may be below 1 / n. If r
-    > 0 values reach the statistic, the p-value is at least (r + 1) / (n + 1), in case the fit is inaccurate.
+    The statistics in `misfit` (..., 3) are "overall", "spread" and "tails". Each p-value compares one of them
+    with n values from the null, in `simulated` (n, 3). We use fitted distributions, because p-values may be
+    below 1 / n. In case the fit is inaccurate, the p-value is at least (r + 1) / (n + 1) if r > 0 values
+    reach the statistic.
     """
     reaching = (simulated >= misfit[..., None, :]).sum(-2)  # r
     empirical = (reaching + 1) / (len(simulated) + 1)
@@ -147,7 +148,7 @@ def _compute_tail_probabilities(misfit: Array, simulated: Array) -> Array:
     """Returns the probabilities (..., 3) that statistics exceed their values in `misfit` (..., 3).
 
     We fit distributions to the `simulated` values (n, 3): gamma distributions for "overall" and "spread",
-    which are never negative, and a normal distribution for "tails", a score that may have both signs.
+    which are never negative, and a normal distribution for "tails", which may have either sign.
     """
     mean = simulated.mean(0)
     variance = np.maximum(simulated.var(0), 1e-24)  # avoids a division by 0
@@ -188,15 +189,15 @@ def _tabulate_fitted_mus(family: ScoreFamily, bins: int) -> Array:
         _compute_bin_probabilities(family, parameter, bins) for parameter in _PARAMETERS
     ]
     fits = fit_counts(np.array(probabilities))
-    # Interpolation needs ascending values. If worlds hardly overlap, fitting errors of 1e-5 can change the
-    # order.
+    # Interpolation needs ascending values. If the worlds hardly overlap, fitting errors of 1e-5 can change
+    # the order.
     return np.maximum.accumulate(fits.mu)
 
 
 def _compute_bin_probabilities(family: ScoreFamily, parameter: float, bins: int) -> Array:
-    """Returns the probability (2, bins) of each bin for a family's scores, with the world "out" first.
+    """Returns the probability (2, bins) of each bin for a family's scores, with the "out" world first.
 
-    Cuts are quantiles of the equal mixture of both worlds.
+    Cuts are quantiles of an equal mixture of both worlds.
     """
     cuts = family.quantiles(np.arange(1, bins) / bins, parameter)
     below = [family.distribution(cuts, parameter, inserted) for inserted in (False, True)]
@@ -204,7 +205,7 @@ def _compute_bin_probabilities(family: ScoreFamily, parameter: float, bins: int)
 
 
 def count_in_bins(scores_in: Array, scores_out: Array) -> Array:
-    """Counts in-scores (n,) and out-scores (m,) in 2 to 16 bins; returns (2, bins), the world "out" first.
+    """Counts in-scores (n,) and out-scores (m,) in 2 to 16 bins; returns (2, bins), the "out" world first.
 
     Each bin contains about the same fraction of the scores, with equal weight for both worlds. Equal scores
     share a bin. Empty bins are dropped.
@@ -213,8 +214,8 @@ def count_in_bins(scores_in: Array, scores_out: Array) -> Array:
     worlds = np.split(ranks, [len(scores_out)])
     counts = np.array([np.bincount(world, minlength=len(values)) for world in worlds], np.float64)
     weights = (counts / counts.sum(1, keepdims=True)).mean(0)
-    # The weights of the distinct scores divide [0, 1] into intervals, and bins divide it evenly. A score
-    # belongs to the bin that contains the middle of its interval, which is below 1.
+    # The weights of the distinct scores divide [0, 1] into intervals, and bins are equal parts of [0, 1]. A
+    # score belongs to the bin that contains the middle of its interval (always below 1).
     ends = weights.cumsum()
     middles = ends - np.diff(ends, prepend=0.0) / 2
     # A rule of thumb: on average, a bin has 4 scores of the smaller world.
@@ -238,7 +239,7 @@ def approximate_fit(counts: Array) -> Fit:
     fraction_in = sizes[..., 1, :] / sizes.sum(-2)  # of all scores
 
     def is_too_low(cuts: Array) -> Bits:
-        """Returns True for each cut below which the mixture has a smaller fraction than observed."""
+        """Returns whether the mixture's probability below each cut is smaller than the observed fraction."""
         mixture = fraction_in * special.ndtr(cuts - mu) + (1 - fraction_in) * special.ndtr(cuts)
         return mixture < observed
 
@@ -254,7 +255,7 @@ def _estimate_mu(below: Array, sizes: Array) -> Array:
     of these estimates.
 
     Args:
-      below: (..., 2, cuts) the number of each world's scores below each cut, the world "out" first.
+      below: (..., 2, cuts) the number of each world's scores below each cut, the "out" world first.
       sizes: (..., 2, 1) each world's number of scores.
     """
     # Adding half a score below and above each cut keeps the quantiles finite.
@@ -272,7 +273,7 @@ class _Bins(NamedTuple):
 
     Attributes:
       probabilities: (..., 2, bins) the probability of each bin, above 0.
-      density: (..., 2, bins + 1) each world's normal density at the edges of bins.
+      density: (..., 2, bins + 1) each world's normal density at the bin edges.
       jacobian: (..., 2, bins, bins) the derivatives of the probabilities with respect to the fit's
         parameters: the bins - 1 cuts and then mu.
     """
@@ -284,14 +285,14 @@ class _Bins(NamedTuple):
 
 def _compute_bins(fit: Fit) -> _Bins:
     """Returns a fit's bins: probabilities, densities at edges, and d(probabilities) / d(cuts, mu)."""
-    # The edges of bins, (..., 2, bins + 1), relative to each world's mean.
+    # The bin edges (..., 2, bins + 1), relative to each world's mean.
     infinity = np.full_like(fit.mu[..., None], np.inf)
     edges_out = np.concatenate([-infinity, fit.cuts, infinity], -1)
     edges_in = edges_out - fit.mu[..., None]
     edges = np.stack([edges_out, edges_in], -2)
     probabilities = np.maximum(conversions.mass_between(edges), _TINY)  # we divide by them
     density = np.exp(-0.5 * edges**2) / np.sqrt(2 * np.pi)
-    # A cut moves its own edge, and mu moves all edges of the world "in" down. The outer edges are infinite
+    # A cut moves its own edge, and mu moves all edges of the "in" world down. The outer edges are infinite
     # and do not move.
     bins = probabilities.shape[-1]
     edge_derivatives = np.zeros((2, bins + 1, bins))  # worlds, edges, parameters (cuts, then mu)
@@ -315,7 +316,7 @@ def _compute_information(jacobian: Array, weights: Array) -> Array:
 
 
 def fit_counts(counts: Array, start: Fit | None = None) -> Fit:
-    """Returns the maximum-likelihood fit to counts (..., 2, bins), by eight steps of Fisher scoring.
+    """Fits counts (..., 2, bins) by maximum likelihood, with eight steps of Fisher scoring.
 
     Let J be the Jacobian of the bin probabilities P, and W = diag(sizes / P). A step solves J' W J step = J'
     (counts / P). The default start is `approximate_fit`, from which eight steps are enough to converge.
@@ -335,8 +336,8 @@ def fit_counts(counts: Array, start: Fit | None = None) -> Fit:
 def _take_step(fit: Fit, step: Array) -> Fit:
     """Returns the fit after a step (..., bins) of Fisher scoring: changes of the bins - 1 cuts, then of mu.
 
-    To keep cuts in order, we shorten steps that close more than 70% of a gap between them. We also shorten
-    steps that move a parameter by more than 1.
+    To keep cuts in order, we shorten steps that would close more than 70% of a gap between them. We also
+    shorten steps that would move a parameter by more than 1.
     """
     gaps = np.diff(fit.cuts)
     closing = -np.diff(step[..., :-1])  # by how much the step shrinks each gap
@@ -364,10 +365,10 @@ def compute_likelihood_ratio(counts: Array, fit: Fit) -> Array:
 def compute_rao_scores(counts: Array, fit: Fit) -> Array:
     """Returns Rao's score statistics (..., 2) for a quadratic and a cubic departure from a Gaussian curve.
 
-    A departure multiplies the fitted density of the world "in" by exp(c f(score)), up to a constant. The fit
+    A departure multiplies the fitted density of the "in" world by exp(c f(score)), up to a constant. The fit
     has c = 0. A statistic is the derivative of the log likelihood of counts (..., 2, bins) with respect to c,
-    divided by its standard deviation. Fitting mu and the cuts (edges of bins) reduces this deviation. Under
-    the null, the statistic is approximately standard normal if bins contain many scores.
+    divided by its standard deviation. Fitting mu and the cuts (bin edges) reduces this deviation. Under the
+    null, the statistic is approximately standard normal if bins contain many scores.
     """
     bins = _compute_bins(fit)
     derivatives = _differentiate_by_departures(fit, bins)
@@ -380,7 +381,7 @@ def compute_rao_scores(counts: Array, fit: Fit) -> Array:
 
 
 def _compute_efficient_information(derivatives: Array, jacobian: Array, weights: Array) -> Array:
-    """Returns the efficient Fisher information (..., d) about the coefficient c of each of d departures.
+    """Returns the efficient Fisher information (..., d) about the coefficients c of d departures.
 
     The efficient information is the information about c minus the part explained by p parameters fitted to
     the same counts.
@@ -399,7 +400,7 @@ def _compute_efficient_information(derivatives: Array, jacobian: Array, weights:
 
 
 def _differentiate_by_departures(fit: Fit, bins: _Bins) -> Array:
-    """Returns derivatives (..., 2, bins, 2) of bin probabilities for two departures from a Gaussian curve.
+    """Returns derivatives (..., 2, bins, 2) of bin probabilities along two departures from a Gaussian curve.
 
     A Gaussian curve's log-likelihood ratio is linear in the score s. A departure adds c f(s), and we
     differentiate with respect to c at c = 0:
@@ -413,7 +414,7 @@ def _differentiate_by_departures(fit: Fit, bins: _Bins) -> Array:
     s = _compute_mean_scores(fit.mu, bins) - fit.mu[..., None] / 2  # (..., bins)
     sign = np.where(fit.mu < 0, 1.0, -1.0)[..., None]
     f = np.stack([s**2, sign * s**3], -1)
-    # A departure changes only the world "in". The derivative of a bin's probability is the probability times
+    # A departure changes only the "in" world. The derivative of a bin's probability is the probability times
     # (f minus the mean of f): normalizing the density subtracts the mean.
     in_bins = bins.probabilities[..., 1, :, None]
     mean_f = (in_bins * f).sum(-2, keepdims=True)
@@ -424,7 +425,7 @@ def _differentiate_by_departures(fit: Fit, bins: _Bins) -> Array:
 
 def _compute_mean_scores(mu: Array, bins: _Bins) -> Array:
     """Returns each bin's mean score (..., bins) in both worlds together: N(0, 1) and N(mu, 1)."""
-    # A moment is the integral over a bin of the score times the density. For N(0, 1), it is minus the
+    # A bin's moment is the integral of score times density over the bin. For N(0, 1), it is minus the
     # difference in density between the bin's edges. For N(mu, 1), we add mu times the bin's probability.
     moments = -np.diff(bins.density)
     moments[..., 1, :] += mu[..., None] * bins.probabilities[..., 1, :]

@@ -1,7 +1,7 @@
 """Lower bounds on a privacy parameter from many canaries per run.
 
 The LiDP paper is Pillutla et al. (NeurIPS 2023); its authors' code differs at order 4 (Errata L1 in
-experiments/lidp/README.md). `audit.evidence.canaries` derives the inequality that we test as in `betting`.
+experiments/lidp/README.md). `audit.evidence.canaries` derives the inequality, and `betting` tests it.
 
 A hash of all runs seeds the draw of the pilot runs. So neither the order of runs and canaries nor an
 increasing map of all scores affects a bound.
@@ -106,7 +106,7 @@ class CanaryMethod(Method):
 
 
 def _choose_assumption(errors: RunErrors, user_coins: bool) -> Assumption:
-    """Returns the assumption of a bound that is valid for any trade-off curve and number of runs.
+    """Returns the assumption of a bound that is valid for any trade-off curve and any number of runs.
 
     For `user_coins`, we assume independent coins with the same probability (COINS).
     """
@@ -120,11 +120,11 @@ def _choose_assumption(errors: RunErrors, user_coins: bool) -> Assumption:
 def count(design: Design, family: Family, error: float) -> Counted:
     """Chooses a threshold using a pilot of the runs, and counts its errors in the pilot and the other runs.
 
-    We choose the threshold that should prove the largest bound on the parameter of `family` at error
+    We choose the threshold that should give the largest bound on the parameter of `family` at error
     probability `error`.
     """
     pilot, rest = design.split()
-    # We only use the numbers of runs and guesses, which are the same for any threshold.
+    # We only use the numbers of runs and guesses, which do not depend on the threshold.
     sizes = rest.errors(0.0)
     threshold = _choose_threshold(pilot, sizes, family, error)
     return Counted(threshold, pilot.errors(threshold), rest.errors(threshold))
@@ -135,8 +135,9 @@ def _prove_lidp(
 ) -> float:
     """Returns a lower bound on the parameter of a family of trade-off curves, epsilon or mu.
 
-    The parameter belongs to the curve through upper limits on both error rates, each with half of the error
-    probability. `exchangeable_limits` describes `order` and `compute_limits`. Source: Pillutla et al., 2023.
+    The parameter is that of the curve through the upper limits on both error rates. Each limit gets half of
+    the error probability. `exchangeable_limits` describes `order` and `compute_limits`. Source: Pillutla et
+    al., 2023.
     """
     errors = counted.rest  # in the runs outside the pilot
     # Upper limits on the mean fractions of misses and false alarms among a run's canaries.
@@ -146,14 +147,14 @@ def _prove_lidp(
     _, alarmed = exchangeable_limits(
         errors.alarms, errors.canaries_out, order, error / 2, compute_limits
     )
-    # With fair coins, half of the canaries are in each world, so a rate is 2 (the scale) times the fraction.
+    # With fair coins, half of the canaries are in each world, so the rate is twice the fraction (scale 2).
     fpr = min(errors.scale_out * alarmed, 1.0)
     fnr = min(errors.scale_in * missed, 1.0)
     return max(float(family.parameter(fpr, fnr)), 0.0)
 
 
 def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANCE_OF_BIT) -> Limits:
-    """Returns Wilson's limits (lower, upper) for the mean of n values in [0, 1], asymptotic in n.
+    """Returns Wilson's asymptotic limits (lower, upper) for the mean of n values in [0, 1].
 
     The limits enclose the values x with (x - mean)^2 <= z^2 / n * variance(x), where z = Phi^-1(1 - error).
 
@@ -164,7 +165,7 @@ def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANC
     """
     z = -special.ndtri(error)
     low, high = _solve(mean, z * z / n, variance)
-    # If `variance` exceeds 1/4, the largest variance of values in [0, 1], limits for 1/4 are tighter.
+    # Values in [0, 1] have a variance of at most 1/4. If `variance` exceeds 1/4, limits for 1/4 are tighter.
     largest_width = z / (2 * np.sqrt(n))
     return float(max(low, mean - largest_width, 0)), float(min(high, mean + largest_width, 1))
 
@@ -296,7 +297,7 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
 
 
 def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: float) -> float:
-    """Returns the pilot score that should prove the largest parameter (epsilon or mu) if used as a threshold.
+    """Returns the pilot score that, as a threshold, should give the largest bound on epsilon or mu.
 
     At each score, we predict the parameter from three estimates of the error rates (`thresholds.candidates`):
     from normal distributions, from counts, and from counts plus a margin against lucky counts (`raised`).
@@ -314,7 +315,7 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
     choice = normal.argmax()
     if normal.max() <= 0:  # normal distributions predict no bound
         choice = candidates.counted.sum(0).argmin()  # false positives plus false negatives
-    # We change this choice if the largest prediction from `raised` exceeds the choice's from `counted`.
+    # We change this choice if its prediction from `counted` is below the largest prediction from `raised`.
     if raised.max() > max(predict(candidates.counted)[choice], 0.0):
         choice = raised.argmax()
     return float(candidates.thresholds[choice])
@@ -323,13 +324,14 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
 def _predict_parameter(sizes: RunErrors, family: Family, error: float, rates: Array) -> Array:
     """Returns the parameter (T,) that runs should prove if the true error rates are `rates` (2, T).
 
-    The parameter belongs to the curve through approximate upper limits, each rate p plus two margins:
+    The parameter is that of the curve through approximate upper limits. Each limit is the rate p plus two
+    margins:
 
         sqrt(2 log(1 / error) scale p (1 - p) / guesses) + scale log(1 / error) / runs.
 
     A run's estimate of the rate is `scale` times its fraction of errors. The first margin accounts for the
     variance of this estimate. The second margin accounts for rare runs with the largest estimate, `scale`. If
-    their frequency is log(1 / error) / runs, we do not observe any with probability `error`.
+    their frequency is log(1 / error) / runs, the probability of observing none is `error`.
     """
     log_inverse_error = -np.log(error)
     guesses_in, guesses_out = sizes.guesses()

@@ -1,13 +1,13 @@
-"""Lower bounds on epsilon from a single run with many canaries, which may depend on each other.
+"""Lower bounds on epsilon from a single run with many canaries that may depend on each other.
 
 For each of m canaries, a fair coin decides whether it is inserted. Based on the release, an adversary guesses
-exactly r of the coins, and v guesses are right. Errata O11 of experiments/one_shot/README.md lists the
+exactly r of the coins, v of them correctly. Errata O11 of experiments/one_shot/README.md lists the
 assumptions.
 
-To derive `gaussian_refutes`, which defines q_j and S_j, flip the coin of a random canary. The probability
-that at least j other guesses are right and that this canary's guess is right is x = (j q_(j+1) + S_(j+1)) /
-m. The probability that its guess is wrong instead is ((r - j) q_j - S_(j+1)) / m. Under mu-GDP, the latter is
-at least g(x) = Phi(Phi^-1(x) - mu). Since g is convex, this also holds on average over canaries and coins.
+To derive `gaussian_refutes`, which defines q_j and S_j, flip the coin of a random canary. This canary's guess
+and at least j others are right with probability x = (j q_(j+1) + S_(j+1)) / m. The probability that its guess
+is wrong instead is ((r - j) q_j - S_(j+1)) / m. Under mu-GDP, the latter is at least g(x) = Phi(Phi^-1(x) -
+mu). Since g is convex, this also holds on average over canaries and coins.
 """
 
 import dataclasses
@@ -76,7 +76,7 @@ def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) ->
 
 
 def make_design(cosines: Cosines) -> Fresh:
-    """Returns the observed cosines (K,) as a design with a single run of fresh directions, all inserted."""
+    """Returns the observed cosines (K,) as a single-run design of fresh directions, all inserted."""
     observed = cosines.observed[None]
     # separate: no cosine is computed by leaving out other canaries
     return Fresh(observed, np.ones_like(observed, bool), cosines.dimension, separate=True)
@@ -94,7 +94,7 @@ def bound_by_guesses(coins: Coins, delta: float, confidence: float) -> list[Boun
 
 
 def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
-    """Returns the lower bound `one_run_guesses` on epsilon, by Steinke, Nasr and Jagielski (2023).
+    """Returns `one_run_guesses`, the lower bound on epsilon by Steinke, Nasr and Jagielski (2023).
 
     `design` has a single run. We choose the number of guesses using a pilot: coins that we do not guess. For
     delta > 0, the bound is proven only for a number of guesses fixed in advance (Errata O11).
@@ -103,7 +103,7 @@ def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     ordered = _split_and_order(design)  # the other coins, with the most certain guess first
     coins = len(ordered.cumulative_right)
     # At delta = 0, a smaller upper limit on the fraction of wrong guesses yields a larger bound. So we choose
-    # the number of guesses with the smallest limit, using the pilot's prediction of how many are wrong.
+    # the number of guesses that gives the smallest limit, using the pilot's prediction of how many are wrong.
     candidates = ordered.candidates
     wrong = np.ceil(candidates * (1 - ordered.predicted_right))  # rounded up to be conservative
     limits = intervals.clopper_pearson_upper(wrong, candidates, error)
@@ -120,7 +120,7 @@ def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
 
 
 def gaussian_from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
-    """Returns the lower bound `one_run_gaussian` on mu, by Mahloujifar, Melis and Chaudhuri (2024).
+    """Returns `one_run_gaussian`, the lower bound on mu by Mahloujifar, Melis and Chaudhuri (2024).
 
     `design` has a single run. We choose the number of guesses using a pilot: coins that we do not guess. The
     bound is proven only for a number of guesses fixed in advance (Errata O11 of
@@ -211,14 +211,13 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
 
 
 def _predict_right(signed: Array) -> Array:
-    """Predicts the fraction of correct guesses among the most certain ones, for each of _FRACTIONS of coins.
+    """Predicts the fraction of correct guesses if only the most certain _FRACTIONS of coins are guessed.
 
-    We fit a normal distribution to a pilot's `signed` certainties (n,), which are positive if the guess is
-    right.
+    We fit a normal distribution to a pilot's `signed` certainties (n,), each positive if its guess is right.
     """
     mean = signed.mean()
     spread = max(signed.std(), 1e-200)  # above 0 even if all scores are equal
-    # The probabilities of a right guess, and of a wrong one, with a certainty above each level.
+    # For each level, the probabilities of a right and of a wrong guess with a higher certainty.
     levels = np.linspace(0.0, abs(mean) + 6 * spread, 2001)
     rightly = special.ndtr((mean - levels) / spread)
     wrongly = special.ndtr((-mean - levels) / spread)
@@ -243,8 +242,8 @@ def epsilon_from_guesses(coins: int, guesses: int, right: int, delta: float, err
 def mu_from_guesses(coins: int, guesses: int, right: int, error: float) -> float:
     """Returns the largest mu such that the number of correct guesses refutes mu-GDP, or 0.
 
-    We guess `guesses` of the `coins`, and `right` guesses are correct. `error` is the probability of refuting
-    a true mu.
+    We guess `guesses` of the `coins`, `right` of them correctly. `error` is the probability of refuting a
+    true mu.
     """
     return find_largest_refuted(
         lambda mu: bool(gaussian_refutes(coins, guesses, right, mu, error)),
@@ -319,4 +318,4 @@ def gaussian_refutes(
         # Any value above 1 refutes mu. Larger values might overflow.
         q = np.where(started, np.minimum(least_q, 2.0), q)
         q_sum = np.where(started, q_sum + q, q_sum)
-    return (v > 0) & (q > 1)  # v = 0 does not refute any mu
+    return (v > 0) & (q > 1)  # v = 0 refutes no mu

@@ -1,8 +1,8 @@
 """Estimates of epsilon from the cosines of a single run's canaries (Andrew et al., ICLR 2024).
 
-Each canary is a uniform direction in R^d. Training with a canary shifts the cosine between the canary and the
-released vector. Without training, the cosine has the null distribution in `cosine_law`, which is nearly N(0,
-1/d).
+Each canary is a uniform random direction in R^d. Training with a canary shifts the cosine between the canary
+and the released vector. Without training, the cosine has the null distribution in `cosine_law`, which is
+nearly N(0, 1/d).
 
     one_shot_fitted            the exact epsilon of N(0, 1/d) against N(mean, deviation^2), fitted to cosines
     one_shot_equal_variance    the same against N(mean, 1/d): the estimate in Table 1 (Errata O1)
@@ -50,7 +50,7 @@ def fit(values: Array, dimension: int) -> Gaussian:
 def equal_variance(null: Gaussian, seen: Gaussian, delta: float) -> Array:
     """Returns the exact epsilon between the null and the null shifted to the mean of `seen`.
 
-    The null is the distribution of left-out canaries' cosines, and `seen` that of inserted canaries' cosines.
+    The cosines of left-out canaries follow the null, and those of inserted canaries follow `seen`.
     """
     return gaussians.epsilon(null, Gaussian(seen.mean, null.deviation), delta)
 
@@ -115,8 +115,9 @@ def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> No
     """Returns the mean and the 95% quantile of an estimate's epsilon under the null (no leakage).
 
     We simulate 2,000 fits (means and standard deviations) to cosines of `observed` inserted and `unobserved`
-    left-out canaries, all from N(0, 1/d), which is N(0, 1) in units of 1/sqrt(d). If `unobserved` is 0, we
-    use this known null. `method` is a key of FITTED. See Errata O2 of experiments/one_shot/README.md.
+    left-out canaries. All cosines are from N(0, 1/d), which is N(0, 1) in units of 1/sqrt(d). If `unobserved`
+    is 0, we use this known null. `method` is a key of FITTED. See Errata O2 of
+    experiments/one_shot/README.md.
     """
     rng = np.random.default_rng(0)  # the same draws each time
     null = _KNOWN_NULL
@@ -146,10 +147,10 @@ def _draw_fits(rng: np.random.Generator, law: Gaussian, canaries: int) -> Gaussi
 def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
     """Returns the in-sample estimate of epsilon, the largest over all thresholds, called eps_lo in papers.
 
-    For each threshold, we compute the epsilon of the trade-off curve through upper limits on both error rates
-    (`conversions.epsilon_from_rates`). If there are no unobserved cosines, the false-positive rate is known.
-    Otherwise, even at a fixed threshold, both limits are valid only with probability 1 - 2 error (Errata O8
-    of experiments/one_shot/README.md).
+    For each threshold, we compute the epsilon of the trade-off curve through the upper limits on both error
+    rates (`conversions.epsilon_from_rates`). If all canaries are observed, the false-positive rate is known.
+    Otherwise, even at a fixed threshold, both limits hold only with probability 1 - 2 error (Errata O8 of
+    experiments/one_shot/README.md).
 
     `error` is the one-sided error of each rate's limit. `prior` is 1/2 for Jeffreys limits, and 1 for
     Clopper-Pearson limits.

@@ -1,4 +1,4 @@
-"""Chooses thresholds using a *pilot*, scores that we do not count.
+"""Chooses thresholds using a *pilot*: scores that are set aside and not counted.
 
 We guess that a canary was inserted ("in") if its score is above the threshold. A bound is valid only if the
 threshold does not depend on the counted scores.
@@ -35,7 +35,7 @@ class ErrorCounts(NamedTuple):
 
 
 def count_errors(scores_in: Array, scores_out: Array, thresholds: Array) -> ErrorCounts:
-    """Counts errors of guessing "in" above each threshold (k,), given in-scores (n,) and out-scores (m,)."""
+    """Counts errors when guessing "in" above each threshold (k,), for in-scores (n,) and out-scores (m,)."""
     not_above_out = np.searchsorted(np.sort(scores_out), thresholds, side="right")
     not_above_in = np.searchsorted(np.sort(scores_in), thresholds, side="right")
     return ErrorCounts(len(scores_out) - not_above_out, not_above_in)
@@ -56,16 +56,16 @@ class Rank(NamedTuple):
 def choose_on_pilot(
     pilot_in: Array, pilot_out: Array, n_in: int, n_out: int, family: Family, error: float
 ) -> Rank:
-    """Chooses the rank of a threshold among the scores outside a pilot, using only the pilot's scores.
+    """Chooses a threshold's rank among the scores outside the pilot, using only the pilot's scores.
 
-    The aim is to prove the largest lower bound on a privacy parameter. We predict the bound for the ranks 1,
+    The aim is the largest possible lower bound on a privacy parameter. We predict the bound for the ranks 1,
     2, 4, ... of each world in two ways: from normal distributions with the pilot's area under the ROC curve,
     which varies little between pilots, and from the pilot's error counts. We choose the rank that is best for
     normal distributions. Unless we assume a Gaussian curve, `_prefer_counts` may replace this rank.
 
     Args:
       pilot_in, pilot_out: The pilot's scores (n,) and (m,).
-      n_in, n_out: The numbers of other scores, which will be counted.
+      n_in, n_out: The numbers of scores that will be counted.
       error: The error probability of each rate's upper limit.
     """
     if not len(pilot_in) or not len(pilot_out):  # any rank is valid
@@ -103,7 +103,7 @@ class _Predictions(NamedTuple):
 
 
 def _prefer_counts(best: np.intp, predictions: _Predictions, pilot_size: int) -> np.intp:
-    """Returns the index of the rank with the largest bound predicted from counts, or `best`.
+    """Returns `best`, or the index of the rank for which counts predict the largest bound.
 
     Each rank is a threshold's rank among in-scores or out-scores. `best` is the choice for normal
     distributions. We replace it if the pilot's counts contradict normality (large z-score) or predict a
@@ -127,13 +127,13 @@ def _predict_bounds(
     A threshold of rank r is the r-th lowest score of its own world. We guess that lower scores are from the
     other world. So the errors are the r - 1 lower scores, and the other world's scores above the threshold.
     We predict the number of the latter in two ways: from normal distributions, and from the counts in a pilot
-    of other scores. Large `z_scores` contradict normal distributions.
+    of other scores. Large `z_scores` contradict normality.
 
     Args:
       own: The pilot's scores in the threshold's own world.
       other: The pilot's scores in the other world, most of them lower.
       n_own, n_other: The numbers of scores that will be counted.
-      mu: The distance between the means of both worlds, in standard deviations, if they are normal.
+      mu: The distance between the two worlds' means, in standard deviations, if both are normal.
       family: The trade-off functions, which must be symmetric.
       error: The error probability of each rate's upper limit.
     """
@@ -145,10 +145,11 @@ def _predict_bounds(
     pilot_ranks = np.maximum(np.rint(levels * gaps), 1.0)
     pilot_scores = np.sort(own)[pilot_ranks.astype(int) - 1]
     below = np.searchsorted(np.sort(other), pilot_scores)
-    # The fractions of the other world below the pilot's score and the threshold, if both worlds are normal.
+    # The fractions of the other world's scores below the pilot's score and the threshold, if both worlds are
+    # normal.
     normal_at_pilot = special.ndtr(mu + special.ndtri(pilot_ranks / gaps))
     normal_at_threshold = special.ndtr(mu + special.ndtri(levels))
-    # The same fractions from counts, with normal pseudo-scores because counts vary.
+    # The same fractions from counts. Normal pseudo-scores make them vary less.
     size = len(other)
     counted_at_pilot = (below + _PRIOR * normal_at_pilot) / (size + _PRIOR)
     counted_at_threshold = counted_at_pilot * normal_at_threshold / normal_at_pilot
@@ -219,8 +220,8 @@ def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
     n_out = len(pilot_out)
     distinct, counts = np.unique(np.concatenate([pilot_in, pilot_out]), return_counts=True)
 
-    # We model out-scores as N(0, 1) and in-scores as N(mu, 1). If k scores are at or below a threshold, it
-    # corresponds to the z below which the mixture has the fraction k / (total + 1).
+    # We model out-scores as N(0, 1) and in-scores as N(mu, 1). A threshold with k scores at or below it
+    # corresponds to the z below which the mixture has probability k / (total + 1).
     mu = _estimate_separation(pilot_in, pilot_out)
     total = n_in + n_out
     grid = np.linspace(-12.0, 12.0, 4801)  # of z
