@@ -23,7 +23,7 @@ class Scale(NamedTuple):
     Attributes:
       audits: The number of audits per cell, for a fast estimator.
       sizes: The numbers of runs or canaries in an audit, or () for each mechanism's default.
-      claim_audits: The number of audits of a claim for each number of runs.
+      claim_audits: The number of audits per claim at each number of runs.
       max_runs: The largest number of training runs in an audit of a claim.
     """
 
@@ -37,7 +37,7 @@ SCALES = {"smoke": Scale(10, (100,)), "full": Scale(1000, (), 40, 20_000)}
 
 
 class AuditedCell(NamedTuple):
-    """Audits of a mechanism by an estimator, each with n runs, or with n canaries in one run."""
+    """An estimator's audits of a mechanism, each with n runs, or with n canaries in one run."""
 
     estimator: str
     mechanism: str
@@ -91,7 +91,7 @@ Cell = AuditedCell | ClaimCell
 def list_cells(
     estimators: Sequence[str], mechanisms: Iterable[str], scale: Scale, seed: int
 ) -> list[AuditedCell]:
-    """Returns a cell for each combination of a mechanism, a size and an installed estimator of its design."""
+    """Returns a cell for each mechanism, size and installed estimator of the mechanism's design."""
     cells = []
     for name in mechanisms:
         mechanism = MECHANISMS[name]
@@ -108,8 +108,7 @@ def list_cells(
 def list_claims(estimators: Iterable[str], scale: Scale, seed: int) -> list[ClaimCell]:
     """Returns cells that measure how many runs each estimator needs to refute a false claim.
 
-    Slow estimators get fewer audits than the scale's `claim_audits`, but at least 10, or all if
-    `claim_audits` is smaller.
+    We reduce the scale's `claim_audits` for slow estimators, but not below 10.
     """
     cells = []
     fewest = min(scale.claim_audits, 10)

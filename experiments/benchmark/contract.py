@@ -39,9 +39,9 @@ class Estimator(NamedTuple):
       kind: OURS, PEER or PAPER.
       design: One of DESIGNS.
       assumption: Its assumptions, in the words of its documentation.
-      epsilon: (evidence, delta, confidence) -> a lower bound on epsilon. The evidence is cosines (`Fresh`)
-        for directions, otherwise scores and presence bits (`Coins`). The function may raise any exception to
-        reject its evidence.
+      epsilon: (evidence, delta, confidence) -> a lower bound on epsilon. For directions, the evidence
+        consists of cosines (`Fresh`); for other designs, of scores and presence bits (`Coins`). The function
+        may raise any exception to reject its evidence.
       assumes: Its assumptions, as constants from `audit.calibration`. Mechanisms that violate any of them do
         not count against it.
       claims_level: True if it claims that epsilon is a bound with the given confidence.
@@ -69,7 +69,7 @@ class Estimator(NamedTuple):
             return ""
 
     def audit(self, evidence: Any, setting: KnownMechanism) -> list[Value]:
-        """Returns the estimator's epsilon from an audit's evidence, clipped to [0, MAX_EPSILON].
+        """Returns the estimator's epsilon for an audit's evidence, clipped to [0, MAX_EPSILON].
 
         `Law.audit` requires a list, here with a single value. If the estimator raises an exception or returns
         NaN, `refusal` gives the reason.
@@ -96,8 +96,8 @@ class BenchmarkedMechanism(NamedTuple):
     Attributes:
       design: One of DESIGNS.
       name: Its name in tables, also used to seed the evidence.
-      law: Draws the evidence for an audit. Its truth is the smallest epsilon for which the mechanism is
-        (epsilon, delta)-DP under adding or removing one canary.
+      law: Draws the evidence for an audit. Its `truth` is the smallest epsilon for which the mechanism is
+        (epsilon, delta)-DP when one canary is added or removed.
       mu: The law's parameter, such as mu for a mu-GDP mechanism.
       sizes: The sizes of the audits at scale `full`; see `make_known`.
       delta: The delta of the bounds.

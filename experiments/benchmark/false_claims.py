@@ -44,7 +44,7 @@ _AUDITS = {
 
 
 class ClaimCell(NamedTuple):
-    """Audits of a false claim by an estimator.
+    """An estimator's audits of a false claim.
 
     Attributes:
       max_runs: The largest number of runs in an audit, for designs with several runs.
@@ -108,34 +108,34 @@ class ClaimCell(NamedTuple):
         `noise` is the ratio of the actual noise to the claimed noise. At 1, the claim is true.
         """
         estimator = ESTIMATORS[self.estimator]
-        # This project's estimators from cosines with random directions test the claimed trade-off curve.
+        # This project's estimators for directions test the claimed trade-off curve.
         audit = _audit_curve if _is_ours_for_directions(estimator) else estimator.audit
         gaussian_law, audit_size = _AUDITS[estimator.design]
         claimed_epsilon = conversions.epsilon_from_mu(CLAIMED_MU, DELTA)
-        # Larger epsilons refute the claim. `calibrate` computes the fraction of audits with an epsilon above
+        # Larger epsilons refute the claim. `calibrate` computes the fraction of audits whose epsilon exceeds
         # `truth`, here the claimed epsilon.
         law = gaussian_law._replace(truth=lambda setting: claimed_epsilon, audit=audit)
         mu = CLAIMED_MU / noise  # less noise leaks more
         mechanism = BenchmarkedMechanism(estimator.design, name="false claim", law=law, mu=mu)
         # The size determines the number of canaries; `runs` is replaced below.
         setting = mechanism.make_known(self.seed, audit_size, self.audits)
-        # `stream`, a part of the seed, gives each number of runs different evidence.
+        # `stream` is part of the seed, so each number of runs gets different evidence.
         [result] = calibrate(setting._replace(runs=runs, stream=(runs,)))  # one method
         return result.exceeding
 
 
 def _is_ours_for_directions(estimator: Estimator) -> bool:
-    """Returns True for this project's estimators from cosines with random directions."""
+    """Returns True for this project's estimators that use cosines with random directions."""
     return estimator.kind == OURS and estimator.design == DIRECTIONS
 
 
 def _audit_curve(directions: Fresh, setting: KnownMechanism) -> list[Value]:
-    """Tests the claim of CLAIMED_MU-GDP using the cosines of directions.
+    """Tests the CLAIMED_MU-GDP claim using cosines with random directions.
 
     The returned epsilon is MAX_EPSILON if the test rejects the claim, and 0 otherwise.
 
-    The test counts how many of each run's inserted canaries exceed each threshold, and bets that there are
-    more than mu-GDP allows. It rejects the claim if the bets win enough.
+    In each run, the test counts how many inserted canaries exceed each threshold, and bets on more than
+    mu-GDP allows. It rejects the claim if the bets win enough.
     """
     counted = exact_null.compute_exceedances(directions)
     # (false-positive rate) -> the largest true-positive rate that the claim allows

@@ -18,7 +18,7 @@ _MAX_RATIO = 1.3  # the edge of the axis, with arrows for larger ratios to the t
 
 
 def draw_figure(estimators: Records) -> Figure:
-    """Draws each estimator's fraction of wrong audits, and its mean epsilon divided by the true epsilon.
+    """Plots each estimator's fraction of wrong audits, and its mean epsilon divided by the true epsilon.
 
     `estimators` are the summary table's rows, with the ratio of epsilons as `proven`. Filled dots mark
     estimators that claim a confidence level.
@@ -49,7 +49,7 @@ def _draw_wrong_audits(axis: Axes, estimators: Records) -> None:
 
 
 def _draw_dots(axis: Axes, estimators: Records, name: str, edge: float) -> None:
-    """Draws the `name` field of the table's rows as dots from top to bottom, with lines between designs.
+    """Draws the field `name` of each row as a dot, from top to bottom, and separates designs with lines.
 
     An arrow at `edge`, the end of the horizontal axis, marks a larger value. A dot is filled if the estimator
     claims a confidence level, and missing if no cell meets its assumptions (`too_much` is None).

@@ -1,7 +1,7 @@
 """The benchmark's mechanisms, with their exact epsilons and functions that draw their scores.
 
 A run with several canaries releases a vector, and a canary's score is its inner product with this vector. For
-each canary, the release is mu-GDP. Therefore, a run's scores together are mu-GDP, even if dependent.
+each canary, the release is mu-GDP. Therefore, a run's scores are jointly mu-GDP, even if they are dependent.
 """
 
 from collections.abc import Callable, Iterator
@@ -49,7 +49,7 @@ _GAUSSIAN = frozenset([GAUSSIAN_CURVE])
 
 
 def _mixture_parts(strong: float, inserted: bool) -> list[MixturePart]:
-    """Returns the Gaussian parts of a score's distribution when a coin decides how strongly a run leaks.
+    """Returns the Gaussian components of a score's distribution when a coin decides how strongly a run leaks.
 
     `strong` is the mu of strongly leaking runs. `inserted` is True for scores with the canary.
     """
@@ -117,7 +117,7 @@ def _draw_tied(rng: Generator, setting: KnownMechanism) -> Coins:
 
 
 def _draw_revealing(rng: Generator, setting: KnownMechanism) -> Coins:
-    """Draws a run's scores. The scores are noise, or, with a small probability, reveal many coins.
+    """Draws a run's scores. Usually they are noise, but with a small probability they reveal many coins.
 
     This invalidates bounds that assume independent coins.
     """
@@ -127,8 +127,8 @@ def _draw_revealing(rng: Generator, setting: KnownMechanism) -> Coins:
     # lucky guesses.
     num_revealed = round(_REVEALED_PER_ROOT * np.sqrt(n))
     scores = rng.standard_normal((1, n))
-    # Since a random set of this size contains a given coin with probability num_revealed / n, each coin is
-    # revealed with _REVEAL_PROBABILITY, as (0, delta)-DP allows.
+    # A random set of this size contains a given coin with probability num_revealed / n, so each coin is
+    # revealed with probability _REVEAL_PROBABILITY, as (0, delta)-DP allows.
     if rng.random() < _REVEAL_PROBABILITY * n / num_revealed:
         revealed = rng.permutation(n)[:num_revealed]
         signs = 2 * presence[0, revealed] - 1
@@ -225,7 +225,7 @@ def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
 def _make_with_scores(design: str) -> Iterator[BenchmarkedMechanism]:
     """Yields the mechanisms of a design with scores (not cosines).
 
-    Gaussian scores with mu 0 or 1, and tied canaries, are audited at all of the design's sizes. Other
+    The mechanisms "Gaussian 0", "Gaussian 1" and "tied canaries" have all sizes of the design. Other
     mechanisms have only the first size, the default.
     """
     prefix, gaussian_law, mus, draw = _DESIGNS[design]

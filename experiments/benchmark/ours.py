@@ -104,7 +104,7 @@ def _make_estimators() -> Iterator[Estimator]:
     )
     for design, methods, call in designs:
         for name, method in methods.items():
-            # Methods for a single run's coins have no attribute `assumes`.
+            # Methods for a single run's coins have no `assumes` attribute.
             documented = _ASSUMPTIONS.get(name) or method.assumes
             yield _make_estimator(name, design, documented, partial(call, method))
 

@@ -67,7 +67,7 @@ def _bootstrap_moments(rng: np.random.Generator, scores: Array) -> tuple[Array, 
 
 
 def lidp_order_4(coins: Coins, delta: float, confidence: float) -> float:
-    """Returns the LiDP paper's lower bound on epsilon from fourth-order Wilson intervals, as in its code.
+    """Returns the lower bound on epsilon from fourth-order Wilson intervals, as in the LiDP paper's code.
 
     `fourth_order_bound` keeps this code's error in a variance (Errata L1 of experiments/lidp/README.md).
     """
@@ -97,7 +97,7 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
     and replaces each moment in a variance with its bound.
 
     Args:
-      sums: (n,) the number of counted canaries in each run, such as false alarms.
+      sums: (n,) the number of canaries counted in each run, for example as false alarms.
       canaries: K, the number of canaries in a run.
       error: The error probability of the bound, split equally among the bounds on the four moments.
     """
@@ -119,8 +119,8 @@ def _bound_second_moment(mean: float, cut: float, canaries: int, mu_3: float, mu
     """Returns Wilson's upper bound on mu_2, P(two random canaries are both counted).
 
     This is the larger root x of (x - mean)^2 = cut * variance(x), at most 1. `mean` estimates mu_2, and
-    `mu_3` and `mu_4` are upper bounds (see `fourth_order_bound`). We keep an error of LiDP's code in the
-    variance, because the benchmark measures the published estimator.
+    `mu_3` and `mu_4` are upper bounds (see `fourth_order_bound`). LiDP's code has an error in the variance.
+    We keep it because the benchmark measures the published estimator.
     """
     # h_j is the probability that two random pairs of canaries have j canaries in common.
     pairs = canaries * (canaries - 1)
@@ -148,7 +148,7 @@ def one_run(
     delta: float,
     confidence: float,
 ) -> float:
-    """Returns a paper's lower bound on epsilon from a single run, for a fraction of the coins to guess.
+    """Returns a paper's lower bound on epsilon from guessing a fraction of a single run's coins.
 
     With several fractions, it returns the largest bound, as papers do, although this has no proven confidence
     level.
@@ -166,7 +166,7 @@ def one_run(
 def mahloujifar(coins: int, guesses: int, right: int, delta: float, error: float) -> float:
     """Returns the bound of Mahloujifar, Melis and Chaudhuri (2024, Algorithm 3) for a Gaussian curve.
 
-    The number of correct `guesses` is `right`. `error` is the bound's error probability.
+    `right` is the number of correct `guesses`. `error` is the bound's error probability.
     """
     mu = one_run_bounds.mu_from_guesses(coins, guesses, right, error)
     return conversions.epsilon_from_mu(mu, delta)
@@ -175,7 +175,7 @@ def mahloujifar(coins: int, guesses: int, right: int, delta: float, error: float
 def count_right_guesses(coins: Coins, fraction: float) -> tuple[int, int]:
     """Guesses a fraction of a single run's coins; returns the numbers of guesses and correct guesses.
 
-    It guesses that the canaries with the largest scores are in, and that as many canaries with the smallest
+    It guesses that the canaries with the largest scores are in, and that the same number with the smallest
     scores are out, with at least one guess of each kind.
     """
     descending = np.argsort(-coins.scores[0], kind="stable")

@@ -12,14 +12,14 @@ from experiments.benchmark.false_claims import CLAIMED_MU, NOISE
 from experiments.benchmark.registry import ESTIMATORS
 from experiments.sweeps.records import Record, Records, field, select
 
-LEVEL = 1 - CONFIDENCE  # the allowed fraction of audits above the truth
+LEVEL = 1 - CONFIDENCE  # the allowed fraction of wrong audits (epsilon above the truth)
 _TEST_LEVEL = 0.01  # the allowed probability that any star in a column is wrong
 _NOTES = (
     "too much: fraction of audits above the true epsilon, in the worst cell that",
     f"meets the estimator's assumptions. * an exact test rejects the {LEVEL:.0%} level",
     f"in a cell, at {_TEST_LEVEL:.0%} over all cells (Bonferroni). - claims no level.",
     "else: the same fraction in cells that violate its assumptions. proven: mean",
-    "epsilon over the true epsilon. no value: audits without a value, counted as 0.",
+    "epsilon / true epsilon. no value: audits without a value, counted as 0.",
     f"refutes: runs after which half of the audits refute a claim of mu {CLAIMED_MU:.2f} if",
     f"the noise is {NOISE} times that claimed. * over {LEVEL:.0%} of audits refute a true",
     f"claim, by an exact test at {_TEST_LEVEL:.0%} over all estimators (Bonferroni).",
@@ -29,7 +29,7 @@ _NOTES = (
 def exceeds_level(wrong: int, audits: int, tests: int) -> bool:
     """Returns True if an exact binomial test finds that the probability of a wrong audit exceeds LEVEL, 5%.
 
-    A Bonferroni correction limits the probability of any false finding in all `tests` such tests to 1%.
+    A Bonferroni correction limits the probability of any false finding in `tests` such tests to 1%.
     """
     error = _TEST_LEVEL / tests  # on each side of the interval
     limits = intervals.clopper_pearson(wrong, audits, confidence=1 - 2 * error)
@@ -44,10 +44,10 @@ def is_held_to_level(cell: Record) -> bool:
 def _summarize(estimator: Estimator, cells: Records, tests: int) -> Record:
     """Returns an estimator's row of the table, except for the column of refuted claims.
 
-    `cells` are the estimator's records (`AuditedCell.measure`). `exceeding` counts audits above the truth,
-    `refused` audits without a value, and `broken` names the violated assumptions. `too_much` is the largest
-    fraction above the truth in cells without violations, and `elsewhere` that in others. `tests` is the
-    number of `exceeds_level` tests for all estimators.
+    `cells` are the estimator's records (`AuditedCell.measure`). `exceeding` counts wrong audits, `refused`
+    counts audits without a value, and `broken` names the violated assumptions. `too_much` is the largest
+    fraction of wrong audits in cells without violations, and `elsewhere` is the largest in other cells.
+    `tests` is the number of `exceeds_level` tests across all estimators.
     """
     meeting = [cell for cell in cells if not cell["broken"]]
     violating = [cell for cell in cells if cell["broken"]]
@@ -73,14 +73,14 @@ def _summarize(estimator: Estimator, cells: Records, tests: int) -> Record:
 
 
 def _find_worst_fraction(cells: Records) -> float | None:
-    """Returns the largest fraction of audits above the truth in any cell, or None if there are no cells."""
+    """Returns the fraction of wrong audits in the worst cell, or None if there are no cells."""
     return max((cell["exceeding"] / cell["audits"] for cell in cells), default=None)
 
 
 def show_runs(claim: Record, tests: int) -> str:
     """Formats the number of runs that refute a false claim, with * if a true claim is refuted too often.
 
-    `claim` is a record of `ClaimCell.measure`. `tests` is the number of tests of true claims for all
+    `claim` is a record of `ClaimCell.measure`. `tests` is the number of tests of true claims across all
     estimators.
     """
     if claim["runs"] is None:  # too few runs; the true claim is not tested
@@ -118,7 +118,7 @@ def make_summary_table(cells: Records, claims: Records) -> Table[Record]:
         Column(value=_show_worst_fraction, head="too\nmuch", width=7),
         # The same in other cells.
         field("elsewhere", "\nelse", ".0%", width=5),
-        # Mean epsilon over the true epsilon.
+        # Mean epsilon divided by the true epsilon.
         field("proven", "\nproven", ".0%", width=6),
         field("refused", "no\nvalue", ".0%", width=5),
         field("seconds", head="\nms", show=_show_milliseconds, width=4),
@@ -138,9 +138,9 @@ def make_summary_table(cells: Records, claims: Records) -> Table[Record]:
 
 
 def _show_worst_fraction(record: Record) -> str:
-    """Formats the largest fraction of audits above the truth in cells that meet the estimator's assumptions.
+    """Formats the fraction of wrong audits in the worst cell that meets the estimator's assumptions.
 
-    "-" marks an estimator that claims no level, and "*" an estimator that exceeds its level in a cell.
+    "-" marks an estimator that claims no level, and "*" one that exceeds its level in a cell.
     """
     if record["too_much"] is None:  # no such cells
         return ""
@@ -153,5 +153,5 @@ def _show_worst_fraction(record: Record) -> str:
 
 
 def _show_milliseconds(seconds: float) -> str:
-    """Formats a time in milliseconds, rounded to an integer."""
+    """Formats a time as a whole number of milliseconds."""
     return "<1" if seconds < 1e-3 else f"{1e3 * seconds:,.0f}"

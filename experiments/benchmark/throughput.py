@@ -96,7 +96,7 @@ class Engine(NamedTuple):
 
 
 def make_problem(model: str, user_file: UserFile) -> Problem:
-    """Returns the problem of training one of `MODELS` with the defaults of `audit`.
+    """Returns the training problem for one of `MODELS` with the defaults of `audit`.
 
     The canaries are random (adversary GC-R), because the default, GC-S, would first simulate a training run.
     """
@@ -109,7 +109,7 @@ def make_problem(model: str, user_file: UserFile) -> Problem:
 
 
 def build_problem(setting: Setting, dataset: Dataset) -> Problem:
-    """Returns the problem of training with a setting on a data set, in up to ten mini-batches."""
+    """Returns the training problem for a setting and a data set, with up to ten mini-batches."""
     from audit.training import build, game
 
     audited = build.build(setting, dataset)
@@ -119,7 +119,7 @@ def build_problem(setting: Setting, dataset: Dataset) -> Problem:
 
 
 def measure_rate(training: Training, seconds: float) -> float:
-    """Trains for at least `seconds` and returns the steps per second, summed over models."""
+    """Trains for at least `seconds` seconds and returns the steps per second, summed over models."""
     begin = time.perf_counter()
     steps = 0
     elapsed = 0.0
@@ -130,9 +130,9 @@ def measure_rate(training: Training, seconds: float) -> float:
 
 
 def find_fastest(engine: Engine, problem: Problem) -> Training:
-    """Returns an engine's training run with the fastest of its `model_counts`.
+    """Tries an engine's `model_counts` and returns the fastest training run.
 
-    It skips model counts whose per-example gradients may not fit in CPU or GPU memory.
+    It skips counts for which the per-example gradients may not fit in CPU or GPU memory.
     """
     floats_per_model = problem.setting.mechanism.batch_size * problem.theta_0.size
     max_floats = _MAX_CPU_FLOATS  # until we know the device
@@ -309,9 +309,9 @@ def _train_in_torch(
 
 
 def make_opacus(problem: Problem, models: int) -> Training:
-    """Returns Opacus' training run of one model on one thread, with GradSampleModule and DPOptimizer.
+    """Returns Opacus' training run, which trains one model on one thread.
 
-    `models` must be 1.
+    It uses GradSampleModule and DPOptimizer. `models` must be 1.
     """
     import torch
     from opacus import GradSampleModule
@@ -358,7 +358,7 @@ def make_torch_func(problem: Problem, models: int) -> Training:
     def clipped_sum(theta: Any, features: Any, labels: Any) -> dict[str, Any]:
         """Returns the sum of the examples' clipped gradients for one model, keyed by parameter name.
 
-        Each gradient is clipped by its norm over all parameters.
+        Each gradient is clipped using its norm over all parameters.
         """
         gradients = per_example_gradients(theta, features, labels)  # (B, ...) by parameter name
         squares = [gradient.flatten(1).square().sum(1) for gradient in gradients.values()]
@@ -475,9 +475,9 @@ def _receive(name: str, team: Sequence[Connection]) -> list[Any]:
 def make_table(timings: Records) -> Table[Record]:
     """Returns a table with a row for each record of `measure`.
 
-    It adds the median rate to each record and, if our engine was timed on the same model, the ratios of our
-    rates to the engine's rates. A ratio compares rates from the same round, because a busy machine slows down
-    all engines.
+    It adds the median rate to each record. If our engine was timed on the same model, it also adds the ratios
+    of our rates to the engine's. A ratio compares rates from the same round, because a busy machine slows
+    down all engines.
     """
     for record in timings:
         rates = record["rates"]
@@ -501,5 +501,5 @@ def _show_ratios(ratios: list[float]) -> str:
 
 
 def _show_rate(value: float) -> str:
-    """Formats a rate or ratio as an integer if it is at least 100, else with three significant digits."""
+    """Formats a rate or ratio with three significant digits, or as an integer if it is at least 100."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -30,14 +30,13 @@ flags.DEFINE_integer(
 flags.DEFINE_list("estimators", None, "Estimators whose names contain one of these. Default: all.")
 flags.DEFINE_list("mechanisms", None, "Mechanisms whose names contain one of these. Default: all.")
 cli.define_seed("Seed of the scores.")
-cli.define_out("Folder for results, which go into the subfolder benchmark.")
+cli.define_out("Folder for results; they go into its subfolder benchmark.")
 
 
 def main() -> None:
     """Measures the missing cells, prints the summary, and writes the tables and the figure.
 
-    A cell is a number of audits of one mechanism by one estimator. In `claims`, audits refute a false
-    epsilon.
+    In each cell, one estimator audits one mechanism repeatedly. In `claims`, it tests a false privacy claim.
     """
     # --help must not load SciPy and pandas.
     from experiments.benchmark import tables

@@ -29,10 +29,10 @@ cli.define_out("Folder with stored cells; figures go into its subfolder figures.
 
 
 def main() -> None:
-    """Draws figures from stored cells, and prints the tables and each sweep's number of missing cells.
+    """Draws figures from stored cells, and prints the tables and how many cells each sweep lacks.
 
-    A sweep is a figure with its audits and measurements, the cells. Raises InputError if a flag is out of
-    range or no figure can be drawn.
+    A sweep is a figure and its cells (audits and measurements). Raises InputError if a flag is out of range
+    or no figure can be drawn.
     """
     from audit.report import style
     from experiments.sweeps import points

@@ -92,7 +92,7 @@ def complete(cells: list[Cell], place: Workplace) -> work.Outcome:
 
 
 def _parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Parses texts such as "k=1,5,25" into the distinct values of each varied flag.
+    """Parses strings such as "k=1,5,25" into the distinct values of each varied flag.
 
     Raises InputError if a flag is unknown or repeated, or does not accept one of its values.
     """
@@ -128,7 +128,7 @@ def _make_audit(values: Mapping[str, Any], runs: int | None) -> Audited:
 
 
 def _conclude(audit: Audited, place: Workplace, level: Level) -> Result:
-    """Returns the result of an audit from its stored scores; `level` has its delta and confidence."""
+    """Returns the result of an audit from its stored scores, at the delta and confidence in `level`."""
     from audit.report import subjects  # loads SciPy
 
     dataset = place.data.load(audit.setting.model)

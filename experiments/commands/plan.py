@@ -42,7 +42,7 @@ cli.define_levels()
 def main() -> None:
     """Prints the bounds that simulated audits prove if --epsilon is the true epsilon.
 
-    It also prints the number of runs for which the mean bound is --tightness times the true epsilon.
+    It also prints how many runs the mean bound needs to reach --tightness times the true epsilon.
     """
     # Simulated scores do not depend on the adversary, and this one allows any number of canaries.
     setting = cli.setting(FIELDS, adversary="gc_r")
@@ -55,7 +55,7 @@ def main() -> None:
 
     law = laws.GAUSSIAN
     audits = _NUM_AUDITS
-    if setting.canaries > 1:  # each is inserted by a coin
+    if setting.canaries > 1:  # coin flips decide which are inserted
         law = laws.INDEPENDENT_COINS
         audits = _NUM_SLOW_AUDITS
     mechanism = calibration.KnownMechanism(

@@ -28,7 +28,7 @@ flags.DEFINE_enum(
     "scale",
     "laptop",
     registry.SCALES,
-    "smoke takes seconds, laptop at most an hour per figure, and paper is the paper's scale.",
+    "smoke takes seconds, laptop takes at most an hour per figure, and paper uses the paper's scale.",
 )
 cli.define_out("Folder where cells are stored.")
 grid_flags.define_engine()
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def _list_sweeps(sweeps: list[Sweep], place: work.Workplace) -> str:
-    """Returns a table of sweeps, with the number of cells and finished cells in each."""
+    """Returns a table of sweeps that shows how many cells each has and how many are finished."""
     lines = [f"{'name':<17} {'cells':>5} {'done':>5}  title", "-" * 80]
     for sweep in sweeps:
         cells = work.distinct(sweep.cells)

@@ -62,7 +62,7 @@ class Compared:
     )
     single_runs: int = described("Models with one canary.", default=500, least=80, most=10**6)
     many_runs: int = described(
-        "Models with 64 canaries each along coordinate axes, or 32 along random directions.",
+        "Models with several canaries: 64 along coordinate axes, or 32 along random directions.",
         default=100,
         least=8,
         most=10**6,
@@ -134,16 +134,16 @@ class TrainedMethod(NamedTuple):
 def list_methods(compared: Compared) -> list[TrainedMethod]:
     """Returns the compared methods, except CANIFE, which has its own training code.
 
-    Fresh directions are our method. The others use their papers' adversaries, and bounds for many runs with
-    one canary (hidden state) or K canaries (LiDP, and hidden state with random coordinates), or for a single
-    run (one-shot).
+    Fresh directions are our method. The others use their papers' adversaries. Hidden state audits many runs
+    with one canary or, along random coordinates, K canaries. LiDP audits many runs with K canaries, and
+    one-shot a single run.
     """
 
     def make(name: str, runs: int, shown: tuple[str, ...], **fields: Any) -> TrainedMethod:
-        """Returns a method for the mechanism `compared` that shows the bounds and estimates `shown`.
+        """Returns a method that audits `compared` and shows the bounds and estimates in `shown`.
 
-        `fields` are its adversary and canaries, and `observe`: "final" (the default) if it sees only the
-        final model, or "all" for all models.
+        `fields` are its adversary and canaries, and `observe`, the models that it sees: "final" (only the
+        final model, the default) or "all".
         """
         setting = setting_of(
             compared.model,

@@ -58,8 +58,8 @@ def find_rows(compared: Compared, place: Workplace) -> list[Record]:
     Returns:
       Records, starting with those for methods that see only the final model. Their fields are `method`, a
       name; `sees`, FINAL or ALL; `runs`, the number of models; `seconds`, the training time, or None if all
-      runs were stored; `value`, the name of a bound or an estimate; its `epsilon`; and `assumes`, which is a
-      bound's assumption, REJECTED if the scores refute it, or ESTIMATE for an estimate.
+      runs were stored; `value`, the name of a bound or an estimate; its `epsilon`; and `assumes`: a bound's
+      assumption, REJECTED if the scores refute it, or ESTIMATE for an estimate.
     """
     # CANIFE can only compose independent noise. We prepare it first, since it may reject the setting.
     includes_canife = compared.noise == INDEPENDENT
@@ -116,7 +116,7 @@ def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> 
 def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
     """Measures CANIFE's missing rounds and returns two records (see `find_rows`), one for each composition.
 
-    Each measured round represents all rounds until the next measured one.
+    Each measured round represents itself and the rounds before the next measured one.
     """
     begin = time.perf_counter()
     attacked, store = canife_training.prepare(make_attacked(compared), place.out, place.data)
@@ -136,17 +136,17 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
 
 
 def _compose_estimates(attacked: Attacked, counted_rounds: Sequence[tuple[Measured, int]]) -> float:
-    """Returns the training run's epsilon from the measured rounds' published estimates.
+    """Returns the training run's epsilon from the paper's estimates for the measured rounds.
 
     Like the paper's code, we convert each estimate to the noise multiplier of a Gaussian release with this
     epsilon, and compose the releases by Renyi DP. The sampling rate is 1, because the adversary knows the
-    mini-batches. `counted_rounds` has measured rounds, and the number of rounds that each represents.
+    mini-batches. `counted_rounds` pairs each measured round with the number of rounds that it represents.
     """
-    estimate_delta = 1 / attacked.scores  # the paper's choice; a round has `scores` scores
+    estimate_delta = 1 / attacked.scores  # the paper's choice; `scores` is the number per round
     charges = []
     for measured, represented in counted_rounds:
         estimate = rounds.best_epsilon(measured.scores_in, measured.scores_out, estimate_delta)
-        # For an infinite estimate, the result is `true_noise`.
+        # If the estimate is infinite, this returns `true_noise`.
         noise = rounds.find_renyi_noise(
             estimate.epsilon, estimate_delta, true_noise=attacked.noise_multiplier
         )
@@ -214,8 +214,8 @@ def _show_epsilon(row: Record) -> str:
 def draw(rows: Sequence[Record], upper: float, delta: float) -> Figure:
     """Plots each record's epsilon as a dot, from top to bottom, and the accountant's epsilon as a line.
 
-    Values above 1.68 times the accountant's epsilon, `upper`, are drawn as arrows at the edge of the axis,
-    since they would squeeze the other dots together.
+    Values above 1.68 times `upper`, the accountant's epsilon, are drawn as arrows at the edge of the axis, so
+    they do not squeeze the other dots together.
     """
     largest = max(upper, take(rows, "epsilon").max())
     edge = 1.05 * min(1.6 * upper, largest)  # 5% beyond the last dot

@@ -1,6 +1,6 @@
-"""Draws the figures about the last model's leak that are not in the paper (see `sweep.py`).
+"""Draws the sweeps' figures that are not in the paper (see `sweep.py`).
 
-Brackets compare upper bounds on this leak with audit results.
+Brackets compare upper bounds on the last model's leakage with audit results.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ from experiments.sweeps.sweep import OwnTable, Sweep
 
 ESTIMATE = "estimate"
 COMPOSITION = "composition"
-_MARGIN = 10  # figures also show the bounds if steps expand ten times as much
+_MARGIN = 10  # figures also show the bounds if steps expand distances ten times as much
 _MAX_EPSILON = 1e3  # infinite interval ends are drawn at this value
 _EPSILON_TICKS = (0.3, 1, 3, 10, 30)  # on a logarithmic axis
 _LINES = {  # keyed by field: label, color, and marker and line format
@@ -49,7 +49,8 @@ _NOTES = """\
 proven:   assumption-free, fresh directions; GDP: lower bound on any GDP guarantee
 Gauss:    if the curve is Gaussian; audit: two-sided, if scores are normal; coordinates
 const:    predicted for a constant direction
-at most:  upper bound on the last model, and why; x10: if steps expand ten times as much
+at most:  upper bound on the last model, and why
+x10:      the same if steps expand distances ten times as much
 estimate: steps have kinks, so derivatives do not bound their expansion"""
 _SHOWN_RUNS = (8, 10, 20, 30, 60, 100, 200, 400, 1000, 2000, 5000)  # run counts shown in the table
 _METHODS = {  # keyed by method: color, and marker and line format
@@ -109,7 +110,7 @@ def draw_bracket(
         field("constant_direction", "const", ".2f"),
         # Upper bounds.
         field("at_most", "at most", at_most),  # on the last model
-        field("margin", "x10", at_most),  # if steps expand ten times as much
+        field("margin", "x10", at_most),  # if steps expand distances ten times as much
         field("word", "why"),  # the assumption
         field("expansion", "mean c", ".5f"),  # the steps' mean Lipschitz constant
         field("composition", "composed", at_most),  # on all models together
@@ -141,23 +142,23 @@ def make_rows(points: Sequence[Point], sweep: Sweep, evidence: Evidence) -> list
 def gather_rows(points: Sequence[Point]) -> list[Record]:
     """Returns a row for each panel, noise strategy and x, in order of first occurrence.
 
-    A row combines up to two audits, one of fresh directions and one of canaries along coordinates. Fields of
-    a missing audit are omitted. All points must have a conclusion. IF_GAUSSIAN is averaged over seeds;
+    A row combines up to two audits, one with fresh directions and one with canaries along coordinates. Fields
+    of a missing audit are omitted. All points must have a conclusion. IF_GAUSSIAN is averaged over seeds;
     other fields use the first seed.
 
     Returns:
       Rows with `panel`, `x`, the `setting` of the first audit, and these epsilons:
 
       composition: The accountant's epsilon for all models together.
-      proven, gdp_limit: From fresh directions, lower bounds on epsilon and on the epsilon of any mu-GDP
-        guarantee. They make no assumptions.
-      interval_low, interval_high, if_gaussian: From coordinates, a two-sided interval if scores are normal,
-        and a lower bound if the trade-off curve is Gaussian.
+      proven, gdp_limit: Lower bounds from fresh directions, without assumptions, on epsilon and on the
+        epsilon of any mu-GDP guarantee.
+      interval_low, interval_high, if_gaussian: A two-sided interval if scores are normal, and a lower bound
+        if the trade-off curve is Gaussian, both from coordinates.
       constant_direction: The prediction if all other gradients are 0 along a coordinate.
     """
     rows: dict[tuple[str, str, float], Record] = {}
     for point in points:
-        setting = point.cells[0].setting  # equal for all seeds
+        setting = point.cells[0].setting  # the others differ only in the seed
         place = (point.panel, setting.mechanism.noise, point.x)
         shared = {
             "panel": point.panel,
@@ -194,17 +195,17 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
     """Returns an upper bound on the last model's epsilon, or {} if a required measurement is not stored.
 
     The bound needs the steps' Lipschitz constants: how much they expand the distance between two models. For
-    some models, these are proven; others need measurements. For any constants, the bound is at most
+    some models, these are proven; others need measurements. Whatever the constants, the bound is at most
     `composition`, the accountant's epsilon for all models together.
 
     Returns:
       at_most: The bound.
       word: Its assumption as one word, such as MEASURED; COMPOSITION if it only uses `composition`; ESTIMATE
         if steps have kinks (ReLU), since measured derivatives then do not bound the expansion.
-      margin: The bound if steps expand ten times as much.
+      margin: The bound if steps expand distances ten times as much.
       expansion: The mean Lipschitz constant of the steps; missing for COMPOSITION.
     """
-    upper = lipschitz.hidden_state(setting, evidence.levels.delta)  # a text if no bound is proven
+    upper = lipschitz.hidden_state(setting, evidence.levels.delta)  # a str if no bound is proven
     is_lower = isinstance(upper, HiddenState) and upper.bound.epsilon < composition
 
     every_step_inserts = setting.schedule.periodicity == 1
@@ -217,11 +218,11 @@ def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Rec
 
 
 def _find_measured_upper(setting: Setting, evidence: Evidence) -> Record:
-    """Returns `_find_upper` from measured Lipschitz constants, or {} if they are not stored."""
+    """Returns the result of `_find_upper` for measured Lipschitz constants, or {} if they are not stored."""
     steps = read_expansion(evidence, setting)
     if steps is None:
         return {}
-    # If steps have kinks, `hidden_state` only returns a text. We clear `kink` to get the estimate.
+    # If steps have kinks, `hidden_state` explains why there is no bound. We clear `kink` to get an estimate.
     upper = lipschitz.hidden_state(setting, evidence.levels.delta, steps._replace(kink=""))
     assert isinstance(upper, HiddenState)
     return _describe_upper(upper, word=ESTIMATE if steps.kink else MEASURED)
@@ -249,7 +250,7 @@ def _draw_bracket_panel(axis: Axes, records: Records, look: dict[str, Any]) -> N
     """Draws upper bounds on the last model's epsilon as lines, and audits as markers and intervals.
 
     The band is a safety margin: the bounds if steps expand distances ten times as much as assumed.
-    The records come from `make_rows`. `look` has keyword arguments for `Axes.set`.
+    The records come from `make_rows`. `look` contains keyword arguments for `Axes.set`.
     """
     rows = sorted(records, key=itemgetter("x"))
     x = take(rows, "x")
@@ -298,7 +299,7 @@ def draw_proven(
 def _draw_proven_panel(axis: Axes, records: Records) -> None:
     """Plots the lower bounds for one model and periodicity against the number of training runs.
 
-    Bounds with a refuted assumption are gray.
+    Bounds whose assumption is refuted are gray.
     """
     # Records for fresh directions have no prediction. They come first, so we use the last record.
     last = records[-1]
@@ -319,8 +320,8 @@ def _draw_proven_panel(axis: Axes, records: Records) -> None:
 def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
     """Returns a row for each method and number of training runs, with the lower bound on epsilon.
 
-    Audits of fresh directions yield a bound after every run; the table shows some (`is_shown`). Audits along
-    coordinates yield a bound for each run count in _SHOWN_RUNS and for all runs.
+    Audits with fresh directions yield a bound after every run; the table shows some (`is_shown`). Audits
+    along coordinates yield a bound for each run count in _SHOWN_RUNS and for all runs.
     """
     (cell,) = point.cells  # there is one seed
     (conclusion,) = point.conclusions
@@ -359,7 +360,7 @@ def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
 def _conclude_first_runs(point: Point, evidence: Evidence) -> dict[int, Conclusion]:
     """Returns the conclusion from an audit's first n runs, for each n in _SHOWN_RUNS and for all runs.
 
-    The dict is keyed by n. Counts too small for one of the audit's methods are omitted.
+    The dict is keyed by n, and omits counts that are too small for one of the audit's methods.
     """
     (cell,) = point.cells  # there is one seed
     by_runs = {}

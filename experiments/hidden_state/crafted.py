@@ -1,11 +1,11 @@
-"""Two crafted losses for which the last model's leak has a closed form: the convex landscape and the latch.
+"""Two crafted losses with a closed form for the last model's leakage: the convex landscape and the latch.
 
 The convex landscape is a quadratic whose curvature changes from step to step. In one dimension, noisy
 gradient steps are
 
     theta_t = c'_t theta_(t-1) + s_t b + n_t z_t,   z_t ~ N(0, 1),   b = 1 with the canary and 0 without.
 
-The quadratic is convex if 0 <= c'_t <= 1, and steps have the Lipschitz constant c_t if c'_t <= c_t. With some
+The quadratic is convex if 0 <= c'_t <= 1, and steps have the Lipschitz constant c_t if c'_t <= c_t. For some
 slopes c'_t, the last iterate leaks exactly `hidden_state_bound`.
 
 The latch's last iterate records whether a large sum occurred in a shuffled training run. Along a direction v,
@@ -13,7 +13,7 @@ the target's gradient is C, or zero if the target is replaced, and all other gra
 the target's batch exceeds other sums by 2 C or by C (`compute_latch_rate`).
 
 Losses with such gradients exist. Their slope along v is -C (1 - eta) plus a term that resets or pushes theta.
-Each of a batch's B examples contributes at most eta C to this term, which is periodic in theta with
+Each of a batch's B examples contributes at most eta C to this term. The term is periodic in theta, with
 period B C (1 - eta). The heights are then 2 - eta and 1 - eta, and eta can be 1 / B.
 
 The latch's steps are not 1-Lipschitz.
@@ -64,15 +64,15 @@ def exact_mu(shifts: Array, slopes: Array, noise: Array | float) -> float:
 def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Record:
     """Shows that the hidden-state bound is tight for one schedule, with a crafted loss that attains it.
 
-    On a one-dimensional quadratic, step t multiplies theta by a slope, at most the Lipschitz constant. The
-    crafted quadratic has the slopes from the bound's proof, `worst_slopes`, so `mu_exact` should equal
+    On a one-dimensional quadratic, step t multiplies theta by a slope that is at most the Lipschitz constant.
+    The crafted quadratic has the slopes from the bound's proof, `worst_slopes`, so `mu_exact` should equal
     `mu_bound`. In this case, no smaller bound is valid for all losses with this Lipschitz constant.
 
     Args:
       k: The number of steps in a period.
-      insert: The step of each period that inserts the canary, "first" or "last".
-      lipschitz: The Lipschitz constant of steps.
-      delta: The delta of the bound's epsilon, `epsilon_bound`.
+      insert: Which step of each period inserts the canary, "first" or "last".
+      lipschitz: Each step's Lipschitz constant.
+      delta: The delta of `epsilon_bound`.
 
     Returns:
       A record with three values of mu: `mu_exact` of the crafted quadratic, `mu_bound`, and

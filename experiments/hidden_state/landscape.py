@@ -15,8 +15,8 @@ which is the delta of theta_T.
 
     Proof for landscapes with an increasing map x -> x + s_t(x) at every step: let V_t(x) be the probability
     that the final test accepts if theta_t = x. Then D_T is the integral of g_1(x) V_1(x). The likelihood
-    ratio of theta_1 is increasing, and increasing maps and Gaussian noise (a totally positive kernel)
-    preserve this. So the best final test is a threshold, and every V_t is increasing. The best first step
+    ratio of theta_1 is increasing. Increasing maps and Gaussian noise (a totally positive kernel) preserve
+    this property. So the best final test is a threshold, and every V_t is increasing. The best first step
     moves up if g_1 > 0 and down if g_1 < 0: its threshold is where q_1 / p_1 crosses e^epsilon. This
     determines g_2, and so on. The largest D_T is a maximum of decreasing functions of epsilon, so it is
     decreasing. The adversary's epsilon is where it equals the given delta.
@@ -85,7 +85,7 @@ class Stepper:
     """
 
     def __init__(self, process: Process) -> None:
-        """Makes the grid, and the kernel for a step up."""
+        """Makes the grid, and the convolution kernel for an upward step."""
         self.process = process
         self.spacing = _choose_spacing(process)
         half_width = _choose_half_width(process, self.spacing)
@@ -102,7 +102,7 @@ class Stepper:
         self._kernel = stats.norm.pdf(moves - 1, scale=deviation) * self.spacing
 
     def make_pair(self, both: Floats) -> DensityPair:
-        """Returns both densities (2, n) as a record. Its error is how far their masses are from 1."""
+        """Returns both densities (2, n) as a record. Its error is how much their masses differ from 1."""
         mass = both.sum(axis=1) * self.spacing
         error = np.max(np.abs(mass - 1))
         return DensityPair(self.points, both[0], both[1], error)
@@ -113,7 +113,7 @@ class Stepper:
         return np.asarray(stats.norm.pdf(self.points, means, self.process.noise_multiplier))
 
     def advance(self, both: Floats, threshold: float) -> Floats:
-        """Advances the densities `both` (2, n) of theta, without and with the canary, by one step.
+        """Takes one step from `both`, the densities (2, n) of theta without and with the canary.
 
         A step moves theta by 1 away from the threshold, and adds noise.
         """
@@ -124,13 +124,13 @@ class Stepper:
         # To move a density down, mirror it, move it up, and mirror it back.
         down = self._move_up(below[:, ::-1])[:, ::-1]
         # Next to the threshold, the quadrature rule has a weight of 13/12 to balance smaller weights, so
-        # `below` is negative there. The noise averages over neighboring points, which limits negative sums to
-        # values close to 0.
+        # `below` is negative there. The noise averages over neighboring points, so any negative sums are
+        # close to 0.
         return np.maximum(up + down, 0.0)
 
     def _move_up(self, both: Floats) -> Floats:
-        """Returns the densities (2, n) of theta + 1 + noise, for theta with the densities `both` (2, n)."""
-        # Mode "same" treats the kernel's center, a move of 1, as a move of 0, so we then move the result up.
+        """Returns the densities (2, n) of theta + 1 + noise, given the densities `both` (2, n) of theta."""
+        # Mode "same" treats the kernel's center, a move of 1, as a move of 0, so we then shift the result up.
         noisy = np.stack([np.convolve(density, self._kernel, mode="same") for density in both])
         shifted = np.pad(noisy, ((0, 0), (self._cells_up, 0)))
         return shifted[:, : both.shape[1]]  # drops the cells that moved off the grid
@@ -142,9 +142,10 @@ def _choose_spacing(process: Process) -> float:
     Finer grids yield the same epsilons (`test_crafted_landscape.py`).
     """
     sigma = process.noise_multiplier
-    # Steps after the first have noise sigma / B. Below _MIN_BATCH_SIZE, we use that size's finer grid.
+    # Steps after the first have noise sigma / B. For batches smaller than _MIN_BATCH_SIZE, we use the finer
+    # grid for that size.
     spacing = sigma / max(process.batch_size, _MIN_BATCH_SIZE) / PER_DEVIATION
-    # A step separates the densities above and below its threshold, which leaves sharp edges if sigma / B is
+    # A step moves the densities above and below its threshold apart. This leaves sharp edges if sigma / B is
     # small.
     if process.batch_size / sigma >= _FINE_RATIO:
         spacing /= 3
@@ -224,10 +225,10 @@ def constant(process: Process, threshold: float) -> Floats:
 
 
 def optimal(process: Process, delta: float) -> Floats:
-    """Returns the thresholds (T - 1,) of the adversary that leaks the largest epsilon at delta.
+    """Returns the thresholds (T - 1,) that maximize the last model's epsilon at delta.
 
     Steps 2 to T move theta away from their thresholds. For each epsilon, `_follow_crossings` returns the
-    thresholds with the largest delta. We search for the epsilon at which this delta equals the given one.
+    thresholds with the largest delta. We search for the epsilon at which this delta equals `delta`.
     """
     conversions.require_delta(delta)
     stepper = Stepper(process)
@@ -302,14 +303,14 @@ class Study(NamedTuple):
 
 
 def audit(process: Process, study: Study) -> Record:
-    """Computes how much a crafted landscape leaks, exactly and as the hidden-state paper estimates it.
+    """Computes the exact epsilons of a crafted landscape, and the hidden-state paper's estimates.
 
     Returns:
       A record with the fields of the process, and
       upper: The accountant's epsilon.
       by_adversary: The result of `solve` for each of ADVERSARIES: `half` uses the paper's threshold C / 2 in
         every step, and `optimal` the best thresholds.
-      simulated: The paper's estimates (T,) after each step from simulated runs of `half`, which are not
+      simulated: The paper's estimates (T,) after each step, from simulated runs of `half`. They are not
         bounds.
     """
     by_adversary = {}
@@ -327,8 +328,9 @@ def audit(process: Process, study: Study) -> Record:
 def search(process: Process, study: Study) -> Record:
     """Runs the hidden-state paper's Algorithm 6: tries many thresholds for the crafted landscape.
 
-    On this loss, every step after the first moves theta away from a threshold h. All simulations of a process
-    use the same random draws. The thresholds are symmetric about half the clipping norm C (Errata H7).
+    On this loss, every step after the first moves theta away from a threshold h. For each process, all
+    simulations use the same random draws. The thresholds are symmetric about half the clipping norm C (Errata
+    H7).
 
     Returns:
       A record with the fields of the process, and
@@ -357,13 +359,13 @@ def search(process: Process, study: Study) -> Record:
 def solve(process: Process, thresholds: Floats, delta: float) -> dict[str, list[float]]:
     """Returns the exact epsilon after each step, and the epsilon claimed by a Gaussian conversion.
 
-    A step moves theta away from its threshold. `thresholds` (T - 1,) are those of steps 2 to T, in units of
-    C. The hidden-state paper's conversion assumes a Gaussian trade-off curve. Its mu comes from the error
-    rates of a test, which guesses that the canary is present if theta_t is above the threshold of step t + 1.
-    After the last step, T, which has no next step, we use the threshold of step T itself.
+    Steps 2 to T each move theta away from one of `thresholds` (T - 1,), in units of C. The hidden-state
+    paper's conversion assumes a Gaussian trade-off curve. Its mu comes from the error rates of a test, which
+    guesses that the canary is present if theta_t is above the threshold of step t + 1. Step T has no next
+    step, so we use its own threshold there.
 
     Returns:
-      epsilon, claimed: The exact and the claimed epsilons, of shape (T,) each.
+      epsilon, claimed: The exact and the claimed epsilons, each of shape (T,).
     """
     # theta_1 is a single Gaussian release, so both epsilons equal the accountant's.
     exact = [upper_bound(process, delta)]
@@ -386,10 +388,11 @@ def simulate(
 
     In units of C, theta_1 is the canary's presence plus noise with standard deviation sigma. To preserve the
     canary's effect, the crafted loss of later steps moves theta by 1, away from the threshold. These steps
-    are means of B gradients, so their noise has standard deviation sigma / B. As in the hidden-state paper's
+    average B gradients, so their noise has standard deviation sigma / B. As in the hidden-state paper's
     process, the first step is not divided by B.
 
-    `presence` (R,) is True for runs with the canary. Yields theta_1, ..., theta_T of all runs, (R,) each.
+    `presence` (R,) is True for runs with the canary. Yields theta_1, ..., theta_T of all runs, each of shape
+    (R,).
     """
     # Each process gets its own noise. Seeds must be integers.
     millionths = round(1e6 * process.noise_multiplier)

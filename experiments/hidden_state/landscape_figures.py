@@ -1,4 +1,4 @@
-"""Draws figures of the crafted landscape: exact epsilons next to those claimed by Gaussian conversions."""
+"""Draws figures of the crafted landscape: exact epsilons next to those from Gaussian conversions."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -78,8 +78,8 @@ def make_table(audits: Records) -> Table[Record]:
     """Returns a table of epsilons after the last step, with a row for each landscape and adversary.
 
     A landscape is a crafted loss with a sigma, batch size and number of steps. `audits` come from
-    `landscape.audit`. eps_exact is exact, eps_gaussian is the claim of a conversion that assumes a Gaussian
-    trade-off curve, and eps_upper is the accountant's.
+    `landscape.audit`. eps_exact is exact. eps_gaussian comes from a conversion that assumes a Gaussian
+    trade-off curve, and eps_upper from the accountant.
     """
     rows = []
     for audit in audits:
@@ -106,7 +106,7 @@ def make_table(audits: Records) -> Table[Record]:
 
 
 def _add_panel(record: Record) -> Record:
-    """Returns a landscape's record with its panel's title."""
+    """Returns a landscape's record with the panel's title added."""
     panel = f"sigma = {record['noise_multiplier']:g}, B = {record['batch_size']}"
     return {**record, "panel": panel}
 
@@ -114,8 +114,8 @@ def _add_panel(record: Record) -> Record:
 def _draw_epsilons(axis: Axes, epsilons: Record, study: Study) -> None:
     """Plots epsilons as lines, and the accountant's epsilon `upper` as a horizontal line.
 
-    `epsilons` holds the positions ("x"), `upper`, the values of lines in _EPSILONS, and `simulated`, the
-    hidden-state paper's estimates (Algorithm 4) from simulated runs. Missing lines are skipped.
+    In `epsilons`, "x" holds the positions, each key of _EPSILONS holds a line's values, and "simulated" holds
+    the hidden-state paper's estimates (Algorithm 4) from simulated runs. Missing lines are skipped.
     """
     axis.axhline(epsilons["upper"], color=UPPER, ls=":", label="upper bound")
     label = f"Algorithm 4's lower value, {study.runs:,} simulated runs (not a bound)"
@@ -132,7 +132,7 @@ def _draw_steps(axis: Axes, records: Records, study: Study) -> None:
     [audit] = records
     steps = np.arange(1, audit["steps"] + 1)
     # With a constant gradient, theta_t has the noise of t steps: sigma in step 1, which the paper does
-    # not divide by B, and sigma / B in later steps, which are means of B gradients (Errata H5).
+    # not divide by B, and sigma / B in later steps, which average B gradients (Errata H5).
     deviations = audit["noise_multiplier"] * np.sqrt(1 + (steps - 1) / audit["batch_size"] ** 2)
     constant = [conversions.epsilon_from_mu(1 / deviation, study.delta) for deviation in deviations]
     epsilons = {
@@ -150,9 +150,9 @@ def _draw_steps(axis: Axes, records: Records, study: Study) -> None:
 def _draw_heat_maps(audits: Records, study: Study) -> Figure:
     """Draws heat maps of the amplification rate: epsilon after step T divided by epsilon after step 1.
 
-    Two panels show exact rates, and two show the claims of a conversion that assumes a Gaussian trade-off
-    curve. At a rate of 1, hiding the earlier steps does not help. The rate is NaN if the simulated first
-    epsilon is 0.
+    Two panels show exact rates, and two show rates from a conversion that assumes a Gaussian trade-off curve.
+    At a rate of 1, hiding the earlier steps does not help. The rate is NaN if the simulated first epsilon is
+    0.
     """
     simulated = f"Gaussian conversion, simulated\n(the paper's; {study.runs:,} runs)"
     converted = "Gaussian conversion of the exact mu\nh = C / 2"
@@ -203,9 +203,9 @@ def _draw_rates(axis: Axes, records: Records) -> None:
 def _draw_trade_off(axis: Axes, records: Records) -> None:
     """Plots trade-off curves of the last model, minus the upper bound's curve (Figure 6b).
 
-    The crafted landscape has the threshold h = C / 2 in every step after the first. The Gaussian curve has
-    the error rates of the test that guesses "with the canary" if theta_T > h. This curve agrees with the
-    exact curve only at these rates.
+    The crafted landscape has the threshold h = C / 2 in every step after the first. The Gaussian curve passes
+    through the error rates of the test that guesses "with the canary" if theta_T > h. This curve agrees with
+    the exact curve only at these rates.
     """
     [audit] = records  # a panel has one landscape
     process = Process(audit["noise_multiplier"], audit["batch_size"], audit["steps"])

@@ -61,7 +61,7 @@ def take_norms(answer: dict[str, Any] | None, runs: int) -> Norms | None:
 
 
 def canary_norms(game: "Game", runs: NDArray[np.int64]) -> Norms:
-    """Trains runs with one canary each, and returns its gradient norms (runs, steps) before clipping.
+    """Trains runs with one canary each; returns the canaries' gradient norms (runs, steps) before clipping.
 
     Each gradient is taken at the model before the step. `runs` are the runs' indices, which determine their
     random draws.
@@ -119,9 +119,9 @@ _SLOW_MODELS = ("convnet", "gelu_convnet")
 def expansion_cell(setting: Setting) -> Cell:
     """Returns a cell that trains runs and measures how much steps expand the distance between models.
 
-    Upper bounds on the last model's leak need this measurement.
+    Upper bounds on the last model's leakage need this measurement.
     """
-    # Runs measure every step, so a few runs suffice.
+    # Each run measures every step, so a few runs suffice.
     runs = 2 if setting.model in _SLOW_MODELS else 4
 
     def is_complete(store: Store) -> bool:
@@ -131,7 +131,7 @@ def expansion_cell(setting: Setting) -> Cell:
         return lipschitz.find_measured(store, runs) is not None
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
-        """Measures how much steps of `runs` runs increase the distance between two models, and stores it."""
+        """Measures and stores how much the steps of `runs` runs increase the distance between two models."""
         from audit.conclusions.measuring import measure
 
         measure(store, setting, dataset, runs)

@@ -1,4 +1,4 @@
-"""Convex losses on which momentum greatly increases the last model's leak.
+"""Convex losses on which momentum greatly increases the last model's leakage.
 
 The losses are one-dimensional quadratics, with a different curvature at each step. In this module, curvatures
 include the learning rate eta. The pattern repeats every k steps, except in the last steps. Curvatures between
@@ -26,7 +26,7 @@ BETA = 0.9
 
 
 class Landscape(NamedTuple):
-    """A convex loss, given by its curvatures as text, which the CSV also shows.
+    """A convex loss, given by its curvatures. These are strings, as in the CSV.
 
     Attributes:
       most: The largest allowed curvature, eta L.
@@ -79,10 +79,10 @@ LANDSCAPES = [Landscape(*line.split("; ")) for line in _LANDSCAPES.splitlines()]
 
 
 def compute_weights(curvatures: Array) -> Array:
-    """Returns the weights w_t (T,) of steps in the last model, for curvatures a_t (T,).
+    """Returns each step's weight w_t (T,) in the last model, given the curvatures a_t (T,).
 
     Step t of the heavy-ball method adds BETA (theta_t - theta_(t-1)) - a_t theta_t, noise and any canary. w_t
-    is the last model's derivative in this noise. By the chain rule,
+    is the last model's derivative with respect to this noise. By the chain rule,
 
         w_(t-1) = (1 + BETA - a_t) w_t - BETA w_(t+1),   w_T = 1, w_(T+1) = 0.
     """
@@ -98,9 +98,9 @@ def compute_weights(curvatures: Array) -> Array:
 
 
 def compute_mu(landscape: Landscape) -> float:
-    """Returns mu of the last model on a crafted loss, if the last step of each period inserts the canary.
+    """Returns the last model's mu on a crafted loss when the last step of each period inserts the canary.
 
-    The last model is Gaussian: a sum of each step's noise and canary, times the step's weight w_t. The canary
+    The last model is Gaussian: a weighted sum of the steps' noise and canaries, with weights w_t. The canary
     has the sign of w_t, so each insertion moves the last model in the same direction. So mu is
 
         (sum of |w_t| over insertions) / (sigma * sqrt(sum of w_t^2 over all steps)).
@@ -114,7 +114,7 @@ def compute_mu(landscape: Landscape) -> float:
 def simulate(landscape: Landscape, runs: int, seed: int) -> tuple[Array, Array]:
     """Trains runs with the heavy-ball method, half of them with the canary.
 
-    Returns the last models (runs / 2,) with the canary and those without it.
+    Returns two arrays (runs / 2,): the last models with and without the canary.
     """
     curvatures = landscape.list_curvatures()
     # With these signs, the canary increases the value of the last model.
@@ -154,7 +154,7 @@ def make_rows(study: Study) -> list[Record]:
         # SGD steps on smooth convex losses are 1-Lipschitz.
         sgd = make_convex_row(landscape.k, insert=LAST, lipschitz=1.0, delta=study.delta)
         scores = simulate(landscape, study.runs, study.seed)
-        # The last model is normal, so the trade-off curve is Gaussian as the bound assumes.
+        # The last model is normally distributed, so the trade-off curve is Gaussian, as the bound assumes.
         bound = estimate.METHODS[IF_GAUSSIAN].compute(*scores, study.delta, study.confidence)
         rows.append(
             {

@@ -5,9 +5,9 @@ Six figures are not in the paper: `proven`, `matrix`, and four named `bracket...
     smoke    seconds per figure: a few runs of a few steps, to test the code
     laptop   at most an hour per figure on two cores: the full FCNN, and fewer runs of the image models, with
              256 canaries in each run with crafted gradients, and only 4 insertions for the ResNet
-    paper    5,000 runs for each cell of the paper's figures; the others are the same as `laptop`
+    paper    5,000 runs for each cell of the paper's figures; other cells are the same as at `laptop`
 
-The FCNN uses both learning rates (Errata H2). The number of steps T is insertions times k (Errata H8).
+The FCNN uses both learning rates (Errata H2). A run has T = insertions * k steps (Errata H8).
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ class Size(NamedTuple):
       runs: The number of runs with one canary each.
       seeds: The number of seeds for each setting.
       insertions: The number of insertions in a run.
-      canaries: The number of canaries in a run along coordinates.
+      canaries: The number of canaries in each of the `coordinate_runs`.
       coordinate_runs: The number of runs with canaries along coordinates. If empty, `runs` is used instead.
       fresh_runs: The number of runs with fresh directions.
     """
@@ -74,7 +74,7 @@ Sizes = Mapping[str, Size]  # model -> size
 
 
 def _at_each(runs: int) -> Runs:
-    """Returns run counts with the same number for each of PERIODICITIES."""
+    """Returns run counts that are the same for all PERIODICITIES."""
     return dict.fromkeys(PERIODICITIES, runs)
 
 
@@ -122,7 +122,7 @@ SCALES = tuple(SIZES)  # the smallest first
 
 _AUDITED = {1: 60, 2: 60, 5: 40, 10: 30, 25: 20}
 _SMALL = Size({**_at_each(2000), 25: 1000}, batch_size=400, fresh_runs={**_at_each(1000), 25: 500})
-# Audits along coordinates need at least 8 runs, which take too long at k = 25.
+# Audits along coordinates need at least 8 runs, which would take too long at k = 25.
 _SLOW = Size(canaries=256, coordinate_runs={1: 10, 5: 8}, fresh_runs={1: 6, 5: 4, 25: 4})
 _NETWORKS = {  # in the sweeps `bracket` and `bracket_rates`
     "fcnn": _SMALL,
@@ -159,7 +159,7 @@ class Series(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """Series in a figure's panel, which audit one training procedure at several values of a field.
+    """Series in a panel: audits of one training procedure at several values of a field.
 
     Attributes:
       model: The trained model.
@@ -228,7 +228,7 @@ def _on_logistic(at: Sequence[float], field: str, **fields: Any) -> list[Lines]:
 
 
 def _with_correlated_noise(models: Iterable[str], steps: int) -> list[Lines]:
-    """Returns lines for each way to correlate the noise across steps, with a panel for each model.
+    """Returns lines for each way of correlating the noise across steps, with one panel per model.
 
     Each periodicity k has its own sigma and `Lines`: for each k, the models of all steps together leak the
     same epsilon.
@@ -247,7 +247,7 @@ def _with_correlated_noise(models: Iterable[str], steps: int) -> list[Lines]:
 
 
 def _over_rates(rates: Sequence[float]) -> list[Lines]:
-    """Returns lines for the tanh FCNN against the learning rate, in two panels.
+    """Returns lines for the tanh FCNN at several learning rates, in two panels.
 
     A canary is inserted every k steps, with k = 5 and 25 as in the paper's Figure 2.
     """
@@ -256,7 +256,7 @@ def _over_rates(rates: Sequence[float]) -> list[Lines]:
 
 
 def _on_images(*series: Series, at: Sequence[float]) -> list[Lines]:
-    """Returns lines for both image models at the periodicities `at`."""
+    """Returns lines for both image models at each periodicity in `at`."""
     return [Lines(model, series, at) for model in _IMAGE_MODELS]
 
 
@@ -343,8 +343,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 def _list_scaled_figures(scale: str) -> list[Figure]:
     """Returns four figures that are not in the paper. Scale `smoke` shows fewer models or values of x.
 
-    A bracket compares upper bounds with audits of two kinds of canaries, inserted every k steps. `matrix`
-    correlates noise across steps.
+    A bracket compares upper bounds with audits that use two kinds of canaries, inserted every k steps.
+    `matrix` correlates noise across steps.
     """
     networks = _NETWORKS
     correlated_sizes = _CORRELATED
@@ -392,8 +392,8 @@ def _list_scaled_figures(scale: str) -> list[Figure]:
 def _make_norms_sweep(scale: str) -> Sweep:
     """Returns the sweep of the hidden-state paper's Figure 8: gradient norms of the canaries of adversary L.
 
-    L inserts a mislabelled example, here in every step (k = 1). A cell has the setting of L's audit of one
-    model with seed 0, and at most as many runs.
+    L inserts a mislabelled example, here in every step (k = 1). A cell has the same setting as L's audit of
+    its model with seed 0, and at most as many runs.
     """
     max_runs = 2 if scale == SMOKE else 30
     cells = []
@@ -407,13 +407,13 @@ def _make_norms_sweep(scale: str) -> Sweep:
 
 
 def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
-    """Yields the cells for one panel's lines, with training and audits as in `size`.
+    """Yields the cells for one panel's lines, trained and audited as `size` specifies.
 
-    A cell audits one series (a curve) at one x and one seed, if `size` has runs for the periodicity k.
+    A cell audits one series (a curve) at one x and one seed. We skip periodicities without runs in `size`.
 
-    Other cells measure the Lipschitz constants of training steps unless they are proven. Upper bounds on the
-    last model need them for k > 1. The constants do not depend on the adversary, so one series is enough:
-    COORDINATE. In COORDINATE's figures, `fresh_runs` include every audited k.
+    Other cells measure the Lipschitz constants of training steps unless they are proven. For k > 1, upper
+    bounds on the last model need them. The constants do not depend on the adversary, so one series is enough:
+    COORDINATE. In figures with COORDINATE, `fresh_runs` contains every audited k.
     """
     model = task(lines.model)
     is_measured = model.curvature is None  # it has no proven Lipschitz constant
