@@ -1,4 +1,4 @@
-"""Upper bounds on epsilon: exact for Gaussian steps, from Google's dp-accounting for sampled steps.
+"""Upper bounds on epsilon: exact for Gaussian steps, computed by Google's dp-accounting for sampled steps.
 
 Only steps that insert the canary count. For an adversary who knows the batches, the other steps are
 post-processing (hidden-state paper, Sections 5.1 and 5.3).
@@ -56,14 +56,14 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
 def participant_upper_bound(composition: Composition, delta: float) -> float:
     """Returns an upper bound on epsilon at delta for Poisson-sampled Gaussian steps.
 
-    The result is the smaller of two bounds. One ignores sampling. The other, computed if `counts_sampling`,
-    uses dp-accounting's privacy loss distributions and assumes that the adversary does not know the batches.
+    The result is the smaller of two bounds. One ignores sampling. The other requires `counts_sampling`, uses
+    dp-accounting's privacy loss distributions, and assumes that the adversary does not know the batches.
 
     Privacy losses are rounded up to a grid. For noise multipliers below 0.3, a coarser grid saves time.
-    Bounds are loose if epsilon or the privacy losses of a step are not much larger than the grid spacing.
+    Bounds are loose unless both epsilon and a step's privacy losses are much larger than the grid spacing.
 
     Args:
-      composition: The steps that may use the participant (an example or a client).
+      composition: The steps that may include the participant (an example or a client).
 
     Raises:
       InputError: Values out of range, or so extreme that no grid fits the privacy losses.
@@ -74,9 +74,10 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     if not counts_sampling(composition):
         return unsampled
     require_sampled(composition, delta)
-    # Finer grids are slower but tighter. The spacing should be relative_grid * epsilon. As a first guess of
-    # epsilon, we use `unsampled` for small noise, else `unsampled` / 100. If the guess was too high, we
-    # repeat with a finer grid. dp-accounting computes exp(spacing), so we limit the spacing to COARSEST_GRID.
+    # Finer grids are slower but tighter. The spacing should be relative_grid * epsilon. Our first guess for
+    # epsilon is `unsampled` if the noise is small, and `unsampled` / 100 otherwise. If the guess was too
+    # high, we repeat with a finer grid. dp-accounting computes exp(spacing), so we limit the spacing to
+    # COARSEST_GRID.
     if sigma < _SMALL_NOISE:
         relative_grid = _RELATIVE_GRID
         least_grid = 1e-3
@@ -96,7 +97,7 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
 def counts_sampling(steps: Composition) -> bool:
     """Returns True if `participant_upper_bound` takes sampling into account.
 
-    For noise multipliers below 0.05, we ignore sampling, since privacy losses are too large for a grid.
+    For noise multipliers below 0.05, we ignore sampling, since privacy losses would be too large for a grid.
     """
     has_enough_noise = steps.noise_multiplier >= LEAST_PARTICIPANT_NOISE
     return steps.sampling_rate < 1 and steps.insertions > 0 and has_enough_noise
@@ -119,9 +120,9 @@ def account_curve(steps: Composition) -> "PLDAccountant":
 def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
     """Returns the noise multiplier z' for the sum in a federated round that also releases a noisy count.
 
-    With z', the sum and the count together have the privacy cost of a single sum with noise multiplier z:
+    With z', releasing the sum and the count costs as much privacy as a single sum with noise multiplier z:
     z'^-2 = z^-2 - (2 count_noise)^-2 (Andrew et al., 2021, Theorem 1). The count adds 1/2 for each client
-    with an update within the clipping norm, and -1/2 for every other client. The count thus has sensitivity
+    whose update is within the clipping norm, and -1/2 for every other client. The count thus has sensitivity
     1/2 and noise multiplier 2 count_noise.
 
     Args:
@@ -183,7 +184,7 @@ def require_sampled(steps: Composition, delta: float) -> None:
 
     With too many steps, the distributions would need too many values. With too much noise, the losses of a
     step (about 1 / noise_multiplier) would be smaller than the finest spacing, 1e-4. Very small deltas would
-    be close to rounding errors.
+    be comparable to rounding errors.
     """
     if not counts_sampling(steps):
         return

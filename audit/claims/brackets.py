@@ -35,7 +35,7 @@ class EveryModel:
 def bracket_allocation(
     noise_multiplier: float, batches: int, epochs: int, delta: float
 ) -> EveryModel:
-    """Returns bounds on epsilon at delta if each epoch uses an example in one random step.
+    """Returns bounds on epsilon at delta for training that uses an example in one random step per epoch.
 
     Balls in bins and random allocation keep the step secret. `account_allocation` bounds delta from below and
     from above. The composition of epochs is another upper bound, valid even if the adversary knows the step.
@@ -65,9 +65,9 @@ def bracket_shuffled(
 ) -> EveryModel:
     """Returns bounds on epsilon at delta if each epoch shuffles the examples into batches.
 
-    The lower bound comes from `compute_shuffled_epsilon`. We omit it if the result is 0 or infinite (perhaps
-    a rounding error). The upper bound is the composition of epochs, which is valid even if the adversary
-    knows the order of examples.
+    The lower bound comes from `compute_shuffled_epsilon`. We omit it if it is 0 or infinite (perhaps due to
+    rounding). The upper bound is the composition of epochs, which is valid even if the adversary knows the
+    order of examples.
     """
     lower = compute_shuffled_epsilon(noise_multiplier, batches, epochs, delta)
     upper = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
@@ -96,12 +96,12 @@ def compute_shuffled_epsilon(
     sigma = noise_multiplier
     if sigma < LEAST_PARTICIPANT_NOISE or delta < LEAST_SAMPLED_DELTA:
         return 0.0
-    # Any bucket edges yield a valid lower bound. Ours cover nearly all of the distribution of the largest
-    # sum, in units of C, relative to the mean of the other sums. The largest noise of an epoch is about m =
-    # sigma * sqrt(2 log(batches)), and rarely above m + 6 sigma or below -2 sigma.
+    # Sums are in units of C, shifted to give the other sums mean 0. Any bucket edges yield a valid lower
+    # bound. Ours cover nearly all of the largest sum's distribution. The largest noise value in an epoch is
+    # about m = sigma * sqrt(2 log(batches)), and is rarely above m + 6 sigma or below -2 sigma.
     highest = 2 + sigma * (6 + np.sqrt(2 * np.log(batches)))
     edges = np.linspace(-2 * sigma, highest, _NUM_EDGES)
-    # The largest sum is below an edge if the example's sum and all others are.
+    # The largest sum is below an edge if every sum is, including the example's.
     log_others = (batches - 1) * special.log_ndtr(edges / sigma)
     with_example = _compute_log_masses(special.log_ndtr((edges - 2) / sigma) + log_others)
     without_example = _compute_log_masses(special.log_ndtr((edges - 1) / sigma) + log_others)

@@ -98,7 +98,9 @@ class GaussianClaim(Claim):
 
 @dataclasses.dataclass(frozen=True)
 class Gdp(GaussianClaim):
-    """The claim of mu-GDP: no test has more power than that of N(0, 1) against N(mu, 1) (Dong et al., 2022).
+    """The claim of mu-GDP (Dong et al., 2022).
+
+    No test has more power than the best test of N(0, 1) against N(mu, 1).
 
     Args:
       mu: The distance between the means of the two normal distributions, from 0 to 1e12.
@@ -140,7 +142,7 @@ class EpsilonDelta(Claim):
     stated_delta: float
 
     def __init__(self, epsilon: float, delta: float) -> None:
-        """Validates and stores the values, under names that differ from the method `epsilon`."""
+        """Validates and stores the values, under names that do not clash with the method `epsilon`."""
         epsilon = number("epsilon", epsilon, float)
         delta = number("delta", delta, float)
         require(epsilon >= 0, f"`epsilon={epsilon:g}`: give a number of at least 0")
@@ -213,7 +215,7 @@ class DpSgd(Claim):
 
     @property
     def assumes(self) -> Assumption:
-        """Returns the assumptions: sensitivity C, Gaussian noise, and secret batches if sampled."""
+        """Returns the assumptions: sensitivity C, Gaussian noise and, with sampling, secret batches."""
         return ACCOUNTED if self.sampling_rate == 1 else _SECRET
 
     @property

@@ -1,7 +1,7 @@
 """Upper bounds on how much the last iterate of DP-SGD leaks if every training step is Lipschitz.
 
 Source: Bok, Su and Altschuler (2024, arXiv 2403.00278).
-audit/methods/README.md derives the bound for any schedule, step sizes and constants.
+audit/methods/README.md derives the bound for arbitrary schedules, step sizes and constants.
 """
 
 from collections.abc import Callable
@@ -68,7 +68,7 @@ class HiddenState(NamedTuple):
     Attributes:
       bound: The bound.
       periods: The schedule and its Lipschitz constants.
-      margins: The bounds for larger constants, c + (f - 1) |c - 1|, by the factor f (2 or 10).
+      margins: The bounds for larger constants, c + (f - 1) |c - 1|, keyed by the factor f (2 or 10).
       reason: Why the constants are valid.
       runs: The number of training runs that measured the constants; 0 if they are proven or given.
     """
@@ -83,8 +83,8 @@ class HiddenState(NamedTuple):
     def assumes(self) -> Assumption:
         """Returns the bound's assumption in words: the Lipschitz constants and the schedule.
 
-        For measured constants, we add the number of rehearsals (measurement runs) and the epsilons for larger
-        constants (`margins`).
+        If constants were measured, we add the number of rehearsals (measurement runs) and the epsilons for
+        larger constants (`margins`).
         """
         least, largest = self.range
         constants = f"{largest:.6g}"
@@ -126,8 +126,8 @@ def hidden_state_bound(
 ) -> HiddenStateBound:
     """Returns an upper bound on how much the last of T models leaks about a canary, for any Lipschitz steps.
 
-    Training is theta_t = phi_t(theta_(t-1)) + s_t g_t + n_t N(0, I), for t from 1 to T. The maps phi_t, with
-    Lipschitz constants c_t, are the same with and without the canary. Only the canary's part differs:
+    Step t computes theta_t = phi_t(theta_(t-1)) + s_t g_t + n_t N(0, I), for t from 1 to T. The maps phi_t,
+    with Lipschitz constants c_t, are the same with and without the canary. Only the canary's part differs:
     |g_t| <= 1 with the canary, and g_t = 0 without it.
 
     A step stretches the distance between the models with and without the canary by a factor of at most c_t,
@@ -174,7 +174,7 @@ def hidden_state_bound(
 def bound_periods(
     composition: Composition, periods: Periods, delta: float, step_sizes: ArrayLike = 1.0
 ) -> HiddenStateBound:
-    """Returns the bound on the last model of DP-SGD that inserts the canary in one step of every k.
+    """Returns the bound on the last model of DP-SGD that inserts the canary once every k steps.
 
     The bound is also valid if each insertion happens only with some probability.
 
@@ -264,7 +264,7 @@ def make_hidden_state(
 def raise_constants(constants: Array, factor: float) -> Array:
     """Returns c + (factor - 1) |c - 1| for each Lipschitz constant c, up to the largest valid constant.
 
-    With factor 2, steps expand twice as much (1.1 becomes 1.2) or contract less (0.9 becomes 1).
+    If `factor` is 2, steps expand twice as much (1.1 becomes 1.2) or contract less (0.9 becomes 1).
     """
     return np.minimum(constants + (factor - 1) * np.abs(constants - 1), _MAX)
 
@@ -299,7 +299,7 @@ def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
 
 
 def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Integers, Array]:
-    """Returns the parts a_t of the distance that noise should mask to minimize mu, the norm of a / n.
+    """Chooses the part a_t of the distance that noise masks at each step, to minimize mu = |a / n|.
 
     The distance between models with and without the canary is z_t = c_t z_(t-1) + s_t - a_t. Noise must mask
     (hide) it by step T.
@@ -349,7 +349,7 @@ def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Integers,
 
 
 def _find_blocks(log_sums: list[float], log_weights: list[float]) -> list[int]:
-    """Returns the index of the first point of each block of an isotonic regression of sum / weight.
+    """Returns the index of each block's first point in an isotonic regression of sum / weight.
 
     We pool adjacent violators on a log scale, since `scipy.optimize.isotonic_regression` would overflow.
     """

@@ -133,5 +133,5 @@ class MatrixMechanism(GaussianClaim):
         return pattern
 
     def _sensitivity(self) -> float:
-        """Returns |S u| for the pattern u: the most that the canary can shift all models, in units of C."""
+        """Returns |S u| for the pattern u: the sensitivity of all models together, in units of C."""
         return float(np.linalg.norm(self.encoder.multiply(self._pattern())))

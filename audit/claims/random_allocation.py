@@ -41,8 +41,8 @@ class _RatioPmf(NamedTuple):
     Attributes:
       values: (n,) the values of the mean, ascending, at least 0.
       masses: (n,) their probabilities without the example.
-      dropped_mean: 1 minus the expected value, lost because we dropped or lowered large values. Upper bounds
-        on delta include this loss. For lower bounds, it is 0.
+      dropped_mean: 1 minus the expected value, the part lost by dropping or lowering large values. Upper
+        bounds on delta include this loss. For lower bounds, it is 0.
       terms: The number of terms.
     """
 
@@ -94,7 +94,7 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _RatioPmf:
     # in the cell, since the term is a ratio of densities. `mass_between` takes standardized ends.
     masses = conversions.mass_between((ends + log_mean) * sigma)
     masses_times_mean = conversions.mass_between((ends - log_mean) * sigma)
-    # We drop far cells with a mass that underflows to 0. This lowers delta, so an upper bound adds
+    # We drop far cells whose mass underflows to 0. This lowers delta, so an upper bound adds
     # `dropped_mean`, the cells' mass with the example. A mean that underflows to 0 raises delta for removal,
     # E[(1 - e^epsilon X)+], so a lower bound also drops such cells.
     is_kept = masses > 0
@@ -108,16 +108,16 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _RatioPmf:
 
 
 def _average(first: _RatioPmf, second: _RatioPmf, pessimistic: bool) -> _RatioPmf:
-    """Returns the distribution of the mean over two groups of terms of the ratio X, on a geometric grid.
+    """Averages two groups of terms of the ratio X and returns the mean's distribution on a geometric grid.
 
-    `first` and `second` are the distributions of each group's mean. The grid raises delta if `pessimistic`,
-    and lowers it otherwise. Upper bounds on delta include `dropped_mean`, the part of the mean lost by
-    lowering values above the grid.
+    `first` and `second` are the distributions of the two groups' means. The grid raises delta if
+    `pessimistic`, and lowers it otherwise. Upper bounds on delta include `dropped_mean`, the part of the mean
+    lost by lowering values above the grid.
     """
     terms = first.terms + second.terms
     weight = first.terms / terms
     other_weight = 1 - weight
-    # Rows are values of `first`, and columns are values of `second`.
+    # Rows correspond to values of `first`, and columns to values of `second`.
     values = (weight * first.values)[:, None] + other_weight * second.values
     masses = first.masses[:, None] * second.masses
 
@@ -133,7 +133,7 @@ def _average(first: _RatioPmf, second: _RatioPmf, pessimistic: bool) -> _RatioPm
 def _move_to_grid(
     values: Array, masses: Array, edges: Array, dropped_mean: float, terms: int, pessimistic: bool
 ) -> _RatioPmf:
-    """Returns a distribution with fewer atoms for a mean of `terms` terms of the density ratio X.
+    """Moves the distribution of a mean of `terms` terms of the density ratio X to a grid.
 
     If `pessimistic`, we raise delta by spreading each atom's mass to the adjacent edges. Otherwise, we lower
     delta by concentrating the mass between two edges at its mean.
@@ -183,7 +183,7 @@ def _spread(values: Array, masses: Array, grid: Array) -> tuple[Array, float]:
 
 
 def _sum_by_place(places: NDArray[np.intp], weights: Array, size: int) -> Array:
-    """Returns the sums (size,) of the weights (n,) at each place from 0 to size - 1."""
+    """Returns the sums (size,) of the weights (n,) at each index from 0 to size - 1."""
     return np.asarray(np.bincount(places, weights, size), np.float64)
 
 
@@ -202,7 +202,7 @@ def _find_high(ratio: _RatioPmf) -> float:
 
 
 def _find_losses(ratio: _RatioPmf, epochs: int, pessimistic: bool) -> "PrivacyLossDistribution":
-    """Returns the distribution of the privacy loss of all epochs, from the density ratio X of an epoch.
+    """Returns the privacy loss distribution of all epochs, given the density ratio X of one epoch.
 
     With the example, the loss is log X, and its masses are X times the masses without the example. Without
     the example, the loss is -log X. Losses lie on a grid, and dp-accounting composes the epochs. The result
@@ -216,8 +216,8 @@ def _find_losses(ratio: _RatioPmf, epochs: int, pessimistic: bool) -> "PrivacyLo
     masses = ratio.masses[is_positive]
 
     # The grid points for log X are i * spacing, for i from first to last. Spare points at the ends leave room
-    # for rounding. The rounding errors of all epochs add up to at most 0.005, unless this requires more than
-    # _MAX_LOSSES points.
+    # for rounding. The rounding errors of all epochs add up to at most 0.005, unless that would take more
+    # than _MAX_LOSSES points.
     spacing = max(min(0.001, 0.005 / epochs), float(np.ptp(logs)) / _MAX_LOSSES)
     first = math.floor(logs[0] / spacing) - 1
     last = math.ceil(logs[-1] / spacing) + 1

@@ -72,7 +72,7 @@ class SamplerClaim:
       every_model: bounds if the adversary sees every model.
       last_model: upper bounds if the adversary sees only the last model.
       advice: the changes to make, or the condition for a valid claim.
-      yours: False for a row that shows Poisson sampling for comparison.
+      yours: True for the caller's sampler, False for a comparison with Poisson sampling.
     """
 
     sampler: str
@@ -142,7 +142,7 @@ def sampler_claims(
         epoch, in an order that is not uniform or may be known), "cyclic", "truncated_poisson" or, with known
         sizes, `TruncatedPoisson(examples, largest_batch)`.
       noise_multiplier: sigma, the standard deviation of the noise divided by the clipping norm.
-      batches: the number of batches in an epoch; Poisson batches use an example with probability 1 / batches.
+      batches: the number of batches in an epoch; the sampling rate of Poisson batches is 1 / batches.
       epochs: the number of epochs.
       lipschitz: the Lipschitz constant of a step: a number (by default 1), or one for each of the batches *
         epochs steps.
@@ -269,7 +269,7 @@ def _bracket_poisson(sigma: float, batches: int, epochs: int, delta: float) -> E
 
 
 def _compose_truncated(sigma: float, batches: int, epochs: int, delta: float) -> EveryModel:
-    """Returns an upper bound on epsilon for Poisson batches, truncated to any maximum size.
+    """Returns an upper bound on epsilon for truncated Poisson batches, valid for any maximum size.
 
     An example may displace another from a full batch and thus change the sum by up to 2 C. So we compose all
     steps at sigma / 2 and ignore sampling.
@@ -285,7 +285,7 @@ def _compose_truncated(sigma: float, batches: int, epochs: int, delta: float) ->
 def _bracket_truncated(
     sampler: TruncatedPoisson, sigma: float, batches: int, epochs: int, delta: float
 ) -> EveryModel:
-    """Returns dp-accounting's upper bound on epsilon for truncated batches, or composition's if smaller."""
+    """Returns the smaller upper bound on epsilon for truncated batches, dp-accounting's or composition's."""
     import dp_accounting  # slow to load
     from dp_accounting.pld import PLDAccountant
 
@@ -309,7 +309,7 @@ def _bracket_cyclic(sigma: float, batches: int, epochs: int, delta: float) -> Ev
 
 
 def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastModel) -> str:
-    """Returns advice on how to make `poisson`, the epsilon of Poisson sampling, a valid claim.
+    """Returns advice on how to validly claim `poisson`, the epsilon of Poisson sampling.
 
     If the last model's epsilon is at most `poisson`, perhaps after noise-only steps at the end
     (`last_model.tail`), the advice also suggests releasing only that model. Otherwise, it states that

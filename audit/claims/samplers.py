@@ -53,15 +53,15 @@ class MixtureBound(NamedTuple):
 class StepWeights(NamedTuple):
     """The weights of T steps in the last model: W_t is the product of the Lipschitz constants after step t.
 
-    Later steps stretch a shift or noise at step t by a factor of at most W_t. For noise N(0, I), the sum of
-    W_t^2 over some steps is the variance of their noise in the last model.
+    Later steps multiply a shift or noise added at step t by at most W_t. With noise N(0, I), the sum of W_t^2
+    over some steps is the variance that their noise adds to the last model.
 
     Attributes:
-      log_w: (T + 1,) the log of W_t. The last entry, 0, is for "no participation".
+      log_w: (T + 1,) the log of W_t. The last entry, for "no participation", is 0.
       log_variance_before: (T + 1,) the log of the sum of W^2 over the steps before t.
-      log_variance_from: (T + 1,) the log of the sum of W^2 over step t and the steps after it.
+      log_variance_from: (T + 1,) the log of the sum of W^2 over step t and all later steps.
       first: The first step with a shift that can reach the last model: the last step with a Lipschitz
-        constant of 0, or 0 by default.
+        constant of 0, or 0 if there is none.
     """
 
     log_w: Array
@@ -71,7 +71,7 @@ class StepWeights(NamedTuple):
 
     @property
     def no_participation(self) -> int:
-        """Returns T, the step number for no participation."""
+        """Returns T, the step number that means no participation."""
         return len(self.log_w) - 1
 
 
@@ -106,7 +106,7 @@ def make_schedule(
 def weigh_steps(lipschitz: Array) -> StepWeights:
     """Returns the weights of T steps in the last model: W_t is the product of later Lipschitz constants.
 
-    The variances of noise N(0, I) in the last model are sums of W^2 over steps before t, or from t on.
+    The variances that noise N(0, I) adds to the last model sum W^2 over the steps before t, or from t on.
     """
     # A constant of 0 erases the shifts of all earlier steps, so `first` is the first step that matters.
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
@@ -130,15 +130,15 @@ def compute_pattern_mus(
 ) -> Array:
     """Returns the mu (N,) of N participation patterns, for noise N(0, I) in each step.
 
-    For an adversary who knows the pattern, the last model is mu-GDP. A step that uses the example shifts the
-    model by at most 1, and thus the last model by at most W_t, the product of later Lipschitz constants (0
-    before step `weights.first`). Noise of the same and later steps masks parts of each shift, chosen to
-    minimize mu^2, the sum of (part / standard deviation)^2.
+    For an adversary who knows the pattern, the last model is mu-GDP. A step t that uses the example shifts
+    the model by at most 1, so it shifts the last model by at most W_t, the product of later Lipschitz
+    constants (0 before step `weights.first`). Noise in the same and later steps masks parts of each shift,
+    chosen to minimize mu^2, the sum of (part / standard deviation)^2.
 
     Args:
       weights: The weights of T steps.
       patterns: (N, K) the steps that use the example, ascending from 0 to T - 1; T means no participation.
-      log_shifts: (N, K) the log of the last model's shift by each participation; by default the log of W_t.
+      log_shifts: (N, K) the log of how far each participation shifts the last model; by default log W_t.
     """
     reaches_last_model = (patterns >= weights.first) & (patterns < weights.no_participation)
     if log_shifts is None:
@@ -152,9 +152,9 @@ def compute_pattern_mus(
 def _minimize_mu_squared(
     log_shifts: Array, log_variances: Array, reaches_last_model: Bits
 ) -> Array:
-    """Returns the least mu^2 (N,) at which noise can mask the shifts of N participation patterns.
+    """Returns the smallest mu^2 (N,) for which noise can mask the shifts of N participation patterns.
 
-    As in a Gaussian mechanism, noise of variance V hides (masks) a shift S at the cost mu^2 = S^2 / V. Noise
+    As in a Gaussian mechanism, noise of variance V hides (masks) a shift S at a cost of mu^2 = S^2 / V. Noise
     can mask earlier shifts, but not later ones. For each pattern:
 
         for each participation, with shift S and variance V of the noise until the next one:
@@ -166,9 +166,8 @@ def _minimize_mu_squared(
     regression (derived in audit/methods/README.md).
 
     Args:
-      log_shifts: (N, K) the log of the last model's shift by each participation.
-      log_variances: (N, K) the log variance, in the last model, of the noise from each participation to the
-        next.
+      log_shifts: (N, K) the log of how far each participation shifts the last model.
+      log_variances: (N, K) the log variance that noise until the next participation adds to the last model.
       reaches_last_model: (N, K) False for participations to ignore.
     """
     num_patterns, participations = log_shifts.shape
@@ -197,7 +196,7 @@ def _minimize_mu_squared(
 
 
 def _compute_log_variances(weights: StepWeights, patterns: Steps) -> Array:
-    """Returns the log variance (N, K), in the last model, of the noise from each participation to the next.
+    """Returns the log variance (N, K) that noise until the next participation adds to the last model.
 
     For participations at steps t and u, the variance is the sum of W_j^2 for t <= j < u (`StepWeights`),
     computed as before(u) - before(t) or from(t) - from(u). To lose fewer digits, we subtract the smaller
@@ -231,7 +230,7 @@ def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
 
 
 def bound_any_order(schedule: Schedule, delta: float) -> MixtureBound:
-    """Returns an upper bound on the last model's epsilon if any one step of each epoch uses the example.
+    """Returns an upper bound on the last model's epsilon if each epoch uses the example once, in any step.
 
     We divide all participation patterns (the steps that use the example) into strata by their last steps,
     which affect mu most. The largest of the strata's bounds on mu is valid for every pattern.
@@ -276,7 +275,7 @@ def bound_one_of_each_epoch(
 
 
 def _mix_all_patterns(schedule: Schedule, delta: float) -> MixtureBound:
-    """Returns the bound from all participation patterns with one step per epoch, all equally likely."""
+    """Returns the bound if all participation patterns with one step per epoch are equally likely."""
     sigma, batches, epochs, weights = schedule
     places = np.array(list(itertools.product(range(batches), repeat=epochs)))
     first_steps = batches * np.arange(epochs)  # of each epoch
@@ -302,7 +301,7 @@ class _Strata(NamedTuple):
 def _simulate_strata(schedule: Schedule, strata: _Strata, draws: int, seed: int) -> Array:
     """Returns the mu (draws, S) of random participation patterns from each of S strata, for noise N(0, I).
 
-    A pattern uses one step per epoch, restricted by its stratum.
+    A pattern has one step per epoch, drawn within its stratum.
     """
     _, batches, epochs, weights = schedule
     num_strata, last_epochs = strata.lows.shape
@@ -352,7 +351,7 @@ def _compute_worst_mus(schedule: Schedule, strata: _Strata) -> Array:
 
     A pattern uses the example in one step per epoch. A stratum allows steps from `lows` to `highs` in the
     last epochs. Step t shifts the last model by at most its weight W_t. The bound is the mu of a hypothetical
-    pattern that combines the last allowed step of each epoch with the largest allowed W_t. This is the worst
+    pattern: the last allowed step of each epoch, with the largest allowed W_t as its shift. This is the worst
     case, because noise that masks these shifts can also mask smaller or earlier ones.
     """
     batches = schedule.batches
@@ -382,7 +381,7 @@ def bound_poisson(
 
     We simulate some participation patterns (the steps that use the example). We limit their mu to that of a
     hypothetical pattern that is worse than nearly all others. We reserve `delta` / 1000 for the exceptions,
-    which are at most that likely. The bound is too low with probability at most ERROR.
+    which have at most this probability. The bound is too low with probability at most ERROR.
 
     Args:
       simulated: The number of patterns to simulate, rounded up to a multiple of _CHUNK.
@@ -393,8 +392,8 @@ def bound_poisson(
         rate = 1 / batches
     steps = batches * epochs
 
-    # Usual patterns have neither more nor later participations than `latest`. Step t shifts the last model by
-    # at most its weight W_t. Since earlier weights may be larger, we assume the largest one up to t.
+    # Patterns rarely have more or later participations than `latest`. Step t shifts the last model by at most
+    # its weight W_t. Since earlier weights may be larger, we assume the largest one up to t.
     latest = _find_latest_steps(steps, rate, _RESERVED * delta)
     largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
     usual_limit = compute_pattern_mus(weights, latest[None], log_shifts=largest_log_w[latest][None])
@@ -402,10 +401,10 @@ def bound_poisson(
     # Only exceptions have more participations or a larger mu, so we may drop extra participations and cap mu.
     mus = _simulate_poisson(weights, steps, rate, len(latest), simulated, seed)
     remaining_delta = (1 - _RESERVED) * delta
-    # All patterns are in one stratum, with probability 1.
+    # All patterns form one stratum, which has probability 1.
     mus_in_stratum = np.minimum(mus, usual_limit)[:, None] / sigma
     epsilon = _bound_simulated(mus_in_stratum, usual_limit / sigma, np.ones(1), remaining_delta)
-    # No pattern has a larger mu than the one that participates in every step.
+    # The pattern that includes every step has the largest mu.
     every_step = np.arange(steps)[None]
     limit = compute_pattern_mus(weights, every_step, log_shifts=largest_log_w[None])
     return MixtureBound(epsilon, error=ERROR, mu=float(limit[0]) / sigma)
@@ -414,7 +413,7 @@ def bound_poisson(
 def _simulate_poisson(
     weights: StepWeights, steps: int, rate: float, participations: int, simulated: int, seed: int
 ) -> Array:
-    """Returns the mu (N,) of random participation patterns for Poisson sampling, for noise N(0, I).
+    """Returns the mu (N,) of random participation patterns under Poisson sampling with noise N(0, I).
 
     Each of the first `steps` steps uses the example with probability `rate`. We keep only the first
     `participations` steps of a pattern. N is `simulated`, rounded up to a multiple of _CHUNK.
@@ -433,18 +432,18 @@ def _simulate_poisson(
 def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
     """Returns the steps (K,), ascending, of a participation pattern that is worse than nearly all others.
 
-    A pattern with more or later steps is worse. A random pattern uses each step with probability `rate`. We
-    bound its number of participations in the last 1, 2, 4, ... steps and in all steps. The number exceeds
-    any of these bounds with probability at most `dropped`. The result has the most and latest participations
-    that the bounds allow.
+    A pattern with more or later steps is worse. A random pattern includes each step with probability `rate`.
+    We bound its number of participations in the last 1, 2, 4, ... steps and in all steps. The number exceeds
+    any of these bounds with probability at most `dropped`. The result has as many participations as the
+    bounds allow, as late as possible.
     """
     # The bounds are quantiles of binomial distributions, which share `dropped` equally.
     lengths = np.unique(np.append(2 ** np.arange(int(math.log2(steps)) + 1), steps))
     bounds = scipy.stats.binom.isf(dropped / len(lengths), lengths, rate).astype(np.int64)
 
-    # We work backwards from the end of training. If a bound allows more participations than the one before,
-    # we place the additional ones just before `end`, the latest steps that only this bound covers. They fit,
-    # since an additional step raises a quantile by at most 1.
+    # We work backwards from the end of training. If a bound allows more participations than the previous one,
+    # we place the additional ones just before `end`, in the latest steps that only this bound covers. They
+    # fit, since an additional step raises a quantile by at most 1.
     latest: list[int] = []
     end = steps
     for length, bound in zip(lengths, bounds, strict=True):
@@ -459,9 +458,9 @@ def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: floa
     """Returns an upper bound on epsilon for an unknown participation pattern, from simulated patterns.
 
     Given the pattern, training is mu-GDP. At the returned epsilon, the mean delta over all patterns is at
-    most `delta`, except with probability at most ERROR. Each row of `mus` yields an unbiased estimate of this
-    mean, the sum of its deltas weighted by the strata's probabilities. `bound_mean` bounds the mean from R
-    such estimates.
+    most `delta`, except with probability at most ERROR. The deltas of each row of `mus`, weighted by the
+    strata's probabilities, sum to an unbiased estimate of this mean. `bound_mean` bounds the mean from R such
+    estimates.
 
     Args:
       mus: (R, S) mu of simulated patterns, one from each of S strata in every row.
@@ -487,8 +486,8 @@ def bound_mean(values: Array, largest: float, log_inverse_error: float) -> float
     """Returns an upper bound on the mean of a distribution on [0, largest], from R independent values.
 
     The result is the smaller of the empirical Bernstein bound (Maurer and Pontil, 2009, Theorem 11) and
-    Hoeffding's bound. Each is below the mean with probability at most `error`, so the smaller is with
-    probability at most 2 `error`. `log_inverse_error` is log(1 / error).
+    Hoeffding's bound. Each is below the mean with probability at most `error`, so the smaller one is below it
+    with probability at most 2 `error`. `log_inverse_error` is log(1 / error).
     """
     if largest == 0:
         return 0.0

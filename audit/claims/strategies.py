@@ -37,8 +37,8 @@ class Toeplitz(NamedTuple):
     """A strategy with constant diagonals: S = B(L) / A(L), for polynomials in the one-step shift L.
 
     Attributes:
-      numerator: (b,) the coefficients of B, by powers of L.
-      denominator: (a,) the coefficients of A, by powers of L.
+      numerator: (b,) the coefficients of B, in ascending powers of L.
+      denominator: (a,) the coefficients of A, in ascending powers of L.
     """
 
     numerator: tuple[float, ...] = (1.0,)
@@ -82,7 +82,7 @@ class Dense(NamedTuple):
         """Returns B = [1] and A (T, T). The noise n = S^-1 z is n_t = sum_i A[t, i] z_(t-i), over i <= t."""
         inverse = np.linalg.inv(self.matrix)
         step = np.arange(len(self.matrix))[:, None]
-        # `tril` drops entries with a negative t - i.
+        # `tril` drops entries with t - i < 0.
         return np.ones(1), np.tril(inverse[step, step - step.T])
 
 
@@ -98,7 +98,7 @@ def expand_power(exponent: float, count: int) -> tuple[float, ...]:
 
 
 def find_strategy(strategy: str | ArrayLike, steps: int) -> Strategy:
-    """Returns the strategy for T steps, given as a string (`read_strategy`) or numbers (`make_strategy`)."""
+    """Reads a strategy for T steps from a string (`read_strategy`) or numbers (`make_strategy`)."""
     if isinstance(strategy, str):
         return read_strategy(strategy, steps)
     return make_strategy(strategy, steps)
@@ -129,7 +129,7 @@ def read_strategy(text: str, steps: int) -> Strategy:
       steps: T, the number of steps.
 
     Raises:
-      InputError: the string names no strategy, or the file does not fit T steps or has changed.
+      InputError: the string names no strategy, or a file that has changed or does not fit T steps.
     """
     if text == INDEPENDENT:
         return Toeplitz()
@@ -156,7 +156,7 @@ def read_strategy(text: str, steps: int) -> Strategy:
 
 
 def _read_file(text: str) -> Array:
-    """Returns the numbers in a strategy file, given its name and possibly a checksum (`pin_file`).
+    """Returns the numbers in a strategy file. The name may end with a checksum (`pin_file`).
 
     Raises InputError if there is no such file, if it has changed, or if it contains no numbers.
     """

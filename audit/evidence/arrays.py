@@ -115,8 +115,8 @@ def make_finite(*worlds: Array) -> tuple[Array, ...]:
         return worlds
     lowest = float(finite.min(initial=0.0))
     highest = float(finite.max(initial=0.0))
-    # Infinite scores move one gap beyond the finite ones, and NaN two gaps below them. A gap is a quarter of
-    # the range, which far exceeds rounding errors.
+    # We place infinite scores one gap beyond the finite ones, and NaN two gaps below them. A gap is a quarter
+    # of the range, which far exceeds rounding errors.
     gap = max(highest - lowest, 1.0) / 4
     return tuple(
         np.nan_to_num(world, nan=lowest - 2 * gap, neginf=lowest - gap, posinf=highest + gap)
@@ -145,11 +145,11 @@ def require_few_failed(name: str, failed: Bits) -> None:
 
 
 def require_usable(scores: Array) -> None:
-    """Raises InputError if scores of any shape are all equal or if one exceeds 1e100 in magnitude."""
+    """Raises InputError if all scores (any shape) are equal, or if one exceeds 1e100 in magnitude."""
     largest = np.abs(scores).max()
     require(
         largest <= MAX_SCORE,
-        f"scores reach {largest:.3g}: divide all scores by the same number, so none exceeds {MAX_SCORE:g}",
+        f"scores reach {largest:.3g}: divide all scores by the same number to bring them below {MAX_SCORE:g}",
     )
     require(
         np.ptp(scores) > 0,

@@ -1,21 +1,21 @@
-"""Scores of canaries and the errors made by a threshold in each run.
+"""Scores of canaries, and each run's errors at a given threshold.
 
 A canary is in if the run inserted it, and out if not. A miss is a canary that is in but guessed to be out; a
 false alarm is the reverse. There are two designs. In both, runs are independent, each has K canaries from the
 same distribution, and a guess depends only on its canary.
 
 Sets (LiDP paper, Section 3): the runs of one set insert K canaries and yield misses. The other runs insert K
-- 1 canaries and score left-out canaries, fresh draws that yield false alarms.
+- 1 canaries and score fresh, left-out canaries, which yield false alarms.
 
 Coins: every canary of every run is in with probability 1/2, independently, so every run yields misses and
 false alarms. Fix a canary k and the coins of all other canaries. Then runs with k in and with k out are
 neighbours, so if the mechanism is f-DP, the error rates of guesses about k satisfy FNR_k >= f(FPR_k). The
-expectation of 2 / K sum_k coin_k miss_k is the mean of FNR_k over k, even if the canaries of a run depend on
+expectation of 2 / K sum_k coin_k miss_k is the mean of FNR_k over k, even if the canaries in a run depend on
 each other.
 
 If a mechanism is f-DP, FNR >= f(FPR) for all neighbours and rejection regions. Averaging over random
-canaries, data and regions gives E[FNR] >= E[f(FPR)] >= f(E[FPR]), since f is convex. So upper limits on both
-average rates give a lower bound on the privacy parameter.
+canaries, data and regions gives E[FNR] >= E[f(FPR)] >= f(E[FPR]), since f is convex. Therefore, upper limits
+on both average rates give a lower bound on the privacy parameter.
 """
 
 from typing import NamedTuple
@@ -46,17 +46,17 @@ _MIN_QUANTILES = 1_000
 _MAX_QUANTILES = 20_000
 FAILED = -1.0  # the cosine assigned to failed runs, below all others
 # The dimension d of the cosines that represent ranks. Up to 9 standard deviations, sqrt(d) times such a
-# cosine is normal to within 1e-11.
+# cosine has normal probabilities, to within 1e-11.
 RANK_DIMENSION = 10**12
 
 
 class RunErrors(NamedTuple):
-    """Each run's errors when canaries with scores above a threshold are guessed to be in.
+    """Each run's errors if we guess that canaries with scores above a threshold are in.
 
     Attributes:
       misses: (n,) how many canaries of each run were in but not above the threshold.
       alarms: (m,) how many canaries of each run were out but above the threshold.
-      canaries_in, canaries_out: how many canaries per run can be misses, and how many can be false alarms.
+      canaries_in, canaries_out: how many canaries per run can count as misses, and how many as false alarms.
       scale_in: the mean of scale_in * misses / canaries_in is at least the average false-negative rate.
       scale_out: the mean of scale_out * alarms / canaries_out is at least the average false-positive rate.
       same_runs: True if misses and alarms come from the same runs (m = n); else they are independent.
@@ -74,23 +74,23 @@ class RunErrors(NamedTuple):
         """Returns each run's estimates of the false-positive rate (m,) and the false-negative rate (n,).
 
         A rate is scale * errors / canaries. With coins, `canaries` counts all K, so the scale is 1 over their
-        probability of being in (for misses) or out (for false alarms). It is 2 with fair coins and
-        1 without. m runs have left-out canaries, and n have inserted ones.
+        probability of being in (for misses) or out (for false alarms). It is 2 with fair coins and 1 without.
+        Canaries are left out in m runs and inserted in n.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
         return false_positive_rates, false_negative_rates
 
     def guesses(self) -> tuple[int, int]:
-        """Returns how many guesses can be misses, and how many can be false alarms, in all runs together."""
+        """Returns how many guesses, over all runs, can be misses and how many can be false alarms."""
         return len(self.misses) * self.canaries_in, len(self.alarms) * self.canaries_out
 
 
 class Counted(NamedTuple):
-    """A threshold and the errors it makes.
+    """A threshold and the resulting errors.
 
     Attributes:
-      threshold: canaries with higher scores are guessed to be in.
+      threshold: we guess that canaries with higher scores are in.
       pilot: the errors in the runs used to choose the threshold.
       rest: the errors in the other runs, used for the bound.
     """
@@ -106,7 +106,7 @@ class Rows(NamedTuple):
     Attributes:
       scores: (n, K), K scores in each of n rows.
       presence: (n, K), True if the score's canary was in; None if the design has no presence bits.
-      has_no_ties: True if independent scores are never equal, except those of failed runs.
+      has_no_ties: True if independent scores are never equal, except in failed runs.
     """
 
     scores: Array
@@ -149,7 +149,7 @@ class Coins(NamedTuple):
     def split(self) -> tuple["Coins", "Coins"]:
         """Returns (pilot, rest): the runs used to choose a threshold, and the other runs.
 
-        The scores' ranks seed the draw, so increasing transformations of the scores do not change it.
+        The scores' ranks seed the draw, so it is invariant under increasing transformations.
         """
         ranks = np.searchsorted(np.unique(self.scores), self.scores)
         # The sum maps each (rank, bit) pair to a different integer.
@@ -161,7 +161,7 @@ class Coins(NamedTuple):
         return self.scores[self.presence], self.scores[~self.presence]
 
     def errors(self, threshold: float) -> RunErrors:
-        """Returns each run's errors when canaries with scores above a threshold are guessed to be in."""
+        """Returns each run's errors if we guess that canaries with scores above a threshold are in."""
         guessed_in = self.scores > threshold
         canaries = guessed_in.shape[1]
         # On average, half of the K canaries are in, so error rates are 2 * errors / K.
@@ -176,11 +176,12 @@ class Coins(NamedTuple):
         )
 
     def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:
-        """Returns errors with larger scales if coins may be unfair, and the remaining error probability.
+        """Returns `errors`, with larger scales if coins may be unfair, and the remaining error probability.
 
-        `error` is the error probability of a bound. For a user's coins, a tenth of it pays for confidence
-        limits, low and high, on the probability of "in". An error rate is scale * errors / canaries. For fair
-        coins, scales are 1 / 0.5 = 2. The scales 1 / low and 1 / (1 - high) overestimate both error rates.
+        `error` is the error probability of a bound. For a user's coins, we spend a tenth of it on confidence
+        limits, low and high, for the probability of "in". An error rate is scale * errors / canaries. For
+        fair coins, scales are 1 / 0.5 = 2. The scales 1 / low and 1 / (1 - high) overestimate both error
+        rates.
         """
         # Our own coins are fair.
         if not self.from_user:
@@ -213,11 +214,11 @@ class Sets(NamedTuple):
         return self.inserted.shape[1], self.fresh.shape[1]
 
     def rows(self) -> list[Rows]:
-        """Returns a table of the runs with the canaries and one of the other runs."""
+        """Returns two tables: the runs with the canaries, and the other runs."""
         return [Rows(self.inserted), Rows(self.fresh)]
 
     def select(self, runs_in: Bits | Integers, runs_out: Bits | Integers) -> "Sets":
-        """Returns the chosen runs of each set, given their indices or a mask."""
+        """Returns the chosen runs of each set. Arguments are arrays of indices or masks."""
         return self._replace(inserted=self.inserted[runs_in], fresh=self.fresh[runs_out])
 
     def __str__(self) -> str:
@@ -228,7 +229,7 @@ class Sets(NamedTuple):
     def split(self) -> tuple["Sets", "Sets"]:
         """Returns (pilot, rest), each with runs from both sets; pilot runs are used to choose a threshold.
 
-        The scores' ranks seed the draw, so increasing transformations do not change it.
+        The scores' ranks seed the draw, so it is invariant under increasing transformations.
         """
         distinct = np.unique(np.concatenate(self.pooled()))
         ranks_in = np.searchsorted(distinct, self.inserted)
@@ -241,7 +242,7 @@ class Sets(NamedTuple):
         return self.inserted.ravel(), self.fresh.ravel()
 
     def errors(self, threshold: float) -> RunErrors:
-        """Returns each run's errors when canaries with scores above a threshold are guessed to be in.
+        """Returns each run's errors if we guess that canaries with scores above a threshold are in.
 
         The runs with canaries, `inserted` (n, K), yield misses. The other runs, `fresh` (m, M), yield false
         alarms.
@@ -368,7 +369,7 @@ class Fresh(NamedTuple):
 
     def _convert_to_deviates(self, ranks: Array | Integers) -> Array:
         """Converts ranks, from 1 (the highest score) to `draws` + 1, to normal deviates."""
-        # We use the middle of rank r's tail probabilities, from (r - 1) / (draws + 1) to r / (draws + 1).
+        # Rank r has tail probabilities from (r - 1) / (draws + 1) to r / (draws + 1). We use the midpoint.
         return -special.ndtri((ranks - 0.5) / (self.draws + 1))
 
 
@@ -395,14 +396,14 @@ def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
 
 
 def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
-    """Returns the evidence from runs with the canaries and from other runs without them, after checks.
+    """Checks and returns the evidence from runs with the canaries and from other runs without them.
 
     Args:
       scores_in: (n,) or (n, K), the scores of the K canaries in each of n runs; higher means in, NaN for a
         failed run.
       scores_out: (m,) or (m, M), the scores of M left-out canaries in each of m other runs. Those runs must
-        insert K - 1 canaries, one fewer than the n runs. If runs differ in more than one canary, bounds are
-        too high.
+        insert K - 1 canaries, one fewer than the n runs do. If runs differ in more than one canary, bounds
+        are too high.
 
     Raises:
       InputError: for values that are not scores, if `scores_out` are presence bits (1 if a canary was in,
@@ -423,7 +424,7 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
 
 
 def _require_no_presence(scores_in: Array, scores_out: Array) -> None:
-    """Raises InputError if `scores_out` look like the presence bits of `scores_in`, passed by mistake."""
+    """Raises InputError if `scores_out` seem to be the presence bits of `scores_in`."""
     only_bits_out = np.array_equal(np.unique(scores_out), (0, 1))
     # If `scores_in` are whole numbers too, both arrays may be guesses or votes.
     known_in = scores_in[~np.isnan(scores_in)]

@@ -29,7 +29,7 @@ def count_needed_decimals(dimension: int) -> int:
 
 
 def require_decimals(cosines: Array, dimension: int) -> None:
-    """Raises InputError if cosines were rounded too coarsely for bounds.
+    """Raises InputError if cosines were rounded too coarsely for valid bounds.
 
     Args:
       cosines: any shape, in [-1, 1]; -1 for a failed run, which is ignored.

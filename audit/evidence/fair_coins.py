@@ -22,7 +22,7 @@ _TILTS = np.concatenate([-np.geomspace(100.0, 1e-4, 100), np.geomspace(1e-4, 0.4
 
 
 class _Test(NamedTuple):
-    """The natural log of a test's p-value and the error message if the p-value is too small."""
+    """The natural log of a test's p-value, and the error message for a p-value that is too small."""
 
     log_p: float
     message: str
@@ -48,8 +48,8 @@ def require_fair(presence: Bits) -> None:
 def _tests(presence: Bits) -> Iterator[_Test]:
     """Yields the results of the tests that apply to coins (R, K).
 
-    They test the overall total, the totals of runs and of canaries, their spread, and coins at fixed
-    distances.
+    They test the overall total, totals per run and per canary, the spread of these totals, and coins a fixed
+    distance apart.
     """
     total = int(presence.sum())
     message = f"{total:,} of {presence.size:,} canaries are in"
@@ -67,7 +67,7 @@ def _tests(presence: Bits) -> Iterator[_Test]:
 def _log_binomial(counts: Integers | int, coins: int) -> Array:
     """Returns the natural log of the two-sided p-value for each number of heads among `coins` fair coins.
 
-    A p-value is twice the smaller binomial tail, at most 1.
+    A p-value is twice the smaller binomial tail, capped at 1.
     """
     tail = special.bdtr(np.minimum(counts, coins - counts), coins, 0.5)
     with np.errstate(divide="ignore"):  # the log of a tail that underflows to 0 is -inf
@@ -78,7 +78,7 @@ def _log_binomial(counts: Integers | int, coins: int) -> Array:
 def _test_totals(totals: Integers, coins: int, row: str) -> _Test:
     """Tests whether any row has too many or too few heads among its `coins` coins, given the totals.
 
-    The p-value is the smallest over all rows, times the number of rows (Bonferroni).
+    We multiply the smallest p-value by the number of rows (Bonferroni).
     """
     log_ps = _log_binomial(totals, coins)
     worst = int(np.argmin(log_ps))
@@ -87,11 +87,11 @@ def _test_totals(totals: Integers, coins: int, row: str) -> _Test:
 
 
 def _test_lags(bits: Bits, column: str) -> _Test:
-    """Tests whether bits (rows, columns) a fixed distance apart in a row agree, or differ, too often.
+    """Tests whether bits (rows, columns) at any fixed distance within a row agree or differ too often.
 
-    Pairs at one distance form no cycle, so the differences of fair coins are also fair coins. Distances are 1
-    to 64 columns and at most half a row, to keep enough pairs. The p-value is the smallest over all
-    distances, times their number (Bonferroni).
+    Pairs of fair coins the same distance apart form no cycle, so their differences are also fair coins.
+    Distances range from 1 to 64 columns, up to half a row, to keep enough pairs. We multiply the smallest
+    p-value by the number of distances (Bonferroni).
     """
     num_lags = min(64, bits.shape[1] // 2)
     compared = []
@@ -114,7 +114,7 @@ def _test_dispersion(totals: Integers, width: int, row: str) -> _Test:
     is twice the Chernoff bound, the minimum over t in _TILTS of exp(-t x) E[exp(t X)]. Positive t bound the
     upper tail and negative t the lower.
     """
-    # Totals of a row beyond 40 standard deviations have negligible probability.
+    # Row totals more than 40 standard deviations from the mean have negligible probability.
     middle = width // 2
     fair_deviation = np.sqrt(width) / 2
     reach = int(40 * fair_deviation) + 1

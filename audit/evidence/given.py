@@ -1,4 +1,4 @@
-"""Checks a user's scores and returns them as evidence, with a function for each audit design."""
+"""Functions that check a user's scores and return them as evidence, one for each audit design."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ two_worlds = canaries.make_sets  # runs with the canaries, and other runs withou
 
 
 def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
-    """Returns the evidence from canaries put in or out by independent fair coins.
+    """Returns the evidence from canaries inserted or left out by independent fair coins.
 
     Args:
       scores: (R, K), scores of any kind for K canaries in each of R runs; higher means in, NaN for a failed
@@ -37,7 +37,7 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     """
     # A user's coins may be slightly unfair, so bounds estimate the probability of "in".
     drawn = canaries.make_coins(scores, presence)._replace(from_user=True)
-    # Repeated coins look unfair, but bounds count pasted rows once.
+    # Pasted rows make coins look unfair, but bounds count them only once.
     check_with_or_without_copies(lambda part: fair_coins.require_fair(part.presence), drawn)
     if len(drawn.scores) > 1:
         return drawn
@@ -60,10 +60,10 @@ def cosines(
       values: (R, K), cosines of K canaries in each of R runs; (R,) for one canary per run; (1, K) for a
         single run. NaN for a failed run.
       dimension: d, the number of trained parameters.
-      presence: 1 if a fair coin put the canary in, else 0, with the shape of `values`; None if all were in.
+      presence: 1 if a fair coin inserted the canary, else 0, with the shape of `values`; None if all were in.
       leave_one_out: True if cosines depend on the other canaries' directions (`audit.directions.cosines`).
       in_order: True if rows are sorted by the start times of their runs. The bound is then the largest one
-        after any number of runs and is valid whenever you stop. Ignored for a `OneRun`.
+        reached after any run, and is valid whenever you stop. Ignored for a `OneRun`.
 
     Raises:
       InputError: for invalid shapes or values.
@@ -93,7 +93,7 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
     """
     size = given_directions.require_dimension(dimension)
     run = make_cosines(observed, unobserved, size)
-    # Without a fitted null, `given` checks that cosines fit uniform directions in this dimension. A fitted
+    # Without a fitted null, `given` checks cosines against uniform directions in this dimension. A fitted
     # null allows other distributions, such as that of the largest cosine over rounds.
     if not len(run.unobserved):
         given_directions.given(run.observed[None], size)
@@ -110,8 +110,9 @@ def hash_evidence(evidence: Evidence) -> str:
 def _cosines_of_one_run(values: arrays.Array, dimension: int, presence: ArrayLike | None) -> OneRun:
     """Returns the evidence from a single run's cosines (K,) and presence bits, (K,) or (1, K).
 
-    If presence is None, all canaries are in, and cosines must fit uniform directions (`paired_cosines`).
-    Otherwise, the null distribution is fitted to left-out canaries, so we do not check the spread.
+    If presence is None, all canaries are in, and cosines are checked against uniform directions
+    (`paired_cosines`). Otherwise, the null distribution is fitted to left-out canaries, so we do not check
+    the spread.
     """
     if presence is None:
         return paired_cosines(values, unobserved=None, dimension=dimension)

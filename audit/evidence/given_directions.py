@@ -1,17 +1,17 @@
-"""Checks user-supplied cosines with fresh directions.
+"""Checks user-supplied cosines of fresh directions.
 
 `exact_null` assumes directions that are uniform in R^d and new in every run. We reject
 
 - a spread above 1/sqrt(d), which means that d counts parameters that are not trained (`_require_spread`);
 - columns with different means, as when the directions of all runs are drawn with the same seed;
-- a run with a sum of squared cosines that is impossible for any vector (`require_possible`).
+- a run whose squared cosines sum to more than is possible for any vector (`require_possible`).
 
 The first two checks each reject valid cosines with probability at most about LEVEL, as simulations confirm
 for spreads with K/d up to 1.
 
-If all canaries are inserted, the checks cannot detect nonuniform directions such as coordinates, directions
-that are known during training, signs or runs selected by score, or a dimension that is slightly too large.
-They may also miss a seed that all runs share.
+If all canaries are inserted, the checks cannot detect nonuniform directions (such as coordinates), directions
+known during training, signs or runs selected by score, or a dimension that is slightly too large. They may
+also miss a seed that all runs share.
 
 The cosines of a failed run are NaN, which we replace with -1. Without the canary, failure does not depend on
 the direction, so the known probability of a cosine above t remains an upper bound.
@@ -122,7 +122,7 @@ def require_dimension(dimension: Any) -> int:
 
 
 def columns_p_value(cosines: Array, presence: Bits) -> float:
-    """Returns the p-value of an F-test (analysis of variance) that all canaries have the same mean.
+    """Tests whether all canaries have the same mean; returns the p-value of an F-test (analysis of variance).
 
     The test subtracts each run's mean first. The p-value is 1 if there is too little data, or if cosines do
     not vary within any run.
@@ -139,7 +139,7 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
     # A canary without cosines adds 0 / 1.
     between = (deviations.sum(0) ** 2 / np.maximum(runs_of_canary, 1)).sum()
     num_cosines = presence.sum()
-    # Each run's mean uses up a degree of freedom, and so does each canary's mean except one.
+    # Each run's mean uses up a degree of freedom, as does every canary's mean but one.
     freedom_between = np.count_nonzero(runs_of_canary) - 1
     freedom_within = num_cosines - np.count_nonzero(presence.any(1)) - freedom_between
     # Cosines of a run that differ by 1e-12 or less count as equal.
@@ -153,7 +153,7 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
 def describe_dimension(design: Fresh) -> str:
     """Returns a note on how a user's dimension was tested: by left-out cosines, by spread, or not at all.
 
-    Uniform directions' cosines have variance 1 / d, so a larger spread means that d is too large.
+    Cosines of uniform directions have variance 1 / d, so a larger spread means that d is too large.
     """
     number_out = len(design.out())
     _, freedom = measure_spread(design)  # inserted cosines minus estimated means
@@ -179,7 +179,7 @@ def measure_spread(design: Fresh) -> tuple[float, int]:
 
     Returns:
       squares: the sum of the squared deviations, which is freedom / d on average.
-      freedom: the number of independent deviations, which is one less for each mean.
+      freedom: the number of independent deviations, which each mean reduces by one.
     """
     cosines = design.cosines
     presence = _find_inserted(design)
@@ -194,7 +194,7 @@ def measure_spread(design: Fresh) -> tuple[float, int]:
 def _check_cosines(cosines: ArrayLike) -> Array:
     """Returns a user's cosines in [-1, 1], (runs, canaries), with -1 (FAILED) for non-finite values.
 
-    Raises InputError for other shapes, for values outside [-1, 1], and if more than half are not finite.
+    Raises InputError if the shape is wrong, a value is outside [-1, 1], or more than half are not finite.
     """
     values = arrays.cosines("the cosines", cosines)
     require(
@@ -230,7 +230,7 @@ def _about_means(cosines: Array, presence: Bits) -> Array:
 
 
 def _require_spread(design: Fresh) -> None:
-    """Raises InputError if cosines spread significantly more than 1/sqrt(d): the user's d is too large.
+    """Raises InputError if the spread of cosines significantly exceeds 1/sqrt(d): the user's d is too large.
 
     A smaller d only weakens bounds. We skip the test if there are too few cosines of inserted canaries, or
     enough left-out canaries for a better test (`exact_null.law_test`).
@@ -243,7 +243,7 @@ def _require_spread(design: Fresh) -> None:
     if _spread_p_value(design, freedom, ratio) >= LEVEL:
         return
     suggested = max(round(freedom / squares), 1)
-    # The spread also grows if training uses some canaries more often, which increases their cosines.
+    # The spread also grows if training uses some canaries more often, since this increases their cosines.
     raise InputError(
         f"`dimension={dimension}`: cosines have a spread of {np.sqrt(ratio):.3g} / sqrt(d), not 1 / sqrt(d) "
         f"as for uniform directions; this suggests that d is about {suggested:,}: count only trained "
@@ -252,7 +252,7 @@ def _require_spread(design: Fresh) -> None:
 
 
 def _spread_p_value(design: Fresh, freedom: int, ratio: float) -> float:
-    """Returns the p-value of an F-test that cosines have variance 1 / d.
+    """Tests whether the variance of cosines exceeds 1 / d; returns the p-value of an F-test.
 
     `ratio` is their variance in units of 1 / d, with `freedom` degrees of freedom.
     """
@@ -260,9 +260,9 @@ def _spread_p_value(design: Fresh, freedom: int, ratio: float) -> float:
     canaries = design.cosines.shape[1]  # K
     runs = np.count_nonzero(_find_inserted(design).any(1))
     # Leave-one-out cosines of a run depend on each other. With several runs, we always allow for this. With a
-    # single run, we trust the user, as bounds do, that cosines are not leave-one-out (`separate`).
+    # single run, we trust the user's `leave_one_out`, as bounds do (`separate`).
     if runs == 1 and design.separate:
-        # With a huge denominator, Fisher's F is a chi-squared test.
+        # With so many denominator degrees of freedom, this is practically a chi-squared test.
         return special.fdtrc(freedom, 1e12, ratio)
     # These degrees of freedom fit our simulations of leave-one-out cosines, with limits for K above d.
     independent_fraction = max(1 - canaries / dimension, 1 / dimension)

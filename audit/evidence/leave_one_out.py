@@ -39,7 +39,7 @@ def cosines(gram: Array, products: Array, squared_length: float) -> Array:
         raise InputError(message) from None
     inverse = linalg.cho_solve(factor, np.eye(len(gram)))
     g = np.diag(inverse)
-    # A smaller part of a direction outside the others' span may be due to rounding.
+    # If 1 / g_j is below this limit, v_j may lie in the span of the others, up to rounding.
     require((1 / g > 1e-9 * np.diag(gram)).all(), message)
     w = inverse @ products
     r = max(float(squared_length - products @ w), 0.0)  # rounding may make it negative

@@ -93,8 +93,8 @@ def make_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: i
 def _check_cosines(name: str, values: ArrayLike) -> Array:
     """Returns a user's cosines (K,) as float64; `name` is "observed" or "unobserved".
 
-    Raises InputError unless they are a vector of at least 10 finite values in [-1, 1], up to rounding, that
-    are not all equal.
+    Raises InputError unless they form a vector of at least 10 finite values, not all equal, in [-1, 1] up to
+    rounding.
     """
     array = arrays.cosines(f"the {name} cosines", values)
     require(

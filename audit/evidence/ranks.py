@@ -1,12 +1,12 @@
 """Ranks of canaries among fresh draws. The rank of a left-out canary has a known distribution.
 
 A run's K canaries are drawn independently from a generator. After training, M fresh examples are drawn from
-the same generator, and the same function scores all of them. If canary k was left out, it and the M fresh
-draws are exchangeable given the model. So if ties are broken at random,
+the same generator, and the same function scores all of them. If canary k was left out, it is exchangeable
+with the M fresh draws, given the model. So if ties are broken at random, its rank among all M + 1 satisfies
 
-    P_out(rank of canary k among itself and the fresh draws <= r) = r / (M + 1)    exactly,
+    P_out(rank <= r) = r / (M + 1)    exactly,
 
-for any scores, even if the canaries of a run depend on each other.
+for any scores, even if the canaries in a run depend on each other.
 
 All ranks of a run use the same fresh draws, so they are not independent. Hence we must not use one canary's
 rank to choose the threshold for another (`Fresh.separate` is False). Our tests cannot detect canaries that
@@ -36,15 +36,15 @@ def ranks(
 ) -> Fresh:
     """Returns the evidence from canaries of any kind, ranked among fresh draws from the same generator.
 
-    Every run draws its own K canaries, independently of each other, and inserts them. After training, draw M
-    fresh examples. Score canaries and fresh examples with the same function on the released model, without
-    using which were inserted, and do not drop any scores.
+    Every run draws its own K independent canaries and inserts them. After training, draw M fresh examples.
+    Score canaries and fresh examples with the same function on the released model, without regard to which
+    were inserted, and do not drop any scores.
 
     Args:
       scores: (R, K) scores of K canaries in R runs; higher means in. NaN for a failed run, here and in
         `fresh`.
       fresh: (R, M) scores of the fresh draws.
-      presence: 1 if a fair coin put the canary in, else 0, with the shape of `scores`; None if all were in.
+      presence: 1 if a fair coin inserted the canary, else 0, with the shape of `scores`; None if all were in.
       initial: (scores, fresh) on the initial model, to test that both come from the same generator.
       in_order: True if rows are sorted by the start times of their runs. The bound is then valid whenever you
         stop.
@@ -125,7 +125,7 @@ def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
 
     A left-out canary has a rank of at most r with probability r / (M + 1). Rank r becomes the cosine that a
     uniform direction exceeds with this probability. In RANK_DIMENSION dimensions, cosines are practically
-    normal. We lower them by a billionth, so rounding cannot lift them above a threshold.
+    normal. We lower them by 1e-9 times their magnitude, so rounding cannot lift them above a threshold.
 
     Args:
       ranks: any shape, from 1 for the highest score to M + 1.
@@ -134,7 +134,7 @@ def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
     tails = np.asarray(ranks, np.float64) / (draws + 1)
     # A tail of 1, for the lowest rank, would give -1, the cosine of a failed run.
     tails = np.minimum(tails, 1 - 1e-12)
-    # Cosines are symmetric about 0, so minus the quantile has this upper tail.
+    # Cosines are symmetric about 0, so they exceed minus the quantile with probability `tails`.
     cosines = -cosine_law.quantile(tails, RANK_DIMENSION)
     return cosines - 1e-9 * np.abs(cosines)
 
@@ -142,9 +142,9 @@ def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
 def measure_law(ranks: Integers, is_out: Bits, draws: int) -> float:
     """Tests whether left-out canaries and fresh draws have the same distribution, and returns the p-value.
 
-    Rank r becomes a normal deviate. Its tail probability is drawn uniformly between (r - 1) / (M + 1) and r /
-    (M + 1), with a fixed seed. We test whether deviates are normal. All ranks of a run use the same M fresh
-    draws, so their correlation is about 1 / M, and the sum of k deviates has variance k + k^2 / M.
+    We convert rank r to a normal deviate. Its tail probability is drawn uniformly between (r - 1) / (M + 1)
+    and r / (M + 1), with a fixed seed. We test whether deviates are normal. All ranks of a run use the same M
+    fresh draws, so their correlation is about 1 / M, and the sum of k deviates has variance k + k^2 / M.
 
     Args:
       ranks: (R, K), from 1 to M + 1.
@@ -193,7 +193,7 @@ def _check_pair(scores: ArrayLike, fresh: ArrayLike) -> tuple[Array, Array]:
 def rank_among(scores: ArrayLike, fresh: ArrayLike) -> Integers:
     """Returns each canary's rank (R, K) among its run's fresh draws, from 1 (the highest score) to M + 1.
 
-    Ties are broken at random, with the run's row as the seed.
+    Ties are broken at random, with the run's index as the seed.
 
     Args:
       scores: (R, K) scores of canaries; higher means in.
@@ -211,7 +211,7 @@ def rank_among(scores: ArrayLike, fresh: ArrayLike) -> Integers:
     rows = []
     for run, (own, drawn) in enumerate(zip(canary_scores, fresh_scores, strict=True)):
         ordered = np.sort(drawn)
-        # How many fresh draws score below each canary, and how many do not score above it.
+        # How many fresh draws score below each canary, and how many score at or below it.
         below = np.searchsorted(ordered, own, side="left")
         not_above = np.searchsorted(ordered, own, side="right")
         # A random number of the tied fresh draws rank above the canary.

@@ -8,8 +8,7 @@ if they are copies. The smaller bound is always valid, so a false suspicion only
 suspicious
 
 - if they occur as often as pasted rows do (`_look_pasted`);
-- if they repeat several different scores, or scores that are never equal in independent runs, such as
-cosines.
+- if they repeat several different scores, or scores that independent runs never share, such as cosines.
 
 We detect neither copies that differ in the last digit of a score nor a few copies of rounded scores.
 """
@@ -57,7 +56,7 @@ def count_once(evidence: Evidence) -> CountedOnce | None:
 
 
 def check_with_or_without_copies(check: Callable[[Any], None], evidence: Evidence) -> None:
-    """Calls `check` on evidence and, if it fails, again with copied rows counted once.
+    """Runs `check` on evidence; if it fails, tries again with copied rows counted once.
 
     Checks reject unlikely values, and copies of a valid run look unlikely. Bounds count copies once anyway.
     Raises the InputError from `check` if both calls fail.
@@ -74,7 +73,7 @@ def check_with_or_without_copies(check: Callable[[Any], None], evidence: Evidenc
 def _find_repeats(table: Rows) -> Bits:
     """Returns a mask (n,) of a table's rows that repeat earlier rows and look like copies.
 
-    A row looks like a copy if independent runs would rarely repeat it, or if the table shows pasting.
+    A row looks like a copy if independent runs would rarely repeat it, or if the table looks pasted.
     """
     values = table.scores
     if table.presence is not None:  # rows are equal only if the same canaries are in
@@ -98,7 +97,7 @@ def _find_repeats(table: Rows) -> Bits:
 
 
 def _count_before(groups: Integers, counts: Integers) -> Integers:
-    """Returns the number of earlier rows in each row's group, (n,).
+    """Returns how many earlier rows share each row's group, (n,).
 
     `groups` (n,) has each row's group, and `counts` (m,) has each group's size.
     """
@@ -110,10 +109,10 @@ def _count_before(groups: Integers, counts: Integers) -> Integers:
 
 
 def _look_pasted(counts: Integers) -> bool:
-    """Returns True if rows repeat as in a table that was pasted k times, unlike independent rows.
+    """Returns True if rows repeat too regularly to be independent, as in a table pasted k times.
 
-    `counts` (m,) are the numbers of times that the m different rows occur. Let f_k be the number of different
-    rows that occur k times. If all were pasted k times, f_(k - 1) and f_(k + 1) would be 0. This violates
+    `counts` (m,) says how often each of the m distinct rows occurs. Let f_k be the number of distinct rows
+    that occur k times. If all rows were pasted k times, f_(k - 1) and f_(k + 1) would be 0. This violates
 
         k E[f_k]^2 <= (k + 1) E[f_(k - 1)] E[f_(k + 1)]    for k >= 2,
 
@@ -122,7 +121,7 @@ def _look_pasted(counts: Integers) -> bool:
     allow each f_k to differ from its mean by up to two standard deviations.
     """
     f = np.append(np.bincount(counts, minlength=2), 0)  # f_0, f_1, ...; f_0 is unknown and set to 0
-    slack = 2 * np.sqrt(f)  # f_k is about Poisson, so its standard deviation is about sqrt(f_k)
+    slack = 2 * np.sqrt(f)  # f_k is nearly Poisson, so its standard deviation is about sqrt(f_k)
     least = f - slack
     most = f + slack + 1  # f_k may be 0 although its mean is not
     k = np.arange(2, len(f) - 1)
