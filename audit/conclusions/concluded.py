@@ -36,10 +36,10 @@ from audit.written import USUAL_LEVEL, Level
 def conclude(
     evidence: Evidence, claim: Claim | None = None, level: Level = USUAL_LEVEL
 ) -> Conclusion:
-    """Returns the conclusion from evidence, using all methods for this kind of evidence.
+    """Draws a conclusion from evidence, using all methods for its kind.
 
     If some rows look like pasted copies, we draw a second conclusion that counts each repeated row once. We
-    keep only the leakage that both prove. If too few rows remain, bounds are 0.
+    keep only the leakage that both conclusions prove. If too few rows remain, bounds are 0.
 
     Raises InputError for unusable scores.
     """
@@ -69,7 +69,7 @@ def _analyze_one_run(evidence: OneRun, level: Level) -> list[Finding]:
 
 
 def _analyze(evidence: Evidence, level: Level) -> tuple[Sequence[Finding], VerdictMethods | None]:
-    """Returns the estimates and bounds for this kind of evidence, and the methods of the verdict's bounds.
+    """Returns the estimates and bounds for this kind of evidence, and the methods that decide the verdict.
 
     The methods are None for a single run, because its verdict uses all bounds. `level` is (delta,
     confidence).
@@ -115,7 +115,7 @@ def _begin_conclusion(evidence: Evidence, claim: Claim | None, level: Level) -> 
 
 
 def _add_claim(conclusion: Conclusion, claim: Claim) -> Conclusion:
-    """Returns a conclusion with a claim's upper bounds, including the last model's (`hidden_state`)."""
+    """Adds a claim's upper bounds, including the last model's (`hidden_state`), to a conclusion."""
     delta = conclusion.delta
     composition = claim.composition
     hidden_state = claim.last_model(delta)
@@ -146,7 +146,7 @@ def _expect_sampled_linear_losses(
 
 
 def _make_notes(evidence: Evidence) -> Iterator[str]:
-    """Yields notes on failed runs, on an ambiguous shape of the scores, and on a user's fresh canaries."""
+    """Yields notes on failed runs, ambiguous score shapes, and a user's fresh canaries."""
     if isinstance(evidence, OneRun):  # these notes do not apply to a single run
         return
     if evidence.failed:
@@ -222,8 +222,8 @@ def conclude_setting(
         concluded = concluded._replace(uncovered=bound_or_reason)
     else:
         concluded = concluded._replace(hidden_state=bound_or_reason)
-    # Cosines of a single run with random directions depend on a reference model, perhaps from a rehearsal
-    # without noise.
+    # With random directions, a single run's cosines depend on a reference model, perhaps from a noiseless
+    # rehearsal.
     if len(scores.scores) == 1 and isinstance(setting.adversary, SphereFields):
         note = _describe_reference_model(setting.is_rehearsed(scores.dimension))
         concluded = concluded._replace(notes=(*concluded.notes, note))
@@ -231,7 +231,7 @@ def conclude_setting(
 
 
 def _describe_reference_model(is_rehearsed: bool) -> str:
-    """Returns a note on the model that scores subtract from the final model."""
+    """Returns a note on the reference model, which we subtract from the final model to compute scores."""
     if is_rehearsed:
         return (
             "scores use the difference between the final model and that of a rehearsal, an extra "
@@ -269,7 +269,7 @@ def _expect_linear_losses(setting: Setting, claim: Claim, delta: float) -> float
 
     With linear losses, the last model reveals only the sum of all steps (Steinke et al., 2024). We compute
     this epsilon for correlated noise, which hidden-state bounds do not cover. These bounds may ignore
-    sampling, so we also compute it for random insertion steps, except with fresh canaries.
+    sampling, so we also compute this epsilon for random insertion steps, unless canaries are fresh.
     """
     mechanism = setting.mechanism
     if mechanism.optimizer != "sgd" or mechanism.weight_decay:  # the last model is not the sum
@@ -280,8 +280,8 @@ def _expect_linear_losses(setting: Setting, claim: Claim, delta: float) -> float
         return None
     sampling = setting.sampling
     if sampling.batches:
-        # The sampler draws one step in each of E epochs of b steps. The sum has E insertions and the noise of
-        # E b steps, so mu = E / (sigma sqrt(E b)) = sqrt(E / b) / sigma.
+        # The sampler draws one step in each of E epochs of b steps. The sum contains E insertions and the
+        # noise of E b steps, so mu = E / (sigma sqrt(E b)) = sqrt(E / b) / sigma.
         mu_of_epochs = mu_upper_bound(mechanism.noise_multiplier, setting.insertions)
         return conversions.epsilon_from_mu(mu_of_epochs / math.sqrt(sampling.batches), delta)
     if sampling.rate == 1:  # insertion steps are not random
@@ -301,8 +301,8 @@ def conclude_each_run(
     Args:
       scores: the cosines of all runs and canaries, and which canaries were inserted.
       dimension: d, the dimension of the canaries.
-      law_holds: True if cosines of left-out canaries have the exact distribution of a uniform direction's
-        cosine, as with final models. Otherwise, we fit the null distribution to the cosines of left-out
+      law_holds: True if left-out canaries' cosines are distributed exactly like the cosine of a uniform
+        direction, as with final models. Otherwise, we fit the null distribution to the cosines of left-out
         canaries.
     """
     conclusions = []
@@ -320,8 +320,8 @@ def conclude_together(
 ) -> Conclusion | None:
     """Returns one conclusion from several runs, if each draws random directions as canaries; else None.
 
-    We choose thresholds with a run's other directions, on which the scores do not depend (`separate`), unlike
-    leave-one-out cosines.
+    Unlike leave-one-out cosines, these scores do not depend on a run's other directions (`separate`), so we
+    choose thresholds for some directions using the others.
     """
     if not scores.dimension or len(scores.scores) == 1:  # the dimension is 0 for other canaries
         return None
@@ -335,8 +335,8 @@ def predicted_mu(setting: Setting) -> float | None:
     thus reveals only a weighted sum of insertions and noise (`compute_mu_along_one_direction` and
     experiments/hidden_state/README.md).
 
-    The adversary must know the initial model, which would otherwise add to the variance of the scores (Errata
-    H14 in the README).
+    The adversary must know the initial model, which would otherwise increase the variance of the scores
+    (Errata H14 in the README).
     """
     mechanism = setting.mechanism
     task = find_task(setting.model)  # None for a custom model
@@ -355,7 +355,7 @@ def predicted_mu(setting: Setting) -> float | None:
 
 
 def read_coins(stored: Scores) -> Coins:
-    """Returns evidence from stored scores of canaries that fair coin flips inserted or left out."""
+    """Returns evidence from stored scores of canaries inserted or left out by fair coin flips."""
     return make_coins(stored.scores, stored.presence)
 
 
@@ -369,8 +369,8 @@ def read_directions(stored: Scores) -> Fresh:
 def read_evidence(stored: Scores) -> Coins | OneRun:
     """Returns evidence from stored scores of canaries shared by all runs.
 
-    A single run with several canaries becomes a `OneRun`. The `OneRun` includes coins unless all canaries
-    were inserted, and cosines if the scores have a dimension.
+    A single run with several canaries becomes a `OneRun`. It has coins unless all canaries were inserted. It
+    has cosines if the scores have a dimension.
 
     Raises InputError (`make_cosines`) if a single run inserts all canaries and its scores are not cosines.
     """

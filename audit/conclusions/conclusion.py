@@ -62,7 +62,7 @@ class Curve(NamedTuple):
 
     @property
     def is_underpowered(self) -> bool:
-        """Returns True if the test passes, but its power is below 95%."""
+        """Returns True if the test passes even though its power is below 95%."""
         return not self.is_refuted and self.power < CURVE_POWER
 
     @property
@@ -111,7 +111,7 @@ class Conclusion(NamedTuple):
       worlds: the scores of inserted canaries, (n_in,), and of left-out canaries, (n_out,).
       delta: the delta of every epsilon.
       confidence: the confidence of every bound.
-      verdict_methods: the methods of the verdict's two bounds; None for a single run, which uses all bounds.
+      verdict_methods: the methods of the verdict's two bounds; None for a single run, since all bounds count.
       estimates: estimates of epsilon that are not bounds.
       bounds: the lower bounds. A bound's `holds` is False if the scores refute its assumption.
       curve: the test for a Gaussian curve; None unless each run has one canary.
@@ -132,9 +132,9 @@ class Conclusion(NamedTuple):
     Attributes:
       is_one_run: True for a single run.
       has_one_canary: True for several runs with one canary each. Their scores are independent.
-      law_is_known: True for several runs if scores of left-out canaries have a known distribution (fresh
-        directions, or ranks).
-      scores_may_depend: True for several runs if scores within a run may depend on each other.
+      law_is_known: True if there are several runs and left-out canaries' scores have a known distribution
+        (fresh directions, or ranks).
+      scores_may_depend: True if there are several runs and scores within a run may depend on each other.
       bets_on_curve: True if the test of the claim bets against the whole claimed trade-off curve.
       runs: the number of training runs.
       epsilon: the lower bound for any curve; for a single run, the largest such bound, or 0.
@@ -205,12 +205,12 @@ class Conclusion(NamedTuple):
 
     @property
     def gaussian(self) -> Bound:
-        """Returns the verdict's bound that may assume a Gaussian curve; only for several runs."""
+        """Returns the verdict's bound for a Gaussian curve; only for several runs."""
         return self.finding(cast(VerdictMethods, self.verdict_methods).gaussian)
 
     @property
     def assumption_free(self) -> Bound:
-        """Returns the verdict's bound that is valid for any curve; only for several runs."""
+        """Returns the verdict's bound for any curve; only for several runs."""
         return self.finding(cast(VerdictMethods, self.verdict_methods).any_curve)
 
     @property
@@ -226,7 +226,7 @@ class Conclusion(NamedTuple):
         return None
 
     def ranked(self) -> tuple[Bound, ...]:
-        """Returns the bounds in the order used in tables, beginning with those that matter most to readers.
+        """Returns the bounds in table order, starting with those that matter most to readers.
 
         The bounds for any trade-off curve and for a Gaussian curve decide the verdict. If there is an upper
         bound on mu to compare with, EXACT_NULL_GDP precedes both. It is a bound on mu for scores with a known

@@ -21,7 +21,7 @@ from audit.methods.method import GIVEN, MANY_CANARIES, ONE_CANARY
 # Scores are reversed if their AUC is more than this many standard errors below 1/2. Without a leak, this
 # happens in 3 of 100,000 audits.
 _STANDARD_ERRORS = 4
-_MIN_EQUAL = 5  # this many scores are never equal, or equally shifted, by chance
+_MIN_EQUAL = 5  # this many scores never have equal values or equal shifts by chance
 
 
 def finish(conclusion: Conclusion) -> Conclusion:
@@ -34,7 +34,7 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
     """Returns a conclusion that is valid whether equal rows of scores are independent runs or pasted copies.
 
     Each method keeps the smaller of its two bounds, and the claim is rejected only if both conclusions reject
-    it. Scores and estimates come from the conclusion that proves less.
+    it. Scores and estimates come from the weaker conclusion (smaller epsilon).
 
     Args:
       all_rows: the conclusion from all rows, which is valid for independent runs, before `finish`.
@@ -50,8 +50,8 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
     # For comparison only: the result derives its fields from the smaller bounds.
     finished_all = finish(all_rows)
     finished_once = finish(once)
-    weaker = all_rows  # the conclusion that proves less
-    note = f"{remark}; the bound counts all of them, which proves less"
+    weaker = all_rows  # the conclusion with the smaller epsilon
+    note = f"{remark}; the bound counts all of them, because this proves less"
     if finished_once.epsilon <= finished_all.epsilon:
         weaker = once
         note = f"{remark}; the bound counts them once"
@@ -63,7 +63,7 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
     test = None
     tests = (finished_all.claim_test, finished_once.claim_test)
     if None not in tests:
-        # A test that does not reject sorts first.
+        # `min` prefers a test that does not reject.
         test = min(tests, key=attrgetter("refuted", "e_value"))
     return _add_verdict(_derive_fields(weaker), test)
 
@@ -72,8 +72,8 @@ def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -
     """Returns the smaller of each method's two bounds: from all rows, and from counting equal rows once.
 
     The smaller is valid whether equal rows are independent runs or copies. A bound without a counterpart in
-    `once` becomes 0. We drop methods that only `once` has, and bounds after each run (`path`), which may
-    cover different rows.
+    `once` becomes 0. We drop methods that only `once` has. We also drop the bounds after each run (`path`),
+    because they may cover different rows.
     """
     by_method = {bound.method: bound for bound in once}
     smaller = []
@@ -186,7 +186,7 @@ def _list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
 
 
 def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
-    """Returns why scores cannot come from independent training runs with noise; empty if they can."""
+    """Returns the reason why scores cannot come from independent noisy training runs; empty if they can."""
     if isinstance(evidence, Fresh | OneRun):  # not two worlds of independent runs
         return ""
     return _describe_constant_world(worlds) or _describe_equal_shifts(worlds)
@@ -196,8 +196,8 @@ def _describe_constant_world(worlds: Worlds) -> str:
     """Returns a sentence if all scores of one world (in or out) are equal and the others vary; else "".
 
     A constant world (at least 5 runs) suggests a shared seed, or scores that were never filled in. Scores
-    that equal an extreme of the other world may be saturated, so we do not doubt them. We also require that
-    most scores of the other world differ, unlike guesses or the scores of failed runs.
+    that equal an extreme of the other world may be saturated, so they are no reason for doubt. Most scores of
+    the other world must also be distinct. This excludes guesses and the scores of failed runs.
     """
     scores_in, scores_out = worlds
     both = (("in", scores_in, scores_out), ("out", scores_out, scores_in))
@@ -212,7 +212,7 @@ def _describe_constant_world(worlds: Worlds) -> str:
 
 
 def _describe_equal_shifts(worlds: Worlds) -> str:
-    """Returns a sentence if the two scores in each of 5 or more rows differ by the same shift, else "".
+    """Returns a sentence if all rows (5 or more) have the same shift between their two scores, else "".
 
     Equal shifts mean that the two runs of a row shared a seed.
     """
@@ -232,8 +232,8 @@ def are_reversed(evidence: Evidence, bounds: Iterable[Bound], auc: Auc | None) -
     """Returns True if scores are clearly lower with the canary than without, as if their sign were wrong.
 
     The AUC must be more than 4 standard errors below 1/2. The scores of a run's K canaries may all be equal,
-    so we multiply the standard error for independent scores by sqrt(K). For a single run, we assume
-    independent scores, but do not call them reversed if a bound is above 0. If cosines have a known null
+    so we multiply the standard error for independent scores by sqrt(K). For a single run, we assume that
+    scores are independent, and never call them reversed if a bound is above 0. If cosines have a known null
     distribution (mean 0, standard deviation 1 / sqrt(d)), we test their mean instead.
     """
     num_dependent = max(evidence.canaries)  # K
@@ -254,9 +254,9 @@ def _test_claim(conclusion: Conclusion) -> ClaimTest | None:
     """Returns the test of the tightest upper bound, or None if it cannot be tested.
 
     If we know the exact distribution of left-out canaries' scores, we bet against the claimed trade-off
-    curve. Otherwise, we compare lower bounds with the upper bound. We do not test scores that cannot be from
-    independent runs (`doubt`). If scores are reversed (lower with the canary), only a rejection counts, since
-    a wrong sign may hide a leak.
+    curve. Otherwise, we compare lower bounds with the upper bound. We do not test scores that cannot come
+    from independent runs (`doubt`). If scores are reversed (lower with the canary), only a rejection counts,
+    since a wrong sign may hide a leak.
     """
     upper = conclusion.tightest
     if upper is None or math.isinf(upper.epsilon) or conclusion.doubt:
@@ -282,7 +282,7 @@ def _compare_bounds(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | No
         epsilon = conclusion.finding(one_run_bounds.ONE_RUN_GUESSES).epsilon
         mu = conclusion.finding(one_run_bounds.ONE_RUN_GAUSSIAN).mu
         # For a claim of mu-GDP, only the bound on mu counts. Each bound is wrong with probability at most 1 -
-        # confidence, so both together could reject a true claim twice as often.
+        # confidence, so if both counted, a true claim could be rejected twice as often.
         if upper.mu is not None:
             epsilon = 0.0  # never refutes
     else:
@@ -305,8 +305,8 @@ def _refutes(upper: UpperBound, epsilon: float, mu: float | None) -> bool:
 def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
     """Returns the test that bets, in every run, that more canaries exceed a threshold than the claim allows.
 
-    If the claim is true, the capital after these bets has mean at most 1, so a large capital refutes the
-    claim (`claimed_curve`). Returns None without a claimed trade-off curve, or if the left-out canaries are
+    If the claim is true, the mean capital after these bets is at most 1, so a large capital refutes the claim
+    (`claimed_curve`). Returns None if no trade-off curve is claimed, or if the left-out canaries are
     inconsistent with their known distribution.
     """
     allowed_power = _combine_claimed_curves(conclusion, upper)
@@ -327,7 +327,7 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
     log_capital = exact_null.expand_to_runs(design, log_capital)
     test = claimed_curve.judge_capital(log_capital, exceedances.in_order, conclusion.confidence)
     summary = _summarize_scores(design, upper)
-    # For reports (`seen`), we simulate how far the noise must fall below the claimed noise for a rejection.
+    # For reports (`seen`), we simulate how much lower than claimed the noise must be for a rejection.
     least_departure = claimed_curve.find_least_departure(
         summary, exceedances, allowed_power, conclusion.confidence
     )
@@ -335,11 +335,11 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
 
 
 def _summarize_scores(design: Fresh, upper: UpperBound) -> claimed_curve.ScoreSummary:
-    """Returns a summary of scores, with a mean that the claim allows."""
+    """Returns a summary of scores, with the mean capped at the claimed mu, if any."""
     summary = exact_null.summarise_design(design)
     if upper.mu is None:
         return summary
-    # With the claimed noise, the mean score, in standard deviations of a left-out score, is at most mu.
+    # With the claimed noise, the mean score is at most mu standard deviations of a left-out score.
     return summary._replace(mean=min(summary.mean, upper.mu))
 
 

@@ -1,6 +1,6 @@
 """The Lipschitz constants of training steps and the upper bound on how much the last model leaks.
 
-audit/methods/README.md ("Hidden states") derives the constants of convex and of smooth losses.
+audit/methods/README.md ("Hidden states") derives the constants for convex losses and for smooth losses.
 """
 
 import functools
@@ -96,9 +96,9 @@ def hidden_state(
 
 
 def compute_mu_along_one_direction(setting: Setting) -> float:
-    """Returns the mu of an adversary who inserts along a direction orthogonal to all other gradients.
+    """Returns the mu of an adversary whose canary has a fixed direction, orthogonal to all other gradients.
 
-    With learning rate eta and weight decay lambda, the steps after step t of T multiply its insertion and
+    With T steps, learning rate eta and weight decay lambda, the steps after step t multiply its insertion and
     noise by w_t = (1 - eta lambda)^(T - t). So mu = (sum of w_t over steps with an insertion) / (sigma |w|).
     """
     schedule = setting.schedule
@@ -206,8 +206,8 @@ def _find_shifts(setting: Setting) -> Array:
     """Returns the shift that the canary causes at each step, (T,): 1 if inserted there, else 0.
 
     The unit is eta C / B, for learning rate eta, clipping norm C and batch size B. If a sampler draws a step
-    in each epoch, we assume that it draws the last one, since the least noise follows it. For Poisson
-    sampling (`batches` is 0), we assume that it draws every possible step.
+    in each epoch, we assume that it draws the last one, since the least noise follows it. We assume that
+    Poisson sampling (`batches` is 0) draws every possible step.
     """
     schedule = setting.schedule
     batches = setting.sampling.batches
@@ -272,7 +272,7 @@ def _find_constant(setting: Setting, curvature: task.Curvature) -> float:
 
 
 def _why_uncovered(setting: Setting, own_model: bool) -> str:
-    """Returns why a setting cannot have an upper bound for the last model; empty if it may have one.
+    """Returns the reason why a setting's last model cannot have an upper bound; empty if it may have one.
 
     The bound requires float32 steps that depend only on the previous model, the canary and independent noise.
     """
@@ -302,14 +302,14 @@ _MIN_REHEARSALS = 2  # one with the canary and one without
 def count_rehearsals(
     setting: Setting, requested: str | None = None, rehearsals: int | None = None
 ) -> int | None:
-    """Returns the number of rehearsals for a catalogue model; None if constants are proven or not wanted.
+    """Returns the number of rehearsals for a catalogue model; None if constants are proven or not measured.
 
-    A rehearsal is a training run that measures Lipschitz constants, for an upper bound on the last model's
+    A rehearsal is a training run that measures Lipschitz constants, in order to bound the last model's
     leakage. If the result is 0 (`USUAL`), the number depends on the model's size.
 
     Args:
-      requested: "measured" or "none", to measure or not. By default (None), we measure if we expect an upper
-        bound below that of composition.
+      requested: "measured" or "none", to measure the constants or not. By default (None), we measure them if
+        we expect an upper bound below that of composition.
       rehearsals: the number of rehearsals; None for `USUAL`.
 
     Raises:
@@ -343,7 +343,7 @@ def _wants_measurement(setting: Setting, requested: str | None, is_smooth: bool)
 
 
 def require_rehearsals(is_measured: bool, rehearsals: int | None) -> None:
-    """Raises InputError for fewer than 2 rehearsals (measurement runs), or for any unless `is_measured`."""
+    """Raises InputError if `rehearsals` (measurement runs) is below 2, or given without `is_measured`."""
     if rehearsals is None:
         return
     require(is_measured, f"`rehearsals` requires `lipschitz={MEASURED}`")

@@ -1,4 +1,4 @@
-"""Measures and stores the Lipschitz constants of steps for models without proven constants."""
+"""Measures and stores the Lipschitz constants of training steps, for models without proven constants."""
 
 import math
 import time
@@ -95,10 +95,10 @@ def measure_steps(
 
 
 def _describe_kink(worst: Stretch, has_kinks: bool) -> str:
-    """Returns why the largest derivative is not a Lipschitz constant of the steps, or an empty string.
+    """Returns a reason why the largest derivative is not a Lipschitz constant of the steps, or "".
 
-    `worst` is the measured displacement that a step stretches most, compared with the step's derivatives
-    along it. `has_kinks` is True if the model is known to have kinks, even if no secant shows one.
+    `worst` is the measured displacement that a step stretches most relative to the step's derivatives along
+    it. `has_kinks` is True if the model is known to have kinks, even if no secant shows one.
     """
     if expansion.compute_excess(*worst) > 0:
         return (

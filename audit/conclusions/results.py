@@ -36,7 +36,7 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
       upper_bound: the claimed epsilon; null if unknown.
       claim_test*: the test of the claim. `seen` is the smallest noise reduction that it would have detected.
       last_model*: the upper bound for the last model (`epsilon`, `mu`, `assumes`), or `why_not`. `margins`
-        maps a factor f to the epsilon if each Lipschitz constant c were c + (f - 1) |c - 1|.
+        maps a factor f to the epsilon for Lipschitz constants c + (f - 1) |c - 1| instead of c.
       expected*: the epsilon that the last model would have with linear losses.
       epsilon: the lower bound for any curve.
       most_provable: the largest such bound that this number of runs can prove; null with several canaries per
@@ -82,8 +82,8 @@ def _describe_one_run(conclusion: Conclusion) -> dict[str, Any]:
     """Returns the fields that exist only for a single run.
 
     `coins` is true if coin flips chose the inserted canaries. For cosines, `observed` and `unobserved` are
-    the numbers of inserted and left-out canaries. For other scores, `canaries` is the number of all canaries.
-    In `estimates`, it counts only inserted canaries.
+    the numbers of inserted and left-out canaries. For other scores, `canaries` is the total number of
+    canaries. In `estimates`, it counts only inserted canaries.
     """
     fields: dict[str, Any] = {
         "estimates": [
@@ -115,7 +115,7 @@ def finding_fields(finding: Finding) -> dict[str, Any]:
         fields["assumes"] = finding.assumes.text
         if not finding.counted:
             del fields["counted"]
-        # Only methods with a `path`, the bound after each run, compute this rate.
+        # Methods compute this rate only together with `path`, the bound after each run.
         if finding.false_positive_rate is None:
             del fields["false_positive_rate"]
             del fields["path"]

@@ -34,9 +34,9 @@ def at_most(value: float) -> str:
 def judge(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a conclusion, from all its other fields.
 
-    If scores are not in doubt and there are bounds, we first look for violations valid for any trade-off
-    curve: an exceeded upper bound or a rejected claim. Even reversed scores can prove a violation.
-    Then we compare the largest lower bound, which may assume a Gaussian curve.
+    If scores are not in doubt and there are bounds, we first look for violations proven for any trade-off
+    curve: an exceeded upper bound or a rejected claim. Even reversed scores can prove a violation. We then
+    compare the largest lower bound, which may assume a Gaussian curve, with the upper bounds.
     """
     if conclusion.doubt:
         return _judge_doubt(conclusion.doubt)
@@ -71,7 +71,7 @@ def judge(conclusion: Conclusion) -> Verdict:
 
 
 def _judge_doubt(doubt: str) -> Verdict:
-    """Returns the verdict on scores that cannot be from independent runs; `doubt` is the reason."""
+    """Returns the verdict on scores that cannot come from independent runs; `doubt` is the reason."""
     explanation = (
         f"{doubt[0].upper()}{doubt[1:]}. Independent noisy training runs would not produce scores like "
         "these, and the bounds are valid only for independent runs, so the scores do not show whether "
@@ -85,7 +85,7 @@ def _judge_doubt(doubt: str) -> Verdict:
 def _judge_estimates(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a single run that has only estimates.
 
-    Bounds require the coin flips for the canaries or the exact distribution of scores.
+    Bounds require the canaries' coin flips or the exact distribution of scores.
     """
     if conclusion.is_reversed:
         return _judge_reversed(conclusion)
@@ -97,7 +97,7 @@ def _judge_estimates(conclusion: Conclusion) -> Verdict:
 
 
 def _judge_violation(conclusion: Conclusion, any_curve: Bound, broken: UpperBound) -> Verdict:
-    """Returns the verdict for a lower bound, valid for any curve, that exceeds the upper bound `broken`."""
+    """Returns the verdict that the upper bound `broken` is violated, whatever the trade-off curve is."""
     headline = (
         f"The guarantee is violated: epsilon is at least {at_least(any_curve.epsilon)}, "
         f"but the {broken.name} allows {at_most(broken.epsilon)}."
@@ -112,7 +112,7 @@ def _judge_violation(conclusion: Conclusion, any_curve: Bound, broken: UpperBoun
 def _judge_if_gaussian(
     conclusion: Conclusion, any_curve: Bound, gaussian: Bound, broken: UpperBound
 ) -> Verdict:
-    """Returns the verdict if a lower bound for a Gaussian curve exceeds the upper bound `broken`.
+    """Returns the verdict that the upper bound `broken` is violated if the trade-off curve is Gaussian.
 
     `any_curve`, the largest lower bound for any trade-off curve, does not exceed `broken`.
     """
@@ -123,7 +123,7 @@ def _judge_if_gaussian(
     other = _name_other_reasons(broken, conclusion, condition=" with a Gaussian curve")
     explanation = (
         f"{_state_bound(gaussian)}, more than {_name_upper_bound(broken)}. Either the curve is not "
-        f"Gaussian, or there is a bug, {other} Without an assumption on the curve, "
+        f"Gaussian, or there is a bug, {other} Without an assumption about the curve, "
         f"{_these_prove(conclusion)} {proven}, which the guarantee allows."
         f"{_describe_curve_test(conclusion)} To decide, use {describe_what_decides(conclusion)}."
     )
@@ -146,7 +146,7 @@ def _judge_leak(conclusion: Conclusion, any_curve: Bound, largest: Bound) -> Ver
     if largest.epsilon >= _SHOWN:
         headline = "This training leaks if its trade-off curve is Gaussian."
         sentence = (
-            f"{_state_bound(largest)}; without an assumption on the curve, {_these_prove(conclusion)} no "
+            f"{_state_bound(largest)}; without an assumption about the curve, {_these_prove(conclusion)} no "
             f"leakage.{curve_test}{upper_bounds}"
         )
         return Verdict(LEAKS, "leaks, if Gaussian", headline, sentence)
@@ -154,7 +154,7 @@ def _judge_leak(conclusion: Conclusion, any_curve: Bound, largest: Bound) -> Ver
 
 
 def _judge_no_leak(conclusion: Conclusion) -> Verdict:
-    """Returns the verdict if all lower bounds are 0."""
+    """Returns the verdict that no leakage is proven: all lower bounds are 0."""
     scores = f"scores ({conclusion.evidence})"
     if conclusion.has_one_canary:
         scores = f"{conclusion.runs:,} runs"
@@ -183,8 +183,8 @@ def _judge_reversed(conclusion: Conclusion) -> Verdict:
     if conclusion.auc is not None:  # None if a single run has no left-out canaries
         how_far = f"The area under their ROC curve is {conclusion.auc.value:.2f}, far below 1/2. "
     sentence = (
-        f"{how_far}Higher scores must mean that the canary was inserted: negate the scores. As they are, "
-        "they are not evidence about privacy."
+        f"{how_far}Higher scores must mean that the canary was inserted: negate the scores. Reversed "
+        "scores are not evidence about privacy."
         f"{_describe_upper_bounds(conclusion)}"
     )
     return Verdict(NOTHING, "reversed scores", "Scores are lower with the canary.", sentence)
@@ -224,12 +224,12 @@ def _make_last_model_headline(conclusion: Conclusion, last_model: UpperBound) ->
 
 
 def _explain_refutation(conclusion: Conclusion) -> str:
-    """Returns the explanation if a test rejects the claim but lower bounds for any curve do not exceed it."""
+    """Returns the explanation for a claim that its test rejects but no lower bound for any curve exceeds."""
     upper = conclusion.tightest
     test = conclusion.claim_test
     assert upper is not None and test is not None
-    why_refuted = "no test could have the error rates of these scores under the claim"
-    # Only the e-values of bets are informative. Those from comparing bounds are 0 or 1 / (1 - confidence).
+    why_refuted = "under the claim, no test could achieve the error rates of these scores"
+    # Only the e-values of bets are informative. Comparing bounds yields only 0 or 1 / (1 - confidence).
     if conclusion.bets_on_curve:
         why_refuted = (
             f"bets against its trade-off curve multiplied their stake by {test.e_value:.3g}"
@@ -237,13 +237,13 @@ def _explain_refutation(conclusion: Conclusion) -> str:
     runs = written.counted(test.runs, "training run")
     return (
         f"With {show_percent(conclusion.confidence)} confidence, {_name_upper_bound(upper)} is "
-        f"rejected after {runs}: {why_refuted}. This needs no assumption on the curve. {_BUG}"
+        f"rejected after {runs}: {why_refuted}. This needs no assumption about the curve. {_BUG}"
         f"{_name_other_reasons(upper, conclusion)}"
     )
 
 
 def _describe_curve_test(conclusion: Conclusion) -> str:
-    """Returns a sentence about the Gaussian-curve test, with a leading space, or ""."""
+    """Returns a sentence, with a leading space, about the Gaussian-curve test, or ""."""
     curve = conclusion.curve
     if curve is None:
         if conclusion.scores_may_depend:
@@ -266,7 +266,7 @@ def _state_bound(bound: Bound) -> str:
 
 
 def _state_condition(bound: Bound) -> str:
-    """Returns a phrase for the condition under which a lower bound is valid."""
+    """Returns a phrase that states when a lower bound is valid."""
     if bound.assumes.proviso:
         return bound.assumes.proviso
     if bound.assumes.gaussian:
@@ -275,7 +275,7 @@ def _state_condition(bound: Bound) -> str:
 
 
 def _describe_upper_bounds(conclusion: Conclusion) -> str:
-    """Returns a sentence about the upper bounds, with a leading space."""
+    """Returns a sentence, with a leading space, about the upper bounds."""
     tightest = conclusion.tightest
     upper = conclusion.upper_bound
     if tightest is None or upper is None:

@@ -36,7 +36,7 @@ def log_delta_from_mu(mu: ArrayLike, epsilon: ArrayLike) -> Array:
 
 
 def log_difference(log_larger: ArrayLike, log_smaller: ArrayLike) -> Array:
-    """Returns log(a - b), given log a and log b of probabilities a >= b.
+    """Returns log(a - b) from log a and log b, for probabilities a >= b.
 
     The result is -inf if a and b are equal up to rounding.
     """
@@ -92,8 +92,8 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
     _, high = find_bracket(lambda mu: compute_excess(mu) < 0, first=np.sqrt(2 * epsilon) + 1)
     # `low` is too small, because delta(epsilon) is at most delta(0), about 0.4 mu.
     low = delta * 1e-3
-    # We need relative precision because mu may be tiny. Even a root of 1e-300 takes fewer than 2,000
-    # iterations.
+    # We need relative precision because mu may be tiny. The search finds even a root of 1e-300 in fewer than
+    # 2,000 iterations.
     return scipy.optimize.brentq(compute_excess, low, high, xtol=1e-300, rtol=1e-14, maxiter=2000)
 
 

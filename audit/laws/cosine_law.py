@@ -20,8 +20,8 @@ def log_sf(cosine: ArrayLike, dimension: int) -> Array:
     """Returns log P(T > t) for the cosine T between a fixed and a uniformly random direction in R^d.
 
     The relative error is at most 1e-9 for probabilities down to 1e-280. For smaller probabilities, the result
-    is an upper bound that exceeds the true value by at most 0.001, or by the rounding error of float64 if it
-    is larger.
+    is an upper bound that exceeds the true value by at most 0.001 or float64's rounding error, whichever is
+    larger.
 
     Args:
       cosine: t in [-1, 1], any shape.
@@ -108,10 +108,10 @@ class AndersonDarling(NamedTuple):
 
 
 def anderson_darling(values: ArrayLike) -> AndersonDarling:
-    """Tests whether n values are normal with unknown mean and variance, using Anderson and Darling's A^2.
+    """Tests whether n values are normal with unknown mean and variance (Anderson-Darling test).
 
-    A^2 = -n - sum_i (2 i - 1) / n (log Phi(z_i) + log Phi(-z_(n + 1 - i))) for the standardised values z_1 <=
-    ... <= z_n. The critical values are those of Stephens (1974; Errata O10 of
+    The statistic is A^2 = -n - sum_i (2 i - 1) / n (log Phi(z_i) + log Phi(-z_(n + 1 - i))) for the
+    standardised values z_1 <= ... <= z_n. The critical values are those of Stephens (1974; Errata O10 of
     experiments/one_shot/README.md). The values must not all be equal. At least 8 values are required, because
     the correction for n is inaccurate for fewer.
     """
@@ -170,7 +170,7 @@ def draw_cosines(rng: Generator, canaries: Array, dimension: int, sigma: float) 
 
 
 def _limit_far_tail(t: Array, dimension: int) -> Array:
-    """Returns an upper bound on log P(T > t) for t in [0, 1] of any shape, tight when P(T > t) is tiny.
+    """Returns an upper bound on log P(T > t) for any array t in [0, 1], tight for tiny P(T > t).
 
     The density of the cosine T at u is (1 - u^2)^k / B(1/2, (d - 1) / 2) with k = (d - 3) / 2. We multiply
     the density by u / t, which is above 1 for u > t. The integral of the product over u > t is

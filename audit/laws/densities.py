@@ -1,7 +1,7 @@
 """The trade-off curve, hockey-stick divergence, epsilon and mu of two densities on a common grid.
 
-We approximate integrals by sums over grid points, times the spacing. If an integrand has a kink, we split the
-cell around it by linear interpolation, so the error is proportional to the squared spacing.
+We approximate integrals by sums over grid points, times the spacing. If an integrand has a kink, we locate it
+by linear interpolation and split its cell there, so the error is proportional to the squared spacing.
 """
 
 from typing import NamedTuple
@@ -72,10 +72,10 @@ def epsilon_at(pair: DensityPair, delta: float) -> float:
     """Returns the smallest epsilon >= 0 such that the observations in both worlds are (epsilon, delta)-close.
 
     Raises:
-      InputError: If delta is out of range or too small for the grid's error, or epsilon exceeds 512.
+      InputError: If delta is out of range or below 1,000 times the grid's error, or epsilon exceeds 512.
     """
     conversions.require_delta(delta)
-    # An error of a thousandth of delta does not change the displayed digits of epsilon.
+    # A relative error of 0.1% in delta does not change the displayed digits of epsilon.
     require(
         pair.error <= 1e-3 * delta,
         f"the grid is accurate only to {pair.error:.1g}, got `delta={delta:g}`: use a larger delta",
@@ -104,7 +104,7 @@ class ErrorRates(NamedTuple):
 
 
 def error_rates(pair: DensityPair, thresholds: Array | float) -> ErrorRates:
-    """Returns the false-positive and false-negative rates of guessing "in" above each of the thresholds.
+    """Returns the error rates of guessing "in" for observations above each threshold.
 
     Both rates have the shape of `thresholds`. We sum the tails of the densities beyond each cell's edge, and
     interpolate the logarithms of the sums.

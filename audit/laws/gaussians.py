@@ -23,7 +23,7 @@ class Gaussian(NamedTuple):
 def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
     """Returns the log of the smallest delta such that two Gaussians are (epsilon, delta)-indistinguishable.
 
-    The result is the larger of the deltas of the first Gaussian against the second and vice versa. Means,
+    The result is the larger of two deltas: the first Gaussian against the second, and vice versa. Means,
     deviations (above 0) and epsilon (at least 0) broadcast to the result's shape. The log is -inf if delta is
     0.
     """
@@ -80,8 +80,8 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
 
         a = (1 / s^2 - 1) / 2,    b = -m / s^2,    c = m^2 / (2 s^2) + log s.
 
-    In the event, x is outside the two roots of a x^2 + b x + c - epsilon if a > 0, and between the roots if a
-    < 0. If a = 0, the event is a half-line.
+    So the event is that x is outside the two roots of a x^2 + b x + c - epsilon if a > 0, and between them if
+    a < 0. If a = 0, the event is a half-line.
     """
     with np.errstate(all="ignore"):  # cases without roots are replaced below
         square = s * s

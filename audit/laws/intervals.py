@@ -20,7 +20,7 @@ class Interval(NamedTuple):
 def clopper_pearson_upper(
     count: ArrayLike, trials: int | NDArray[np.int64], error: float, prior: float = 1.0
 ) -> Array:
-    """Returns one-sided upper limits for a binomial success probability, by Clopper and Pearson (1934).
+    """Returns one-sided upper limits for a binomial success probability (Clopper and Pearson, 1934).
 
     The limits are quantiles of Beta(count + prior, trials - count + 1 - prior), or 1 if the second parameter
     is not positive.
@@ -28,18 +28,18 @@ def clopper_pearson_upper(
     Args:
       count: The numbers of successes, any shape. The limits have the same shape.
       trials: The number of trials: one for all counts, or one for each count.
-      error: The maximum probability that the success probability exceeds its limit.
+      error: The maximum probability that a limit is below the success probability.
       prior: 1, or 1/2 for Jeffreys limits, which are valid only on average over rates.
     """
     k = np.asarray(count, float)
     second_parameter = trials - k + (1 - prior)
-    positive = np.maximum(second_parameter, 0.5)  # avoids NaN in results that we then replace by 1
+    positive = np.maximum(second_parameter, 0.5)  # avoids NaN in results that become 1 below
     quantiles = special.betaincinv(k + prior, positive, 1 - error)
     return np.where(second_parameter > 0, quantiles, 1.0)
 
 
 def clopper_pearson(count: ArrayLike, trials: int, confidence: float) -> Interval:
-    """Returns two-sided limits for a binomial success probability, by Clopper and Pearson (1934).
+    """Returns two-sided limits for a binomial success probability (Clopper and Pearson, 1934).
 
     Each limit fails with probability at most (1 - confidence) / 2. Limits have the shape of `count`.
     """
@@ -57,7 +57,7 @@ def find_bracket(holds: Callable[[Any], Any], first: Array | float) -> tuple[Arr
 
     Args:
       holds: Maps parameters to booleans: whether each condition is true. All conditions must be true at 0 and
-        false at large parameters; otherwise the search never ends.
+        false for large parameters; otherwise the search never ends.
       first: The first parameters to try. They must be positive and broadcastable to the conditions' shape.
     """
     high = np.asarray(first, float)

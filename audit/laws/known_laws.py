@@ -109,7 +109,7 @@ def compute_epsilon(family: ScoreFamily, parameter: float, delta: float) -> floa
 
 
 def _laplace_distribution(z: Array) -> Array:
-    """Returns the probability below z under the Laplace distribution with scale 1."""
+    """Returns the probability that a Laplace variable with scale 1 is below z."""
     far = np.exp(-np.abs(z)) / 2
     return np.where(z < 0, far, 1 - far)
 

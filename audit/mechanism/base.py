@@ -103,7 +103,7 @@ class Hyperparameters(NamedTuple):
       clipping_norm: C, the maximum L2 norm of a clipped gradient.
       noise_multiplier: sigma; the noise has standard deviation sigma * C.
       mechanism_specific: hyperparameters specific to this mechanism, such as `fedavg.Federated`.
-      weight_decay: lambda, the weight decay of DP-SGD. None omits it from the program.
+      weight_decay: lambda, the weight decay of DP-SGD. If None, programs omit it.
     """
 
     learning_rate: Scalar
@@ -130,7 +130,7 @@ class Schedule(NamedTuple):
 
 
 class State(NamedTuple):
-    """A run between two steps.
+    """The state of a run between two steps.
 
     Attributes:
       theta: the parameters, of shape (p,).
@@ -232,8 +232,9 @@ class Canaries(NamedTuple):
 
 
 # (hyper, state before, data, schedule, canaries, the run's key) -> the state after the schedule's last step.
-# The draws of step t come from fold_in(run_key, t), so they do not depend on where segments begin. Only the
-# functions in `canaries` are not traced, so one program serves runs with and without canaries.
+# The draws of step t come from fold_in(run_key, t), so they do not depend on where segments begin. All
+# arguments are traced except the functions in `canaries`, so one program serves runs with and without
+# canaries.
 Segment = Callable[[Hyperparameters, State, Data, Schedule, Canaries, Array], State]
 
 
@@ -352,8 +353,8 @@ def draw_unit_direction(key: Array, like: Array) -> Array:
 def draw_normal_block(key: Array, like: Array) -> Array:
     """Draws BLOCK consecutive coordinates of a standard normal vector, or all p if p < BLOCK.
 
-    `like` has the shape (p,) and dtype of the vector. Callers concatenate blocks and drop coordinates after
-    the first p.
+    `like` has the shape (p,) and dtype of the vector. Callers concatenate blocks and keep the first p
+    coordinates.
     """
     size = min(BLOCK, like.size)
     return jax.random.normal(key, (size,), like.dtype)
@@ -387,7 +388,7 @@ def make_inserter(
         constant_sum = sum_at(state.step, state.theta, jnp.float32(1))
 
         def insert_constant(step: Array, theta: Array, mask: Array) -> Array:
-            """Scales the constant sum by a mask (), or sums the canaries with a mask (K,)."""
+            """Scales the constant sum by a mask (), or computes the sum for a mask (K,)."""
             if jnp.ndim(mask) == 0:
                 return mask * constant_sum
             return sum_at(step, theta, mask)
@@ -439,7 +440,7 @@ def fixed_shuffle(key: Array, n_examples: int, batch_size: int, steps: int) -> A
 def insertion_mask(steps: int, periodicity: int, place: int = 0) -> Array:
     """Returns the mask, of shape (steps,): 1.0 if a step inserts the canaries, else 0.0.
 
-    Every k-th step inserts the canaries, for k = `periodicity` (hidden-state paper, Algorithm 4). `place` is
+    Every k-th step inserts the canaries, with k = `periodicity` (hidden-state paper, Algorithm 4). `place` is
     the first such step, counted from 1; 0 means step k.
     """
     numbers = jnp.arange(1, steps + 1)
@@ -463,7 +464,7 @@ def rehearse(
     schedule: Schedule,
     canaries: Canaries,
 ) -> Array:
-    """Returns the final theta of a training run without noise, of shape (p,).
+    """Returns the final theta (p,) of a training run without noise.
 
     If a coin flip decides whether a canary is inserted, set its presence to the probability of insertion.
     """

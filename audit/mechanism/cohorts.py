@@ -1,4 +1,4 @@
-"""Draws the clients and canaries of each round of a federated training run, before it begins."""
+"""Draws the clients and canaries of each round before a federated training run begins."""
 
 import jax
 import numpy as np
@@ -30,15 +30,15 @@ def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> NDArra
     """Draws a mask (rounds, canaries) that is 1 for the `repetitions` rounds that each canary joins.
 
     We cut the run into `repetitions` parts of equal length, which may begin in the middle of a round. In each
-    part, we deal a permutation of all canaries evenly to the rounds, so each canary joins one round.
+    part, we distribute all canaries evenly over the rounds in random order, so each canary joins one round.
     `repetitions` must be at most `rounds`.
     """
     mask = np.zeros((rounds, canaries), np.float32)
     for part in range(repetitions):
         part_key = jax.random.fold_in(key, part)
         order = np.asarray(jax.random.permutation(part_key, canaries))
-        # The previous part may end within this part's first round. We move canaries already dealt to that
-        # round to the end of the order, to avoid dealing them to it twice.
+        # The previous part may end within this part's first round. We move canaries that already join this
+        # round to the end of the order, so they do not join it twice.
         first_round = part * rounds // repetitions
         is_dealt = mask[first_round] > 0
         order = order[np.argsort(is_dealt[order], kind="stable")]

@@ -149,16 +149,16 @@ def step(
 def _draw_step_noise(
     coefficients: Coefficients | tuple[()], state: State, run_key: Array, deviation: Array
 ) -> tuple[Array, Tree]:
-    """Draws the noise n_t of step t = state.step, of shape (p,), and returns it with the next `State.noise`.
+    """Draws the noise n_t (p,) of step t = state.step, and returns it with the next `State.noise`.
 
     For independent noise, `coefficients` is (). A matrix mechanism (Denisov et al., 2022) computes noise n
-    from independent raw noise z, with coefficients B (b,) of n and A of z:
+    from independent raw noise z, with coefficients B (b,) for n and A for z:
 
         n_t = (sum_j A_j z_{t-j} - sum_{j>0} B_j n_{t-j}) / B_0.
 
-    The raw noise z_t is drawn with fold_in(run_key, t), so a step can redraw earlier raw noise. `State.noise`
-    stores the last b - 1 vectors n, newest first, (b - 1, p). `deviation` is sigma C, the standard deviation
-    of raw noise.
+    We draw the raw noise z_t from the key fold_in(run_key, t), so later steps can regenerate it.
+    `State.noise` stores the last b - 1 vectors n, newest first, (b - 1, p). `deviation` is sigma C, the
+    standard deviation of raw noise.
     """
     theta = state.theta
     if not coefficients:
@@ -169,7 +169,7 @@ def _draw_step_noise(
         of_raw_noise = of_raw_noise[state.step]
 
     def add_raw_noise(total: Array, term: tuple[Array, Array]) -> tuple[Array, None]:
-        """Redraws the raw noise z_{t-j} and adds A_j z_{t-j} to the total, for `term` (j, A_j).
+        """Regenerates the raw noise z_{t-j} and adds A_j z_{t-j} to the total, for `term` (j, A_j).
 
         Adds 0 if t < j.
         """
@@ -190,7 +190,7 @@ def _draw_step_noise(
 def draw_noise(key: Array, deviation: Array, theta: Array) -> Array:
     """Draws a vector from N(0, deviation^2 I), with the shape (p,) and dtype of theta.
 
-    On a CPU, the draw is in a branch, because XLA would not vectorise it together with the gradients. The
+    On a CPU, we draw in a branch, because XLA would not vectorise the draw together with the gradients. The
     branch skips the draw if the deviation is 0.
     """
 

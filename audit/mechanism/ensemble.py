@@ -68,8 +68,8 @@ class Placement(NamedTuple):
     ) -> jax.stages.Wrapped:
         """Compiles a function of a single run into a function of many runs.
 
-        Every row of the mesh maps the function over its own runs. The function must return equal results on
-        all devices in a row. Reuse the result, since another call would recompile the function.
+        Every row of the mesh maps the function over its own runs. The function must return the same result on
+        all devices of a row. Reuse the result, since another call would recompile the function.
 
         Args:
           axes: for each argument, 0 if it has a leading axis of runs, or None if all runs share it.
@@ -101,9 +101,9 @@ def segments(schedule: Schedule, longest: int = SEGMENT_STEPS) -> list[Schedule]
 def chunk_size(runs: int, bytes_per_run: int, hardware: Hardware | None = None) -> int:
     """Returns the number of runs to train at once, for chunks of about the same size.
 
-    Every device trains at least 1 and at most _MAX_CHUNK runs at once. The steps of these runs take at most
-    _MEMORY_FRACTION of the device's memory. On a CPU, they must also fit into the cache (_CACHE_BYTES),
-    unless there are at most _MIN_CHUNK, because runs share computations.
+    Every device trains at least 1 and at most _MAX_CHUNK runs at once. The steps of these runs use at most
+    _MEMORY_FRACTION of the device's memory. On a CPU, they must also fit into the cache (_CACHE_BYTES) if
+    there are more than _MIN_CHUNK runs. Smaller chunks would share too few computations.
 
     `bytes_per_run` is the size of a run's step (`base.step_memory`). `hardware` defaults to this process's
     devices.

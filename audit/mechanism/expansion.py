@@ -1,4 +1,4 @@
-"""Measures by how much a step of DP-SGD can increase the distance between two models.
+"""Measures how much a step of DP-SGD can increase the distance between two models.
 
 A step without canaries or noise is phi(theta) = theta - eta d(theta) with
 
@@ -36,11 +36,11 @@ from audit.mechanism.clipping.base import Batch, ClippedSum
 TOLERANCE = 0.05
 _ROUNDING = 1e-6
 _MISSED = 0.003  # the probability that a random start misses a larger constant
-# Up to this number of parameters, we compute the whole Jacobian. Lanczos iterations need fewer products, but
-# compute each in a separate call.
+# For up to this number of parameters, we compute the whole Jacobian. Lanczos iterations need fewer products,
+# but compute each in a separate call.
 MAX_WHOLE = 128
-# If this many iterations are not enough, we compute the whole Jacobian, for up to _MAX_WHOLE_AFTERWARDS
-# parameters.
+# If this many iterations are not enough, we compute the whole Jacobian of models with up to
+# _MAX_WHOLE_AFTERWARDS parameters.
 _MAX_ITERATIONS = 200
 _MAX_WHOLE_AFTERWARDS = 2000
 _LARGE = 10_000  # in parameters
@@ -49,7 +49,7 @@ _LINES_AT_ONCE = 16
 # If derivatives stretch by 1 + x, secants may stretch by 1 + (1 + _RELATIVE) x + _ABSOLUTE.
 _RELATIVE = 0.1
 _ABSOLUTE = 5e-4
-# If derivatives at models stretch by 1 + x, we trust derivatives on lines up to 1 + MAX_MARGIN x.
+# If derivatives at models stretch by at most 1 + x, we cap those on lines at 1 + MAX_MARGIN x.
 MAX_MARGIN = 10
 _SLOPES_PER_SECANT = 4  # derivatives measured along a secant, excluding its end
 
@@ -75,7 +75,7 @@ class Line(NamedTuple):
     Attributes:
       length: The length of each secant.
       reach: The number of secants on either side of the model.
-      stretch_at_models: The largest stretch by this step's Jacobian at any run's model.
+      stretch_at_models: The largest factor by which this step's Jacobian at a run's model stretches a vector.
       largest_stretch_at_models: The largest `stretch_at_models` of all measured steps.
     """
 
@@ -86,7 +86,7 @@ class Line(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """The factor by which a step phi stretches a displacement u from x.
+    """The factor by which a step phi stretches the displacement u between models x and x + u.
 
     Attributes:
       secant: |phi(x + u) - phi(x)| / |u|.
@@ -245,16 +245,16 @@ def largest_expansion(
     start: Vector | None = None,
     seed: int | tuple[int, ...] = 0,
 ) -> Expansion:
-    """Returns the largest factor by which a step stretches distances near theta, and the direction.
+    """Returns the largest factor by which a step stretches distances near theta, and its direction.
 
-    The factor is the largest singular value c of the step's Jacobian. Up to MAX_WHOLE parameters, we compute
-    the whole Jacobian. For more, Lanczos iterations from a random start find a value that is too low by at
-    most TOLERANCE |c - 1| + _ROUNDING, except with probability _MISSED. If iterations do not converge, we
-    compute the whole Jacobian or, for more than 2,000 parameters, return an upper bound on c.
+    The factor is the largest singular value c of the step's Jacobian. For up to MAX_WHOLE parameters, we
+    compute the whole Jacobian. For more, Lanczos iterations from a random start find a value that is too low
+    by at most TOLERANCE |c - 1| + _ROUNDING, except with probability _MISSED. If iterations do not converge,
+    we compute the whole Jacobian or, for more than 2,000 parameters, return an upper bound on c.
 
     Args:
-      start: (p,) a guess at the most stretched direction, such as that of an earlier step, to save
-        iterations. A wrong guess does no harm.
+      start: (p,) a guess at the direction, such as the result for an earlier step, to save iterations. A
+        wrong guess does no harm.
       seed: The seed for the random start, to which we add the guess.
     """
     p = theta.size
@@ -313,9 +313,9 @@ def _find_largest_eigenvalue(
 ) -> tuple[float, Vector, bool]:
     """Finds the largest eigenvalue of a symmetric matrix, or an upper bound, with Lanczos iterations.
 
-    The iterations converge once no eigenvalue exceeds the largest one found plus a tolerance, except with
-    probability _MISSED. At every eigenvalue x, their polynomials p_j satisfy sum_j p_j(x)^2 <= limit
-    (`_limit_at_eigenvalues`).
+    The iterations converge once we can exclude eigenvalues above the largest one found plus a tolerance, with
+    an error probability of at most _MISSED. At an eigenvalue x, the Lanczos polynomials p_j satisfy sum_j
+    p_j(x)^2 <= limit (`_limit_at_eigenvalues`).
 
     Args:
       multiply: Returns the product of the matrix and a vector of shape (p,).
@@ -352,26 +352,26 @@ def _find_largest_eigenvalue(
             largest = values[0]
             eigenvector = known.T @ vectors[:, 0]
             bound = add_tolerance(largest)
-            # The sum increases above `largest`, so this excludes all eigenvalues above `bound`. The sum is
-            # infinite if the length is 0.
+            # Above `largest`, the sum increases with x, so this excludes all eigenvalues x above `bound`. The
+            # sum is infinite if the length is 0.
             if _sum_squared_polynomials(diagonal, off_diagonal, bound) > limit_at_eigenvalues:
                 return largest, eigenvector, True
         vector = product / length
-    # We raise the bound, by a tenth of its distance from `largest`, until no eigenvalue can exceed it.
+    # We keep raising the bound by a tenth of its distance from `largest` until no eigenvalue can exceed it.
     while _sum_squared_polynomials(diagonal, off_diagonal, bound) <= limit_at_eigenvalues:
         bound += 0.1 * (bound - largest)
     return bound, eigenvector, False
 
 
 def _limit_at_eigenvalues(squared_length: float) -> float:
-    """Returns a limit on sum_j p_j(x)^2 at every eigenvalue x, valid except with probability _MISSED.
+    """Returns a limit on sum_j p_j(x)^2 at an eigenvalue x. It fails with probability at most _MISSED.
 
-    Lanczos iterations from a vector s give polynomials p_0, ..., p_k with orthonormal vectors p_j(matrix) s /
-    |s|. Let c be the dot product of s and the unit eigenvector of x. The dot product of p_j(matrix) s / |s|
-    and the eigenvector is p_j(x) c / |s|. The squares of these products add up to at most 1 (Bessel's
-    inequality), so sum_j p_j(x)^2 <= (|s| / c)^2. The entries of s are independent N(0, 1) numbers, so |c| is
-    below q = 0.0038 only with probability _MISSED. Adding a fixed vector to s makes a tiny c less likely.
-    `squared_length` is |s|^2.
+    Lanczos iterations from a vector s yield polynomials p_0, ..., p_k such that the vectors p_j(matrix) s /
+    |s| are orthonormal. Let c be the dot product of s and the unit eigenvector of x. The dot product of
+    p_j(matrix) s / |s| and the eigenvector is p_j(x) c / |s|. The squares of these products add up to at most
+    1 (Bessel's inequality), so sum_j p_j(x)^2 <= (|s| / c)^2. The entries of s are independent N(0, 1)
+    numbers, so |c| is below q = 0.0038 only with probability _MISSED. Adding a fixed vector to s makes a tiny
+    c less likely. `squared_length` is |s|^2.
     """
     q = norm.ppf((1 + _MISSED) / 2)
     return squared_length / q**2
@@ -404,31 +404,31 @@ def _sum_squared_polynomials(diagonal: list[float], off_diagonal: list[float], x
 def worst_on_lines(
     step: StepMap, theta: Array, batch: Batch, directions: Vector, line: Line
 ) -> Stretch:
-    """Searches lines through theta for jumps of a step phi, which derivatives do not reveal.
+    """Searches lines through theta for jumps in a step phi that derivatives do not reveal.
 
     We cut lines into segments from x to x + u. The secant |phi(x + u) - phi(x)| / |u| is the factor by which
-    phi stretches a segment. Without a jump, the secant is at most the largest |J u| / |u| for the step's
-    Jacobian J at points of the segment. Returns the secant that exceeds this limit by the largest amount.
-    Jumps off the lines are not detected.
+    phi stretches a segment. Without a jump, it is at most the largest |J u| / |u| on the segment, for the
+    step's Jacobian J. Returns the secant that exceeds this limit the most. Jumps off the lines are not
+    detected.
 
     Args:
       directions: (n, p) the lines' directions, of any length. A direction of length 0 shows no jump.
-      line: The segments of each line, and the Jacobians' largest stretch at the runs' models, both at
-        this step and over all steps.
+      line: The segments of each line, and the Jacobians' largest stretch at the runs' models (at this step,
+        and over all steps).
     """
     along = jnp.asarray(directions, jnp.float32)
     numbers = jnp.arange(-line.reach, line.reach + 1, dtype=jnp.float32)
     positions = line.length * numbers
-    # float32 keeps more digits of a factor near 1 after subtracting 1.
+    # Factors are near 1, so float32 keeps more digits of the difference from 1.
     minus_one = _on_lines(_measure_secants, step, theta, batch, along, positions)  # (n, 2 reach)
     secants = 1 + np.asarray(minus_one, np.float64)
 
-    # Measuring Jacobians on the lines takes time, so we first compare secants with the Jacobians at models.
+    # Measuring Jacobians along lines is slow, so we first compare the secants with the stretch at models.
     derivatives = np.full(secants.shape, line.stretch_at_models)
     if (compute_excess(secants, derivatives) > 0).any():
         along_segments = _find_slopes(step, theta, batch, along, line)
-        # In a steep jump, J stretches far more than at any model. We limit this stretch, so it does not hide
-        # the jump.
+        # At a steep jump, J stretches vectors far more than at any model. We limit this stretch, so it does
+        # not hide the jump.
         limit = 1 + MAX_MARGIN * max(line.largest_stretch_at_models - 1, 0)
         trusted = np.minimum(along_segments, limit)
         derivatives = np.maximum(derivatives, trusted)
@@ -441,10 +441,10 @@ def _find_slopes(
     step: StepMap, theta: Array, batch: Batch, directions: Array, line: Line
 ) -> Vector:
     """Returns the largest factor by which a step's Jacobians stretch segments of n lines, (n, 2 reach)."""
-    # `reach` segments of `line.length` on each side of theta, each with _SLOPES_PER_SECANT intervals.
+    # On each side of theta, `reach` segments of `line.length`, each cut into _SLOPES_PER_SECANT intervals.
     places = jnp.arange(2 * line.reach * _SLOPES_PER_SECANT + 1, dtype=jnp.float32)
     positions = line.length * (places / _SLOPES_PER_SECANT - line.reach)
-    # Factors are near 1, so float32 keeps more digits of the factor minus 1.
+    # As in `worst_on_lines`, we measure the difference from 1.
     minus_one = _on_lines(_measure_slopes, step, theta, batch, directions, positions)
     slopes = 1 + np.asarray(minus_one, np.float64)
     # A window that begins with a segment contains all of the segment's points, including both ends.
@@ -453,7 +453,7 @@ def _find_slopes(
 
 
 def compute_excess(secant: Stretches, derivative: Stretches) -> Stretches:
-    """Returns how much more secants stretch than derivatives along them allow; above 0 if the gradient jumps.
+    """Returns by how much secants exceed the stretch that derivatives allow; above 0 if the gradient jumps.
 
     Both arguments are factors by which a step increases distances, such as 1.002. We compare the increases,
     here 0.002. Relative and absolute margins allow for float32 rounding and for larger derivatives between

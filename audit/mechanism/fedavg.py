@@ -72,7 +72,7 @@ class FedAvg(NamedTuple):
       unravel: theta (p,) -> the parameter tree.
       batch_size, epochs: the batch size and the number of epochs of the clients' SGD.
       most_examples: the number of examples of the largest client.
-      block: the number of clients that `vmap` trains at once. Blocks train one after the other.
+      block: the number of clients that `vmap` trains at once. Blocks train one after another.
       optimizer: learning rate -> the server's Optax optimizer.
       spreads: True if the clients of a round are split across devices.
     """
@@ -162,7 +162,7 @@ def mechanism(choices: FedAvg) -> Mechanism:
 
 
 def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> int:
-    """Estimates the bytes that one client's training in a round needs (`base.step_memory`).
+    """Estimates the bytes needed to train one client in a round (`base.step_memory`).
 
     `theta` is (p,), and `data` is (features, labels, starts, counts), as in `mechanism`. Their shapes and
     dtypes are enough.
@@ -190,7 +190,7 @@ def _update_server(
     """
     federated: Federated = hyper.mechanism_specific
     normal = jax.random.normal(key, state.theta.shape, state.theta.dtype)
-    # Like gradients, updates are the old minus the trained model.
+    # An update is the old model minus the trained one, so it has the sign of a gradient.
     pseudo_gradient = (sums.updates + hyper.deviation(norm) * normal) / federated.denominator
 
     optimizer = choices.optimizer(hyper.learning_rate)
@@ -201,7 +201,7 @@ def _update_server(
 
     count_key = jax.random.fold_in(key, _COUNT)
     noisy_count = sums.centred_count + federated.count_noise * jax.random.normal(count_key)
-    # Adding 1/2 yields the noisy unclipped fraction, because updates count 1/2 or -1/2.
+    # Adding 1/2 yields the noisy unclipped fraction, because each update counts as 1/2 or -1/2.
     fraction = 0.5 + noisy_count / federated.denominator
     excess = fraction - federated.target_quantile
     scale = state.optimizer.norm_scale * jnp.exp(-federated.quantile_rate * excess)
@@ -250,7 +250,7 @@ def cohort_sums(
         updates = jax.vmap(train)(members)  # (b, p)
 
         squared_norms = jnp.sum(updates**2, axis=1)
-        # If an update's squared norm overflows, clipping would silently return 0, so we use NaN.
+        # If an update's squared norm overflows, we use NaN, because clipping would silently return 0.
         squared_norms = jnp.where(squared_norms < jnp.inf, squared_norms, jnp.nan)
         weights = is_present.astype(theta.dtype)
         centred = (squared_norms <= norm**2) - 0.5  # 1/2 if unclipped, else -1/2, to adapt C
@@ -267,7 +267,7 @@ def cohort_sums(
 
 
 def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
-    """Returns the clients of a cohort (W,) that this device trains, in n blocks of shape (n, choices.block).
+    """Returns the clients of a cohort (W,) that this device trains, as blocks (n, choices.block).
 
     Blocks are padded with ABSENT.
     """
@@ -352,6 +352,6 @@ def _draw_orders(choices: FedAvg, key: Array, count: Array) -> Array:
     if choices.most_examples <= choices.batch_size:
         return jnp.broadcast_to(positions, shape)
     draws = jax.random.uniform(key, shape)
-    # A key of 2 exceeds any uniform draw, which sorts positions without an example to the end.
+    # A key of 2 exceeds any uniform draw, so positions without an example are sorted to the end.
     sort_keys = jnp.where(positions < count, draws, 2.0)
     return jnp.argsort(sort_keys, axis=1)

@@ -1,4 +1,4 @@
-"""Draws which canaries join each step of a run: functions of type `audit.mechanism.base.Join`.
+"""Draws the canaries that join each step of a run: functions of type `audit.mechanism.base.Join`.
 
 Draws depend only on the run's key and the step, not on chunks or segments.
 """
@@ -43,8 +43,8 @@ def draw_by_epochs(batches: int, shuffles: bool) -> Join:
 
     def join(presence: Array, run_key: Array, step: Array) -> Array:
         """Returns an array (K,): 1 for an inserted canary that joins the step, else 0."""
-        # All steps of an epoch use the key of its first step, so they draw the same `own_steps`, each
-        # canary's step.
+        # All steps of an epoch use the key of its first step, so they draw the same `own_steps` (the step of
+        # each canary).
         first_step = step // batches * batches
         step_key = jax.random.fold_in(run_key, first_step)
         key = jax.random.fold_in(step_key, _PLACES)  # the step's noise uses `step_key`

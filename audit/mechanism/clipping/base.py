@@ -37,7 +37,7 @@ Loss = Callable[[Array, tuple[Array, Array]], Array]
 Criterion = Callable[[Array, Array], Array]
 # The smallest squared norm that we divide by.
 _TINY = 1e-30
-# Products and sums with up to this many terms per example are written out as additions.
+# Products and sums with up to this many terms per example are unrolled into additions.
 _UNROLLED = 32
 
 
@@ -101,7 +101,7 @@ def per_example(loss: Loss) -> ClippedSum:
 
 
 def copy_per_theta(theta: Array, batch: Batch) -> Batch:
-    """Returns the same batch, with features (B, ...) that `vmap` over thetas copies for each theta.
+    """Returns the same batch, but makes `vmap` over thetas copy the features (B, ...) for each theta.
 
     A selection makes the features appear to depend on theta. XLA removes this selection from the program. On
     a mesh of devices, JAX 0.10 to 0.12 cannot compute per-example gradients of convolution kernels if all
@@ -206,7 +206,7 @@ def _compute_dense(layer: nn.Module, inputs: Array) -> Array:
     if "bias" not in parameters:
         raise UnknownLayer(f"layer {'/'.join(layer.path)} has no bias")
     kernel = parameters["kernel"]
-    # XLA can fuse later operations with written-out sums, but not with a matrix product.
+    # XLA can fuse later operations with unrolled sums, but not with a matrix product.
     is_small = kernel.size <= _UNROLLED
     product = _small_product(kernel, inputs) if is_small else kernel.T @ inputs
     return product + parameters["bias"][:, None]
@@ -218,7 +218,7 @@ def apply(
     x: Array,
     compute: Callable[[nn.Module, Array], tuple[Array, Saved] | None],
 ) -> tuple[Array, dict[Path, Saved]]:
-    """Applies a module to x, with layers computed by a clipping strategy.
+    """Applies a module to x, using a clipping strategy to compute its layers.
 
     Args:
       compute: (layer, its input) -> (its output, a value to save for the strategy), or None to let Flax
@@ -259,7 +259,8 @@ def apply(
 def is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
     """Returns True if a layer computes exactly the same function as Flax's class `kind`, in float32.
 
-    Subclasses, other dtypes, and a custom `dot_general` or `conv_general_dilated` may differ.
+    Subclasses may differ, and so may layers with another dtype or a custom `dot_general` or
+    `conv_general_dilated`.
     """
     product = getattr(layer, "dot_general", None)
     convolution = getattr(layer, "conv_general_dilated", None)
@@ -269,7 +270,7 @@ def is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
 
 @jax.custom_vjp
 def _small_product(kernel: Array, columns: Array) -> Array:
-    """Returns kernel.T (outputs, inputs) @ columns (inputs, B), written out as a sum for each output row."""
+    """Returns kernel.T (outputs, inputs) @ columns (inputs, B), unrolled into a sum for each output row."""
     return jnp.stack([_sum_rows(weights[:, None] * columns) for weights in kernel.T])
 
 
@@ -281,8 +282,8 @@ def _small_product_forward(kernel: Array, columns: Array) -> tuple[Array, tuple[
 def _small_product_backward(saved: tuple[Array, Array], gradients: Array) -> tuple[Array, Array]:
     """Returns the gradients with respect to the kernel (inputs, outputs) and the columns (inputs, B).
 
-    `gradients` (outputs, B) are with respect to kernel.T @ columns. JAX's own derivative of the written-out
-    sums would pad the gradient of each slice.
+    `gradients` (outputs, B) are with respect to kernel.T @ columns. JAX's own derivative of the unrolled sums
+    would pad the gradient of each slice.
     """
     kernel, columns = saved
     return columns @ gradients.T, _small_product(kernel.T, gradients)
@@ -294,7 +295,7 @@ _small_product.defvjp(_small_product_forward, _small_product_backward)
 def _sum_rows(rows: Array) -> Array:
     """Returns the sum over rows (n, B), of shape (B,).
 
-    Up to _UNROLLED rows are written out as row + row + ..., which XLA computes in vector registers.
+    Up to _UNROLLED rows are unrolled into row + row + ..., which XLA computes in vector registers.
     """
     if len(rows) > _UNROLLED:
         return jnp.sum(rows, axis=0)

@@ -65,7 +65,7 @@ class Call:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The shape of one example's output as a matrix: (L places, O channels), or (O, L)."""
+        """The shape of one example's output as a matrix: (L positions, O channels), or (O, L)."""
         length = self.saved.shape[0 if self.channels_last else 1]
         channels = self.output.size // length
         return (length, channels) if self.channels_last else (channels, length)
@@ -75,8 +75,8 @@ def pass_through(layer: Any, x: Array) -> Call | None:
     """Computes a bound Flax layer's output for one example x and saves its inputs for `find_gradients`.
 
     A linear layer multiplies L vectors of K numbers, such as patches, by a kernel (K, O). Flax's layers put
-    channels last. Modules with the methods of `models.layers.Convolution` put channels first. Returns None
-    for unsupported layers and for modules without parameters.
+    channels last. Modules with the same methods as `models.layers.Convolution` put channels first. Returns
+    None for unsupported layers and for modules without parameters.
     """
     params: Any = layer.variables.get("params", {})
     if not params:
@@ -100,11 +100,11 @@ def pass_through(layer: Any, x: Array) -> Call | None:
         return _pass_through_unfold(layer, x, params["kernel"], bias)
 
     is_norm = is_exactly(layer, nn.GroupNorm) or is_exactly(layer, nn.LayerNorm)
-    # The layer's parameters must vary only along the last axis, and it must not average over devices.
+    # The layer must not average over devices, and its parameters must vary only along the last axis.
     has_last_axis = getattr(layer, "feature_axes", -1) in (-1, (-1,))
     if is_norm and has_last_axis and layer.axis_name is None:
-        # A copy of the layer, without parameters and detached from the network, computes the normalised
-        # inputs for the scale's gradient.
+        # A detached copy of the layer, without parameters, computes the normalised inputs for the scale's
+        # gradient.
         without_parameters = layer.clone(use_scale=False, use_bias=False, parent=None)
         normalised: Any = without_parameters.apply({}, x)
         output = normalised * params.get("scale", 1.0) + bias
@@ -118,7 +118,7 @@ def _pass_through_unfold(layer: Any, x: Array, kernel: Array, bias: Array) -> Ca
     """Computes kernel.T @ layer.unfold(x) + bias, reshaped to layer.output_shape(x), with channels first."""
     columns = layer.unfold(x)  # (K, L)
     product = _multiply_columns(layer, kernel.reshape(columns.shape[0], -1), x, columns)
-    # Without this barrier, a GPU would write a copy of the bias to memory for each place.
+    # Without this barrier, a GPU would write a copy of the bias to memory for each position.
     product = jax.lax.optimization_barrier(product)
     output = product + bias[:, None]
     return Call(output.reshape(layer.output_shape(x)), columns, channels_last=False)
@@ -134,8 +134,8 @@ def find_gradients(names: set[str], calls: Call, at_output: Array) -> dict[str, 
     """
     place_axis = 1 if calls.channels_last else 2
     gradients: dict[str, ExampleGradients] = {}
-    # A normalisation's output is scale * saved + bias, for the normalised inputs `saved`. All L places share
-    # the bias and the scale, so their gradients are sums over places.
+    # A normalisation's output is scale * saved + bias, for the normalised inputs `saved`. All L positions
+    # share the bias and the scale, so their gradients are sums over positions.
     if "bias" in names:
         gradients["bias"] = _from_vectors(jnp.sum(at_output, axis=place_axis))
     if "scale" in names:
@@ -151,8 +151,8 @@ def _multiply_columns(layer: Any, kernel: Array, x: Array, columns: Array) -> Ar
     We also pass x, because the product's custom derivative is the gradient at x, not at the larger columns.
 
     Under `vmap` over examples, a custom rule computes a batched product with contiguous rows. JAX cannot
-    differentiate this rule in reverse mode, so it can compute grad(vmap(f)), where `vmap` has applied the
-    rule, but not vmap(grad(f)).
+    differentiate this rule in reverse mode, so vmap(grad(f)) fails, but grad(vmap(f)) works, because `vmap`
+    has already applied the rule.
     """
     multiply = _make_product(layer)
     product = jax.custom_batching.custom_vmap(multiply)
@@ -212,16 +212,16 @@ def _from_vectors(vectors: Array) -> ExampleGradients:
 def _find_kernel_gradients(
     inputs: Array, at_output: Array, channels_last: bool
 ) -> ExampleGradients:
-    """Returns the gradients of B examples for a kernel (K, O), in the form with the fewest multiply-adds.
+    """Returns the gradients of B examples for a kernel (K, O), using the fewest multiply-adds.
 
-    The kernel multiplies L inputs (K,) of an example, such as the patches at L places of an image. Its
+    The kernel multiplies L inputs (K,) of an example, such as the patches at L positions in an image. Its
     gradient is the sum of the outer products of these inputs and the gradients at their outputs (O,).
 
     Args:
       inputs: (B, L, K) if `channels_last`, else (B, K, L).
       at_output: the gradients, (B, L, O) if `channels_last`, else (B, O, L).
     """
-    # Subscripts of inputs, outputs and gradients: examples b, places l, inputs k, outputs o. This order of
+    # Subscripts of inputs, outputs and gradients: examples b, positions l, inputs k, outputs o. This order of
     # the axes minimises copies when forming the gradients.
     subscripts = "blk,blo,bok" if channels_last else "bkl,bol,bko"
     ins, outs, formed = subscripts.split(",")
@@ -232,7 +232,7 @@ def _find_kernel_gradients(
     if length == 1:
         return _from_outer_products(inputs.reshape(-1, k), at_output.reshape(-1, o))
 
-    # Forming an example's gradient takes L K O multiply-adds. Its norm takes only L^2 (K + O).
+    # Forming an example's gradient takes L K O multiply-adds. Computing its ghost norm takes L^2 (K + O).
     if k * o < length * (k + o):  # both divided by L
         gradients = jnp.einsum(f"{ins},{outs}->{formed}", inputs, at_output)
         squared_norms = jnp.sum(gradients**2, axis=(1, 2))
@@ -244,16 +244,16 @@ def _find_kernel_gradients(
 
 
 def _from_ghost_norms(inputs: Array, at_output: Array, ins: str, outs: str) -> ExampleGradients:
-    """Returns the gradients of B examples for a kernel (K, O), without forming them.
+    """Returns the `ExampleGradients` of B examples for a kernel (K, O), without forming the gradients.
 
-    An example's gradient is the sum over places l of a_l g_l', for inputs a_l and gradients g_l at the
+    An example's gradient is the sum over positions l of a_l g_l', for inputs a_l and gradients g_l at the
     output. So its squared norm is the sum over l, m of (a_l . a_m)(g_l . g_m).
 
     `ins` and `outs` name the axes of the arrays: "blk" and "blo", or "bkl" and "bol".
     """
 
     def dot_places(matrices: Array, axes: str) -> Array:
-        """Returns the dot products of all pairs of places l and m, of shape (B, L, L)."""
+        """Returns the dot products of all pairs of positions l and m, of shape (B, L, L)."""
         other_axes = axes.replace("l", "m")
         return jnp.einsum(f"{axes},{other_axes}->blm", matrices, matrices)
 
@@ -266,7 +266,7 @@ def _from_ghost_norms(inputs: Array, at_output: Array, ins: str, outs: str) -> E
 
 
 def _from_outer_products(inputs: Array, at_output: Array) -> ExampleGradients:
-    """Returns the outer products of inputs (B, K) and gradients (B, O) at the output, as B gradients.
+    """Returns B gradients: the outer products of inputs (B, K) and output gradients (B, O).
 
     `weighted_sum` returns `Factors`, because callers can multiply factors of many blocks at once.
     """

@@ -32,11 +32,11 @@ from audit.mechanism.clipping.layers import (
     pass_through,
 )
 
-# The number of bytes that a model's layers may store for a block. On a CPU, this was the fastest size from
-# 0.6 to 2.5 MiB for four ConvNets.
+# The number of bytes that a model's layers may store for a block. Of the sizes from 0.6 to 2.5 MiB, this was
+# the fastest on a CPU for four ConvNets.
 _CPU_BLOCK = 5 << 18
 _ACCELERATOR_BLOCK = 1 << 30
-# A block may always store this multiple of the parameters' bytes.
+# A block may always store this many times the parameters' bytes.
 _MIN_BLOCK_PER_PARAMETERS = 4
 
 _Shapes = dict[Path, tuple[int, int]]  # `Call.shape` keyed by layer
@@ -47,11 +47,11 @@ _Pass = tuple[Array, dict[Path, Call]]  # (logits or losses, each layer's call b
 def layerwise_book_keeping(
     module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion
 ) -> ClippedSum:
-    """Returns the strategy for modules of supported layers, with any functions between layers.
+    """Returns the strategy for modules that consist of supported layers with any functions between them.
 
     `clipping.layers` lists these layers. Book-keeping (Bu et al., 2022, arXiv 2210.00038) stores each layer's
-    inputs and the gradients at its outputs. From these, it computes the norms of per-example gradients, then
-    their clipped sum, one block of examples at a time.
+    inputs and the gradients at its outputs. From these, it computes the norms of per-example gradients and
+    then the sum of the clipped gradients, one block of examples at a time.
 
     Args:
       module: module.apply({"params": unravel(theta)}, x) gives a single example's logits.
@@ -64,7 +64,7 @@ def layerwise_book_keeping(
     block_bytes = _CPU_BLOCK if local_hardware().is_cpu else _ACCELERATOR_BLOCK
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
-        """Computes the sum of a batch's clipped gradients, of shape (p,), block by block."""
+        """Computes the sum (p,) of a batch's clipped gradients, block by block."""
         params = unravel(theta)
         features, _ = batch
         # A layer's `Call` holds its output and saved inputs for one example. We need their sizes.
@@ -81,9 +81,9 @@ def layerwise_book_keeping(
         def add_block(totals: dict[Path, Array], block: _Block) -> tuple[Any, Any]:
             """Adds the sum of a block's clipped gradients to each parameter's total, keyed by path.
 
-            For dense kernels, the sum is a product of two matrices, its `Factors`. Adding each product would
-            read and write the whole kernel in every block. Instead, `scan` stacks the factors of all blocks,
-            and we multiply them at the end.
+            For dense kernels, the sum is a product of two matrices, its `Factors`. If every block added its
+            product to the total, it would read and write the whole kernel. Instead, `scan` stacks the factors
+            of all blocks, and we multiply them at the end.
             """
             features, labels, weights = block  # weights are 0 for padding, else 1
             by_layer = _find_gradients(module, params, criterion, shapes, (features, labels))
@@ -178,7 +178,7 @@ def _apply(
             return None
         output = call.output
         if perturbations is not None:
-            matrix = perturbations[layer.path]  # places and channels
+            matrix = perturbations[layer.path]  # positions and channels
             output = output + matrix.reshape(output.shape)
         return output, call
 

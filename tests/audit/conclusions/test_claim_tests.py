@@ -72,7 +72,7 @@ def test_a_refuted_claim_of_one_run_is_a_violation_without_a_gaussian_curve():
     assert free.method == "one_run_guesses" and free.epsilon < concluded.upper_bound
     verdict = concluded.verdict
     assert verdict.word == "violated"
-    assert "is rejected after 1 training run: no test could have" in verdict.sentence
+    assert "is rejected after 1 training run: under the claim, no test could" in verdict.sentence
 
 
 def test_cosines_with_a_fitted_null_and_no_pairs_test_no_claim():
